@@ -18,8 +18,8 @@ from jobs import RESULTS, script, store
 from torch import nn
 
 from drfl import ClientData, Key, LocalSGD, Simulation, Stacked, Task, Threads
-from drfl.task import models
 from drfl.engine.auto import choice
+from drfl.task import models
 
 ENGINES = {"stacked": Stacked(), "threads": Threads()}
 IMAGE, PATCH, VECTOR = (1, 28, 28), (1, 8, 8), (30,)

@@ -16,7 +16,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import torch
-from jobs import COHORT, JOBS, LOCAL, RESULTS, script, operations, product_rate, simulation, store, turns
+from jobs import COHORT, JOBS, LOCAL, RESULTS, operations, product_rate, script, simulation, store, turns
 
 from drfl import Auto, Key, Loop, Simulation, Stacked, Threads
 from drfl.engine.batches import draw

@@ -18,8 +18,8 @@ import torch
 from jobs import COHORT, JOBS, RESULTS, script, simulation, store, turns
 
 from drfl import Key, Simulation
-from drfl.task import models
 from drfl.engine.sgd import channels_last, functional, images
+from drfl.task import models
 
 MODELS = {**JOBS, "mlp 784-128": ("mnist", models.mlp)}
 PARTS = script.sized((128, 512, 1024, 2048), (128, 512))

@@ -15,7 +15,7 @@ import sys
 from collections.abc import Callable
 
 import torch
-from jobs import COHORT, JOBS, LOCAL, RESULTS, script, operations, product_rate, simulation, store, turns
+from jobs import COHORT, JOBS, LOCAL, RESULTS, operations, product_rate, script, simulation, store, turns
 
 from drfl import Key, Simulation
 

@@ -17,9 +17,9 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 from drfl import ClientData, Key, LocalSGD, Simulation, Task, ZipfDirichlet, load
-from drfl.task import models
 from drfl.data import make_partition
 from drfl.experiments.run.artifacts import versions
+from drfl.task import models
 from evidence import script  # the scripts beside this one import it from here
 
 RESULTS = Path(__file__).parent / "results"

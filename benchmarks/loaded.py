@@ -38,8 +38,8 @@ from torch import nn
 
 import drfl
 from drfl import ClientData, FedAvg, Simulation, Stacked, Task, Threads, ZipfDirichlet
-from drfl.data import make_partition
 from drfl.core.intraop import VECTORS, threads_for
+from drfl.data import make_partition
 
 WARM_UP = 2
 DEFAULT, ONE, PLAIN, PLAIN_ONE = "default", "one thread", "plain", "plain, one thread"

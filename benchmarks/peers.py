@@ -40,8 +40,8 @@ from peer.frameworks import FRAMEWORKS, environment, install, versions
 from peer.job import Setting
 
 from drfl import ClientData, Key, Simulation, Task, ZipfDirichlet, load
-from drfl.task import models
 from drfl.data import make_partition
+from drfl.task import models
 
 HERE = Path(__file__).parent
 JOBS = {"linear": ("mnist", models.linear, 0.1), "cnn": ("kmnist-t10k", models.cnn, 0.05)}

@@ -27,11 +27,11 @@ import drfl
 from drfl.engine import RayWorkers
 from drfl.engine.batches import ClientRows, draw
 from drfl.engine.ray_cluster import Cluster
-from drfl.experiments.run.artifacts import versions
-from drfl.experiments.execution.cells import Cell
 from drfl.experiments.config.config import load_config
+from drfl.experiments.execution.cells import Cell
 from drfl.experiments.execution.pool import Workers, run_all
 from drfl.experiments.execution.training_cells import cost_of, job_of
+from drfl.experiments.run.artifacts import versions
 from drfl_papers.execute import run_cell
 
 CELLS = script.sized(40, 2)

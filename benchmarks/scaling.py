@@ -28,13 +28,13 @@ import torch
 from jobs import RESULTS, script, store
 
 from drfl import DRDM, DRFA, SCAFFOLD, DualDRDM, FedAvg, Key, LocalSGD, ScaffPD, Simplex, Simulation, Task
-from drfl.federation.algorithm import Algorithm, State
 from drfl.algorithms import weighted_sum
 from drfl.algorithms.drdm import DualDRDMState
 from drfl.algorithms.scaffpd import ScaffPDState
-from drfl.algorithms.weighted_sum import Weighted, WeightedSum
-from drfl.federation.client_table import ClientTable
+from drfl.algorithms.weighted_sum import WeightedRows, WeightedSum
 from drfl.data import ClientData
+from drfl.federation.algorithm import Algorithm, State
+from drfl.federation.client_table import ClientTable
 
 MORE = {"FedAvg": FedAvg, "SCAFFOLD": SCAFFOLD, "DRDM": DRDM, "DualDRDM": DualDRDM, "DRFA": DRFA, "ScaffPD": ScaffPD}
 ALGORITHMS = script.sized(("FedAvg", "SCAFFOLD", "DRDM", "DualDRDM"), ("DualDRDM",))
@@ -108,7 +108,7 @@ def followed(
     state: DualDRDMState | ScaffPDState, empty: ClientTable, table: ClientTable, along: torch.Tensor | None = None
 ) -> WeightedSum | None:
     """The sums of a state whose table was empty, over the rows of another one."""
-    before, now = Weighted(empty, state.lam, along), Weighted(table, state.lam, along)
+    before, now = WeightedRows(empty, state.lam, along), WeightedRows(table, state.lam, along)
     return state.c and state.c.after(before, now, table.clients, state.lam)
 
 

@@ -23,10 +23,10 @@ from torch import nn
 
 import drfl
 from drfl import DRFA, ClientData, DualDRDM, FedAvg, Key, LocalSGD, Result, Simulation, Task, ZipfDirichlet, load
-from drfl.task import models
-from drfl.federation.algorithm import Algorithm
 from drfl.data import make_partition
 from drfl.engine.lockstep import run_in_lockstep, shared
+from drfl.federation.algorithm import Algorithm
+from drfl.task import models
 
 SEEDS, COHORT, LOCAL, EVERY = script.sized(5, 2), 10, LocalSGD(steps=10, batch=32), 10
 ALGORITHMS = {kind.__name__: kind(m=COHORT, local=LOCAL) for kind in (FedAvg, DRFA, DualDRDM)}

@@ -19,21 +19,21 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-import script
 import kept
-from drfl.federation.algorithm import Algorithm, mixture_of
+import script
+from drfl.core.errors import DivergedError
+from drfl.core.key import Key
 from drfl.data import ClientData, Dataset, load
 from drfl.engine import Simulation
-from drfl.core.errors import DivergedError
-from drfl.experiments.run.artifacts import versions
 from drfl.experiments.config.build import build
 from drfl.experiments.config.config import load_config
+from drfl.experiments.run.artifacts import versions
+from drfl.federation.algorithm import Algorithm, mixture_of
 from drfl.federation.federation import Federation
-from drfl.core.key import Key
-from drfl.training.loop import Step, run
 from drfl.resilience import Audit, Clip, Guard, PeerAudit, Protected, RobustClip, ServerProbe, Trim
 from drfl.task.task import Task
 from drfl.testing.attacks import Claims, Inflated, label_noise
+from drfl.training.loop import Step, run
 
 RESULTS = Path(__file__).parent / "results" / "abuse"
 TUNED = script.tuned("mnist-linear")

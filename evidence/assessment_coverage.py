@@ -25,11 +25,11 @@ from pathlib import Path
 from typing import Any
 
 import assessment_power
-import script
 import kept
+import script
+from drfl.core.key import Key
 from drfl.experiments.run.artifacts import json_text, versions
 from drfl.training.history import csv_text
-from drfl.core.key import Key
 
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "evidence" / "results" / "assessment_coverage"

@@ -28,12 +28,12 @@ import tomli_w
 
 import script
 from drfl.experiments.execution.training_cells import run_cell
-from drfl.training.history import DIGITS, csv_text
-from drfl_papers.specification import PAPERS
-from drfl_papers.tuning_jobs import resolve
 from drfl.experiments.tuning.configured import prepare
 from drfl.experiments.tuning.job import changes_of
+from drfl.experiments.tuning.named_jobs import resolve
 from drfl.experiments.tuning.search import Search
+from drfl.training.history import DIGITS, csv_text
+from drfl_papers.specification import PAPERS
 
 ROOT = Path(__file__).parents[1]
 STORED = ROOT / "evidence" / "results" / "tuning"

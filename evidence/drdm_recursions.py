@@ -18,9 +18,9 @@ import torch
 from torch import Tensor
 
 import script
-from drfl.federation import sampling
-from drfl.experiments.run.artifacts import versions
 from drfl.core.key import Key
+from drfl.experiments.run.artifacts import versions
+from drfl.federation import sampling
 from drfl.testing.problems import Problem, curved_quadratics
 
 RESULTS = Path(__file__).parent / "results" / "drdm_recursions"

@@ -15,17 +15,17 @@ import statistics
 from pathlib import Path
 from typing import NamedTuple
 
-import script
 import kept
+import script
 import tune_mnist
 from drfl.algorithms import ALGORITHMS
-from drfl.data import Dataset, load
 from drfl.core.errors import DivergedError
-from drfl.experiments.run.artifacts import versions
+from drfl.data import Dataset, load
 from drfl.experiments.config.build import build
 from drfl.experiments.config.config import load_config
-from drfl.training.loop import run
+from drfl.experiments.run.artifacts import versions
 from drfl.resilience import FailureModel, Faulty
+from drfl.training.loop import run
 
 RESULTS = Path(__file__).parent / "results" / "dropout"
 TUNED = script.tuned("mnist-linear")

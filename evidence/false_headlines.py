@@ -46,14 +46,14 @@ from benchmarks.tables import markdown
 
 from drfl.assessment.scope import Reach
 from drfl.assessment.seeds import seed_difference
+from drfl.core.key import Key
 from drfl.data.row_scores import RowScores
 from drfl.experiments.run.artifacts import versions
-from drfl.training.history import csv_text
-from drfl.core.key import Key
-from drfl.task.measure import PLAIN
 from drfl.report.compared import Standing, decided, standing
 from drfl.report.groups import group_runs
 from drfl.report.read_run import FailedRun, RunRecord
+from drfl.task.measure import PLAIN
+from drfl.training.history import csv_text
 from evidence import script
 
 RESULTS = Path(__file__).parent / "results" / "false_headlines"

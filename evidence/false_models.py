@@ -25,21 +25,20 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 import torch
 from benchmarks.tables import markdown
 
-import script
 import kept
-from drfl.federation.algorithm import core_of, mixture_of
+import script
 from drfl.assessment.seeds import seed_difference
+from drfl.core.errors import DivergedError
+from drfl.core.key import Key
 from drfl.data import ClientData, Dataset, load
 from drfl.engine import Simulation
-from drfl.core.errors import DivergedError
-from drfl.experiments.run.artifacts import versions
 from drfl.experiments.config.build import build
 from drfl.experiments.config.config import load_config
 from drfl.experiments.config.hyperparameters import takes
 from drfl.experiments.config.wrap import wrap_algorithm
+from drfl.experiments.run.artifacts import versions
+from drfl.federation.algorithm import core_of, mixture_of
 from drfl.federation.federation import Federation
-from drfl.core.key import Key
-from drfl.training.loop import run
 from drfl.testing.attacks import (
     Adaptive,
     ALittle,
@@ -50,6 +49,7 @@ from drfl.testing.attacks import (
     Vanishing,
     flipped_labels,
 )
+from drfl.training.loop import run
 
 RESULTS = Path(__file__).parent / "results" / "false_models"
 CLIENTS, LIARS, OUTLIER = 20, 4, 19

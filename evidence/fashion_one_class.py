@@ -16,9 +16,9 @@ import torch
 
 import script
 from drfl.data import load
-from drfl.experiments.run.artifacts import versions
 from drfl.experiments.config.build import build
 from drfl.experiments.config.config import load_config
+from drfl.experiments.run.artifacts import versions
 from drfl.training.history import Metrics, csv_text
 from drfl.training.loop import Step, run
 

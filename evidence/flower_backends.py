@@ -20,19 +20,19 @@ from flwr.serverapp import Grid, ServerApp
 
 import drfl
 import script
-from drfl.federation.algorithm import Algorithm
+from drfl.core.key import Key
 from drfl.data import ClientData
 from drfl.engine import Loop, Simulation
-from drfl.experiments.run.artifacts import versions
 from drfl.experiments.config.build import build
 from drfl.experiments.config.config import Config
+from drfl.experiments.run.artifacts import versions
+from drfl.federation.algorithm import Algorithm
 from drfl.flower.client_app import Site, client_app, task_of
 from drfl.flower.federation import FlowerFederation
 from drfl.flower.in_process import InProcessGrid
 from drfl.flower.messages import Model
 from drfl.flower.nodes import SelfNamed, gathered
 from drfl.flower.transport import Deadline
-from drfl.core.key import Key
 from drfl.optim.local import LocalSGD
 from drfl.training.loop import Result, run
 

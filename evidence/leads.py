@@ -18,9 +18,9 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from benchmarks.tables import markdown
 
 from drfl.assessment.seeds import T_FROM, SeedDifference, holm_family, seed_difference, verdict
+from drfl.core.run_end import BROKEN
 from drfl.experiments.run.measures import column, signed
 from drfl.task.measure import NOTHING
-from drfl.core.run_end import BROKEN
 
 RESULTS = Path(__file__).parent / "results"
 Row = Mapping[str, str]

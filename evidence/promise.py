@@ -24,16 +24,16 @@ sys.path.insert(0, str(Path(__file__).parent / "promise"))
 import jobs as suite
 import saddle
 
-import script
 import kept
 import promise_tables
+import script
 from drfl import Key, LocalSGD, Simulation, run
-from drfl.training import step_size
 from drfl.algorithms import ALGORITHMS
+from drfl.core.errors import DivergedError
 from drfl.data import ClientData
 from drfl.data.validation_split import held_out_training
-from drfl.core.errors import DivergedError
 from drfl.experiments.run.artifacts import versions
+from drfl.training import step_size
 from drfl.training.history import Metrics, csv_text
 
 RESULTS = Path(__file__).parent / "results" / "promise"

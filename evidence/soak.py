@@ -22,17 +22,17 @@ from pathlib import Path
 import torch
 
 import script
-from drfl.training.checkpoint import newest
-from drfl.experiments.run.artifacts import versions
 from drfl.experiments.config.build import build
 from drfl.experiments.config.config import Config
+from drfl.experiments.run.artifacts import versions
 from drfl.experiments.run.resume import checkpoint_writer
 from drfl.experiments.run.run_directory import claimed
 from drfl.experiments.run.runner import execute
-from drfl.training.history import csv_text
-from drfl.training.loop import Step
 from drfl.resilience import Memory
 from drfl.testing.attacks import Scaled, SignFlipped
+from drfl.training.checkpoint import newest
+from drfl.training.history import csv_text
+from drfl.training.loop import Step
 
 RESULTS = Path(__file__).parent / "results" / "soak"
 EVERY, CHECKPOINT = script.sized((1000, 50), (10, 5))

@@ -29,10 +29,10 @@ from multiprocessing import get_context
 from pathlib import Path
 from typing import NamedTuple, cast
 
-import script
 import kept
-from drfl.experiments.run.artifacts import json_text, versions
+import script
 from drfl.experiments.execution.training_cells import train
+from drfl.experiments.run.artifacts import json_text, versions
 from drfl.training.history import ACCURACY_COLUMNS, DIGITS, LEDGER_COLUMNS
 from drfl_papers.plan import Scale, plan
 from drfl_papers.specification import load_spec

@@ -28,10 +28,10 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from tests.support.run_files import different, results_in
 
 import script
-from drfl.training.callbacks import Progress
-from drfl.training.checkpoint import newest
 from drfl.cli.app import call
 from drfl.experiments.run.artifacts import versions
+from drfl.training.callbacks import Progress
+from drfl.training.checkpoint import newest
 from drfl.training.history import csv_text
 
 RESULTS = Path(__file__).parent / "results" / "survival"

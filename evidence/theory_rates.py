@@ -21,16 +21,15 @@ import torch
 from torch import Tensor
 
 import script
-from drfl.algorithms import theory
-from drfl.algorithms import ScaffPD
+from drfl.algorithms import ScaffPD, theory
 from drfl.ambiguity import ChiSquare, Simplex
-from drfl.training.averages import Average
 from drfl.experiments.run.artifacts import versions
-from drfl.optim.local import LocalSGD
-from drfl.training.loop import Step, run
 from drfl.federation.requests import Gradients, LossRequest, R, Replies, Request, TrainRequest
+from drfl.optim.local import LocalSGD
 from drfl.testing import QuadraticFederation
 from drfl.testing.problems import Problem, robust_regression
+from drfl.training.averages import Average
+from drfl.training.loop import Step, run
 
 RESULTS = Path(__file__).parent / "results" / "theory_rates"
 J, VARIANCE, STREAMS, RHO = 5, 4.0, script.sized(5, 2), 0.5

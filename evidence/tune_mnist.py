@@ -18,13 +18,13 @@ from pathlib import Path
 
 import tomli_w
 
-import script
 import kept
-from drfl.data import Dataset, load
+import script
 from drfl.core.errors import DivergedError
+from drfl.core.key import Key
+from drfl.data import Dataset, load
 from drfl.experiments.config.build import build
 from drfl.experiments.config.config import load_config
-from drfl.core.key import Key
 from drfl.training.loop import run
 
 HERE = Path(__file__).parent

@@ -1,14 +1,14 @@
-"""The parts of drfl and which imports which, read from the source: the picture and the table of the architecture page.
+"""Draw the packages and their imports, and list every file, for the architecture page.
 
     python scripts/architecture.py [FILE.svg]
 
-A part is a package, or a group of modules of drfl itself; every module is in exactly one. Rows are levels: a part
-stands one above the highest that it imports. An arrow that follows from others is left out.
+Rows are levels: a package stands one above the highest that it imports. An arrow that follows from others is left out.
 """
 
 from __future__ import annotations
 
 import ast
+import re
 import sys
 from collections.abc import Iterator, Mapping
 from functools import cache
@@ -19,10 +19,10 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from scripts.layered_drawing import Box, drawing
 
-from drfl.atomic_files import atomic_write
+from drfl.core.atomic_files import atomic_write
 
 ROOT = Path(__file__).parents[1]
-SOURCE = ROOT / "src" / "drfl"
+SOURCE = ROOT / "src"
 PICTURE = ROOT / "docs" / "contributing" / "architecture.svg"
 
 
@@ -30,16 +30,12 @@ class Part(NamedTuple):
     """A box of the picture and a row of the table.
 
     Args:
-        about: in the box, a few words.
-        first: the file to begin reading with, within src/drfl.
-        modules: of drfl itself; none = the package of the part's name.
-        says: a sentence; "" = the first of the package's docstring.
+        about: a few words, for the box.
+        first: the file to begin reading with, within the package.
     """
 
     about: str
     first: str
-    modules: tuple[str, ...] = ()
-    says: str = ""
 
 
 STARTED, STUDIES, CORE, COMMON = "start", "studies", "core", "common"
@@ -47,125 +43,76 @@ STARTED, STUDIES, CORE, COMMON = "start", "studies", "core", "common"
 
 PARTS: dict[str, dict[str, Part]] = {
     STARTED: {
-        "cli": Part(
-            "the command drfl", "cli/app.py", ("cli", "__main__", "starter"),
-            "The command: parse, build, run, print; `starter` has what `drfl new` writes.",
-        ),
-        "study": Part(
-            "compare, tune, assess", "study.py", ("study",),
-            "From Python what the command does: algorithms side by side, tuning, assessment.",
-        ),
-        "papers": Part("the papers' tables", "papers/specification.py"),
-        "deploy": Part("deployments as folders", "deploy/init.py"),
+        "drfl_papers": Part("the papers' tables", "specification.py"),
+        "cli": Part("the command drfl", "app.py"),
+        "flower": Part("deployments", "federation.py"),
     },
     STUDIES: {
-        "experiments": Part("a job → a run's folder", "experiments/runner.py"),
-        "tuning": Part("hyperparameters", "tuning/job.py"),
-        "flower": Part("clients elsewhere", "flower/federation.py"),
-        "report": Part("HTML and PDF reports", "report/summary_text.py"),
-        "assessment": Part("the worst client's interval", "assessment/clients.py"),
-        "features": Part("frozen networks' features", "features/featurise.py"),
-        "testing": Part("conformance checks", "testing/algorithm.py"),
+        "experiments": Part("configured jobs and studies", "api.py"),
+        "report": Part("HTML and PDF reports", "summary_text.py"),
+        "assessment": Part("the worst client's interval", "clients.py"),
+        "testing": Part("conformance checks", "algorithm.py"),
     },
     CORE: {
-        "algorithms": Part("FedAvg … DualDRDM", "algorithms/fedavg.py"),
-        "checkpoint": Part("going on after a stop", "checkpoint/__init__.py"),
-        "resilience": Part("failures and guards", "resilience/wrappers.py"),
-        "loop": Part(
-            "run, rounds, history", "loop.py",
-            ("loop", "rounds", "run_state", "run_log", "history", "step_size", "averages", "model_selection",
-             "callbacks", "trackers", "plots"),
-            "`run`: rounds, tests, callbacks, step sizes, the returned model and the history.",
-        ),
-        "engine": Part("computes the local steps", "engine/loop.py"),
-        "algorithm": Part(
-            "init, round", "algorithm.py", ("algorithm",), "The contract of an algorithm: its state, and a round.",
-        ),
-        "certificate": Part(
-            "duality gap, theorems", "certificate.py", ("certificate", "convexity", "theory"),
-            "How far a run is from the saddle point, and the theorems' step sizes.",
-        ),
-        "federation": Part(
-            "ask, replies, ledger", "federation.py", ("federation", "requests", "sampling", "client_table"),
-            "The contract between server and clients: requests and replies, cohorts, what was sent.",
-        ),
-        "ambiguity": Part("the set Λ, the penalty ψ", "ambiguity/base.py"),
-        "data": Part("who holds which rows", "data/client_data.py"),
-        "local": Part(
-            "LocalSGD, schedules", "local.py", ("local", "local_optimizers", "schedules", "server_optimizers"),
-            "What a client runs: the local solver with its optimisers and schedules; the server's optimisers.",
-        ),
-        "task": Part(
-            "model, loss, metrics", "task.py",
-            (
-                *("task", "losses", "layout", "model_checks", "models"),
-                *("metrics", "measure", "augmentations", "training_noise"),
-            ),
-            "What is trained and how it is scored: model ↔ vector, loss, metrics, augmentation.",
-        ),
+        "algorithms": Part("FedAvg … DualDRDM", "fedavg.py"),
+        "resilience": Part("failures and guards", "wrappers.py"),
+        "training": Part("run, history, checkpoints", "loop.py"),
+        "engine": Part("computes the local steps", "loop.py"),
+        "federation": Part("ask, replies, ledger", "federation.py"),
+        "data": Part("who holds which rows", "client_data.py"),
+        "ambiguity": Part("the set Λ, the penalty ψ", "base.py"),
+        "optim": Part("local solvers, schedules", "local.py"),
+        "task": Part("model, loss, metrics", "task.py"),
     },
-    COMMON: {
-        "base": Part(
-            "Key, errors, checks, files", "key.py",
-            ("key", "errors", "checks", "registry", "hashing", "atomic_files", "audit_log", "audit_signatures",
-             "csv_cells", "files", "html_table", "figures", "intraop", "run_end", "screen", "user_code"),
-            "What all of it stands on: random streams, errors, checks of arguments, files written whole.",
-        ),
-    },
-}  # fmt: skip
-"""By colour and name; a test says that no module is left out or there twice."""
+    COMMON: {"core": Part("keys, errors, checks, files", "key.py")},
+}
+"""By colour and name; a test checks that no package is missing."""
 
 ALL = {name: part for parts in PARTS.values() for name, part in parts.items()}
 COLOURS = {name: colour for colour, parts in PARTS.items() for name in parts}
-HOMES = {module: name for name, part in ALL.items() for module in part.modules or (name,)}
-"""Modules and packages of drfl → the part."""
 
 
-class UnknownModuleError(Exception):
-    """A module of drfl that no part names."""
+def folder(name: str) -> Path:
+    """Where a package lies."""
+    return SOURCE / name if name == "drfl_papers" else SOURCE / "drfl" / name
 
 
-def sources() -> Iterator[tuple[str, Path]]:
-    """The module or package of drfl that each file belongs to; what a study of one's own is begun from is no part."""
-    for path in sorted(SOURCE.rglob("*.py")):
-        first, *rest = path.relative_to(SOURCE).with_suffix("").parts
-        if "templates" not in rest and first != "__init__":
-            yield first, path
+def sources(name: str) -> list[Path]:
+    """The Python files of a package, those of its subpackages after its own; not the templates of `drfl new`."""
+    found = [path for path in folder(name).rglob("*.py") if "templates" not in path.parts]
+    return sorted(found, key=lambda path: (path.parent, path.name))
+
+
+def package(module: str) -> str | None:
+    """The package that a module belongs to; None if it is no module of drfl."""
+    words = module.split(".")
+    if words[0] == "drfl_papers":
+        return words[0]
+    return words[1] if words[0] == "drfl" and len(words) > 1 and words[1] in ALL else None
 
 
 def imported(tree: ast.AST) -> Iterator[str]:
-    """Modules and packages of drfl that code imports; not what type checkers alone see."""
+    """Modules and packages that code imports; not what type checkers alone see."""
     for node in ast.iter_child_nodes(tree):
         if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING":
             yield from imported(ast.Module(node.orelse, []))
             continue
         if isinstance(node, ast.Import):
-            names = [alias.name for alias in node.names]
+            yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom) and node.module == "drfl":
-            names = [f"drfl.{alias.name}" for alias in node.names]
-        else:
-            names = [node.module or ""] if isinstance(node, ast.ImportFrom) else []
-        yield from (name.split(".")[1] for name in names if name.startswith("drfl."))
+            yield from (f"drfl.{alias.name}" for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            yield node.module or ""
         yield from imported(node)
 
 
 @cache
-def imports_of(path: Path) -> frozenset[str]:
-    """The modules and packages of drfl that a file imports."""
-    return frozenset(imported(ast.parse(path.read_text(encoding="utf-8"))))
-
-
 def graph() -> dict[str, set[str]]:
-    """Which parts each part imports.
-
-    Raises:
-        UnknownModuleError: a module is in no part.
-    """
-    found: dict[str, set[str]] = {name: set() for name in ALL}
-    for module, path in sources():
-        if module not in HOMES:
-            raise UnknownModuleError(f"src/drfl/{module} is in no part: name it in PARTS of scripts/architecture.py")
-        found[HOMES[module]] |= {HOMES[name] for name in imports_of(path) if name in HOMES} - {HOMES[module]}
+    """Which packages each package imports."""
+    found: dict[str, set[str]] = {}
+    for name in ALL:
+        modules = (module for path in sources(name) for module in imported(ast.parse(path.read_text(encoding="utf-8"))))
+        found[name] = {other for module in modules if (other := package(module)) not in (None, name)}
     return found
 
 
@@ -203,28 +150,39 @@ def picture() -> str:
     rows = [[name for name in ALL if height[name] == level] for level in range(max(height.values()), -1, -1)]
     boxes = {name: Box(name, part.about, COLOURS[name]) for name, part in ALL.items()}
     arrows = [(name, other) for name, others in direct(imports).items() for other in sorted(others)]
-    return drawing("The parts of drfl and their imports", [row for row in rows if row], boxes, arrows)
+    return drawing("The packages of drfl and their imports", [row for row in rows if row], boxes, arrows)
 
 
-def sentence(name: str) -> str:
-    """What a part is."""
-    part = ALL[name]
-    if part.says:
-        others = [f"`{module}`" for module in part.modules if module not in (name, "__main__")]
-        rest = ", ".join(module for module in others if module not in part.says)
-        return f"{part.says} With {rest}." if rest else part.says
-    text = ast.get_docstring(ast.parse((SOURCE / name / "__init__.py").read_text(encoding="utf-8"))) or ""
-    whole = " ".join(text.split("\n\n")[0].split()).replace("``", "`")
-    return whole if whole.endswith(".") else f"{whole}."
+def sentence(path: Path) -> str:
+    """The first sentence of a file's docstring, as Markdown."""
+    text = ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or ""
+    words = " ".join(text.split("\n\n")[0].split()).replace("``", "`")
+    return re.sub(r":\w+:`~?([\w.]+)`", r"`\1`", words).removesuffix(".")
 
 
 def table() -> list[list[str]]:
-    """Part, sentence and where to begin, from the top of the picture down."""
+    """Package, sentence and where to begin, from the top of the picture down."""
     height = levels(graph())
     return [
-        [f"`{name}`", sentence(name), f"[{ALL[name].first}](../../src/drfl/{ALL[name].first})"]
+        [f"`{name}`", f"{sentence(folder(name) / '__init__.py')}.", link(folder(name) / ALL[name].first)]
         for name in sorted(ALL, key=lambda name: -height[name])
     ]
+
+
+def files() -> str:
+    """Every file and what it is for, a list for each package."""
+    height = levels(graph())
+    lines: list[str] = []
+    for name in sorted(ALL, key=lambda name: -height[name]):
+        lines += ["", f"### `{name}`", ""]
+        lines += [f"- {link(path)}: {sentence(path)}." for path in sources(name) if path.name != "__init__.py"]
+    return "\n".join(lines[1:])
+
+
+def link(path: Path) -> str:
+    """A file of src/ as a link of the architecture page."""
+    place = path.relative_to(SOURCE).as_posix()
+    return f"[{place.removeprefix('drfl/')}](../../src/{place})"
 
 
 def main() -> None:

@@ -15,12 +15,15 @@ LIMIT = 2_000_000
 """Bytes that an archive may have; a result or a data set that came in by mistake is larger."""
 
 NEEDED = (
-    "drfl/py.typed", "drfl/data/datasets/embedded/heart_disease.csv", "drfl/data/datasets/embedded/CC-BY-4.0.txt",
+    "drfl/py.typed", "drfl/__init__.pyi",
+    "drfl/data/datasets/embedded/heart_disease.csv", "drfl/data/datasets/embedded/CC-BY-4.0.txt",
     "drfl/report/style.css", "drfl/report/page.js", "drfl/report/templates/report.html.j2",
     "drfl/flower/deploy/templates/site.toml", "drfl/cli/new/templates/study.toml",
     "drfl_papers/specs/drdm-table-1.toml", "drfl_papers/tuned/cifar10-entk.toml", "drfl_papers/jobs/cifar10-entk.toml",
 )  # fmt: skip
 """One file of every kind of data; were one lost from git too, comparing with git would not show it."""
+
+PACKAGES = ("src/drfl/", "src/drfl_papers/")
 
 BESIDE = ("LICENSE", "README.md", "CHANGELOG.md", "CITATION.cff", "MANIFEST.in", "SECURITY.md", "pyproject.toml")
 """What a source archive has besides the package."""
@@ -47,7 +50,7 @@ def check_wheel(wheel: Path, tracked: Iterable[str], project: dict) -> list[str]
         project: the table of that name in ``pyproject.toml``.
     """
     info = f"{project['name']}-{project['version']}.dist-info"
-    package = {name.removeprefix("src/") for name in tracked if name.startswith("src/drfl/")}
+    package = {name.removeprefix("src/") for name in tracked if name.startswith(PACKAGES)}
     with zipfile.ZipFile(wheel) as archive:
         names = [name for name in archive.namelist() if not name.endswith("/")]
         wrong = differences(names, package | set(NEEDED) | {f"{info}/{name}" for name in INFO}, wheel.name)
@@ -60,7 +63,7 @@ def check_wheel(wheel: Path, tracked: Iterable[str], project: dict) -> list[str]
 def check_sdist(sdist: Path, tracked: Iterable[str], project: dict) -> list[str]:
     """What is wrong with a source archive; the arguments are those of :func:`check_wheel`."""
     top = f"{project['name']}-{project['version']}/"
-    wanted = {name for name in tracked if name.startswith("src/drfl/")} | {f"src/{name}" for name in NEEDED}
+    wanted = {name for name in tracked if name.startswith(PACKAGES)} | {f"src/{name}" for name in NEEDED}
     wanted |= {*BESIDE, *MADE, *(f"src/drfl.egg-info/{name}" for name in EGG)}
     with tarfile.open(sdist) as archive:
         names = [member.name for member in archive.getmembers() if not member.isdir()]

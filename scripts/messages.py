@@ -34,7 +34,7 @@ from functools import cached_property
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
-SOURCE = ROOT / "src" / "drfl"
+SOURCES = (ROOT / "src" / "drfl", ROOT / "src" / "drfl_papers")
 SNAPSHOT = ROOT / "tests" / "messages.txt"
 
 HEADER = """\
@@ -205,19 +205,20 @@ def is_wording(text: Text) -> bool:
 
 
 class Scan:
-    """All messages of a source tree.
+    """All messages of some packages.
 
     Args:
-        source: The folder of the package.
+        sources: The folders of the packages.
     """
 
-    def __init__(self, source: Path = SOURCE) -> None:
+    def __init__(self, *sources: Path) -> None:
         self.modules: dict[str, Module] = {}
-        for path in sorted(source.rglob("*.py")):
-            if "templates" not in path.parts:
-                parts = path.relative_to(source.parent).with_suffix("").parts
-                name = ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
-                self.modules[name] = Module(path, name)
+        for folder in sources or SOURCES:
+            for path in sorted(folder.rglob("*.py")):
+                if "templates" not in path.parts:
+                    parts = path.relative_to(folder.parent).with_suffix("").parts
+                    name = ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+                    self.modules[name] = Module(path, name)
         self.classes = self._error_classes()
         """Subclasses of DrflError with the code that they have by default; None if that says nothing."""
         self.flows: dict[tuple[str, str], set[str]] = {}

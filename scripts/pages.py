@@ -24,12 +24,11 @@ from scripts import architecture, error_codes, trial_tables, versions
 from tests.conformance.wrong.traps import ALGORITHM_TRAPS, AMBIGUITY_TRAPS, FEDERATION_TRAPS
 
 from drfl.core.atomic_files import atomic_write
-from drfl.testing import ALGORITHM_CHECKS, AMBIGUITY_CHECKS, FEDERATION_CHECKS
 from drfl.experiments.tuning.spaces import DIGITS, LR, SPACES
 from drfl.experiments.tuning.suggestion import STARTUP
-from evidence import claims, false_headlines, false_model_tables, leads, stopping_rows
+from drfl.testing import ALGORITHM_CHECKS, AMBIGUITY_CHECKS, FEDERATION_CHECKS
+from evidence import claims, false_headlines, false_model_tables, leads, stopping_rows, tables
 from evidence import promise_tables as promise
-from evidence import tables as experiments
 
 ROOT = Path(__file__).parents[1]
 FOLDERS = ("", "contributing", "reference", "start")
@@ -113,14 +112,15 @@ def tuning_spaces() -> str:
 BLOCKS: dict[str, Callable[[], str]] = {
     **benchmarks.BLOCKS,
     **trial_tables.BLOCKS,
-    **experiments.BLOCKS,
+    **tables.BLOCKS,
     **promise.BLOCKS,
     **claims.BLOCKS,
     **stopping_rows.BLOCKS,
     **false_headlines.BLOCKS,
     **leads.BLOCKS,
     **false_model_tables.BLOCKS,
-    "architecture.parts": lambda: markdown(["part", "what it is", "begin with"], architecture.table(), text=3),
+    "architecture.packages": lambda: markdown(["package", "what it is", "begin with"], architecture.table(), text=3),
+    "architecture.files": architecture.files,
     "errors.codes": error_codes.table,
     "install.versions": versions.table,
     "testing.algorithm-checks": algorithm_checks,

@@ -31,70 +31,110 @@ class ApiPage(NamedTuple):
 
 
 PACKAGES = (
-    "drfl", "drfl.algorithms", "drfl.ambiguity", "drfl.training.checkpoint", "drfl.data", "drfl.engine", "drfl.data.features",
-    "drfl_papers.energy", "drfl.report", "drfl.report.pdf", "drfl.resilience", "drfl.testing", "drfl.testing.problems",
-)  # fmt: skip
+    "drfl",
+    "drfl.algorithms",
+    "drfl.ambiguity",
+    "drfl.training.checkpoint",
+    "drfl.data",
+    "drfl.engine",
+    "drfl.data.features",
+    "drfl_papers.energy",
+    "drfl.report",
+    "drfl.report.pdf",
+    "drfl.resilience",
+    "drfl.testing",
+    "drfl.testing.problems",
+)
 """Those that say in ``__all__`` what is public."""
 
-DRFLS = {name: f"drfl.{module}" for module, names in drfl._NAMES.items() for name in names}
+DRFLS = dict(drfl._NAMES)
 """Where the names of drfl itself come from."""
 
 API = {
     "runs": ApiPage(
-        "Runs", "One run from Python: see [the library](../../library.md).",
-        ("drfl.training.loop", "drfl.training.run_log", "drfl.training.history", "drfl.training.averages", "drfl.training.model_selection", "drfl.training.callbacks"),
+        "Runs",
+        "One run from Python: see [the library](../../library.md).",
+        (
+            "drfl.training.loop",
+            "drfl.training.run_log",
+            "drfl.training.history",
+            "drfl.training.averages",
+            "drfl.training.model_selection",
+            "drfl.training.callbacks",
+        ),
         ("drfl.training.trackers",),
     ),
     "comparisons": ApiPage(
-        "Comparing, tuning, assessing", "Several runs, and what may be said of them: see [own work](../../own.md), "
+        "Comparing, tuning, assessing",
+        "Several runs, and what may be said of them: see [own work](../../own.md), "
         "[tuning](../../tuning.md) and [what may be said](../../uncertainty.md).",
         ("drfl.experiments.api", "drfl.experiments", "drfl.experiments.tuning", "drfl.assessment"),
     ),
     "algorithms": ApiPage(
-        "Algorithms", "The server programs and what they consist of; a page for each paper's is under Algorithms.",
+        "Algorithms",
+        "The server programs and what they consist of; a page for each paper's is under Algorithms.",
         ("drfl.federation.algorithm", "drfl.algorithms", "drfl.optim.local", "drfl.federation.sampling"),
         ("drfl.optim.schedules", "drfl.optim.server_optimizers"),
     ),
     "ambiguity": ApiPage(
-        "Ambiguity sets", "Where λ may lie, and what it costs: see [the guide](../../ambiguity.md).",
+        "Ambiguity sets",
+        "Where λ may lie, and what it costs: see [the guide](../../ambiguity.md).",
         ("drfl.ambiguity",),
     ),
     "data": ApiPage("Data", "Clients, data sets, partitions: see [the guide](../../data.md).", ("drfl.data",)),
     "tasks": ApiPage(
-        "Tasks, models, losses, metrics", "What is trained and how it is scored: see [models](../../models.md), "
+        "Tasks, models, losses, metrics",
+        "What is trained and how it is scored: see [models](../../models.md), "
         "[losses](../../losses.md) and [metrics](../../metrics.md).",
         ("drfl.task.task", "drfl.task.losses", "drfl.task.layout", "drfl.task.metrics", "drfl.task.measure"),
         ("drfl.task.models", "drfl.task.augmentations"),
     ),
     "federations": ApiPage(
-        "Federations and engines", "What an algorithm talks to, and what computes its local steps.",
-        ("drfl.federation.federation", "drfl.federation.requests", "drfl.engine", "drfl.federation.client_table", "drfl.core.key"),
+        "Federations and engines",
+        "What an algorithm talks to, and what computes its local steps.",
+        (
+            "drfl.federation.federation",
+            "drfl.federation.requests",
+            "drfl.engine",
+            "drfl.federation.client_table",
+            "drfl.core.key",
+        ),
     ),
     "resilience": ApiPage(
-        "Resilience", "Failures, guards, Byzantine-robust rules: see [the guide](../../resilience.md).",
-        ("drfl.resilience",), ("drfl.core.audit_log", "drfl.core.audit_signatures"),
+        "Resilience",
+        "Failures, guards, Byzantine-robust rules: see [the guide](../../resilience.md).",
+        ("drfl.resilience",),
+        ("drfl.core.audit_log", "drfl.core.audit_signatures"),
     ),
-    "checkpoints": ApiPage("Checkpoints", "Going on after a stop: see [runs](../../runs.md).", ("drfl.training.checkpoint",)),
+    "checkpoints": ApiPage(
+        "Checkpoints", "Going on after a stop: see [runs](../../runs.md).", ("drfl.training.checkpoint",)
+    ),
     "testing": ApiPage(
-        "Testing", "Conformance checks for work of your own: see [the guide](../../testing.md).",
-        ("drfl.testing",), ("drfl.testing.attacks",),
+        "Testing",
+        "Conformance checks for work of your own: see [the guide](../../testing.md).",
+        ("drfl.testing",),
+        ("drfl.testing.attacks",),
     ),
     "problems": ApiPage(
         "Problems with known optima", "See [the guide](../../problems.md).", ("drfl.testing.problems",)
     ),
     "theory": ApiPage(
-        "Theory and certificate", "See [the theorems' step sizes](../../theory.md) and "
-        "[the certificate](../../certificate.md).", (), ("drfl.algorithms.theory", "drfl.training.certificate", "drfl.task.convexity"),
+        "Theory and certificate",
+        "See [the theorems' step sizes](../../theory.md) and [the certificate](../../certificate.md).",
+        (),
+        ("drfl.algorithms.theory", "drfl.training.certificate", "drfl.task.convexity"),
     ),
     "features": ApiPage("Features", "See [the guide](../../features.md).", ("drfl.data.features",)),
     "energy": ApiPage("Energy and channel", "See [the guide](../../energy.md).", ("drfl_papers.energy",)),
     "reports": ApiPage("Reports", "See [runs](../../runs.md).", ("drfl.report",)),
     "deployments": ApiPage(
-        "Deployments", "Flower apps of your own: see [the guide](../../deploy.md).", (),
+        "Deployments",
+        "Flower apps of your own: see [the guide](../../deploy.md).",
+        (),
         ("drfl.flower.strategy", "drfl.flower.client_app", "drfl.flower.in_process"),
     ),
     "errors": ApiPage("Errors", "What drfl raises on purpose.", ("drfl.core.errors",)),
-}  # fmt: skip
+}
 """By the page's name."""
 
 
@@ -177,8 +217,10 @@ def command() -> str:
     import typer
     from typer.cli import get_docs_for_click
 
+    from drfl.cli import plugins
     from drfl.cli.app import app
 
+    plugins.add_commands(app, ["--help"])
     click = typer.main.get_command(app)
     context = typer.Context(click, info_name="drfl")
     return get_docs_for_click(obj=click, ctx=context, name="drfl", title="The command")

@@ -31,16 +31,16 @@ import torch
 from trial_folder import Trial, descendants, kept, named, wait_for
 
 import drfl
+from drfl.core.key import Key
 from drfl.data import ClientData
 from drfl.engine import ENGINES, Simulation
-from drfl.experiments.run.artifacts import versions
 from drfl.experiments.config.hyperparameters import make
 from drfl.experiments.config.wrap import wrap_algorithm
+from drfl.experiments.run.artifacts import versions
 from drfl.flower.client_app import task_of
 from drfl.flower.messages import Model
 from drfl.flower.settings import DeployedConfig
 from drfl.flower.site_data import load_site
-from drfl.core.key import Key
 from drfl.resilience import Replayed, read_replies
 
 ROOT = Path(__file__).parents[1]

@@ -49,21 +49,41 @@ SETS = {
 """Name → how uv picks versions, and the extras."""
 
 SHARED = (
-    "tests/cli/test_options.py", "tests/cli/test_report.py", "tests/cli/test_run.py", "tests/training/checkpoint",
-    "tests/data/test_client_data.py", "tests/data/datasets/test_fetch.py", "tests/data/test_standardisation.py",
-    "tests/data/tables/test_table_files.py", "tests/experiments/compare/test_compare_objects.py", "tests/experiments/config/test_config.py",
-    "tests/report/test_html.py", "tests/packaging/test_imports.py", "tests/task/test_metrics.py", "tests/packaging/test_shown_objects.py",
-)  # fmt: skip
+    "tests/cli/test_options.py",
+    "tests/cli/test_report.py",
+    "tests/cli/test_run.py",
+    "tests/training/checkpoint",
+    "tests/data/test_client_data.py",
+    "tests/data/datasets/test_fetch.py",
+    "tests/data/test_standardisation.py",
+    "tests/data/tables/test_table_files.py",
+    "tests/experiments/compare/test_compare_objects.py",
+    "tests/experiments/config/test_config.py",
+    "tests/report/test_html.py",
+    "tests/packaging/test_imports.py",
+    "tests/task/test_metrics.py",
+    "tests/packaging/test_shown_objects.py",
+)
 TESTS = {
     EXTRAS: (
-        *SHARED, "tests/data/tables/test_hugging_face.py", "tests/engine/test_ray_workers.py", "tests/papers/test_plots.py",
-        "tests/report/test_pdf.py", "tests/training/test_trackers.py", "tests/experiments/tuning",
+        *SHARED,
+        "tests/data/tables/test_hugging_face.py",
+        "tests/engine/test_ray_workers.py",
+        "tests/papers/test_plots.py",
+        "tests/report/test_pdf.py",
+        "tests/training/test_trackers.py",
+        "tests/experiments/tuning",
     ),
     FLOWER: (
-        "tests/cli/test_options.py", "tests/cli/test_run.py", "tests/flower/deploy/test_check.py", "tests/flower/deploy/test_init.py",
-        "tests/flower/test_same_as_simulation.py", "tests/flower/test_server_app.py", "tests/flower/test_strategy.py",
+        "tests/cli/test_options.py",
+        "tests/cli/test_run.py",
+        "tests/flower/deploy/test_check.py",
+        "tests/flower/deploy/test_init.py",
+        "tests/flower/test_same_as_simulation.py",
+        "tests/flower/test_server_app.py",
+        "tests/flower/test_strategy.py",
     ),
-}  # fmt: skip
+}
 """Extras → the tests that use them and every package that drfl needs anyway."""
 
 

@@ -20,8 +20,8 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 import jobs as suite
 
-import script
 import kept
+import script
 from drfl import LocalSGD, Simulation, run
 from drfl.algorithms import ALGORITHMS, afl, drfa, drift, dual, scaffpd
 from drfl.algorithms.sparse_vector import SparseVector

@@ -9,14 +9,14 @@ import jobs as suite
 import torch
 from torch import Tensor
 
-import script
 import kept
+import script
 from drfl import LocalSGD, Simulation, run
-from drfl.federation.algorithm import mixture_of
 from drfl.algorithms import ScaffPD
 from drfl.ambiguity import Simplex
-from drfl.training.certificate import Objective, Pooled, SilentClientError
+from drfl.federation.algorithm import mixture_of
 from drfl.federation.federation import Federation
+from drfl.training.certificate import Objective, PooledSolver, SilentClientError
 from drfl.training.loop import Step
 
 COLUMNS = ("job", "lower", "upper", "rounds")
@@ -57,7 +57,7 @@ def bracket(fed: Federation, decay: float) -> tuple[float, float, int]:
     minimiser (L-BFGS on all rows). Each g(λ) bounds the value from below, each model's largest loss from above, and so
     does that of the mean model.
     """
-    objective, method = Objective(fed, decay, decay), Pooled(tolerance=2e-3, iterations=ITERATIONS)
+    objective, method = Objective(fed, decay, decay), PooledSolver(tolerance=2e-3, iterations=ITERATIONS)
     w, lam = approached(fed, decay)
     lower, upper, mean = -torch.inf, worst(fed, w, decay), None
     squares = (upper / 10) ** 2  # so that the first step is no longer than the start is off

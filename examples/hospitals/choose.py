@@ -17,8 +17,8 @@ from pathlib import Path
 
 import torch
 
-from drfl.data import Dataset, load
 from drfl.core.errors import DivergedError
+from drfl.data import Dataset, load
 from drfl.experiments.config.build import build
 from drfl.experiments.config.config import load_config
 from drfl.training.history import csv_text

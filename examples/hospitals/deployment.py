@@ -30,11 +30,11 @@ from torch import Tensor
 
 import drfl
 from drfl.assessment.clients import Assessment
-from drfl.data import load
 from drfl.core.errors import DrflError
-from drfl.experiments.run.artifacts import versions
+from drfl.data import load
 from drfl.experiments.config.build import Job, build
 from drfl.experiments.config.config import Config
+from drfl.experiments.run.artifacts import versions
 from drfl.flower.settings import MEANINGLESS
 from drfl.training.history import csv_text
 from drfl.training.loop import Result, run

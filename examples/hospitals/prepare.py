@@ -14,8 +14,8 @@ from pathlib import Path
 
 import numpy as np
 
-from drfl.data import ClientData
 from drfl.core.errors import DrflError
+from drfl.data import ClientData
 from drfl.experiments.config.build import build
 from drfl.experiments.config.config import load_config
 

@@ -22,16 +22,16 @@ from scoring import BINS, scores
 from site_table import BASELINE, COLUMNS, DIFFERENCES, INTERVALS, Site, cells, differences, intervals, table
 from torch import Tensor
 
-from drfl.federation.algorithm import personal_models
-from drfl.federation.client_table import ClientTable
-from drfl.data import ClientData, Dataset, load
 from drfl.core.errors import DrflError
-from drfl.experiments.run.artifacts import json_text, versions
+from drfl.core.key import Key
+from drfl.data import ClientData, Dataset, load
 from drfl.experiments.config.build import Job, build
 from drfl.experiments.config.config import Config, load_config
+from drfl.experiments.run.artifacts import json_text, versions
 from drfl.experiments.run.runner import parse_seeds
+from drfl.federation.algorithm import personal_models
+from drfl.federation.client_table import ClientTable
 from drfl.training.history import csv_text
-from drfl.core.key import Key
 from drfl.training.loop import run
 
 HERE = Path(__file__).parent

@@ -11,10 +11,10 @@ from typing import NamedTuple, cast
 
 import numpy as np
 
-from drfl.training import figures
 from drfl.experiments.run.measures import signed
-from drfl.training.history import csv_text
 from drfl.task.measure import NOTHING
+from drfl.training import figures
+from drfl.training.history import csv_text
 from drfl_papers import plots
 from drfl_papers.plan import Collected
 from drfl_papers.plots import spaced, title

@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from statistics import fmean
 
 from drfl.core.errors import listed
+from drfl.core.run_end import SET_BACK
 from drfl.task.measure import NOTHING
 from drfl_papers.plan import Plan
 from drfl_papers.records import Run, Runs
 from drfl_papers.tables import ResultTable, TableEntry
-from drfl.core.run_end import SET_BACK
 
 MEGA = 1e6
 

@@ -13,12 +13,25 @@ from statistics import fmean
 
 import torch
 
-from drfl.data import DATASETS
 from drfl.core.errors import InputError
-from drfl.training.history import LEDGER_COLUMNS, csv_text
+from drfl.data import DATASETS
 from drfl.task.measure import NOTHING
 from drfl.task.models import LOSSES, MODELS
-from drfl_papers.energy import Channel, Cost, LinkConditions, LocalStepsPlan, Measurement, Payload, Processor, Radio, cost_of, plan, sample_flops
+from drfl.task.task import Task
+from drfl.training.history import LEDGER_COLUMNS, csv_text
+from drfl_papers.energy import (
+    Channel,
+    Cost,
+    LinkConditions,
+    LocalStepsPlan,
+    Measurement,
+    Payload,
+    Processor,
+    Radio,
+    cost_of,
+    plan,
+    sample_flops,
+)
 from drfl_papers.energy.cost import CYCLES_PER_FLOP
 from drfl_papers.energy.output import hertz, save_heatmap
 from drfl_papers.plan import Collected
@@ -28,7 +41,6 @@ from drfl_papers.records import Run, runs
 from drfl_papers.rounds_to_target import first, needed
 from drfl_papers.specification import Energy
 from drfl_papers.tables import ResultTable, TableEntry, sentence
-from drfl.task.task import Task
 
 COLUMNS = ("setting", "snr_db", "bandwidth_hz", "tau", "joules", "rounds", "runner_up_tau", "runner_up_joules")
 

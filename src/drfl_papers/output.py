@@ -6,12 +6,22 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
-from drfl.training import figures
 from drfl.core.errors import unknown
 from drfl.experiments.run.artifacts import json_text
 from drfl.experiments.run.measures import Interval, column
+from drfl.training import figures
 from drfl.training.history import ACCURACY_COLUMNS, DIGITS, LEDGER_COLUMNS, csv_text
-from drfl_papers import convergence, cost_tables, equal_gradients, equal_tables, heading, paired_tests, plots, rounds_to_target, tables
+from drfl_papers import (
+    convergence,
+    cost_tables,
+    equal_gradients,
+    equal_tables,
+    heading,
+    paired_tests,
+    plots,
+    rounds_to_target,
+    tables,
+)
 from drfl_papers.convergence import error_curves
 from drfl_papers.plan import Collected, Plan
 from drfl_papers.records import EQUAL_COLUMNS, Run, Runs, finals, runs

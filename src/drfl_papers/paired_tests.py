@@ -10,8 +10,8 @@ from typing import NamedTuple
 
 from drfl.assessment.seeds import FLIPS_FROM, LEVEL, T_FROM, SeedDifference, holm_family, seed_difference, verdict
 from drfl.experiments.run.measures import column, signed
-from drfl.training.history import DIGITS, csv_text
 from drfl.task.measure import NOTHING
+from drfl.training.history import DIGITS, csv_text
 from drfl_papers.plan import Plan
 from drfl_papers.records import Runs, finals
 from drfl_papers.specification import Specification

@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import NamedTuple
 
 from drfl.core.errors import InputError, unknown
+from drfl.core.files import read_toml
+from drfl.experiments.config.config import load_config
 from drfl.experiments.execution import training_cells
 from drfl.experiments.execution.cells import Cell, Record
-from drfl.experiments.config.config import load_config
-from drfl.core.files import read_toml
 from drfl_papers import saddle_distance
-from drfl_papers.specification import DEFAULTS, PAPERS, MethodRow, Setting, Specification, load_job
+from drfl_papers.specification import DEFAULTS, PAPERS, MethodRow, Specification, SpecSetting, load_job
 
 
 @dataclass(frozen=True)
@@ -129,7 +129,7 @@ def _size(spec: Specification, scale: Scale) -> tuple[int, int]:
     return scale.rounds or min(rounds for rounds, _ in cuts), scale.repeats or min(repeats for _, repeats in cuts)
 
 
-def _settings(spec: Specification, scale: Scale) -> list[Setting]:
+def _settings(spec: Specification, scale: Scale) -> list[SpecSetting]:
     names = [setting.name for setting in spec.settings]
     chosen = list(scale.settings) if scale.settings is not None else names
     if scale.settings is None and scale.stand_in and spec.stand_in is not None and spec.stand_in.settings is not None:
@@ -189,12 +189,12 @@ def hyperparameters(folder: Path, name: str) -> dict[str, object]:
     return found
 
 
-def base(spec: Specification, setting: Setting) -> str | None:
+def base(spec: Specification, setting: SpecSetting) -> str | None:
     """The name of a setting's job file; None where the specification has the job's values themselves."""
     return setting.base or (spec.job if isinstance(spec.job, str) else None)
 
 
-def _tuned_jobs(spec: Specification, settings: Sequence[Setting]) -> list[str]:
+def _tuned_jobs(spec: Specification, settings: Sequence[SpecSetting]) -> list[str]:
     """The job files whose hyperparameters are needed."""
     if all(method.tuned_as is None for method in spec.methods):
         return []
@@ -204,7 +204,7 @@ def _tuned_jobs(spec: Specification, settings: Sequence[Setting]) -> list[str]:
 def _cell(
     spec: Specification,
     scale: Scale,
-    setting: Setting,
+    setting: SpecSetting,
     method: MethodRow,
     seed: int,
     tuned: Mapping[str, Mapping[str, object]],

@@ -12,12 +12,12 @@ from typing import cast
 import numpy as np
 
 from drfl.assessment.equal_clients import equal_clients
-from drfl.experiments.execution.cells import Record
+from drfl.core.run_end import BROKEN
 from drfl.experiments.config.hyperparameters import Value
+from drfl.experiments.execution.cells import Record
 from drfl.experiments.execution.training_cells import set_back
 from drfl.training.history import ACCURACY_COLUMNS, DIGITS, LEDGER_COLUMNS
 from drfl_papers.plan import Collected
-from drfl.core.run_end import BROKEN
 
 Place = tuple[str, str]
 """Name of a setting, name of a method."""

@@ -7,8 +7,8 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from drfl.experiments.run.measures import Column, Interval, column
-from drfl.training.history import csv_text
 from drfl.task.measure import NOTHING
+from drfl.training.history import csv_text
 from drfl_papers.plan import Collected
 from drfl_papers.records import Place, Run, runs
 from drfl_papers.specification import Energy, Specification, TargetLevel

@@ -12,19 +12,19 @@ import torch
 from pydantic import BaseModel, ConfigDict, ValidationError
 from torch import Tensor
 
-from drfl.core import checks
 from drfl.algorithms import ALGORITHMS
 from drfl.ambiguity import parse
+from drfl.core import checks
 from drfl.core.errors import DivergedError, InputError, unknown
-from drfl.experiments.run.artifacts import versions
-from drfl.experiments.execution.cells import Cell, Record
 from drfl.experiments.config.hyperparameters import Value, canonical, defaults_of, make, takes
-from drfl.optim.local import LocalSGD
-from drfl.training.loop import Step, run
-from drfl_papers.specification import Job, MethodRow
+from drfl.experiments.execution.cells import Cell, Record
+from drfl.experiments.run.artifacts import versions
 from drfl.federation.requests import Replies, TrainRequest
+from drfl.optim.local import LocalSGD
 from drfl.testing.problems import LeastSquares, Quadratic, robust_regression
 from drfl.testing.quadratic_federation import QuadraticFederation
+from drfl.training.loop import Step, run
+from drfl_papers.specification import Job, MethodRow
 
 LEAST = 1e-9
 """Where a step moves along some axis by less than this share, the closed form loses digits: it steps instead."""

@@ -40,11 +40,11 @@ class JobFile(NamedTuple):
         return {**DEFAULTS, **self.values, **((self.stand_in or {}) if stand_in else {})}
 
 
-class _Part(BaseModel):
+class _SpecPart(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
-class Setting(_Part):
+class SpecSetting(_SpecPart):
     """One setting that all methods run in: a column of a table, a figure of its own among curves.
 
     Args:
@@ -58,7 +58,7 @@ class Setting(_Part):
     job: Job = Field(default_factory=dict)
 
 
-class MethodRow(_Part):
+class MethodRow(_SpecPart):
     """One row of a table, one curve of a figure.
 
     Args:
@@ -85,7 +85,7 @@ class MethodRow(_Part):
         return self.name if self.tuned is True else self.tuned or None
 
 
-class Panel(_Part):
+class Panel(_SpecPart):
     """One plot of a figure.
 
     Args:
@@ -97,7 +97,7 @@ class Panel(_Part):
     y: str = "worst_accuracy"
 
 
-class TargetLevel(_Part):
+class TargetLevel(_SpecPart):
     """A level whose first round is looked for.
 
     Args:
@@ -109,7 +109,7 @@ class TargetLevel(_Part):
     value: float
 
 
-class Cut(_Part):
+class Cut(_SpecPart):
     """A shorter version.
 
     Args:
@@ -121,7 +121,7 @@ class Cut(_Part):
     repeats: int = Field(default=2, ge=1)
 
 
-class StandIn(_Part):
+class StandIn(_SpecPart):
     """What is run where the paper's data or weights cannot be had, besides what the job file says.
 
     Args:
@@ -139,7 +139,7 @@ class StandIn(_Part):
     settings: list[str] | None = None
 
 
-class Energy(_Part):
+class Energy(_SpecPart):
     """The grid of an energy map.
 
     Args:
@@ -153,7 +153,7 @@ class Energy(_Part):
     bandwidth: list[float]
 
 
-class Specification(_Part):
+class Specification(_SpecPart):
     """A table or figure.
 
     Args:
@@ -188,7 +188,7 @@ class Specification(_Part):
     repeats: int = Field(10, ge=1)
     evaluate_every: int = Field(5, ge=1)
     metrics: list[str] = ["avg_accuracy", "worst_accuracy", "std_accuracy"]
-    settings: list[Setting] = Field(min_length=1)
+    settings: list[SpecSetting] = Field(min_length=1)
     methods: list[MethodRow] = Field(min_length=1)
     reference: str | None = None
     values: dict[str, dict[str, list[float]]] = Field(default_factory=dict)

@@ -29,9 +29,9 @@ from drfl.algorithms import (
 )
 from drfl.core.key import Key
 from drfl.optim.local import LocalSGD
-from drfl.training.loop import run
 from drfl.testing import DropoutFederation, QuadraticFederation
 from drfl.testing.problems import curved_quadratics
+from drfl.training.loop import run
 
 FULL = {"dual_batch": None, "gamma": 0.01}
 METHODS = {

@@ -9,9 +9,9 @@ from tests.support.refusals import refused
 from torch import nn
 
 import drfl
-from drfl.training.checkpoint import Checkpoints, resume_point
 from drfl.core.key import Key
 from drfl.resilience import Protected
+from drfl.training.checkpoint import Checkpoints, resume_point
 from drfl.training.run_state import first
 
 LOCAL = drfl.LocalSGD(steps=4, lr=0.3, batch=8)

@@ -10,14 +10,14 @@ from tests.support.quadratics import Quadratics
 from tests.support.refusals import refused
 from tests.support.rounds import near, same_as, second_round
 
-from drfl.federation import sampling
 from drfl.algorithms import DRDM, DualDRDM
 from drfl.ambiguity import ChiSquare, CVaR, KLBall, Simplex
 from drfl.core.key import Key
+from drfl.federation import sampling
 from drfl.optim.local import LocalSGD
-from drfl.training.loop import run
 from drfl.testing import QuadraticFederation
 from drfl.testing.problems import quadratics
+from drfl.training.loop import run
 
 pytestmark = pytest.mark.usefixtures("global_generator_untouched")
 BOTH = {"DRDM": (references.drdm, DRDM), "DualDRDM": (references.dual_drdm, DualDRDM)}

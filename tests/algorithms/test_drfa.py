@@ -12,14 +12,14 @@ from tests.support.reference import bisection
 from tests.support.refusals import refused
 from tests.support.rounds import near, same_as, second_round, states
 
-from drfl.federation import sampling
 from drfl.algorithms import DRFA, DRFAGA, DRFAProx
 from drfl.ambiguity import KL, ChiSquare, ChiSquareBall, Simplex
 from drfl.core.key import Key
+from drfl.federation import sampling
 from drfl.optim.local import LocalSGD
-from drfl.training.loop import run
 from drfl.optim.schedules import Exponential
 from drfl.testing import DropoutFederation, QuadraticFederation, Recording
+from drfl.training.loop import run
 
 pytestmark = pytest.mark.usefixtures("global_generator_untouched")
 EVERY_VARIANT = [

@@ -14,13 +14,13 @@ from tests.support.reference import bisection
 from tests.support.refusals import refused
 from tests.support.rounds import same_as
 
-from drfl.federation import sampling
 from drfl.algorithms import AFL, DRDM, DRFA, DRFAGA, DRFAProx, DualDRDM, ScaffPD
 from drfl.algorithms.dual import RATE, SnapshotMethod, no_squares, step_size
 from drfl.ambiguity import KL, Box, ChiSquare, ChiSquareBall, CVaR, KLBall, Simplex
 from drfl.core.key import Key
-from drfl.optim.local import LocalSGD
+from drfl.federation import sampling
 from drfl.federation.requests import Losses
+from drfl.optim.local import LocalSGD
 from drfl.testing import DropoutFederation, Hyperplane, QuadraticFederation
 
 LOSSES = (0.8, 1.0, 1.1, 0.7, 1.4)

@@ -12,10 +12,10 @@ from tests.support.refusals import refused
 from drfl.algorithms import ALGORITHMS, DRDM, DRFA, FedAvg
 from drfl.engine import Loop, Stacked, Threads
 from drfl.federation.federation import WrappedFederation
-from drfl.optim.local import LocalSGD
-from drfl.training.loop import run
 from drfl.federation.requests import TrainRequest
+from drfl.optim.local import LocalSGD
 from drfl.testing import ConstantFederation
+from drfl.training.loop import run
 
 pytestmark = pytest.mark.usefixtures("global_generator_untouched")
 LOCAL = LocalSGD(steps=4, lr=0.1, batch=8)

@@ -8,8 +8,8 @@ from tests.support.problems import SIZES, federation, pools, task_of
 from tests.support.refusals import refused
 
 from drfl.algorithms import SCAFFOLD, FedAvg, FedNova
-from drfl.engine.batches import ClientRows, draw_epochs
 from drfl.core.key import Key
+from drfl.engine.batches import ClientRows, draw_epochs
 from drfl.optim.local import LocalSGD
 from drfl.optim.local_optimizers import SAM
 from drfl.testing import ConstantFederation

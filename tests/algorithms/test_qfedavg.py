@@ -19,8 +19,8 @@ from drfl.algorithms.qfedavg import powers
 from drfl.core.errors import DivergedError
 from drfl.core.key import Key
 from drfl.optim.local import LocalSGD
-from drfl.training.loop import run
 from drfl.testing import ConstantFederation, Recording
+from drfl.training.loop import run
 
 pytestmark = pytest.mark.usefixtures("global_generator_untouched")
 NAN, INF = math.nan, math.inf

@@ -10,14 +10,13 @@ import torch
 from tests.support.problems import pools, task_of
 from tests.support.refusals import refused
 
-from drfl.algorithms import theory
-from drfl.algorithms import ScaffPD
+from drfl.algorithms import ScaffPD, theory
 from drfl.ambiguity import ChiSquare
-from drfl.training.certificate import Certifier
-from drfl.engine import Loop, Simulation
 from drfl.core.key import Key
+from drfl.engine import Loop, Simulation
 from drfl.optim.local import LocalSGD
 from drfl.testing.problems import robust_regression
+from drfl.training.certificate import Certifier
 
 NAN = math.nan
 

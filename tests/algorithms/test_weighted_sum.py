@@ -8,10 +8,10 @@ from tests.support.marks import long_beyond
 from tests.support.quadratics import Quadratics
 
 from drfl.algorithms import DualDRDM, ScaffPD, weighted_sum
-from drfl.algorithms.weighted_sum import FEW, Weighted, WeightedSum
+from drfl.algorithms.weighted_sum import FEW, WeightedRows, WeightedSum
 from drfl.ambiguity import KL, Box, ChiSquare, ChiSquareBall, CVaR, KLBall, Simplex
-from drfl.federation.client_table import ClientTable
 from drfl.core.key import Key
+from drfl.federation.client_table import ClientTable
 from drfl.optim.local import LocalSGD
 from drfl.testing.state import bits_differ, far_apart, through_a_file
 
@@ -37,7 +37,7 @@ class Walk:
         self.draws, self.ambiguity, self.step = torch.Generator().manual_seed(0), ambiguity, step
         table = ClientTable.zeros(N, torch.zeros(D, dtype=dtype))
         uniform, losses = torch.full((N,), 1 / N, dtype=torch.float64), torch.zeros(N, dtype=torch.float64)
-        self.now = Weighted(table, ambiguity.project(uniform), losses if along else None)
+        self.now = WeightedRows(table, ambiguity.project(uniform), losses if along else None)
         self.kept = WeightedSum.first(table, along=along)
         self.move(torch.arange(N))
 
@@ -59,7 +59,7 @@ class Walk:
             along = before.along.index_copy(0, clients, 1 + 0.1 * self.normal(len(clients)))
             v = 2 * along - before.along
         target = before.lam + self.step * v
-        self.now = Weighted(table, self.ambiguity.prox(target, self.step), along)
+        self.now = WeightedRows(table, self.ambiguity.prox(target, self.step), along)
         self.kept = self.kept.after(before, self.now, clients, target, self.step)
 
     def error(self):

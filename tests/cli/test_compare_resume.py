@@ -14,10 +14,10 @@ import pytest
 from tests.support.refusals import notice_codes, notices, refusal
 from tests.support.run_files import different, results_in
 
-from drfl.training.callbacks import Progress
 from drfl.cli.app import call
 from drfl.experiments.run.manifest import is_finished
-from drfl.experiments.run.run_directory import Claim
+from drfl.experiments.run.run_directory import ClaimedFolder
+from drfl.training.callbacks import Progress
 
 SMALL = [
     "--engine", "loop", "--clients", "5", "--cohort", "3", "--steps", "2", "--threads", "1",
@@ -87,7 +87,7 @@ def test_a_comparison_that_is_half_overwritten_is_not_finished(tmp_path, capsys)
         def full(claim, config):
             raise OSError(28, os.strerror(28))
 
-        patch.setattr(Claim, "begin", full)
+        patch.setattr(ClaimedFolder, "begin", full)
         assert call(["compare", *JOB, "--out", "a", "--overwrite"]) == 2
     assert not is_finished(tmp_path / "a")
     assert call(["compare", *JOB, "--resume", "--out", "a"]) == 0

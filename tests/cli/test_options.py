@@ -11,14 +11,14 @@ from typer.main import get_command
 from drfl.cli import options
 from drfl.cli.app import app
 from drfl.data import PARTITIONS
+from drfl.data.features.recipe import COUNT
 from drfl.engine import ENGINES
 from drfl.experiments.config.config import Config
 from drfl.experiments.config.guards_and_failures import KNOWN
 from drfl.experiments.config.settings import Settings
-from drfl.data.features.recipe import COUNT
 from drfl.optim.local import LocalSGD
-from drfl.task.models import LOSSES, MODELS
 from drfl.resilience import FailureModel
+from drfl.task.models import LOSSES, MODELS
 
 RUN = {param.name: param for param in get_command(app).commands["run"].params}
 

@@ -12,8 +12,8 @@ from tests.support.marks import long_beyond, long_except
 from tests.support.refusals import check_refusal, refusal
 
 import drfl
-from drfl.core import user_code
 from drfl.cli.app import call
+from drfl.core import user_code
 
 MINE = """
 from dataclasses import dataclass, field

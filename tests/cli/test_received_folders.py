@@ -18,12 +18,12 @@ import pytest
 import tomli_w
 from tests.support.refusals import refused
 
-from drfl.core import user_code
-from drfl.training.callbacks import Progress
 from drfl.cli.app import call
-from drfl.data.tables.hugging_face import Columns, read_hub
+from drfl.core import user_code
 from drfl.core.errors import InputError
+from drfl.data.tables.hugging_face import Columns, read_hub
 from drfl.experiments.config.config import Config, config_of, read_file, references_of
+from drfl.training.callbacks import Progress
 
 SMALL = ["--clients", "4", "--rounds", "2", "--steps", "1", "--engine", "loop", "--threads", "1"]
 

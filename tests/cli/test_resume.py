@@ -19,13 +19,13 @@ from tests.support.refusals import notice_codes, notices, refusal
 from tests.support.run_files import different, results_in
 
 import drfl
-from drfl.training.callbacks import Progress
-from drfl.training.checkpoint import store
-from drfl.training.checkpoint.store import sums_of
 from drfl.cli import run
 from drfl.cli.app import call
 from drfl.experiments.run.manifest import is_finished
 from drfl.experiments.run.run_directory import claimed
+from drfl.training.callbacks import Progress
+from drfl.training.checkpoint import store
+from drfl.training.checkpoint.store import sums_of
 
 SMALL = ["--engine", "loop", "--clients", "6", "--cohort", "4", "--rounds", "6", "--steps", "2", "--threads", "1"]
 

@@ -21,11 +21,11 @@ from tests.support.rollbacks import set_back_once
 
 import drfl
 from drfl.cli.app import call
+from drfl.core.run_end import ON_TEST, SET_BACK
 from drfl.data.partition.partition import Partition
 from drfl.data.partition.partitioners import PARTITIONS
-from drfl.training.history import CERTIFICATE_COLUMNS, columns_of, history_columns
 from drfl.report.test_rows import read
-from drfl.core.run_end import ON_TEST, SET_BACK
+from drfl.training.history import CERTIFICATE_COLUMNS, columns_of, history_columns
 
 FILES = {
     "clients.csv",

@@ -7,8 +7,6 @@ from typing import NamedTuple
 
 from tests.conformance import references
 
-from drfl.federation import sampling
-from drfl.federation.algorithm import Algorithm
 from drfl.algorithms import (
     AFL,
     DRDM,
@@ -26,6 +24,8 @@ from drfl.algorithms import (
     ScaffPD,
 )
 from drfl.ambiguity import ChiSquareBall, CVaR
+from drfl.federation import sampling
+from drfl.federation.algorithm import Algorithm
 from drfl.optim.local import LocalSGD
 from drfl.testing import (
     AVERAGE,

@@ -6,8 +6,8 @@ import pytest
 import torch
 
 import drfl
-from drfl.engine import Stacked, Threads
 from drfl.core.intraop import SMALL, allowed, threads_for
+from drfl.engine import Stacked, Threads
 from drfl.optim.local import LocalSGD
 
 

@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from drfl.data.datasets import sources
-from drfl.data import write_idx
-from drfl.data.datasets.catalogue import load_pixels
 from drfl.core.errors import InputError
+from drfl.data import write_idx
+from drfl.data.datasets import sources
+from drfl.data.datasets.catalogue import load_pixels
 
 STEMS = tuple(f"{part}-{kind}-ubyte" for part in ("train", "t10k") for kind in ("images-idx3", "labels-idx1"))
 

@@ -14,8 +14,8 @@ from torch.utils.data import IterableDataset, TensorDataset
 import drfl
 from drfl import Simulation, Task
 from drfl.core import checks
-from drfl.data import IID, ClientData, Dataset, OneClass, Partition, ZipfDirichlet, make_partition
 from drfl.core.key import Key
+from drfl.data import IID, ClientData, Dataset, OneClass, Partition, ZipfDirichlet, make_partition
 
 
 def toy(n=60, k=30):

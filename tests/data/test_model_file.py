@@ -14,9 +14,9 @@ from tests.task.test_models_as_they_come import LoRA
 from torch import nn
 
 import drfl
+from drfl.core.errors import DrflWarning
 from drfl.data import split_weights
 from drfl.data.model_file import KEY
-from drfl.core.errors import DrflWarning
 
 
 class Tied(nn.Module):

@@ -6,13 +6,12 @@ from dataclasses import replace
 
 import pytest
 import torch
+from tests.data.conftest import write_tiny
 from tests.support.refusals import refused
 
 from drfl.data import load
-from drfl.data.datasets.catalogue import load_pixels
 from drfl.data.dataset import Pixels
-
-from tests.data.conftest import write_tiny
+from drfl.data.datasets.catalogue import load_pixels
 
 PIXELS = Pixels(
     "p",

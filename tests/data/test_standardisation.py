@@ -16,14 +16,14 @@ from sklearn.preprocessing import StandardScaler
 from tests.support.refusals import refused
 
 import drfl
+from drfl.core.key import Key
 from drfl.data import ClientData, Standardisation, standardisation
 from drfl.data.standardisation import LARGEST, Moments, bounded, combined
 from drfl.data.validation_split import held_out_training
 from drfl.engine.frozen_layers import split
-from drfl.experiments.run.artifacts import write_run
 from drfl.experiments.config.build import build
 from drfl.experiments.config.config import Config
-from drfl.core.key import Key
+from drfl.experiments.run.artifacts import write_run
 
 SCALES = (1e-3, 1.0, 50.0, 1e6)
 

@@ -8,9 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.support.refusals import refused
 
+from drfl.core.key import Key
 from drfl.data import ClientData
 from drfl.data.validation_split import held_out_training, training_as_test
-from drfl.core.key import Key
 
 
 def clients(sizes, classes=3, seed=0):

@@ -7,11 +7,11 @@ import torch
 from tests.support.problems import federation
 from torch import nn
 
-from drfl.task import models
+from drfl.core.key import Key
 from drfl.engine import Auto, Stacked, Threads
 from drfl.engine.auto import choice
-from drfl.core.key import Key
 from drfl.optim.local import LocalSGD
+from drfl.task import models
 
 SIZES = (9, 20, 70)
 

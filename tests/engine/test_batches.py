@@ -8,8 +8,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from drfl.engine.batches import ClientRows, draw
 from drfl.core.key import Key
+from drfl.engine.batches import ClientRows, draw
 
 
 def rows_of(sizes):

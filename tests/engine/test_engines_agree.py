@@ -11,15 +11,15 @@ from tests.support.engines import ENGINES
 from tests.support.marks import crossed, long_beyond, long_except
 from tests.support.problems import SIZES, federation, group_norm_net, pools
 
-from drfl.task import models
 from drfl.algorithms import DRDM, DRFA, FedAvg
-from drfl.engine import Loop, Simulation, Stacked, Threads
 from drfl.core.key import Key
+from drfl.engine import Loop, Simulation, Stacked, Threads
 from drfl.optim.local import LocalSGD
-from drfl.training.loop import run
+from drfl.task import models
 from drfl.task.losses import Loss
 from drfl.task.task import Task
 from drfl.testing.state import leaves
+from drfl.training.loop import run
 
 pytestmark = pytest.mark.usefixtures("global_generator_untouched")
 MANY = (1, 2, 31, 32, 33, 400, 2100)

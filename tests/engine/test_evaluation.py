@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from drfl import ClientData, Simulation, Task
-from drfl.task import models
 from drfl.engine import Loop, Stacked, evaluation
+from drfl.task import models
 
 METRICS = ("f1", "brier", "log_loss")
 

@@ -7,8 +7,8 @@ import torch
 from tests.support.problems import federation
 from torch import nn
 
-from drfl.engine import Stacked
 from drfl.core.key import Key
+from drfl.engine import Stacked
 from drfl.optim.local import LocalSGD
 
 LOCAL = LocalSGD(steps=3, lr=0.1, batch=8)

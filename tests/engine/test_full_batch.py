@@ -7,10 +7,10 @@ import torch
 from tests.support.marks import crossed, long_except
 from tests.support.problems import federation
 
-from drfl.task import models
+from drfl.core.key import Key
 from drfl.engine import Loop, Stacked, full_batch, sgd
 from drfl.engine.batches import Batches
-from drfl.core.key import Key
+from drfl.task import models
 
 pytestmark = pytest.mark.usefixtures("global_generator_untouched")
 UNEQUAL = (1, 2, 9, 40, 7, 33)

@@ -17,10 +17,10 @@ from torch import nn
 from torch.nn import functional
 
 import drfl
+from drfl.core.key import Key
 from drfl.engine import Loop, RayWorkers, Simulation, Stacked, Threads, evaluation, full_batch, ray_workers, sgd
 from drfl.engine.batches import ClientRows, draw, draw_epochs
 from drfl.engine.lockstep import run_in_lockstep, shared
-from drfl.core.key import Key
 from drfl.optim.local import LocalSGD
 from drfl.optim.local_optimizers import SAM
 from drfl.task.task import Task

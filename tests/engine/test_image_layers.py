@@ -10,11 +10,11 @@ from tests.support.problems import federation
 from torch import nn
 from torch.func import grad, vmap
 
-from drfl.task import models
+from drfl.core.key import Key
 from drfl.engine import Loop, Threads
 from drfl.engine.image_layers import available, lay_gradients_channels_last, use_onednn_layout
-from drfl.core.key import Key
 from drfl.optim.local import LocalSGD
+from drfl.task import models
 
 needs_onednn = pytest.mark.skipif(not available(), reason="without oneDNN or AVX")
 

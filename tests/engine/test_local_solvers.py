@@ -7,13 +7,13 @@ import torch
 from tests.support.marks import long_except
 from tests.support.problems import SIZES, federation, group_norm_net, pools, task_of
 
-from drfl.task import models
 from drfl.algorithms import FedNova
+from drfl.core.key import Key
 from drfl.engine import Loop, Stacked, Threads
 from drfl.engine.batches import ClientRows, draw_epochs
-from drfl.core.key import Key
 from drfl.optim.local import LocalSGD
 from drfl.optim.local_optimizers import SAM, Adam
+from drfl.task import models
 from drfl.training.loop import run
 
 pytestmark = pytest.mark.usefixtures("global_generator_untouched")

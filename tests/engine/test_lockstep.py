@@ -14,10 +14,10 @@ from tests.support.stacked_calls import counted_calls
 from torch import nn
 
 from drfl import AFL, DRFA, ClientData, DualDRDM, FedAvg, FedProx, Key, LocalSGD, ScaffPD, Simulation, Task, run
+from drfl.core.errors import DivergedError
 from drfl.engine import Loop, Stacked, lockstep
 from drfl.engine.lockstep import Abandoned, own_seconds, run_in_lockstep, shared
 from drfl.engine.same_model import structure_of
-from drfl.core.errors import DivergedError
 from drfl.optim.local_optimizers import SAM, Adam
 
 SIZES = (5, 40, 33, 64, 12, 90)

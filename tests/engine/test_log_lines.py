@@ -8,9 +8,9 @@ import torch
 from tests.support.problems import federation
 from torch import nn
 
+from drfl.core.key import Key
 from drfl.engine import Auto, Stacked
 from drfl.engine.tracing import replayed
-from drfl.core.key import Key
 from drfl.optim.local import LocalSGD
 from drfl.task.task import Task
 

@@ -7,11 +7,11 @@ import torch
 from tests.support.marks import crossed
 
 from drfl import ClientData, Task
-from drfl.task import models
+from drfl.core.key import Key
 from drfl.engine import Auto, Loop, Simulation, Stacked, Threads
 from drfl.engine.auto import choice
-from drfl.core.key import Key
 from drfl.optim.local import LocalSGD
+from drfl.task import models
 
 VOCABULARY, LENGTH = 11, 6
 

@@ -7,10 +7,10 @@ import torch
 from tests.support.problems import federation
 from tests.support.refusals import refused
 
-from drfl.task import models
-from drfl.engine import Loop, Stacked, Threads
 from drfl.core.key import Key
+from drfl.engine import Loop, Stacked, Threads
 from drfl.optim.local import LocalSGD
+from drfl.task import models
 
 LOCAL, SIZES = LocalSGD(steps=3, lr=0.1, batch=8), (9, 20, 40)
 

@@ -12,8 +12,8 @@ from tests.support.refusals import refused
 from torch import nn
 
 import drfl
-from drfl.federation.client_table import ClientTable
 from drfl.engine.score_rows import youden
+from drfl.federation.client_table import ClientTable
 from drfl.task.metrics import METRICS, Metric, Rows
 
 RATES = ("sensitivity", "specificity", "ppv")

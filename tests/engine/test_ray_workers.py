@@ -18,13 +18,13 @@ from tests.support.problems import federation
 from tests.support.refusals import refused
 
 import drfl
-from drfl.task import models
-from drfl.engine import Loop, RayWorkers, Stacked, Threads, ray_cluster, ray_workers
-from drfl.engine.ray_cluster import Cluster
 from drfl.core.errors import DrflError
 from drfl.core.key import Key
-from drfl.optim.local import LocalSGD
+from drfl.engine import Loop, RayWorkers, Stacked, Threads, ray_cluster, ray_workers
+from drfl.engine.ray_cluster import Cluster
 from drfl.federation.sampling import Cohort
+from drfl.optim.local import LocalSGD
+from drfl.task import models
 from drfl.testing.state import leaves
 
 SIZES = (3, 30, 8, 9, 41, 5, 12)

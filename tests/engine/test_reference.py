@@ -12,11 +12,11 @@ from tests.support.marks import crossed
 from tests.support.problems import SIZES, federation, group_norm_net, pools, task_of
 from tests.support.reference import Softmax, local_steps
 
-from drfl.task import models
+from drfl.core.key import Key
 from drfl.engine import Simulation
 from drfl.engine.batches import ClientRows, draw
-from drfl.core.key import Key
 from drfl.optim.local import LocalSGD
+from drfl.task import models
 
 pytestmark = pytest.mark.usefixtures("global_generator_untouched")
 SOLVERS = {

@@ -9,8 +9,8 @@ from torch import nn
 
 import drfl
 from drfl import Metric, Rows
-from drfl.federation.client_table import ClientTable
 from drfl.data.row_scores import placements, products
+from drfl.federation.client_table import ClientTable
 from drfl.task.metrics import ACCURACY, METRICS, metric_of, resolved
 
 ENGINES = [drfl.Loop(), drfl.Stacked(), drfl.Threads(workers=2)]

@@ -10,8 +10,8 @@ from tests.support.problems import federation, pools, task_of
 from tests.support.refusals import refused
 from torch import nn
 
-from drfl.engine import ENGINES, Loop, Simulation
 from drfl.core.key import Key
+from drfl.engine import ENGINES, Loop, Simulation
 from drfl.optim.local import LocalSGD
 from drfl.task.task import Task
 

@@ -11,12 +11,12 @@ import pytest
 import torch
 from tests.support.problems import federation
 
-from drfl.task import models
+from drfl.core.key import Key
 from drfl.engine import Stacked, Threads
 from drfl.engine.sgd import IMAGES
 from drfl.engine.threads import Replica
-from drfl.core.key import Key
 from drfl.optim.local import LocalSGD
+from drfl.task import models
 
 LOCAL = LocalSGD(steps=3, lr=0.1, batch=8, momentum=0.5)
 SIZES = (1, 2, 9, 20, 40)

@@ -14,12 +14,12 @@ from torch import nn
 from torch.fx import GraphModule
 from torch.nn.functional import cross_entropy
 
-from drfl.task import models
+from drfl.core.key import Key
 from drfl.engine import Stacked, tracing
 from drfl.engine.same_model import structure_of
 from drfl.engine.tracing import replayed, simplify, traced
-from drfl.core.key import Key
 from drfl.optim.local import LocalSGD
+from drfl.task import models
 from drfl.task.task import Task
 
 LOCAL = LocalSGD(steps=3, lr=0.1, batch=4)

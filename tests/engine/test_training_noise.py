@@ -12,10 +12,10 @@ from tests.support.refusals import refused
 from torch import nn
 
 import drfl
-from drfl.task.augmentations import Chain, Crop, Flip, GaussianNoise
-from drfl.engine import Loop, Simulation, Stacked, Threads
 from drfl.core.key import Key
+from drfl.engine import Loop, Simulation, Stacked, Threads
 from drfl.optim.local_optimizers import SAM
+from drfl.task.augmentations import Chain, Crop, Flip, GaussianNoise
 from drfl.task.training_noise import KeyedDropout, Uniform, draw_seeds, keyed
 
 SHAPE, SIZES = (2, 6, 6), (3, 9, 33, 64)

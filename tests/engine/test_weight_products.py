@@ -11,12 +11,12 @@ from torch.nn import functional
 from torch.nn.utils import parametrizations
 from torch.utils.checkpoint import checkpoint
 
-from drfl.task import models
+from drfl.core.key import Key
 from drfl.engine import Loop, Threads, weight_products
 from drfl.engine.weight_products import LinearWeights, OuterProduct, written_out
-from drfl.core.key import Key
 from drfl.optim.local import LocalSGD
 from drfl.optim.local_optimizers import SAM, Adam
+from drfl.task import models
 
 
 class Model(nn.Module):

@@ -1,4 +1,4 @@
-"""Every script and every job file of the stored evidence still runs, at its smallest; see evidence/evidence.py."""
+"""Every script and every job file of the stored evidence still runs, at its smallest; see evidence/script.py."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from drfl.experiments.config.build import build, load_data
 from drfl.experiments.config.config import load_config
 from evidence import script, stand_in_data
 
-PLACES = ("experiments", "benchmarks")
+PLACES = ("evidence", "benchmarks")
 
 PATIENCE = 900
 """Seconds after which a script counts as hanging."""
@@ -40,9 +40,9 @@ def job_files() -> list[str]:
     return [path.relative_to(ROOT).as_posix() for path in found]
 
 
-def smoke(script: Path, folder: Path, data: Path) -> tuple[int, str]:
+def smoke(path: Path, folder: Path, data: Path) -> tuple[int, str]:
     """Run a script at its smallest, its results into ``folder``/out: exit code and what it printed."""
-    command = [sys.executable, str(script), "--smoke", "--out", str(folder / "out")]
+    command = [sys.executable, str(path), "--smoke", "--out", str(folder / "out")]
     environment = {**os.environ, "DRFL_STAND_IN": str(data), "OMP_NUM_THREADS": "1"}
     with (folder / "log").open("wb") as log:
         process = subprocess.Popen(

@@ -20,10 +20,10 @@ from scoring import Scores, calibration_error, scores
 from tests.support.marks import long_beyond
 
 import drfl
-from drfl.data import Natural, make_partition
-from drfl.experiments.run.artifacts import json_text
-from drfl.experiments.config.build import build
 from drfl.core.key import Key
+from drfl.data import Natural, make_partition
+from drfl.experiments.config.build import build
+from drfl.experiments.run.artifacts import json_text
 
 HERE = Path(simulate.__file__).parent
 NAMES = ("Cleveland", "Hungary", "Switzerland", "VA Long Beach")

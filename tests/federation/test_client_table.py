@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 from tests.support.marks import long_beyond
 from tests.support.refusals import refused
 
-from drfl.federation import client_table
 from drfl import run
 from drfl.algorithms import DRDM, SCAFFOLD, DualDRDM, FedDyn, ScaffPD
+from drfl.federation import client_table
 from drfl.federation.client_table import BLOCK, ClientTable
 from drfl.optim.local import LocalSGD
 from drfl.testing import ConstantFederation, state

@@ -7,11 +7,11 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from drfl.core.key import Key
 from drfl.federation import sampling
 from drfl.federation.federation import Bundling, Federation, Ledger, WrappedFederation
-from drfl.core.key import Key
-from drfl.optim.local import LocalSGD
 from drfl.federation.requests import Losses, LossRequest, Replies, TrainRequest, answers
+from drfl.optim.local import LocalSGD
 from drfl.testing import ConstantFederation
 
 

@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.support.refusals import refused
 
-from drfl.federation import sampling
 from drfl.core.key import Key
+from drfl.federation import sampling
 from drfl.federation.sampling import Cohort
 
 LAM = torch.tensor([0.5, 0.0, 0.2, 0.05, 0.25], dtype=torch.float64)

@@ -5,6 +5,7 @@ import dataclasses
 import pytest
 import torch
 
+from drfl.core.key import Key
 from drfl.data import ClientData
 from drfl.engine import Simulation
 from drfl.flower.client_app import Site, client_app, task_of
@@ -13,7 +14,6 @@ from drfl.flower.in_process import InProcessGrid
 from drfl.flower.messages import Model
 from drfl.flower.nodes import SelfNamed, gathered
 from drfl.flower.transport import Deadline
-from drfl.core.key import Key
 from drfl.task.models import MODELS
 from drfl.task.task import Task
 

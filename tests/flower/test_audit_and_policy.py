@@ -13,8 +13,8 @@ from tests.flower.conftest import SIZES, federation, grid_of, site
 from tests.support.refusals import refused
 
 from drfl import Key, LocalSGD, run
-from drfl.core import audit_log
 from drfl.algorithms import DRDM
+from drfl.core import audit_log
 from drfl.core.audit_log import FIRST, AuditLog, read
 from drfl.core.errors import DrflError, InputError
 from drfl.flower.nodes import SelfNamed, gathered

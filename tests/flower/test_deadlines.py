@@ -8,6 +8,7 @@ import torch
 from tests.support.refusals import logged, refused
 
 import drfl
+from drfl.core.key import Key
 from drfl.federation import sampling
 from drfl.federation.federation import Ledger
 from drfl.flower import nodes, transport
@@ -15,7 +16,6 @@ from drfl.flower.in_process import InProcessGrid
 from drfl.flower.messages import Answer, read_ask, write_answer
 from drfl.flower.site_health import LONGEST, SiteHealth
 from drfl.flower.transport import PendingRequest
-from drfl.core.key import Key
 from drfl.optim.local import LocalSGD
 
 from .conftest import federation, grid_of

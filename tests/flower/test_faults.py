@@ -8,13 +8,13 @@ from flwr.app import Error, Message
 from tests.support.refusals import logged, refused
 
 import drfl
+from drfl.core.key import Key
 from drfl.federation import sampling
 from drfl.flower import messages, transport
 from drfl.flower import nodes as roster
 from drfl.flower.in_process import InProcessGrid
 from drfl.flower.messages import read_answer, write_answer
 from drfl.flower.nodes import Node, Registered, SelfNamed, gathered
-from drfl.core.key import Key
 from drfl.optim.local import LocalSGD
 from drfl.resilience import Protected
 
@@ -264,7 +264,7 @@ def test_a_test_that_cannot_have_come_out_so_is_not_believed(found, caplog):
     grid = grid_of(grid=SpoilingTests)
     fed = federation(grid)
     before = fed.evaluate(fed.w0)
-    grid.claim = messages.Tested(*found)
+    grid.claim = messages.SiteTest(*found)
     after = fed.evaluate(fed.w0)
     assert torch.equal(before.score, after.score)
     assert torch.equal(before.loss, after.loss)

@@ -6,6 +6,7 @@ from tests.support.refusals import refused
 from torch import nn
 
 import drfl
+from drfl.core.key import Key
 from drfl.data import ClientData
 from drfl.engine import Loop
 from drfl.flower.client_app import Site, client_app, identity
@@ -15,7 +16,6 @@ from drfl.flower.messages import Model
 from drfl.flower.nodes import SelfNamed, gathered
 from drfl.flower.schema import SiteIdentity, read_note
 from drfl.flower.transport import Deadline
-from drfl.core.key import Key
 from drfl.optim.local import LocalSGD
 from drfl.task.models import MODELS
 from drfl.task.task import Task

@@ -9,6 +9,7 @@ from tests.support.refusals import refused
 
 import drfl
 from drfl.core.audit_log import read
+from drfl.core.key import Key
 from drfl.data import ClientData
 from drfl.data.standardisation import Standardisation, of_all
 from drfl.engine import Loop, Simulation
@@ -17,7 +18,6 @@ from drfl.experiments.config.wrap import wrap_algorithm
 from drfl.flower import client_app as sites_end
 from drfl.flower import nodes, server_app
 from drfl.flower.settings import read_server
-from drfl.core.key import Key
 from drfl.task.models import MODELS
 from drfl.task.task import Task
 

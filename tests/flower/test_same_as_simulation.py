@@ -8,23 +8,23 @@ from tests.support.marks import long_beyond, long_except
 from tests.support.refusals import refused
 
 import drfl
-from drfl.federation import sampling
-from drfl.federation.algorithm import Info
-from drfl.training.checkpoint import Checkpoints, resume_point
+from drfl.core.errors import DivergedError, NonFiniteError
+from drfl.core.key import Key
 from drfl.data import ClientData
 from drfl.engine import Loop, Stacked, Threads
-from drfl.core.errors import DivergedError, NonFiniteError
+from drfl.federation import sampling
+from drfl.federation.algorithm import Info
 from drfl.flower.client_app import Site, engine_of
-from drfl.core.key import Key
 from drfl.optim.local import LocalSGD
 from drfl.optim.local_optimizers import SAM
-from drfl.resilience import Protected, Recorded, ReplyLog
-from drfl.training.run_state import first
 from drfl.optim.schedules import Cosine
 from drfl.optim.server_optimizers import FedAdam
+from drfl.resilience import Protected, Recorded, ReplyLog
 from drfl.testing import Recording
 from drfl.testing.attacks import Scaled
 from drfl.testing.state import bits_differ
+from drfl.training.checkpoint import Checkpoints, resume_point
+from drfl.training.run_state import first
 
 from .conftest import federation, grid_of, simulation
 

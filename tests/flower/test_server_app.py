@@ -17,21 +17,21 @@ from tests.support.run_files import different, results_in
 
 import drfl
 from drfl.algorithms import ALGORITHMS, EVERYBODY
-from drfl.data import ClientData
 from drfl.core.errors import DivergedError, InputError, Notice
+from drfl.core.run_end import ON_TEST
+from drfl.data import ClientData
 from drfl.experiments.assess.assess_runs import assess_run
-from drfl.experiments.config.hyperparameters import make
 from drfl.experiments.assess.report_evidence import gathered
 from drfl.experiments.assess.run_gains import over_last
+from drfl.experiments.config.hyperparameters import make
 from drfl.experiments.config.wrap import wrap_algorithm
 from drfl.flower import nodes, server_app
 from drfl.flower.client_app import Site, client_app
 from drfl.flower.in_process import InProcessGrid
 from drfl.flower.settings import ServerSettings, read_server
-from drfl.task.measure import undefined_note
 from drfl.report.pdf import Evidence, render_pdf
 from drfl.resilience import Replayed, read_replies
-from drfl.core.run_end import ON_TEST
+from drfl.task.measure import undefined_note
 
 from .conftest import clients, grid_of, simulation, site
 

@@ -13,6 +13,7 @@ from flwr.app import ArrayRecord
 from tests.support.refusals import logged, refused
 
 import drfl
+from drfl.core.key import Key
 from drfl.data import ClientData
 from drfl.experiments.config.hyperparameters import make
 from drfl.experiments.config.wrap import wrap_algorithm
@@ -26,7 +27,6 @@ from drfl.flower.nodes import Member
 from drfl.flower.schema import MOST_COLUMNS, ProtocolError
 from drfl.flower.settings import read_server
 from drfl.flower.site_data import load_site
-from drfl.core.key import Key
 from drfl.task.task import Task
 
 SETTINGS = """

@@ -12,16 +12,16 @@ from tests.support.marks import long_beyond
 from tests.support.refusals import refused
 
 import drfl
+from drfl.core.key import Key
 from drfl.flower import strategy as module
 from drfl.flower.client_app import identity, reply
 from drfl.flower.in_process import InProcessGrid
 from drfl.flower.strategy import DrflStrategy
-from drfl.training.history import columns_of
-from drfl.core.key import Key
 from drfl.optim.local import LocalSGD
-from drfl.task.models import MODELS
 from drfl.resilience import Protected
+from drfl.task.models import MODELS
 from drfl.task.task import Task
+from drfl.training.history import columns_of
 
 from .conftest import arrays, grid_of, simulation, site
 

@@ -6,6 +6,7 @@ import pytest
 import torch
 from tests.support.refusals import refused
 
+from drfl.core.key import Key
 from drfl.data import ClientData
 from drfl.data.row_scores import products
 from drfl.engine import Loop, Simulation
@@ -16,7 +17,6 @@ from drfl.flower.in_process import InProcessGrid
 from drfl.flower.messages import Answer, Ask, Model, read_answer, write_answer
 from drfl.flower.possible_tests import believed
 from drfl.flower.schema import ProtocolError
-from drfl.core.key import Key
 from drfl.task.metrics import metric_of
 
 from .conftest import MODEL, federation
@@ -107,9 +107,9 @@ def changed(place=None, sums=(), value=None, products=PRODUCTS, other=SUMS, also
     if place is not None:
         all_sums[place] = sums or SUMS[place]
         values[place] = VALUES[place] if value is None else value
-    first = messages.Tested(values[0], 0.1, 10, tuple(values[1:]), tuple(all_sums))
+    first = messages.SiteTest(values[0], 0.1, 10, tuple(values[1:]), tuple(all_sums))
     others = VALUES[1:] if also is None else tuple(also if at == place else x for at, x in enumerate(VALUES))[1:]
-    return Answer((), first, also=messages.Tested(VALUES[0], 0.1, 10, others, other), products=products)
+    return Answer((), first, also=messages.SiteTest(VALUES[0], 0.1, 10, others, other), products=products)
 
 
 def products_with(place, *values):
@@ -196,7 +196,7 @@ def test_answers_that_can_have_come_out_so(answer):
         changed(products=PRODUCTS[:4]),
         changed(3, (5.0, 5.0, 16.5, 79.25, 54.5), 0.66),  # the second model has other positive rows
         changed(other=SUMS[:4]),
-        changed()._replace(test=messages.Tested(0.6, 0.1, 10, VALUES[1:])),
+        changed()._replace(test=messages.SiteTest(0.6, 0.1, 10, VALUES[1:])),
     ],
 )
 def test_answers_that_contradict_themselves_are_not_believed(answer):

@@ -13,16 +13,16 @@ import torch
 from hypothesis.strategies import composite, integers, lists, sampled_from
 from safetensors.torch import load, save
 
+from drfl.core.errors import DivergedError, DrflError
+from drfl.experiments.config.build import build
+from drfl.experiments.config.config import Config
+from drfl.experiments.run.artifacts import write_run
+from drfl.experiments.run.resume import check_same, identity
+from drfl.report import load_run
 from drfl.training.checkpoint import Checkpoints, resume_point
 from drfl.training.checkpoint.signatures import signature
 from drfl.training.checkpoint.store import sums_of
-from drfl.core.errors import DivergedError, DrflError
-from drfl.experiments.run.artifacts import write_run
-from drfl.experiments.config.build import build
-from drfl.experiments.config.config import Config
-from drfl.experiments.run.resume import check_same, identity
 from drfl.training.loop import run
-from drfl.report import load_run
 
 from .judge import Parser
 from .strategies import chance, mutated_file, mutated_json, mutated_safetensors

@@ -14,16 +14,16 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, Re
 from hypothesis.strategies import composite, integers, lists, one_of, sampled_from
 from tests.flower.conftest import federation, grid_of, site
 
+from drfl.core.key import Key
 from drfl.data import Standardisation
+from drfl.federation.requests import GradientRequest, LossRequest, TrainRequest
 from drfl.flower import nodes, transport
 from drfl.flower.client_app import identity
 from drfl.flower.in_process import InProcessGrid
-from drfl.flower.messages import Answer, Ask, Model, Tested, read_ask, write_answer, write_ask
+from drfl.flower.messages import Answer, Ask, Model, SiteTest, read_ask, write_answer, write_ask
 from drfl.flower.nodes import member_of
 from drfl.flower.schema import PROTOCOL
-from drfl.core.key import Key
 from drfl.optim.local import LocalSGD
-from drfl.federation.requests import GradientRequest, LossRequest, TrainRequest
 
 from . import strategies
 from .judge import Parser
@@ -61,9 +61,9 @@ def originals() -> dict[str, list[dict]]:
     }
 
 
-def tested(right: int) -> Tested:
+def tested(right: int) -> SiteTest:
     """Of 15 rows, so many of which are right."""
-    return Tested(right / 15, 0.1, 15, (), ((15.0, float(right), float(right)),))
+    return SiteTest(right / 15, 0.1, 15, (), ((15.0, float(right), float(right)),))
 
 
 def plain(content: RecordDict) -> dict:

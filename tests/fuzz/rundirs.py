@@ -10,8 +10,8 @@ from pathlib import Path
 from hypothesis.strategies import composite, integers, one_of, sampled_from
 from tests.report.conftest import write_directory
 
-from drfl_papers.energy.measurements import from_runs
 from drfl.report import load_run, write_report
+from drfl_papers.energy.measurements import from_runs
 
 from .judge import Parser
 from .strategies import NUMBERS, WORDS, chance, mutated_bytes, mutated_file, mutated_json

@@ -16,19 +16,19 @@ from tests.support.small_spec import small_spec
 
 from drfl.cli.app import call
 from drfl.cli.to_config import overrides
-from drfl.data.datasets.formats import read_idx
 from drfl.core.errors import DrflError, InputError, unknown
-from drfl.experiments.execution import cells
-from drfl.experiments.config.config import load_config
-from drfl.experiments.run.manifest import Manifest
+from drfl.data.datasets.formats import read_idx
 from drfl.data.features.backbone import Backbone, resnet18
 from drfl.data.features.weights import read_weights
+from drfl.experiments.config.config import load_config
+from drfl.experiments.execution import cells
+from drfl.experiments.run.manifest import Manifest
+from drfl.experiments.tuning.job import changes_of
+from drfl.report.read_run import load_run, number
 from drfl.task.models import cnn
 from drfl_papers.energy.measurements import read_csv
 from drfl_papers.execute import check_place
 from drfl_papers.plan import Scale, hyperparameters, plan
-from drfl.report.read_run import load_run, number
-from drfl.experiments.tuning.job import changes_of
 
 from .texts import DISTANCE, planned
 

@@ -15,11 +15,13 @@ from drfl.algorithms import ALGORITHMS
 from drfl.cli.options import expand
 from drfl.cli.to_config import overrides
 from drfl.core.errors import InputError
+from drfl.experiments.config.config import Config, load_config
 from drfl.experiments.execution import cells
 from drfl.experiments.run.artifacts import config_toml, json_text
-from drfl.experiments.config.config import Config, load_config
 from drfl.experiments.run.manifest import Manifest
 from drfl.experiments.run.runner import parse_seeds
+from drfl.experiments.tuning.job import changes_of
+from drfl.experiments.tuning.named_jobs import resolve
 from drfl.task.metrics import ACCURACY
 from drfl.training.model_selection import Target
 from drfl_papers import convergence, output
@@ -27,8 +29,6 @@ from drfl_papers.energy.measurements import read_csv
 from drfl_papers.energy.planner import check_complete
 from drfl_papers.execute import check_place
 from drfl_papers.plan import Scale, collect, plan
-from drfl_papers.tuning_jobs import resolve
-from drfl.experiments.tuning.job import changes_of
 
 from .judge import Parser
 from .strategies import NUMBERS, WORDS, mutated_file, mutated_json, mutated_text

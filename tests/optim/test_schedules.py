@@ -11,17 +11,17 @@ import torch
 from tests.support.problems import federation
 from tests.support.refusals import refused
 
-from drfl.optim import schedules
 from drfl.algorithms import AFL, DRFA, DRFAGA, FedAvg, FedDyn, ScaffPD
 from drfl.cli.app import call
+from drfl.optim import schedules
 from drfl.optim.local import LocalSGD
 from drfl.optim.local_optimizers import Adam
-from drfl.training.loop import run
+from drfl.optim.schedules import Constant, Cosine, Exponential, InverseSqrt, Schedule, StepDecay
 from drfl.resilience import FailureModel, Faulty, Protected
-from drfl.optim.schedules import Constant, Cosine, Exponential, InverseSqrt, Schedule, Step
-from drfl.training.step_size import in_round
 from drfl.testing import Recording
 from drfl.testing.state import leaves
+from drfl.training.loop import run
+from drfl.training.step_size import in_round
 
 pytestmark = pytest.mark.usefixtures("global_generator_untouched")
 LOCAL = LocalSGD(steps=2, lr=0.1, batch=8)
@@ -48,7 +48,7 @@ def test_values_are_those_of_torch(text):
 
 
 def test_a_round_has_its_own_step_sizes_inside_all_wrappers():
-    inner = DRFA(m=3, gamma=0.4, gamma_schedule=Step(1, 0.5), local=replace(LOCAL, lr_schedule=Exponential(0.1)))
+    inner = DRFA(m=3, gamma=0.4, gamma_schedule=StepDecay(1, 0.5), local=replace(LOCAL, lr_schedule=Exponential(0.1)))
     third = in_round(Faulty(Protected(inner), FailureModel(drop=0.1)), 3).algorithm.algorithm
     assert (third.gamma, third.local.lr) == (0.1, pytest.approx(1e-3))
     assert third.gamma_schedule == third.local.lr_schedule == Constant()
@@ -107,7 +107,7 @@ MISTAKES = {
         ("conflicting-options", "mu"),
     ),
     "lr_schedule=0.9 must be an object": (lambda: LocalSGD(lr_schedule=0.9), ("wrong-type", "lr_schedule")),
-    "every must be an integer": (lambda: Step(0), ("out-of-range", "every")),
+    "every must be an integer": (lambda: StepDecay(0), ("out-of-range", "every")),
     "'cosine:rounds=2,final=0.0' is 0 in round 3": (
         lambda: run(FedAvg(local=replace(LOCAL, lr_schedule=Cosine(2))), federation(), rounds=3),
         ("invalid-value", "lr_schedule"),

@@ -7,12 +7,12 @@ import torch
 from tests.support.problems import federation
 from tests.support.refusals import refused
 
-from drfl.optim import server_optimizers
 from drfl.algorithms import DeltaFL, FedAvg, FedNova, FedProx
+from drfl.optim import server_optimizers
 from drfl.optim.local import LocalSGD
-from drfl.training.loop import run
-from drfl.optim.server_optimizers import FedAdagrad, FedAdam, FedAvgM, FedYogi, Moments
+from drfl.optim.server_optimizers import FedAdagrad, FedAdam, FedAvgM, FedYogi, ServerMoments
 from drfl.testing.state import leaves
+from drfl.training.loop import run
 
 pytestmark = pytest.mark.usefixtures("global_generator_untouched")
 LOCAL = LocalSGD(steps=2, lr=0.1, batch=8)
@@ -78,7 +78,7 @@ def test_without_momentum_it_is_the_mean():
     a, b = (run(FedAvg(m=3, local=LOCAL, server=server), federation(), rounds=3).state for server in servers)
     torch.testing.assert_close(a.w, b.w, rtol=0, atol=1e-14)
     assert a.server is None
-    assert isinstance(b.server, Moments)
+    assert isinstance(b.server, ServerMoments)
 
 
 @pytest.mark.parametrize("make", [FedAvg, FedProx, DeltaFL, FedNova])

@@ -37,12 +37,12 @@ def test_a_file_that_is_missing_and_one_too_many_are_named(archives, names):
     others = [name for name in names if name != "src/drfl/core/key.py"] + ["src/drfl/other.py"]
     assert dist_files.check_wheel(wheel, others, PROJECT) == [
         f"{wheel.name} lacks drfl/other.py",
-        f"{wheel.name} has drfl/key.py, which has no place there",
+        f"{wheel.name} has drfl/core/key.py, which has no place there",
     ]
     top = f"drfl-{PROJECT['version']}/src/drfl"
     assert dist_files.check_sdist(sdist, others, PROJECT) == [
         f"{sdist.name} lacks {top}/other.py",
-        f"{sdist.name} has {top}/key.py, which has no place there",
+        f"{sdist.name} has {top}/core/key.py, which has no place there",
     ]
 
 

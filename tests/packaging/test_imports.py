@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import ast
 import pickle
 import pkgutil
 import subprocess
 import sys
 from importlib import import_module
-from pathlib import Path
 
 import pytest
 from tests.support.marks import long_beyond
@@ -17,7 +15,6 @@ import drfl
 
 PLOTTING = {"pandas", "sklearn", "scipy", "plotly"}
 COMMAND = {"typer", "rich", "pydantic"}
-SOURCE = Path(drfl.__file__).read_text(encoding="utf-8")
 
 
 def loaded(code: str) -> set[str]:
@@ -31,13 +28,6 @@ def loaded(code: str) -> set[str]:
 def called(*arguments: str) -> set[str]:
     """The modules that are loaded when the command ends."""
     return loaded(f"from drfl.cli.app import call\ncall({list(arguments)!r})")
-
-
-def imports() -> dict[str, str]:
-    """The names that type checkers see in the package, and the modules they see them in."""
-    (block,) = (node for node in ast.parse(SOURCE).body if isinstance(node, ast.If))
-    statements = [node for node in block.body if isinstance(node, ast.ImportFrom)]
-    return {alias.name: str(node.module) for node in statements for alias in node.names}
 
 
 def test_the_package_alone_loads_nothing():
@@ -84,9 +74,13 @@ def test_help_and_wrong_usage_load_the_grammar_alone(arguments):
     # newer versions of typer check numbers by pydantic, so that it may be there; no module of ours has asked for it
     assert not ({"torch", "numpy"} | PLOTTING) & modules
     ours = {name for name in modules if name.startswith("drfl")}
-    grammar = ("app", "deploy", "options", "signals")
-    settings = ("drfl.experiments", "drfl.experiments.config.settings", "drfl.core.screen")
-    assert ours == {"drfl", "drfl.core.errors", "drfl.cli", *(f"drfl.cli.{name}" for name in grammar), *settings}
+    grammar = ("app", "deploy", "options", "plugins", "signals")
+    settings = ("drfl.experiments", "drfl.experiments.config", "drfl.experiments.config.settings")
+    core = ("drfl.core", "drfl.core.errors", "drfl.core.screen")
+    papers = {"drfl_papers", *(f"drfl_papers.commands{name}" for name in ("", ".app", ".options"))}
+    listed = arguments in ("", "--help", "rum")  # all commands are, those of other packages too
+    expected = {"drfl", "drfl.cli", *(f"drfl.cli.{name}" for name in grammar), *core, *settings}
+    assert ours == expected | (papers if listed else set())
 
 
 @pytest.mark.parametrize("arguments", long_beyond(1, [["algorithms"], ["run", "--algorithm", "DRDN"]]))
@@ -101,25 +95,17 @@ def test_python_m_drfl_is_the_command():
     assert (done.returncode, done.stdout.split()[0]) == (0, "drfl")
 
 
-def test_the_table_the_type_checkers_names_and_all_agree():
-    table = {name: f"drfl.{module}" for module, names in drfl._NAMES.items() for name in names}
-    modules = {name: home for name, home in imports().items() if home == "drfl"}
-    assert imports() == table | modules
-    assert {"data", "metrics", "models", "sampling", "schedules", "testing"} <= set(modules) <= set(drfl._MODULES)
-    assert sorted(drfl.__all__) == sorted([*table, "models", "sampling"])
-    assert sum(map(len, drfl._NAMES.values())) == len(table), "a name stands twice in the table"
-
-
-@pytest.mark.parametrize(("name", "home"), imports().items(), ids=imports())
-def test_every_name_is_what_its_module_has(name, home):
-    expected = import_module(f"drfl.{name}") if home == "drfl" else getattr(import_module(home), name)
+@pytest.mark.parametrize(("name", "home"), {**drfl._NAMES, **drfl._MODULES}.items(), ids=[*drfl._NAMES, *drfl._MODULES])
+def test_every_name_is_what_the_stub_says(name, home):
+    module = import_module(home)
+    expected = module if name in drfl._MODULES else getattr(module, name)
     assert getattr(drfl, name) is expected
 
 
-def test_no_module_can_shadow_a_name():
-    found = {module.name for module in pkgutil.iter_modules(drfl.__path__)}
-    assert found >= set(drfl._MODULES)
-    assert found & set(drfl.__all__) == {"models", "sampling"}  # which are these modules
+def test_no_package_can_shadow_a_name():
+    packages = {module.name for module in pkgutil.iter_modules(drfl.__path__)}
+    assert not packages & set(drfl.__all__)
+    assert all(drfl._MODULES[name] == f"drfl.{name}" for name in packages & set(drfl._MODULES))
 
 
 @pytest.mark.long
@@ -177,4 +163,4 @@ def test_any_module_may_be_the_first():
     """Each in a process that has imported nothing else of drfl: no import between packages is circular."""
     done = subprocess.run([sys.executable, "-c", FIRST], capture_output=True, text=True, timeout=300)
     assert "failed" not in done.stdout, done.stderr
-    assert int(done.stdout.split()[-2]) > 30, done.stderr
+    assert int(done.stdout.split()[-2]) >= 16, done.stderr

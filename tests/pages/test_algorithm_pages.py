@@ -19,14 +19,14 @@ from tests.support.scripts import ROOT
 
 import drfl
 from drfl import ambiguity
-from drfl.federation import sampling
-from drfl.optim import schedules
-from drfl.federation.algorithm import Info, lam_of
 from drfl.algorithms import ALGORITHMS, BASELINES, EVERYBODY
-from drfl.federation.federation import Ledger, WrappedFederation
 from drfl.core.key import Key
-from drfl.optim.local import LocalSGD
+from drfl.federation import sampling
+from drfl.federation.algorithm import Info, lam_of
+from drfl.federation.federation import Ledger, WrappedFederation
 from drfl.federation.requests import TrainRequest
+from drfl.optim import schedules
+from drfl.optim.local import LocalSGD
 
 FOLDER = ROOT / "docs" / "algorithms"
 PAGES = {path.stem: path.read_text(encoding="utf-8") for path in sorted(FOLDER.glob("*.md"))}

@@ -9,8 +9,14 @@ import pkgutil
 import pytest
 
 import drfl
+import drfl_papers
 
-MODULES = ["drfl", *(m.name for m in pkgutil.walk_packages(drfl.__path__, "drfl.") if not m.name.endswith("__main__"))]
+MODULES = [
+    package.__name__ if module is None else module.name
+    for package in (drfl, drfl_papers)
+    for module in (None, *pkgutil.walk_packages(package.__path__, f"{package.__name__}."))
+    if module is None or not module.name.endswith("__main__")
+]
 FINDER = doctest.DocTestFinder()
 WITH_EXAMPLES = [name for name in MODULES if any(t.examples for t in FINDER.find(importlib.import_module(name)))]
 

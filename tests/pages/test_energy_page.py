@@ -9,9 +9,9 @@ from types import ModuleType
 
 import pytest
 
-from drfl_papers.commands import energy
 from drfl.cli.app import call
-from drfl.cli.options import EnergyOptions
+from drfl_papers.commands import energy
+from drfl_papers.commands.options import EnergyOptions
 from drfl_papers.energy.cost import CAPACITANCE, FREQUENCY, POWER
 from drfl_papers.energy.measurements import read_csv
 

@@ -7,8 +7,8 @@ import re
 from pathlib import Path
 
 from drfl.cli import app
-from drfl.experiments.config.config import Config
 from drfl.data.features import recipe
+from drfl.experiments.config.config import Config
 
 PAGE = Path(__file__).parents[2] / "docs" / "features.md"
 TEXT = PAGE.read_text(encoding="utf-8")

@@ -11,8 +11,7 @@ import torch
 from tests.support.marks import long_except
 from tests.support.scripts import ROOT
 
-from drfl.algorithms import theory
-from drfl.algorithms import ALGORITHMS
+from drfl.algorithms import ALGORITHMS, theory
 from drfl.ambiguity import AMBIGUITY_SETS, parse
 from drfl.cli.app import call
 from drfl.data.model_file import model_bytes

@@ -132,7 +132,7 @@ def test_the_repository_passes_its_own_tests_after_a_recipe(page, tmp_path):
     copy = tmp_path / "copy"
     shutil.copytree(ROOT, copy, ignore=shutil.ignore_patterns(*LARGE))
     shutil.copytree(ROOT / ".github", copy / ".github")
-    for folder in ("experiments", "benchmarks"):
+    for folder in ("evidence", "benchmarks"):
         (copy / folder / "results").symlink_to(ROOT / folder / "results")
     files = [file for file in follow(page, copy) if file.endswith(".py")]
     run(copy, "-m", "ruff", "check", *files)

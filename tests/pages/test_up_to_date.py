@@ -17,7 +17,7 @@ READ = [
     *sorted(str(p.relative_to(ROOT)) for p in (ROOT / "docs").rglob("*.md")),
 ]
 """All that is read of the repository, by paths."""
-TREE = r"(?:src|tests|experiments|benchmarks|scripts|examples)"
+TREE = r"(?:src|tests|evidence|benchmarks|scripts|examples)"
 
 
 @pytest.mark.parametrize("page", TEXTS)

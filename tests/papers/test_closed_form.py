@@ -9,9 +9,9 @@ import torch
 
 from drfl.core.key import Key
 from drfl.optim.local import LocalSGD
-from drfl_papers.saddle_distance import ClosedForm
 from drfl.testing.problems import LeastSquares, robust_regression
 from drfl.testing.quadratic_federation import QuadraticFederation
+from drfl_papers.saddle_distance import ClosedForm
 
 
 def federations(problem) -> tuple[ClosedForm, QuadraticFederation]:

@@ -9,13 +9,13 @@ import pytest
 from tests.support.refusals import refused
 
 from drfl.ambiguity import ChiSquare
-from drfl.experiments.execution.cells import Cell, read, write
 from drfl.experiments.config.hyperparameters import make
+from drfl.experiments.execution.cells import Cell, read, write
+from drfl.testing.problems import robust_regression
 from drfl.training.loop import run
 from drfl_papers.execute import run_cell
 from drfl_papers.saddle_distance import FLOOR, ROUNDING, Track, approach, cell
 from drfl_papers.specification import MethodRow
-from drfl.testing.problems import robust_regression
 
 SMALL = {"sigma": 0.3, "rho": 0.1, "steps": 4, "clients": 3, "d": 4, "samples": 20, "trial": 30}
 SCAFFPD = {"reach": [0.5, 1.0], "sigma": [0.1, 1.0]}

@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from drfl.training.history import CERTIFICATE_COLUMNS, LEDGER_COLUMNS, columns_of
 from drfl.report import load_run
+from drfl.training.history import CERTIFICATE_COLUMNS, LEDGER_COLUMNS, columns_of
 
 CURVES = {"FedAvg": (0.92, 0.80), "DRFA": (0.91, 0.84), "DualDRDM": (0.93, 0.88)}
 

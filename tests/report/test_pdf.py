@@ -11,13 +11,13 @@ from tests.support.refusals import refused
 
 from drfl.assessment.gains import assess_gain
 from drfl.assessment.seeds import seed_difference
-from drfl.task.measure import Measure
+from drfl.core.run_end import ON_TEST, SET_BACK
 from drfl.report.assessed import assessment_of, why_nothing
 from drfl.report.pdf import Evidence, RowGain, RunEvidence, SeedGain, render_pdf, write_pdf
 from drfl.report.pdf.document import document
 from drfl.report.pdf.forest import ticks
 from drfl.report.pdf.names import BOX, client_names, printable
-from drfl.core.run_end import ON_TEST, SET_BACK
+from drfl.task.measure import Measure
 
 ACCURACY = {"name": "accuracy", "more_is_better": True, "percent": True, "rows": "binary"}
 CALIBRATION = {"name": "calibration_error", "more_is_better": False, "percent": False, "rows": "whole"}

@@ -10,7 +10,7 @@ from tests.support.refusals import refused
 
 from drfl.assessment.clients import assess_clients
 from drfl.assessment.scores import BinaryScores
-from drfl.task.measure import NOTHING, Measure, Rows
+from drfl.core.run_end import DAGGER, DOUBLE_DAGGER, ON_TEST, SET_BACK
 from drfl.report import render
 from drfl.report.assessed import assessment_of, told_of, why_nothing, worst_interval
 from drfl.report.client_tables import by_client_tables, client_table
@@ -23,7 +23,7 @@ from drfl.report.read_run import FailedRun
 from drfl.report.side_by_side import at_one_seed, side_by_side, which_seed
 from drfl.report.summary_text import cards, notices, takeaway
 from drfl.report.tables import runs_table, summary_table
-from drfl.core.run_end import DAGGER, DOUBLE_DAGGER, ON_TEST, SET_BACK
+from drfl.task.measure import NOTHING, Measure, Rows
 
 from .test_html import EVIL, Page
 

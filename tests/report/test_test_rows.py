@@ -9,8 +9,8 @@ from safetensors.torch import save
 from tests.support.refusals import refused
 
 import drfl
-from drfl.data.row_scores import RowScores
 from drfl.core.errors import InputError
+from drfl.data.row_scores import RowScores
 from drfl.report.test_rows import read, write
 
 DATA = "ab" * 16

@@ -8,8 +8,8 @@ import torch
 from tests.support.problems import federation
 
 from drfl.algorithms import ALGORITHMS
-from drfl.engine import Loop
 from drfl.core.key import Key
+from drfl.engine import Loop
 from drfl.optim.local import LocalSGD
 from drfl.testing.state import leaves
 

@@ -14,6 +14,7 @@ from tests.support.refusals import refused
 from drfl import Key, run
 from drfl.algorithms import ALGORITHMS
 from drfl.ambiguity import CVaR
+from drfl.federation.sampling import everybody
 from drfl.resilience import (
     CentredClip,
     CoordinateMedian,
@@ -26,7 +27,6 @@ from drfl.resilience import (
     TrimmedMean,
 )
 from drfl.resilience.aggregation import Aggregating, first_centres
-from drfl.federation.sampling import everybody
 from drfl.testing import DropoutFederation
 from drfl.testing.attacks import Scaled, SignFlipped
 from drfl.testing.quadratic_federation import QuadraticFederation

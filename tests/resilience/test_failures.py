@@ -9,9 +9,9 @@ from tests.support.marks import crossed
 from tests.support.refusals import refused
 
 from drfl import run
-from drfl.federation import sampling
 from drfl.algorithms import ALGORITHMS
 from drfl.engine import Threads
+from drfl.federation import sampling
 from drfl.resilience import FailureModel, Faulty
 
 FAULTS = {

@@ -15,8 +15,8 @@ from tests.support.refusals import refused
 from drfl import Key, LocalSGD, run
 from drfl.algorithms import ALGORITHMS
 from drfl.ambiguity import CVaR
-from drfl.engine import Loop
 from drfl.core.errors import DivergedError, NonFiniteError
+from drfl.engine import Loop
 from drfl.federation.federation import WrappedFederation
 from drfl.federation.requests import TrainRequest
 from drfl.resilience import Clip, LambdaConcentration, Protected, Quarantine, RobustClip, Trim

@@ -8,11 +8,11 @@ from tests.resilience.subjects import N, algorithm, rounds, same, small
 from tests.support.refusals import refused
 
 from drfl import run
-from drfl.federation.algorithm import Info
 from drfl.algorithms import ALGORITHMS
 from drfl.core.key import Key
-from drfl.resilience import FailureModel, Faulty, Quorum
+from drfl.federation.algorithm import Info
 from drfl.federation.sampling import everybody
+from drfl.resilience import FailureModel, Faulty, Quorum
 
 HALF = FailureModel(drop=0.5)
 

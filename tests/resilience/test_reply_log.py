@@ -10,8 +10,8 @@ from tests.support.refusals import refused
 
 import drfl
 from drfl.core.errors import DrflError
-from drfl.federation.federation import WrappedFederation
 from drfl.core.key import Key
+from drfl.federation.federation import WrappedFederation
 from drfl.optim.local import LocalSGD
 from drfl.resilience import (
     FailureModel,

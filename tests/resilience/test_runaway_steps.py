@@ -10,14 +10,14 @@ import torch
 
 from drfl import LocalSGD, run
 from drfl.algorithms import FedAvg
-from drfl.training.checkpoint import Checkpoints, resume_point
 from drfl.federation.federation import WrappedFederation
 from drfl.federation.requests import Replies, answers
-from drfl.resilience import Protected
 from drfl.optim.schedules import Constant
+from drfl.resilience import Protected
 from drfl.testing import QuadraticFederation, Recording
 from drfl.testing.attacks import Scaled
 from drfl.testing.state import bits_differ
+from drfl.training.checkpoint import Checkpoints, resume_point
 
 CURVATURES = (1.0, 1.0, 1.0, 1.0, 3.0)
 STEEP = 4

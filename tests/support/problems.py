@@ -6,9 +6,9 @@ import numpy as np
 import torch
 from torch import nn
 
+from drfl.core.key import Key
 from drfl.data import ClientData
 from drfl.engine import Loop, Simulation
-from drfl.core.key import Key
 from drfl.task.models import linear
 from drfl.task.task import Task
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 
 from drfl.core.key import Key
-from drfl.training.loop import run
 from drfl.testing import ConstantFederation, Recording, subject_of
 from drfl.testing.convergence import matches_its_reference
+from drfl.training.loop import run
 
 
 def same_as(reference, algorithm):

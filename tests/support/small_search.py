@@ -12,7 +12,7 @@ from drfl.experiments.execution.pool import Run
 from drfl.experiments.execution.training_cells import run_cell
 from drfl.experiments.tuning import study
 from drfl.experiments.tuning.configured import prepare
-from drfl.experiments.tuning.job import Method, TuningJob
+from drfl.experiments.tuning.job import TunedMethod, TuningJob
 from drfl.experiments.tuning.search import Search
 from drfl.experiments.tuning.study import Ended
 from drfl.experiments.tuning.suggestion import Trial
@@ -39,7 +39,7 @@ def small_search(
     **changes: object,
 ) -> Search:
     """Two algorithms on digits; the job may have other values."""
-    methods = {name: Method(name, table) for name, table in (tables or {}).items()}
+    methods = {name: TunedMethod(name, table) for name, table in (tables or {}).items()}
     job = TuningJob("small", {**VALUES, **changes}, methods)
     return prepare(job, algorithms, trials=trials, repeats=repeats, criterion=criterion, data_dir=None)
 

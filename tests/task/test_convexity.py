@@ -9,10 +9,10 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import nn
 
-from drfl.training.certificate import Certifier
 from drfl.task.convexity import convexity
 from drfl.task.models import cnn, linear, mlp
 from drfl.task.task import Task
+from drfl.training.certificate import Certifier
 
 
 def frozen(module):

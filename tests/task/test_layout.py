@@ -7,8 +7,8 @@ import torch
 from tests.support.refusals import refused
 from torch import nn
 
-from drfl.task import models
 from drfl.core.key import Key
+from drfl.task import models
 from drfl.task.layout import Layout
 
 

@@ -12,13 +12,13 @@ from tests.support.marks import crossed
 from tests.support.problems import pools
 
 from drfl.algorithms import DRDM, ScaffPD
+from drfl.core.key import Key
 from drfl.engine import Loop, Simulation, Threads
 from drfl.experiments.config.own_data import LOSSES_OF
-from drfl.core.key import Key
 from drfl.optim.local import LocalSGD
-from drfl.training.loop import run
 from drfl.task.models import LOSSES, half_squared_error, linear
 from drfl.task.task import Task
+from drfl.training.loop import run
 
 OUTPUTS = torch.randn(7, 4, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
 LABELS = torch.tensor([0, 3, 1, 1, 2, 0, 3])

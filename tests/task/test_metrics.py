@@ -12,8 +12,8 @@ from tests.support.refusals import refused
 from torch import nn
 
 import drfl
-from drfl.training.history import Metrics
 from drfl.task.metrics import BINS, METRICS, Metric, Rows, metric_of, resolved
+from drfl.training.history import Metrics
 
 generator = torch.Generator().manual_seed(5)
 BINARY = torch.randn(40, 2, generator=generator, dtype=torch.float64)

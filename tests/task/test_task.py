@@ -11,8 +11,8 @@ from torch import nn
 from torch.nn import functional
 
 import drfl
-from drfl.task import models
 from drfl.core.key import Key
+from drfl.task import models
 from drfl.task.metrics import METRICS, Metric, argmax_accuracy, binary_accuracy
 from drfl.task.task import Task
 

@@ -10,11 +10,11 @@ import torch
 from tests.support.refusals import refused
 from torch import Tensor
 
-from drfl.federation.algorithm import Info
 from drfl.algorithms import DRFA, SCAFFOLD, FedAvg, FedProx
 from drfl.core.key import Key
-from drfl.optim.local import LocalSGD
+from drfl.federation.algorithm import Info
 from drfl.federation.sampling import Cohort
+from drfl.optim.local import LocalSGD
 from drfl.testing import (
     ALGORITHM_CHECKS,
     AVERAGE,

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 import torch
 
 from drfl import Info, LocalSGD
-from drfl.federation import sampling
 from drfl.algorithms.fedavg import FedAvgState
+from drfl.federation import sampling
 from drfl.testing import Solves, check_algorithm
 from drfl.testing.convergence import losses_at, stationary
 

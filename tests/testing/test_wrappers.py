@@ -8,9 +8,9 @@ import pytest
 import torch
 from tests.support.problems import federation
 
+from drfl.core.key import Key
 from drfl.engine import Loop
 from drfl.federation.federation import WrappedFederation
-from drfl.core.key import Key
 from drfl.optim.local import LocalSGD
 from drfl.testing import Claims, ConstantFederation, DropoutFederation, PermutedClients, Recording, least_squares
 from drfl.testing.federations import first_asked

@@ -9,19 +9,19 @@ import torch
 from tests.support.marks import long_except
 from tests.support.problems import federation
 
+from drfl.algorithms import AFL, DRFA, FedAvg
+from drfl.core.key import Key
 from drfl.federation import sampling
 from drfl.federation.algorithm import mixture_of
-from drfl.algorithms import AFL, DRFA, FedAvg
-from drfl.training.averages import DECAY, Average, DecayingAverage
-from drfl.training.checkpoint import Checkpoints, resume_point
 from drfl.federation.federation import WrappedFederation
-from drfl.training.history import Metrics
-from drfl.core.key import Key
-from drfl.optim.local import LocalSGD
-from drfl.training.loop import run
 from drfl.federation.requests import answers
+from drfl.optim.local import LocalSGD
 from drfl.testing import DropoutFederation, QuadraticFederation, Recording
 from drfl.testing.state import bits_differ
+from drfl.training.averages import DECAY, Average, DecayingAverage
+from drfl.training.checkpoint import Checkpoints, resume_point
+from drfl.training.history import Metrics
+from drfl.training.loop import run
 
 LOCAL, ONE = LocalSGD(steps=3, lr=0.1), torch.ones(1, dtype=torch.float64)
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 import torch
 
+from drfl.core.key import Key
 from drfl.federation.algorithm import Info
+from drfl.federation.sampling import uniform
 from drfl.training.callbacks import Participation, Progress
 from drfl.training.history import Metrics, Row
-from drfl.core.key import Key
 from drfl.training.loop import Step
-from drfl.federation.sampling import uniform
 
 W = torch.zeros(2)
 ROW = Row(5, Metrics(0.9, 0.25, 0.1, 0.3, 1.0, 0.4, 0.8), {}, torch.ones(1), 0.0)

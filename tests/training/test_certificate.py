@@ -14,28 +14,28 @@ from tests.support.marks import crossed
 from tests.support.problems import federation, task_of
 from tests.support.refusals import refused
 
-from drfl.training import certificate
 from drfl.algorithms import AFL, DRFA, FedAvg, ScaffPD
 from drfl.ambiguity import KL, ChiSquare, CVaR, Simplex
-from drfl.training.averages import DecayingAverage
-from drfl.training.certificate import Certifier, OneGradient, Pooled
 from drfl.engine import Loop, Stacked
 from drfl.federation.federation import Ledger
 from drfl.optim.local import LocalSGD
-from drfl.training.loop import run
 from drfl.task.models import mlp
 from drfl.testing import Claims, DropoutFederation, Recording
 from drfl.testing.problems import curved_quadratics, logistic, quadratics, robust_regression
+from drfl.training import certificate
+from drfl.training.averages import DecayingAverage
+from drfl.training.certificate import Certifier, OneGradient, PooledSolver
+from drfl.training.loop import run
 
 PROBLEMS = [quadratics(), curved_quadratics(), robust_regression(), logistic()]
 SETS = [Simplex(), Simplex(0.02), CVaR(0.5), ChiSquare(0.3), KL(0.4)]
 PLAIN, DECAYED = LocalSGD(lr=0.1), LocalSGD(lr=0.1, weight_decay=0.1)
-METHODS = [Pooled(), OneGradient()]
+METHODS = [PooledSolver(), OneGradient()]
 
 
 def certifier_of(problem, method=None):
     """The problems' models are of their own making, so that their convexity is to be taken on trust."""
-    method = Pooled() if method is None else method
+    method = PooledSolver() if method is None else method
     return Certifier(problem.task(), method, mu=problem.strong_convexity, assume_convex=True)
 
 
@@ -155,7 +155,7 @@ def test_an_early_end_of_the_search_is_still_a_bound():
     w, lam = random_point(problem, Simplex(), 3)
     lower = []
     for iterations in (1, 3, 10, 100):
-        certifier = certifier_of(problem, Pooled(iterations=iterations))
+        certifier = certifier_of(problem, PooledSolver(iterations=iterations))
         lower.append(certify(certifier, problem.federation(Loop()), w, lam).lower)
     best = value_at(problem, Simplex(), problem.weighted_optimum(lam), lam)
     assert lower == sorted(lower)
@@ -233,7 +233,7 @@ def test_the_search_goes_on_from_an_earlier_one():
 
 
 def test_a_bad_start_is_not_taken():
-    fed, certifier = federation(), Certifier(task_of(), Pooled(iterations=1))
+    fed, certifier = federation(), Certifier(task_of(), PooledSolver(iterations=1))
     lam = torch.full((6,), 1 / 6, dtype=torch.float64)
     assert certify(certifier, fed, fed.w0, lam, local=DECAYED, start=fed.w0 + 100) == certify(
         certifier, fed, fed.w0, lam, local=DECAYED
@@ -343,7 +343,7 @@ def test_vectors_of_another_type_are_taken(method):
 @pytest.mark.parametrize("bad", [{"tolerance": 0.0}, {"tolerance": math.nan}, {"iterations": 0}], ids=str)
 def test_impossible_searches(bad):
     with refused("out-of-range", next(iter(bad))):
-        Pooled(**bad)
+        PooledSolver(**bad)
 
 
 def test_impossible_modulus():

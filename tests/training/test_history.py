@@ -10,9 +10,9 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from drfl.training.certificate import Certificate
 from drfl.core.csv_cells import quoted, unquoted
 from drfl.federation.federation import Evaluation
+from drfl.training.certificate import Certificate
 from drfl.training.history import History, Metrics, Row, csv_text
 
 LEDGER = {"bytes_up": 5, "bytes_down": 6, "messages": 9, "gradient_evaluations": 7, "loss_evaluations": 8}

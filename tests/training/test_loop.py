@@ -14,20 +14,20 @@ from tests.support.problems import federation, task_of
 from tests.support.refusals import refused
 from torch import Tensor
 
-from drfl.federation.algorithm import Info, ambiguity_of, core_of, lam_of, mixture_of
 from drfl.algorithms import ALGORITHMS, DRDM, DRFA, FedAvg
-from drfl.training.averages import Average
 from drfl.core.errors import DivergedError, InputError, NonFiniteError
-from drfl.federation.federation import WrappedFederation
-from drfl.training.history import Metrics, columns_of
 from drfl.core.key import Key
+from drfl.federation.algorithm import Info, ambiguity_of, core_of, lam_of, mixture_of
+from drfl.federation.federation import WrappedFederation
+from drfl.federation.sampling import Cohort
 from drfl.optim.local import LocalSGD
+from drfl.resilience import Faulty, Protected, Quorum
+from drfl.testing import ConstantFederation, DropoutFederation
+from drfl.training.averages import Average
+from drfl.training.history import Metrics, columns_of
 from drfl.training.loop import run
 from drfl.training.model_selection import Target
-from drfl.resilience import Faulty, Protected, Quorum
 from drfl.training.run_state import first
-from drfl.federation.sampling import Cohort
-from drfl.testing import ConstantFederation, DropoutFederation
 
 LOCAL = LocalSGD(lr=0.1)
 ONE = Cohort(torch.tensor([0]), torch.ones(1, dtype=torch.float64))

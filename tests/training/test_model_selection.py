@@ -10,10 +10,10 @@ from tests.support.refusals import refused
 from torch import nn
 
 import drfl
-from drfl.training.checkpoint import Checkpoints, resume_point
-from drfl.training.history import Metrics
 from drfl.core.key import Key
 from drfl.task.metrics import ACCURACY, METRICS
+from drfl.training.checkpoint import Checkpoints, resume_point
+from drfl.training.history import Metrics
 from drfl.training.model_selection import Best, ModelSelection, Patience, Selected, Target
 from drfl.training.run_state import first
 

@@ -16,27 +16,27 @@ from tests.support.problems import SIZES, federation
 from tests.support.refusals import refused
 from torch import Tensor
 
-from drfl.training import step_size
-from drfl.federation.algorithm import Info
 from drfl.algorithms import AFL, DRDM, DRFA, SCAFFOLD, DualDRDM, FedAvg, ScaffPD
-from drfl.training.checkpoint import Checkpoints, resume_point
+from drfl.core.errors import DivergedError, RunWarning
+from drfl.core.key import Key
+from drfl.core.run_end import Marks
 from drfl.data import ClientData
 from drfl.engine import Loop, Simulation
-from drfl.core.errors import DivergedError, RunWarning
+from drfl.federation.algorithm import Info
 from drfl.federation.federation import WrappedFederation
-from drfl.core.key import Key
-from drfl.optim.local import LocalSGD
-from drfl.training.loop import run
-from drfl.training.model_selection import Selection
 from drfl.federation.requests import Gradients, Losses
-from drfl.resilience import Faulty, Protected, Quorum
-from drfl.core.run_end import Marks
 from drfl.federation.sampling import Cohort
-from drfl.training.step_size import StepSize, capped, find, rises, with_step_size
+from drfl.optim.local import LocalSGD
+from drfl.resilience import Faulty, Protected, Quorum
 from drfl.task.task import Task
 from drfl.testing import ConstantFederation, DropoutFederation, QuadraticFederation, Recording
 from drfl.testing.state import bits_differ
 from drfl.testing.toy_problem import closeness, half_squared_error
+from drfl.training import step_size
+from drfl.training.checkpoint import Checkpoints, resume_point
+from drfl.training.loop import run
+from drfl.training.model_selection import Selection
+from drfl.training.step_size import StepSize, capped, find, rises, with_step_size
 
 KEY = Key(0).fold("step size")
 
@@ -541,13 +541,13 @@ def test_resumed_anywhere_it_ends_the_same_to_the_bit(make):
 @pytest.mark.parametrize("make", [federation, steep])
 def test_resumed_from_the_disk_too(make, tmp_path):
     algorithm = DualDRDM(m=2)
-    whole = run(algorithm, make(), rounds=9)
+    whole = run(algorithm, make(), rounds=9, check_data=False)
     stop = [lambda step: step.round == 5]
-    run(algorithm, make(), rounds=9, keep=Checkpoints(tmp_path, dict, 100), callbacks=stop)
+    run(algorithm, make(), rounds=9, keep=Checkpoints(tmp_path, dict, 100), callbacks=stop, check_data=False)
     start = resume_point(tmp_path, algorithm, make(), rounds=9).progress
     assert start.round == 5
     assert start.step_size.known
-    again = run(algorithm, make(), rounds=9, start=start)
+    again = run(algorithm, make(), rounds=9, start=start, check_data=False)
     assert bits_differ(again.state, whole.state) == []
     assert bits_differ(again.step_size, whole.step_size) == []
     assert torch.equal(again.model, whole.model)
@@ -652,7 +652,7 @@ def test_a_round_that_goes_far_is_looked_at_out_of_turn():
             state, info = super().round(state, fed, key)
             return state._replace(w=state.w * jumps.pop(key.round, 1.0)), info
 
-    result = run(Jumping(m=4), fed, rounds=7)
+    result = run(Jumping(m=4), fed, rounds=7, check_data=False)
     looks = [call for call in fed.calls if call.kind == "losses"]
     assert len(looks) >= 2, "after round 4, and after the jump"
     assert int(result.step_size.lowered) == 1

@@ -6,15 +6,15 @@ from dataclasses import dataclass, field
 
 import torch
 
-from drfl.core import checks
-from drfl.federation.algorithm import Info
 from drfl.algorithms.drfa import DRFAState
 from drfl.algorithms.dual import Start, ascend, check_schedule, first_mixture, no_squares, step_size
 from drfl.ambiguity import AmbiguitySet, Simplex
-from drfl.federation.federation import Federation
+from drfl.core import checks
 from drfl.core.key import Key
-from drfl.optim.local import LocalSGD, refuse_epochs
+from drfl.federation.algorithm import Info
+from drfl.federation.federation import Federation
 from drfl.federation.sampling import Cohort
+from drfl.optim.local import LocalSGD, refuse_epochs
 from drfl.optim.schedules import Constant, Schedule
 
 

@@ -8,15 +8,15 @@ from typing import ClassVar, NamedTuple
 import torch
 from torch import Tensor
 
-from drfl.core import checks
-from drfl.federation.algorithm import Info
 from drfl.algorithms.fedavg import FedAvg, FedAvgState
-from drfl.training.averages import DECAY
+from drfl.core import checks
+from drfl.core.key import Key
+from drfl.federation.algorithm import Info
 from drfl.federation.client_table import ClientTable
 from drfl.federation.federation import Federation
-from drfl.core.key import Key
-from drfl.optim.local import LocalSGD
 from drfl.federation.sampling import everybody
+from drfl.optim.local import LocalSGD
+from drfl.training.averages import DECAY
 
 
 class LocalOnlyState(NamedTuple):

@@ -6,14 +6,14 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from drfl.core import checks
-from drfl.federation import sampling
-from drfl.federation.algorithm import Info
 from drfl.algorithms import dual
 from drfl.algorithms.fedavg import Averaging, FedAvgState
+from drfl.core import checks
 from drfl.core.errors import InputError
-from drfl.federation.federation import Federation
 from drfl.core.key import Key
+from drfl.federation import sampling
+from drfl.federation.algorithm import Info
+from drfl.federation.federation import Federation
 from drfl.federation.sampling import Cohort
 
 ROUNDING = 1e-12

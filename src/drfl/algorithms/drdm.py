@@ -8,14 +8,14 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from drfl.federation import sampling
-from drfl.federation.algorithm import Info
 from drfl.algorithms.drift import check_penalty, moves, penalty
 from drfl.algorithms.dual import SnapshotMethod, first_mixture, no_squares
-from drfl.algorithms.weighted_sum import Weighted, WeightedSum
+from drfl.algorithms.weighted_sum import WeightedRows, WeightedSum
+from drfl.core.key import Key
+from drfl.federation import sampling
+from drfl.federation.algorithm import Info
 from drfl.federation.client_table import ClientTable
 from drfl.federation.federation import Federation
-from drfl.core.key import Key
 from drfl.optim.local_optimizers import refuse
 
 
@@ -199,6 +199,6 @@ class DualDRDM(Regularised):
 
         dual = self.snapshot_ascent(fed, model, lam, squares, key)
         if kept is not None:
-            kept = kept.after(Weighted(h, lam), Weighted(h_next, dual.lam), up.clients, dual.target)
+            kept = kept.after(WeightedRows(h, lam), WeightedRows(h_next, dual.lam), up.clients, dual.target)
         next_state = DualDRDMState(model.w, dual.lam, h_next, dual.squares, kept)
         return next_state, Info(D, up.clients, dual.losses, model.average)

@@ -8,16 +8,16 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from drfl.core import checks
-from drfl.federation import sampling
-from drfl.federation.algorithm import Info
 from drfl.algorithms.dual import SnapshotMethod, Start, check_schedule, first_mixture, no_squares, step_size
 from drfl.ambiguity import AmbiguitySet, Simplex
+from drfl.core import checks
 from drfl.core.errors import InputError
-from drfl.federation.federation import Federation
 from drfl.core.key import Key
-from drfl.optim.local import LocalSGD
+from drfl.federation import sampling
+from drfl.federation.algorithm import Info
+from drfl.federation.federation import Federation
 from drfl.federation.sampling import Sampling, with_replacement
+from drfl.optim.local import LocalSGD
 from drfl.optim.schedules import Constant, Schedule
 
 

@@ -8,15 +8,15 @@ from typing import Literal, NamedTuple, get_args
 import torch
 from torch import Tensor
 
-from drfl.core import checks
 from drfl.algorithms.sparse_vector import SparseVector, spread
 from drfl.ambiguity import AmbiguitySet, Simplex
+from drfl.core import checks
 from drfl.core.errors import InputError, NonFiniteError, unknown
-from drfl.federation.federation import Federation
 from drfl.core.key import Key
-from drfl.optim.local import LocalSGD, refuse_epochs
+from drfl.federation.federation import Federation
 from drfl.federation.requests import Losses, Merged
 from drfl.federation.sampling import Sampling, size, uniform, with_replacement
+from drfl.optim.local import LocalSGD, refuse_epochs
 from drfl.optim.schedules import Constant, Schedule
 
 

@@ -9,21 +9,21 @@ import torch
 from torch import Tensor
 
 from drfl.core import checks
+from drfl.core.key import Key
 from drfl.federation import sampling
 from drfl.federation.algorithm import Info
 from drfl.federation.federation import Federation
-from drfl.core.key import Key
-from drfl.optim.local import LocalSGD
 from drfl.federation.requests import Merged
 from drfl.federation.sampling import Cohort
-from drfl.optim.server_optimizers import Moments, ServerOptimizer
+from drfl.optim.local import LocalSGD
+from drfl.optim.server_optimizers import ServerMoments, ServerOptimizer
 
 
 class FedAvgState(NamedTuple):
     """w (d,) global model; server: what a server optimiser remembers, None where there is none."""
 
     w: Tensor
-    server: Moments | None = None
+    server: ServerMoments | None = None
 
 
 def uniform_weights(n: int) -> Tensor:

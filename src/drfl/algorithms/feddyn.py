@@ -8,13 +8,13 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from drfl.federation import sampling
-from drfl.federation.algorithm import Info
 from drfl.algorithms.drift import check_penalty, moves, penalty
 from drfl.algorithms.fedavg import uniform_weights
+from drfl.core.key import Key
+from drfl.federation import sampling
+from drfl.federation.algorithm import Info
 from drfl.federation.client_table import ClientTable
 from drfl.federation.federation import Federation
-from drfl.core.key import Key
 from drfl.optim.local import LocalSGD, refuse_epochs
 from drfl.optim.local_optimizers import refuse
 

@@ -6,15 +6,15 @@ from dataclasses import dataclass
 
 import torch
 
-from drfl.federation import sampling
-from drfl.federation.algorithm import Info
 from drfl.algorithms.drift import moves
 from drfl.algorithms.fedavg import Averaging, FedAvgState
 from drfl.core.errors import InputError
-from drfl.federation.federation import Federation
 from drfl.core.key import Key
-from drfl.optim.local_optimizers import refuse
+from drfl.federation import sampling
+from drfl.federation.algorithm import Info
+from drfl.federation.federation import Federation
 from drfl.federation.sampling import Cohort
+from drfl.optim.local_optimizers import refuse
 
 
 @dataclass(frozen=True)

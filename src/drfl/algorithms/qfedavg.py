@@ -8,18 +8,18 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from drfl.core import checks
-from drfl.federation import sampling
-from drfl.federation.algorithm import Info
 from drfl.algorithms import dual
 from drfl.algorithms.drift import summed
 from drfl.algorithms.fedavg import FedAvgState, uniform_weights
+from drfl.core import checks
 from drfl.core.errors import InputError
-from drfl.federation.federation import Federation
 from drfl.core.key import Key
+from drfl.federation import sampling
+from drfl.federation.algorithm import Info
+from drfl.federation.federation import Federation
+from drfl.federation.requests import Losses
 from drfl.optim.local import LocalSGD
 from drfl.optim.local_optimizers import refuse
-from drfl.federation.requests import Losses
 
 
 @dataclass(frozen=True)

@@ -8,15 +8,15 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from drfl.core import checks
-from drfl.federation import sampling
-from drfl.federation.algorithm import Info
 from drfl.algorithms.drift import moves, summed
 from drfl.algorithms.fedavg import uniform_weights
-from drfl.federation.client_table import ClientTable
+from drfl.core import checks
 from drfl.core.errors import InputError
-from drfl.federation.federation import Federation
 from drfl.core.key import Key
+from drfl.federation import sampling
+from drfl.federation.algorithm import Info
+from drfl.federation.client_table import ClientTable
+from drfl.federation.federation import Federation
 from drfl.optim.local import LocalSGD
 from drfl.optim.local_optimizers import refuse
 

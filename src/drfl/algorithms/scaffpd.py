@@ -9,21 +9,21 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from drfl.core import checks
-from drfl.federation import sampling
-from drfl.federation.algorithm import Info
 from drfl.algorithms.drift import moves
 from drfl.algorithms.dual import Start, check_schedule, first_mixture, no_squares, prox, step_size
 from drfl.algorithms.sparse_vector import SparseVector
-from drfl.algorithms.weighted_sum import Weighted, WeightedSum
+from drfl.algorithms.weighted_sum import WeightedRows, WeightedSum
 from drfl.ambiguity import AmbiguitySet, Simplex
-from drfl.federation.client_table import ClientTable
+from drfl.core import checks
 from drfl.core.errors import InputError
-from drfl.federation.federation import Federation
 from drfl.core.key import Key
+from drfl.federation import sampling
+from drfl.federation.algorithm import Info
+from drfl.federation.client_table import ClientTable
+from drfl.federation.federation import Federation
+from drfl.federation.requests import Gradients, Losses
 from drfl.optim.local import LocalSGD, refuse_epochs
 from drfl.optim.local_optimizers import refuse
-from drfl.federation.requests import Gradients, Losses
 from drfl.optim.schedules import Constant, Schedule
 
 
@@ -231,8 +231,8 @@ class ScaffPD:
         lam_next = prox(self.ambiguity, target, step)
 
         if kept is not None:  # who has not reported again has s_i = L_i
-            was = Weighted(state.reports.c, lam, state.reports.losses)
-            kept = kept.after(was, Weighted(reports.c, lam_next, reports.losses), f.clients, target, step)
+            was = WeightedRows(state.reports.c, lam, state.reports.losses)
+            kept = kept.after(was, WeightedRows(reports.c, lam_next, reports.losses), f.clients, target, step)
         c = reports.gradient(lam_next, kept)  # (3) Σ_i λ_i c_i, with the new λ
         local = dataclasses.replace(self.local, lr=self.local.eta * float(tau))  # η_ℓ shrinks along with τ_r
         up = fed.train(f.clients, w, local, key.fold("sgd"), shift=c - reports.c[f.clients])

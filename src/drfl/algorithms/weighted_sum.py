@@ -19,7 +19,7 @@ ROUNDING = 2.0**-50
 """A λ_i this close to the common law follows it: the rounding of a projection."""
 
 
-class Weighted(NamedTuple):
+class WeightedRows(NamedTuple):
     """Rows and what they are weighed by.
 
     Args:
@@ -100,7 +100,9 @@ class WeightedSum(NamedTuple):
         """See :class:`drfl.federation.algorithm.Consistent`."""
         return None if 0 <= self.updates < REFRESH else "the number of updates of a sum is out of range"
 
-    def after(self, before: Weighted, now: Weighted, changed: Tensor, target: Tensor, step: float = 0.0) -> WeightedSum:
+    def after(
+        self, before: WeightedRows, now: WeightedRows, changed: Tensor, target: Tensor, step: float = 0.0
+    ) -> WeightedSum:
         """The sums over the rows and λ of ``now``.
 
         Args:
@@ -132,7 +134,7 @@ class WeightedSum(NamedTuple):
         sums -= before.table.sums(rows[new], led[:, new])
         return WeightedSum(sums, everybody, self.updates + 1)
 
-    def _anew(self, now: Weighted) -> WeightedSum:
+    def _anew(self, now: WeightedRows) -> WeightedSum:
         """The sum over λ alone, in the rows' type: most moved each in its own way."""
         sums = torch.zeros_like(self.sums)
         sums[0] = now.table.mix(now.lam)

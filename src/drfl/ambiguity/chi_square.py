@@ -8,9 +8,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from drfl.core import checks
 from drfl.ambiguity.base import Constraint, WorstCase, finite, on_simplex, quarter_gaps
 from drfl.ambiguity.simplex import ascending, onto_simplex
+from drfl.core import checks
 
 
 @dataclass(frozen=True)

@@ -11,10 +11,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from drfl.core import checks
 from drfl.ambiguity._kl_solver import LEAST, TINY, Direction, log_mean_exp
 from drfl.ambiguity.base import Constraint, WorstCase, finite, on_simplex, quarter_gaps
 from drfl.ambiguity.simplex import onto_simplex
+from drfl.core import checks
 from drfl.core.errors import InputError
 
 Prior = Sequence[float] | Tensor | None

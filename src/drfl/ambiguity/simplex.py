@@ -10,8 +10,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from drfl.core import checks
 from drfl.ambiguity.base import Constraint, WorstCase, finite, on_simplex
+from drfl.core import checks
 from drfl.core.errors import InputError
 
 SUM_ERROR = 1e-13

@@ -11,7 +11,7 @@ from typing import Annotated
 
 import typer
 
-from drfl.cli import deploy, signals
+from drfl.cli import deploy, plugins, signals
 from drfl.cli import options as o
 from drfl.cli.options import expand
 from drfl.core.errors import DivergedError, DrflError, InputError, StoppedError, unknown
@@ -36,6 +36,7 @@ def call(arguments: Sequence[str]) -> int:
     """
     as_json = "--json" in arguments
     try:
+        plugins.add_commands(app, arguments)
         code = app(expand(arguments), prog_name="drfl", standalone_mode=False)
         return code if isinstance(code, int) else 0
     except DivergedError as error:
@@ -147,29 +148,6 @@ def assess(options: o.AssessOptions) -> int:
 
     with signals.as_stopped():
         return assess_command(options)
-
-
-@app.command()
-@o.command(o.ReproduceOptions)
-def reproduce(options: o.ReproduceOptions) -> int:
-    """List the papers' tables and figures, or make some of them: ours beside the paper's.
-
-    Finished cells are kept: after an interruption the same command continues.
-    """
-    from drfl_papers.commands.reproduce import reproduce_command
-
-    with signals.as_stopped():
-        return reproduce_command(options)
-
-
-@app.command()
-@o.command(o.EnergyOptions)
-def energy(options: o.EnergyOptions) -> int:
-    """Find the number of local steps that reaches a target with the least energy, by SNR and bandwidth."""
-    from drfl_papers.commands.energy import energy_command
-
-    with signals.as_stopped():
-        return energy_command(options)
 
 
 @app.command()

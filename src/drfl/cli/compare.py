@@ -11,26 +11,41 @@ from rich import box
 from rich.text import Text
 
 from drfl.algorithms import ALGORITHMS
-from drfl.training.callbacks import describe
 from drfl.cli import console, signals
 from drfl.cli.options import CompareOptions
 from drfl.cli.to_config import overrides
 from drfl.core.errors import InputError, Notice, StoppedError
-from drfl.experiments.run.artifacts import json_text
-from drfl.experiments.compare.comparison import Design, PreparedComparison, check_cells_same, compare, from_config, kept_cells, start
-from drfl.experiments.compare.comparison_processes import compare_at_once
-from drfl.experiments.compare.comparison_results import Comparison, columns_beside, score_columns, table, verdict_line, write_comparison
-from drfl.experiments.config.config import Config, config_of, read_file, references_of
-from drfl.experiments.config.hyperparameters import algorithm_name
-from drfl.experiments.run.manifest import interruption, is_finished
-from drfl.experiments.execution.pool import check_stack, workers_by_options
-from drfl.experiments.run.resume import check_received, kept_config, key_of
-from drfl.experiments.run.run_directory import Claim, check_free, claimed, filled, tidy
-from drfl.experiments.run.runner import Outcome, Spread, StopSignal, failures, first_intervals, parse_seeds, spreads
-from drfl.training.loop import Callback
-from drfl.task.metrics import ACCURACY
 from drfl.core.screen import Table
 from drfl.core.user_code import keep_out, label_of
+from drfl.experiments.compare.comparison import (
+    Design,
+    PreparedComparison,
+    check_cells_same,
+    compare,
+    from_config,
+    kept_cells,
+    start,
+)
+from drfl.experiments.compare.comparison_processes import compare_at_once
+from drfl.experiments.compare.comparison_results import (
+    Comparison,
+    columns_beside,
+    score_columns,
+    table,
+    verdict_line,
+    write_comparison,
+)
+from drfl.experiments.config.config import Config, config_of, read_file, references_of
+from drfl.experiments.config.hyperparameters import algorithm_name
+from drfl.experiments.execution.pool import check_stack, workers_by_options
+from drfl.experiments.run.artifacts import json_text
+from drfl.experiments.run.manifest import interruption, is_finished
+from drfl.experiments.run.resume import check_received, kept_config, key_of
+from drfl.experiments.run.run_directory import ClaimedFolder, check_free, claimed, filled, tidy
+from drfl.experiments.run.runner import Outcome, Spread, StopSignal, failures, first_intervals, parse_seeds, spreads
+from drfl.task.metrics import ACCURACY
+from drfl.training.callbacks import describe
+from drfl.training.loop import Callback
 
 BROKEN = 1
 """The exit code when every run broke off, as that of a single run that diverges."""
@@ -116,7 +131,7 @@ def _design(options: CompareOptions, kept: Path | None) -> Design:
 
 
 def _outcomes(
-    ready: PreparedComparison, claim: Claim, watch: StopSignal, options: CompareOptions
+    ready: PreparedComparison, claim: ClaimedFolder, watch: StopSignal, options: CompareOptions
 ) -> tuple[Outcome, ...]:
     """Run what has not ended, and show it."""
     outcomes: list[Outcome] = []

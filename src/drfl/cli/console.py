@@ -8,13 +8,13 @@ from contextlib import contextmanager
 
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
+from drfl.cli import signals
+from drfl.core.screen import Screen
+from drfl.experiments.run.runner import StopSignal
+from drfl.task.measure import NOTHING
 from drfl.training import callbacks
 from drfl.training.certificate import Certificate
-from drfl.cli import signals
-from drfl.experiments.run.runner import StopSignal
 from drfl.training.loop import Callback, Step
-from drfl.task.measure import NOTHING
-from drfl.core.screen import Screen
 
 out = Screen()
 err = Screen(stderr=True)

@@ -64,9 +64,9 @@ def check(
     """Find out what keeps a deployment from working. In a site's own folder it checks that site."""
     with signals.as_stopped():
         _require()
+        from drfl.core.errors import InputError, Notice, unknown
         from drfl.flower.deploy.check import check_deployment, check_site
         from drfl.flower.deploy.paths import SiteFolder, find
-        from drfl.core.errors import InputError, Notice, unknown
 
         place = find(directory)
         if write and (isinstance(place, SiteFolder) or site is not None):

@@ -9,11 +9,11 @@ import json
 from drfl.algorithms import ALGORITHMS, BASELINES
 from drfl.ambiguity import AMBIGUITY_SETS
 from drfl.cli import console
+from drfl.core.screen import Table
 from drfl.data import describe
 from drfl.experiments.config.hyperparameters import LOCAL, SAMPLINGS, Value, defaults_of, takes
 from drfl.optim.local_optimizers import LOCAL_OPTIMIZERS
 from drfl.optim.schedules import SCHEDULES
-from drfl.core.screen import Table
 from drfl.optim.server_optimizers import SERVER_OPTIMIZERS
 
 

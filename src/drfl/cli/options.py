@@ -16,10 +16,8 @@ import typer
 
 from drfl.experiments.config.settings import RUNNING, TRAINING, Setting, Settings
 
-LISTS: Mapping[str, Mapping[str, bool]] = {
-    "energy": {"--snr": True, "--bandwidth": True, "--steps": True, "--runs": False},
-}
-"""Command → the options that take several values → whether these are numbers."""
+SEVERAL: dict[str, Mapping[str, bool]] = {}
+"""Command → its options that take several values → whether these are numbers; filled by :func:`command`."""
 
 
 def expand(arguments: Sequence[str]) -> list[str]:
@@ -31,7 +29,7 @@ def expand(arguments: Sequence[str]) -> list[str]:
     Args:
         arguments: the command's words, its name first.
     """
-    options = LISTS.get(arguments[0], {}) if arguments else {}
+    options = SEVERAL.get(arguments[0], {}) if arguments else {}
     words, found, at = list(arguments), list[str](), 0
     while at < len(words):
         word = words[at]
@@ -66,7 +64,8 @@ def _is_value(word: str) -> bool:
 Own = TypeVar("Own")
 
 
-def _option(help_text: str, panel: str | None = None, *names: str) -> object:
+def option(help_text: str, panel: str | None = None, *names: str) -> object:
+    """An option without a default in its help, in a panel of the help, by other names than its field's."""
     return typer.Option(*names, help=help_text, rich_help_panel=panel, show_default=False)
 
 
@@ -94,7 +93,7 @@ def setting(name: str) -> object:
     """The option of a setting."""
     about, value = ABOUT[name], getattr(Settings, name)
     default = about.none or ("" if value is None or value is False else str(value))
-    return _option(f"{about.help} (default: {default})" if default else about.help, about.panel, _flag(name))
+    return option(f"{about.help} (default: {default})" if default else about.help, about.panel, _flag(name))
 
 
 @functools.cache  # several commands have the same options, and start-up counts
@@ -104,11 +103,14 @@ def _annotation(name: str) -> object:
     return Annotated[kind | None, setting(name)]
 
 
-def command(options: Callable[..., Own]) -> Callable[[Callable[[Own], int]], Callable[..., int]]:
+def command(
+    options: Callable[..., Own], several: Mapping[str, bool] | None = None
+) -> Callable[[Callable[[Own], int]], Callable[..., int]]:
     """Lets typer call a function of a class of options: each field an option, ``settings`` one for each of its names.
 
     Args:
         options: the class; ``settings``, where it has them, become the mapping of those that were given.
+        several: the options that take several values, and whether these are numbers, see :func:`expand`.
     """
 
     def of(function: Callable[[Own], int]) -> Callable[..., int]:
@@ -129,6 +131,8 @@ def command(options: Callable[..., Own]) -> Callable[[Callable[[Own], int]], Cal
 
         vars(called)["__signature__"] = inspect.Signature(parameters)
         called.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
+        if several:
+            SEVERAL[function.__name__] = several
         return called
 
     return of
@@ -147,7 +151,7 @@ Given = Mapping[str, object]
 File = Annotated[Path | None, typer.Argument(help="TOML file with the options below; options given here override it.")]
 Param = Annotated[
     list[str] | None,
-    _option(
+    option(
         "An algorithm's parameter: NAME=VALUE for all that run, or ALGORITHM.NAME=VALUE for one, which then wins, "
         "also over --cohort, --steps, --batch and --lr. Repeatable; see 'drfl algorithms'.",
         TRAINING,
@@ -155,7 +159,7 @@ Param = Annotated[
 ]
 Resume = Annotated[
     bool,
-    _option(
+    option(
         "Go on with the run in --out that was stopped or killed, and start it if there is none; its options need not "
         "be given again.",
         RUNNING,
@@ -164,18 +168,18 @@ Resume = Annotated[
 ]
 Trust = Annotated[
     bool,
-    _option("Load the code that a folder's config.toml names, though you do not have it in place.", RUNNING, "--trust"),
+    option("Load the code that a folder's config.toml names, though you do not have it in place.", RUNNING, "--trust"),
 ]
-Out = Annotated[Path | None, _option("Folder for the results; must be new or empty.", RUNNING)]
-Overwrite = Annotated[bool, _option("Replace what is in --out.", RUNNING, "--overwrite")]
-Json = Annotated[bool, _option("Print one JSON object on stdout and nothing else.", RUNNING, "--json")]
+Out = Annotated[Path | None, option("Folder for the results; must be new or empty.", RUNNING)]
+Overwrite = Annotated[bool, option("Replace what is in --out.", RUNNING, "--overwrite")]
+Json = Annotated[bool, option("Print one JSON object on stdout and nothing else.", RUNNING, "--json")]
 Names = Annotated[
-    str | None, _option("Names with commas between. (default: those of the file, else all)", None, "--algorithms")
+    str | None, option("Names with commas between. (default: those of the file, else all)", None, "--algorithms")
 ]
 Jobs = Annotated[int | None, typer.Option(min=1, help="Processes. (default: as many as cores)")]
 Ray = Annotated[
     str | None,
-    _option(
+    option(
         "Runs go to a Ray cluster, HOST:PORT of its head, or 'local', one of this machine with --jobs CPUs; needs "
         "drfl's extra 'ray'.",
         None,
@@ -205,7 +209,7 @@ class CompareOptions:
 
     config: File = None
     names: Names = None
-    seeds: Annotated[str | None, _option("How many (from 0), a list 0,1,2 or a range 10..14. (default: 5)")] = None
+    seeds: Annotated[str | None, option("How many (from 0), a list 0,1,2 or a range 10..14. (default: 5)")] = None
     settings: Annotated[Given, COMPARE]
     param: Param = None
     jobs: Annotated[
@@ -250,35 +254,6 @@ class AssessOptions:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ReproduceOptions:
-    """The options of ``drfl reproduce``."""
-
-    names: Annotated[
-        list[str] | None, typer.Argument(help="Tables and figures, e.g. drdm-table-3. (default: list them)")
-    ] = None
-    everything: Annotated[bool, typer.Option("--all", help="Run all of them.")] = False
-    quick: Annotated[bool, typer.Option("--quick", help="Few repeats and rounds; results go to a folder apart.")] = (
-        False
-    )
-    repeats: Annotated[int | None, typer.Option(min=1, help="Seeds. (default: the specification's)")] = None
-    rounds: Annotated[int | None, typer.Option(min=1, help="Rounds. (default: the specification's)")] = None
-    only: Annotated[
-        str | None, typer.Option("--settings", help="Some settings only, e.g. 'alpha = 0.1, alpha = 0.5'.")
-    ] = None
-    data: Annotated[str, typer.Option(help="original, stand-in, or auto: the paper's data where they can be had.")] = (
-        "auto"
-    )
-    tuned: Annotated[Path | None, typer.Option(help="Folder of hyperparameter files that 'drfl tune' made.")] = None
-    jobs: Jobs = None
-    ray: Ray = None
-    data_dir: DataDir = None
-    device: Annotated[str | None, setting("device")] = None
-    out: Annotated[Path | None, typer.Option(help="Folder of results. (default: evidence/results)")] = None
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace a result of another size.")] = False
-    as_json: Json = False
-
-
-@dataclass(frozen=True, kw_only=True)
 class TuneOptions:
     """The options of ``drfl tune``."""
 
@@ -316,64 +291,5 @@ class TuneOptions:
     ray: Ray = None
     data_dir: DataDir = None
     trust: Trust = False
-    out: Annotated[Path | None, typer.Option(help="Folder of results. (default: evidence/results/tuning/JOB)")] = (
-        None
-    )
-    as_json: Json = False
-
-
-MEASURING, CHANNELS, DEVICES = "Rounds to the target", "Channels", "Devices"
-
-
-@dataclass(frozen=True, kw_only=True)
-class EnergyOptions:
-    """The options of ``drfl energy``."""
-
-    config: File = None
-    algorithm: Annotated[str | None, _option("Algorithm; see 'drfl algorithms'. (default: DRDM)", MEASURING)] = None
-    target_worst: Annotated[
-        float, _option("Worst client's accuracy to reach, in (0, 1]. (default: 0.8)", MEASURING)
-    ] = 0.8
-    steps: Annotated[
-        list[int] | None, _option("Local steps τ to try, e.g. 1 5 10. (default: 1 5 10 15 20 25 30)", MEASURING)
-    ] = None
-    seeds: Annotated[
-        str | None, _option("How many (from 0), a list 0,1,2 or a range 10..14. (default: 3)", MEASURING)
-    ] = None
-    rounds: Annotated[
-        int | None, _option("A run that takes more never reaches the target. (default: 300)", MEASURING)
-    ] = None
-    measurements: Annotated[
-        Path | None,
-        _option("CSV file with columns tau, seed, rounds (empty = never) in place of runs made now.", MEASURING),
-    ] = None
-    runs: Annotated[
-        list[Path] | None, _option("Run directories, one a τ and seed, in place of runs made now.", MEASURING)
-    ] = None
-    snr: Annotated[
-        list[float] | None, _option("Signal-to-noise ratios in dB, e.g. 0 10. (default: 0 5 10 15 20)", CHANNELS)
-    ] = None
-    bandwidth: Annotated[list[float] | None, _option("Bandwidths in Hz a client. (default: 1e5 1e6 1e7)", CHANNELS)] = (
-        None
-    )
-    fading: Annotated[bool, _option("Rayleigh fading with outage; needs --rate-min.", CHANNELS, "--fading")] = False
-    rate_min: Annotated[float | None, _option("Rate in bit/s below which a client is in outage.", CHANNELS)] = None
-    power: Annotated[float | None, _option("Transmit power in W. (default: 0.2, a handset's 23 dBm)", DEVICES)] = None
-    downlink: Annotated[
-        float | None, _option("Power in W while receiving. (default: the downlink does not count)", DEVICES)
-    ] = None
-    frequency: Annotated[float | None, _option("CPU frequency in Hz. (default: 1e9)", DEVICES)] = None
-    capacitance: Annotated[float | None, _option("Effective switched capacitance κ. (default: 1e-28)", DEVICES)] = None
-    cycles_per_sample: Annotated[
-        float | None,
-        _option("CPU cycles for a sample's gradient. (default: one a floating-point operation)", DEVICES),
-    ] = None
-    joules_per_step: Annotated[
-        float | None, _option("Measured energy of a local step, in place of κf²·cycles.", DEVICES)
-    ] = None
-    settings: Annotated[Given, JOB]
-    param: Param = None
-    trust: Trust = False
-    out: Out = None
-    overwrite: Overwrite = False
+    out: Annotated[Path | None, typer.Option(help="Folder of results. (default: evidence/results/tuning/JOB)")] = None
     as_json: Json = False

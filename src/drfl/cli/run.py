@@ -4,27 +4,34 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from drfl.training.certificate import Certificate
 from drfl.cli import console, signals
 from drfl.cli.options import RunOptions
 from drfl.cli.to_config import overrides
 from drfl.core.errors import Notice
-from drfl.experiments.run.artifacts import beside, config_toml, json_text, summary
-from drfl.experiments.config.build import build, load_data
-from drfl.experiments.compare.comparison_results import UNDEFINED, score_columns
-from drfl.experiments.config.config import Config, config_of, read_file, references_of
-from drfl.experiments.run.data_warnings import warnings_of
-from drfl.experiments.run.manifest import failure_of, interruption, is_finished
-from drfl.experiments.run.resume import check_kept, check_received, checkpoint_writer, kept_config, key_of, load_resume_point
-from drfl.experiments.run.run_directory import check_free, claimed, tidy
-from drfl.experiments.run.runner import Finished, execute, write_results
-from drfl.federation.federation import Evaluation
-from drfl.training.history import Metrics, undefined_counts
-from drfl.task.measure import number, undefined_note, undefined_share
-from drfl.report.read_run import lines_beside
 from drfl.core.run_end import SET_BACK
 from drfl.core.screen import Table
 from drfl.core.user_code import keep_out, label_of
+from drfl.experiments.compare.comparison_results import UNDEFINED, score_columns
+from drfl.experiments.config.build import build, load_data
+from drfl.experiments.config.config import Config, config_of, read_file, references_of
+from drfl.experiments.run.artifacts import beside, config_toml, json_text, summary
+from drfl.experiments.run.data_warnings import warnings_of
+from drfl.experiments.run.manifest import failure_of, interruption, is_finished
+from drfl.experiments.run.resume import (
+    check_kept,
+    check_received,
+    checkpoint_writer,
+    kept_config,
+    key_of,
+    load_resume_point,
+)
+from drfl.experiments.run.run_directory import check_free, claimed, tidy
+from drfl.experiments.run.runner import Finished, execute, write_results
+from drfl.federation.federation import Evaluation
+from drfl.report.read_run import lines_beside
+from drfl.task.measure import number, undefined_note, undefined_share
+from drfl.training.certificate import Certificate
+from drfl.training.history import Metrics, undefined_counts
 
 FAILED = 1
 """The exit code of a run that ended worse than it began."""

@@ -8,9 +8,9 @@ from typing import NamedTuple
 
 from drfl.algorithms import ALGORITHMS
 from drfl.core.errors import InputError
+from drfl.core.user_code import label_of
 from drfl.experiments.config.config import COMMON
 from drfl.experiments.config.hyperparameters import algorithm_name, canonical, takes
-from drfl.core.user_code import label_of
 
 
 class _Param(NamedTuple):

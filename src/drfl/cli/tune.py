@@ -14,23 +14,23 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 from drfl.cli import console, signals
 from drfl.cli.options import TuneOptions
 from drfl.core.errors import InputError
-from drfl.experiments.run.artifacts import json_text
-from drfl.experiments.compare.comparison_results import UNDEFINED
-from drfl.experiments.run.measures import Column
-from drfl.experiments.execution.pool import check_stack, pool_of, workers_by_options
-from drfl.experiments.execution.training_cells import run_cell
-from drfl.task.measure import undefined_share
-from drfl_papers.tuning_jobs import resolve
 from drfl.core.run_end import DOUBLE_DAGGER, SET_BACK
 from drfl.core.screen import Table
+from drfl.core.user_code import label_of
+from drfl.experiments.compare.comparison_results import UNDEFINED
+from drfl.experiments.execution.pool import check_stack, pool_of, workers_by_options
+from drfl.experiments.execution.training_cells import run_cell
+from drfl.experiments.run.artifacts import json_text
+from drfl.experiments.run.measures import Column
 from drfl.experiments.tuning.configured import prepare
 from drfl.experiments.tuning.job import TuningJob, changes_of, chosen_methods
+from drfl.experiments.tuning.named_jobs import resolve
 from drfl.experiments.tuning.output import check_place, content, make_place, write
 from drfl.experiments.tuning.own_spaces import spaces_of
 from drfl.experiments.tuning.search import Search
 from drfl.experiments.tuning.study import Ended, run
 from drfl.experiments.tuning.suggestion import Trial
-from drfl.core.user_code import label_of
+from drfl.task.measure import undefined_share
 
 RESULTS = Path("evidence/results/tuning")
 

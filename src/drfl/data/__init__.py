@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from drfl.data.datasets.catalogue import DATASETS, DatasetInfo, describe, load, load_pixels
 from drfl.data.checks import data_warnings
 from drfl.data.client_data import ClientData
 from drfl.data.dataset import Dataset, Pixels
+from drfl.data.datasets.catalogue import DATASETS, DatasetInfo, describe, load, load_pixels
 from drfl.data.datasets.formats import read_idx, write_idx
 from drfl.data.model_file import SavedModel, read_model, split_weights
 from drfl.data.partition.natural import Natural, make_partition, split_groups

@@ -8,9 +8,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from drfl.core.errors import SHOWN, Notice, listed
 from drfl.data.client_data import ClientData
 from drfl.data.standardisation import is_table
-from drfl.core.errors import SHOWN, Notice, listed
 
 FEW = 20
 """Test rows below which a client's score is coarse: one answer of twenty is 5 points of accuracy, and the 95 % interval

@@ -11,17 +11,17 @@ import torch
 from torch import Tensor
 
 from drfl.core import checks
-from drfl.data.tables import convert
-from drfl.data.tables.convert import encode_targets, feature_columns, feature_matrix, require_present
-from drfl.data.dataset import Dataset
-from drfl.data.partition.natural import Natural, make_partition, split_groups
-from drfl.data.partition.partition import Partition, PartitionMethod
-from drfl.data.pools import Constant, check_indices, check_pool, constant_answer, majority_shares
-from drfl.data.partition.row_lists import as_tensors, blocks, held_out, joined, lengths, pieces, split_blocks
-from drfl.data.standardisation import Standardisation, is_table, of_all
 from drfl.core.errors import InputError
 from drfl.core.html_table import html_table
 from drfl.core.key import Key
+from drfl.data.dataset import Dataset
+from drfl.data.partition.natural import Natural, make_partition, split_groups
+from drfl.data.partition.partition import Partition, PartitionMethod
+from drfl.data.partition.row_lists import as_tensors, blocks, held_out, joined, lengths, pieces, split_blocks
+from drfl.data.pools import ConstantAnswer, check_indices, check_pool, constant_answer, majority_shares
+from drfl.data.standardisation import Standardisation, is_table, of_all
+from drfl.data.tables import convert
+from drfl.data.tables.convert import encode_targets, feature_columns, feature_matrix, require_present
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -146,7 +146,7 @@ class ClientData:
         return majority_shares(self.test_targets, self.test)
 
     @cached_property
-    def constant(self) -> Constant | None:
+    def constant(self) -> ConstantAnswer | None:
         """What always giving the most frequent class scores on the test rows, where that looks good."""
         return constant_answer(self.test_targets, self.test, self.classes)
 

@@ -12,9 +12,9 @@ import torch
 from safetensors.torch import save
 from torch import Tensor, nn
 
-from drfl.data.standardisation import Standardisation
 from drfl.core.errors import DrflWarning, InputError, Notice
 from drfl.core.files import parse_json, read_tensors, reading
+from drfl.data.standardisation import Standardisation
 from drfl.task.model_checks import COMPILED
 
 KEY = "drfl"

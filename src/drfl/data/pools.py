@@ -76,7 +76,7 @@ def check_indices(part: str, lists: tuple[Tensor, ...], pool: int, names: tuple[
             )
 
 
-class Constant(NamedTuple):
+class ConstantAnswer(NamedTuple):
     """The accuracy of always giving the most frequent class of all clients' rows.
 
     Args:
@@ -97,7 +97,7 @@ the second: then a useless model looks good."""
 
 def constant_answer(
     targets: Tensor, lists: tuple[Tensor, ...], names: tuple[str, ...] | None = None
-) -> Constant | None:
+) -> ConstantAnswer | None:
     """What a model would score that always says the same, where that looks good.
 
     Args:
@@ -120,7 +120,7 @@ def constant_answer(
     best = int(share.argmax())
     own = torch.segment_reduce((codes == best).double(), "sum", lengths=sizes) / sizes
     label = int(classes[best])
-    return Constant(str(label) if names is None else names[label], float(share[best]), own)
+    return ConstantAnswer(str(label) if names is None else names[label], float(share[best]), own)
 
 
 def majority_shares(targets: Tensor, lists: tuple[Tensor, ...]) -> Tensor | None:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 
-from drfl.data.client_data import ClientData
 from drfl.core.key import Key
+from drfl.data.client_data import ClientData
 
 
 def held_out_training(data: ClientData, fraction: float, key: Key) -> ClientData:

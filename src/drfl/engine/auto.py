@@ -7,6 +7,7 @@ from weakref import WeakKeyDictionary
 
 from torch import Tensor, nn
 
+from drfl.core.errors import Notice
 from drfl.engine.base import Engine, Models, PooledData, Tests
 from drfl.engine.batches import Batches, ClientRows
 from drfl.engine.loop import Loop
@@ -14,7 +15,6 @@ from drfl.engine.sgd import convolutional
 from drfl.engine.stacked import Stacked, stacking_fault
 from drfl.engine.threads import Threads
 from drfl.engine.tracing import LOG, model_of
-from drfl.core.errors import Notice
 from drfl.federation.requests import TrainRequest
 from drfl.task.task import Task
 

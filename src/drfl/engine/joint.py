@@ -11,13 +11,13 @@ import torch
 from torch import Tensor
 from torch.func import vmap
 
+from drfl.core.intraop import threads_for
 from drfl.engine.base import PooledData
 from drfl.engine.batches import Batches
 from drfl.engine.same_model import structure_of
 from drfl.engine.sgd import gradient_of, taken
 from drfl.engine.stacked import Stacked, seeds_of
 from drfl.engine.tracing import replayed, traced
-from drfl.core.intraop import threads_for
 from drfl.federation.requests import TrainRequest
 
 A = TypeVar("A")
@@ -30,7 +30,7 @@ MULTIPLE = 8
 
 
 @dataclass(frozen=True, eq=False)
-class Call(Generic[A]):
+class EngineCall(Generic[A]):
     """A call of an engine by one of several runs.
 
     Args:
@@ -49,7 +49,7 @@ class Call(Generic[A]):
     batches: Batches
     w: Tensor
     alone: Callable[[], A]
-    together: Callable[[Sequence[Call[A]], PooledData, Batches], list[A]]
+    together: Callable[[Sequence[EngineCall[A]], PooledData, Batches], list[A]]
     request: TrainRequest | None = None
     settings: Hashable = None
 
@@ -76,7 +76,7 @@ class Pools:
     def __init__(self) -> None:
         self._joined: dict[Hashable, tuple[list[PooledData], PooledData]] = {}
 
-    def joined(self, calls: Sequence[Call[A]]) -> tuple[PooledData, list[int]] | None:
+    def joined(self, calls: Sequence[EngineCall[A]]) -> tuple[PooledData, list[int]] | None:
         """The problem of calls of one form, and where the rows of each begin in it; None where it would be too large.
 
         The task is that of the first.
@@ -103,7 +103,7 @@ def _pool(problem: PooledData) -> list[Tensor]:
     return [problem.x, problem.y, *(() if problem.masses is None else (problem.masses,))]
 
 
-def results_of(calls: Sequence[Call[A]], pools: Pools) -> list[A]:
+def results_of(calls: Sequence[EngineCall[A]], pools: Pools) -> list[A]:
     """The results of calls of one form, computed together where there are several and their samples fit into memory."""
     joined = pools.joined(calls) if len(calls) > 1 else None
     if joined is None:
@@ -118,12 +118,12 @@ def results_of(calls: Sequence[Call[A]], pools: Pools) -> list[A]:
     return calls[0].together(calls, problem, batches)
 
 
-def rows_of(values: Sequence[Tensor], calls: Sequence[Call[A]]) -> Tensor:
+def rows_of(values: Sequence[Tensor], calls: Sequence[EngineCall[A]]) -> Tensor:
     """(k, …) the values (…) of each call for each of its clients."""
     return torch.cat([v.expand(len(c.batches.counts), *v.shape) for v, c in zip(values, calls, strict=True)])
 
 
-def split_by_run(values: Tensor, calls: Sequence[Call[A]]) -> list[Tensor]:
+def split_by_run(values: Tensor, calls: Sequence[EngineCall[A]]) -> list[Tensor]:
     """(k_1, …), (k_2, …), … of values (k, …) for the clients of all calls."""
     return list(values.split([len(call.batches.counts) for call in calls]))
 
@@ -133,7 +133,7 @@ def filled(part: Tensor) -> Tensor:
     return torch.cat([part, part[-1:].expand(-len(part) % MULTIPLE)])
 
 
-def losses(calls: Sequence[Call[Tensor]], problem: PooledData, batches: Batches) -> list[Tensor]:
+def losses(calls: Sequence[EngineCall[Tensor]], problem: PooledData, batches: Batches) -> list[Tensor]:
     """See :meth:`drfl.engine.base.Engine.losses`."""
     W, task = rows_of([call.w for call in calls], calls), problem.task
     F = torch.empty(len(W), dtype=torch.float64)
@@ -156,7 +156,7 @@ def losses(calls: Sequence[Call[Tensor]], problem: PooledData, batches: Batches)
 
 
 def gradients(
-    calls: Sequence[Call[tuple[Tensor, Tensor]]], problem: PooledData, batches: Batches
+    calls: Sequence[EngineCall[tuple[Tensor, Tensor]]], problem: PooledData, batches: Batches
 ) -> list[tuple[Tensor, Tensor]]:
     """See :meth:`drfl.engine.base.Engine.gradients`."""
     W, gradient, layout = rows_of([call.w for call in calls], calls), gradient_of(problem), problem.task.layout

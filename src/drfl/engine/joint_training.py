@@ -9,16 +9,16 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from drfl.core.intraop import threads_for
 from drfl.engine.base import Models, PooledData
 from drfl.engine.batches import Batches
-from drfl.engine.joint import Call, filled, rows_of
+from drfl.engine.joint import EngineCall, filled, rows_of
 from drfl.engine.sgd import fixed_part
 from drfl.engine.stacked import GRAPHS, local_steps, seeds_of
 from drfl.engine.tracing import captured, replayed
 from drfl.engine.weight_products import Gradient, written_out
-from drfl.core.intraop import threads_for
-from drfl.optim.local_optimizers import Adam
 from drfl.federation.requests import TrainRequest
+from drfl.optim.local_optimizers import Adam
 from drfl.optim.schedules import Constant
 
 
@@ -76,7 +76,7 @@ class OwnSteps(NamedTuple):
     snapshot: Tensor | None
 
     @classmethod
-    def of(cls, requests: Sequence[TrainRequest], calls: Sequence[Call[Models]]) -> OwnSteps:
+    def of(cls, requests: Sequence[TrainRequest], calls: Sequence[EngineCall[Models]]) -> OwnSteps:
         """Those of calls of one form, whose requests these are."""
         like = calls[0].w
 
@@ -123,7 +123,7 @@ def solver_of(request: TrainRequest) -> Hashable:
     return repr(solver), pull, request.snapshot is None, request.average, fixed_part(request) is None
 
 
-def train(calls: Sequence[Call[Models]], problem: PooledData, batches: Batches) -> list[Models]:
+def train(calls: Sequence[EngineCall[Models]], problem: PooledData, batches: Batches) -> list[Models]:
     """See :meth:`drfl.engine.base.Engine.train`."""
     requests = [call.request for call in calls if call.request is not None]
     request, own = requests[0], OwnSteps.of(requests, calls)

@@ -11,8 +11,8 @@ from torch import Tensor
 
 from drfl.engine.sgd import SGDStep, rounded
 from drfl.engine.weight_products import Gradient, written_out
-from drfl.optim.local_optimizers import SAM, Adam
 from drfl.federation.requests import TrainRequest
+from drfl.optim.local_optimizers import SAM, Adam
 
 
 class LocalStep(Protocol):

@@ -21,13 +21,13 @@ from typing import Generic, TypeVar, cast
 import torch
 from torch import Tensor
 
+from drfl.core.intraop import allowed
 from drfl.engine import joint, joint_training
 from drfl.engine.auto import Auto, choice
 from drfl.engine.base import Engine, Models, PooledData, Tests
 from drfl.engine.batches import Batches, ClientRows
-from drfl.engine.joint import Call, Pools, results_of
+from drfl.engine.joint import EngineCall, Pools, results_of
 from drfl.engine.stacked import Stacked
-from drfl.core.intraop import allowed
 from drfl.federation.requests import TrainRequest
 
 A = TypeVar("A")
@@ -49,15 +49,15 @@ class LockstepRun:
     """A run of a group: where its thread and the group's leave each other word."""
 
     def __init__(self) -> None:
-        self._asked: SimpleQueue[Call[object] | None] = SimpleQueue()
+        self._asked: SimpleQueue[EngineCall[object] | None] = SimpleQueue()
         self._turns: SimpleQueue[Turn | None] = SimpleQueue()
         self._abandoned = False
         self.trained = self.calls = 0
         self.waited = 0.0
 
-    def ask(self, call: Call[A]) -> A:
+    def ask(self, call: EngineCall[A]) -> A:
         """In the run's thread: the result of a call, once it is this run's turn again."""
-        self._asked.put(cast("Call[object]", call))
+        self._asked.put(cast("EngineCall[object]", call))
         # Threads of torch are a setting of the process in part: a run finds its own again.
         threads, began = torch.get_num_threads(), time.perf_counter()
         turn = self.wait()
@@ -76,7 +76,7 @@ class LockstepRun:
         """In the run's thread: hand over for good."""
         self._asked.put(None)
 
-    def go_on(self, turn: Turn) -> Call[object] | None:
+    def go_on(self, turn: Turn) -> EngineCall[object] | None:
         """In the group's thread: let the run go on up to its next call; None where it has ended."""
         self._turns.put(turn)
         call = self._asked.get()
@@ -148,7 +148,7 @@ def run_in_lockstep(functions: Sequence[Callable[[], T]]) -> list[Future[T]]:
 
 def _conduct(members: Sequence[LockstepRun]) -> None:
     """Give the runs their turns, one at a time, until all have ended."""
-    pools, waiting = Pools(), dict[int, Call[object]]()
+    pools, waiting = Pools(), dict[int, EngineCall[object]]()
     turns = dict[int, Turn].fromkeys(range(len(members)), lambda: None)
     while turns:
         for i, turn in turns.items():
@@ -160,7 +160,7 @@ def _conduct(members: Sequence[LockstepRun]) -> None:
             del waiting[i]
 
 
-def _next(members: Sequence[LockstepRun], waiting: dict[int, Call[object]], pools: Pools) -> dict[int, Turn]:
+def _next(members: Sequence[LockstepRun], waiting: dict[int, EngineCall[object]], pools: Pools) -> dict[int, Turn]:
     """The runs whose calls are computed next, all of one form, and what they go on with.
 
     The run that is furthest behind is among them: that with the fewest local steps asked for, as they come once a
@@ -182,7 +182,7 @@ def _next(members: Sequence[LockstepRun], waiting: dict[int, Call[object]], pool
 class _Together(Generic[A]):
     """The results of calls of one form, computed by the first run that goes on, in its thread and with its threads."""
 
-    def __init__(self, calls: Sequence[Call[A]], pools: Pools) -> None:
+    def __init__(self, calls: Sequence[EngineCall[A]], pools: Pools) -> None:
         self._calls, self._pools = calls, pools
         self._results: list[A] | None = None
         self._failed = False
@@ -236,7 +236,7 @@ class Shared:
             return self.engine.train(problem, batches, request)
         alone = partial(stacked.train, problem, batches, request)
         settings = joint_training.solver_of(request)
-        call = Call(stacked, problem, batches, request.w, alone, joint_training.train, request, settings)
+        call = EngineCall(stacked, problem, batches, request.w, alone, joint_training.train, request, settings)
         return self.member.ask(call)
 
     def losses(self, problem: PooledData, batches: Batches, w: Tensor) -> Tensor:
@@ -245,7 +245,7 @@ class Shared:
         if stacked is None:
             return self.engine.losses(problem, batches, w)
         alone = partial(stacked.losses, problem, batches, w)
-        return self.member.ask(Call(stacked, problem, batches, w, alone, joint.losses))
+        return self.member.ask(EngineCall(stacked, problem, batches, w, alone, joint.losses))
 
     def gradients(self, problem: PooledData, batches: Batches, w: Tensor) -> tuple[Tensor, Tensor]:
         """See :class:`drfl.engine.base.Engine`."""
@@ -253,7 +253,7 @@ class Shared:
         if stacked is None:
             return self.engine.gradients(problem, batches, w)
         alone = partial(stacked.gradients, problem, batches, w)
-        return self.member.ask(Call(stacked, problem, batches, w, alone, joint.gradients))
+        return self.member.ask(EngineCall(stacked, problem, batches, w, alone, joint.gradients))
 
     def evaluate(self, problem: PooledData, rows: ClientRows, models: Tensor) -> list[Tests]:
         """See :class:`drfl.engine.base.Engine`."""

@@ -10,9 +10,9 @@ from torch import Tensor
 from drfl.engine.base import Models, PooledData, Tests
 from drfl.engine.batches import Batches, ClientRows
 from drfl.engine.evaluation import position_means
+from drfl.federation.requests import TrainRequest
 from drfl.optim.local_optimizers import SAM, Adam
 from drfl.task.measure import Rows
-from drfl.federation.requests import TrainRequest
 
 
 @dataclass(frozen=True)

@@ -15,12 +15,12 @@ import torch
 from torch import Tensor
 
 from drfl.core import checks
+from drfl.core.errors import DrflError, InputError, first_line
 from drfl.engine.auto import Auto
 from drfl.engine.base import Engine, Models, PooledData, Selective, Tests
 from drfl.engine.batches import Batches, ClientRows
 from drfl.engine.ray_cluster import LOST, Cluster
 from drfl.engine.tracing import model_of
-from drfl.core.errors import DrflError, InputError, first_line
 from drfl.federation.requests import Merged, TrainRequest
 from drfl.task.task import Task
 

@@ -13,8 +13,8 @@ from drfl.engine.base import PooledData
 from drfl.engine.batches import Batches, ClientRows
 from drfl.engine.tracing import Function
 from drfl.engine.weight_products import Gradient, OuterProduct
-from drfl.task.losses import SampleFn
 from drfl.federation.requests import TrainRequest
+from drfl.task.losses import SampleFn
 
 
 def convolutional(model: nn.Module) -> bool:

@@ -12,7 +12,9 @@ import torch
 from torch import Tensor
 
 from drfl.core import checks
-from drfl.federation.client_table import ClientTable
+from drfl.core.errors import InputError, Notice
+from drfl.core.hashing import digest_of
+from drfl.core.key import Key
 from drfl.data import ClientData
 from drfl.data.checks import data_warnings
 from drfl.data.partition.row_lists import pieces
@@ -22,15 +24,23 @@ from drfl.engine.base import Engine, PooledData, Selective, Summing, Tests
 from drfl.engine.batches import Batches, ClientRows, draw, draw_epochs
 from drfl.engine.frozen_layers import features, narrows, split
 from drfl.engine.score_rows import at_threshold, row_scores, sums_of, youden
-from drfl.core.errors import InputError, Notice
+from drfl.federation.client_table import ClientTable
 from drfl.federation.federation import SCALAR_BYTES, Evaluation, Federation, Ledger, Part
-from drfl.core.hashing import digest_of
-from drfl.core.key import Key
+from drfl.federation.requests import (
+    GradientRequest,
+    Gradients,
+    Losses,
+    LossRequest,
+    Merged,
+    R,
+    Replies,
+    Request,
+    TrainRequest,
+)
+from drfl.federation.sampling import Cohort
 from drfl.optim.local import LocalSGD
 from drfl.task.losses import Loss
 from drfl.task.measure import Rows
-from drfl.federation.requests import GradientRequest, Gradients, Losses, LossRequest, Merged, R, Replies, Request, TrainRequest
-from drfl.federation.sampling import Cohort
 from drfl.task.task import Task
 
 PRECISIONS = {"full": None, "bf16": torch.bfloat16}

@@ -9,6 +9,9 @@ from weakref import WeakKeyDictionary
 import torch
 from torch import Tensor
 
+from drfl.core.errors import first_line
+from drfl.core.intraop import threads_for
+from drfl.core.key import Key
 from drfl.engine import full_batch
 from drfl.engine.base import Models, PooledData, Tests
 from drfl.engine.batches import Batches, ClientRows
@@ -17,13 +20,10 @@ from drfl.engine.local_step import LocalStep, ascent, local_step
 from drfl.engine.pixels import gatherer
 from drfl.engine.sgd import fixed_part, functional, gradient_of, mean_losses, multiplications, taken
 from drfl.engine.tracing import Function, captured, model_of, replayed, traced
-from drfl.core.errors import first_line
-from drfl.core.intraop import threads_for
-from drfl.core.key import Key
+from drfl.federation.requests import TrainRequest
 from drfl.optim.local import LocalSGD
 from drfl.optim.local_optimizers import SAM
 from drfl.task.model_checks import refused
-from drfl.federation.requests import TrainRequest
 from drfl.task.task import Task
 
 GRAPHS = 8

@@ -12,6 +12,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from drfl.core.errors import first_line
+from drfl.core.intraop import allowed
 from drfl.engine.base import Models, PooledData, Tests
 from drfl.engine.batches import Batches, ClientRows
 from drfl.engine.evaluation import evaluated
@@ -20,11 +22,9 @@ from drfl.engine.local_step import ascent, local_step
 from drfl.engine.sgd import channels_last, fixed_part, images, mean_losses, taken
 from drfl.engine.tracing import model_of
 from drfl.engine.weight_products import Gradient, LinearWeights, total, written_out
-from drfl.core.errors import first_line
-from drfl.core.intraop import allowed
+from drfl.federation.requests import TrainRequest
 from drfl.optim.local_optimizers import SAM
 from drfl.task.model_checks import refused
-from drfl.federation.requests import TrainRequest
 from drfl.task.training_noise import dropout_layers
 
 

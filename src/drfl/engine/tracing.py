@@ -13,8 +13,8 @@ import torch
 from torch import Tensor
 from torch.fx import GraphModule, Node
 
-from drfl.engine.same_model import structure_of
 from drfl.core.errors import Notice, first_line
+from drfl.engine.same_model import structure_of
 from drfl.task.task import Task
 
 Function = Callable[..., Sequence[Tensor]]

@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING, Literal
 
 from torch import Tensor
 
-from drfl.federation.algorithm import Algorithm
-from drfl.data import ClientData
 from drfl.core.errors import InputError
-from drfl.federation.federation import Evaluation
-from drfl.training.loop import Result
-from drfl.task.metrics import ACCURACY
 from drfl.core.run_end import ON_TEST
-from drfl.training.run_state import Returned
+from drfl.data import ClientData
+from drfl.federation.algorithm import Algorithm
+from drfl.federation.federation import Evaluation
+from drfl.task.metrics import ACCURACY
 from drfl.task.task import Task
+from drfl.training.loop import Result
+from drfl.training.run_state import Returned
 
 if TYPE_CHECKING:
     import optuna
@@ -99,7 +99,7 @@ def compare(
         InputError: something given is impossible, or ``out`` holds something else; an algorithm cannot start.
         DrflError: a worker process died, or an interruption left nothing that had ended.
     """
-    from drfl.experiments.compare.compare_objects import Options, compare_objects
+    from drfl.experiments.compare.compare_objects import ComparisonOptions, compare_objects
 
     settings = {
         "rounds": rounds, "evaluate_every": evaluate_every, "until": until, "select": select, "patience": patience,
@@ -108,7 +108,7 @@ def compare(
         "threads": threads, "checkpoint_every": checkpoint_every,
     }  # fmt: skip
     place = None if out is None else Path(out)
-    options = Options(seeds, place, jobs, stack, resume, overwrite, progress or (lambda line: None))
+    options = ComparisonOptions(seeds, place, jobs, stack, resume, overwrite, progress or (lambda line: None))
     return compare_objects(algorithms, data, task, settings, options)
 
 
@@ -177,7 +177,7 @@ def tune(
             algorithm cannot start, or Optuna is missing.
         DrflError: a worker process died, or every run broke off.
     """
-    from drfl.experiments.tuning.objects import Options, tune_objects
+    from drfl.experiments.tuning.objects import SearchOptions, tune_objects
 
     settings = {
         "rounds": rounds, "evaluate_every": rounds, "returned": returned, "guards": guards, "engine": engine,
@@ -185,7 +185,7 @@ def tune(
         "validation": validation,
     }  # fmt: skip
     place = None if out is None else Path(out)
-    options = Options(trials, seeds, criterion, first, place, jobs, stack, progress or (lambda line: None))
+    options = SearchOptions(trials, seeds, criterion, first, place, jobs, stack, progress or (lambda line: None))
     return tune_objects(space, data, task, settings, validation, options)
 
 

@@ -8,12 +8,12 @@ import torch
 from torch import Tensor
 
 from drfl.ambiguity import AmbiguitySet
+from drfl.core.key import Key
 from drfl.federation.client_table import ClientTable
 from drfl.federation.federation import Federation
-from drfl.core.key import Key
-from drfl.optim.local import LocalSGD
 from drfl.federation.requests import Losses
 from drfl.federation.sampling import Cohort
+from drfl.optim.local import LocalSGD
 
 
 @runtime_checkable

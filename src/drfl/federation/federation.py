@@ -10,13 +10,23 @@ from typing import Literal, NamedTuple, Protocol, runtime_checkable
 
 from torch import Tensor
 
-from drfl.federation.client_table import ClientTable
 from drfl.core.errors import InputError
 from drfl.core.key import Key
+from drfl.federation.client_table import ClientTable
+from drfl.federation.requests import (
+    GradientRequest,
+    Gradients,
+    Losses,
+    LossRequest,
+    Merged,
+    R,
+    Replies,
+    Request,
+    TrainRequest,
+)
+from drfl.federation.sampling import Cohort
 from drfl.optim.local import LocalSGD
 from drfl.task.metrics import ACCURACY, Metric
-from drfl.federation.requests import GradientRequest, Gradients, Losses, LossRequest, Merged, R, Replies, Request, TrainRequest
-from drfl.federation.sampling import Cohort
 
 Part = Literal["test", "validation"]
 """Which of the clients' rows a model is tested on."""

@@ -5,8 +5,8 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping, Sequence
 
-from drfl.data.standardisation import Standardisation, bounded
 from drfl.core.errors import InputError, Notice
+from drfl.data.standardisation import Standardisation, bounded
 from drfl.flower.nodes import Member
 from drfl.flower.schema import MOST_COLUMNS, printable
 from drfl.flower.settings import SiteEntry

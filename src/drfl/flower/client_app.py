@@ -19,18 +19,20 @@ from torch import Tensor, nn
 
 from drfl.core.audit_log import AuditLog, Head
 from drfl.core.audit_signatures import read_public_key, read_signing_key
+from drfl.core.errors import InputError
+from drfl.core.hashing import digest_of
 from drfl.data import ClientData
 from drfl.data.row_scores import RowScores, products
 from drfl.data.standardisation import Moments, is_table
 from drfl.engine import ENGINES, Engine, Loop, Simulation, Threads
 from drfl.engine.simulation import counted_rows
-from drfl.core.errors import InputError
+from drfl.federation.requests import Gradients, Losses, Replies, TrainRequest
 from drfl.flower.identities import write_identity
 from drfl.flower.messages import (
     Answer,
     Ask,
     Model,
-    Tested,
+    SiteTest,
     array_of,
     digest_of_content,
     read_ask,
@@ -44,10 +46,8 @@ from drfl.flower.schema import MOST_COLUMNS, PROTOCOL, SiteIdentity, printable, 
 from drfl.flower.settings import read_site
 from drfl.flower.site_data import load_site
 from drfl.flower.site_policy import RefusedError, SitePolicy
-from drfl.core.hashing import digest_of
 from drfl.task.losses import Loss
 from drfl.task.models import LOSSES, MODELS
-from drfl.federation.requests import Gradients, Losses, Replies, TrainRequest
 from drfl.task.task import Task
 
 T = TypeVar("T")
@@ -239,13 +239,13 @@ def work(site: Site, ask: Ask, shift: Tensor | None, memory: RecordDict) -> Answ
     return answer._replace(gradients=counts[0], losses=counts[1], seconds=time.perf_counter() - start)
 
 
-def _test(fed: Simulation, w: Tensor) -> tuple[Tested, RowScores]:
+def _test(fed: Simulation, w: Tensor) -> tuple[SiteTest, RowScores]:
     """Of the test rows of this one client: what leaves the site, and what does not."""
     found, rows = fed.tested(w)
     others = tuple(float(values[0]) for values in found.others)
     assert found.sums is not None
     sums = tuple(map(tuple, found.sums[0].tolist()))
-    return Tested(float(found.score[0]), float(found.loss[0]), int(found.samples[0]), others, sums), rows
+    return SiteTest(float(found.score[0]), float(found.loss[0]), int(found.samples[0]), others, sums), rows
 
 
 def _shift(ask: Ask, sent: Tensor | None, memory: RecordDict) -> Tensor | None:

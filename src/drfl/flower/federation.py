@@ -12,18 +12,18 @@ from flwr.serverapp import Grid
 from torch import Tensor
 
 from drfl.core.audit_log import AuditLog
-from drfl.data.standardisation import Standardisation
 from drfl.core.errors import InputError, Notice
+from drfl.data.standardisation import Standardisation
 from drfl.federation.federation import Evaluation, Federation, Ledger
+from drfl.federation.requests import R, Request, TrainRequest
 from drfl.flower.claims import same_shape
-from drfl.flower.messages import Answer, Ask, Model, Products, Tested, version
+from drfl.flower.messages import Answer, Ask, Model, Products, SiteTest, version
 from drfl.flower.nodes import Member, Roster
 from drfl.flower.possible_tests import believed
 from drfl.flower.traffic import Traffic
 from drfl.flower.transport import ClientRequest, Deadline, Exchanged, Transport
 from drfl.task.measure import Rows
 from drfl.task.metrics import Metric, metric_of, resolved
-from drfl.federation.requests import R, Request, TrainRequest
 
 LOG = logging.getLogger("drfl.flower")
 
@@ -39,7 +39,7 @@ class _LateTest:
 
     models: Sequence[Tensor]
     done: bool = False
-    found: list[dict[int, Tested]] = field(default_factory=list)
+    found: list[dict[int, SiteTest]] = field(default_factory=list)
     products: dict[int, Products] = field(default_factory=dict)
 
 
@@ -96,7 +96,7 @@ class FlowerFederation(Federation):
         self._post, self._names, self._model = Transport(grid, roster, deadline, audit), roster.names, model
         self._digests = {client: member.digest for client, member in members.items()}
         # Of the first and of the second model: each client's last result, which stands where it is not tested.
-        self._tested: tuple[dict[int, Tested], ...] = {}, {}
+        self._tested: tuple[dict[int, SiteTest], ...] = {}, {}
         self._products: dict[int, Products] = {}
         self.products: Tensor | None = None
         self._late: _LateTest | None = None
@@ -174,7 +174,7 @@ class FlowerFederation(Federation):
         asked = set() if request is None else set(request.cohort.tolist())
         return Exchanged({client: answer for client, answer in answers.items() if client in asked}, cost)
 
-    def _evaluation(self, tests: Mapping[int, Tested]) -> Evaluation:
+    def _evaluation(self, tests: Mapping[int, SiteTest]) -> Evaluation:
         for client in range(self.n):
             if client not in tests:
                 raise InputError(
@@ -234,7 +234,7 @@ class FlowerFederation(Federation):
         return ClientRequest(ask._replace(request=own, version="" if shift is None else version(shift)), shift)
 
 
-def _squares(test: Tested, measures: Sequence[Metric]) -> Products:
+def _squares(test: SiteTest, measures: Sequence[Metric]) -> Products:
     """The products of a model's values with themselves."""
 
     def own(measure: Metric, sums: tuple[float, ...]) -> tuple[float, ...]:

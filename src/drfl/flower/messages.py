@@ -18,10 +18,11 @@ from flwr.app import Array, ArrayRecord, MetricRecord, MetricRecordValues, Recor
 from pydantic import ValidationError
 from torch import Tensor
 
-from drfl.optim import local_optimizers
 from drfl.core.audit_log import Head
-from drfl.data.standardisation import Standardisation
 from drfl.core.errors import InputError
+from drfl.core.key import Key
+from drfl.data.standardisation import Standardisation
+from drfl.federation.requests import GradientRequest, LossRequest, Request, TrainRequest
 from drfl.flower.schema import (
     MOST_TEXT,
     PROTOCOL,
@@ -40,10 +41,9 @@ from drfl.flower.schema import (
     read_note,
     validation_message,
 )
-from drfl.core.key import Key
+from drfl.optim import local_optimizers
 from drfl.optim.local import LocalSGD
 from drfl.task.metrics import ACCURACY
-from drfl.federation.requests import GradientRequest, LossRequest, Request, TrainRequest
 
 RAW = "drfl.vector"
 """How the bytes of an array are laid out: the numbers alone, in C order, little-endian."""
@@ -107,7 +107,7 @@ class Ask(NamedTuple):
     also: Tensor | None = None
 
 
-class Tested(NamedTuple):
+class SiteTest(NamedTuple):
     """What a test of a model gave.
 
     Args:
@@ -147,14 +147,14 @@ class Answer(NamedTuple):
     """
 
     parts: tuple[Tensor, ...] = ()
-    test: Tested | None = None
+    test: SiteTest | None = None
     gradients: int = 0
     losses: int = 0
     seconds: float = 0.0
     version: str = ""
     lacking: bool = False
     digest: str = "0" * 32
-    also: Tested | None = None
+    also: SiteTest | None = None
     products: Products | None = None
 
 
@@ -292,8 +292,8 @@ def read_answer(content: RecordDict) -> Answer:
     return Answer(parts, test, *work, about.version, about.lacking, about.digest, also, products)
 
 
-def _tested(score: float, loss: float, samples: int, others: list[float], sums: list[float]) -> Tested:
-    return Tested(score, loss, samples, tuple(others), _pieces(sums, 5))
+def _tested(score: float, loss: float, samples: int, others: list[float], sums: list[float]) -> SiteTest:
+    return SiteTest(score, loss, samples, tuple(others), _pieces(sums, 5))
 
 
 def _pieces(values: list[float], length: int) -> tuple[tuple[float, ...], ...]:

@@ -14,8 +14,8 @@ from flwr.serverapp import Grid
 
 from drfl.core.audit_log import AuditLog, Head
 from drfl.core.audit_signatures import public_key
-from drfl.data.standardisation import Moments
 from drfl.core.errors import InputError, Notice
+from drfl.data.standardisation import Moments
 from drfl.flower.client_app import IDENTITY
 from drfl.flower.identities import most_identity_bytes, read_identity
 from drfl.flower.messages import digest_of_content, read_head, write_head

@@ -6,11 +6,11 @@ from collections.abc import Sequence
 
 from torch import Tensor
 
-from drfl.experiments.run.artifacts import exact
 from drfl.experiments.assess.run_gains import CLASSES, PAIRED_COLUMNS
+from drfl.experiments.run.artifacts import exact
+from drfl.task.measure import Measure, Rows
 from drfl.training.history import csv_text
 from drfl.training.loop import Result
-from drfl.task.measure import Measure, Rows
 
 COLUMNS = ("client", "measure", "class", *PAIRED_COLUMNS)
 

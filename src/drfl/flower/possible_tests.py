@@ -6,11 +6,11 @@ import math
 from collections.abc import Sequence
 
 from drfl.assessment.possible_sums import possible_products, possible_sums
-from drfl.flower.messages import Answer, Products, Tested
+from drfl.flower.messages import Answer, Products, SiteTest
 from drfl.task.measure import Measure, Rows
 
 
-def believed(answer: Answer | None, models: int, measures: Sequence[Measure]) -> list[Tested]:
+def believed(answer: Answer | None, models: int, measures: Sequence[Measure]) -> list[SiteTest]:
     """The tests of so many models in an answer; none where one is missing or cannot have come out so."""
     if answer is None:
         return []
@@ -21,7 +21,7 @@ def believed(answer: Answer | None, models: int, measures: Sequence[Measure]) ->
     return found if alone else []
 
 
-def possible(test: Tested, measures: Sequence[Measure]) -> bool:
+def possible(test: SiteTest, measures: Sequence[Measure]) -> bool:
     """Whether a test can have this result; a rate, and a metric that is no fraction, may be NaN: undefined there."""
     values = (test.score, *test.others)
     if not len(values) == len(test.sums) == len(measures) or not math.isfinite(test.loss) or test.samples <= 0:
@@ -33,7 +33,7 @@ def possible(test: Tested, measures: Sequence[Measure]) -> bool:
     )
 
 
-def _possible_pair(one: Tested, other: Tested, products: Products | None, measures: Sequence[Measure]) -> bool:
+def _possible_pair(one: SiteTest, other: SiteTest, products: Products | None, measures: Sequence[Measure]) -> bool:
     """Whether the values of two models on the same rows, with these sums, can have these products."""
     if products is None or len(products) != len(measures) or one.samples != other.samples:
         return False

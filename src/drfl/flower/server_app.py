@@ -14,25 +14,25 @@ from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 from torch import Tensor
 
-from drfl.federation.algorithm import Algorithm
 from drfl.core.audit_log import AuditLog
 from drfl.core.audit_signatures import load_public_key, read_signing_key
-from drfl.training.callbacks import describe
-from drfl.training.checkpoint.store import REPLIES
+from drfl.core.errors import DivergedError, DrflError, InputError, Notice
+from drfl.core.files import read_text
+from drfl.core.key import Key
+from drfl.core.screen import OneLine
 from drfl.data import ClientData
 from drfl.data.standardisation import Standardisation
-from drfl.core.errors import DivergedError, DrflError, InputError, Notice
-from drfl.experiments.run.artifacts import beside, config_toml, json_text
+from drfl.experiments.assess.run_gains import PAIRED
 from drfl.experiments.config.config import table_dir
 from drfl.experiments.config.hyperparameters import make
 from drfl.experiments.config.learned import Origin, model_source
+from drfl.experiments.config.wrap import over_selection, wrap_algorithm
+from drfl.experiments.run.artifacts import beside, config_toml, json_text
 from drfl.experiments.run.manifest import CHECKPOINT, CONFIG, failure_of, is_finished
 from drfl.experiments.run.resume import check_kept, check_received, checkpoint_writer, key_of, load_resume_point
 from drfl.experiments.run.run_directory import claimed, tidy
-from drfl.experiments.assess.run_gains import PAIRED
 from drfl.experiments.run.runner import execute, write_results
-from drfl.experiments.config.wrap import over_selection, wrap_algorithm
-from drfl.core.files import read_text
+from drfl.federation.algorithm import Algorithm
 from drfl.flower.claims import admit, standardisation_of
 from drfl.flower.client_app import task_of
 from drfl.flower.closing import SERVER, AuditedRun
@@ -43,13 +43,13 @@ from drfl.flower.paired import paired_csv
 from drfl.flower.settings import DeployedConfig, ServerSettings, read_server
 from drfl.flower.site_data import held_rows
 from drfl.flower.transport import Deadline
-from drfl.core.key import Key
-from drfl.training.loop import Step
 from drfl.report.read_run import lines_beside
 from drfl.resilience import Recorded, Rejection, ReplyLog, UsedReplies
-from drfl.training.run_state import RunState, first
-from drfl.core.screen import OneLine
 from drfl.task.task import Task
+from drfl.training.callbacks import describe
+from drfl.training.checkpoint.store import REPLIES
+from drfl.training.loop import Step
+from drfl.training.run_state import RunState, first
 
 LOG = logging.getLogger("drfl.flower")
 

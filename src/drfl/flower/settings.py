@@ -8,10 +8,10 @@ from typing import Literal, TypeVar
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, field_validator, model_validator
 
 from drfl.core.errors import InputError, Notice
+from drfl.core.files import read_toml
 from drfl.experiments.config.config import REGISTRIES, Config
 from drfl.experiments.config.guards_and_failures import uses_rows
 from drfl.experiments.config.hyperparameters import canonical
-from drfl.core.files import read_toml
 from drfl.flower.schema import Name
 from drfl.flower.site_policy import SitePolicy
 from drfl.training.model_selection import TEST

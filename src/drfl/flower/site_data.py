@@ -11,10 +11,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from drfl.data import ClientData
-from drfl.data.datasets.formats import read_idx
 from drfl.core.errors import InputError
 from drfl.core.files import open_arrays, read_csv
+from drfl.data import ClientData
+from drfl.data.datasets.formats import read_idx
 from drfl.flower.settings import SiteData, SiteEntry, SiteSettings, read_site
 
 ARRAYS = ("train_inputs", "train_targets", "test_inputs", "test_targets")

@@ -44,17 +44,17 @@ from flwr.serverapp.strategy import Result, Strategy
 from torch import Tensor
 
 from drfl.core import checks
-from drfl.federation.algorithm import Algorithm, Sized, Wrapping
-from drfl.training.callbacks import describe
-from drfl.engine import ENGINES
 from drfl.core.errors import InputError, unknown
+from drfl.engine import ENGINES
+from drfl.federation.algorithm import Algorithm, Sized, Wrapping
 from drfl.flower.federation import FlowerFederation
 from drfl.flower.messages import Model
 from drfl.flower.nodes import Named, enrolled
 from drfl.flower.transport import Deadline
-from drfl.task.layout import Layout
-from drfl.training.loop import Step, run
 from drfl.resilience import Protected
+from drfl.task.layout import Layout
+from drfl.training.callbacks import describe
+from drfl.training.loop import Step, run
 
 EvaluateFn = Callable[[int, ArrayRecord], MetricRecord | None]
 """Flower's: round and model → what the server finds of it."""

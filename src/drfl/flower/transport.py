@@ -16,6 +16,7 @@ from torch import Tensor
 from drfl.core.audit_log import AuditLog, Value
 from drfl.core.errors import Notice
 from drfl.federation.federation import SCALAR_BYTES, Ledger
+from drfl.federation.requests import Request, TrainRequest
 from drfl.flower.messages import (
     Answer,
     Ask,
@@ -31,7 +32,6 @@ from drfl.flower.nodes import PAUSE, RETRIED, Node, Received, Roster, received
 from drfl.flower.schema import ProtocolError, payload, printable, rejection_reason
 from drfl.flower.site_health import SiteHealth
 from drfl.flower.traffic import Traffic
-from drfl.federation.requests import Request, TrainRequest
 from drfl.resilience.reply_log import name_of
 from drfl.resilience.validation import Reason, check_row
 

@@ -54,7 +54,7 @@ class Constant(Schedule):
 
 
 @dataclass(frozen=True)
-class Step(Schedule):
+class StepDecay(Schedule):
     """factor^⌊(r − 1)/every⌋: multiplied every so many rounds.
 
     Args:
@@ -135,7 +135,7 @@ class Cosine(Schedule):
 
 SCHEDULES: dict[str, Callable[..., Schedule]] = {
     "constant": Constant,
-    "step": Step,
+    "step": StepDecay,
     "cosine": Cosine,
     "inverse-sqrt": InverseSqrt,
     "exponential": Exponential,

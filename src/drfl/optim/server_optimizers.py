@@ -14,7 +14,7 @@ from drfl.core import checks
 from drfl.core.registry import named, text_of
 
 
-class Moments(NamedTuple):
+class ServerMoments(NamedTuple):
     """What a server optimiser remembers: m (d,) of the Δ, v (d,) of their squares (with momentum alone it stays 0)."""
 
     m: Tensor
@@ -25,11 +25,11 @@ class ServerOptimizer(ABC):
     """w ← server(w, Δ): Δ = Σ_i p_i (w_i − w) stands for minus a gradient."""
 
     @abstractmethod
-    def init(self, w: Tensor) -> Moments:
+    def init(self, w: Tensor) -> ServerMoments:
         """What it remembers before the first round, for models like w (d,)."""
 
     @abstractmethod
-    def step(self, w: Tensor, delta: Tensor, moments: Moments) -> tuple[Tensor, Moments]:
+    def step(self, w: Tensor, delta: Tensor, moments: ServerMoments) -> tuple[Tensor, ServerMoments]:
         """The next model (d,), and what is remembered; nothing is written to."""
 
     def __str__(self) -> str:
@@ -56,18 +56,18 @@ class FedAvgM(ServerOptimizer):
         checks.positive("server lr", self.lr)
         checks.decay("beta", self.beta)
 
-    def init(self, w: Tensor) -> Moments:
+    def init(self, w: Tensor) -> ServerMoments:
         """m = 0."""
-        return Moments(torch.zeros_like(w), torch.zeros_like(w))
+        return ServerMoments(torch.zeros_like(w), torch.zeros_like(w))
 
-    def step(self, w: Tensor, delta: Tensor, moments: Moments) -> tuple[Tensor, Moments]:
+    def step(self, w: Tensor, delta: Tensor, moments: ServerMoments) -> tuple[Tensor, ServerMoments]:
         """See :class:`ServerOptimizer`."""
         m = self.beta * moments.m + delta
         return w + self.lr * m, moments._replace(m=m)
 
 
 @dataclass(frozen=True)
-class Adaptive(ServerOptimizer):
+class AdaptiveOptimizer(ServerOptimizer):
     """Reddi et al. 2021, Algorithm 2: m ← β1·m + (1 − β1)·Δ, v by the subclass, w ← w + lr·m/(√v + tau).
 
     m and v are not corrected for their start, v starts at tau², as in the paper.
@@ -93,47 +93,47 @@ class Adaptive(ServerOptimizer):
         checks.decay("beta2", self.beta2)
         checks.positive("tau", self.tau)
 
-    def init(self, w: Tensor) -> Moments:
+    def init(self, w: Tensor) -> ServerMoments:
         """m = 0, v = tau²."""
-        return Moments(torch.zeros_like(w), torch.full_like(w, self.tau**2))
+        return ServerMoments(torch.zeros_like(w), torch.full_like(w, self.tau**2))
 
     @abstractmethod
     def squares(self, v: Tensor, square: Tensor) -> Tensor:
         """The next v (d,), where ``square`` is Δ²."""
 
-    def step(self, w: Tensor, delta: Tensor, moments: Moments) -> tuple[Tensor, Moments]:
+    def step(self, w: Tensor, delta: Tensor, moments: ServerMoments) -> tuple[Tensor, ServerMoments]:
         """See :class:`ServerOptimizer`."""
         m = self.beta1 * moments.m + (1 - self.beta1) * delta
         v = self.squares(moments.v, delta.square())
-        return w + self.lr * m / (v.sqrt() + self.tau), Moments(m, v)
+        return w + self.lr * m / (v.sqrt() + self.tau), ServerMoments(m, v)
 
 
 @dataclass(frozen=True)
-class FedAdam(Adaptive):
-    """v ← β2·v + (1 − β2)·Δ², see :class:`Adaptive`."""
+class FedAdam(AdaptiveOptimizer):
+    """v ← β2·v + (1 − β2)·Δ², see :class:`AdaptiveOptimizer`."""
 
     def squares(self, v: Tensor, square: Tensor) -> Tensor:
-        """See :class:`Adaptive`."""
+        """See :class:`AdaptiveOptimizer`."""
         return self.beta2 * v + (1 - self.beta2) * square
 
 
 @dataclass(frozen=True)
-class FedYogi(Adaptive):
-    """v ← v − (1 − β2)·Δ²·sign(v − Δ²), see :class:`Adaptive`."""
+class FedYogi(AdaptiveOptimizer):
+    """v ← v − (1 − β2)·Δ²·sign(v − Δ²), see :class:`AdaptiveOptimizer`."""
 
     def squares(self, v: Tensor, square: Tensor) -> Tensor:
-        """See :class:`Adaptive`."""
+        """See :class:`AdaptiveOptimizer`."""
         return v - (1 - self.beta2) * square * torch.sign(v - square)
 
 
 @dataclass(frozen=True)
-class FedAdagrad(Adaptive):
-    """v ← v + Δ² without β2, and no momentum unless beta1 is given; see :class:`Adaptive`."""
+class FedAdagrad(AdaptiveOptimizer):
+    """v ← v + Δ² without β2, and no momentum unless beta1 is given; see :class:`AdaptiveOptimizer`."""
 
     beta1: float = 0.0
 
     def squares(self, v: Tensor, square: Tensor) -> Tensor:
-        """See :class:`Adaptive`."""
+        """See :class:`AdaptiveOptimizer`."""
         return v + square
 
 

@@ -10,10 +10,10 @@ from drfl.assessment.gains import WITH_ROWS
 from drfl.assessment.possible_sums import possible_sums
 from drfl.assessment.scores import Floats
 from drfl.core.errors import InputError, Notice
-from drfl.task.measure import Measure, Rows
+from drfl.core.run_end import ON_TEST
 from drfl.report.formatting import clean
 from drfl.report.read_run import RunRecord, listed
-from drfl.core.run_end import ON_TEST
+from drfl.task.measure import Measure, Rows
 
 MOST_ROWS = 10**9
 """More than any test has, and than numpy's tables with given margins can have."""

@@ -7,14 +7,14 @@ import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from drfl.task.measure import Measure
 from drfl.report.compared import same_clients
-from drfl.report.content import Table
+from drfl.report.content import TableBlock
 from drfl.report.formatting import NOTHING, THIN, clean, count, percent, scored, span, spread
 from drfl.report.groups import Group
 from drfl.report.read_run import RunRecord, worst_first
 from drfl.report.side_by_side import at_one_seed, which_seed
 from drfl.report.tables import beside, interval_head
+from drfl.task.measure import Measure
 
 if TYPE_CHECKING:
     from drfl.assessment.clients import Assessment
@@ -31,7 +31,7 @@ COULD = "* "
 """Before the interval of a client that could be the worst."""
 
 
-def client_table(run: RunRecord, found: Assessment | None) -> Table:
+def client_table(run: RunRecord, found: Assessment | None) -> TableBlock:
     """Every client of a run, worst first, with the intervals of its score.
 
     Args:
@@ -62,7 +62,7 @@ def client_table(run: RunRecord, found: Assessment | None) -> Table:
         caption = f"The {TABLE_ROWS} worst of {len(run.clients)} clients; clients.csv has them all"
     if found is not None:
         caption += f"; 95{THIN}%: intervals that hold for all clients together"
-    return Table(caption + beside([run]), head, rows)
+    return TableBlock(caption + beside([run]), head, rows)
 
 
 def _could(found: Assessment, client: int) -> str:
@@ -75,7 +75,7 @@ def _ends(found: Assessment, client: int) -> str:
     return found.measure.interval(float(found.low[client]), float(found.high[client]))
 
 
-def by_client_tables(groups: Sequence[Group]) -> list[Table]:
+def by_client_tables(groups: Sequence[Group]) -> list[TableBlock]:
     """Of several runs on the same few clients, for each measure, clients against algorithms, with intervals.
 
     Clients with names of their own have means over seeds; the numbered ones of a random partition, who are others at
@@ -94,7 +94,7 @@ def by_client_tables(groups: Sequence[Group]) -> list[Table]:
     return [_by_client(groups, shown, measure) for measure in groups[0].measures if same and _has(shown, measure)]
 
 
-def _by_client(groups: Sequence[Group], shown: Sequence[Sequence[RunRecord]], measure: Measure) -> Table:
+def _by_client(groups: Sequence[Group], shown: Sequence[Sequence[RunRecord]], measure: Measure) -> TableBlock:
     """Two columns an algorithm: the measured value, or its mean over seeds, and the interval at one seed."""
     from drfl.report.assessed import told_of  # loads scipy
 
@@ -120,7 +120,7 @@ def _by_client(groups: Sequence[Group], shown: Sequence[Sequence[RunRecord]], me
         caption += (
             f"; 95{THIN}%: intervals that hold for all clients of an algorithm together; * could be the worst client"
         )
-    return Table(caption, head, rows)
+    return TableBlock(caption, head, rows)
 
 
 def _column(group: Group, measure: Measure) -> str:

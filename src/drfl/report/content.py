@@ -9,7 +9,7 @@ from drfl.report.groups import Group
 
 
 @dataclass(frozen=True)
-class Cell:
+class TableCell:
     """A cell of a table that is more than its text.
 
     Args:
@@ -24,7 +24,7 @@ class Cell:
 
 
 @dataclass(frozen=True)
-class Table:
+class TableBlock:
     """A table.
 
     Args:
@@ -36,7 +36,7 @@ class Table:
 
     caption: str
     head: Sequence[str]
-    rows: Sequence[Sequence[str | Cell]]
+    rows: Sequence[Sequence[str | TableCell]]
     words: int = 1
 
 
@@ -111,7 +111,7 @@ class Section:
     figures: Sequence[Figure]
     note: str = ""
     columns: str = ""
-    tables: Sequence[Table] = ()
+    tables: Sequence[TableBlock] = ()
 
 
 @dataclass(frozen=True)
@@ -147,11 +147,11 @@ class Details:
         versions: of the software; None if unknown.
     """
 
-    clients: Table | None
-    runs: Table
-    ledger: Table
+    clients: TableBlock | None
+    runs: TableBlock
+    ledger: TableBlock
     configurations: Sequence[Configuration]
-    versions: Table | None
+    versions: TableBlock | None
 
 
 @dataclass(frozen=True)
@@ -178,7 +178,7 @@ class Page:
     notices: Sequence[str]
     cards: Sequence[Card]
     takeaway: Takeaway | None
-    summary: Table | None
+    summary: TableBlock | None
     legend: Sequence[Group]
     sections: Sequence[Section]
     details: Details

@@ -9,9 +9,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from drfl.task.measure import Measure, undefined_note, undefined_share
 from drfl.report.formatting import clean
 from drfl.report.read_run import FailedRun, RunRecord, text
+from drfl.task.measure import Measure, undefined_note, undefined_share
 
 if TYPE_CHECKING:
     import numpy as np

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, NamedTuple, cast
 from drfl.core.csv_cells import unquoted
 from drfl.core.errors import InputError
 from drfl.core.files import lines, open_file, read_json, read_toml, reading
-from drfl.task.measure import PLAIN, Measure, Rows
 from drfl.core.run_end import Marks
+from drfl.task.measure import PLAIN, Measure, Rows
 
 if TYPE_CHECKING:
     import numpy as np

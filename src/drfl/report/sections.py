@@ -7,7 +7,6 @@ import json
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from drfl.task.measure import undefined_share
 from drfl.report import figures as draw
 from drfl.report.client_tables import by_client_tables
 from drfl.report.content import Figure, Section
@@ -16,6 +15,7 @@ from drfl.report.formatting import THIN, clean, listing, percent, plural, scient
 from drfl.report.groups import Group
 from drfl.report.side_by_side import Told, at_one_seed
 from drfl.report.tables import certificate_table
+from drfl.task.measure import undefined_share
 
 if TYPE_CHECKING:
     import plotly.graph_objects as go

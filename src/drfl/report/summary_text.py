@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+from drfl.core.run_end import ON_TEST, SET_BACK
 from drfl.report.compared import Against, Standing
 from drfl.report.content import Card, Takeaway
 from drfl.report.formatting import (
@@ -22,7 +23,6 @@ from drfl.report.formatting import (
 from drfl.report.groups import Group
 from drfl.report.read_run import FailedRun, RunRecord, listed, number, text, worst_first
 from drfl.report.side_by_side import at_one_seed
-from drfl.core.run_end import ON_TEST, SET_BACK
 
 NAMED = 5
 """Algorithms that a sentence names at most."""

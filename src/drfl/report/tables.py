@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from drfl.task.measure import Measure, undefined_share
-from drfl.report.content import Cell, Table
+from drfl.core.run_end import legends, marked
+from drfl.report.content import TableBlock, TableCell
 from drfl.report.formatting import (
     NOTHING,
     THIN,
@@ -22,7 +22,7 @@ from drfl.report.formatting import (
 from drfl.report.groups import Group
 from drfl.report.read_run import RunRecord, lines_beside, number, table
 from drfl.report.side_by_side import at_one_seed, which_seed
-from drfl.core.run_end import legends, marked
+from drfl.task.measure import Measure, undefined_share
 
 METRICS = {
     "avg_score": "Average",
@@ -32,7 +32,7 @@ METRICS = {
 }
 
 
-def summary_table(groups: Sequence[Group]) -> Table:
+def summary_table(groups: Sequence[Group]) -> TableBlock:
     """A row per algorithm: the score, mean ± std over seeds, the best in bold, other measures, and what it cost.
 
     Behind every worst client stands the interval of its true value, at one seed.
@@ -41,7 +41,7 @@ def summary_table(groups: Sequence[Group]) -> Table:
     columns = {(name, score): head for name, head in METRICS.items()}
     columns |= {(f"{what}_{m.name}", m): f"{word} {m.words}" for m in others for what, word in WORDS.items()}
     head: list[str] = []
-    shown: list[Sequence[str | Cell]] = []
+    shown: list[Sequence[str | TableCell]] = []
     for (name, measure), title in columns.items():
         head.append(title)
         shown.append(_bold_best(groups, name, measure))
@@ -54,7 +54,7 @@ def summary_table(groups: Sequence[Group]) -> Table:
                 shown.append(undefined)
     rows = [
         [
-            Cell(marked(group.label, (run.marks for run in group.runs)), line=group),
+            TableCell(marked(group.label, (run.marks for run in group.runs)), line=group),
             *(cells[i] for cells in shown),
             size(mean(run.ledger("bytes_up") for run in group.runs)),
             size(mean(run.ledger("bytes_down") for run in group.runs)),
@@ -70,7 +70,7 @@ def summary_table(groups: Sequence[Group]) -> Table:
     )
     caption += beside(at_one_seed(groups))
     told = legends((f"{g.label} seed {clean(run.seed, 24)}", run.marks) for g in groups for run in g.runs)
-    return Table("; ".join((caption, *told)), ["Algorithm", *head, "Sent up", "Sent down", "Seeds"], rows)
+    return TableBlock("; ".join((caption, *told)), ["Algorithm", *head, "Sent up", "Sent down", "Seeds"], rows)
 
 
 def beside(runs: Sequence[RunRecord]) -> str:
@@ -99,33 +99,33 @@ WORDS = {"avg": "Average", "worst": "Worst"}
 """What is said of the measures beside the score."""
 
 
-def _bold_best(groups: Sequence[Group], name: str, measure: Measure) -> list[Cell]:
+def _bold_best(groups: Sequence[Group], name: str, measure: Measure) -> list[TableCell]:
     """(groups,) the cells of a statistic of this measure; what is shown alike is bold alike, references never."""
     means = [round(measure.scale * mean(group.finals(name)), measure.digits) for group in groups]
     rivals = [v for v, group in zip(means, groups, strict=True) if math.isfinite(v) and not group.reference]
     small = name == "std_score" or not measure.more_is_better
     top = (min if small else max)(rivals) if rivals and len(groups) > 1 else None
     return [
-        Cell(scored(group.finals(name), measure), strong=value == top and not group.reference)
+        TableCell(scored(group.finals(name), measure), strong=value == top and not group.reference)
         for group, value in zip(groups, means, strict=True)
     ]
 
 
-def certificate_table(groups: Sequence[Group]) -> Table:
+def certificate_table(groups: Sequence[Group]) -> TableBlock:
     """A row per algorithm: both sides of the final duality gap, mean ± std over seeds."""
     rows = [
         [
-            Cell(group.label, line=group),
+            TableCell(group.label, line=group),
             *(scientific(group.finals(name)) for name in ("primal", "lower", "gap", "gradient_norm")),
             "yes" if all(run.proven for run in group.runs) else "no",
         ]
         for group in groups
     ]
     head = ["Algorithm", "Worst case over Λ", "Lower bound", "Gap", "Gradient norm", "Proven"]
-    return Table("Certificate of the final (w, λ), on training data", head, rows)
+    return TableBlock("Certificate of the final (w, λ), on training data", head, rows)
 
 
-def runs_table(groups: Sequence[Group]) -> Table:
+def runs_table(groups: Sequence[Group]) -> TableBlock:
     """A row per run: how it ended."""
     score = groups[0].score
     some = any(run.undefined(score) for group in groups for run in group.runs)
@@ -150,10 +150,10 @@ def runs_table(groups: Sequence[Group]) -> Table:
     unit = " (%)" if groups[0].score.percent else ""
     worst = (f"Worst{unit}", f"95{THIN}%", *([UNDEFINED] if some else []), "Worst loss")
     head = ["Run", "Algorithm", "Seed", "Rounds", f"Average{unit}", *worst, "Device", "Time"]
-    return Table("Runs", head, rows, words=2)
+    return TableBlock("Runs", head, rows, words=2)
 
 
-def ledger_table(groups: Sequence[Group]) -> Table:
+def ledger_table(groups: Sequence[Group]) -> TableBlock:
     """A row per run: what it cost."""
     rows = [
         [
@@ -166,10 +166,10 @@ def ledger_table(groups: Sequence[Group]) -> Table:
         for run in group.runs
     ]
     head = ["Run", "Sent up", "Sent down", "Messages", "Gradient evaluations", "Loss evaluations"]
-    return Table("Communication and computation, whole run", head, rows)
+    return TableBlock("Communication and computation, whole run", head, rows)
 
 
-def versions_table(groups: Sequence[Group]) -> Table | None:
+def versions_table(groups: Sequence[Group]) -> TableBlock | None:
     """The versions of the software, several where runs differ; None where no run says."""
     found: dict[str, list[str]] = {}
     for group in groups:
@@ -181,4 +181,4 @@ def versions_table(groups: Sequence[Group]) -> Table | None:
     if not found:
         return None
     rows = [[clean(name), clean(", ".join(versions))] for name, versions in found.items()]
-    return Table("Versions", ["Software", "Version"], rows, words=2)
+    return TableBlock("Versions", ["Software", "Version"], rows, words=2)

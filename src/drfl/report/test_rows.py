@@ -9,9 +9,9 @@ import torch
 from safetensors.torch import save
 from torch import Tensor
 
-from drfl.data.row_scores import RowScores
 from drfl.core.errors import InputError
 from drfl.core.files import read_tensors
+from drfl.data.row_scores import RowScores
 from drfl.task.measure import NAME
 
 STARTS, ROWS = "starts", "rows"

@@ -10,10 +10,10 @@ import torch
 from torch import Tensor
 
 from drfl.core import checks
-from drfl.federation.algorithm import Info
 from drfl.core.errors import InputError
-from drfl.federation.federation import Federation, WrappedFederation
 from drfl.core.key import Key
+from drfl.federation.algorithm import Info
+from drfl.federation.federation import Federation, WrappedFederation
 from drfl.federation.requests import GradientRequest, LossRequest, R, Request, TrainRequest, answers
 from drfl.resilience.wrappers import S, Wrapper, WrapperState
 

@@ -10,11 +10,11 @@ import torch
 from torch import Tensor
 
 from drfl.core import checks
+from drfl.core.errors import InputError
+from drfl.core.key import Key
 from drfl.data import ClientData
 from drfl.engine import Engine, Simulation
-from drfl.core.errors import InputError
 from drfl.federation.federation import Federation
-from drfl.core.key import Key
 from drfl.federation.requests import GradientRequest, Losses, LossRequest
 from drfl.task.task import Task
 

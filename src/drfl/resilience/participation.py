@@ -8,10 +8,10 @@ from typing import Literal
 import torch
 
 from drfl.core import checks
-from drfl.federation.algorithm import Info
 from drfl.core.errors import InputError
-from drfl.federation.federation import Federation, WrappedFederation
 from drfl.core.key import Key
+from drfl.federation.algorithm import Info
+from drfl.federation.federation import Federation, WrappedFederation
 from drfl.federation.requests import R, Request, answers
 from drfl.resilience.wrappers import S, WrappedAlgorithm
 

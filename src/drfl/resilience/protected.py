@@ -11,10 +11,10 @@ import torch
 from torch import Tensor
 
 from drfl.core import checks
-from drfl.federation.algorithm import Info, Sized, core_of, mixture_of
 from drfl.core.errors import InputError, Notice
-from drfl.federation.federation import Federation, WrappedFederation
 from drfl.core.key import Key
+from drfl.federation.algorithm import Info, Sized, core_of, mixture_of
+from drfl.federation.federation import Federation, WrappedFederation
 from drfl.federation.requests import GradientRequest, LossRequest, R, Request, answers, reports_of, with_reports
 from drfl.resilience.aggregation import Aggregating, first_centres
 from drfl.resilience.aggregators import Aggregator

@@ -17,16 +17,16 @@ from typing import NamedTuple
 
 import torch
 
-from drfl.federation.algorithm import Info
 from drfl.core.atomic_files import atomic_write
 from drfl.core.errors import DrflError, InputError
-from drfl.federation.federation import Federation, WrappedFederation
 from drfl.core.files import read_bytes
-from drfl.training.history import csv_text
 from drfl.core.key import Key
-from drfl.training.loop import Step
+from drfl.federation.algorithm import Info
+from drfl.federation.federation import Federation, WrappedFederation
 from drfl.federation.requests import R, Request, answers
 from drfl.resilience.wrappers import S, WrappedAlgorithm
+from drfl.training.history import csv_text
+from drfl.training.loop import Step
 
 COLUMNS = ("round", "kind", "key", "clients")
 

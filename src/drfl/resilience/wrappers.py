@@ -7,8 +7,8 @@ from typing import Generic, NamedTuple, TypeVar
 
 from torch import Tensor
 
-from drfl.federation.algorithm import Algorithm, State, ambiguity_of, flagged, lam_of
 from drfl.ambiguity import AmbiguitySet
+from drfl.federation.algorithm import Algorithm, State, ambiguity_of, flagged, lam_of
 from drfl.federation.federation import Federation
 from drfl.optim.local import LocalSGD
 

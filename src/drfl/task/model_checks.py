@@ -117,7 +117,7 @@ def _check_layer(where: str, layer: nn.Module) -> None:
         )
 
 
-class Trial(NamedTuple):
+class ForwardPass(NamedTuple):
     """What a forward pass gave on a batch.
 
     Args:
@@ -131,7 +131,7 @@ class Trial(NamedTuple):
     reads: bool
 
 
-def check_forward(model: nn.Module, trained: Mapping[str, Tensor], x: Tensor, count: int) -> Trial:
+def check_forward(model: nn.Module, trained: Mapping[str, Tensor], x: Tensor, count: int) -> ForwardPass:
     """Refuse a model whose outputs depend on more than parameters and a sample, or whose forward pass has effects.
 
     Args:
@@ -190,7 +190,7 @@ def check_forward(model: nn.Module, trained: Mapping[str, Tensor], x: Tensor, co
     if outputs.shape[0] == len(x):  # else the loss knows where the samples are
         for j, each in enumerate(alone):
             _check_alone(own, outputs, each, j, reading.found)
-    return Trial(outputs, alone, reading.found)
+    return ForwardPass(outputs, alone, reading.found)
 
 
 def _check_output(own: str, outputs: object, samples: int) -> None:

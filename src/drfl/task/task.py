@@ -15,7 +15,17 @@ from torch.func import functional_call
 from drfl.core.errors import InputError, Notice, first_line
 from drfl.task.layout import Layout
 from drfl.task.losses import REGRESSION, REGRESSION_FUNCTIONS, Loss, SampleFn
-from drfl.task.metrics import ACCURACY, METRICS, OF_CLASSES, Metric, MetricFn, are_classes, check_distinct, metric_of, resolved
+from drfl.task.metrics import (
+    ACCURACY,
+    METRICS,
+    OF_CLASSES,
+    Metric,
+    MetricFn,
+    are_classes,
+    check_distinct,
+    metric_of,
+    resolved,
+)
 from drfl.task.model_checks import check_forward, check_gradient, place_of, plain
 from drfl.task.training_noise import Augmentation, Uniform, dropout_layers, keyed
 

@@ -30,7 +30,7 @@ from drfl.testing.federations import Call, ConstantFederation, DropoutFederation
 from drfl.testing.hyperplane import Hyperplane
 from drfl.testing.quadratic_federation import QuadraticFederation
 from drfl.testing.report import CheckError, ConformanceError, NotApplicable, Note, Report, verdict
-from drfl.testing.subject import Oracle, Played, Reduction, Reference, Solves, Subject
+from drfl.testing.subject import Oracle, Reduction, Reference, ReplayedRound, Solves, Subject
 from drfl.testing.toy_problem import ToyProblem, least_squares
 
 __all__ = [
@@ -58,12 +58,12 @@ __all__ = [
     "Note",
     "Oracle",
     "PermutedClients",
-    "Played",
     "Pushing",
     "QuadraticFederation",
     "Recording",
     "Reduction",
     "Reference",
+    "ReplayedRound",
     "Report",
     "Scaled",
     "SignFlipped",

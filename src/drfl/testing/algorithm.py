@@ -8,14 +8,14 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TypeVar
 
 from drfl.core import checks
-from drfl.training import step_size
-from drfl.federation.algorithm import Algorithm, State
 from drfl.core.errors import InputError
 from drfl.core.key import Key
+from drfl.federation.algorithm import Algorithm, State
 from drfl.testing import convergence, determinism, partial_replies, statistics
 from drfl.testing.report import ConformanceError, Report, examine
 from drfl.testing.subject import SEED, Reduction, Reference, Solves, Subject
 from drfl.testing.toy_problem import ToyProblem, least_squares
+from drfl.training import step_size
 
 FEWEST = 3
 """Clients that a problem must have."""

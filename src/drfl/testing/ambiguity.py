@@ -14,8 +14,8 @@ from functools import cached_property, partial
 import torch
 from torch import Tensor
 
-from drfl.core import checks
 from drfl.ambiguity import AmbiguitySet
+from drfl.core import checks
 from drfl.core.errors import InputError, NonFiniteError
 from drfl.testing.report import ConformanceError, NotApplicable, Report, examine, require
 

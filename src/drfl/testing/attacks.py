@@ -17,10 +17,10 @@ import torch
 from torch import Tensor
 
 from drfl.core import checks
-from drfl.data import ClientData
 from drfl.core.errors import InputError
-from drfl.federation.federation import Federation, WrappedFederation
 from drfl.core.key import Key
+from drfl.data import ClientData
+from drfl.federation.federation import Federation, WrappedFederation
 from drfl.federation.requests import Gradients, Losses, R, Request, TrainRequest, answers, reports_of, with_reports
 
 TINY = 1e-12

@@ -9,17 +9,17 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from drfl.federation.algorithm import Algorithm, State, ambiguity_of, mixture_of
 from drfl.ambiguity import AmbiguitySet, ChiSquare, CVaR, Simplex
 from drfl.core.errors import InputError
-from drfl.federation.federation import Federation, WrappedFederation
 from drfl.core.key import Key
-from drfl.training.loop import Step, run
+from drfl.federation.algorithm import Algorithm, State, ambiguity_of, mixture_of
+from drfl.federation.federation import Federation, WrappedFederation
 from drfl.federation.requests import R, Request
 from drfl.testing.federations import DropoutFederation, Recording
 from drfl.testing.report import CheckError, NotApplicable, require
 from drfl.testing.state import gap, leaves
-from drfl.testing.subject import SEED, Oracle, Played, Solves, Subject, last_of, rounds_of
+from drfl.testing.subject import SEED, Oracle, ReplayedRound, Solves, Subject, last_of, rounds_of
+from drfl.training.loop import Step, run
 
 
 def converges(subject: Subject) -> None:
@@ -134,7 +134,7 @@ def matches_its_reference(subject: Subject) -> None:
             for r in range(1, rounds + 1):
                 state, info = algorithm.round(state, recording, Key(SEED).fold("round", r))
                 states.append(state)
-                played.append(Played(info.cohort, info, recording.take()))
+                played.append(ReplayedRound(info.cohort, info, recording.take()))
             expected = subject.reference(algorithm, Oracle(fed), played)
             for r, (state, want) in enumerate(zip(states, expected, strict=True), start=1):
                 mine = leaves(state)

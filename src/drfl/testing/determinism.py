@@ -6,10 +6,10 @@ import copy
 
 import torch
 
-from drfl.federation.algorithm import Algorithm, mixture_of
-from drfl.engine import Loop, Stacked
-from drfl.federation.federation import Federation, WrappedFederation
 from drfl.core.key import Key
+from drfl.engine import Loop, Stacked
+from drfl.federation.algorithm import Algorithm, mixture_of
+from drfl.federation.federation import Federation, WrappedFederation
 from drfl.testing.federations import DropoutFederation, PermutedClients
 from drfl.testing.global_rng import globals_seeded, touched_since, what_globals_hold
 from drfl.testing.report import NotApplicable, require

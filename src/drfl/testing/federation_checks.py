@@ -9,12 +9,12 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from drfl.core.key import Key
 from drfl.data import ClientData
 from drfl.engine import Loop, Simulation
 from drfl.federation.federation import SCALAR_BYTES, Federation
-from drfl.core.key import Key
-from drfl.optim.local import LocalSGD
 from drfl.federation.requests import Gradients, Losses, Replies
+from drfl.optim.local import LocalSGD
 from drfl.task.task import Task
 from drfl.testing.global_rng import globals_seeded, touched_since, what_globals_hold
 from drfl.testing.report import CheckError, require

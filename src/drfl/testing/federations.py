@@ -11,10 +11,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from drfl.federation.federation import Evaluation, Federation, Ledger, WrappedFederation
 from drfl.core.key import Key
-from drfl.optim.local import LocalSGD
+from drfl.federation.federation import Evaluation, Federation, Ledger, WrappedFederation
 from drfl.federation.requests import Gradients, Losses, LossRequest, R, Replies, Request, TrainRequest, answers
+from drfl.optim.local import LocalSGD
 
 
 class DropoutFederation(WrappedFederation):

@@ -7,10 +7,10 @@ from collections.abc import Iterable
 
 import torch
 
+from drfl.core.key import Key
 from drfl.federation import sampling
 from drfl.federation.algorithm import Algorithm, State, lam_of
 from drfl.federation.federation import Federation
-from drfl.core.key import Key
 from drfl.testing.federations import DropoutFederation, Recording, first_asked
 from drfl.testing.quadratic_federation import QuadraticFederation
 from drfl.testing.report import NotApplicable, require

@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 from drfl.federation.federation import Evaluation, Federation, Ledger
-from drfl.optim.local_optimizers import refuse
 from drfl.federation.requests import Gradients, Losses, LossRequest, R, Replies, Request, TrainRequest
+from drfl.optim.local_optimizers import refuse
 
 
 class QuadraticFederation(Federation):

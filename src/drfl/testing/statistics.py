@@ -10,12 +10,12 @@ import torch
 from torch import Tensor
 
 from drfl import ambiguity
-from drfl.federation import sampling
-from drfl.federation.algorithm import Algorithm, State, mixture_of
 from drfl.ambiguity import AmbiguitySet
 from drfl.core.errors import InputError, NonFiniteError
-from drfl.federation.federation import Federation
 from drfl.core.key import Key
+from drfl.federation import sampling
+from drfl.federation.algorithm import Algorithm, State, mixture_of
+from drfl.federation.federation import Federation
 from drfl.testing.attacks import Claims
 from drfl.testing.federations import Call, DropoutFederation, Recording, first_asked
 from drfl.testing.hyperplane import Hyperplane

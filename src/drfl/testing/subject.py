@@ -12,11 +12,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from drfl.federation.algorithm import Algorithm, Info, State, mixture_of
 from drfl.ambiguity import AmbiguitySet
-from drfl.engine import Engine, Loop
-from drfl.federation.federation import Federation
 from drfl.core.key import Key
+from drfl.engine import Engine, Loop
+from drfl.federation.algorithm import Algorithm, Info, State, mixture_of
+from drfl.federation.federation import Federation
 from drfl.federation.sampling import Cohort, Sampling
 from drfl.federation.sampling import everybody as all_clients
 from drfl.testing.federations import Call, ConstantFederation
@@ -59,7 +59,7 @@ class Reduction(NamedTuple):
     tolerance: float = 1e-10
 
 
-class Played(NamedTuple):
+class ReplayedRound(NamedTuple):
     """One round as it was played, for a reference implementation to replay.
 
     Args:
@@ -96,7 +96,7 @@ class Oracle:
         return reply.values[0], reply.losses[0]
 
 
-Reference = Callable[[Algorithm, Oracle, Sequence[Played]], Sequence[Mapping[str, np.ndarray]]]
+Reference = Callable[[Algorithm, Oracle, Sequence[ReplayedRound]], Sequence[Mapping[str, np.ndarray]]]
 """(algorithm, oracle, rounds as they were played) → fields of the state after each round, such as {"w": …, "lam": …}.
 
 A second implementation, written from the paper and not from the first: who took part is given, all else it computes.

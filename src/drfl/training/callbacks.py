@@ -6,9 +6,9 @@ import sys
 from typing import TYPE_CHECKING, NoReturn
 
 from drfl.core.errors import printable
+from drfl.task.metrics import ACCURACY, Measure
 from drfl.training.history import Metrics
 from drfl.training.loop import Step
-from drfl.task.metrics import ACCURACY, Measure
 
 if TYPE_CHECKING:
     from tqdm import tqdm

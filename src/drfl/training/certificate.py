@@ -9,13 +9,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from drfl.core import checks
 from drfl.ambiguity import AmbiguitySet, Simplex
-from drfl.task.convexity import convexity
+from drfl.core import checks
 from drfl.core.errors import InputError
-from drfl.federation.federation import Federation
 from drfl.core.key import Key
+from drfl.federation.federation import Federation
 from drfl.optim.local import LocalSGD
+from drfl.task.convexity import convexity
 from drfl.task.task import Task
 
 KEY = Key(0).fold("certificate")
@@ -161,7 +161,7 @@ class Bound(NamedTuple):
     point: Tensor
 
 
-class Method(Protocol):
+class LowerBoundMethod(Protocol):
     """How the lower bound is found."""
 
     def check(self, mu: float, radius: float | None) -> None:
@@ -174,7 +174,7 @@ class Method(Protocol):
 
 
 @dataclass(frozen=True)
-class Pooled:
+class PooledSolver:
     """Minimises Σ_i λ_i F_i by L-BFGS on all clients' training data, as if it lay in one place.
 
     Args:
@@ -193,7 +193,7 @@ class Pooled:
         """Convexity is enough."""
 
     def __call__(self, objective: Objective, w: Tensor, lam: Tensor, start: Tensor | None) -> Bound:
-        """See :class:`Method`."""
+        """See :class:`LowerBoundMethod`."""
         losses = objective.losses(w)
         # An earlier point was found for another λ: it is taken only where it is better than w at this one.
         if start is None or float(lam @ objective.losses(start)) >= float(lam @ losses):
@@ -244,7 +244,7 @@ class OneGradient:
             )
 
     def __call__(self, objective: Objective, w: Tensor, lam: Tensor, start: Tensor | None) -> Bound:
-        """See :class:`Method`."""
+        """See :class:`LowerBoundMethod`."""
         at = objective.exchange(objective.everybody, w, lam)
         lower, proven = objective.floor(at, w)
         return Bound(at.losses, lower, at.norm, proven, w)
@@ -256,7 +256,7 @@ class Certifier:
 
     Args:
         task: what is learned; it must be convex in the model's parameters.
-        method: how the lower bound is found: :class:`Pooled` or :class:`OneGradient`.
+        method: how the lower bound is found: :class:`PooledSolver` or :class:`OneGradient`.
         mu: modulus of strong convexity that every f_i is known to have, weight decay not counted.
         assume_convex: take every f_i as convex without checking the task. If one is not, the certificates mean
             nothing.
@@ -266,7 +266,7 @@ class Certifier:
     """
 
     task: Task
-    method: Method = field(default_factory=Pooled)
+    method: LowerBoundMethod = field(default_factory=PooledSolver)
     mu: float = 0.0
     assume_convex: bool = False
 
@@ -345,5 +345,5 @@ def _point(fed: Federation, w: Tensor, lam: Tensor) -> tuple[Tensor, Tensor]:
     return w.to(fed.w0), lam.detach().to("cpu", torch.float64)
 
 
-METHODS: dict[str, Method] = {"pooled": Pooled(), "gradient": OneGradient()}
+METHODS: dict[str, LowerBoundMethod] = {"pooled": PooledSolver(), "gradient": OneGradient()}
 """The methods by the names that the command knows them by."""

@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING, NamedTuple
 import torch
 from torch import Tensor
 
-from drfl.training.certificate import Certificate
 from drfl.core.csv_cells import quoted
 from drfl.core.errors import Notice, listed, unknown
-from drfl.federation.federation import Evaluation
 from drfl.core.html_table import html_table
+from drfl.federation.federation import Evaluation
 from drfl.task.measure import Measure, number, undefined_note, undefined_share
 from drfl.task.metrics import ACCURACY
+from drfl.training.certificate import Certificate
 
 if TYPE_CHECKING:
     import pandas as pd

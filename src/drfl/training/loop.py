@@ -10,19 +10,19 @@ from typing import NamedTuple, cast
 from torch import Tensor
 
 from drfl.core import checks
-from drfl.training import step_size
-from drfl.federation.algorithm import Algorithm, Info, S, State
-from drfl.training.averages import Average
-from drfl.training.certificate import Certifier
 from drfl.core.errors import DataWarning, DrflError, InputError, RunWarning
-from drfl.federation.federation import Bundling, DataChecked, Federation
-from drfl.training.history import Row, undefined_names, undefined_notices
 from drfl.core.intraop import VECTORS, threads_for
 from drfl.core.key import Key
+from drfl.core.run_end import Stopped, late_rollbacks
+from drfl.federation.algorithm import Algorithm, Info, S, State
+from drfl.federation.federation import Bundling, DataChecked, Federation
 from drfl.task.metrics import ACCURACY, Measure
+from drfl.training import step_size
+from drfl.training.averages import Average
+from drfl.training.certificate import Certifier
+from drfl.training.history import Row, undefined_names, undefined_notices
 from drfl.training.model_selection import Best, ModelSelection, Patience, Target
 from drfl.training.rounds import Played, next_round
-from drfl.core.run_end import Stopped, late_rollbacks
 from drfl.training.run_log import Result, RunLog, Tested
 from drfl.training.run_state import CheckpointFolder, CheckpointWriter, Returned, RunState, first, view_of
 

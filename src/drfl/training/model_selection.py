@@ -10,12 +10,12 @@ import torch
 from torch import Tensor
 
 from drfl.core import checks
-from drfl.federation.client_table import ClientTable
 from drfl.core.errors import InputError, unknown
-from drfl.federation.federation import Part
-from drfl.training.history import Metrics, Row, columns_of, field_of, smaller_is_better
-from drfl.task.measure import Measure
 from drfl.core.run_end import Stopped
+from drfl.federation.client_table import ClientTable
+from drfl.federation.federation import Part
+from drfl.task.measure import Measure
+from drfl.training.history import Metrics, Row, columns_of, field_of, smaller_is_better
 
 SHORT = {"worst": "worst_score", "worst20": "worst20_score", "average": "avg_score", "loss": "worst_loss"}
 """The metrics that model selection goes by, by their short names; "loss" is the worst client's."""

@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
-from drfl.training import figures
 from drfl.core.errors import InputError
-from drfl.training.history import History, columns_of, smaller_is_better
 from drfl.task.metrics import Measure
+from drfl.training import figures
+from drfl.training.history import History, columns_of, smaller_is_better
 
 if TYPE_CHECKING:
     import pandas as pd

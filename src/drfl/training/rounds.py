@@ -9,12 +9,12 @@ from typing import Generic, NamedTuple, cast
 import torch
 from torch import Tensor
 
-from drfl.training import step_size
-from drfl.federation.algorithm import Algorithm, Info, S, Separate, core_of, mixture_of
-from drfl.training.averages import Average, DecayingAverage
 from drfl.core.errors import DivergedError, NonFiniteError, Notice
-from drfl.federation.federation import Federation
 from drfl.core.key import Key
+from drfl.federation.algorithm import Algorithm, Info, S, Separate, core_of, mixture_of
+from drfl.federation.federation import Federation
+from drfl.training import step_size
+from drfl.training.averages import Average, DecayingAverage
 from drfl.training.run_state import RunState, no_average
 from drfl.training.step_size import StepSize, in_round, rises, with_step_size
 

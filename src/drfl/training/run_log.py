@@ -10,18 +10,29 @@ from typing import TYPE_CHECKING, Literal, NamedTuple, Self
 import torch
 from torch import Tensor
 
-from drfl.federation.algorithm import Algorithm, Personal, S, Separate, State, ambiguity_of, core_of, flagged, mixture_of, personal_models
-from drfl.training.averages import Average
-from drfl.training.certificate import Certificate, Certifier
-from drfl.federation.client_table import ClientTable
 from drfl.core.errors import Notice
-from drfl.federation.federation import Evaluation, Federation, Part
-from drfl.training.history import History, Metrics, Row, columns_of, others_of, smaller_is_better, undefined_counts
 from drfl.core.html_table import html_table
 from drfl.core.key import Key
+from drfl.core.run_end import Marks, Stopped
+from drfl.federation.algorithm import (
+    Algorithm,
+    Personal,
+    S,
+    Separate,
+    State,
+    ambiguity_of,
+    core_of,
+    flagged,
+    mixture_of,
+    personal_models,
+)
+from drfl.federation.client_table import ClientTable
+from drfl.federation.federation import Evaluation, Federation, Part
+from drfl.training.averages import Average
+from drfl.training.certificate import Certificate, Certifier
+from drfl.training.history import History, Metrics, Row, columns_of, others_of, smaller_is_better, undefined_counts
 from drfl.training.model_selection import ModelSelection, Selected, Selection, selection_field
 from drfl.training.rounds import Played
-from drfl.core.run_end import Marks, Stopped
 from drfl.training.run_state import RunState
 from drfl.training.step_size import StepSize, with_step_size
 

@@ -7,10 +7,10 @@ from typing import Literal, NamedTuple, Protocol
 
 from torch import Tensor
 
-from drfl.federation.algorithm import Algorithm, Personal, S, State, WithoutAverage, core_of, mixture_of
-from drfl.training.averages import Average, DecayingAverage
 from drfl.core.errors import InputError
+from drfl.federation.algorithm import Algorithm, Personal, S, State, WithoutAverage, core_of, mixture_of
 from drfl.federation.federation import Federation, WrappedFederation
+from drfl.training.averages import Average, DecayingAverage
 from drfl.training.history import Row
 from drfl.training.model_selection import Selected
 from drfl.training.step_size import StepSize

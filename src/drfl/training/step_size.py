@@ -8,13 +8,13 @@ from typing import Any, NamedTuple, TypeVar, cast
 import torch
 from torch import Tensor
 
+from drfl.core.errors import InputError
+from drfl.core.key import Key
 from drfl.federation import sampling
 from drfl.federation.algorithm import Algorithm, S, Wrapping
-from drfl.core.errors import InputError
 from drfl.federation.federation import DataChecked, Federation
-from drfl.core.key import Key
-from drfl.optim.local import LocalSGD
 from drfl.federation.requests import Gradients, answers
+from drfl.optim.local import LocalSGD
 from drfl.optim.schedules import Constant, Schedule
 
 T = TypeVar("T")

@@ -14,9 +14,9 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Protocol, Self
 
 from drfl.core.errors import InputError
+from drfl.task.metrics import Measure
 from drfl.training.history import CERTIFICATE_COLUMNS, Row
 from drfl.training.loop import Step
-from drfl.task.metrics import Measure
 
 if TYPE_CHECKING:
     from mlflow.entities import Run

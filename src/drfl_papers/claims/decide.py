@@ -13,7 +13,17 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from drfl.core.errors import InputError
 from drfl.training.history import csv_text
 from drfl_papers.claims import verdicts
-from drfl_papers.claims.findings import OPPOSITE, SHOWN, UNDECIDED, EverySeed, Finding, InSetting, Lead, as_worded, outcomes
+from drfl_papers.claims.findings import (
+    OPPOSITE,
+    SHOWN,
+    UNDECIDED,
+    EverySeed,
+    Finding,
+    InSetting,
+    Lead,
+    as_worded,
+    outcomes,
+)
 from drfl_papers.claims.results import StoredResults
 from drfl_papers.claims.rules import AnyClaim, Claim, Derived, MeasuredClaim, Untestable
 from drfl_papers.claims.verdicts import Verdict, verdict
@@ -30,7 +40,7 @@ FINDING_COLUMNS = (
 )  # fmt: skip
 
 
-class Claims(BaseModel):
+class ClaimsFile(BaseModel):
     """The claims' file.
 
     Args:
@@ -67,7 +77,7 @@ def load(path: Path) -> tuple[AnyClaim, ...]:
         InputError: it is missing, a key is unknown, a value impossible, or two claims have the same id.
     """
     try:
-        claims = Claims.model_validate(tomllib.loads(path.read_text(encoding="utf-8"))).claim
+        claims = ClaimsFile.model_validate(tomllib.loads(path.read_text(encoding="utf-8"))).claim
     except ValidationError as error:
         first = error.errors()[0]
         raise InputError(

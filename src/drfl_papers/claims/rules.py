@@ -103,7 +103,7 @@ class Level(Measured):
         return [findings.level(lead, q, self.margin, self.both_sides) for lead, q in zip(leads, p, strict=True)]
 
 
-class Step(Part):
+class TrendValue(Part):
     """A value of the parameter of a trend: a setting, or a method where the trend goes over methods."""
 
     result: str
@@ -123,13 +123,13 @@ class Trend(Measured):
     kind: Literal["trend"]
     methods: list[str] = Field(default_factory=list)
     over: Literal["settings", "methods"]
-    steps: list[list[str | Step]] = Field(min_length=1)
+    steps: list[list[str | TrendValue]] = Field(min_length=1)
     compared: Literal["neighbours", "ends"] = "neighbours"
     direction: Literal["rises", "falls"]
 
     def found(self, stored: StoredResults) -> Sequence[Finding]:
         """Every comparison of a value with one before it."""
-        pairs: list[tuple[Step, Step]] = []
+        pairs: list[tuple[TrendValue, TrendValue]] = []
         for named in self._rows():
             pairs += [(named[0], named[-1])] if self.compared == "ends" else pairwise(named)
         sign = 1 if self.direction == "rises" else -1
@@ -142,10 +142,15 @@ class Trend(Measured):
         ends = {finding.first[:2], finding.second[:2]}
         return next(k for k, row in enumerate(self._rows()) if ends <= {_of(step) for step in row})
 
-    def _rows(self) -> list[list[Step]]:
-        return [[s if isinstance(s, Step) else Step(result=self.results[0], name=s) for s in row] for row in self.steps]
+    def _rows(self) -> list[list[TrendValue]]:
+        return [
+            [s if isinstance(s, TrendValue) else TrendValue(result=self.results[0], name=s) for s in row]
+            for row in self.steps
+        ]
 
-    def _leads(self, stored: StoredResults, pairs: Sequence[tuple[Step, Step]], sign: int) -> Iterator[Lead]:
+    def _leads(
+        self, stored: StoredResults, pairs: Sequence[tuple[TrendValue, TrendValue]], sign: int
+    ) -> Iterator[Lead]:
         for measure in self.measures:
             for before, after in pairs:
                 places: list[tuple[Place, Place]]
@@ -242,7 +247,7 @@ MeasuredClaim = Ahead | Level | Trend | Every
 AnyClaim = Annotated[Ahead | Level | Trend | Every | Derived | Untestable, Field(discriminator="kind")]
 
 
-def _of(step: Step) -> tuple[str, str]:
+def _of(step: TrendValue) -> tuple[str, str]:
     return step.result, step.name
 
 

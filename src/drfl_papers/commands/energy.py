@@ -7,24 +7,36 @@ from pathlib import Path
 from typing import NamedTuple
 
 from drfl.cli import console
-from drfl.cli.options import EnergyOptions
 from drfl.cli.to_config import overrides
-from drfl.data import Dataset
 from drfl.core.errors import DivergedError, InputError
-from drfl.experiments.run.artifacts import json_text, versions
+from drfl.core.screen import Table
+from drfl.core.user_code import label_of
+from drfl.data import Dataset
 from drfl.experiments.config.build import Job, build, load_data
 from drfl.experiments.config.config import Config, config_of, load_config, read_file, references_of
 from drfl.experiments.config.hyperparameters import algorithm_name
+from drfl.experiments.run.artifacts import json_text, versions
 from drfl.experiments.run.run_directory import check_free, claimed, filled
 from drfl.experiments.run.runner import execute, parse_seeds
 from drfl.task.measure import NOTHING
 from drfl.training.model_selection import TEST
+from drfl_papers.commands.options import EnergyOptions
 from drfl_papers.energy import measurements, output
 from drfl_papers.energy.channel import LinkConditions, OverChannel, check
-from drfl_papers.energy.cost import CAPACITANCE, CYCLES_PER_FLOP, FREQUENCY, POWER, Cost, Payload, Processor, Radio, cost_of, payload_of, sample_flops
+from drfl_papers.energy.cost import (
+    CAPACITANCE,
+    CYCLES_PER_FLOP,
+    FREQUENCY,
+    POWER,
+    Cost,
+    Payload,
+    Processor,
+    Radio,
+    cost_of,
+    payload_of,
+    sample_flops,
+)
 from drfl_papers.energy.planner import Candidate, LocalStepsPlan, Measurement, check_complete, plan
-from drfl.core.screen import Table
-from drfl.core.user_code import label_of
 
 SAMPLES = 4
 """Samples on which a model's operations are counted."""

@@ -13,17 +13,17 @@ from pathlib import Path
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
 from drfl.cli import console, signals
-from drfl.cli.options import ReproduceOptions
 from drfl.core.errors import InputError
-from drfl.experiments.run.artifacts import json_text
-from drfl.experiments.execution.pool import Done, workers_by_options
 from drfl.core.files import read_text
+from drfl.core.screen import Table
+from drfl.experiments.execution.pool import Done, workers_by_options
+from drfl.experiments.run.artifacts import json_text
 from drfl_papers import output
+from drfl_papers.commands.options import ReproduceOptions
 from drfl_papers.data_source import Source, Sources
 from drfl_papers.execute import check_place, reproduce
 from drfl_papers.plan import Collected, Plan, Scale
 from drfl_papers.specification import Specification, load_spec, names
-from drfl.core.screen import Table
 
 RESULTS = Path("evidence/results")
 SOURCES: Mapping[str, Source] = {"auto": "auto", "original": "original", "stand-in": "stand-in"}

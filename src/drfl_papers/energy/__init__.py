@@ -6,7 +6,19 @@ After DRDM (Krouka et al. 2025), §IV.B.3, equation 18 and Figure 4.
 from __future__ import annotations
 
 from drfl_papers.energy.channel import Channel, Link, LinkConditions, OverChannel, Rayleigh
-from drfl_papers.energy.cost import Bill, Cost, Payload, Processor, Radio, bill, cost_of, mean_payload, payload_of, round_seconds, sample_flops
+from drfl_papers.energy.cost import (
+    Bill,
+    Cost,
+    Payload,
+    Processor,
+    Radio,
+    bill,
+    cost_of,
+    mean_payload,
+    payload_of,
+    round_seconds,
+    sample_flops,
+)
 from drfl_papers.energy.measurements import from_runs, read_csv
 from drfl_papers.energy.planner import Candidate, LocalStepsPlan, Measurement, PlannedSteps, choose, plan
 from drfl_papers.energy.usage import Meter, Metered, Usage

@@ -11,10 +11,10 @@ import torch
 from torch import Tensor
 
 from drfl.core import checks
-from drfl.federation.algorithm import Info
 from drfl.core.errors import InputError
-from drfl.federation.federation import Federation
 from drfl.core.key import Key
+from drfl.federation.algorithm import Info
+from drfl.federation.federation import Federation
 from drfl.resilience.failures import LostReplies, UnreliableFederation
 from drfl.resilience.wrappers import S, WrappedAlgorithm
 

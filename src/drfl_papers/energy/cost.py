@@ -13,11 +13,11 @@ from torch import Tensor
 from drfl.core import checks
 from drfl.federation.algorithm import Algorithm
 from drfl.federation.federation import Federation
+from drfl.resilience.wrappers import S
+from drfl.task.task import Task
 from drfl.training.loop import run
 from drfl_papers.energy.channel import Link, OverChannel, Rayleigh
 from drfl_papers.energy.usage import Metered, Usage
-from drfl.resilience.wrappers import S
-from drfl.task.task import Task
 
 CAPACITANCE = 1e-28
 """κ, effective switched capacitance in J·s² per cycle.

@@ -10,11 +10,11 @@ from pathlib import Path
 
 from drfl.core.errors import InputError
 from drfl.core.files import read_text
-from drfl.training.history import csv_text
+from drfl.report.read_run import RunRecord, load_run, table
 from drfl.task.measure import PLAIN, undefined_note
+from drfl.training.history import csv_text
 from drfl.training.model_selection import TEST
 from drfl_papers.energy.planner import Measurement
-from drfl.report.read_run import RunRecord, load_run, table
 
 COLUMNS = ("tau", "seed", "rounds")
 DIGITS = 19

@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from drfl.core.errors import InputError
-from drfl.training.history import csv_text
 from drfl.task.measure import NOTHING
+from drfl.training.history import csv_text
 from drfl_papers.energy.channel import LinkConditions
 from drfl_papers.energy.planner import Candidate, LocalStepsPlan, PlannedSteps
 

@@ -8,9 +8,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from drfl.core.key import Key
 from drfl.federation.algorithm import Info
 from drfl.federation.federation import Federation, WrappedFederation
-from drfl.core.key import Key
 from drfl.federation.requests import R, Request, TrainRequest
 from drfl.resilience.wrappers import S, WrappedAlgorithm
 

@@ -7,8 +7,8 @@ from dataclasses import replace
 import torch
 from tests.conformance.wrong.trap import right
 
-from drfl.federation.algorithm import Info
 from drfl.algorithms import SCAFFOLD, DeltaFL, FedAvg, FedDyn, FedProx, QFedAvg
+from drfl.federation.algorithm import Info
 from drfl.federation.federation import WrappedFederation
 from drfl.federation.requests import Losses, LossRequest, TrainRequest
 from drfl.federation.sampling import Cohort

@@ -10,12 +10,12 @@ import torch
 from tests.conformance.wrong.trap import right
 from torch import Tensor
 
-from drfl.federation import sampling
 from drfl.algorithms import AFL, DRDM, DRFA, DRFAProx, DualDRDM, ScaffPD
 from drfl.algorithms.drfa import DRFAState
 from drfl.ambiguity import AmbiguitySet, Simplex
-from drfl.federation.federation import WrappedFederation
 from drfl.core.key import Key
+from drfl.federation import sampling
+from drfl.federation.federation import WrappedFederation
 from drfl.federation.requests import LossRequest, TrainRequest
 from drfl.federation.sampling import Cohort
 

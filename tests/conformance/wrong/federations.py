@@ -10,10 +10,10 @@ from unittest import mock
 import numpy as np
 import torch
 
+from drfl.core.errors import InputError
 from drfl.engine import Loop, Simulation, simulation
 from drfl.engine.base import Models
 from drfl.engine.batches import Batches
-from drfl.core.errors import InputError
 from drfl.federation.requests import LossRequest, TrainRequest
 from drfl.task.task import Task
 

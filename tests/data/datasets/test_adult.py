@@ -7,14 +7,13 @@ import zipfile
 
 import pytest
 import torch
+from tests.data.conftest import write_files
 from tests.support.refusals import refused
 
+from drfl.core.key import Key
 from drfl.data import ClientData, Natural, describe, load, make_partition
 from drfl.data.datasets import adult, catalogue
 from drfl.experiments.config.config import load_config
-from drfl.core.key import Key
-
-from tests.data.conftest import write_files
 
 # Rows of the published files (CC BY 4.0, Becker and Kohavi 1996, https://doi.org/10.24432/C5XW20).
 TRAIN = """\

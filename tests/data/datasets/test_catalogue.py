@@ -8,11 +8,10 @@ import sys
 import numpy as np
 import pytest
 import torch
+from tests.data.conftest import STEMS, write_tiny
 from tests.support.refusals import refused
 
 from drfl.data import DATASETS, describe, load, write_idx
-
-from tests.data.conftest import STEMS, write_tiny
 
 
 def test_digits_are_embedded_scaled_and_split_by_class():

@@ -11,13 +11,12 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.data.conftest import CIFAR, cifar_archive, cifar_files, pixels_or_line, tar_gz, write_files
 from tests.support.refusals import refused
 
-from drfl.data.datasets import archives
 from drfl.data import describe, load
+from drfl.data.datasets import archives
 from drfl.data.datasets.catalogue import load_pixels
-
-from tests.data.conftest import CIFAR, cifar_archive, cifar_files, pixels_or_line, tar_gz, write_files
 
 CLASSES = {"cifar-10": [*range(10)], "cifar-100": [99, 98]}
 TEST_CLASSES = {"cifar-10": [0, 1], "cifar-100": [97, 96]}

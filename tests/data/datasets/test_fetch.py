@@ -17,14 +17,13 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
+from tests.data.conftest import CIFAR, STEMS, cifar_archive, write_tiny
 from tests.support.refusals import refused
 
-from drfl.data.datasets import catalogue
 from drfl.data import load
+from drfl.data.datasets import catalogue
 from drfl.data.datasets.fetch import download_file
 from drfl.data.datasets.sources import CIFAR10, CIFAR100, FASHION, IDX_SOURCES, TINY_IMAGENET, RemoteFile
-
-from tests.data.conftest import CIFAR, STEMS, cifar_archive, write_tiny
 
 CONTENT = b"some content that is long enough to be cut " * 50
 ZIPPED = gzip.compress(CONTENT, mtime=0)

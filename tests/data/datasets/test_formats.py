@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.support.refusals import refused
 
-from drfl.data import read_idx, write_idx
 from drfl.core.errors import InputError
+from drfl.data import read_idx, write_idx
 
 GOOD = struct.pack(">BBBB3I", 0, 0, 8, 3, 2, 3, 4) + bytes(range(24))
 

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 import torch
 
+from drfl.core.key import Key
 from drfl.data import DATASETS, IID, ClientData, Natural, load, make_partition
 from drfl.data.datasets.catalogue import FEATURES
-from drfl.core.key import Key
 
 ROWS = {"Cleveland": 303, "Hungary": 261, "Switzerland": 46, "VA Long Beach": 130}
 ILL = {"Cleveland": 139, "Hungary": 98, "Switzerland": 45, "VA Long Beach": 101}

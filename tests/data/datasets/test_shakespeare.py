@@ -5,14 +5,13 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
+from tests.data.conftest import write_files
 from tests.support.refusals import refused
 
+from drfl.core.key import Key
 from drfl.data import Natural, load, make_partition
 from drfl.data.datasets import shakespeare
 from drfl.data.datasets.shakespeare import SHORTEST, STRIDE, VOCABULARY, WINDOW, encode, roles
-from drfl.core.key import Key
-
-from tests.data.conftest import write_files
 
 # The beginning of Macbeth as Project Gutenberg's older single plays have it, and of a play in its later layout.
 MACBETH = """\

@@ -11,13 +11,12 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.data.conftest import WNIDS, picture, pixels_or_line, tiny_imagenet_files, write_files, zipped
 from tests.support.refusals import refused
 
-from drfl.data.datasets import archives
 from drfl.data import describe, load
+from drfl.data.datasets import archives
 from drfl.data.datasets.catalogue import load_pixels
-
-from tests.data.conftest import WNIDS, picture, pixels_or_line, tiny_imagenet_files, write_files, zipped
 
 FILES = tiny_imagenet_files()
 ZIP = zipped(FILES)

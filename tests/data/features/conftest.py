@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 import torch
 
+from drfl.core.key import Key
 from drfl.data import Dataset
 from drfl.data.features.backbone import Backbone, resnet18
 from drfl.data.features.efficientnet import efficientnet_lite0
-from drfl.core.key import Key
 from drfl.task.models import cnn
 
 

@@ -6,10 +6,10 @@ import pytest
 import torch
 from tests.support.refusals import refused
 
+from drfl.core.key import Key
 from drfl.data.features import entk as module
 from drfl.data.features import sample_gradients
 from drfl.data.features.entk import Coordinates, choose, entk
-from drfl.core.key import Key
 
 from .conftest import pictures, small_cnn, small_lite, small_resnet
 

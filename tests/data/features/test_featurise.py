@@ -10,12 +10,12 @@ import torch
 from safetensors.torch import save_file
 from tests.support.refusals import refused
 
+from drfl.core.key import Key
 from drfl.data import ClientData, Dataset, ZipfDirichlet, make_partition
 from drfl.data.dataset import Pixels
 from drfl.data.features import Recipe, featurise
 from drfl.data.features.entk import penultimate
 from drfl.data.features.featurise import check_memory, standardise
-from drfl.core.key import Key
 
 from .conftest import pictures, small_cnn
 

@@ -7,20 +7,20 @@ from pathlib import Path
 import pytest
 from tests.support.refusals import refused
 
-from drfl.data.features.recipe import IMAGENET, LITE_IMAGENET, PUBLISHED, Recipe, StandIn, names, parse
+from drfl.data.features.recipe import IMAGENET, LITE_IMAGENET, PUBLISHED, Recipe, StandInBackbone, names, parse
 
 
 def test_names_and_files():
     assert parse("resnet18-imagenet") == parse("ResNet18_ImageNet") == IMAGENET
     assert parse("EfficientNet-Lite0_ImageNet") == LITE_IMAGENET == "efficientnet-lite0-imagenet"
-    assert parse("cnn-digits") == StandIn("cnn", "digits")
-    assert parse("resnet18-fashion_mnist") == StandIn("resnet18", "fashion-mnist")
+    assert parse("cnn-digits") == StandInBackbone("cnn", "digits")
+    assert parse("resnet18-fashion_mnist") == StandInBackbone("resnet18", "fashion-mnist")
     assert parse("a/b.PTH") == Path("a/b.PTH")
     assert parse("model.safetensors") == Path("model.safetensors")
 
 
 def test_every_name_is_known():
-    assert all(parse(name) in PUBLISHED or isinstance(parse(name), StandIn) for name in names())
+    assert all(parse(name) in PUBLISHED or isinstance(parse(name), StandInBackbone) for name in names())
     assert set(PUBLISHED) <= set(names())
     assert "cnn-mnist" in names()
     assert not any("heart" in name for name in names())

@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch.nn import functional
 
-from drfl.data.features.backbone import resnet18
 from drfl.core.key import Key
+from drfl.data.features.backbone import resnet18
 from drfl.task.layout import Layout
 from drfl.task.task import Task
 

@@ -8,9 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.support.refusals import refused
 
+from drfl.core.key import Key
 from drfl.data import split_groups
 from drfl.data.partition.splitting import split_rows
-from drfl.core.key import Key
 
 
 @given(

@@ -10,8 +10,8 @@ import torch
 from tests.support.refusals import refused
 
 from drfl.cli.app import call
-from drfl.data import IID, Dataset, Natural, Partition, ZipfDirichlet, load, make_partition
 from drfl.core.key import Key
+from drfl.data import IID, Dataset, Natural, Partition, ZipfDirichlet, load, make_partition
 
 
 @pytest.fixture(scope="module")

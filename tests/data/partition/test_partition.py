@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from tests.support.refusals import refused
 
-from drfl.data import Partition, ZipfDirichlet
 from drfl.core.key import Key
+from drfl.data import Partition, ZipfDirichlet
 
 Y = np.arange(60) % 3
 

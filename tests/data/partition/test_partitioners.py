@@ -11,9 +11,9 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from tests.support.refusals import refused
 
+from drfl.core.key import Key
 from drfl.data import IID, PARTITIONS, DirichletDrop, OneClass, PartitionMethod, ZipfDirichlet, read_idx
 from drfl.data.partition.splitting import dirichlet, holdings
-from drfl.core.key import Key
 
 ALPHAS = st.sampled_from([1e-300, 1e-3, 0.1, 1.0, 1e3, math.inf])
 SIGMAS = st.sampled_from([0.0, 0.7, 3.0])

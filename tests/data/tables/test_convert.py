@@ -8,8 +8,8 @@ import pytest
 import torch
 from tests.support.refusals import refused
 
-from drfl.data import ClientData
 from drfl.core.key import Key
+from drfl.data import ClientData
 
 
 def table(**changes):

@@ -15,8 +15,8 @@ from torch import nn
 
 import drfl
 from drfl.assessment.seeds import seed_difference
-from drfl.experiments.run.runner import StopSignal, first_intervals
 from drfl.core.run_end import DAGGER, DOUBLE_DAGGER, ON_TEST, SET_BACK
+from drfl.experiments.run.runner import StopSignal, first_intervals
 
 
 @dataclass(frozen=True)

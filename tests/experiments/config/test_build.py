@@ -9,15 +9,15 @@ import torch
 from safetensors.torch import save_file
 
 from drfl.data import load
+from drfl.data.features import featurise
+from drfl.experiments.compare.comparison import Design, PreparedComparison, compare, from_config
 from drfl.experiments.config import build as module
 from drfl.experiments.config.build import build, load_data
-from drfl.experiments.compare.comparison import Design, PreparedComparison, compare, from_config
 from drfl.experiments.config.config import Config
 from drfl.experiments.run.run_directory import claimed
 from drfl.experiments.run.runner import StopSignal, execute
-from drfl.data.features import featurise
-from drfl.training.loop import run
 from drfl.task.models import cnn
+from drfl.training.loop import run
 
 SMALL = {"clients": 5, "cohort": 3, "rounds": 2, "steps": 2}
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from tests.support.refusals import refused
 
-from drfl.experiments.config.config import load_config
 from drfl.data.features import Recipe
+from drfl.experiments.config.config import load_config
 
 
 @pytest.mark.parametrize(

@@ -15,9 +15,9 @@ from tests.support.small_spec import small_spec
 
 import drfl
 from drfl.cli.app import call
+from drfl.core.errors import DrflError
 from drfl.data import Dataset
 from drfl.engine.ray_cluster import Cluster
-from drfl.core.errors import DrflError
 from drfl.experiments.execution import cells
 from drfl.experiments.execution.cells import Cell
 from drfl.experiments.execution.pool import run_all, workers_by_options, workers_of

@@ -15,8 +15,8 @@ from tests.support.refusals import refused
 from drfl.core.errors import DrflError, InputError, StoppedError
 from drfl.experiments.execution import pool
 from drfl.experiments.execution.pool import as_ended
-from drfl.experiments.run.runner import StopSignal
 from drfl.experiments.execution.worker_processes import LostWorkerError, WorkerProcesses
+from drfl.experiments.run.runner import StopSignal
 
 
 class Kept:

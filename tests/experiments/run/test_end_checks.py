@@ -8,10 +8,10 @@ import pytest
 import torch
 
 import drfl
-from drfl.experiments.run.end_checks import end_checks
-from drfl.task.metrics import ACCURACY
-from drfl.resilience import Protected
 from drfl.core.run_end import Marks
+from drfl.experiments.run.end_checks import end_checks
+from drfl.resilience import Protected
+from drfl.task.metrics import ACCURACY
 
 
 def finished(accuracy, majority, *, partition="natural", losses=(1.0, 0.5), rounds=9, skipped=0, algorithm=None):

@@ -20,9 +20,9 @@ from drfl.cli.app import call
 from drfl.data.row_scores import RowScores
 from drfl.experiments.assess.assess_runs import assess_run, nothing_said
 from drfl.experiments.assess.run_gains import over_seeds, paired
-from drfl.training.history import undefined_names, undefined_notices
-from drfl.task.measure import undefined_note, undefined_share
 from drfl.report import load_run, render, test_rows
+from drfl.task.measure import undefined_note, undefined_share
+from drfl.training.history import undefined_names, undefined_notices
 
 SITES, ALONE = 6, ("site-1", "site-4")
 NOTE, SHARE = undefined_note([2], [SITES]), undefined_share([2], [SITES])

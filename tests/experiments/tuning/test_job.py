@@ -6,9 +6,9 @@ import pytest
 from tests.support.refusals import refused
 
 from drfl.algorithms import ALGORITHMS
+from drfl.experiments.tuning.job import TunedMethod, changes_of, chosen_methods
+from drfl.experiments.tuning.named_jobs import resolve
 from drfl_papers.specification import DEFAULTS, PAPERS, load_job
-from drfl_papers.tuning_jobs import resolve
-from drfl.experiments.tuning.job import Method, changes_of, chosen_methods
 
 STAND_IN = {"dataset": "kmnist-t10k", "rounds": 60}
 
@@ -58,7 +58,7 @@ def test_a_job_without_tables_tunes_all_algorithms(tmp_path):
 def test_the_papers_methods_are_tuned_as_their_tables_run_them():
     job = resolve("cifar100-entk", {})
     assert job.method("SCAFF-PD").table == {"ambiguity": "chi-square:rho=0.1"}
-    assert job.method("DRFA (everybody)") == Method("DRFA", {"sampling": "everybody"}, {}, held=True)
+    assert job.method("DRFA (everybody)") == TunedMethod("DRFA", {"sampling": "everybody"}, {}, held=True)
     assert chosen_methods("scaff-pd, dual drdm,fedavg,Scaffold", job) == ["SCAFF-PD", "dual DRDM", "FedAvg", "SCAFFOLD"]
     run = resolve("mnist-linear", {}).config(job.method("DRFA (everybody)"), {"lr": 0.3}, 1000)
     assert (run.algorithm, run.rounds) == ("DRFA", 100)

@@ -12,8 +12,8 @@ from tests.support.refusals import refused
 
 import drfl
 from drfl.algorithms.fedavg import FedAvg
-from drfl.data.validation_split import held_out_training
 from drfl.core.errors import DrflError
+from drfl.data.validation_split import held_out_training
 
 
 @dataclass(frozen=True)

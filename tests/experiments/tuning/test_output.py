@@ -10,10 +10,10 @@ from tests.support.refusals import refused
 from tests.support.small_search import small_search
 
 from drfl.experiments.config.config import load_config
-from drfl_papers.plan import hyperparameters
 from drfl.experiments.tuning.job import JUDGED
 from drfl.experiments.tuning.output import check_place, make_place, write
 from drfl.experiments.tuning.suggestion import Trial
+from drfl_papers.plan import hyperparameters
 
 ENDED = ("rounds", "rounds")
 TRIALS = {

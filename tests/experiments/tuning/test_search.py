@@ -8,16 +8,16 @@ import sys
 from tests.support.refusals import refused
 
 from drfl.core.key import Key
-from drfl.task.metrics import ACCURACY
 from drfl.experiments.tuning.criterion import Criterion
 from drfl.experiments.tuning.spaces import SPACES, draw, rounded
-from drfl.experiments.tuning.suggestion import STARTUP, Point, Trial, best, needed, suggest
+from drfl.experiments.tuning.suggestion import STARTUP, SearchPoint, Trial, best, needed, suggest
+from drfl.task.metrics import ACCURACY
 
 SPACE = SPACES["DRDM"]
 
 
 def asked(trial):
-    return Point(draw(SPACE, trial), {})
+    return SearchPoint(draw(SPACE, trial), {})
 
 
 def closeness(point):

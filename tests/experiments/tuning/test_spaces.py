@@ -10,8 +10,19 @@ from drfl.algorithms import ALGORITHMS
 from drfl.ambiguity import parse
 from drfl.experiments.config.config import load_config
 from drfl.experiments.config.hyperparameters import make, takes
+from drfl.experiments.tuning.spaces import (
+    LR,
+    MULTIPLE,
+    SPACES,
+    Dimension,
+    around,
+    default_point,
+    default_table,
+    fixed,
+    rounded,
+    table_at,
+)
 from drfl.optim.schedules import Constant
-from drfl.experiments.tuning.spaces import LR, MULTIPLE, SPACES, Dimension, around, default_point, default_table, fixed, rounded, table_at
 
 
 def config(algorithm, table=None, **values):

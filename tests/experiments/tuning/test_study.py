@@ -14,10 +14,10 @@ from tests.support.small_search import VALUES, Here, Killed, small_search, tuned
 from drfl.experiments.config.build import build
 from drfl.experiments.run.runner import execute
 from drfl.experiments.tuning.configured import prepare
-from drfl.experiments.tuning.job import Method, TuningJob
+from drfl.experiments.tuning.job import TunedMethod, TuningJob
 from drfl.experiments.tuning.output import write
 from drfl.experiments.tuning.spaces import SPACES
-from drfl.experiments.tuning.study import CELLS, FILE, Store
+from drfl.experiments.tuning.study import CELLS, FILE, TrialStore
 
 
 def files(search, trials, folder):
@@ -62,7 +62,7 @@ def test_a_score_is_the_criterion_on_the_rows_held_out(criterion, changes, colum
     search = small_search(("DRFA",), trials=2, repeats=1, criterion=criterion, **changes)
     for trial in tuned(search, tmp_path)["DRFA"]:
         for seed, score in zip((1000,), trial.scores, strict=True):
-            config = search.subjects["DRFA"].job.config(Method("DRFA"), trial.table, seed)
+            config = search.subjects["DRFA"].job.config(TunedMethod("DRFA"), trial.table, seed)
             job = build(config)
             assert job.data.test_inputs is job.data.inputs  # no test row can be looked at
             last = execute(job).result.history.last
@@ -74,7 +74,7 @@ def test_a_score_is_the_criterion_on_the_rows_held_out(criterion, changes, colum
 def test_what_a_method_is_made_of_is_not_searched_for(tmp_path):
     table = {"server_lr": 0.9}
     job = TuningJob(
-        "small", VALUES, {"held": Method("SCAFFOLD", table, held=True), "SCAFFOLD": Method("SCAFFOLD", table)}
+        "small", VALUES, {"held": TunedMethod("SCAFFOLD", table, held=True), "SCAFFOLD": TunedMethod("SCAFFOLD", table)}
     )
     search = prepare(job, list(job.methods), trials=3, repeats=1, criterion="worst", data_dir=None)
     steps = {name: [trial.table["server_lr"] for trial in own] for name, own in tuned(search, tmp_path).items()}
@@ -182,11 +182,11 @@ def test_the_file_may_lie_anywhere(name, done, tmp_path):
     folder = tmp_path / name
     folder.mkdir()
     for _ in range(2):
-        with Store(folder) as store:
+        with TrialStore(folder) as store:
             known = store.open("DRFA", search.fingerprint("DRFA"))
             for trial in trials["DRFA"][len(known) : len(known) + 1]:
                 store.add("DRFA", trial)
-    with Store(folder) as store:
+    with TrialStore(folder) as store:
         assert store.open("DRFA", search.fingerprint("DRFA")) == trials["DRFA"][:2]
     assert (folder / FILE).is_file()
 
@@ -194,7 +194,7 @@ def test_the_file_may_lie_anywhere(name, done, tmp_path):
 @pytest.mark.parametrize("damage", [b"no database" * 100, b"SQLite format 3\x00" + b"\xff" * 5000])
 def test_a_damaged_file_is_named(damage, tmp_path):
     (tmp_path / FILE).write_bytes(damage)
-    with refused("file-unreadable", str(tmp_path / FILE), "--out"), Store(tmp_path):
+    with refused("file-unreadable", str(tmp_path / FILE), "--out"), TrialStore(tmp_path):
         pass
 
 

@@ -13,12 +13,12 @@ from tests.support.audited import NAMES, Deployed, make_key
 from tests.support.marks import crossed, long_beyond, long_except
 from tests.support.refusals import refused
 
+from drfl.cli.app import call
 from drfl.core.audit_log import Head, read
 from drfl.core.audit_signatures import read_public_key, read_signing_key
-from drfl.cli.app import call
-from drfl.flower.deploy.audit_keys import SERVER, TrustedKeys
 from drfl.core.errors import DrflError
 from drfl.flower import closing, nodes, server_app, transport
+from drfl.flower.deploy.audit_keys import SERVER, TrustedKeys
 from drfl.flower.in_process import InProcessGrid
 from drfl.flower.settings import read_server, read_site
 

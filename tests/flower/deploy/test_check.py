@@ -12,10 +12,10 @@ from cryptography import x509
 from tests.flower.deploy.servers import serving
 from tests.support.refusals import refused
 
+from drfl.core.errors import DrflError
 from drfl.flower.deploy import check, check_network, flower_cli
 from drfl.flower.deploy.init import DeploymentPlan, write
 from drfl.flower.deploy.paths import Address, DeploymentFolder, find
-from drfl.core.errors import DrflError
 
 HTTP = b"HTTP/1.1 404 Not Found\r\n\r\n"
 

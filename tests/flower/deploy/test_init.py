@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 from tests.support.refusals import refused
 
+from drfl.core.errors import DrflError
 from drfl.flower.deploy import init as module
 from drfl.flower.deploy.init import DeploymentPlan, files, write
-from drfl.core.errors import DrflError
 
 ROOT = Path("/srv/drfl folder")
 PLANS = {

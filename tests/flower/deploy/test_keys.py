@@ -10,10 +10,10 @@ import pytest
 from tests.support.refusals import refusal, refused
 
 from drfl.cli.app import call
+from drfl.core.errors import DrflError
 from drfl.flower.deploy import check_network, flower_cli, keys
 from drfl.flower.deploy.init import DeploymentPlan, write
 from drfl.flower.deploy.paths import DeploymentFolder
-from drfl.core.errors import DrflError
 from drfl.flower.settings import read_server
 
 

@@ -6,13 +6,13 @@ import tomllib
 
 import pytest
 
-from drfl.core.audit_log import AuditLog
 from drfl.cli.app import call
+from drfl.core.audit_log import AuditLog
+from drfl.core.errors import Notice
 from drfl.flower.deploy import check
 from drfl.flower.deploy.init import DeploymentPlan, write
 from drfl.flower.deploy.limits import propose
 from drfl.flower.deploy.paths import DeploymentFolder
-from drfl.core.errors import Notice
 from drfl.flower.settings import read_server
 
 

@@ -13,8 +13,8 @@ from tests.support.refusals import refusal, refused
 
 from drfl.cli import deploy
 from drfl.cli.app import call
-from drfl.flower.deploy import flower_cli, runs
 from drfl.experiments.run.run_directory import claimed
+from drfl.flower.deploy import flower_cli, runs
 
 FLWR = """#!{python} -IS
 import json, os, sys, time

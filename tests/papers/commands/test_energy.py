@@ -13,9 +13,9 @@ import sys
 import pytest
 from tests.support.refusals import check_refusal, refusal
 
-from drfl_papers.commands import energy
 from drfl.cli.app import call
 from drfl.core.errors import DivergedError
+from drfl_papers.commands import energy
 from drfl_papers.energy import Channel, Payload, Processor, Radio, cost_of, output
 
 JOB = ["--clients", "6", "--engine", "loop", "--lr", "0.05", "--target-worst", "0.5", "--rounds", "30", "--seeds", "2"]

@@ -10,7 +10,23 @@ from tests.support.refusals import refused
 
 from drfl import AFL, DRDM, Key, LocalSGD, ScaffPD, run
 from drfl.federation import sampling
-from drfl_papers.energy import Channel, Cost, Meter, Metered, OverChannel, Payload, Processor, Radio, Rayleigh, Usage, bill, cost_of, mean_payload, payload_of, round_seconds
+from drfl_papers.energy import (
+    Channel,
+    Cost,
+    Meter,
+    Metered,
+    OverChannel,
+    Payload,
+    Processor,
+    Radio,
+    Rayleigh,
+    Usage,
+    bill,
+    cost_of,
+    mean_payload,
+    payload_of,
+    round_seconds,
+)
 
 VECTOR = 650 * 4
 

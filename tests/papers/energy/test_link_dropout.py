@@ -8,9 +8,9 @@ from tests.papers.energy.jobs import ALGORITHMS, LOCAL, digits
 from tests.support.marks import long_beyond
 
 from drfl import Key, run
-from drfl_papers.energy import Channel, Metered, OverChannel, Rayleigh
 from drfl.resilience import LostReplies, UnreliableFederation
 from drfl.testing import Recording
+from drfl_papers.energy import Channel, Metered, OverChannel, Rayleigh
 
 EVERYBODY = torch.arange(8)
 VECTOR = 650 * 4

@@ -10,7 +10,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.support.refusals import refused
 
-from drfl_papers.energy import Channel, Cost, LinkConditions, Measurement, Payload, Processor, Radio, choose, cost_of, plan
+from drfl_papers.energy import (
+    Channel,
+    Cost,
+    LinkConditions,
+    Measurement,
+    Payload,
+    Processor,
+    Radio,
+    choose,
+    cost_of,
+    plan,
+)
 from drfl_papers.energy.output import hertz, to_csv, to_markdown
 
 

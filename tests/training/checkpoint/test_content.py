@@ -11,16 +11,16 @@ from safetensors.torch import load, save
 from tests.support.refusals import refused
 
 from drfl import DRFA, Average, CVaR, FedAvg, LocalSGD, ScaffPD, run
+from drfl.core.errors import InputError
+from drfl.core.key import Key
+from drfl.experiments.config.build import build
+from drfl.experiments.config.config import Config
+from drfl.federation.federation import WrappedFederation
+from drfl.resilience import Protected
 from drfl.training.certificate import Certifier
 from drfl.training.checkpoint import Checkpoints, DamagedError, resume_point
 from drfl.training.checkpoint.schema import check, restored, state_specs, tensors_of
 from drfl.training.checkpoint.store import RUN, STATE, SUMS, sums_of
-from drfl.core.errors import InputError
-from drfl.experiments.config.build import build
-from drfl.experiments.config.config import Config
-from drfl.federation.federation import WrappedFederation
-from drfl.core.key import Key
-from drfl.resilience import Protected
 from drfl.training.run_state import first
 
 

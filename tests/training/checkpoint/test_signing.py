@@ -15,13 +15,13 @@ from tests.support.marks import long_beyond
 from tests.support.refusals import refused
 
 from drfl import run
+from drfl.cli.app import call
+from drfl.experiments.config.config import Config
+from drfl.experiments.run.resume import key_of
 from drfl.training.checkpoint import Checkpoints, DamagedError, newest, read_key, resume_point
 from drfl.training.checkpoint.record import record_of
 from drfl.training.checkpoint.schema import COUNTERS, FORMAT
 from drfl.training.checkpoint.store import sums_of
-from drfl.cli.app import call
-from drfl.experiments.config.config import Config
-from drfl.experiments.run.resume import key_of
 
 KEY, OTHER = bytes(range(32)), bytes(range(1, 33))
 SMALL = [
@@ -280,7 +280,7 @@ def test_the_command_with_another_key(stopped, capsys):
     capsys.readouterr()
     assert call(["run", "--out", "a", "--resume", "--checkpoint-key", "other", "--json"]) == 2
     out, err = capsys.readouterr()
-    assert json.loads(out)["error"]["code"] == "damaged-checkpoint"
+    assert json.loads(out)["error"]["code"] == "bad-signature"
     assert err.count("\n") == 1
     assert call(["run", "--out", "a", "--resume", "--checkpoint-key", "key"]) == 0
 

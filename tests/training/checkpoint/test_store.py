@@ -14,12 +14,12 @@ from tests.support.marks import crossed, long_except
 from tests.support.refusals import refused
 
 from drfl import run
-from drfl.training.certificate import Certifier
-from drfl.training.checkpoint import Checkpoints, DamagedError, newest, resume_point, store
-from drfl.training.checkpoint.store import sums_of
 from drfl.core.errors import DrflError
 from drfl.experiments.config.build import build
 from drfl.experiments.config.config import Config
+from drfl.training.certificate import Certifier
+from drfl.training.checkpoint import Checkpoints, DamagedError, newest, resume_point, store
+from drfl.training.checkpoint.store import sums_of
 
 
 def stopped_at(r):

@@ -12,14 +12,14 @@ from tests.support.refusals import refused
 from torch import Tensor
 
 from drfl.algorithms import ALGORITHMS
+from drfl.core.key import Key
+from drfl.experiments.config.hyperparameters import make, takes
+from drfl.federation.client_table import ClientTable
+from drfl.resilience import Clip, FailureModel, Faulty, OverSelection, Protected, Quorum, RobustClip
 from drfl.training.averages import Average
 from drfl.training.checkpoint import DamagedError
 from drfl.training.checkpoint.schema import check, restored, state_specs, tensors_of
-from drfl.federation.client_table import ClientTable
-from drfl.experiments.config.hyperparameters import make, takes
-from drfl.core.key import Key
 from drfl.training.loop import run
-from drfl.resilience import Clip, FailureModel, Faulty, OverSelection, Protected, Quorum, RobustClip
 from drfl.training.run_state import first
 
 

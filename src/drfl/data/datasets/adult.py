@@ -10,11 +10,11 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from drfl.data.datasets.archives import Tree, open_tree
-from drfl.data.tables.columns import one_hot
-from drfl.data.dataset import Dataset
 from drfl.core.errors import InputError
 from drfl.core.files import open_file
+from drfl.data.dataset import Dataset
+from drfl.data.datasets.archives import Tree, open_tree
+from drfl.data.tables.columns import one_hot
 
 COLUMNS = (
     "age", "workclass", "fnlwgt", "education", "education-num", "marital-status", "occupation", "relationship", "race",

@@ -15,15 +15,28 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from drfl.data.datasets.adult import GROUPS, read_adult
+from drfl.core.errors import InputError, unknown
+from drfl.core.key import Key
 from drfl.data.dataset import Dataset, Pixels
+from drfl.data.datasets.adult import GROUPS, read_adult
 from drfl.data.datasets.fetch import fetch_files
 from drfl.data.datasets.formats import read_cifar, read_pictures, read_tiny_imagenet
 from drfl.data.datasets.shakespeare import VOCABULARY, WINDOW, read_shakespeare
-from drfl.data.datasets.sources import ADULT, CIFAR10, CIFAR100, FASHION, KMNIST, MNIST, SHAKESPEARE, TINY_IMAGENET, DownloadSource, RemoteFile, find_files, usual_places
+from drfl.data.datasets.sources import (
+    ADULT,
+    CIFAR10,
+    CIFAR100,
+    FASHION,
+    KMNIST,
+    MNIST,
+    SHAKESPEARE,
+    TINY_IMAGENET,
+    DownloadSource,
+    RemoteFile,
+    find_files,
+    usual_places,
+)
 from drfl.data.partition.splitting import split_rows
-from drfl.core.errors import InputError, unknown
-from drfl.core.key import Key
 
 # A category that is a combination of the others' absence would be redundant, so the first has no column of its own.
 CATEGORIES = {"cp": ("2", "3", "4"), "restecg": ("1", "2")}
@@ -42,7 +55,7 @@ def heart_disease() -> Dataset:
     Returns:
         A data set of one pool with inputs (740, 13) as recorded, to be standardised; groups are the hospitals.
     """
-    text = (resources.files("drfl.data") / "embedded" / "heart_disease.csv").read_text(encoding="utf-8")
+    text = (resources.files("drfl.data.datasets") / "embedded" / "heart_disease.csv").read_text(encoding="utf-8")
     rows = list(csv.DictReader(text.splitlines()))
     columns = [[float(row[name]) for row in rows] for name in NUMBERS]
     for name, values in CATEGORIES.items():

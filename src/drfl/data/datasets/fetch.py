@@ -12,8 +12,19 @@ from pathlib import Path
 from typing import Any
 
 from drfl.core.atomic_files import missing_folders, remove_empty
-from drfl.data.datasets.sources import DownloadSource, Location, RemoteFile, cache_folder, find_files, find_refused, missing, own_places, places_below, usual_places
 from drfl.core.errors import InputError
+from drfl.data.datasets.sources import (
+    DownloadSource,
+    Location,
+    RemoteFile,
+    cache_folder,
+    find_files,
+    find_refused,
+    missing,
+    own_places,
+    places_below,
+    usual_places,
+)
 
 _TIMEOUT = 30.0
 _ATTEMPTS = 3  # at one mirror, whose connection may drop

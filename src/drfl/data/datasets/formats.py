@@ -17,11 +17,11 @@ import torch
 from torch import Tensor
 
 from drfl.core.atomic_files import atomic_write
-from drfl.data.datasets.archives import REMEDY, TAR_LIMIT, Tree, lacks, open_tree, read_tar_gz
-from drfl.data.dataset import Pixels
-from drfl.data.datasets.sources import IDX_SOURCES, DownloadSource, digest_like
 from drfl.core.errors import InputError
 from drfl.core.files import check_expansion, open_file, read_bytes, reading
+from drfl.data.dataset import Pixels
+from drfl.data.datasets.archives import REMEDY, TAR_LIMIT, Tree, lacks, open_tree, read_tar_gz
+from drfl.data.datasets.sources import IDX_SOURCES, DownloadSource, digest_like
 
 _TYPES = {0x08: ">u1", 0x09: ">i1", 0x0B: ">i2", 0x0C: ">i4", 0x0D: ">f4", 0x0E: ">f8"}
 _MAX_DIMENSIONS = 32  # what every NumPy can reshape to

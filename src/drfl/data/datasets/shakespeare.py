@@ -12,10 +12,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from drfl.data.datasets.archives import REMEDY
-from drfl.data.dataset import Dataset
 from drfl.core.errors import InputError
 from drfl.core.files import read_bytes, reading
+from drfl.data.dataset import Dataset
+from drfl.data.datasets.archives import REMEDY
 
 VOCABULARY = "\n !\"&'(),-.0123456789:;>?" + string.ascii_uppercase + "[]" + string.ascii_lowercase + "}"
 """The 80 characters of LEAF, a token each, in this order; others are left out, accents too."""

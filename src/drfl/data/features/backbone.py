@@ -89,7 +89,7 @@ def resnet18(classes: int, norm: Norm = "batch", width: int = 64) -> nn.Sequenti
     return model
 
 
-class Scale(NamedTuple):
+class PixelScale(NamedTuple):
     """What a network takes for zero and one of red, green and blue in [0, 1].
 
     Args:
@@ -101,10 +101,10 @@ class Scale(NamedTuple):
     std: tuple[float, ...]
 
 
-IMAGENET_SCALE = Scale((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
+IMAGENET_SCALE = PixelScale((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
 """ImageNet's mean and deviation: of torchvision's weights."""
 
-LITE_SCALE = Scale((127 / 255,) * 3, (128 / 255,) * 3)
+LITE_SCALE = PixelScale((127 / 255,) * 3, (128 / 255,) * 3)
 """(byte − 127) / 128, for which EfficientNet-Lite was trained."""
 
 CNN_KEYS = {f"{layer}.{part}" for layer in (0, 2, 5, 7) for part in ("weight", "bias")}
@@ -127,7 +127,7 @@ class Backbone:
     model: nn.Sequential
     channels: int
     quarter: int | None = None
-    scale: Scale | None = None
+    scale: PixelScale | None = None
 
     @staticmethod
     def of(name: str, state: Mapping[str, Tensor]) -> Backbone:

@@ -12,10 +12,10 @@ from torch import Tensor
 from torch.func import functional_call, grad, vmap
 
 from drfl.core.errors import InputError
+from drfl.core.key import Key
 from drfl.data.features.backbone import Backbone
 from drfl.data.features.pretraining import Log
 from drfl.data.features.sample_gradients import sample_gradients
-from drfl.core.key import Key
 
 PIXELS = 2**19
 """Numbers of the prepared images of a pass, 3 images of 224 × 224 × 3: with more, layers' outputs leave the CPU's

@@ -9,14 +9,14 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from drfl.data import Dataset
 from drfl.core.errors import InputError
+from drfl.core.key import Key
+from drfl.data import Dataset
 from drfl.data.features.backbone import Backbone
 from drfl.data.features.entk import choose, entk, penultimate
 from drfl.data.features.images import Images, check_images, digest, kept, one_pool
 from drfl.data.features.pretraining import Log, load_backbone, silent
 from drfl.data.features.recipe import Recipe
-from drfl.core.key import Key
 
 CONSTANT = 1e-6
 """Deviation below which a column of mean 1 counts as constant: a few roundings of float32."""

@@ -14,11 +14,11 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from drfl.core.atomic_files import atomic_write
-from drfl.data.datasets.catalogue import load_pixels
-from drfl.data.dataset import Dataset, Pixels
-from drfl.data.datasets.sources import cache_folder
 from drfl.core.errors import InputError
 from drfl.core.files import read_tensors
+from drfl.data.dataset import Dataset, Pixels
+from drfl.data.datasets.catalogue import load_pixels
+from drfl.data.datasets.sources import cache_folder
 
 FORMAT = "drfl-features-1"
 """Changes when the same recipe gives other numbers, so that old files are not read any more."""

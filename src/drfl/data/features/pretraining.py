@@ -18,13 +18,13 @@ from torch import Tensor
 
 from drfl.core.atomic_files import atomic_write
 from drfl.core.errors import InputError
-from drfl.data.features.backbone import Backbone, resnet18
-from drfl.data.features.images import Images, check_images, load_images
-from drfl.data.features.recipe import IMAGENET, LITE_IMAGENET, Architecture, StandIn, parse
-from drfl.data.features.weights import EFFICIENTNET_LITE0, RESNET18, folder, published, read_weights
 from drfl.core.files import read_bytes, read_json
 from drfl.core.intraop import threads_for
 from drfl.core.key import Key
+from drfl.data.features.backbone import Backbone, resnet18
+from drfl.data.features.images import Images, check_images, load_images
+from drfl.data.features.recipe import IMAGENET, LITE_IMAGENET, Architecture, StandInBackbone, parse
+from drfl.data.features.weights import EFFICIENTNET_LITE0, RESNET18, folder, published, read_weights
 from drfl.task.models import cnn
 
 Log = Callable[[str], None]
@@ -59,7 +59,7 @@ TRAININGS: dict[Architecture, Training] = {
 }
 
 
-def stand_in(which: StandIn, log: Log) -> Backbone:
+def stand_in(which: StandInBackbone, log: Log) -> Backbone:
     """The stand-in from drfl's cache, or trained now and kept there.
 
     The cache has ``NAME.safetensors`` and ``NAME.json``, which tells how it was trained, its accuracy on the data set's
@@ -201,7 +201,7 @@ def load_backbone(name: str, log: Log | None = None) -> Backbone:
         InputError: there is no such backbone, or it cannot be had.
     """
     what = parse(name)
-    if isinstance(what, StandIn):
+    if isinstance(what, StandInBackbone):
         return stand_in(what, log or silent)
     if isinstance(what, Path):
         return Backbone.of(name, read_weights(what.expanduser()))

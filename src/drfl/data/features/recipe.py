@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Literal, NamedTuple
 
 from drfl.core import checks
-from drfl.data import DATASETS
 from drfl.core.errors import InputError, unknown
+from drfl.data import DATASETS
 
 Kind = Literal["penultimate", "entk"]
 Architecture = Literal["resnet18", "cnn"]
@@ -32,7 +32,7 @@ COUNT = 50_000
 """eNTK features that are kept: SCAFF-PD, §F.1."""
 
 
-class StandIn(NamedTuple):
+class StandInBackbone(NamedTuple):
     """A backbone that drfl trains itself.
 
     Args:
@@ -90,7 +90,7 @@ def names() -> list[str]:
     return [*PUBLISHED, *(f"{architecture}-{name}" for architecture in ARCHITECTURES for name in images)]
 
 
-def parse(text: str) -> str | StandIn | Path:
+def parse(text: str) -> str | StandInBackbone | Path:
     """What a backbone's name stands for: one of `PUBLISHED`, a stand-in, or a file of weights.
 
     Raises:
@@ -103,7 +103,7 @@ def parse(text: str) -> str | StandIn | Path:
         return name
     for architecture in ARCHITECTURES:
         if name.startswith(f"{architecture}-") and name in names():
-            return StandIn(architecture, name.removeprefix(f"{architecture}-"))
+            return StandInBackbone(architecture, name.removeprefix(f"{architecture}-"))
     if any(mark in text for mark in "/\\"):
         raise InputError(
             f"backbone '{text}' looks like a file, but its name does not end in {' or '.join(ENDINGS)}",

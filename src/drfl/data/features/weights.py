@@ -14,11 +14,11 @@ import torch
 from torch import Tensor
 
 from drfl.core.atomic_files import atomic_write
-from drfl.data.datasets.fetch import download_file
-from drfl.data.model_file import KEY, described
-from drfl.data.datasets.sources import RemoteFile, cache_folder
 from drfl.core.errors import InputError
 from drfl.core.files import open_file, read_bytes, read_pickled_tensors, read_tensors, reading
+from drfl.data.datasets.fetch import download_file
+from drfl.data.datasets.sources import RemoteFile, cache_folder
+from drfl.data.model_file import KEY, described
 
 
 @dataclass(frozen=True)

@@ -10,11 +10,11 @@ from typing import ClassVar
 import numpy as np
 
 from drfl.core import checks
+from drfl.core.errors import InputError
+from drfl.core.key import Key
 from drfl.data.dataset import Dataset
 from drfl.data.partition.partition import Partition, PartitionMethod
 from drfl.data.partition.splitting import split_rows
-from drfl.core.errors import InputError
-from drfl.core.key import Key
 
 
 def split_groups(groups: np.ndarray, targets: np.ndarray | None, key: Key, test_fraction: float = 0.2) -> Partition:

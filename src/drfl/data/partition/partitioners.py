@@ -11,11 +11,11 @@ from typing import ClassVar
 import numpy as np
 
 from drfl.core import checks
+from drfl.core.errors import InputError
+from drfl.core.key import Key
 from drfl.data.partition.natural import Natural
 from drfl.data.partition.partition import Partition, PartitionMethod, checked_labels, finish
 from drfl.data.partition.splitting import assign_by_class, dirichlet, largest_remainder, zipf_weights
-from drfl.core.errors import InputError
-from drfl.core.key import Key
 
 
 @dataclass(frozen=True)

@@ -8,8 +8,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from drfl.data.partition.splitting import split_rows
 from drfl.core.key import Key
+from drfl.data.partition.splitting import split_rows
 
 
 def held_out(targets: Tensor, rows: Tensor, fraction: float, key: Key) -> tuple[Tensor, Tensor]:

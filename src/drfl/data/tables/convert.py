@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 from torch.utils.data import Dataset as TorchDataset
 
-from drfl.data.partition.partition import client_names
 from drfl.core.errors import DataWarning, InputError, Notice, unknown
+from drfl.data.partition.partition import client_names
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -17,10 +17,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from drfl.data.tables.columns import check_alike, check_blanks, check_known, check_size, one_hot, values_of
-from drfl.data.dataset import Dataset, TaskName
-from drfl.data.tables.targets import check_values, columns_of, encoded
 from drfl.core.errors import InputError
+from drfl.data.dataset import Dataset, TaskName
+from drfl.data.tables.columns import check_alike, check_blanks, check_known, check_size, one_hot, values_of
+from drfl.data.tables.targets import check_values, columns_of, encoded
 
 if TYPE_CHECKING:
     import datasets

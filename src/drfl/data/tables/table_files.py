@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 import torch
 
-from drfl.data.tables.columns import check_alike, check_blanks, check_known, check_roles, check_size, one_hot, values_of
-from drfl.data.dataset import Dataset, TaskName
-from drfl.data.tables.targets import check_values, columns_of, encoded
 from drfl.core.errors import InputError, unknown
 from drfl.core.files import lines, open_arrays, open_file, read_csv, read_parquet
+from drfl.data.dataset import Dataset, TaskName
+from drfl.data.tables.columns import check_alike, check_blanks, check_known, check_roles, check_size, one_hot, values_of
+from drfl.data.tables.targets import check_values, columns_of, encoded
 
 if TYPE_CHECKING:
     import pandas as pd

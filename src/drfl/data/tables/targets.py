@@ -8,9 +8,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from drfl.data.tables.columns import RowName
-from drfl.data.dataset import TaskName
 from drfl.core.errors import InputError
+from drfl.data.dataset import TaskName
+from drfl.data.tables.columns import RowName
 
 CLASSES = 1000
 """More different targets are taken for a quantity."""

@@ -7,12 +7,12 @@ from pathlib import Path
 from typing import NamedTuple
 
 from drfl.assessment.clients import Assessment, AucInterval
-from drfl.data.row_scores import RowScores
 from drfl.core.errors import InputError, Notice, RunWarning, unknown
+from drfl.data.row_scores import RowScores
 from drfl.experiments.run.manifest import interruption
-from drfl.task.measure import Measure
 from drfl.report.assessed import assessment_of, why_nothing
 from drfl.report.read_run import RunRecord, load_run
+from drfl.task.measure import Measure
 
 
 class AssessedRun(NamedTuple):

@@ -10,12 +10,12 @@ from pathlib import Path
 import torch
 
 from drfl.core.atomic_files import is_file
+from drfl.core.files import sha256_of
 from drfl.data.partition.partition import Partition
 from drfl.data.row_scores import RowScores
-from drfl.experiments.run.artifacts import FILES
 from drfl.experiments.assess.assess_runs import AssessedRun, assess_run
 from drfl.experiments.assess.run_gains import PairedRuns, over_last, over_seeds, paired
-from drfl.core.files import sha256_of
+from drfl.experiments.run.artifacts import FILES
 from drfl.report.assessed import why_nothing
 from drfl.report.groups import group_runs
 from drfl.report.pdf.baselines import LOCAL

@@ -16,12 +16,12 @@ from drfl.assessment.possible_sums import possible_products
 from drfl.assessment.scope import Redrawn
 from drfl.assessment.scores import Floats
 from drfl.assessment.seeds import SeedDifference, holm_family, seed_difference, verdict
+from drfl.core.errors import InputError, unknown
+from drfl.core.files import read_csv
 from drfl.data.row_scores import RowScores
 from drfl.engine.simulation import Simulation
-from drfl.core.errors import InputError, unknown
 from drfl.experiments.assess.assess_runs import AssessedRun, assess_run, nothing_said, warn_of_interruption
 from drfl.experiments.compare.differences import FAILED
-from drfl.core.files import read_csv
 from drfl.task.measure import Rows, undefined_share
 
 PAIRED = "paired.csv"

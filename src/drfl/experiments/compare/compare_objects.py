@@ -15,28 +15,36 @@ from pydantic import ValidationError
 from torch import nn
 
 from drfl.core import checks
-from drfl.federation.algorithm import Algorithm
-from drfl.training.callbacks import bar, describe
-from drfl.data import ClientData
 from drfl.core.errors import InputError, StoppedError
-from drfl.experiments.compare.comparison import Build, Design, PreparedComparison, check_cells_same, compare, kept_outcomes, start
+from drfl.core.key import Key
+from drfl.core.user_code import keep_out
+from drfl.data import ClientData
+from drfl.experiments.compare.comparison import (
+    Build,
+    Design,
+    PreparedComparison,
+    check_cells_same,
+    compare,
+    kept_outcomes,
+    start,
+)
 from drfl.experiments.compare.comparison_processes import compare_at_once
 from drfl.experiments.compare.comparison_results import Comparison, write_comparison
-from drfl.experiments.config.config import input_error
-from drfl.experiments.run.manifest import is_finished
 from drfl.experiments.compare.objects import ObjectConfig, object_jobs
+from drfl.experiments.config.config import input_error
 from drfl.experiments.execution.pool import check_stack, workers_of
+from drfl.experiments.run.manifest import is_finished
 from drfl.experiments.run.resume import check_received, kept_config, key_of
 from drfl.experiments.run.run_directory import check_free, claimed, filled, tidy
 from drfl.experiments.run.runner import Outcome, StopSignal
-from drfl.core.key import Key
+from drfl.federation.algorithm import Algorithm
 from drfl.task.task import Task
-from drfl.core.user_code import keep_out
+from drfl.training.callbacks import bar, describe
 
 T = TypeVar("T")
 
 
-class Options(NamedTuple):
+class ComparisonOptions(NamedTuple):
     """How a comparison is run and kept; see :func:`drfl.compare`."""
 
     seeds: int | Sequence[int]
@@ -53,7 +61,7 @@ def compare_objects(
     data: ClientData | Callable[[int], ClientData],
     task: Task | Callable[[int], Task],
     settings: Mapping[str, object],
-    options: Options,
+    options: ComparisonOptions,
 ) -> Comparison:
     """See :func:`drfl.compare`.
 
@@ -92,7 +100,9 @@ def compare_objects(
     return _compared(build, design, options.out, options, own)
 
 
-def _compared(build: Build, design: Design, out: Path, options: Options, own: Collection[ModuleType]) -> Comparison:
+def _compared(
+    build: Build, design: Design, out: Path, options: ComparisonOptions, own: Collection[ModuleType]
+) -> Comparison:
     """The comparison in this folder; ``own`` are the user's modules."""
     kept = None
     if options.resume:

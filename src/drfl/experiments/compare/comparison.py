@@ -13,24 +13,39 @@ from pydantic import BaseModel, TypeAdapter, ValidationError
 
 from drfl.assessment.equal_clients import equal_clients
 from drfl.core.atomic_files import atomic_write
-from drfl.training.checkpoint import read_signed, sign
-from drfl.engine.lockstep import run_in_lockstep
 from drfl.core.errors import DivergedError, InputError
-from drfl.experiments.run.artifacts import beside, config_toml, initial_model_digest, is_reference, json_text, test_rows_digest, write_run
-from drfl.experiments.config.build import Job, build, load_data
+from drfl.core.files import parse_json, read_json, read_toml
+from drfl.core.user_code import label_of
+from drfl.engine.lockstep import run_in_lockstep
 from drfl.experiments.compare.comparison_results import cell_name
+from drfl.experiments.config.build import Job, build, load_data
 from drfl.experiments.config.config import Config
+from drfl.experiments.run.artifacts import (
+    beside,
+    config_toml,
+    initial_model_digest,
+    is_reference,
+    json_text,
+    test_rows_digest,
+    write_run,
+)
 from drfl.experiments.run.data_warnings import warnings_of
 from drfl.experiments.run.manifest import CHECKPOINT, IDENTITY, is_finished, read_manifest
-from drfl.experiments.run.resume import check_same, check_settings, checkpoint_writer, identity, key_of, load_resume_point
-from drfl.experiments.run.run_directory import Claim, claimed, filled, tidy
+from drfl.experiments.run.resume import (
+    check_same,
+    check_settings,
+    checkpoint_writer,
+    identity,
+    key_of,
+    load_resume_point,
+)
+from drfl.experiments.run.run_directory import ClaimedFolder, claimed, filled, tidy
 from drfl.experiments.run.runner import Finished, Outcome, StopSignal, execute
-from drfl.core.files import parse_json, read_json, read_toml
+from drfl.report.read_run import lines_beside
+from drfl.task.metrics import ACCURACY
+from drfl.training.checkpoint import read_signed, sign
 from drfl.training.history import undefined_names
 from drfl.training.loop import Callback
-from drfl.task.metrics import ACCURACY
-from drfl.report.read_run import lines_beside
-from drfl.core.user_code import label_of
 
 RECORD = TypeAdapter(Outcome)
 
@@ -181,7 +196,7 @@ def _list(values: Sequence[object]) -> str:
     return ", ".join(map(str, values))
 
 
-def start(claim: Claim, ready: PreparedComparison, warn: Callable[[str], None]) -> None:
+def start(claim: ClaimedFolder, ready: PreparedComparison, warn: Callable[[str], None]) -> None:
     """Keep what is compared, or make sure that what is gone on with is on the same data.
 
     Args:
@@ -236,7 +251,7 @@ def kept_outcomes(directory: Path, ready: PreparedComparison) -> tuple[Outcome, 
     return found.outcomes
 
 
-def _identity(claim: Claim) -> dict[str, object]:
+def _identity(claim: ClaimedFolder) -> dict[str, object]:
     path = claim.checkpoints / IDENTITY
     try:
         kept = parse_json(read_signed(claim.key, claim.directory, f"{CHECKPOINT}/{IDENTITY}"), path)
@@ -255,7 +270,7 @@ def _identity(claim: Claim) -> dict[str, object]:
 
 def compare(
     ready: PreparedComparison,
-    claim: Claim,
+    claim: ClaimedFolder,
     watch: StopSignal,
     progress: Callable[[str, int], Sequence[Callback]] = lambda algorithm, seed: (),
     warn: Callable[[str], None] = lambda line: None,
@@ -288,7 +303,7 @@ def compare(
 
 def run_or_recall_stack(
     ready: PreparedComparison,
-    claim: Claim,
+    claim: ClaimedFolder,
     watch: StopSignal,
     cells: Sequence[tuple[str, int]],
     progress: Callable[[str, int], Sequence[Callback]] = lambda algorithm, seed: (),
@@ -303,7 +318,7 @@ def run_or_recall_stack(
 
 def run_or_recall(
     ready: PreparedComparison,
-    claim: Claim,
+    claim: ClaimedFolder,
     watch: StopSignal,
     algorithm: str,
     seed: int,
@@ -317,7 +332,7 @@ def run_or_recall(
     return recalled(claim, algorithm, seed) or _run(ready, claim, watch, algorithm, seed, progress, warn)
 
 
-def recalled(claim: Claim, algorithm: str, seed: int) -> Outcome | None:
+def recalled(claim: ClaimedFolder, algorithm: str, seed: int) -> Outcome | None:
     """How a cell has ended; None where it has not."""
     name = cell_name(algorithm, seed)
     try:
@@ -334,7 +349,7 @@ def recalled(claim: Claim, algorithm: str, seed: int) -> Outcome | None:
 
 def _run(
     ready: PreparedComparison,
-    claim: Claim,
+    claim: ClaimedFolder,
     watch: StopSignal,
     algorithm: str,
     seed: int,
@@ -393,7 +408,7 @@ def ran(algorithm: str, seed: int, run: Callable[[], Finished]) -> tuple[Outcome
     return outcome, finished
 
 
-def store(claim: Claim, outcome: Outcome, files: Mapping[str, bytes] | None) -> None:
+def store(claim: ClaimedFolder, outcome: Outcome, files: Mapping[str, bytes] | None) -> None:
     """Keep what a run gave that another machine has made.
 
     Args:
@@ -414,7 +429,7 @@ def store(claim: Claim, outcome: Outcome, files: Mapping[str, bytes] | None) -> 
         cell.finished = True
 
 
-def _keep(claim: Claim, outcome: Outcome) -> None:
+def _keep(claim: ClaimedFolder, outcome: Outcome) -> None:
     try:
         name = f"{cell_name(outcome.algorithm, outcome.seed)}.json"
         with atomic_write(claim.checkpoints / name) as file:

@@ -8,15 +8,15 @@ from types import ModuleType
 
 import cloudpickle
 
-from drfl.engine.ray_cluster import Cluster
 from drfl.core.errors import InputError
+from drfl.core.user_code import keep_out, kept_out
+from drfl.engine.ray_cluster import Cluster
 from drfl.experiments.compare.comparison import PreparedComparison, run_or_recall_stack
 from drfl.experiments.execution.pool import LOOK, Workers, pickled
-from drfl.experiments.run.run_directory import Claim
-from drfl.experiments.run.runner import Outcome, StopSignal
 from drfl.experiments.execution.shared_tensors import SharedTensors
 from drfl.experiments.execution.worker_processes import StopFlag, WorkerProcesses
-from drfl.core.user_code import keep_out, kept_out
+from drfl.experiments.run.run_directory import ClaimedFolder
+from drfl.experiments.run.runner import Outcome, StopSignal
 
 
 class _Asked(StopSignal):
@@ -32,18 +32,18 @@ class _Asked(StopSignal):
         return self.flag.is_set()
 
 
-class _Worker:
+class _ComparisonWorker:
     """What a worker process has: the comparison, and the word to stop."""
 
     ready: PreparedComparison
-    claim: Claim
+    claim: ClaimedFolder
     watch: StopSignal
     failed: str = ""
 
 
 def compare_at_once(
     ready: PreparedComparison,
-    claim: Claim,
+    claim: ClaimedFolder,
     watch: StopSignal,
     workers: Workers,
     warn: Callable[[str], None],
@@ -60,7 +60,7 @@ def compare_at_once(
 
 def compare_in_processes(
     ready: PreparedComparison,
-    claim: Claim,
+    claim: ClaimedFolder,
     watch: StopSignal,
     jobs: int,
     warn: Callable[[str], None],
@@ -111,23 +111,25 @@ def _waited(
 
 
 def _enter(payload: bytes, stop: StopFlag) -> None:
-    _Worker.watch = _Asked(stop)
+    _ComparisonWorker.watch = _Asked(stop)
     try:
-        _Worker.ready, _Worker.claim, folders = cloudpickle.loads(payload)
+        _ComparisonWorker.ready, _ComparisonWorker.claim, folders = cloudpickle.loads(payload)
         for folder in folders:
             keep_out(folder)
     except Exception as error:  # an error here would look like a process that was killed
-        _Worker.failed = f"{type(error).__name__}: {' '.join(str(error).split())}"
+        _ComparisonWorker.failed = f"{type(error).__name__}: {' '.join(str(error).split())}"
 
 
 def _cells(cells: Sequence[tuple[str, int]]) -> tuple[list[Outcome | None], list[str]]:
     lines: list[str] = []
-    if _Worker.failed:
+    if _ComparisonWorker.failed:
         raise InputError(
-            f"what is compared cannot be made in another process ({_Worker.failed}): leave jobs out",
+            f"what is compared cannot be made in another process ({_ComparisonWorker.failed}): leave jobs out",
             code="not-picklable",
             field="jobs",
         )
-    if _Worker.watch.stop:
+    if _ComparisonWorker.watch.stop:
         return [None], lines
-    return run_or_recall_stack(_Worker.ready, _Worker.claim, _Worker.watch, cells, warn=lines.append), lines
+    return run_or_recall_stack(
+        _ComparisonWorker.ready, _ComparisonWorker.claim, _ComparisonWorker.watch, cells, warn=lines.append
+    ), lines

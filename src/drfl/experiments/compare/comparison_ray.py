@@ -8,11 +8,11 @@ from pathlib import Path
 from types import ModuleType
 
 from drfl.engine.ray_cluster import Cluster
-from drfl.experiments.run.artifacts import write_run
 from drfl.experiments.compare.comparison import PreparedComparison, ran, recalled, store
 from drfl.experiments.execution.pool import LOOK
 from drfl.experiments.execution.ray_pool import Tasks
-from drfl.experiments.run.run_directory import Claim
+from drfl.experiments.run.artifacts import write_run
+from drfl.experiments.run.run_directory import ClaimedFolder
 from drfl.experiments.run.runner import Outcome, StopSignal, execute
 
 Files = dict[str, bytes]
@@ -21,7 +21,7 @@ Files = dict[str, bytes]
 
 def compare_on_ray(
     ready: PreparedComparison,
-    claim: Claim,
+    claim: ClaimedFolder,
     watch: StopSignal,
     cluster: Cluster,
     own: Collection[ModuleType] = (),

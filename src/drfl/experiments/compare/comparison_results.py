@@ -9,16 +9,26 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from drfl.core.errors import Notice
-from drfl.experiments.run.artifacts import config_toml, json_text, versions
-from drfl.experiments.config.config import Config
-from drfl.experiments.run.measures import column
-from drfl.experiments.run.runner import Outcome, Spread, best, equal_worst, failures, first_intervals, gaps, spreads
 from drfl.core.files import read_csv
-from drfl.training.history import CERTIFICATE_COLUMNS, DIGITS, GAP_DIGITS, Metrics, certificate_cells, columns_of, csv_text, other_columns, undefined_notices
-from drfl.task.measure import NOTHING, Measure, undefined_note, undefined_share
-from drfl.task.metrics import ACCURACY
 from drfl.core.run_end import DAGGER, DOUBLE_DAGGER, late_rollbacks, legends, marked
 from drfl.core.user_code import label_of
+from drfl.experiments.config.config import Config
+from drfl.experiments.run.artifacts import config_toml, json_text, versions
+from drfl.experiments.run.measures import column
+from drfl.experiments.run.runner import Outcome, Spread, best, equal_worst, failures, first_intervals, gaps, spreads
+from drfl.task.measure import NOTHING, Measure, undefined_note, undefined_share
+from drfl.task.metrics import ACCURACY
+from drfl.training.history import (
+    CERTIFICATE_COLUMNS,
+    DIGITS,
+    GAP_DIGITS,
+    Metrics,
+    certificate_cells,
+    columns_of,
+    csv_text,
+    other_columns,
+    undefined_notices,
+)
 
 if TYPE_CHECKING:
     import pandas as pd

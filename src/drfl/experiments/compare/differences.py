@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 from drfl.assessment.seeds import holm_family, seed_difference, verdict
 from drfl.core.errors import unknown
-from drfl.experiments.run.measures import column
 from drfl.core.run_end import BROKEN
+from drfl.experiments.run.measures import column
 
 if TYPE_CHECKING:
     import pandas as pd

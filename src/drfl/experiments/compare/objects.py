@@ -15,16 +15,16 @@ from types import ModuleType
 
 from pydantic import PrivateAttr, ValidationInfo, field_validator, model_validator
 
-from drfl.federation.algorithm import Algorithm
-from drfl.data import ClientData
 from drfl.core.errors import InputError
+from drfl.data import ClientData
 from drfl.experiments.config.build import Job, job_of
 from drfl.experiments.config.config import REGISTRIES, Config
 from drfl.experiments.config.guards_and_failures import aggregator_of, failures_of, guards_of, step_bound_of
 from drfl.experiments.config.hyperparameters import PARSED, SAMPLINGS, Value, canonical, plain_local
 from drfl.experiments.config.learned import Origin
-from drfl.experiments.run.manifest import CALLED
 from drfl.experiments.config.wrap import wrap_algorithm
+from drfl.experiments.run.manifest import CALLED
+from drfl.federation.algorithm import Algorithm
 from drfl.task.metrics import Metric
 from drfl.task.task import Task
 

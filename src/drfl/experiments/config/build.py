@@ -8,27 +8,27 @@ from typing import NamedTuple, Protocol
 import torch
 from torch import Tensor
 
-from drfl.federation.algorithm import Algorithm
-from drfl.training.certificate import METHODS, Certifier
+from drfl.core.errors import InputError
+from drfl.core.key import Key
 from drfl.data import PARTITIONS, ClientData, Dataset, Partition, Standardisation, load, make_partition
+from drfl.data.features import featurise
+from drfl.data.features.images import folder as feature_cache
+from drfl.data.features.images import load_images
 from drfl.data.tables.hugging_face import Columns, read_hub, read_saved
 from drfl.data.tables.table_files import read_tables
 from drfl.data.validation_split import held_out_training, training_as_test
 from drfl.engine import ENGINES, Simulation
 from drfl.engine.lockstep import shared
-from drfl.core.errors import InputError
 from drfl.experiments.config.config import Config, table_dir
 from drfl.experiments.config.hyperparameters import make
 from drfl.experiments.config.learned import Origin, make_loss, make_model, model_source
 from drfl.experiments.config.own_data import CLASSIFICATION, is_hub, saved_folder
 from drfl.experiments.config.wrap import over_selection, wrap_algorithm
-from drfl.data.features import featurise
-from drfl.data.features.images import folder as feature_cache
-from drfl.data.features.images import load_images
+from drfl.federation.algorithm import Algorithm
 from drfl.federation.federation import Federation
-from drfl.core.key import Key
-from drfl.training.run_state import RunState, first
 from drfl.task.task import Task
+from drfl.training.certificate import METHODS, Certifier
+from drfl.training.run_state import RunState, first
 
 VALIDATION = 0.2
 """The share of each client's training rows that is kept out of training, where one is needed and none is given."""

@@ -8,25 +8,25 @@ from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
-from drfl.core import user_code
 from drfl.algorithms import EVERYBODY
+from drfl.core import user_code
 from drfl.core.atomic_files import is_file
+from drfl.core.errors import InputError, unknown
+from drfl.core.files import read_json, read_toml
 from drfl.data import DATASETS, PARTITIONS
+from drfl.data.features.recipe import COUNT, IMAGENET, Recipe
 from drfl.data.tables.hugging_face import hub_name
 from drfl.engine import ENGINES
-from drfl.core.errors import InputError, unknown
 from drfl.experiments.config.guards_and_failures import aggregator_of, failures_of, guards_of, step_bound_of
 from drfl.experiments.config.hyperparameters import Value, algorithm_name, canonical, make, over_defaults, takes
 from drfl.experiments.config.learned import make_measures, metric_name
 from drfl.experiments.config.own_data import CLASSIFICATION, check_task, completed, is_hub
 from drfl.experiments.config.settings import Settings
-from drfl.data.features.recipe import COUNT, IMAGENET, Recipe
-from drfl.core.files import read_json, read_toml
+from drfl.federation.sampling import size
 from drfl.task.measure import Rows
 from drfl.task.metrics import Metric
-from drfl.training.model_selection import Best, ModelSelection, Patience, Target
 from drfl.task.models import LOSSES, MODELS
-from drfl.federation.sampling import size
+from drfl.training.model_selection import Best, ModelSelection, Patience, Target
 
 REGISTRIES: dict[str, Mapping[str, object]] = {
     "dataset": DATASETS,

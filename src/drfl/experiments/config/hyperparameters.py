@@ -10,16 +10,16 @@ from collections.abc import Callable, Mapping
 from pydantic import TypeAdapter, ValidationError
 
 from drfl import ambiguity
-from drfl.optim import local_optimizers, schedules, server_optimizers
-from drfl.federation import sampling
-from drfl.core import user_code
-from drfl.federation.algorithm import Algorithm
 from drfl.algorithms import ALGORITHMS, BASELINES
 from drfl.ambiguity import AmbiguitySet, Simplex
+from drfl.core import user_code
 from drfl.core.errors import InputError, unknown
+from drfl.federation import sampling
+from drfl.federation.algorithm import Algorithm
+from drfl.federation.sampling import Sampling
+from drfl.optim import local_optimizers, schedules, server_optimizers
 from drfl.optim.local import LocalSGD
 from drfl.optim.local_optimizers import LocalOptimizer
-from drfl.federation.sampling import Sampling
 from drfl.optim.schedules import Schedule
 from drfl.optim.server_optimizers import ServerOptimizer
 

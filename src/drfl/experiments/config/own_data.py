@@ -6,14 +6,14 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from drfl.core import user_code
+from drfl.core.errors import InputError
 from drfl.data import DATASETS
-from drfl.data.tables.columns import check_roles
 from drfl.data.dataset import TaskName
-from drfl.data.tables.hugging_face import PREFIX, check_installed, folder_name, hub_name, is_saved, pinned
 from drfl.data.partition.natural import WITHOUT_CLASSES, by_class
+from drfl.data.tables.columns import check_roles
+from drfl.data.tables.hugging_face import PREFIX, check_installed, folder_name, hub_name, is_saved, pinned
 from drfl.data.tables.table_files import files_of, label_of_files
 from drfl.data.tables.targets import check_count
-from drfl.core.errors import InputError
 from drfl.task.metrics import METRICS, OF_CLASSES, Metric
 
 CLASSIFICATION: TaskName = "classification"

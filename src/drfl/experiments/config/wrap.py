@@ -5,12 +5,19 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
-from drfl.federation.algorithm import Algorithm
-from drfl.data import ClientData
 from drfl.core.errors import InputError
+from drfl.data import ClientData
 from drfl.experiments.config.config import Config
-from drfl.experiments.config.guards_and_failures import ProbeAudit, ProbeRule, aggregator_of, failures_of, guards_of, step_bound_of
+from drfl.experiments.config.guards_and_failures import (
+    ProbeAudit,
+    ProbeRule,
+    aggregator_of,
+    failures_of,
+    guards_of,
+    step_bound_of,
+)
 from drfl.experiments.config.hyperparameters import Value, takes
+from drfl.federation.algorithm import Algorithm
 from drfl.resilience import (
     Aggregator,
     Audit,

@@ -22,10 +22,10 @@ from pydantic import (
 
 from drfl.core.atomic_files import atomic_write
 from drfl.core.errors import InputError
-from drfl.experiments.run.artifacts import json_text
 from drfl.core.files import read_json
-from drfl.training.history import LEDGER_COLUMNS, columns_of
+from drfl.experiments.run.artifacts import json_text
 from drfl.task.metrics import ACCURACY
+from drfl.training.history import LEDGER_COLUMNS, columns_of
 
 FORMAT = 3
 """Goes up when the same cell gives another record than before, so that old records are not taken for new ones."""

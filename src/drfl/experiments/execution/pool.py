@@ -14,15 +14,15 @@ from typing import NamedTuple, Protocol, Self, TypeVar
 import cloudpickle
 
 from drfl.core import checks
+from drfl.core.errors import InputError, StoppedError
 from drfl.data import Dataset
 from drfl.engine.lockstep import run_in_lockstep
 from drfl.engine.ray_cluster import LOCAL, Cluster
-from drfl.core.errors import InputError, StoppedError
 from drfl.experiments.execution import cells, training_cells
 from drfl.experiments.execution.cells import Cell, Record
-from drfl.experiments.run.runner import StopSignal
 from drfl.experiments.execution.shared_tensors import SharedTensors
 from drfl.experiments.execution.worker_processes import StopFlag, WorkerProcesses
+from drfl.experiments.run.runner import StopSignal
 
 T = TypeVar("T")
 
@@ -286,7 +286,7 @@ def run_all(
             yield Done(cell, record, False, finished, total, spent / whole)
 
 
-class _Worker:
+class _CellWorker:
     """What a worker process has."""
 
     run: Run
@@ -295,24 +295,24 @@ class _Worker:
 
 def _enter(payload: bytes, stop: StopFlag) -> None:
     try:
-        _Worker.run = staticmethod(cloudpickle.loads(payload))
+        _CellWorker.run = staticmethod(cloudpickle.loads(payload))
     except Exception as error:  # an error here would look like a process that was killed
-        _Worker.failed = f"{type(error).__name__}: {' '.join(str(error).split())}"
+        _CellWorker.failed = f"{type(error).__name__}: {' '.join(str(error).split())}"
 
 
 def _work(
     stack: Sequence[Cell], folder: Path, data_dir: Path | None, data: tuple[training_cells.DataKey, bytes] | None = None
 ) -> list[Record]:
-    if _Worker.failed:
+    if _CellWorker.failed:
         raise InputError(
-            f"what is run cannot be made in another process ({_Worker.failed}): leave jobs out",
+            f"what is run cannot be made in another process ({_CellWorker.failed}): leave jobs out",
             code="not-picklable",
             field="jobs",
         )
     if data is not None:
         key, payload = data
         training_cells.data.given(key, lambda: cloudpickle.loads(payload))
-    return _side_by_side(_Worker.run, stack, folder, data_dir)
+    return _side_by_side(_CellWorker.run, stack, folder, data_dir)
 
 
 def _side_by_side(run: Run, stack: Sequence[Cell], folder: Path, data_dir: Path | None) -> list[Record]:

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Self, TypeVar
 
 import cloudpickle
 
-from drfl.engine.ray_cluster import LOST, RETRIES, Cluster
 from drfl.core.errors import DrflError, InputError
+from drfl.engine.ray_cluster import LOST, RETRIES, Cluster
 from drfl.experiments.execution import cells, training_cells
 from drfl.experiments.execution.cells import Cell, Record
 from drfl.experiments.execution.pool import Run, pickled
@@ -144,7 +144,7 @@ class RayPool:
         self._tasks.stop()
 
 
-class _Worker:
+class _RayCellWorker:
     """What a worker process has fetched."""
 
     ref: ObjectRef | None = None
@@ -157,9 +157,9 @@ def _called(function: Callable[..., object], what: list[ObjectRef], *arguments: 
 
     torch.set_num_threads(1)
     (ref,) = what
-    if ref != _Worker.ref:
+    if ref != _RayCellWorker.ref:
         try:
-            _Worker.what, _Worker.ref = cloudpickle.loads(ray.get(ref)), ref
+            _RayCellWorker.what, _RayCellWorker.ref = cloudpickle.loads(ray.get(ref)), ref
         except Exception as error:
             why = f"{type(error).__name__}: {' '.join(str(error).split())}"
             raise InputError(
@@ -167,7 +167,7 @@ def _called(function: Callable[..., object], what: list[ObjectRef], *arguments: 
                 code="not-picklable",
                 field="ray",
             ) from None
-    return function(_Worker.what, *arguments)
+    return function(_RayCellWorker.what, *arguments)
 
 
 def _run(

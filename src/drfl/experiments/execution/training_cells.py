@@ -9,19 +9,19 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import cast
 
-from drfl.training.callbacks import Participation
+from drfl.core.errors import DivergedError, InputError
+from drfl.core.files import sha256_of
+from drfl.core.run_end import Marks
 from drfl.data import Dataset
 from drfl.data.tables.table_files import files_of
-from drfl.core.errors import DivergedError, InputError
-from drfl.experiments.run.artifacts import rounded, versions
 from drfl.experiments.config.build import Job, build, load_data
-from drfl.experiments.execution.cells import Cell, Record
 from drfl.experiments.config.config import Config, load_config
+from drfl.experiments.execution.cells import Cell, Record
+from drfl.experiments.run.artifacts import rounded, versions
 from drfl.experiments.run.runner import execute
-from drfl.core.files import sha256_of
+from drfl.training.callbacks import Participation
 from drfl.training.history import DIGITS, LEDGER_COLUMNS
 from drfl.training.loop import Result
-from drfl.core.run_end import Marks
 
 NOT_IN_JOB = ("data_dir", "table_dir", "threads")
 """What a configuration has and a result does not depend on; cells always run on one thread."""

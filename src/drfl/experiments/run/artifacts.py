@@ -14,31 +14,40 @@ from pathlib import Path
 import tomli_w
 from torch import Tensor
 
-from drfl.federation.algorithm import State, core_of, flagged
 from drfl.algorithms import REFERENCES
-from drfl.training.certificate import Certificate
+from drfl.core.hashing import digest_of
+from drfl.core.run_end import ENDS
+from drfl.core.user_code import label_of
 from drfl.data import ClientData
 from drfl.data.model_file import model_bytes
-from drfl.data.pools import RARE, Constant
+from drfl.data.pools import RARE, ConstantAnswer
 from drfl.engine import Simulation
 from drfl.experiments.config.build import Running
 from drfl.experiments.config.config import Config
 from drfl.experiments.run.data_warnings import warnings_of
 from drfl.experiments.run.end_checks import EndChecks, end_checks
+from drfl.federation.algorithm import State, core_of, flagged
 from drfl.federation.federation import Evaluation
-from drfl.core.hashing import digest_of
-from drfl.training.history import CERTIFICATE_COLUMNS, DIGITS, GAP_DIGITS, LAMBDA_CLIENTS, Metrics, csv_text, undefined_counts, undefined_names
-from drfl.training.loop import Result
-from drfl.task.measure import Measure, Rows
-from drfl.task.metrics import ACCURACY
 from drfl.report import test_rows
 from drfl.report.read_run import TEST_ROWS
 from drfl.resilience import Memory
 from drfl.resilience.wrappers import WrapperState
-from drfl.core.run_end import ENDS
-from drfl.training.step_size import StepSize
+from drfl.task.measure import Measure, Rows
+from drfl.task.metrics import ACCURACY
 from drfl.task.task import Task
-from drfl.core.user_code import label_of
+from drfl.training.certificate import Certificate
+from drfl.training.history import (
+    CERTIFICATE_COLUMNS,
+    DIGITS,
+    GAP_DIGITS,
+    LAMBDA_CLIENTS,
+    Metrics,
+    csv_text,
+    undefined_counts,
+    undefined_names,
+)
+from drfl.training.loop import Result
+from drfl.training.step_size import StepSize
 
 FILES = (
     "config.toml", "summary.json", "history.csv", "timing.csv", "lambda.csv", "clients.csv", "partition.json",
@@ -165,7 +174,7 @@ def _selection(result: Result) -> dict[str, object] | None:
     return None if found is None else {**found._asdict(), "undefined": len(found.undefined)}
 
 
-def constant_of(job: Running, evaluation: Evaluation) -> Constant | None:
+def constant_of(job: Running, evaluation: Evaluation) -> ConstantAnswer | None:
     """What always giving the most frequent class scores on the test rows, if accuracy is measured and it looks good.
 
     A server knows of its sites the share of each one's own most frequent class alone.
@@ -177,7 +186,7 @@ def constant_of(job: Running, evaluation: Evaluation) -> Constant | None:
     shares, rows = job.fed.majority, evaluation.samples.double()
     if shares is None or float(shares @ rows / rows.sum()) <= 1 - RARE:
         return None
-    return Constant(None, float(shares @ rows / rows.sum()), shares)
+    return ConstantAnswer(None, float(shares @ rows / rows.sum()), shares)
 
 
 def beside(job: Running, evaluation: Evaluation) -> dict[str, object]:

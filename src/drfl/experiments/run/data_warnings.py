@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
+from drfl.core.errors import Notice
 from drfl.data import DATASETS, ClientData
 from drfl.data.checks import data_warnings
 from drfl.data.tables.hugging_face import hub_name
 from drfl.engine import Simulation
-from drfl.core.errors import Notice
 from drfl.experiments.config.build import Running
-from drfl.experiments.run.end_checks import BY_CLASS
 from drfl.experiments.config.own_data import is_hub
+from drfl.experiments.run.end_checks import BY_CLASS
 
 
 def warnings_of(job: Running) -> tuple[Notice, ...]:

@@ -5,16 +5,16 @@ from __future__ import annotations
 import math
 from typing import NamedTuple
 
-from drfl.federation.algorithm import core_of
 from drfl.algorithms import FineTuned
 from drfl.core.errors import Notice, listed
+from drfl.core.run_end import late_rollbacks
 from drfl.experiments.config.build import Running
-from drfl.training.history import undefined_names, undefined_notices
-from drfl.training.loop import Result
+from drfl.federation.algorithm import core_of
 from drfl.task.measure import undefined_share
 from drfl.task.metrics import ACCURACY
+from drfl.training.history import undefined_names, undefined_notices
+from drfl.training.loop import Result
 from drfl.training.rounds import FIRST
-from drfl.core.run_end import late_rollbacks
 from drfl.training.step_size import RISE
 
 MOST_SKIPPED = 0.1

@@ -18,14 +18,14 @@ from typing import Annotated, Literal, NamedTuple
 from pydantic import AfterValidator, BaseModel, ConfigDict, ValidationError, model_validator
 
 from drfl.core.atomic_files import atomic_write, is_file, is_folder, remove_known
+from drfl.core.errors import InputError, Notice
+from drfl.core.files import read_csv, read_json
+from drfl.core.run_end import BROKEN, has_ended
+from drfl.experiments.config.config import MANIFEST as NAME
+from drfl.experiments.run.artifacts import FILES
+from drfl.report.read_run import FailedRun
 from drfl.training.checkpoint import read_signed, sign, store
 from drfl.training.checkpoint.record import first_fault
-from drfl.core.errors import InputError, Notice
-from drfl.experiments.run.artifacts import FILES
-from drfl.experiments.config.config import MANIFEST as NAME
-from drfl.core.files import read_csv, read_json
-from drfl.report.read_run import FailedRun
-from drfl.core.run_end import BROKEN, has_ended
 
 CHECKPOINT, CONFIG, LOCK, STAGE, IDENTITY = "checkpoint", "config.toml", "lock", ".results", "identity.json"
 OUTCOMES, SUMMARY = "outcomes.json", "summary.json"

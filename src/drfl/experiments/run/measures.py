@@ -8,9 +8,9 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from drfl.core.errors import unknown
-from drfl.training.history import columns_of, other_columns, smaller_is_better
 from drfl.task.measure import Measure, number
 from drfl.task.metrics import ACCURACY
+from drfl.training.history import columns_of, other_columns, smaller_is_better
 
 
 class Column(NamedTuple):

@@ -10,17 +10,17 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from drfl.training.checkpoint import Checkpoints, DamagedError, ResumePoint, read_key, resume_point
-from drfl.training.checkpoint.record import first_fault
-from drfl.engine.lockstep import own_seconds
 from drfl.core.errors import InputError, Notice
-from drfl.experiments.run.artifacts import FREE, config_toml, settings, versions
-from drfl.experiments.config.build import Running
-from drfl.experiments.config.config import Config
-from drfl.experiments.run.manifest import CHECKPOINT, CONFIG, Kind, check_signatures
-from drfl.experiments.run.run_directory import Claim, held
 from drfl.core.files import read_toml
 from drfl.core.hashing import digest_of
+from drfl.engine.lockstep import own_seconds
+from drfl.experiments.config.build import Running
+from drfl.experiments.config.config import Config
+from drfl.experiments.run.artifacts import FREE, config_toml, settings, versions
+from drfl.experiments.run.manifest import CHECKPOINT, CONFIG, Kind, check_signatures
+from drfl.experiments.run.run_directory import ClaimedFolder, held
+from drfl.training.checkpoint import Checkpoints, DamagedError, ResumePoint, read_key, resume_point
+from drfl.training.checkpoint.record import first_fault
 from drfl.training.run_state import CheckpointWriter
 
 ROUNDING = ("threads",)
@@ -236,7 +236,7 @@ def check_received(directory: Path | None, path: object) -> None:
 
 
 def load_resume_point(
-    claim: Claim, job: Running, warn: Callable[[Notice], None], key: bytes | None = None
+    claim: ClaimedFolder, job: Running, warn: Callable[[Notice], None], key: bytes | None = None
 ) -> ResumePoint | None:
     """Find where a run was when it was stopped; None if it starts from the beginning, as no checkpoint can be used.
 
@@ -278,7 +278,7 @@ def load_resume_point(
 
 
 def checkpoint_writer(
-    claim: Claim, job: Running, key: bytes | None = None, replies: Callable[[], tuple[int, str]] | None = None
+    claim: ClaimedFolder, job: Running, key: bytes | None = None, replies: Callable[[], tuple[int, str]] | None = None
 ) -> CheckpointWriter | None:
     """What keeps the progress of a run in its folder, in which work begins here; None if it keeps no checkpoints.
 

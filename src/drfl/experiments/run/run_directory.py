@@ -12,9 +12,29 @@ from pathlib import Path
 from filelock import FileLock, Timeout
 
 from drfl.core.atomic_files import atomic_write, is_file, is_folder, missing_folders, remove_empty, remove_known
-from drfl.training.checkpoint import sign
 from drfl.core.errors import DivergedError, InputError, Notice
-from drfl.experiments.run.manifest import CHECKPOINT, COMMANDS, CONFIG, KINDS, LOCK, NAME, OUTCOMES, STAGE, SUMMARY, Kind, Manifest, check_links, clear, clear_checkpoint, entries, foreign, has_checkpoints, is_finished, read_manifest
+from drfl.experiments.run.manifest import (
+    CHECKPOINT,
+    COMMANDS,
+    CONFIG,
+    KINDS,
+    LOCK,
+    NAME,
+    OUTCOMES,
+    STAGE,
+    SUMMARY,
+    Kind,
+    Manifest,
+    check_links,
+    clear,
+    clear_checkpoint,
+    entries,
+    foreign,
+    has_checkpoints,
+    is_finished,
+    read_manifest,
+)
+from drfl.training.checkpoint import sign
 
 
 def default_directory(root: Path, name: str) -> Path:
@@ -132,7 +152,7 @@ def check_cells(path: Path, cells: Collection[str]) -> None:
 
 
 @dataclass
-class Claim:
+class ClaimedFolder:
     """A folder that this process alone writes to.
 
     Args:
@@ -201,7 +221,7 @@ def claimed(
     config: str | None = None,
     tell: Callable[[str], None] = lambda line: None,
     key: bytes | None = None,
-) -> Iterator[Claim]:
+) -> Iterator[ClaimedFolder]:
     """Hold a folder, which is made if need be; a second process is refused for as long.
 
     Afterwards what it kept to go on with is gone if it has finished or diverged. Otherwise that stays, and so does the
@@ -250,7 +270,7 @@ def _begun(
     config: str | None,
     tell: Callable[[str], None],
     key: bytes | None,
-) -> tuple[Claim, FileLock, list[Path]]:
+) -> tuple[ClaimedFolder, FileLock, list[Path]]:
     """The folder with its lock, and what had to be made for it; nothing is left of an attempt that fails."""
     made: list[Path] = []
     lock = None
@@ -333,7 +353,7 @@ def _taken(
     new: bool,
     tell: Callable[[str], None],
     key: bytes | None,
-) -> Claim:
+) -> ClaimedFolder:
     """The folder that this process has locked, with the manifest that it finds or makes."""
     manifest = held(directory, kind, resume=True) or Manifest.new(kind)
     if manifest.files and not (new or resume or overwrite):
@@ -343,7 +363,7 @@ def _taken(
             field=str(directory),
         )
     check_cells(directory, cells)
-    claim = Claim(directory, manifest, continued=resume and is_file(directory / CHECKPOINT / CONFIG), key=key)
+    claim = ClaimedFolder(directory, manifest, continued=resume and is_file(directory / CHECKPOINT / CONFIG), key=key)
     if overwrite and manifest.cells:
         clear(directory, manifest, key)
         claim.write(Manifest.new(kind, cells=cells))
@@ -365,7 +385,7 @@ def _taken(
     return claim
 
 
-def _leave(claim: Claim, refused: bool) -> None:
+def _leave(claim: ClaimedFolder, refused: bool) -> None:
     """Tidy up, under the lock: nobody takes the folder before that is done."""
     begun = is_file(claim.checkpoints / CONFIG)
     if not claim.finished and (claim.resumable or (begun and (claim.continued or not refused))):
@@ -379,7 +399,7 @@ def _leave(claim: Claim, refused: bool) -> None:
 
 
 @contextmanager
-def filled(claim: Claim) -> Iterator[Path]:
+def filled(claim: ClaimedFolder) -> Iterator[Path]:
     """A temporary folder whose files take their places in the folder, summary.json last, when the block succeeds.
 
     Results that an earlier run or an earlier end of this run left there, and that are not written again, go.
@@ -413,11 +433,11 @@ def filled(claim: Claim) -> Iterator[Path]:
         _empty(stage, claim)
 
 
-def _empty(stage: Path, claim: Claim) -> None:
+def _empty(stage: Path, claim: ClaimedFolder) -> None:
     remove_known(stage, KINDS[claim.manifest.kind].files)
 
 
-def _check_way(claim: Claim, names: list[str]) -> None:
+def _check_way(claim: ClaimedFolder, names: list[str]) -> None:
     """Make sure that no file of somebody else is written over."""
     for name in names:
         path = claim.directory / name

@@ -13,18 +13,18 @@ from typing import NamedTuple
 import torch
 
 from drfl.assessment.equal_clients import EqualClients
-from drfl.training.certificate import Certificate
 from drfl.core.errors import InputError
-from drfl.experiments.run.artifacts import write_run
+from drfl.core.run_end import ENDS, ON_TEST, Marks, Stopped
 from drfl.experiments.config.build import Running
 from drfl.experiments.config.config import table_dir
+from drfl.experiments.run.artifacts import write_run
 from drfl.experiments.run.end_checks import EndChecks, end_checks
 from drfl.experiments.run.measures import column, deviation
-from drfl.experiments.run.run_directory import Claim, filled
+from drfl.experiments.run.run_directory import ClaimedFolder, filled
+from drfl.task.measure import NOTHING, Measure, undefined_note
+from drfl.training.certificate import Certificate
 from drfl.training.history import Metrics
 from drfl.training.loop import Callback, Result, Step, run
-from drfl.task.measure import NOTHING, Measure, undefined_note
-from drfl.core.run_end import ENDS, ON_TEST, Marks, Stopped
 from drfl.training.run_state import CheckpointWriter, RunState
 
 MOST_SEEDS = 10_000
@@ -150,7 +150,7 @@ def _threads(count: int | None) -> Iterator[None]:
         torch.set_num_threads(before)
 
 
-def write_results(finished: Finished, claim: Claim, more: Mapping[str, str] | None = None) -> None:
+def write_results(finished: Finished, claim: ClaimedFolder, more: Mapping[str, str] | None = None) -> None:
     """Write the results and the report of a run into the folder that it holds.
 
     Args:

@@ -8,19 +8,19 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from drfl.training import step_size
 from drfl.core import user_code
 from drfl.core.errors import InputError
-from drfl.experiments.config.build import Job, build, load_data
-from drfl.experiments.execution.cells import Cell
-from drfl.experiments.config.hyperparameters import Value
-from drfl.experiments.execution.training_cells import cost_of, job_of
 from drfl.core.key import Key
+from drfl.experiments.config.build import Job, build, load_data
+from drfl.experiments.config.hyperparameters import Value
+from drfl.experiments.execution.cells import Cell
+from drfl.experiments.execution.training_cells import cost_of, job_of
 from drfl.experiments.tuning import own_spaces, spaces
 from drfl.experiments.tuning.criterion import Criterion
-from drfl.experiments.tuning.job import FIRST_SEED, Method, TuningJob
+from drfl.experiments.tuning.job import FIRST_SEED, TunedMethod, TuningJob
 from drfl.experiments.tuning.search import Search
-from drfl.experiments.tuning.suggestion import Point, needed
+from drfl.experiments.tuning.suggestion import SearchPoint, needed
+from drfl.training import step_size
 
 if TYPE_CHECKING:
     import optuna
@@ -40,7 +40,7 @@ class Configured:
     """
 
     job: TuningJob
-    method: Method
+    method: TunedMethod
     clients: int
     eta: float | None
     own: str | None = None
@@ -58,7 +58,7 @@ class Configured:
         return tuple(d for d in whole if (d.parameter or d.name) not in held)
 
     def fingerprint(self) -> dict[str, object]:
-        """See :class:`drfl.experiments.tuning.search.Subject`."""
+        """See :class:`drfl.experiments.tuning.search.SearchSubject`."""
         name = self.method.algorithm
         own = own_spaces.of_name(name, self.own)
         table = {f"{name}.{parameter}": value for parameter, value in self.base.items()}
@@ -71,15 +71,15 @@ class Configured:
             files |= user_code.digests(self.own)
         return {**table, f"the space of {name}": self.own or "its class's", **_named(files)}
 
-    def defaults(self) -> Point:
+    def defaults(self) -> SearchPoint:
         """What the job says of the algorithm, else the defaults."""
         base, algorithm = self.base, self.method.algorithm
         config = self.job.config(self.method, base, FIRST_SEED)
         table = spaces.default_table(config, base)
         if own_spaces.of_name(algorithm, self.own) is not None:
-            return Point({}, table)
+            return SearchPoint({}, table)
         values = spaces.default_point(config.parameters(algorithm), self.space)
-        return Point(values, table, spaces.places(self.space) if values else {})
+        return SearchPoint(values, table, spaces.places(self.space) if values else {})
 
     def check_step_size(self) -> None:
         """Make sure that a run finds η itself, where η is looked for in multiples of that.
@@ -99,17 +99,17 @@ class Configured:
                     field="relative_step_size",
                 )
 
-    def draw(self, trial: optuna.Trial) -> Point:
-        """See :class:`drfl.experiments.tuning.search.Subject`."""
+    def draw(self, trial: optuna.Trial) -> SearchPoint:
+        """See :class:`drfl.experiments.tuning.search.SearchSubject`."""
         own = own_spaces.of_name(self.method.algorithm, self.own)
         if own is None:
             values = spaces.draw(self.space, trial)
-            return Point(values, spaces.table_at(self.space, self.base, values))
+            return SearchPoint(values, spaces.table_at(self.space, self.base, values))
         table = own_spaces.parameters(user_code.label_of(self.method.algorithm), own, trial)
-        return Point(dict(trial.params), {**self.base, **table})
+        return SearchPoint(dict(trial.params), {**self.base, **table})
 
     def cells(self, table: Mapping[str, Value], seeds: Sequence[int]) -> list[Cell]:
-        """See :class:`drfl.experiments.tuning.search.Subject`."""
+        """See :class:`drfl.experiments.tuning.search.SearchSubject`."""
         configs = [self.job.config(self.method, table, seed) for seed in seeds]
         return [Cell("training", job_of(config), cost_of(config)) for config in configs]
 
@@ -118,7 +118,7 @@ def _named(files: Mapping[str, str]) -> dict[str, object]:
     return {f"the SHA-256 of {path}": digest[:12] for path, digest in files.items()}
 
 
-PLAIN = Method("FedAvg")
+PLAIN = TunedMethod("FedAvg")
 """By which the data are loaded and the curvature is found: both are the same for all methods."""
 
 OF_ONE = ("algorithm", "algorithms", "seed", "files")

@@ -9,12 +9,12 @@ from dataclasses import dataclass
 from typing import cast
 
 from drfl.core.errors import InputError, unknown
+from drfl.core.run_end import BROKEN
 from drfl.experiments.execution.cells import Record
 from drfl.experiments.run.measures import Column, column
-from drfl.training.history import DIGITS, Metrics, columns_of, smaller_is_better
 from drfl.task.measure import Measure
+from drfl.training.history import DIGITS, Metrics, columns_of, smaller_is_better
 from drfl.training.model_selection import SHORT
-from drfl.core.run_end import BROKEN
 
 WORDS: Mapping[str, str] = {
     "worst": "the worst client's {}",

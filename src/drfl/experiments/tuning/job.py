@@ -11,13 +11,13 @@ from typing import NamedTuple
 
 from drfl.algorithms import ALGORITHMS
 from drfl.core.errors import InputError, unknown
+from drfl.core.files import read_toml
+from drfl.core.user_code import is_reference
 from drfl.experiments.config.build import VALIDATION
 from drfl.experiments.config.config import Config, load_config
 from drfl.experiments.config.hyperparameters import KNOWN, Value, algorithm_name, canonical
 from drfl.experiments.execution.training_cells import NOT_IN_JOB
-from drfl.core.files import read_toml
 from drfl.task.measure import Measure
-from drfl.core.user_code import is_reference
 
 FIRST_SEED = 1000
 """Tuning's seeds begin here, so that its partitions and initial models are others than those of seeds 0, 1, …"""
@@ -36,7 +36,7 @@ ELSEWHERE = {
 """Keys that --set does not take, and what to do instead."""
 
 
-class Method(NamedTuple):
+class TunedMethod(NamedTuple):
     """An algorithm as a job has it, e.g. SCAFF-PD with 20 clients a round.
 
     Args:
@@ -67,16 +67,16 @@ class TuningJob:
 
     name: str
     values: Mapping[str, object]
-    methods: Mapping[str, Method]
+    methods: Mapping[str, TunedMethod]
     stand_in: bool = False
     data_dir: Path | None = None
     without_data: str = ""
 
-    def method(self, name: str) -> Method:
+    def method(self, name: str) -> TunedMethod:
         """The method of this name: one of the job's, else the algorithm as it is."""
-        return self.methods.get(name) or Method(name)
+        return self.methods.get(name) or TunedMethod(name)
 
-    def config(self, method: Method, table: Mapping[str, Value], seed: int) -> Config:
+    def config(self, method: TunedMethod, table: Mapping[str, Value], seed: int) -> Config:
         """One run: tested once, after its last round.
 
         Args:
@@ -117,7 +117,7 @@ def of_values(
     changes: Mapping[str, object],
     config: Config,
     *,
-    methods: Mapping[str, Method] | None = None,
+    methods: Mapping[str, TunedMethod] | None = None,
     stand_in: bool = False,
     without_data: str = "",
 ) -> TuningJob:
@@ -142,7 +142,7 @@ def of_values(
     return TuningJob(
         name,
         {"validation": VALIDATION, **plain},
-        methods or {name: Method(name, table) for name, table in config.algorithms.items()},
+        methods or {name: TunedMethod(name, table) for name, table in config.algorithms.items()},
         stand_in,
         config.data_dir,
         without_data,

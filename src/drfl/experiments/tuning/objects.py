@@ -13,21 +13,19 @@ from typing import TYPE_CHECKING, NamedTuple, cast
 from pydantic import ValidationError
 
 from drfl.core import checks
-from drfl.federation.algorithm import Algorithm
+from drfl.core.errors import DrflError, InputError
+from drfl.core.key import Key
 from drfl.data import ClientData
 from drfl.data.validation_split import held_out_training
-from drfl.core.errors import DrflError, InputError
-from drfl.experiments.config.build import Job
-from drfl.experiments.execution.cells import Cell, Record
 from drfl.experiments.compare.compare_objects import of_seed
+from drfl.experiments.compare.objects import ObjectConfig, object_jobs
+from drfl.experiments.config.build import Job
 from drfl.experiments.config.config import input_error
 from drfl.experiments.config.hyperparameters import Value
-from drfl.experiments.compare.objects import ObjectConfig, object_jobs
+from drfl.experiments.execution.cells import Cell, Record
 from drfl.experiments.execution.pool import InProcess, Submitter, check_stack, pool_of, workers_of
-from drfl.experiments.run.resume import identity
 from drfl.experiments.execution.training_cells import cost_of, job_of, record_of
-from drfl.core.key import Key
-from drfl.task.task import Task
+from drfl.experiments.run.resume import identity
 from drfl.experiments.tuning import own_spaces
 from drfl.experiments.tuning.configured import OF_ONE
 from drfl.experiments.tuning.criterion import Criterion
@@ -36,8 +34,10 @@ from drfl.experiments.tuning.output import check_place, make_place, write
 from drfl.experiments.tuning.own_spaces import AlgorithmSpace
 from drfl.experiments.tuning.search import Search
 from drfl.experiments.tuning.study import Ended, run
-from drfl.experiments.tuning.suggestion import Point, needed, suggest
+from drfl.experiments.tuning.suggestion import SearchPoint, needed, suggest
 from drfl.experiments.tuning.tuned import Tuned
+from drfl.federation.algorithm import Algorithm
+from drfl.task.task import Task
 
 if TYPE_CHECKING:
     import optuna
@@ -125,7 +125,7 @@ class ObjectRuns:
 
 @dataclass(frozen=True)
 class ObjectSubject:
-    """An algorithm as a function of an Optuna trial; see :class:`drfl.experiments.tuning.search.Subject`.
+    """An algorithm as a function of an Optuna trial; see :class:`drfl.experiments.tuning.search.SearchSubject`.
 
     Args:
         name: what files call it.
@@ -148,19 +148,19 @@ class ObjectSubject:
         sample = {f"{self.name}.{parameter}": value for parameter, value in self.sample.items()}
         return {"the code of the space": own_spaces.code_of(self.runs.space), **first, **sample, **digests}
 
-    def defaults(self) -> Point | None:
+    def defaults(self) -> SearchPoint | None:
         """The first trial, where its parameters were given."""
         if self.first is None:
             return None
         trial = _at(self.name, self.runs.space, self.first).trial
         table, places = dict(trial.params), dict(trial.distributions)
         inside = all(places[name]._contains(places[name].to_internal_repr(value)) for name, value in table.items())
-        return Point(table, table, places) if inside else Point({}, table)
+        return SearchPoint(table, table, places) if inside else SearchPoint({}, table)
 
-    def draw(self, trial: optuna.Trial) -> Point:
+    def draw(self, trial: optuna.Trial) -> SearchPoint:
         """Another one."""
         own_spaces.call(self.name, self.runs.space, trial)
-        return Point(dict(trial.params), dict(trial.params))
+        return SearchPoint(dict(trial.params), dict(trial.params))
 
     def cells(self, table: Mapping[str, Value], seeds: Sequence[int]) -> list[Cell]:
         """The runs of a trial."""
@@ -172,7 +172,7 @@ class ObjectSubject:
         return found
 
 
-class Options(NamedTuple):
+class SearchOptions(NamedTuple):
     """How a search is run and kept; see :func:`drfl.tune`."""
 
     trials: int
@@ -191,7 +191,7 @@ def tune_objects(
     task: Task | Callable[[int], Task],
     settings: Mapping[str, object],
     validation: float,
-    options: Options,
+    options: SearchOptions,
 ) -> Tuned:
     """See :func:`drfl.tune`.
 
@@ -222,7 +222,7 @@ def tune_objects(
     return _tuned(search, runs, options.out, options, kept=True)
 
 
-def _prepared(runs: ObjectRuns, options: Options) -> Search:
+def _prepared(runs: ObjectRuns, options: SearchOptions) -> Search:
     """The search, once it is sure that its first trial can start at every seed."""
     seeds = range(FIRST_SEED, FIRST_SEED + options.seeds)
     criterion = Criterion(options.criterion, runs.task(seeds[0]).measures[0])
@@ -245,7 +245,7 @@ def _sources(config: ObjectConfig, name: str) -> dict[str, object]:
     return {f"the SHA-256 of {what}": digest[:12] for what, digest in config.user_files([name]).items()}
 
 
-def _tuned(search: Search, runs: ObjectRuns, out: Path, options: Options, *, kept: bool) -> Tuned:
+def _tuned(search: Search, runs: ObjectRuns, out: Path, options: SearchOptions, *, kept: bool) -> Tuned:
     """The search in this folder."""
     check_place(out, search.name)
     make_place(out, search.name)

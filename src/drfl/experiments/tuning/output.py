@@ -10,16 +10,16 @@ import tomli_w
 
 from drfl.core.atomic_files import atomic_write
 from drfl.core.errors import InputError
-from drfl.experiments.run.artifacts import versions
+from drfl.core.run_end import BROKEN
 from drfl.experiments.config.hyperparameters import Value
+from drfl.experiments.run.artifacts import versions
 from drfl.experiments.run.manifest import Manifest, read_manifest
 from drfl.experiments.run.run_directory import held
-from drfl.training.history import DIGITS, csv_text
-from drfl.task.measure import undefined_share
-from drfl.core.run_end import BROKEN
 from drfl.experiments.tuning.search import Search
 from drfl.experiments.tuning.study import FILE
 from drfl.experiments.tuning.suggestion import Trial, needed
+from drfl.task.measure import undefined_share
+from drfl.training.history import DIGITS, csv_text
 
 TRIALS = "trials.csv"
 

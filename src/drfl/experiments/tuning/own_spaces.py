@@ -10,9 +10,9 @@ from types import CodeType
 from typing import TYPE_CHECKING, TypeVar, cast
 
 from drfl.core import user_code
-from drfl.federation.algorithm import Algorithm
 from drfl.core.errors import InputError
 from drfl.experiments.config.hyperparameters import Value, algorithm_class
+from drfl.federation.algorithm import Algorithm
 
 if TYPE_CHECKING:
     import optuna

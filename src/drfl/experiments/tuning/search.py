@@ -7,30 +7,30 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
+from drfl.core.key import Key
+from drfl.experiments.config.hyperparameters import Value
 from drfl.experiments.execution import cells
 from drfl.experiments.execution.cells import Cell
-from drfl.experiments.config.hyperparameters import Value
-from drfl.core.key import Key
 from drfl.experiments.tuning.criterion import Criterion
 from drfl.experiments.tuning.job import FIRST_SEED
-from drfl.experiments.tuning.suggestion import Point, Trial, best, needed, suggest
+from drfl.experiments.tuning.suggestion import SearchPoint, Trial, best, needed, suggest
 
 if TYPE_CHECKING:
     import optuna
 
 
-class Subject(Protocol):
+class SearchSubject(Protocol):
     """An algorithm whose hyperparameters are looked for, be it named in a job's file or an object."""
 
     def fingerprint(self) -> Mapping[str, object]:
         """All that its trials depend on besides the search's :attr:`Search.common`, as plain values."""
         ...
 
-    def defaults(self) -> Point | None:
+    def defaults(self) -> SearchPoint | None:
         """The first trial; None where there are no defaults, and it is suggested like the others."""
         ...
 
-    def draw(self, trial: optuna.Trial) -> Point:
+    def draw(self, trial: optuna.Trial) -> SearchPoint:
         """Another one, drawn by an Optuna trial; its places are left out.
 
         Raises:
@@ -62,7 +62,7 @@ class Search:
     """
 
     name: str
-    subjects: Mapping[str, Subject]
+    subjects: Mapping[str, SearchSubject]
     trials: int
     repeats: int
     criterion: Criterion
@@ -89,13 +89,13 @@ class Search:
         """The best of some trials; of equal ones the earliest."""
         return best(trials, smaller=self.criterion.smaller)
 
-    def following(self, name: str, trials: Sequence[Trial]) -> Point:
+    def following(self, name: str, trials: Sequence[Trial]) -> SearchPoint:
         """What the trial after these tries."""
         subject = self.subjects[name]
         defaults = None if trials else subject.defaults()
         return self.suggested(name, trials) if defaults is None else defaults
 
-    def suggested(self, name: str, trials: Sequence[Trial]) -> Point:
+    def suggested(self, name: str, trials: Sequence[Trial]) -> SearchPoint:
         """What Optuna would try after these."""
         key = Key(0).fold("tuning", json.dumps(dict(self.common), sort_keys=True), name, len(trials))
         return suggest(self.subjects[name].draw, trials, key, smaller=self.criterion.smaller)

@@ -11,16 +11,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, Self
 
 from drfl.core.errors import DrflError, InputError, listed
+from drfl.core.run_end import BROKEN, SET_BACK
+from drfl.core.user_code import label_of
 from drfl.experiments.execution import cells
 from drfl.experiments.execution.cells import Cell, Record
-from drfl.experiments.run.measures import Column
 from drfl.experiments.execution.pool import Submitter, as_ended
-from drfl.experiments.run.runner import StopSignal
 from drfl.experiments.execution.training_cells import set_back
-from drfl.core.run_end import BROKEN, SET_BACK
+from drfl.experiments.run.measures import Column
+from drfl.experiments.run.runner import StopSignal
 from drfl.experiments.tuning.search import Search
-from drfl.experiments.tuning.suggestion import Point, Trial, direction, needed
-from drfl.core.user_code import label_of
+from drfl.experiments.tuning.suggestion import SearchPoint, Trial, direction, needed
 
 if TYPE_CHECKING:
     from optuna import Study
@@ -33,7 +33,7 @@ _FINGERPRINT = "fingerprint"
 _TRIAL = "trial with clients"
 
 
-class Store:
+class TrialStore:
     """The trials that ended, kept so that a process killed at any time loses none of them.
 
     A trial enters the file whole, in one transaction, when its last seed has ended; the file never knows of one that
@@ -203,7 +203,7 @@ class Ended(NamedTuple):
 class _Running:
     """A trial under way: its point and the records of its seeds so far."""
 
-    point: Point
+    point: SearchPoint
     cells: list[Cell]
     records: dict[str, Record] = field(default_factory=dict)
 
@@ -238,7 +238,7 @@ def run(
         DrflError: a worker died, or the folder cannot be written to.
         StoppedError: a signal asked to stop; what has ended is kept.
     """
-    with Store(folder, smaller=search.criterion.smaller) as store:
+    with TrialStore(folder, smaller=search.criterion.smaller) as store:
         trials = {a: store.open(a, search.fingerprint(a))[: search.trials] for a in search.subjects}
         if any(len(own) < search.trials for own in trials.values()):
             with pool() as at_work:
@@ -252,7 +252,7 @@ class _Loop:
     def __init__(
         self,
         search: Search,
-        store: Store,
+        store: TrialStore,
         pool: Submitter,
         folder: Path,
         trials: dict[str, list[Trial]],

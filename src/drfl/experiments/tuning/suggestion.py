@@ -8,11 +8,11 @@ from types import MappingProxyType, ModuleType
 from typing import TYPE_CHECKING, NamedTuple
 
 from drfl.core.errors import InputError
-from drfl.experiments.config.hyperparameters import Value
 from drfl.core.key import Key
-from drfl.task.measure import undefined_note
 from drfl.core.run_end import BROKEN
+from drfl.experiments.config.hyperparameters import Value
 from drfl.experiments.tuning.criterion import mean
+from drfl.task.measure import undefined_note
 
 if TYPE_CHECKING:
     import optuna
@@ -24,7 +24,7 @@ Places = Mapping[str, "BaseDistribution"]
 NOWHERE: Places = MappingProxyType({})
 
 
-class Point(NamedTuple):
+class SearchPoint(NamedTuple):
     """What is tried.
 
     Args:
@@ -106,7 +106,9 @@ def needed() -> ModuleType:
     return optuna
 
 
-def suggest(ask: Callable[[optuna.Trial], Point], trials: Sequence[Trial], key: Key, *, smaller: bool = False) -> Point:
+def suggest(
+    ask: Callable[[optuna.Trial], SearchPoint], trials: Sequence[Trial], key: Key, *, smaller: bool = False
+) -> SearchPoint:
     """The next point. It depends on the arguments alone.
 
     Trials that have no place in the space, as a default that is a rule and no number, are passed over.

@@ -7,10 +7,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from drfl.federation.algorithm import Algorithm
 from drfl.experiments.config.hyperparameters import Value
 from drfl.experiments.tuning.criterion import Criterion
 from drfl.experiments.tuning.suggestion import Trial
+from drfl.federation.algorithm import Algorithm
 
 if TYPE_CHECKING:
     import pandas as pd

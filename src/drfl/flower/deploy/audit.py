@@ -6,11 +6,11 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from drfl.core.audit_log import Audited, BrokenLogError, read
+from drfl.core.errors import Notice, unknown
 from drfl.flower.deploy.audit_comparison import compared, same_history
 from drfl.flower.deploy.audit_findings import Finding, few, quoted, say
 from drfl.flower.deploy.audit_keys import SERVER, TrustedKeys, signatures
 from drfl.flower.deploy.audit_one_log import ServerRuns, records, requests_of_site
-from drfl.core.errors import Notice, unknown
 
 
 def audit(paths: Sequence[Path], keys: TrustedKeys | None = None, without: Sequence[str] = ()) -> Iterator[Finding]:

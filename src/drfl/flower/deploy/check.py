@@ -5,18 +5,18 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from drfl.flower.deploy import check_network
-from drfl.flower.deploy.check_network import Finding, bad, guarded, note, ok
-from drfl.flower.deploy.flower_cli import GONE, NEWEST, OLDEST, fits, flower_version, node_states, program
-from drfl.flower.deploy.paths import Address, DeploymentFolder, SiteFolder, SitePaths, read_toml
 from drfl.core.errors import DrflError, InputError, Notice
 from drfl.core.files import read_text
+from drfl.flower.deploy import check_network
+from drfl.flower.deploy.check_network import CheckResult, bad, guarded, note, ok
+from drfl.flower.deploy.flower_cli import GONE, NEWEST, OLDEST, fits, flower_version, node_states, program
+from drfl.flower.deploy.paths import Address, DeploymentFolder, SiteFolder, SitePaths, read_toml
 
 if TYPE_CHECKING:
     from drfl.data.standardisation import Moments
 
 
-def settings(site: SiteFolder) -> Iterator[Finding]:
+def settings(site: SiteFolder) -> Iterator[CheckResult]:
     """Whether site.toml can be read and names a site.
 
     Raises:
@@ -29,7 +29,7 @@ def settings(site: SiteFolder) -> Iterator[Finding]:
         yield bad("site.toml", 'names no site; give it a line name = "…", as in server.toml')
 
 
-def data(site: SiteFolder) -> Iterator[Finding]:
+def data(site: SiteFolder) -> Iterator[CheckResult]:
     """Whether the data can be loaded, their size and shape, and what of their columns the server is told."""
     from drfl.flower.client_app import Site, identity  # brings torch along
     from drfl.flower.identities import read_identity
@@ -55,7 +55,7 @@ def data(site: SiteFolder) -> Iterator[Finding]:
         yield from guarded("columns", lambda: _columns(told))
 
 
-def _columns(told: Moments) -> Iterator[Finding]:
+def _columns(told: Moments) -> Iterator[CheckResult]:
     """What the server is told of the columns of a table.
 
     Raises:
@@ -67,7 +67,7 @@ def _columns(told: Moments) -> Iterator[Finding]:
     yield ok("columns", f"{len(deviations)}, {spread}; the server gets the mean and the variance of each")
 
 
-def online(folder: DeploymentFolder, sites: tuple[SitePaths, ...], insecure: bool) -> Iterator[Finding]:
+def online(folder: DeploymentFolder, sites: tuple[SitePaths, ...], insecure: bool) -> Iterator[CheckResult]:
     """Whether each site is registered and connected; where sites are not known by keys, how many are.
 
     Raises:
@@ -84,7 +84,7 @@ def online(folder: DeploymentFolder, sites: tuple[SitePaths, ...], insecure: boo
         yield _registered(site, states)
 
 
-def _registered(site: SitePaths, states: dict[str, str]) -> Finding:
+def _registered(site: SitePaths, states: dict[str, str]) -> CheckResult:
     try:
         node = read_text(site.node).strip()
     except InputError:
@@ -98,7 +98,7 @@ def _registered(site: SitePaths, states: dict[str, str]) -> Finding:
     return bad(site.name, f"{when}; start it at the site with ./start-supernode.sh, and see what that prints")
 
 
-def check_deployment(folder: DeploymentFolder) -> Iterator[Finding]:
+def check_deployment(folder: DeploymentFolder) -> Iterator[CheckResult]:
     """All checks on the SuperLink's machine."""
     yield from _flower("flwr", "flower-superlink", "flower-superexec")
     try:
@@ -121,7 +121,7 @@ def check_deployment(folder: DeploymentFolder) -> Iterator[Finding]:
         yield from guarded("sites", lambda: online(folder, known, address.insecure))
 
 
-def probes(folder: DeploymentFolder) -> Iterator[Finding]:
+def probes(folder: DeploymentFolder) -> Iterator[CheckResult]:
     """Whether the rows that the server holds for the sites can be loaded; nothing where it holds none.
 
     Raises:
@@ -137,7 +137,7 @@ def probes(folder: DeploymentFolder) -> Iterator[Finding]:
         yield ok("probes", f"rows held here: {counts}")
 
 
-def limits(folder: DeploymentFolder) -> Iterator[Finding]:
+def limits(folder: DeploymentFolder) -> Iterator[CheckResult]:
     """Which limits could be set, how many requests a run needs, and whether anything bounds a single site.
 
     Raises:
@@ -169,7 +169,7 @@ def limits(folder: DeploymentFolder) -> Iterator[Finding]:
     yield note("requests", Notice(text, "requests-of-a-run", "requests_a_day"))
 
 
-def check_site(site: SiteFolder) -> Iterator[Finding]:
+def check_site(site: SiteFolder) -> Iterator[CheckResult]:
     """All checks on a site's machine."""
     yield from _flower("flower-supernode", "flower-superexec")
     try:
@@ -185,7 +185,7 @@ def check_site(site: SiteFolder) -> Iterator[Finding]:
     yield from guarded("data", lambda: data(site))
 
 
-def _flower(*programs: str) -> Iterator[Finding]:
+def _flower(*programs: str) -> Iterator[CheckResult]:
     version = flower_version() or "0"
     span = f"{OLDEST[0]}.{OLDEST[1]} or later, below {NEWEST[0]}.{NEWEST[1]}"
     if fits(version):
@@ -199,7 +199,7 @@ def _flower(*programs: str) -> Iterator[Finding]:
             yield bad("flwr", str(error))
 
 
-def _agrees(folder: DeploymentFolder, address: Address) -> Iterator[Finding]:
+def _agrees(folder: DeploymentFolder, address: Address) -> Iterator[CheckResult]:
     """Whether the files agree on the security and the address of the deployment."""
     insecure = read_toml(folder.settings).get("insecure", False)
     if insecure is not address.insecure:
@@ -216,6 +216,6 @@ def _agrees(folder: DeploymentFolder, address: Address) -> Iterator[Finding]:
         )
 
 
-def _site_key(site: SiteFolder) -> Iterator[Finding]:
+def _site_key(site: SiteFolder) -> Iterator[CheckResult]:
     found = check_network.own_key(site, None)
     yield from found or [bad("key", f"{site.key} is missing; make-keys.sh on the SuperLink's machine makes it")]

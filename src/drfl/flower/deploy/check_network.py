@@ -18,14 +18,14 @@ from cryptography.hazmat.primitives import serialization as forms
 from cryptography.hazmat.primitives.asymmetric import types
 
 from drfl.core.audit_signatures import read_public_key, read_signing_key
-from drfl.flower.deploy.paths import Address, DeploymentFolder, SiteFolder, SitePaths
 from drfl.core.errors import DrflError, InputError, Notice
 from drfl.core.files import read_bytes
+from drfl.flower.deploy.paths import Address, DeploymentFolder, SiteFolder, SitePaths
 
 MAKE_KEYS = "run ./make-keys.sh, as the user that owns the folder"
 
 
-class Finding(NamedTuple):
+class CheckResult(NamedTuple):
     """The result of one check.
 
     Args:
@@ -41,22 +41,22 @@ class Finding(NamedTuple):
     below: tuple[str, ...] = ()
 
 
-def ok(subject: str, text: str) -> Finding:
+def ok(subject: str, text: str) -> CheckResult:
     """A check that passed."""
-    return Finding(subject, True, text)
+    return CheckResult(subject, True, text)
 
 
-def note(subject: str, text: Notice, below: tuple[str, ...] = ()) -> Finding:
+def note(subject: str, text: Notice, below: tuple[str, ...] = ()) -> CheckResult:
     """Advice: nothing is wrong."""
-    return Finding(subject, True, text, below)
+    return CheckResult(subject, True, text, below)
 
 
-def bad(subject: str, text: str) -> Finding:
+def bad(subject: str, text: str) -> CheckResult:
     """A check that failed; the text names the remedy."""
-    return Finding(subject, False, text)
+    return CheckResult(subject, False, text)
 
 
-def guarded(subject: str, look: Callable[[], Iterable[Finding]]) -> Iterator[Finding]:
+def guarded(subject: str, look: Callable[[], Iterable[CheckResult]]) -> Iterator[CheckResult]:
     """The findings of a check; an error that it raises on purpose becomes one."""
     try:
         yield from look()
@@ -68,7 +68,7 @@ SOON = 30
 """Days before its end at which a certificate counts as a problem."""
 
 
-def superlink(folder: DeploymentFolder, address: Address) -> Iterator[Finding]:
+def superlink(folder: DeploymentFolder, address: Address) -> Iterator[CheckResult]:
     """The authority's and the SuperLink's certificates: present, valid now, signed and for this host."""
     place = folder.certificates
     authority, certificate = _certificate(place / "ca.crt"), _certificate(place / "superlink.crt")
@@ -103,7 +103,7 @@ def covers(certificate: x509.Certificate, host: str) -> bool:
         return host.lower() in (name.lower() for name in names)
 
 
-def keys(folder: DeploymentFolder, sites: tuple[SitePaths, ...]) -> Iterator[Finding]:
+def keys(folder: DeploymentFolder, sites: tuple[SitePaths, ...]) -> Iterator[CheckResult]:
     """The sites' public keys: present, of the right kind, distinct, not revoked; and private keys that are here."""
     owners: dict[str, str] = {}
     for site in sites:
@@ -140,7 +140,7 @@ def revoked_twin(revoked: Path, path: Path) -> Path | None:
     return None
 
 
-def own_key(site: SiteFolder, registered: Path | None) -> list[Finding]:
+def own_key(site: SiteFolder, registered: Path | None) -> list[CheckResult]:
     """A site's private key, if it is here: belongs to the public key, and nobody else can read it."""
     if not site.key.exists():
         return []
@@ -150,12 +150,12 @@ def own_key(site: SiteFolder, registered: Path | None) -> list[Finding]:
     return list(_open_to_others(site.key)) or [ok(name, "its key is there" if registered is None else "its keys match")]
 
 
-def authority(site: SiteFolder) -> Iterator[Finding]:
+def authority(site: SiteFolder) -> Iterator[CheckResult]:
     """The certificate by which a site knows the SuperLink."""
     yield _in_time("ca.crt", _certificate(site.authority))
 
 
-def _in_time(name: str, certificate: x509.Certificate) -> Finding:
+def _in_time(name: str, certificate: x509.Certificate) -> CheckResult:
     start, end, now = certificate.not_valid_before_utc, certificate.not_valid_after_utc, datetime.now(UTC)
     left = (end - now).days
     remedy = "delete it with its key and run ./make-keys.sh" if name == "superlink.crt" else "make all keys again"
@@ -168,7 +168,7 @@ def _in_time(name: str, certificate: x509.Certificate) -> Finding:
     return ok("certificate", f"{name} is valid until {end:%Y-%m-%d}")
 
 
-def _open_to_others(path: Path) -> Iterator[Finding]:
+def _open_to_others(path: Path) -> Iterator[CheckResult]:
     if path.stat().st_mode & (stat.S_IRWXG | stat.S_IRWXO):
         yield bad(path.name, f"others can read {path}; chmod 600 it")
 
@@ -223,7 +223,7 @@ EXPIRED = 10
 """OpenSSL's number for a certificate that has expired."""
 
 
-def check_connection(address: Address, authority: Path) -> Iterator[Finding]:
+def check_connection(address: Address, authority: Path) -> Iterator[CheckResult]:
     """Connect to the SuperLink as a site does.
 
     Args:
@@ -249,7 +249,7 @@ def _unreachable(address: Address, error: OSError) -> str:
     return f"cannot connect to {address} ({error.strerror or error}); look at the network"
 
 
-def _encrypted(address: Address, authority: Path) -> Finding:
+def _encrypted(address: Address, authority: Path) -> CheckResult:
     try:
         context = ssl.create_default_context(cafile=str(authority))
     except (OSError, ssl.SSLError):
@@ -279,7 +279,7 @@ def _mistrust(address: Address, authority: Path, error: ssl.SSLCertVerificationE
     )
 
 
-def _plain(address: Address) -> Finding:
+def _plain(address: Address) -> CheckResult:
     if _speaks_http(address):
         return ok("HTTP", "it speaks plain HTTP, as the deployment is insecure")
     context = ssl.create_default_context()
@@ -294,7 +294,7 @@ def _plain(address: Address) -> Finding:
         return bad("HTTP", _stranger(address, error))
 
 
-def _http(connection: socket.socket, text: str) -> Finding:
+def _http(connection: socket.socket, text: str) -> CheckResult:
     connection.sendall(QUESTION)
     if connection.recv(5) == b"HTTP/":
         return ok("TLS", text)

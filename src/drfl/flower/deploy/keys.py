@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import NamedTuple
 
 from drfl.core.audit_signatures import read_public_key
+from drfl.core.errors import DrflError, InputError, Notice, unknown
+from drfl.core.files import read_text, read_toml
 from drfl.flower.deploy import edit_settings
 from drfl.flower.deploy.check_network import revoked_twin
 from drfl.flower.deploy.flower_cli import GONE, ask, node_states
 from drfl.flower.deploy.paths import DeploymentFolder, SitePaths
-from drfl.core.errors import DrflError, InputError, Notice, unknown
-from drfl.core.files import read_text, read_toml
 
 FEWEST = 2
 """Sites that must remain: of one alone nothing can be compared or averaged."""

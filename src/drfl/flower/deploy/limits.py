@@ -9,10 +9,10 @@ from pathlib import Path
 import tomli_w
 
 from drfl.core.audit_log import read
-from drfl.flower.deploy import edit_settings
-from drfl.flower.deploy.paths import DeploymentFolder
 from drfl.core.errors import Notice
 from drfl.core.files import read_text
+from drfl.flower.deploy import edit_settings
+from drfl.flower.deploy.paths import DeploymentFolder
 from drfl.flower.settings import ServerSettings, read_server, share_limit
 
 Limits = Mapping[str, Mapping[str, int | float]]

@@ -7,16 +7,16 @@ import time
 from collections.abc import Callable
 from typing import NamedTuple
 
-from drfl.flower.deploy.flower_cli import ask, environment, program
-from drfl.flower.deploy.paths import DeploymentFolder
 from drfl.core.errors import DrflError, InputError
+from drfl.core.files import read_json
+from drfl.core.screen import Screen, Table
 from drfl.experiments.compare.comparison_results import UNDEFINED, columns_beside, score_columns
 from drfl.experiments.run.manifest import is_finished, read_manifest
 from drfl.experiments.run.measures import column
-from drfl.core.files import read_json
-from drfl.task.measure import undefined_share
+from drfl.flower.deploy.flower_cli import ask, environment, program
+from drfl.flower.deploy.paths import DeploymentFolder
 from drfl.report import read_run as parts
-from drfl.core.screen import Screen, Table
+from drfl.task.measure import undefined_share
 
 
 def print_result(folder: DeploymentFolder) -> None:

@@ -5,8 +5,7 @@ from __future__ import annotations
 import math
 
 from drfl.assessment.clients import Assessment
-from drfl.task.measure import Measure
-from drfl.report.content import Table
+from drfl.report.content import TableBlock
 from drfl.report.formatting import NOTHING, count, listing, plural
 from drfl.report.groups import Group
 from drfl.report.pdf.comparisons import gains_table
@@ -14,6 +13,7 @@ from drfl.report.pdf.content import Block, Paragraph, Points, Question
 from drfl.report.pdf.evidence import Evidence, RowGain, RunEvidence
 from drfl.report.pdf.names import client_names, printable
 from drfl.report.pdf.worst import MOST, places
+from drfl.task.measure import Measure
 
 ASKED = "What would each client have alone?"
 
@@ -78,7 +78,7 @@ def _joining(pair: RowGain) -> str:
     )
 
 
-def _table(evidence: Evidence, groups: list[Group]) -> Table:
+def _table(evidence: Evidence, groups: list[Group]) -> TableBlock:
     """A row a client, a column a group: its first run."""
     runs = [evidence.first_of(group) for group in groups]
     first = runs[0].record
@@ -95,7 +95,7 @@ def _table(evidence: Evidence, groups: list[Group]) -> Table:
     )
     if len(rows) < len(names):
         caption += f"; {len(rows)} of {count(len(names))} clients"
-    return Table(caption, ["Client", "Test rows", *(printable(group.label, 40) for group in groups)], rows)
+    return TableBlock(caption, ["Client", "Test rows", *(printable(group.label, 40) for group in groups)], rows)
 
 
 def _cells(run: RunEvidence, names: list[str]) -> list[str]:

@@ -6,9 +6,8 @@ import math
 from collections.abc import Sequence
 
 from drfl.assessment.clients import Assessment
-from drfl.task.measure import Measure, undefined_note, undefined_share
 from drfl.report.assessed import assessment_of
-from drfl.report.content import Table
+from drfl.report.content import TableBlock
 from drfl.report.formatting import NOTHING, count, listing
 from drfl.report.pdf.content import Block, Paragraph, Points, Question
 from drfl.report.pdf.evidence import Evidence, RunEvidence
@@ -16,6 +15,7 @@ from drfl.report.pdf.names import client_names, printable
 from drfl.report.pdf.worst import MOST, places
 from drfl.report.read_run import RunRecord
 from drfl.report.tables import UNDEFINED
+from drfl.task.measure import Measure, undefined_note, undefined_share
 
 ASKED = "Can its probabilities be believed, at every client?"
 
@@ -76,7 +76,7 @@ def _answer(run: RunEvidence, own: Sequence[Measure], *, several: bool) -> str:
     )
 
 
-def _overview(evidence: Evidence, own: Sequence[Measure]) -> Table:
+def _overview(evidence: Evidence, own: Sequence[Measure]) -> TableBlock:
     """A row a run: average over clients and the worst, of each measure."""
     some = any(record.undefined(m) for group in evidence.groups for record in group.runs for m in own)
     rows = [
@@ -90,7 +90,7 @@ def _overview(evidence: Evidence, own: Sequence[Measure]) -> Table:
     ]  # fmt: skip
     heads = [f"{m.words[:1].upper()}{m.words[1:]}, {what}" for m in own for what in ("average", "worst")]
     heads += [UNDEFINED] if some else []
-    return Table("Over clients, each counting once", ["Algorithm", "Seed", *heads], rows, words=2)
+    return TableBlock("Over clients, each counting once", ["Algorithm", "Seed", *heads], rows, words=2)
 
 
 def _measured(record: RunRecord, own: Measure) -> list[float]:
@@ -98,7 +98,7 @@ def _measured(record: RunRecord, own: Measure) -> list[float]:
     return record.clients["score" if own.name == record.score.name else own.name].to_numpy(float).tolist()
 
 
-def _clients(run: RunEvidence, own: Sequence[Measure], label: str, several: bool) -> Table:
+def _clients(run: RunEvidence, own: Sequence[Measure], label: str, several: bool) -> TableBlock:
     """A row a client of a run, worst by its score first."""
     record = run.record
     found = [assessment_of(record, measure, independent=run.shared is not True) for measure in own]
@@ -115,7 +115,7 @@ def _clients(run: RunEvidence, own: Sequence[Measure], label: str, several: bool
     caption = f"{which}: the worst by {record.score.words} first"
     if len(rows) < len(names):
         caption += f"; {len(rows)} of {count(len(names))} clients"
-    return Table(caption, ["Client", "Test rows", *(f"{m.words[:1].upper()}{m.words[1:]}" for m in own)], rows)
+    return TableBlock(caption, ["Client", "Test rows", *(f"{m.words[:1].upper()}{m.words[1:]}" for m in own)], rows)
 
 
 def _value(own: Measure, value: float, found: Assessment | None, i: int) -> str:

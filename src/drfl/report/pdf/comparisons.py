@@ -8,13 +8,13 @@ from collections.abc import Sequence
 from drfl.assessment.gains import GainAssessment
 from drfl.assessment.seeds import T_FROM
 from drfl.assessment.sentences import signed_interval
-from drfl.task.measure import Measure, undefined_share
-from drfl.report.content import Table
+from drfl.report.content import TableBlock
 from drfl.report.formatting import NOTHING, listing, plural
 from drfl.report.pdf.content import Block, Paragraph, Points, Question
 from drfl.report.pdf.evidence import Evidence, RowGain, SeedGain
 from drfl.report.pdf.names import printable
 from drfl.report.tables import UNDEFINED
+from drfl.task.measure import Measure, undefined_share
 
 ASKED = "Compared with what?"
 
@@ -107,7 +107,7 @@ def _seeds(evidence: Evidence) -> list[Block]:
         f"six seeds on, sign flips; below {T_FROM} seeds none. It holds {evidence.over_seeds[0].scope}; the comparison "
         "row by row holds for other test rows of one pair of models. Rely on a difference that both find."
     )
-    return [Table(caption, head, rows, words=2), Paragraph(note, small=True)]
+    return [TableBlock(caption, head, rows, words=2), Paragraph(note, small=True)]
 
 
 def _numbers(own: Measure, row: SeedGain) -> list[str]:
@@ -140,7 +140,7 @@ def gains_table(pairs: Sequence[RowGain], caption: str, note: str) -> list[Block
         head, rows = [*head, UNDEFINED], [[*row, share] for row, share in zip(rows, shares, strict=True)]
     seed = f" (seed {printable(pairs[0].seed, 24)})"
     return [
-        Table(f"{caption}{seed}: the gain of the worst client's {_points(own)}", head, rows, words=2),
+        TableBlock(f"{caption}{seed}: the gain of the worst client's {_points(own)}", head, rows, words=2),
         Paragraph(note, small=True),
     ]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from drfl.report.content import Table
+from drfl.report.content import TableBlock
 
 
 @dataclass(frozen=True)
@@ -109,7 +109,7 @@ class Forest:
     ends: tuple[float, float]
 
 
-Block = Paragraph | Points | Listing | Digests | Forest | Table
+Block = Paragraph | Points | Listing | Digests | Forest | TableBlock
 
 
 @dataclass(frozen=True)

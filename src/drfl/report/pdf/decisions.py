@@ -6,13 +6,13 @@ import math
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from drfl.report.content import Table
+from drfl.core.run_end import SET_BACK
+from drfl.report.content import TableBlock
 from drfl.report.formatting import NOTHING, count, listing
 from drfl.report.pdf.content import Paragraph, Points, Question
 from drfl.report.pdf.evidence import Evidence, RunEvidence
 from drfl.report.pdf.names import printable
 from drfl.report.read_run import RunRecord, listed, number, table, text
-from drfl.core.run_end import SET_BACK
 
 ASKED = "What was decided on which data?"
 
@@ -50,9 +50,9 @@ RETURNED = {
 def decided(evidence: Evidence) -> Question:
     """The section: decisions with the rows that they went by, and how many rows there are."""
     head, rows = ["Decision", "Went by", "What came out"], _merged(evidence)
-    decisions = Table("Decisions, and the rows that they went by", head, rows, words=3)
+    decisions = TableBlock("Decisions, and the rows that they went by", head, rows, words=3)
     parts, counted = ["", "Training", "Validation", "Test"], _counts(evidence)
-    counts = Table("Rows over all clients (fewest to most at a client)", parts, counted)
+    counts = TableBlock("Rows over all clients (fewest to most at a client)", parts, counted)
     said = [Points(_remarks(evidence)), Paragraph(KEPT, small=True)]
     return Question(ASKED, _answer(evidence), [decisions, counts, *said])
 

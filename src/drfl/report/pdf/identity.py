@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from drfl.report.configurations import configurations
-from drfl.report.content import Table
+from drfl.report.content import TableBlock
 from drfl.report.formatting import count, duration
 from drfl.report.pdf.content import Block, Digests, Listing, Paragraph, Points, Question
 from drfl.report.pdf.decisions import label_of
@@ -58,7 +58,7 @@ def _answer(evidence: Evidence) -> str:
     return f"The model, trained with {printable(first.record.algorithm, 60)}, {which}; {data}."
 
 
-def _runs(evidence: Evidence) -> Table:
+def _runs(evidence: Evidence) -> TableBlock:
     """A row a run: where it is, and on what it ran."""
     rows = [
         [
@@ -70,7 +70,7 @@ def _runs(evidence: Evidence) -> Table:
         for run in evidence.runs
     ]  # fmt: skip
     head = ["Folder", "Algorithm", "Seed", "Data set", "Model", "Device", "Time"]
-    return Table("Runs", head, rows, words=7)
+    return TableBlock("Runs", head, rows, words=7)
 
 
 def _digests(run: RunEvidence, *, several: bool) -> list[tuple[str, str, str]]:

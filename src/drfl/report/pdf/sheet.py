@@ -10,7 +10,7 @@ from fpdf import FPDF
 from fpdf.enums import TableBordersLayout, WrapMode
 from fpdf.fonts import FontFace
 
-from drfl.report.content import Cell, Table
+from drfl.report.content import TableBlock, TableCell
 from drfl.report.pdf.content import Block, Digests, Document, Forest, Listing, Paragraph, Points, Question
 from drfl.report.pdf.forest import draw_forest, fitted, height_of
 from drfl.report.pdf.names import fonts, in_glyphs
@@ -225,7 +225,7 @@ class Sheet(FPDF):
         draw_forest(self, block)
         self.ln(1)
 
-    def _table(self, block: Table) -> None:
+    def _table(self, block: TableBlock) -> None:
         cells = [[_text(cell) for cell in row] for row in block.rows]
         self._keep(LINE * min(6, len(cells) + 2) + 6)
         self.ln(1)
@@ -262,5 +262,5 @@ class Sheet(FPDF):
         return [left / len(shared) if k in shared else own for k, own in enumerate(wanted)]
 
 
-def _text(cell: str | Cell) -> str:
+def _text(cell: str | TableCell) -> str:
     return cell if isinstance(cell, str) else cell.text

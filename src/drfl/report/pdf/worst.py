@@ -8,14 +8,14 @@ from collections.abc import Sequence
 
 from drfl.assessment.clients import Assessment
 from drfl.assessment.sentences import headline, sentences
-from drfl.task.measure import PLAIN, Measure, undefined_note, undefined_share
-from drfl.report.content import Table
+from drfl.report.content import TableBlock
 from drfl.report.formatting import NOTHING, count, plural
 from drfl.report.pdf.content import Block, Forest, ForestRow, Paragraph, Points, Question
 from drfl.report.pdf.evidence import Evidence, RunEvidence
 from drfl.report.pdf.names import client_names, printable
 from drfl.report.read_run import RunRecord, constant_line, worst_first
 from drfl.report.tables import UNDEFINED
+from drfl.task.measure import PLAIN, Measure, undefined_note, undefined_share
 
 ASKED = "Who is the worst, and how sure is that?"
 
@@ -99,7 +99,7 @@ def _note(runs: Sequence[RunEvidence]) -> str:
     return undefined_note([record.undefined(record.score) for record in records], [len(r.clients) for r in records])
 
 
-def _every_run(evidence: Evidence) -> Table:
+def _every_run(evidence: Evidence) -> TableBlock:
     """A row a model: its worst client."""
     score, level, some = evidence.runs[0].record.score, 0.95, bool(_note(evidence.runs))
     rows: list[list[str]] = []
@@ -126,7 +126,7 @@ def _every_run(evidence: Evidence) -> Table:
     truly = f"truly, {100 * level:g} %"
     caption = f"The worst client of each model: its {score.words}, measured and truly"
     head = ["Algorithm", "Seed", "Measures worst", "Measured", truly, "Could be it", *([UNDEFINED] if some else [])]
-    return Table(caption, head, rows, words=3)
+    return TableBlock(caption, head, rows, words=3)
 
 
 def _one(record: RunRecord, found: Assessment, title: str, most: int) -> list[Block]:
@@ -224,7 +224,7 @@ def _endless(found: Assessment) -> bool:
     return any(math.isinf(x) for ends in (found.low, found.high) for x in ends.tolist())
 
 
-def _values(record: RunRecord) -> Table:
+def _values(record: RunRecord) -> TableBlock:
     """The clients of a measure that has no intervals."""
     score, names = record.score, client_names(record.clients["client"].tolist())
     values, samples = (record.clients[column].to_numpy(float) for column in ("score", "samples"))
@@ -233,4 +233,4 @@ def _values(record: RunRecord) -> Table:
         for i in places(record)[: record.most_shown(MOST)]
     ]
     caption = f"{score.words[:1].upper()}{score.words[1:]}: {_which(len(rows), len(names))}"
-    return Table(caption, ["Client", "Test rows", score.words], rows)
+    return TableBlock(caption, ["Client", "Test rows", score.words], rows)

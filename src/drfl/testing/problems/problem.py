@@ -13,9 +13,9 @@ import torch
 from torch import Tensor, nn
 
 from drfl.ambiguity import AmbiguitySet
+from drfl.core.errors import InputError
 from drfl.data import ClientData
 from drfl.engine import Engine, Simulation
-from drfl.core.errors import InputError
 from drfl.task.losses import SampleFn
 from drfl.task.task import Task
 from drfl.testing.problems.objectives import Functions

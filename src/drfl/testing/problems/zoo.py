@@ -12,9 +12,9 @@ import torch
 from torch import Tensor
 
 from drfl.core import checks
-from drfl.data import ClientData, Dataset, Natural, PartitionMethod, ZipfDirichlet, load, make_partition
 from drfl.core.errors import InputError
 from drfl.core.key import Key
+from drfl.data import ClientData, Dataset, Natural, PartitionMethod, ZipfDirichlet, load, make_partition
 from drfl.optim.local import LocalSGD
 from drfl.testing.problems.objectives import (
     Bowl,

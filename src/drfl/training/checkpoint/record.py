@@ -20,7 +20,7 @@ Extent = tuple[Count, Annotated[str, Field(pattern="^[0-9a-f]{64}$")]]
 """The beginning of a file that grows along with a run: how many bytes, and their SHA-256."""
 
 
-class Record(BaseModel):
+class CheckpointRecord(BaseModel):
     """The part of a checkpoint that is not tensors: ``run.json``.
 
     Args:
@@ -67,14 +67,14 @@ class Record(BaseModel):
         return {name: ledger[name] for name in COUNTERS}
 
 
-def record_of(data: bytes) -> Record:
+def record_of(data: bytes) -> CheckpointRecord:
     """Check the bytes of ``run.json``.
 
     Raises:
         DamagedError: another version wrote it, or it holds something impossible; names the first fault.
     """
     try:
-        return Record.model_validate_json(data)
+        return CheckpointRecord.model_validate_json(data)
     except ValidationError as error:
         where = ".".join(map(str, error.errors()[0]["loc"]))
         raise DamagedError(f"run.json, {first_fault(error)}", field=where or "run.json") from None

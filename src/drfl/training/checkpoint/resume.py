@@ -13,16 +13,16 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
-from drfl.core import checks
-from drfl.federation.algorithm import Algorithm, ambiguity_of, mixture_of
 from drfl.ambiguity import Simplex
+from drfl.core import checks
+from drfl.core.errors import DrflError, InputError, Notice
+from drfl.core.files import read_bytes
+from drfl.core.hashing import digest_of
+from drfl.federation.algorithm import Algorithm, ambiguity_of, mixture_of
+from drfl.federation.federation import Federation
 from drfl.training.checkpoint import store
 from drfl.training.checkpoint.schema import DamagedError, run_state_of
 from drfl.training.checkpoint.store import REPLIES, Files, Identity
-from drfl.core.errors import DrflError, InputError, Notice
-from drfl.federation.federation import Federation
-from drfl.core.files import read_bytes
-from drfl.core.hashing import digest_of
 from drfl.training.run_state import RunState, first
 
 if TYPE_CHECKING:

@@ -1,8 +1,8 @@
 """What a checkpoint holds: the names, types, shapes and ranges that are checked in one pass before anything is used.
 
-``run.json`` is described by :class:`drfl.training.checkpoint.record.Record`. ``state.safetensors`` has the parts of
-:class:`drfl.training.run_state.RunState` that are tensors: :func:`state_specs` describes a state by the first state of
-the same algorithm on the same clients, and :func:`history_specs` the columns of the history.
+``run.json`` is described by :class:`drfl.training.checkpoint.record.CheckpointRecord`. ``state.safetensors`` has the
+parts of :class:`drfl.training.run_state.RunState` that are tensors: :func:`state_specs` describes a state by the first
+state of the same algorithm on the same clients, and :func:`history_specs` the columns of the history.
 """
 
 from __future__ import annotations
@@ -13,20 +13,20 @@ from typing import TYPE_CHECKING, NamedTuple, TypeVar, cast
 import torch
 from torch import Tensor
 
-from drfl.federation.algorithm import Consistent, flagged, lam_of
 from drfl.ambiguity import AmbiguitySet
+from drfl.core.errors import DrflError, InputError
+from drfl.federation.algorithm import Consistent, flagged, lam_of
+from drfl.federation.client_table import ClientTable
+from drfl.federation.federation import Ledger
+from drfl.task.metrics import Measure
 from drfl.training.averages import Average, DecayingAverage
 from drfl.training.certificate import Certificate
-from drfl.federation.client_table import ClientTable
-from drfl.core.errors import DrflError, InputError
-from drfl.federation.federation import Ledger
 from drfl.training.history import Metrics, Row, other_columns
-from drfl.task.metrics import Measure
 from drfl.training.run_state import RunState
 from drfl.training.step_size import StepSize
 
 if TYPE_CHECKING:
-    from drfl.training.checkpoint.record import Record
+    from drfl.training.checkpoint.record import CheckpointRecord
 
 FORMAT = 8
 """Goes up when a checkpoint is written that older versions would misread."""
@@ -214,7 +214,9 @@ def restored(first: T, tensors: Mapping[str, Tensor], name: str = "state") -> T:
     return made
 
 
-def history_specs(fresh: RunState, lam: Tensor, record: Record, measures: Sequence[Measure]) -> dict[str, Spec]:
+def history_specs(
+    fresh: RunState, lam: Tensor, record: CheckpointRecord, measures: Sequence[Measure]
+) -> dict[str, Spec]:
     """Describe the columns of a history, each (k,) or (k, …); arguments as of :func:`run_state_of`."""
     double, score = torch.float64, torch.tensor([name.endswith("_score") for name in Metrics._fields])
     is_fraction = score & measures[0].percent
@@ -271,7 +273,7 @@ def run_tensors(progress: RunState) -> dict[str, Tensor]:
 
 
 def run_state_of(
-    record: Record,
+    record: CheckpointRecord,
     tensors: Mapping[str, Tensor],
     fresh: RunState,
     lam: Tensor,
@@ -323,7 +325,7 @@ def run_state_of(
     )
 
 
-def _rows(columns: Mapping[str, Tensor], record: Record, others: Sequence[str]) -> tuple[Row, ...]:
+def _rows(columns: Mapping[str, Tensor], record: CheckpointRecord, others: Sequence[str]) -> tuple[Row, ...]:
     """The rows of a history whose columns fit :func:`history_specs`."""
     rounds, certificate = columns["round"], columns["certificate"]
     booked = torch.cat([columns["ledger"], torch.tensor([[record.ledger[name] for name in COUNTERS]])])

@@ -20,14 +20,14 @@ from safetensors.torch import save as save_tensors
 from torch import Tensor
 
 from drfl.core.atomic_files import remove_known
-from drfl.training.checkpoint.schema import FORMAT, DamagedError, run_tensors
-from drfl.training.checkpoint.signatures import LONGEST, signature
 from drfl.core.errors import InputError
 from drfl.core.files import read_bytes
+from drfl.training.checkpoint.schema import FORMAT, DamagedError, run_tensors
+from drfl.training.checkpoint.signatures import LONGEST, signature
 from drfl.training.run_state import RunState
 
 if TYPE_CHECKING:
-    from drfl.training.checkpoint.record import Extent, Record
+    from drfl.training.checkpoint.record import CheckpointRecord, Extent
 
 STATE, RUN, SUMS, SIGNATURE = "state.safetensors", "run.json", "SHA256SUMS", "HMAC-SHA256"
 
@@ -56,7 +56,7 @@ class Files(NamedTuple):
     """
 
     folder: Path
-    record: Record
+    record: CheckpointRecord
     tensors: Mapping[str, Tensor]
     signed: bool
 

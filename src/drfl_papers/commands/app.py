@@ -1,0 +1,25 @@
+"""The grammar of `drfl reproduce` and `drfl energy`, which drfl's command finds by their entry points."""
+
+from __future__ import annotations
+
+from drfl.cli import options as o
+from drfl_papers.commands.options import SEVERAL, EnergyOptions, ReproduceOptions
+
+
+@o.command(ReproduceOptions)
+def reproduce(options: ReproduceOptions) -> int:
+    """List the papers' tables and figures, or make some of them: ours beside the paper's.
+
+    Finished cells are kept: after an interruption the same command continues.
+    """
+    from drfl_papers.commands.reproduce import reproduce_command
+
+    return reproduce_command(options)
+
+
+@o.command(EnergyOptions, several=SEVERAL)
+def energy(options: EnergyOptions) -> int:
+    """Find the number of local steps that reaches a target with the least energy, by SNR and bandwidth."""
+    from drfl_papers.commands.energy import energy_command
+
+    return energy_command(options)

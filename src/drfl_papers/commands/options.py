@@ -1,0 +1,101 @@
+"""The options of `drfl reproduce` and `drfl energy`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from drfl.cli.options import JOB, DataDir, File, Given, Jobs, Json, Out, Overwrite, Param, Ray, Trust, option, setting
+
+SEVERAL: Mapping[str, bool] = {"--snr": True, "--bandwidth": True, "--steps": True, "--runs": False}
+"""Options of `drfl energy` that take several values, and whether these are numbers."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReproduceOptions:
+    """The options of ``drfl reproduce``."""
+
+    names: Annotated[
+        list[str] | None, typer.Argument(help="Tables and figures, e.g. drdm-table-3. (default: list them)")
+    ] = None
+    everything: Annotated[bool, typer.Option("--all", help="Run all of them.")] = False
+    quick: Annotated[bool, typer.Option("--quick", help="Few repeats and rounds; results go to a folder apart.")] = (
+        False
+    )
+    repeats: Annotated[int | None, typer.Option(min=1, help="Seeds. (default: the specification's)")] = None
+    rounds: Annotated[int | None, typer.Option(min=1, help="Rounds. (default: the specification's)")] = None
+    only: Annotated[
+        str | None, typer.Option("--settings", help="Some settings only, e.g. 'alpha = 0.1, alpha = 0.5'.")
+    ] = None
+    data: Annotated[str, typer.Option(help="original, stand-in, or auto: the paper's data where they can be had.")] = (
+        "auto"
+    )
+    tuned: Annotated[Path | None, typer.Option(help="Folder of hyperparameter files that 'drfl tune' made.")] = None
+    jobs: Jobs = None
+    ray: Ray = None
+    data_dir: DataDir = None
+    device: Annotated[str | None, setting("device")] = None
+    out: Annotated[Path | None, typer.Option(help="Folder of results. (default: evidence/results)")] = None
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace a result of another size.")] = False
+    as_json: Json = False
+
+
+MEASURING, CHANNELS, DEVICES = "Rounds to the target", "Channels", "Devices"
+
+
+@dataclass(frozen=True, kw_only=True)
+class EnergyOptions:
+    """The options of ``drfl energy``."""
+
+    config: File = None
+    algorithm: Annotated[str | None, option("Algorithm; see 'drfl algorithms'. (default: DRDM)", MEASURING)] = None
+    target_worst: Annotated[float, option("Worst client's accuracy to reach, in (0, 1]. (default: 0.8)", MEASURING)] = (
+        0.8
+    )
+    steps: Annotated[
+        list[int] | None, option("Local steps τ to try, e.g. 1 5 10. (default: 1 5 10 15 20 25 30)", MEASURING)
+    ] = None
+    seeds: Annotated[
+        str | None, option("How many (from 0), a list 0,1,2 or a range 10..14. (default: 3)", MEASURING)
+    ] = None
+    rounds: Annotated[
+        int | None, option("A run that takes more never reaches the target. (default: 300)", MEASURING)
+    ] = None
+    measurements: Annotated[
+        Path | None,
+        option("CSV file with columns tau, seed, rounds (empty = never) in place of runs made now.", MEASURING),
+    ] = None
+    runs: Annotated[
+        list[Path] | None, option("Run directories, one a τ and seed, in place of runs made now.", MEASURING)
+    ] = None
+    snr: Annotated[
+        list[float] | None, option("Signal-to-noise ratios in dB, e.g. 0 10. (default: 0 5 10 15 20)", CHANNELS)
+    ] = None
+    bandwidth: Annotated[list[float] | None, option("Bandwidths in Hz a client. (default: 1e5 1e6 1e7)", CHANNELS)] = (
+        None
+    )
+    fading: Annotated[bool, option("Rayleigh fading with outage; needs --rate-min.", CHANNELS, "--fading")] = False
+    rate_min: Annotated[float | None, option("Rate in bit/s below which a client is in outage.", CHANNELS)] = None
+    power: Annotated[float | None, option("Transmit power in W. (default: 0.2, a handset's 23 dBm)", DEVICES)] = None
+    downlink: Annotated[
+        float | None, option("Power in W while receiving. (default: the downlink does not count)", DEVICES)
+    ] = None
+    frequency: Annotated[float | None, option("CPU frequency in Hz. (default: 1e9)", DEVICES)] = None
+    capacitance: Annotated[float | None, option("Effective switched capacitance κ. (default: 1e-28)", DEVICES)] = None
+    cycles_per_sample: Annotated[
+        float | None,
+        option("CPU cycles for a sample's gradient. (default: one a floating-point operation)", DEVICES),
+    ] = None
+    joules_per_step: Annotated[
+        float | None, option("Measured energy of a local step, in place of κf²·cycles.", DEVICES)
+    ] = None
+    settings: Annotated[Given, JOB]
+    param: Param = None
+    trust: Trust = False
+    out: Out = None
+    overwrite: Overwrite = False
+    as_json: Json = False

@@ -1,0 +1,84 @@
+"""Commands and tuning jobs of other packages, found by entry points."""
+
+from __future__ import annotations
+
+from importlib.metadata import EntryPoint
+
+import pytest
+from tests.support.refusals import refused
+
+from drfl.cli import plugins
+from drfl.cli.app import app, call
+from drfl.experiments.tuning import named_jobs
+
+
+def hello(name: str = "you") -> int:
+    """Greet."""
+    print(f"hello {name}")
+    return 7
+
+
+class Jobs:
+    """One job."""
+
+    @staticmethod
+    def job_names():
+        return ["mine"]
+
+    @staticmethod
+    def job(name, changes, *, stand_in=False):
+        return name, dict(changes), stand_in
+
+
+@pytest.fixture
+def installed(monkeypatch):
+    """Set the entry points of a group; commands that a test adds are removed after it."""
+    before = list(app.registered_commands)
+
+    def install(module, **values):
+        points = [EntryPoint(name, value, module.GROUP) for name, value in values.items()]
+        monkeypatch.setattr(module, "entry_points", lambda group: points if group == module.GROUP else [])
+
+    yield install
+    app.registered_commands[:] = before
+
+
+def test_a_command_of_another_package(installed, capsys):
+    installed(plugins, hello=f"{__name__}:hello")
+    assert call(["hello", "--name", "all"]) == 7
+    assert capsys.readouterr().out == "hello all\n"
+    assert call(["--help"]) == 0
+    assert "hello" in capsys.readouterr().out
+    assert call(["hullo"]) == 2
+    assert "'hello'" in capsys.readouterr().err
+
+
+def test_a_command_that_cannot_be_loaded_leaves_the_others(installed, capsys):
+    installed(plugins, broken="no_such_module:main", hello=f"{__name__}:hello")
+    assert call(["hello"]) == 7
+    assert "no_such_module" in capsys.readouterr().err
+
+
+def test_a_name_of_drfl_stays_drfls(installed, capsys):
+    installed(plugins, run=f"{__name__}:hello", hello=f"{__name__}:hello")
+    call(["--help"])
+    assert capsys.readouterr().out.count("Greet") == 1
+
+
+@pytest.mark.parametrize("words", [["algorithms"], ["run", "--help"], ["deploy", "--help"], ["--version"]])
+def test_commands_of_drfl_do_not_look_for_others(words, installed, monkeypatch, capsys):
+    monkeypatch.setattr(plugins, "entry_points", lambda group: pytest.fail("looked for"))
+    assert call(words) == 0
+
+
+def test_a_job_of_another_package(installed):
+    installed(named_jobs, mine=f"{__name__}:Jobs")
+    assert named_jobs.resolve("MINE", {"rounds": 2}, stand_in=True) == ("mine", {"rounds": 2}, True)
+    with refused("unknown-name"):
+        named_jobs.resolve("other", {})
+
+
+def test_the_papers_commands_and_jobs_are_entry_points(capsys):
+    assert call(["reproduce", "--json"]) == 0
+    assert "drdm-table-1" in capsys.readouterr().out
+    assert named_jobs.resolve("mnist-linear", {}).name == "mnist-linear"
