@@ -16,7 +16,7 @@ from drfl.data.datasets.adult import COLUMNS, PARTS
 from drfl.data.datasets.formats import write_idx
 from drfl.data.datasets.shakespeare import SHORTEST
 
-EMBEDDED = resources.files("drfl.data") / "embedded"
+EMBEDDED = resources.files("drfl.data.datasets") / "embedded"
 ROLES = 20
 
 

@@ -127,7 +127,8 @@ def runs_as_written(line, folder, capsys, monkeypatch):
         if any(name in words for name in NOT_HERE):  # its options are right, and only the data are missing
             assert code == 2, line
             assert call([*words[1:], *SMALL.get(words[1], []), "--json"]) == 2
-            assert json.loads(capsys.readouterr().out)["error"]["code"] in ("download-failed", "dataset-not-found")
+            missing = ("download-failed", "dataset-not-found", "folder-not-found")
+            assert json.loads(capsys.readouterr().out)["error"]["code"] in missing
         else:
             assert code == 0, (line, told.err)
 
