@@ -14,7 +14,6 @@ from drfl.report.groups import Group
 from drfl.report.read_run import RunRecord, worst_first
 from drfl.report.side_by_side import at_one_seed, which_seed
 from drfl.report.tables import beside, interval_head
-from drfl.task.measure import Measure
 
 if TYPE_CHECKING:
     from drfl.assessment.clients import Assessment
@@ -91,41 +90,37 @@ def by_client_tables(groups: Sequence[Group]) -> list[TableBlock]:
         same = all(same_clients(run, firsts[0]) and run.seed == firsts[0].seed for run in firsts)
     else:
         same = all(run.clients["client"].tolist() == names for runs in shown for run in runs)
-    return [_by_client(groups, shown, measure) for measure in groups[0].measures if same and _has(shown, measure)]
-
-
-def _by_client(groups: Sequence[Group], shown: Sequence[Sequence[RunRecord]], measure: Measure) -> TableBlock:
-    """Two columns an algorithm: the measured value, or its mean over seeds, and the interval at one seed."""
+    if not same:
+        return []
     from drfl.report.assessed import told_of  # loads scipy
 
-    names, every = shown[0][0].clients["client"].tolist(), [run for runs in shown for run in runs]
-    rows = [
-        [clean(name, 60), span(float(run.clients["samples"].iloc[i]) for run in every)] for i, name in enumerate(names)
-    ]
-    head, marked, kept = ["Client", "Test samples"], False, _column(groups[0], measure)
-    for group, runs, first in zip(groups, shown, at_one_seed(groups), strict=True):
-        found = told_of(first, measure)
-        head += [group.label, interval_head(groups)]
-        for i, row in enumerate(rows):
-            row.append(scored([float(run.clients[kept].iloc[i]) for run in runs], measure))
-            could = found is not None and _could(found, i) == "yes"
-            row.append(NOTHING if found is None else COULD * could + _ends(found, i))
-            marked |= could
-    caption = f"{measure.words[:1].upper()}{measure.words[1:]} by client{', in percent' * measure.percent}"
-    if len(shown[0]) < len(groups[0].runs):
-        caption += f", {which_seed(groups)}"
-    elif len(every) > len(groups):
-        caption += "; mean ± sample standard deviation over seeds"
-    if marked:
-        caption += (
-            f"; 95{THIN}%: intervals that hold for all clients of an algorithm together; * could be the worst client"
-        )
-    return TableBlock(caption, head, rows)
-
-
-def _column(group: Group, measure: Measure) -> str:
-    return "score" if measure == group.score else measure.name
-
-
-def _has(shown: Sequence[Sequence[RunRecord]], measure: Measure) -> bool:
-    return all(measure == run.score or measure.name in run.clients for runs in shown for run in runs)
+    every, tables = [run for runs in shown for run in runs], []
+    common = [m for m in groups[0].measures if all(m == run.score or m.name in run.clients for run in every)]
+    for measure in common:
+        column = "score" if measure == groups[0].score else measure.name
+        rows = [
+            [clean(name, 60), span(float(run.clients["samples"].iloc[i]) for run in every)]
+            for i, name in enumerate(names)
+        ]
+        # two columns an algorithm: the value or its mean over seeds, and the interval, which a mean has not, at a seed
+        head, marked = ["Client", "Test samples"], False
+        for group, runs, first in zip(groups, shown, firsts, strict=True):
+            found = told_of(first, measure)
+            head += [group.label, interval_head(groups)]
+            for i, row in enumerate(rows):
+                row.append(scored([float(run.clients[column].iloc[i]) for run in runs], measure))
+                could = found is not None and _could(found, i) == "yes"
+                row.append(NOTHING if found is None else COULD * could + _ends(found, i))
+                marked |= could
+        caption = f"{measure.words[:1].upper()}{measure.words[1:]} by client{', in percent' * measure.percent}"
+        if len(shown[0]) < len(groups[0].runs):
+            caption += f", {which_seed(groups)}"
+        elif len(every) > len(groups):
+            caption += "; mean ± sample standard deviation over seeds"
+        if marked:
+            caption += (
+                f"; 95{THIN}%: intervals that hold for all clients of an algorithm together; * could be the worst "
+                "client"
+            )
+        tables.append(TableBlock(caption, head, rows))
+    return tables

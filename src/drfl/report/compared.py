@@ -79,7 +79,7 @@ def standing(groups: Sequence[Group], lost: Sequence[str] = ()) -> Standing | No
         groups: the algorithms.
         lost: those without any result, see :func:`drfl.report.groups.lost_algorithms`.
     """
-    from drfl.assessment.scope import Redrawn
+    from drfl.assessment.scope import Reach, Redrawn, population_low
     from drfl.assessment.seeds import seed_difference  # loads scipy
 
     if any(run.stopped_on_test for group in groups for run in group.runs):
@@ -93,10 +93,15 @@ def standing(groups: Sequence[Group], lost: Sequence[str] = ()) -> Standing | No
     own = [seed_difference(_gains(pair)) for pair in pairs]
     rest = [seed_difference(_gains(paired(a, b))) for i, a in enumerate(others) for b in others[i + 1 :]]
     verdicts, tests = decided(own, rest)
-    against = [
-        _against(other, gain, verdict, pair, LEVEL / max(tests, 1))
-        for other, gain, verdict, pair in zip(others, own, verdicts, pairs, strict=True)
-    ]
+    alpha, against = LEVEL / max(tests, 1), []
+    for rival, gain, verdict, pair in zip(others, own, verdicts, pairs, strict=True):
+        low, reach = math.nan, Reach.NOWHERE
+        if verdict == "better":  # test rows, which take long to compare, matter only where the seeds decide
+            lows = [row_low(run, other, alpha) for run, other in pair]
+            if None not in lows:
+                low = population_low(_gains(pair), [x for x in lows if x is not None], alpha)
+            reach = Reach.POPULATION if low > 0 else Reach.SEEDS
+        against.append(Against(rival, gain, verdict, low, reach))
     redrawn = Redrawn.of([run.drawn for run in _by_seed(best).values()])
     broken = (g for g in groups if not g.reference and (g.failed or any(run.diverged for run in g.runs)))
     failed = (group.label for group in broken)
@@ -126,19 +131,6 @@ def decided(own: Sequence[SeedDifference], others: Sequence[SeedDifference]) -> 
         if all(found == "better" for found in verdicts):
             return verdicts, len(own)
     return verdicts, sum(gain.n >= T_FROM for gain in (*own, *others))
-
-
-def _against(
-    rival: Group, gain: SeedDifference, verdict: str, pairs: Sequence[tuple[RunRecord, RunRecord]], alpha: float
-) -> Against:
-    """The best against another one; rows are compared only if the seeds decide."""
-    from drfl.assessment.scope import Reach, population_low
-
-    if verdict != "better":
-        return Against(rival, gain, verdict, math.nan, Reach.NOWHERE)
-    lows = [row_low(run, other, alpha) for run, other in pairs]
-    low = math.nan if None in lows else population_low(_gains(pairs), [x for x in lows if x is not None], alpha)
-    return Against(rival, gain, verdict, low, Reach.POPULATION if low > 0 else Reach.SEEDS)
 
 
 def row_low(run: RunRecord, other: RunRecord, alpha: float) -> float | None:

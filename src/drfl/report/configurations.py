@@ -16,26 +16,24 @@ LONGEST = 2000
 
 def configurations(groups: Sequence[Group]) -> list[Configuration]:
     """The configuration of each algorithm's first run, and how to repeat it."""
-    return [
-        Configuration(
-            algorithm=group.label,
-            seed=clean(run.seed, 24),
-            run=clean(run.label),
-            command=clean(f"drfl run {shlex.quote(f'{run.label}/config.toml')}", LONGEST),
-            settings=_lines(run.config) if run.config else "",
-            seeds=len(group.runs),
-        )
-        for group in groups
-        for run in group.runs[:1]
-    ]
-
-
-def _lines(config: dict[str, object]) -> str:
-    """The configuration as TOML; as JSON if it was built by hand and holds what TOML cannot."""
     import tomli_w
 
-    try:
-        lines = tomli_w.dumps(config)
-    except (TypeError, ValueError):
-        lines = json.dumps(config, indent=2, default=str, ensure_ascii=False)
-    return "\n".join(clean(line, LONGEST) for line in lines.splitlines())
+    made = []
+    for group in groups:
+        run, settings = group.runs[0], ""
+        if run.config:
+            try:
+                settings = tomli_w.dumps(run.config)
+            except (TypeError, ValueError):  # built by hand, it may hold what TOML cannot
+                settings = json.dumps(run.config, indent=2, default=str, ensure_ascii=False)
+        made.append(
+            Configuration(
+                algorithm=group.label,
+                seed=clean(run.seed, 24),
+                run=clean(run.label),
+                command=clean(f"drfl run {shlex.quote(f'{run.label}/config.toml')}", LONGEST),
+                settings="\n".join(clean(line, LONGEST) for line in settings.splitlines()),
+                seeds=len(group.runs),
+            )
+        )
+    return made

@@ -33,11 +33,26 @@ def curves(groups: Sequence[Group], column: str, title: str, unit: str = "%") ->
         title: of the y axis, without unit.
         unit: "%" turns fractions into percent; "" leaves the values as they are.
     """
+    import numpy as np
+
     scale = 100 if unit == "%" else 1
     figure = empty("Round", f"{title} (%)" if unit == "%" else title)
     series = [(group, rounds, scale * values) for group in groups for rounds, values in [group.curve(column)]]
     _add_lines(figure, series, ".1f" if unit == "%" else ".4g", f"{unit}")
-    _frame_values(figure, [values for _, _, values in series], logarithmic=unit != "%")
+
+    # fit the y axis to what matters: the first rounds climb steeply and would squeeze the rest together
+    if unit != "%":
+        finite = np.concatenate([values[np.isfinite(values)] for _, _, values in series])
+        if finite.size and finite.min() > 0 and finite.max() > 5 * finite.min():
+            ticks = [m * 10.0**e for e in range(-12, 13) for m in (1, 2, 5)]
+            figure.update_yaxes(type="log", tickvals=ticks, ticktext=[f"{tick:g}" for tick in ticks])
+        return figure
+    later = np.concatenate([values[:, values.shape[1] // 10 :].ravel() for _, _, values in series])
+    later = later[np.isfinite(later)]
+    if later.size:
+        margin = max(0.5, 0.06 * float(np.ptp(later)))
+        low, high = float(later.min()) - margin, float(later.max()) + margin
+        figure.update_yaxes(range=[max(0.0, low), min(100.0, high) if high <= 100.5 else high])
     return figure
 
 
@@ -69,7 +84,31 @@ def client_scores(groups: Sequence[Group]) -> go.Figure:
     shown = _with_dots(groups)
     most = DOTS // len(shown)
     for group, run in shown:
-        figure.add_scatter(**_client_dots(group, run, most))
+        ranks, alone = _ranks(len(run.clients), most), len(group.runs) == 1
+        clients = worst_first(run).iloc[ranks]
+        seed = "" if alone else f", seed {label(run.seed, 20)}"
+        details = zip(
+            (label(name, 60) for name in clients["client"]),
+            map(count, clients["samples"]),
+            map(count, clients["train_samples"]),
+            (percent([value], 2) for value in clients["lambda"]),
+            (spread([value], 3) for value in clients["loss"]),
+            strict=True,
+        )
+        name = label(group.label, 40)
+        dot = 4 if len(clients) > 200 else 7 if alone else 5
+        figure.add_scatter(
+            x=[rank + 1 for rank in ranks], y=numbers(run.score.scale * clients["score"]), mode="markers",
+            marker={"color": group.colour, "size": dot, "opacity": 0.9 if alone else 0.35},
+            name=name, legendgroup=group.key, customdata=list(details),
+            # plotly would replace a "%{" in the name
+            hovertemplate=(
+                f"<b>%{{customdata[0]}}</b><br>{name.replace('%{', '% {')}{seed}"
+                f"<br>{run.score.words} %{{y:.{run.score.digits}f}} {run.score.unit}"
+                "<br>loss %{customdata[4]}<br>%{customdata[1]} test, %{customdata[2]} training samples"
+                "<br>λ = %{customdata[3]} %<extra></extra>"
+            ),
+        )  # fmt: skip
     for group in groups:
         if len({len(run.clients) for run in group.runs}) > 1 or len(group.runs) == 1 or group.failed:
             continue
@@ -133,8 +172,9 @@ def mixture_order(groups: Sequence[Group]) -> list[str]:
     """
     import numpy as np
 
-    weights = np.mean([run.lam.iloc[:, 1:].to_numpy(np.float64).mean(0) for run in _firsts(groups)], axis=0)
-    names = groups[0].runs[0].lam.columns[1:].tolist()
+    firsts = [group.runs[0] for group in groups]
+    weights = np.mean([run.lam.iloc[:, 1:].to_numpy(np.float64).mean(0) for run in firsts], axis=0)
+    names = firsts[0].lam.columns[1:].tolist()
     return [names[i] for i in np.argsort(-weights, kind="stable")[:HEAT_ROWS]]
 
 
@@ -144,10 +184,6 @@ def is_constant(run: RunRecord) -> bool:
 
     lam = run.lam.iloc[:, 1:].to_numpy(np.float64)
     return bool(np.allclose(lam, lam[0], rtol=0, atol=1e-7, equal_nan=True))
-
-
-def _firsts(groups: Sequence[Group]) -> list[RunRecord]:
-    return [group.runs[0] for group in groups]
 
 
 def label(value: object, limit: int = 200) -> str:
@@ -191,7 +227,14 @@ def _add_lines(
         middle = values.mean(0)  # NaN where a seed failed: the others' mean would flatter the algorithm
         shown = (middle == middle).nonzero()[0]
         if len(values) > 1:
-            figure.add_scatter(**_band(group, rounds[shown], values[:, shown]))
+            # forth along the largest values and back along the smallest
+            known, ends = rounds[shown].tolist(), values[:, shown]
+            red, green, blue = (int(group.colour[i : i + 2], 16) for i in (1, 3, 5))
+            figure.add_scatter(
+                x=[*known, *reversed(known)], y=numbers([*ends.max(0), *ends.min(0)[::-1]]),
+                mode="lines", line={"width": 0}, fill="toself", fillcolor=f"rgba({red},{green},{blue},0.16)",
+                legendgroup=group.key, name=label(group.label, 40), hoverinfo="skip",
+            )  # fmt: skip
         extra = f" {unit}".rstrip()
         reach = f" (%{{customdata[0]:{digits}}} to %{{customdata[1]:{digits}}})" if len(values) > 1 else ""
         figure.add_scatter(
@@ -201,17 +244,6 @@ def _add_lines(
             customdata=list(zip(numbers(values.min(0)), numbers(values.max(0)), strict=True)),
             hovertemplate=f"%{{y:{digits}}}{extra}{reach}",
         )  # fmt: skip
-
-
-def _band(group: Group, rounds: np.ndarray, values: np.ndarray) -> dict[str, object]:
-    """The area between the smallest and the largest seed."""
-    red, green, blue = (int(group.colour[i : i + 2], 16) for i in (1, 3, 5))
-    return {
-        "x": [*rounds.tolist(), *rounds[::-1].tolist()],
-        "y": numbers([*values.max(0), *values.min(0)[::-1]]),
-        "mode": "lines", "line": {"width": 0}, "fill": "toself", "fillcolor": f"rgba({red},{green},{blue},0.16)",
-        "legendgroup": group.key, "name": label(group.label, 40), "hoverinfo": "skip",
-    }  # fmt: skip
 
 
 def _with_dots(groups: Sequence[Group]) -> list[tuple[Group, RunRecord]]:
@@ -224,57 +256,6 @@ def _ranks(n: int, most: int) -> list[int]:
     """All ranks 0…n−1, or ``most`` of them (at least both ends) in even steps."""
     most = max(2, most)
     return list(range(n)) if n <= most else [round(i * (n - 1) / (most - 1)) for i in range(most)]
-
-
-def _client_dots(group: Group, run: RunRecord, most: int) -> dict[str, object]:
-    ranks = _ranks(len(run.clients), most)
-    score, clients = run.score, worst_first(run).iloc[ranks]
-    seed = "" if len(group.runs) == 1 else f", seed {label(run.seed, 20)}"
-    details = zip(
-        (label(name, 60) for name in clients["client"]),
-        map(count, clients["samples"]),
-        map(count, clients["train_samples"]),
-        (percent([value], 2) for value in clients["lambda"]),
-        (spread([value], 3) for value in clients["loss"]),
-        strict=True,
-    )
-    alone = len(group.runs) == 1
-    name = label(group.label, 40)
-    dot = 4 if len(clients) > 200 else 7 if alone else 5
-    return {
-        "x": [rank + 1 for rank in ranks], "y": numbers(score.scale * clients["score"]), "mode": "markers",
-        "marker": {"color": group.colour, "size": dot, "opacity": 0.9 if alone else 0.35},
-        "name": name, "legendgroup": group.key, "customdata": list(details),
-        "hovertemplate": (
-            f"<b>%{{customdata[0]}}</b><br>{name.replace('%{', '% {')}{seed}"
-            f"<br>{score.words} %{{y:.{score.digits}f}} {score.unit}"
-            "<br>loss %{customdata[4]}<br>%{customdata[1]} test, %{customdata[2]} training samples"
-            "<br>λ = %{customdata[3]} %<extra></extra>"
-        ),
-    }  # fmt: skip
-
-
-def _frame_values(figure: go.Figure, curves: Sequence[np.ndarray], *, logarithmic: bool) -> None:
-    """Fit the y axis to what matters: the first rounds climb steeply and would squeeze the rest together.
-
-    Percentages: from the values after a tenth of the rounds, with a margin. Losses: a log axis if they shrink a lot.
-    """
-    import numpy as np
-
-    finite = np.concatenate([values[np.isfinite(values)] for values in curves])
-    if not finite.size:
-        return
-    if logarithmic:
-        if finite.min() > 0 and finite.max() > 5 * finite.min():
-            ticks = [m * 10.0**e for e in range(-12, 13) for m in (1, 2, 5)]
-            figure.update_yaxes(type="log", tickvals=ticks, ticktext=[f"{tick:g}" for tick in ticks])
-        return
-    later = np.concatenate([values[:, values.shape[1] // 10 :].ravel() for values in curves])
-    later = later[np.isfinite(later)]
-    if later.size:
-        margin = max(0.5, 0.06 * float(np.ptp(later)))
-        low, high = float(later.min()) - margin, float(later.max()) + margin
-        figure.update_yaxes(range=[max(0.0, low), min(100.0, high) if high <= 100.5 else high])
 
 
 def numbers(values: Sequence[float] | np.ndarray) -> list[float | None]:

@@ -43,7 +43,11 @@ def forest(told: Sequence[Told], rows: Sequence[int]) -> go.Figure:
     """
     measure, equal = told[0].found.measure, any(one.found.equal is not None for one in told)
     figure = empty(f"Test {measure.words} (%)" if measure.percent else f"Test {measure.words}", "")
-    least, most = _reach(told, rows)
+    ends = [float(end[i]) for one in told for end in (one.found.low, one.found.high, one.found.values) for i in rows]
+    ends += [end for one in told if one.found.equal is not None for end in (one.found.equal.low, one.found.equal.high)]
+    known = [measure.scale * end for end in ends if math.isfinite(end)]
+    margin = 0.03 * (max(known) - min(known)) or 1e-3 * measure.scale
+    least, most = min(known) - margin, max(known) + margin
     for k, one in enumerate(told):
         shift = ((k + 0.5) / len(told) - 0.5) * 0.76
         figure.add_scatter(**_bars(one, rows, shift, list(SYMBOLS)[k % len(SYMBOLS)], 3 * (most - least)))
@@ -102,7 +106,11 @@ def _bars(one: Told, rows: Sequence[int], shift: float, symbol: str, far: float)
     """The trace of one algorithm, whose intervals without an end reach far."""
     found, scale = one.found, one.found.measure.scale
     points = [(float(found.values[i]), float(found.low[i]), float(found.high[i])) for i in rows]
-    details = [[label(found.names[i], 60), _point(one, i), _more(one, i)] for i in rows]
+    details = []
+    for i in rows:
+        could = ", could be the worst" * bool(found.candidates[i])
+        more = f"{count(float(found.samples[i]))} test samples{could}"
+        details.append([label(found.names[i], 60), _point(one, i), more])
     at = [r + shift for r in range(len(rows))]
     if found.equal is not None:
         points = [(found.equal.worst, found.equal.low, found.equal.high), *points]
@@ -130,17 +138,6 @@ def _bars(one: Told, rows: Sequence[int], shift: float, symbol: str, far: float)
     }  # fmt: skip
 
 
-def _reach(told: Sequence[Told], rows: Sequence[int]) -> tuple[float, float]:
-    """Between which values of the axis all ends lie."""
-    measure = told[0].found.measure
-    ends = [float(end[i]) for one in told for end in (one.found.low, one.found.high, one.found.values) for i in rows]
-    ends += [end for one in told if one.found.equal is not None for end in (one.found.equal.low, one.found.equal.high)]
-    known = [measure.scale * end for end in ends if math.isfinite(end)]
-    low, high = min(known), max(known)
-    margin = 0.03 * (high - low) or 1e-3 * measure.scale
-    return low - margin, high + margin
-
-
 def _marked(told: Sequence[Told], client: int) -> bool:
     """Of one algorithm alone: with several, others could be the worst with each."""
     return len(told) == 1 and bool(told[0].found.candidates[client])
@@ -151,11 +148,6 @@ def _point(one: Told, client: int) -> str:
     found = one.found
     ends = found.measure.interval(float(found.low[client]), float(found.high[client]))
     return f"{_number(found.measure, float(found.values[client]))}, 95 %: {ends}"
-
-
-def _more(one: Told, client: int) -> str:
-    rows = f"{count(float(one.found.samples[client]))} test samples"
-    return f"{rows}, could be the worst" if one.found.candidates[client] else rows
 
 
 def _number(measure: Measure, value: float) -> str:

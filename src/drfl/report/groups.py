@@ -184,8 +184,23 @@ def group_runs(records: Sequence[RunRecord], failed: Sequence[FailedRun] = ()) -
     """
     runs: dict[str, list[RunRecord]] = {}
     for record in records:
-        runs.setdefault(json.dumps(_settings(record), sort_keys=True), []).append(record)
-    labels = _labels([json.loads(key) for key in runs])
+        # the summary's part first: in a label it stands before what the configuration says
+        settings = {name: text(record.summary, name) for name in ("algorithm", "dataset", "clients")}
+        flat = flatten(record.config)
+        settings |= {f"config.{name}": flat[name] for name in flat if name.rsplit(".", 1)[-1] not in INCIDENTAL}
+        runs.setdefault(json.dumps(settings, sort_keys=True), []).append(record)
+
+    # groups that share an algorithm are called by the settings in which they differ
+    labels, every = [], [json.loads(key) for key in runs]
+    for mine in every:
+        rivals = [other for other in every if other["algorithm"] == mine["algorithm"]]
+        names = dict.fromkeys(name for other in rivals for name in other)
+        differing = [name for name in names if len({other.get(name) for other in rivals}) > 1]
+        if "dataset" in differing:  # the configuration says it again, in other words
+            differing = [name for name in differing if not name.startswith(("config.data", "config.dataset"))]
+        parts = [f"{name.rsplit('.', 1)[-1]} {mine.get(name, 'default')}" for name in differing]
+        labels.append(f"{mine['algorithm']} ({', '.join(parts)})" if parts else mine["algorithm"])
+
     styles = _styles([members[0].algorithm for members in runs.values()])
     groups = []
     for index, (label, (colour, dash), members) in enumerate(zip(labels, styles, runs.values(), strict=True)):
@@ -213,27 +228,6 @@ def flatten(values: Mapping[str, object], prefix: str = "") -> dict[str, str]:
         else:
             flat[f"{prefix}{key}"] = str(value)
     return flat
-
-
-def _settings(record: RunRecord) -> dict[str, str]:
-    """What makes two runs the same experiment, seed aside; the summary's part first, then the configuration."""
-    settings = {name: text(record.summary, name) for name in ("algorithm", "dataset", "clients")}
-    flat = flatten(record.config)
-    return settings | {f"config.{name}": flat[name] for name in flat if name.rsplit(".", 1)[-1] not in INCIDENTAL}
-
-
-def _labels(settings: Sequence[Mapping[str, str]]) -> list[str]:
-    """The algorithm's name, and where several groups share it, the settings in which these differ."""
-    labels = []
-    for mine in settings:
-        rivals = [other for other in settings if other["algorithm"] == mine["algorithm"]]
-        names = dict.fromkeys(name for other in rivals for name in other)
-        differing = [name for name in names if len({other.get(name) for other in rivals}) > 1]
-        if "dataset" in differing:  # the configuration says it again, in other words
-            differing = [name for name in differing if not name.startswith(("config.data", "config.dataset"))]
-        parts = [f"{name.rsplit('.', 1)[-1]} {mine.get(name, 'default')}" for name in differing]
-        labels.append(f"{mine['algorithm']} ({', '.join(parts)})" if parts else mine["algorithm"])
-    return labels
 
 
 def _styles(algorithms: Sequence[str]) -> list[tuple[str, str]]:

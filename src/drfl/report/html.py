@@ -19,7 +19,7 @@ from drfl.report.compared import standing
 from drfl.report.configurations import configurations
 from drfl.report.content import Details, Page
 from drfl.report.formatting import clean
-from drfl.report.groups import Group, group_runs, lost_algorithms
+from drfl.report.groups import group_runs, lost_algorithms
 from drfl.report.read_run import FailedRun, RunRecord
 from drfl.report.sections import Figures, sections
 from drfl.report.side_by_side import side_by_side
@@ -42,16 +42,46 @@ def render(records: Sequence[RunRecord], title: str | None = None, failed: Seque
         failed: runs beside them that left no results.
 
     Raises:
-        InputError: there is no run.
+        InputError: there is no run, or the runs are judged by different measures.
     """
     if not records:
         raise InputError(
             "a report needs at least one run: give a folder that `drfl run` wrote", code="empty", field="runs"
         )
+    groups = group_runs(records, failed)
+    for group in groups[1:]:
+        if group.measures != groups[0].measures:
+            first, other = (", ".join(m.name for m in g.measures) for g in (groups[0], group))
+            raise InputError(
+                f"the runs measure different things ({first}; {other}): give runs of one kind", code="runs-differ"
+            )
+    figures, told = Figures(), side_by_side(groups)
+    lost = lost_algorithms(groups, failed)
+    found = standing(groups, lost)
+    page = Page(
+        title=clean(title or headline(groups)),
+        lead=lead(groups),
+        facts=facts(groups),
+        notices=notices(groups, lost),
+        cards=cards(groups, found),
+        takeaway=takeaway(groups, found),
+        summary=summary_table(groups) if len(records) > 1 else None,
+        legend=groups if len(groups) > 1 else [],
+        sections=sections(groups, told, figures),
+        details=Details(
+            clients=client_table(records[0], told[0][0].found if told else None) if len(records) == 1 else None,
+            runs=runs_table(groups),
+            ledger=ledger_table(groups),
+            configurations=configurations(groups),
+            versions=versions_table(groups),
+        ),
+        drawn=figures.drawn,  # after sections, which draw them
+    )
+
     library, library_hash = _plotly()
     script = _resource("page.js")
     return _environment().get_template("report.html.j2").render(
-        page=_page(group_runs(records, failed), title, failed),
+        page=page,
         style=_resource("style.css"),
         script=script,
         script_hash=_hash(script),
@@ -85,43 +115,6 @@ def write_report(
             file.write(page.encode())
     except OSError as error:
         raise InputError(f"cannot write {path}: {error.strerror}", code="cannot-write", field=str(path)) from None
-
-
-def _page(groups: Sequence[Group], title: str | None, failed: Sequence[FailedRun]) -> Page:
-    """What the template is filled with.
-
-    Raises:
-        InputError: the runs are judged by different measures.
-    """
-    for group in groups[1:]:
-        if group.measures != groups[0].measures:
-            first, other = (", ".join(m.name for m in g.measures) for g in (groups[0], group))
-            raise InputError(
-                f"the runs measure different things ({first}; {other}): give runs of one kind", code="runs-differ"
-            )
-    figures = Figures()
-    runs, told = [run for group in groups for run in group.runs], side_by_side(groups)
-    lost = lost_algorithms(groups, failed)
-    found = standing(groups, lost)
-    return Page(
-        title=clean(title or headline(groups)),
-        lead=lead(groups),
-        facts=facts(groups),
-        notices=notices(groups, lost),
-        cards=cards(groups, found),
-        takeaway=takeaway(groups, found),
-        summary=summary_table(groups) if len(runs) > 1 else None,
-        legend=groups if len(groups) > 1 else [],
-        sections=sections(groups, told, figures),
-        details=Details(
-            clients=client_table(runs[0], told[0][0].found if told else None) if len(runs) == 1 else None,
-            runs=runs_table(groups),
-            ledger=ledger_table(groups),
-            configurations=configurations(groups),
-            versions=versions_table(groups),
-        ),
-        drawn=figures.drawn,
-    )
 
 
 @functools.cache

@@ -181,7 +181,9 @@ def load_run(directory: Path) -> RunRecord:
             code="not-a-run",
             field=str(directory),
         )
-    summary = _summary(directory)
+    summary = read_json(directory / "summary.json", follow=False, problem=DAMAGED, remedy=REMEDY)
+    if not isinstance(summary, dict) or "algorithm" not in summary:
+        raise _damaged(directory, "summary.json", "it names no algorithm")
     measures = measures_of(summary)
     score, names = measures[0].name, columns_of(measures[0].name)
     wanted = [score if name == "score" else name for name in CLIENT_COLUMNS]
@@ -193,7 +195,12 @@ def load_run(directory: Path) -> RunRecord:
         effective, lam = lam.iloc[:, 1], lam.iloc[:, [0, *range(2, lam.shape[1])]]  # a client may be called so, too
     if (abs(lam.iloc[:, 1:].to_numpy(float) - 0.5) > 0.5 + ROUNDING).any():  # NaN may be: a report leaves it out
         raise _damaged(directory, "lambda.csv", "a weight is not between 0 and 1")
-    if list(lam.columns[1:]) != (clients["client"].tolist() if effective is None else _among(lam, clients)):
+    names_of_lam = lam.columns[1:].tolist()
+    known = clients["client"].tolist()
+    if effective is not None:  # lambda.csv has some of the clients, in the same order
+        some = set(names_of_lam)
+        known = [name for name in known if name in some]
+    if names_of_lam != known:
         raise _damaged(directory, "lambda.csv", "its columns are not the clients of clients.csv")
     return RunRecord(
         label=directory.resolve().name,  # not the path: a report is shared, a home folder's name is not
@@ -252,12 +259,6 @@ def _columns(
             else:
                 column.append(float(cell))
     return [column if isinstance(column, list) else np.array(column) for column in found], ""
-
-
-def _among(lam: pd.DataFrame, clients: pd.DataFrame) -> list[str]:
-    """The clients of lambda.csv that clients.csv has too, in its order."""
-    own = set(lam.columns[1:])
-    return [name for name in clients["client"].tolist() if name in own]
 
 
 def constant_line(summary: Mapping[str, object]) -> str | None:
@@ -341,13 +342,6 @@ def _damaged(directory: Path, name: str, why: str) -> InputError:
     return InputError(
         f"{directory / name} {DAMAGED}: {why}; {REMEDY}", code="damaged-file", field=str(directory / name)
     )
-
-
-def _summary(directory: Path) -> dict[str, object]:
-    summary = read_json(directory / "summary.json", follow=False, problem=DAMAGED, remedy=REMEDY)
-    if not isinstance(summary, dict) or "algorithm" not in summary:
-        raise _damaged(directory, "summary.json", "it names no algorithm")
-    return summary
 
 
 def _frame(directory: Path, name: str, columns: Sequence[str], words: Sequence[str] = ()) -> pd.DataFrame:

@@ -140,17 +140,13 @@ def sure(groups: Sequence[Group], told: Sequence[Sequence[Told]], figures: Figur
     if len(groups) > 1:
         note += " Overlapping bars may hide a difference: drfl assess RUN RUN compares two runs row by row."
     else:
-        note += f" {_findings(told[0][0])}"
+        from drfl.assessment.sentences import candidates, equality  # loads scipy
+
+        own = told[0][0]
+        found = dataclasses.replace(own.found, names=tuple(clean(name, 40) for name in own.found.names))
+        note += "" if len(own.group.runs) == 1 else f" Of seed {clean(own.run.seed, 24)}:"
+        note += f" {' '.join([candidates(found), *equality(found)])}"
     return Section("sure", "How sure", plots, note, tables=tables)
-
-
-def _findings(told: Told) -> str:
-    """Who could be the worst, and whether the clients differ."""
-    from drfl.assessment.sentences import candidates, equality  # loads scipy
-
-    found = dataclasses.replace(told.found, names=tuple(clean(name, 40) for name in told.found.names))
-    said = " ".join([candidates(found), *equality(found)])
-    return said if len(told.group.runs) == 1 else f"Of seed {clean(told.run.seed, 24)}: {said}"
 
 
 def mixture(groups: Sequence[Group], figures: Figures) -> Section:
@@ -169,30 +165,26 @@ def mixture(groups: Sequence[Group], figures: Figures) -> Section:
         heading="How many clients λ is spread over",
         caption="1/Σλ²: N when all weigh the same, 1 when one client has all the weight.",
     )
-    note = "λ weighs the clients' losses in the objective; the dual step moves it towards clients with high loss."
-    if still:
-        note += f" {constant} it constant."
-    return Section("mixture", title, [spread, *_heat_maps(moving, figures)], note, columns="two")
-
-
-def _heat_maps(groups: Sequence[Group], figures: Figures) -> list[Figure]:
-    """A map per algorithm, with the same rows and colours wherever their first runs have the same clients."""
-    names = [group.runs[0].lam.columns[1:].tolist() for group in groups]
+    # the same rows and colours in every map whose algorithms' first runs have the same clients
+    names = [group.runs[0].lam.columns[1:].tolist() for group in moving]
     alike = all(own == names[0] for own in names)
-    top = max(float(group.runs[0].lam.iloc[:, 1:].to_numpy(float).max()) for group in groups)
-    shared = draw.mixture_order(groups) if alike else []
-    plots = []
-    for group in groups:
+    top = max(float(group.runs[0].lam.iloc[:, 1:].to_numpy(float).max()) for group in moving)
+    shared = draw.mixture_order(moving) if alike else []
+    maps = []
+    for group in moving:
         n = len(group.runs[0].clients)
         order = shared or draw.mixture_order([group])
-        caption = "Clients with the largest mean λ" + (" over these algorithms" if len(groups) > 1 and alike else "")
+        caption = "Clients with the largest mean λ" + (" over these algorithms" if len(moving) > 1 and alike else "")
         caption += " first" if len(order) == n else f" first, {len(order)} of {n}"
         caption += f"; uniform is {percent([1 / n], 2)}{THIN}%."
         if len(group.runs) > 1:
             caption = f"Seed {clean(group.runs[0].seed, 24)}. {caption}"
         alt = f"Heat map of λ over the rounds for {group.label}, {plural(len(order), 'client')}"
-        plots.append(figures.add(draw.mixture(group, order, top, 1 / n), alt, group.label, caption, group))
-    return plots
+        maps.append(figures.add(draw.mixture(group, order, top, 1 / n), alt, group.label, caption, group))
+    note = "λ weighs the clients' losses in the objective; the dual step moves it towards clients with high loss."
+    if still:
+        note += f" {constant} it constant."
+    return Section("mixture", title, [spread, *maps], note, columns="two")
 
 
 def certificate(groups: Sequence[Group], figures: Figures) -> Section:

@@ -75,11 +75,7 @@ def notices(groups: Sequence[Group], lost: Sequence[str] = ()) -> list[str]:
     """
     most = max(len(group.runs) + len(group.failed) for group in groups)
     own = [f"{group.label}{line}" for group in groups for line in _notices_on(group, most)]
-    return [*own, *(f"{algorithm} left no results." for algorithm in lost), *_told(groups)]
-
-
-def _told(groups: Sequence[Group]) -> list[str]:
-    """Failures and warnings of the runs, each once, with all whose they are."""
+    # failures and warnings of the runs, each once, with all whose they are
     found: dict[str, list[tuple[str, RunRecord]]] = {}
     for group in groups:
         for run in group.runs:
@@ -91,7 +87,7 @@ def _told(groups: Sequence[Group]) -> list[str]:
         labels = list(dict.fromkeys(label for label, _ in owners))
         runs = list({run.seed: run for _, run in owners}.values())
         told.append(f"{listing(labels)}: {clean(line, 400)}{_seeds(runs)}.")
-    return told
+    return [*own, *(f"{algorithm} left no results." for algorithm in lost), *told]
 
 
 def _notices_on(group: Group, most: int) -> list[str]:
@@ -194,16 +190,35 @@ def takeaway(groups: Sequence[Group], found: Standing | None) -> Takeaway | None
         found: what their seeds and test rows show.
     """
     if found is None:
-        return _left_alone(groups)
+        # one algorithm may be left of several, as the others have failed runs
+        own = [group for group in groups if not group.reference]
+        whole = [group for group in own if not group.failed and not any(run.diverged for run in group.runs)]
+        if len(whole) != 1 or len(own) < 2 or any(run.stopped_on_test for run in whole[0].runs):
+            return None
+        failed = listing([group.label for group in own if group is not whole[0]])
+        return Takeaway("No comparison:", f"{whole[0].label} alone has no failed run. Ranked last: {failed}.")
     from drfl.assessment.scope import POPULATION, Reach
+    from drfl.assessment.seeds import T_FROM
+    from drfl.assessment.sentences import signed_interval  # loads scipy
 
     best, score = found.best, found.best.score
     rival = next((one for one in found.against if one.rival.label == "FedAvg"), found.against[0])
     worst = scored(best.finals("worst_score"), score)
     value = f"{worst}{THIN}%" if score.percent else f"{score.words} {worst}"
-    own, other = best.note(score), rival.rival.note(score)
-    value += f"{own}, {_gain(found, rival)}{other if other != own else ''}"
-    rest = " ".join([f"{value}.", *_significance(found), *_failed(found)])
+    own, other, gain = best.note(score), rival.rival.note(score), rival.gain
+    ahead = gain.mean
+    if not gain.n:  # no seed has the same clients: the difference of means, turned such that larger is better
+        ahead = mean(best.finals("worst_score")) - mean(rival.rival.finals("worst_score"))
+        ahead = ahead if score.more_is_better else -ahead
+    less = "less" if (ahead < 0) == score.more_is_better else "more"
+    value += f"{own}, {score.scale * abs(ahead):.{score.digits}f}{' points' if score.percent else ''} {less} than "
+    value += rival.rival.label
+    if gain.n >= T_FROM and not math.isnan(gain.low):
+        _, ends = signed_interval(score, gain.mean, gain.low, gain.high)
+        value += f" (gain of the worst client, 95{THIN}% over seeds: {ends})"
+    value += other if other != own else ""
+    rest = " ".join([f"{value}.", *_significance(found)])
+    rest += f" Ranked last: {listing(found.failed)}." if found.failed else ""
     if found.reach > Reach.NOWHERE:
         scope = POPULATION if found.reach is Reach.POPULATION else found.redrawn.words
         return Takeaway(best.label, f"serves the worst client best {scope}: {rest}")
@@ -211,39 +226,6 @@ def takeaway(groups: Sequence[Group], found: Standing | None) -> Takeaway | None
         return Takeaway(best.label, f"measures best for the worst client: {rest}")
     start = "No significant difference:" if found.rivals("no difference shown") else "Not decided:"
     return Takeaway(start, f"{best.label} measures best for the worst client, {rest}")
-
-
-def _left_alone(groups: Sequence[Group]) -> Takeaway | None:
-    """The headline if all algorithms but one have failed runs; None if fewer or more remain."""
-    own = [group for group in groups if not group.reference]
-    whole = [group for group in own if not group.failed and not any(run.diverged for run in group.runs)]
-    if len(whole) != 1 or len(own) < 2 or any(run.stopped_on_test for run in whole[0].runs):
-        return None
-    failed = listing([group.label for group in own if group is not whole[0]])
-    return Takeaway("No comparison:", f"{whole[0].label} alone has no failed run. Ranked last: {failed}.")
-
-
-def _gain(found: Standing, against: Against) -> str:
-    """By how much the best is ahead of another, with the interval over seeds where there are enough."""
-    from drfl.assessment.seeds import T_FROM
-    from drfl.assessment.sentences import signed_interval  # loads scipy
-
-    score, gain, rival = found.best.score, against.gain, against.rival
-    ahead = gain.mean if gain.n else _behind(found.best, rival)
-    less = (ahead < 0) == score.more_is_better
-    text = (
-        f"{score.scale * abs(ahead):.{score.digits}f}{' points' if score.percent else ''} {'less' if less else 'more'}"
-    )
-    if gain.n < T_FROM or math.isnan(gain.low):
-        return f"{text} than {rival.label}"
-    _, ends = signed_interval(score, gain.mean, gain.low, gain.high)
-    return f"{text} than {rival.label} (gain of the worst client, 95{THIN}% over seeds: {ends})"
-
-
-def _behind(best: Group, rival: Group) -> float:
-    """The difference of two means that have no seed with the same clients, turned such that larger is better."""
-    difference = mean(best.finals("worst_score")) - mean(rival.finals("worst_score"))
-    return difference if best.score.more_is_better else -difference
 
 
 def _significance(found: Standing) -> list[str]:
@@ -271,7 +253,15 @@ def _significance(found: Standing) -> list[str]:
         seeds = span(float(one.gain.n) for one in (*here, *equal))
         said.append(f"{'; '.join(parts)} (paired t-test over {seeds} seeds{many and f', Holm correction{many}'}).")
     if here:
-        said.append(_no_farther(found, here))
+        known = [one.population for one in here if not math.isnan(one.population)]
+        if known:
+            score = found.best.score
+            low = f"{score.scale * min(known):+.{score.digits}f}{' points' if score.percent else ''}".replace("-", "−")
+            said.append(f"Other test rows may turn that round: with their error the gain may be as low as {low}.")
+        else:
+            said.append(
+                "Whether that holds for other test rows is not known: these runs keep no values of single test rows."
+            )
     if few:
         n = max(one.gain.n for one in few)
         against = f" against {_labels(few)}" if len(few) < len(found.against) else ""
@@ -283,21 +273,6 @@ def _significance(found: Standing) -> list[str]:
     if none:
         said.append(f"Not decided against {_labels(none)}: at no seed are the clients the same.")
     return said
-
-
-def _no_farther(found: Standing, here: Sequence[Against]) -> str:
-    """Why what the seeds show does not reach the population."""
-    known = [one.population for one in here if not math.isnan(one.population)]
-    if not known:
-        return "Whether that holds for other test rows is not known: these runs keep no values of single test rows."
-    score = found.best.score
-    low = f"{score.scale * min(known):+.{score.digits}f}{' points' if score.percent else ''}".replace("-", "−")
-    return f"Other test rows may turn that round: with their error the gain may be as low as {low}."
-
-
-def _failed(found: Standing) -> list[str]:
-    """A sentence on algorithms with failed runs; none if there are none."""
-    return [f"Ranked last: {listing(found.failed)}."] if found.failed else []
 
 
 def _others(found: Standing, part: Sequence[Against]) -> str:

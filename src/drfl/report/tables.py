@@ -44,7 +44,17 @@ def summary_table(groups: Sequence[Group]) -> TableBlock:
     shown: list[Sequence[str | TableCell]] = []
     for (name, measure), title in columns.items():
         head.append(title)
-        shown.append(_bold_best(groups, name, measure))
+        # what is shown alike is bold alike, references never
+        means = [round(measure.scale * mean(group.finals(name)), measure.digits) for group in groups]
+        rivals = [v for v, group in zip(means, groups, strict=True) if math.isfinite(v) and not group.reference]
+        smaller = name == "std_score" or not measure.more_is_better
+        top = (min if smaller else max)(rivals) if rivals and len(groups) > 1 else None
+        shown.append(
+            [
+                TableCell(scored(group.finals(name), measure), strong=value == top and not group.reference)
+                for group, value in zip(groups, means, strict=True)
+            ]
+        )
         if name.startswith("worst_"):
             head.append(interval_head(groups))
             shown.append([interval_cell(run, measure) for run in at_one_seed(groups)])
@@ -97,18 +107,6 @@ UNDEFINED = "Undefined"
 
 WORDS = {"avg": "Average", "worst": "Worst"}
 """What is said of the measures beside the score."""
-
-
-def _bold_best(groups: Sequence[Group], name: str, measure: Measure) -> list[TableCell]:
-    """(groups,) the cells of a statistic of this measure; what is shown alike is bold alike, references never."""
-    means = [round(measure.scale * mean(group.finals(name)), measure.digits) for group in groups]
-    rivals = [v for v, group in zip(means, groups, strict=True) if math.isfinite(v) and not group.reference]
-    small = name == "std_score" or not measure.more_is_better
-    top = (min if small else max)(rivals) if rivals and len(groups) > 1 else None
-    return [
-        TableCell(scored(group.finals(name), measure), strong=value == top and not group.reference)
-        for group, value in zip(groups, means, strict=True)
-    ]
 
 
 def certificate_table(groups: Sequence[Group]) -> TableBlock:

@@ -38,16 +38,6 @@ def read(path: Path) -> RowScores:
     if STARTS not in tensors or ROWS not in tensors or DIGEST.fullmatch(data) is None:
         raise _damaged(path, f"it lacks '{STARTS}', '{ROWS}' or the digest of the data")
     found = RowScores(tensors.pop(STARTS), tensors.pop(ROWS), tensors, data)
-    _check(path, found)
-    return found
-
-
-def _check(path: Path, found: RowScores) -> None:
-    """Make sure that it is what :func:`write` writes.
-
-    Raises:
-        InputError: see :func:`read`.
-    """
     starts, rows = found.starts, found.rows
     if starts.dtype != torch.int64 or rows.dtype != torch.int64 or starts.dim() != 1 or rows.dim() != 1:
         raise _damaged(path, f"'{STARTS}' and '{ROWS}' are not lists of whole numbers")
@@ -58,6 +48,7 @@ def _check(path: Path, found: RowScores) -> None:
     for name, values in found.scores.items():
         if values.shape != rows.shape or not _possible(name, values, found.scores):
             raise _damaged(path, f"'{name}' is not a number for each row")
+    return found
 
 
 def _possible(name: str, values: Tensor, others: dict[str, Tensor]) -> bool:

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import math
 
-from drfl.assessment.clients import Assessment
 from drfl.report.content import TableBlock
 from drfl.report.formatting import NOTHING, count, listing, plural
 from drfl.report.groups import Group
 from drfl.report.pdf.comparisons import gains_table
 from drfl.report.pdf.content import Block, Paragraph, Points, Question
-from drfl.report.pdf.evidence import Evidence, RowGain, RunEvidence
+from drfl.report.pdf.evidence import Evidence
 from drfl.report.pdf.names import client_names, printable
 from drfl.report.pdf.worst import MOST, places
-from drfl.task.measure import Measure
 
 ASKED = "What would each client have alone?"
 
@@ -56,26 +54,22 @@ def alone(evidence: Evidence) -> Question:
         blocks.append(Paragraph(f"Not in this table: {more}.", small=True))
     if evidence.over_local:
         blocks += gains_table(evidence.over_local, "Against each client alone, on the same test rows", GAIN)
-    return Question(ASKED, _answer(evidence, own), blocks)
-
-
-def _answer(evidence: Evidence, own: list[Group]) -> str:
     if not any(group.runs[0].algorithm == LOCAL for group in own):
-        return f"That was not measured: there is no run of LocalOnly, but of {listing([g.label for g in own])}."
-    if not evidence.over_local:
-        return "Beside the models stands what each client has alone; the two cannot be compared row by row."
-    return f"{_joining(evidence.over_local[0])}."
-
-
-def _joining(pair: RowGain) -> str:
-    """Who gains by joining, of the first algorithm."""
-    gain, label = pair.gain, printable(pair.second, 60)
-    better, worse = len(gain.better), len(gain.worse)
-    left = len(gain.names) - len(gain.undefined) - better - worse
-    return (
-        f"With {label}, {plural(better, 'client')} of {len(gain.names)} {'is' if better == 1 else 'are'} shown to be "
-        f"better off than alone and {count(worse)} to be worse off; for {count(left)} no difference is shown{gain.note}"
-    )
+        answer = f"That was not measured: there is no run of LocalOnly, but of {listing([g.label for g in own])}."
+    elif not evidence.over_local:
+        answer = "Beside the models stands what each client has alone; the two cannot be compared row by row."
+    else:
+        # of the first algorithm alone: the table has the others
+        first = evidence.over_local[0]
+        gain, label = first.gain, printable(first.second, 60)
+        better, worse = len(gain.better), len(gain.worse)
+        left = len(gain.names) - len(gain.undefined) - better - worse
+        answer = (
+            f"With {label}, {plural(better, 'client')} of {len(gain.names)} {'is' if better == 1 else 'are'} shown to "
+            f"be better off than alone and {count(worse)} to be worse off; for {count(left)} no difference is "
+            f"shown{gain.note}."
+        )
+    return Question(ASKED, answer, blocks)
 
 
 def _table(evidence: Evidence, groups: list[Group]) -> TableBlock:
@@ -84,10 +78,24 @@ def _table(evidence: Evidence, groups: list[Group]) -> TableBlock:
     first = runs[0].record
     names, own = first.clients["client"].tolist(), first.score
     shown = client_names(names)
-    cells = [_cells(run, names) for run in runs]
+    columns = []
+    for run in runs:
+        frame, score, found = run.record.clients, run.record.score, run.assessment
+        values = dict(zip(frame["client"].tolist(), frame["score"].to_numpy(float), strict=True))
+        intervals = {}
+        if found is not None:
+            for name, low, high in zip(found.names, found.low, found.high, strict=True):
+                intervals[name] = f" ({found.measure.interval(float(low), float(high))})"
+        column = []
+        for name in names:
+            value = values.get(name, math.nan)  # runs need not have the same clients
+            cell = f"{score.scale * value:.{score.digits}f}{intervals.get(name, '')}"
+            column.append(cell if math.isfinite(value) else NOTHING)
+        columns.append(column)
     samples = first.clients["samples"].to_numpy(float)
     rows = [
-        [shown[i], count(samples[i]), *(column[i] for column in cells)] for i in places(first)[: first.most_shown(MOST)]
+        [shown[i], count(samples[i]), *(column[i] for column in columns)]
+        for i in places(first)[: first.most_shown(MOST)]
     ]
     caption = (
         f"{own.words[:1].upper()}{own.words[1:]}{f', {own.unit}' if own.unit else ''} by client, seed "
@@ -96,19 +104,3 @@ def _table(evidence: Evidence, groups: list[Group]) -> TableBlock:
     if len(rows) < len(names):
         caption += f"; {len(rows)} of {count(len(names))} clients"
     return TableBlock(caption, ["Client", "Test rows", *(printable(group.label, 40) for group in groups)], rows)
-
-
-def _cells(run: RunEvidence, names: list[str]) -> list[str]:
-    """A run's values with their intervals, for these clients; a dash for those that it does not have."""
-    own, found = run.record.score, run.assessment
-    values = dict(zip(run.record.clients["client"].tolist(), run.record.clients["score"].to_numpy(float), strict=True))
-    ends = {} if found is None else {name: _interval(found, i) for i, name in enumerate(found.names)}
-    return [_cell(own, values.get(name, math.nan), ends.get(name, "")) for name in names]
-
-
-def _interval(found: Assessment, i: int) -> str:
-    return f" ({found.measure.interval(float(found.low[i]), float(found.high[i]))})"
-
-
-def _cell(own: Measure, value: float, interval: str) -> str:
-    return f"{own.scale * value:.{own.digits}f}{interval}" if math.isfinite(value) else NOTHING

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from drfl.assessment.clients import Assessment
 from drfl.report.assessed import assessment_of
 from drfl.report.content import TableBlock
 from drfl.report.formatting import NOTHING, count, listing
@@ -47,7 +46,22 @@ def calibrated(evidence: Evidence) -> Question:
     if not own:
         return Question(ASKED, NONE, [Points([HOW])])
     groups, several = evidence.groups, len(evidence.runs) > 1
-    blocks: list[Block] = [_overview(evidence, own)] if several else []
+    blocks: list[Block] = []
+    if several:
+        records = [record for group in groups for record in group.runs]
+        some = any(record.undefined(m) for record in records for m in own)
+        rows = [
+            [
+                printable(group.label, 60), printable(record.seed, 24),
+                *(m.shown(record.final(f"{what}_{m.name}")) for m in own for what in ("avg", "worst")),
+                *([undefined_share([record.undefined(m) for m in own], [len(record.clients)])] if some else []),
+            ]
+            for group in groups
+            for record in group.runs
+        ]  # fmt: skip
+        heads = [f"{m.words[:1].upper()}{m.words[1:]}, {what}" for m in own for what in ("average", "worst")]
+        heads += [UNDEFINED] if some else []
+        blocks.append(TableBlock("Over clients, each counting once", ["Algorithm", "Seed", *heads], rows, words=2))
     blocks += [_clients(evidence.first_of(g), own, printable(g.label, 60), len(groups) > 1) for g in groups[:TABLES]]
     if len(groups) > TABLES:
         more = listing([printable(group.label, 60) for group in groups[TABLES:]])
@@ -76,23 +90,6 @@ def _answer(run: RunEvidence, own: Sequence[Measure], *, several: bool) -> str:
     )
 
 
-def _overview(evidence: Evidence, own: Sequence[Measure]) -> TableBlock:
-    """A row a run: average over clients and the worst, of each measure."""
-    some = any(record.undefined(m) for group in evidence.groups for record in group.runs for m in own)
-    rows = [
-        [
-            printable(group.label, 60), printable(record.seed, 24),
-            *(m.shown(record.final(f"{what}_{m.name}")) for m in own for what in ("avg", "worst")),
-            *([undefined_share([record.undefined(m) for m in own], [len(record.clients)])] if some else []),
-        ]
-        for group in evidence.groups
-        for record in group.runs
-    ]  # fmt: skip
-    heads = [f"{m.words[:1].upper()}{m.words[1:]}, {what}" for m in own for what in ("average", "worst")]
-    heads += [UNDEFINED] if some else []
-    return TableBlock("Over clients, each counting once", ["Algorithm", "Seed", *heads], rows, words=2)
-
-
 def _measured(record: RunRecord, own: Measure) -> list[float]:
     """(N,) of the clients."""
     return record.clients["score" if own.name == record.score.name else own.name].to_numpy(float).tolist()
@@ -104,22 +101,20 @@ def _clients(run: RunEvidence, own: Sequence[Measure], label: str, several: bool
     found = [assessment_of(record, measure, independent=run.shared is not True) for measure in own]
     names, samples = client_names(record.clients["client"].tolist()), record.clients["samples"].to_numpy(float)
     columns = [_measured(record, measure) for measure in own]
-    rows = [
-        [
-            names[i], count(samples[i]),
-            *(_value(m, values[i], a, i) for m, values, a in zip(own, columns, found, strict=True)),
-        ]
-        for i in places(record)[: record.most_shown(MOST)]
-    ]  # fmt: skip
+    rows = []
+    for i in places(record)[: record.most_shown(MOST)]:
+        cells = []
+        for measure, values, assessed in zip(own, columns, found, strict=True):
+            if not math.isfinite(values[i]):
+                cells.append(NOTHING)
+            elif assessed is None:
+                cells.append(measure.shown(values[i]))
+            else:
+                interval = measure.interval(float(assessed.low[i]), float(assessed.high[i]))
+                cells.append(f"{measure.shown(values[i])} ({interval})")
+        rows.append([names[i], count(samples[i]), *cells])
     which = f"{label}, seed {printable(record.seed, 24)}" if several else "Clients"
     caption = f"{which}: the worst by {record.score.words} first"
     if len(rows) < len(names):
         caption += f"; {len(rows)} of {count(len(names))} clients"
     return TableBlock(caption, ["Client", "Test rows", *(f"{m.words[:1].upper()}{m.words[1:]}" for m in own)], rows)
-
-
-def _value(own: Measure, value: float, found: Assessment | None, i: int) -> str:
-    if not math.isfinite(value):
-        return NOTHING
-    ends = "" if found is None else f" ({own.interval(float(found.low[i]), float(found.high[i]))})"
-    return f"{own.shown(value)}{ends}"

@@ -5,13 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from drfl.assessment.gains import GainAssessment
 from drfl.assessment.seeds import T_FROM
 from drfl.assessment.sentences import signed_interval
 from drfl.report.content import TableBlock
 from drfl.report.formatting import NOTHING, listing, plural
 from drfl.report.pdf.content import Block, Paragraph, Points, Question
-from drfl.report.pdf.evidence import Evidence, RowGain, SeedGain
+from drfl.report.pdf.evidence import Evidence, RowGain
 from drfl.report.pdf.names import printable
 from drfl.report.tables import UNDEFINED
 from drfl.task.measure import Measure, undefined_share
@@ -30,12 +29,40 @@ SAID = {
 
 def compared(evidence: Evidence) -> Question:
     """The section: gains over the first algorithm, over seeds and row by row."""
-    last = [_over_last(run.over_last) for run in evidence.runs if run.over_last is not None]
+    last = []
+    for gain in (run.over_last for run in evidence.runs if run.over_last is not None):
+        value, interval = signed_interval(gain.measure, gain.worst.value, gain.worst.low, gain.worst.high)
+        last.append(
+            f"The returned model against the last iterate, row by row: {gain.worst.shown}; the worst client's gain is "
+            f"{value} ({interval}, {100 * gain.level:g} % confidence){gain.note}."
+        )
     blocks: list[Block] = [Points(last)] if last else []
     if len(evidence.groups) < 2:
-        return Question(ASKED, _alone(evidence), [*blocks, Points([REMEDY])])
+        seeds, of = len(evidence.runs), "one run was given"
+        if seeds > 1:
+            of = f"its {plural(seeds, 'seed')} say how much it varies, not what it gains"
+        answer = f"With nothing: there is one algorithm in this report, {_first(evidence)}; {of}."
+        return Question(ASKED, answer, [*blocks, Points([REMEDY])])
     if evidence.over_seeds:
-        blocks += _seeds(evidence)
+        own, rows = evidence.runs[0].record.score, []
+        for row in evidence.over_seeds:
+            gain = row.gain
+            few = f" ({plural(gain.n, 'seed')})" if row.verdict == "not decided" else ""
+            value, interval = signed_interval(own, gain.mean, gain.low, gain.high)
+            p = f"{gain.p_t:.2g}" if gain.n >= T_FROM and math.isfinite(gain.p_t) else NOTHING
+            rows.append([printable(row.second, 60), f"{row.verdict}{few}", value, interval, str(gain.n), p])
+        caption = f"Against {_first(evidence)}, over seeds: the gain of the worst client's {_points(own)}"
+        head = ["Algorithm", "Verdict", "Mean gain", "95 % t-interval", "Seeds", "p, t-test"]
+        if any(row.undefined for row in evidence.over_seeds):
+            head.append(UNDEFINED)
+            rows = [[*row, seeds.undefined] for row, seeds in zip(rows, evidence.over_seeds, strict=True)]
+        note = (
+            f"Verdict: paired t-test after Holm's correction over the {plural(len(rows), 'row')} of this table and, "
+            f"from six seeds on, sign flips; below {T_FROM} seeds none. It holds {evidence.over_seeds[0].scope}; the "
+            "comparison row by row holds for other test rows of one pair of models. Rely on a difference that both "
+            "find."
+        )
+        blocks += [TableBlock(caption, head, rows, words=2), Paragraph(note, small=True)]
     if evidence.by_rows:
         blocks += gains_table(evidence.by_rows, f"Against {_first(evidence)}, on the same test rows", GAIN)
     reasons = [Paragraph(f"Not compared row by row: {printable(reason)}.", small=True) for reason in evidence.unpaired]
@@ -56,12 +83,6 @@ GAIN = (
 
 def _first(evidence: Evidence) -> str:
     return printable(evidence.groups[0].label, 60)
-
-
-def _alone(evidence: Evidence) -> str:
-    seeds = len(evidence.runs)
-    of = f"its {plural(seeds, 'seed')} say how much it varies, not what it gains" if seeds > 1 else "one run was given"
-    return f"With nothing: there is one algorithm in this report, {_first(evidence)}; {of}."
 
 
 def _answer(evidence: Evidence) -> str:
@@ -94,32 +115,6 @@ def _verdicts(found: Sequence[tuple[str, str]]) -> str:
     return ", ".join(said)
 
 
-def _seeds(evidence: Evidence) -> list[Block]:
-    """The table of differences over seeds."""
-    own = evidence.runs[0].record.score
-    rows = [[printable(row.second, 60), _verdict(row), *_numbers(own, row)] for row in evidence.over_seeds]
-    caption = f"Against {_first(evidence)}, over seeds: the gain of the worst client's {_points(own)}"
-    head = ["Algorithm", "Verdict", "Mean gain", "95 % t-interval", "Seeds", "p, t-test"]
-    if any(row.undefined for row in evidence.over_seeds):
-        head, rows = [*head, UNDEFINED], [[*row, s.undefined] for row, s in zip(rows, evidence.over_seeds, strict=True)]
-    note = (
-        f"Verdict: paired t-test after Holm's correction over the {plural(len(rows), 'row')} of this table and, from "
-        f"six seeds on, sign flips; below {T_FROM} seeds none. It holds {evidence.over_seeds[0].scope}; the comparison "
-        "row by row holds for other test rows of one pair of models. Rely on a difference that both find."
-    )
-    return [TableBlock(caption, head, rows, words=2), Paragraph(note, small=True)]
-
-
-def _numbers(own: Measure, row: SeedGain) -> list[str]:
-    value, interval = signed_interval(own, row.gain.mean, row.gain.low, row.gain.high)
-    tested = row.gain.n >= T_FROM and math.isfinite(row.gain.p_t)
-    return [value, interval, str(row.gain.n), f"{row.gain.p_t:.2g}" if tested else NOTHING]
-
-
-def _verdict(row: SeedGain) -> str:
-    return f"{row.verdict} ({plural(row.gain.n, 'seed')})" if row.verdict == "not decided" else row.verdict
-
-
 def _points(own: Measure) -> str:
     return f"{own.words}, in points" if own.percent else own.words
 
@@ -133,7 +128,12 @@ def gains_table(pairs: Sequence[RowGain], caption: str, note: str) -> list[Block
         note: said below.
     """
     own, level = pairs[0].gain.measure, pairs[0].gain.level
-    rows = [[printable(pair.second, 60), pair.gain.worst.shown, *_row_numbers(pair.gain)] for pair in pairs]
+    rows = []
+    for pair in pairs:
+        gain, worst = pair.gain, pair.gain.worst
+        value, interval = signed_interval(gain.measure, worst.value, worst.low, worst.high)
+        better, worse = (f"{len(names)} of {len(gain.names)}" for names in (gain.better, gain.worse))
+        rows.append([printable(pair.second, 60), worst.shown, value, interval, better, worse])
     head = ["Algorithm", "Verdict", "Gain", f"{100 * level:g} % interval", "Better at", "Worse at"]
     if any(pair.gain.undefined for pair in pairs):
         shares = [undefined_share([len(pair.gain.undefined)], [len(pair.gain.names)]) for pair in pairs]
@@ -143,16 +143,3 @@ def gains_table(pairs: Sequence[RowGain], caption: str, note: str) -> list[Block
         TableBlock(f"{caption}{seed}: the gain of the worst client's {_points(own)}", head, rows, words=2),
         Paragraph(note, small=True),
     ]
-
-
-def _row_numbers(gain: GainAssessment) -> list[str]:
-    value, interval = signed_interval(gain.measure, gain.worst.value, gain.worst.low, gain.worst.high)
-    return [value, interval, *(f"{len(names)} of {len(gain.names)}" for names in (gain.better, gain.worse))]
-
-
-def _over_last(gain: GainAssessment) -> str:
-    value, interval = signed_interval(gain.measure, gain.worst.value, gain.worst.low, gain.worst.high)
-    return (
-        f"The returned model against the last iterate, row by row: {gain.worst.shown}; the worst client's gain is "
-        f"{value} ({interval}, {100 * gain.level:g} % confidence){gain.note}."
-    )

@@ -49,9 +49,31 @@ RETURNED = {
 
 def decided(evidence: Evidence) -> Question:
     """The section: decisions with the rows that they went by, and how many rows there are."""
-    head, rows = ["Decision", "Went by", "What came out"], _merged(evidence)
+    # a row for each decision that all runs made alike, numbers aside, else one for each way, with whose it is
+    rows: list[list[str]] = []
+    labels = [label_of(evidence, run) for run in evidence.runs]
+    for made in zip(*map(_decisions, evidence.runs), strict=True):
+        ways: dict[tuple[str, str, str], list[tuple[str, float]]] = {}
+        for label, (what, by, came, value) in zip(labels, made, strict=True):
+            ways.setdefault((what, by, came), []).append((label, value))
+        for (what, by, came), whose in ways.items():
+            numbers, span = [value for _, value in whose if math.isfinite(value)], "?"
+            if numbers:
+                ends = [count(end) if end.is_integer() else f"{end:.3g}" for end in (min(numbers), max(numbers))]
+                span = ends[0] if ends[0] == ends[1] else " to ".join(ends)
+            out = came.replace("{}", span)
+            rows.append([what, by, out if len(ways) == 1 else f"{out} ({_some([label for label, _ in whose])})"])
+    head = ["Decision", "Went by", "What came out"]
     decisions = TableBlock("Decisions, and the rows that they went by", head, rows, words=3)
-    parts, counted = ["", "Training", "Validation", "Test"], _counts(evidence)
+
+    # likewise a row for all runs whose clients hold as many rows
+    sizes: dict[tuple[str, str, str], list[str]] = {}
+    for run, label in zip(evidence.runs, labels, strict=True):
+        frame = run.record.clients
+        validation = NOTHING if run.validation is None else _sizes(run.validation)
+        sizes.setdefault((_sizes(frame["train_samples"]), validation, _sizes(frame["samples"])), []).append(label)
+    counted = [["All clients" if len(sizes) == 1 else _some(whose), *cells] for cells, whose in sizes.items()]
+    parts = ["", "Training", "Validation", "Test"]
     counts = TableBlock("Rows over all clients (fewest to most at a client)", parts, counted)
     said = [Points(_remarks(evidence)), Paragraph(KEPT, small=True)]
     return Question(ASKED, _answer(evidence), [decisions, counts, *said])
@@ -80,7 +102,7 @@ def _answer(evidence: Evidence) -> str:
     if early:
         who = "The run" if len(records) == 1 else f"{count(len(early))} of the {count(len(records))} runs"
         return f"{who} stopped when a number on the test rows reached a target: the test rows had a say in the model."
-    if any(_selected(record) for record in records):
+    if any(table(record.summary, "selection").get("metric") is not None for record in records):
         return "The model of a round was chosen by validation rows; the test rows had no say in it."
     if any(text(record.summary, "stopped") in ("patience", "target") for record in records):
         return "Training was stopped by validation rows; the test rows had no say in the model."
@@ -89,78 +111,46 @@ def _answer(evidence: Evidence) -> str:
     return "Models come from training rows alone; the test rows had no say in them within these runs."
 
 
-def _selected(record: RunRecord) -> bool:
-    return table(record.summary, "selection").get("metric") is not None
-
-
 def _decisions(run: RunEvidence) -> list[Decision]:
-    """Those of a run."""
+    """Those of a run, each at the same place in every run's list."""
     record = run.record
-    judged = f"{printable(record.config.get('judged_on', 'test'), 20)} rows"
-    rows = float(record.clients["samples"].sum())
-    return [
-        Decision("Model and the clients' weights λ", "training rows", "in {} rounds", number(record.summary, "rounds")),
-        _step(record),
-        _stop(record),
-        _returned(record),
-        Decision("Settings of the algorithm", "not in the run's files", "as in its configuration, in the last section"),
-        Decision("Every score in this report", judged, "{} rows", rows),
-    ]
+    summary, rounds = record.summary, number(record.summary, "rounds")
+    made = [Decision("Model and the clients' weights λ", "training rows", "in {} rounds", rounds)]
 
-
-def _step(record: RunRecord) -> Decision:
-    what, found = "Local step size", table(record.summary, "step_size")
+    what, found = "Local step size", table(summary, "step_size")
     lr = number(found, "lr")
     if math.isfinite(lr):
-        halved = ", halved as the loss rose" if number(found, "halved") > 0 else ""
-        halved += f"; {SET_BACK}, {record.marks.counted}" if record.marks.rollbacks else ""
-        return Decision(what, "training rows", f"{{}}, by the curvature of the loss{halved}", lr)
-    given = number(table(record.summary, "parameters"), "lr")
-    return Decision(what, "not in the run's files", "given: {}" if math.isfinite(given) else "given", given)
+        came = "{}, by the curvature of the loss" + (", halved as the loss rose" if number(found, "halved") > 0 else "")
+        came += f"; {SET_BACK}, {record.marks.counted}" if record.marks.rollbacks else ""
+        made.append(Decision(what, "training rows", came, lr))
+    else:
+        lr = number(table(summary, "parameters"), "lr")
+        made.append(Decision(what, "not in the run's files", "given: {}" if math.isfinite(lr) else "given", lr))
 
-
-def _stop(record: RunRecord) -> Decision:
-    what, rounds = "Number of rounds", number(record.summary, "rounds")
     until = printable(record.config.get("until", "its target"), 60)
     by, came = {
         "rounds": ("no rows", "{}, as planned"),
         "target": ("test rows" if record.stopped_on_test else "validation rows", f"{{}}: stopped at {until}"),
         "patience": ("validation rows", "{}: stopped as there was no gain"),
         "interrupted": ("no rows", "{}: interrupted"),
-    }.get(text(record.summary, "stopped"), (UNKNOWN, "{}"))
-    return Decision(what, by, came, rounds)
+    }.get(text(summary, "stopped"), (UNKNOWN, "{}"))
+    made.append(Decision("Number of rounds", by, came, rounds))
 
-
-def _returned(record: RunRecord) -> Decision:
-    selection, returned = table(record.summary, "selection"), text(record.summary, "returned")
+    selection, returned = table(summary, "selection"), text(summary, "returned")
     if selection.get("metric") is None:
-        return RETURNED.get(returned, Decision(MODEL, UNKNOWN, printable(returned, 60)))
-    metric = printable(selection["metric"], 40).replace("_", " ")
-    part = printable(selection.get("part", "validation"), 24)
-    return Decision(MODEL, f"{part} rows", f"round {{}}, the best by {metric}", number(selection, "round"))
+        made.append(RETURNED.get(returned, Decision(MODEL, UNKNOWN, printable(returned, 60))))
+    else:
+        metric = printable(selection["metric"], 40).replace("_", " ")
+        part = printable(selection.get("part", "validation"), 24)
+        came = f"round {{}}, the best by {metric}"
+        made.append(Decision(MODEL, f"{part} rows", came, number(selection, "round")))
 
-
-def _merged(evidence: Evidence) -> list[list[str]]:
-    """A row for each decision that all runs made alike, numbers aside, else one for each way, with whose it is."""
-    rows: list[list[str]] = []
-    labels = [label_of(evidence, run) for run in evidence.runs]
-    for decisions in zip(*map(_decisions, evidence.runs), strict=True):
-        ways: dict[tuple[str, str, str], list[tuple[str, float]]] = {}
-        for label, (what, by, came, value) in zip(labels, decisions, strict=True):
-            ways.setdefault((what, by, came), []).append((label, value))
-        for (what, by, came), whose in ways.items():
-            out = came.replace("{}", _span([value for _, value in whose]))
-            rows.append([what, by, out if len(ways) == 1 else f"{out} ({_some([label for label, _ in whose])})"])
-    return rows
-
-
-def _span(values: Sequence[float]) -> str:
-    """Equal numbers as one, others as "50 to 100"."""
-    known = [value for value in values if math.isfinite(value)]
-    if not known:
-        return "?"
-    ends = [count(end) if end.is_integer() else f"{end:.3g}" for end in (min(known), max(known))]
-    return ends[0] if ends[0] == ends[1] else " to ".join(ends)
+    judged = f"{printable(record.config.get('judged_on', 'test'), 20)} rows"
+    return [
+        *made,
+        Decision("Settings of the algorithm", "not in the run's files", "as in its configuration, in the last section"),
+        Decision("Every score in this report", judged, "{} rows", float(record.clients["samples"].sum())),
+    ]
 
 
 def label_of(evidence: Evidence, run: RunEvidence) -> str:
@@ -172,19 +162,6 @@ def label_of(evidence: Evidence, run: RunEvidence) -> str:
 def _some(labels: Sequence[str]) -> str:
     """Labels, the first few of many."""
     return listing(labels) if len(labels) <= 3 else f"{', '.join(labels[:2])} and {len(labels) - 2} more"
-
-
-def _counts(evidence: Evidence) -> list[list[str]]:
-    """Rows by part: a row for all runs alike, else one for each."""
-    found: dict[tuple[str, str, str], list[str]] = {}
-    for run in evidence.runs:
-        frame = run.record.clients
-        validation = NOTHING if run.validation is None else _sizes(run.validation)
-        cells = (_sizes(frame["train_samples"]), validation, _sizes(frame["samples"]))
-        found.setdefault(cells, []).append(label_of(evidence, run))
-    if len(found) == 1:
-        return [["All clients", *cells] for cells in found]
-    return [[_some(labels), *cells] for cells, labels in found.items()]
 
 
 def _sizes(rows: Iterable[float]) -> str:
@@ -208,18 +185,20 @@ def _remarks(evidence: Evidence) -> list[str]:
         )
     if any(run.deployed for run in evidence.runs):
         said.append("In a deployment the sites divide their rows themselves; it holds no validation rows.")
-    partitions = {printable(_partition(run.record)) for run in evidence.runs}
+    partitions = set()
+    for summary in (run.record.summary for run in evidence.runs):
+        value, of = summary.get("partition"), text(summary, "partition")
+        if isinstance(value, dict):
+            # without the seed, by which runs of one partition differ
+            parameters = [
+                f"{key} {item:.4g}" if isinstance(item, float) else f"{key} {item}"
+                for key, item in value.items()
+                if key not in ("partition", "name", "seed")
+            ]
+            of = f"{value.get('partition', value.get('name', '?'))}"
+            of += f" ({', '.join(parameters)})" if parameters else ""
+        partitions.add(printable(of))
     said.append(f"Who holds which rows: {listing(sorted(partitions))}.")
     if any(listed(run.record.summary, "warnings") for run in evidence.runs):
         said.append("Warnings on the data are on the first page.")
     return said
-
-
-def _partition(record: RunRecord) -> str:
-    """The partition's name and parameters, without the seed."""
-    value = record.summary.get("partition")
-    if not isinstance(value, dict):
-        return text(record.summary, "partition")
-    inner = [f"{key} {item:.4g}" if isinstance(item, float) else f"{key} {item}" for key, item in value.items()
-             if key not in ("partition", "name", "seed")]  # fmt: skip
-    return f"{value.get('partition', value.get('name', '?'))}" + (f" ({', '.join(inner)})" if inner else "")

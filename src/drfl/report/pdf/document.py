@@ -45,7 +45,11 @@ def document(evidence: Evidence, title: str | None = None) -> Document:
     return Document(
         title=printable(title or headline(groups), 200),
         lead=printable(lead(groups)),
-        facts=[(name, _rounded(printable(value))) for name, value in facts(groups)],
+        # four digits at most: nobody reads 0.3333333333333333
+        facts=[
+            (name, re.sub(r"\d+\.\d{5,}", lambda found: f"{float(found[0]):.4g}", printable(value)))
+            for name, value in facts(groups)
+        ],
         notices=[printable(line) for line in notices(groups, lost_algorithms(groups, evidence.failed))],
         questions=[
             worst(evidence),
@@ -57,11 +61,6 @@ def document(evidence: Evidence, title: str | None = None) -> Document:
         ],
         writer=f"drfl {importlib.metadata.version('drfl')}",
     )
-
-
-def _rounded(text: str) -> str:
-    """Text whose fractions have four digits at most, as nobody reads 0.3333333333333333."""
-    return re.sub(r"\d+\.\d{5,}", lambda found: f"{float(found[0]):.4g}", text)
 
 
 def render_pdf(evidence: Evidence, title: str | None = None) -> bytes:

@@ -39,7 +39,19 @@ def draw_forest(sheet: FPDF, block: Forest) -> None:
     top = sheet.y
     _cells(sheet, top, tuple(head for head, _, _ in COLUMNS), bold=True)
     first, last = top + ROW, top + ROW * (len(block.rows) + 2.4)
-    _behind(sheet, block, plot, first, last)
+
+    # band and dotted line first: they lie behind the marks
+    if block.band is not None:
+        low, high = map(plot.x, block.band)
+        sheet.set_fill_color(BAND)
+        sheet.rect(low, first, max(0.3, high - low), last - first, style="F")
+    sheet.set_draw_color(INK)
+    sheet.set_line_width(0.2)
+    sheet.set_dash_pattern(dash=0.3, gap=0.8)
+    average = plot.x(block.line)
+    sheet.line(average, first, average, last)
+    sheet.set_dash_pattern()
+
     for place, row in enumerate([*block.rows, block.worst]):
         is_last = place == len(block.rows)
         y = first + ROW * (place + (0.4 if is_last else 0))
@@ -50,7 +62,19 @@ def draw_forest(sheet: FPDF, block: Forest) -> None:
     sheet.set_line_width(0.15)
     rule = first + ROW * (len(block.rows) + 0.2)
     sheet.line(sheet.l_margin, rule, left - GAP, rule)
-    _axis(sheet, block, plot, last)
+
+    # the axis
+    sheet.set_line_width(0.2)
+    sheet.line(plot.left, last, plot.left + plot.width, last)
+    sheet.set_font("text", "", SIZE - 0.5)
+    places, digits = ticks(*block.ends)
+    for value in places:
+        x = plot.x(value)
+        sheet.line(x, last, x, last + 1)
+        sheet.set_xy(x - 8, last + 1.2)
+        sheet.cell(16, 3, f"{value:.{digits}f}", align="C")
+    sheet.set_xy(plot.left, last + 4.8)
+    sheet.cell(plot.width, 3.4, block.axis, align="C")
     sheet.set_y(last + FOOT)
 
 
@@ -90,20 +114,6 @@ def fitted(sheet: FPDF, text: str, width: float) -> str:
     return f"{text}…"
 
 
-def _behind(sheet: FPDF, block: Forest, plot: _Plot, top: float, bottom: float) -> None:
-    """The band of equally good clients, and the average over clients."""
-    if block.band is not None:
-        low, high = map(plot.x, block.band)
-        sheet.set_fill_color(BAND)
-        sheet.rect(low, top, max(0.3, high - low), bottom - top, style="F")
-    sheet.set_draw_color(INK)
-    sheet.set_line_width(0.2)
-    sheet.set_dash_pattern(dash=0.3, gap=0.8)
-    x = plot.x(block.line)
-    sheet.line(x, top, x, bottom)
-    sheet.set_dash_pattern()
-
-
 def _mark(sheet: FPDF, plot: _Plot, row: ForestRow, y: float, *, diamond: bool) -> None:
     """An interval and its value: a square, a circle, or a diamond as wide as the interval."""
     low, high, x = plot.x(row.low), plot.x(row.high), plot.x(row.value)
@@ -128,25 +138,10 @@ def _mark(sheet: FPDF, plot: _Plot, row: ForestRow, y: float, *, diamond: bool) 
         sheet.circle(x, y, 0.9, style="DF")
 
 
-def _axis(sheet: FPDF, block: Forest, plot: _Plot, y: float) -> None:
-    """Ticks with numbers, and what they are."""
-    sheet.set_draw_color(INK)
-    sheet.set_line_width(0.2)
-    sheet.line(plot.left, y, plot.left + plot.width, y)
-    sheet.set_font("text", "", SIZE - 0.5)
-    places, digits = ticks(*block.ends)
-    for value in places:
-        x = plot.x(value)
-        sheet.line(x, y, x, y + 1)
-        sheet.set_xy(x - 8, y + 1.2)
-        sheet.cell(16, 3, f"{value:.{digits}f}", align="C")
-    sheet.set_xy(plot.left, y + 4.8)
-    sheet.cell(plot.width, 3.4, block.axis, align="C")
-
-
 def ticks(low: float, high: float) -> tuple[list[float], int]:
     """Round numbers between the ends, and how many decimals they need."""
     step = 10.0 ** math.floor(math.log10((high - low) / TICKS))
+    # 1e-9: a tick at an end must not go to rounding
     step *= next(factor for factor in (1, 2, 5, 10) if (high - low) / (factor * step) <= TICKS)
     first, last = math.ceil(low / step - 1e-9), math.floor(high / step + 1e-9)
     return [k * step for k in range(first, last + 1)], max(0, -math.floor(math.log10(step) + 1e-9))

@@ -7,7 +7,7 @@ from drfl.report.content import TableBlock
 from drfl.report.formatting import count, duration
 from drfl.report.pdf.content import Block, Digests, Listing, Paragraph, Points, Question
 from drfl.report.pdf.decisions import label_of
-from drfl.report.pdf.evidence import Evidence, RunEvidence
+from drfl.report.pdf.evidence import Evidence
 from drfl.report.pdf.names import printable, without_folders
 from drfl.report.read_run import number, text
 from drfl.report.tables import versions_table
@@ -35,31 +35,7 @@ DATA = (
 
 def identified(evidence: Evidence) -> Question:
     """The section: digests, versions, configurations and commands."""
-    digests = [row for run in evidence.runs for row in _digests(run, several=len(evidence.runs) > 1)]
-    known = Digests("What data and files are known by", digests)
-    blocks: list[Block] = [_runs(evidence), known, Points([DATA, CHECK, DATES])]
-    versions = versions_table(evidence.groups)
-    if versions is None:
-        blocks.append(Paragraph("The runs' files name no versions of software."))
-    else:
-        blocks.append(versions)
-    return Question(ASKED, _answer(evidence), [*blocks, *_repeat(evidence)])
-
-
-def _answer(evidence: Evidence) -> str:
-    first, *others = evidence.runs
-    if others:
-        data = [run.data for run in evidence.runs]
-        known = f"{count(len(set(data)))} digests of data" if all(data) else "digests of data where kept"
-        return f"{1 + len(others)} models, each known by the SHA-256 of its file; {known}; configurations below."
-    model = first.files.get(MODEL, "")
-    which = f"is the file whose SHA-256 begins {model[:16]}" if model else "has no file in the folder"
-    data = f"the digest of the data is {first.data}" if first.data else "the folder keeps no digest of the data"
-    return f"The model, trained with {printable(first.record.algorithm, 60)}, {which}; {data}."
-
-
-def _runs(evidence: Evidence) -> TableBlock:
-    """A row a run: where it is, and on what it ran."""
+    several = len(evidence.runs) > 1
     rows = [
         [
             printable(run.record.label, 60), *label_of(evidence, run).rsplit(", seed ", 1),
@@ -70,20 +46,19 @@ def _runs(evidence: Evidence) -> TableBlock:
         for run in evidence.runs
     ]  # fmt: skip
     head = ["Folder", "Algorithm", "Seed", "Data set", "Model", "Device", "Time"]
-    return TableBlock("Runs", head, rows, words=7)
+    blocks: list[Block] = [TableBlock("Runs", head, rows, words=7)]
 
+    digests: list[tuple[str, str, str]] = []
+    for run in evidence.runs:
+        names = FEW if several else tuple(run.files)
+        digests.append((printable(run.record.label, 60), "data", run.data or NO_DATA))
+        digests += [("", printable(name, 60), f"SHA-256 {run.files[name]}") for name in names if name in run.files]
+        if MODEL not in run.files:
+            digests.append(("", MODEL, "not there"))
+    blocks += [Digests("What data and files are known by", digests), Points([DATA, CHECK, DATES])]
+    versions = versions_table(evidence.groups)
+    blocks.append(versions or Paragraph("The runs' files name no versions of software."))
 
-def _digests(run: RunEvidence, *, several: bool) -> list[tuple[str, str, str]]:
-    """Those of a run; of the only one all its files'."""
-    names = FEW if several else tuple(run.files)
-    rows = [(printable(run.record.label, 60), "data", run.data or NO_DATA)]
-    rows += [("", printable(name, 60), f"SHA-256 {run.files[name]}") for name in names if name in run.files]
-    return rows if MODEL in run.files else [*rows, ("", MODEL, "not there")]
-
-
-def _repeat(evidence: Evidence) -> list[Block]:
-    """Of each algorithm the command that repeats its first run, and its configuration."""
-    blocks: list[Block] = []
     for group, made in zip(evidence.groups, configurations(evidence.groups), strict=True):
         run = evidence.first_of(group)
         command = DEPLOYMENT if run.deployed else made.command
@@ -91,4 +66,15 @@ def _repeat(evidence: Evidence) -> list[Block]:
         blocks.append(Listing(f"To repeat {label_of(evidence, run)}: {printable(command)}", lines))
     if len(evidence.runs) > len(evidence.groups):
         blocks.append(Paragraph("Runs of other seeds differ in the line of the seed.", small=True))
-    return blocks
+
+    if several:
+        data = [run.data for run in evidence.runs]
+        known = f"{count(len(set(data)))} digests of data" if all(data) else "digests of data where kept"
+        answer = f"{len(data)} models, each known by the SHA-256 of its file; {known}; configurations below."
+    else:
+        (only,) = evidence.runs
+        model = only.files.get(MODEL, "")
+        which = f"is the file whose SHA-256 begins {model[:16]}" if model else "has no file in the folder"
+        data = f"the digest of the data is {only.data}" if only.data else "the folder keeps no digest of the data"
+        answer = f"The model, trained with {printable(only.record.algorithm, 60)}, {which}; {data}."
+    return Question(ASKED, answer, blocks)

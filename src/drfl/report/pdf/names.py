@@ -90,20 +90,17 @@ def client_names(names: Sequence[str]) -> tuple[str, ...]:
     Args:
         names: in the order of clients.csv.
     """
-    plain = [_reordered(in_glyphs(without_folders(clean(name, LONGEST).strip()))) for name in names]
+    plain = [in_glyphs(without_folders(clean(name, LONGEST).strip())) for name in names]
+    for i, name in enumerate(plain):
+        # fpdf2 draws from left to right
+        if any(unicodedata.bidirectional(c) in RIGHT_TO_LEFT for c in name):
+            from fpdf.bidi import BidiParagraph
+
+            plain[i] = BidiParagraph(name).get_reordered_string()
     return tuple(
         f"{shown or BOX} (no. {place})" if BOX in shown or not shown or plain.count(shown) > 1 else shown
         for place, shown in enumerate(plain, start=1)
     )
-
-
-def _reordered(name: str) -> str:
-    """Letters from right to left in the order in which they are drawn from left to right."""
-    if not any(unicodedata.bidirectional(c) in RIGHT_TO_LEFT for c in name):
-        return name
-    from fpdf.bidi import BidiParagraph
-
-    return BidiParagraph(name).get_reordered_string()
 
 
 @functools.cache

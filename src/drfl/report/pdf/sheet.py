@@ -10,7 +10,7 @@ from fpdf import FPDF
 from fpdf.enums import TableBordersLayout, WrapMode
 from fpdf.fonts import FontFace
 
-from drfl.report.content import TableBlock, TableCell
+from drfl.report.content import TableBlock
 from drfl.report.pdf.content import Block, Digests, Document, Forest, Listing, Paragraph, Points, Question
 from drfl.report.pdf.forest import draw_forest, fitted, height_of
 from drfl.report.pdf.names import fonts, in_glyphs
@@ -97,7 +97,10 @@ class Sheet(FPDF):
         self.ln(1.5)
         self.block(Paragraph(document.lead))
         for name, value in document.facts:
-            self._pair(name, value)
+            self._font(TEXT, grey=GREY)
+            self.cell(26, LINE, name)
+            self._font(TEXT)
+            self.multi_cell(0, LINE, value, align="L", new_x="LMARGIN")
         if document.notices:
             self.ln(2)
             self.block(Paragraph("To know before believing the numbers", heading=True))
@@ -134,15 +137,41 @@ class Sheet(FPDF):
     def block(self, block: Block) -> None:
         """What an answer rests on."""
         if isinstance(block, Paragraph):
-            self._paragraph(block)
+            if block.heading:
+                self._keep(18)
+                self.ln(1.2)
+            size = SMALL if block.small else TEXT
+            self._font(size, "B" if block.heading else "", grey=60 if block.small else BLACK)
+            self.multi_cell(0, LINE * size / TEXT, block.text, align="L", new_x="LMARGIN")
+            self.ln(0.6 if block.heading else 1.6)
         elif isinstance(block, Points):
-            self._points(block.lines)
+            for line in block.lines:
+                self._font(TEXT)
+                self._keep(2 * LINE)
+                self.cell(4, LINE, "–")
+                self.multi_cell(0, LINE, line, align="L", new_x="LMARGIN")
+                self.ln(0.7)
+            self.ln(0.9)
         elif isinstance(block, Listing):
             self._listing(block.caption, [in_glyphs(line, mono=True) for line in block.lines])
         elif isinstance(block, Digests):
-            self._digests(block)
+            self._keep(5 + 3.6 * len(block.rows[:12]))
+            self._caption(block.caption)
+            for whose, name, digits in block.rows:
+                if whose:
+                    self._keep(4 * 3.6)
+                self._font(SMALL)
+                self.cell(32, 3.6, fitted(self, whose, 31))
+                self.cell(34, 3.6, fitted(self, name, 33))
+                self._font(MONO, family="mono")
+                self.multi_cell(0, 3.6, digits, align="L", new_x="LMARGIN", wrapmode=WrapMode.CHAR)
+            self.ln(1.6)
         elif isinstance(block, Forest):
-            self._forest(block)
+            self._keep(height_of(block) + 5 * LINE)  # with what is said of it
+            self.ln(1)
+            self._caption(block.caption)
+            draw_forest(self, block)
+            self.ln(1)
         else:
             self._table(block)
 
@@ -154,31 +183,6 @@ class Sheet(FPDF):
         """Go to a new page unless there is so much room."""
         if self.will_page_break(height):
             self.add_page()
-
-    def _paragraph(self, block: Paragraph) -> None:
-        if block.heading:
-            self._keep(18)
-            self.ln(1.2)
-        size = SMALL if block.small else TEXT
-        self._font(size, "B" if block.heading else "", grey=60 if block.small else BLACK)
-        self.multi_cell(0, LINE * size / TEXT, block.text, align="L", new_x="LMARGIN")
-        self.ln(0.6 if block.heading else 1.6)
-
-    def _points(self, lines: Sequence[str]) -> None:
-        for line in lines:
-            self._font(TEXT)
-            self._keep(2 * LINE)
-            self.cell(4, LINE, "–")
-            self.multi_cell(0, LINE, line, align="L", new_x="LMARGIN")
-            self.ln(0.7)
-        self.ln(0.9)
-
-    def _pair(self, name: str, value: str) -> None:
-        """A term and what it is."""
-        self._font(TEXT, grey=GREY)
-        self.cell(26, LINE, name)
-        self._font(TEXT)
-        self.multi_cell(0, LINE, value, align="L", new_x="LMARGIN")
 
     def _listing(self, caption: str, lines: Sequence[str]) -> None:
         """Lines, in two columns where they are many and short."""
@@ -200,33 +204,13 @@ class Sheet(FPDF):
                     self.cell(half, NARROW, right, new_x="LMARGIN", new_y="NEXT")
         self.ln(1.6)
 
-    def _digests(self, block: Digests) -> None:
-        self._keep(5 + 3.6 * len(block.rows[:12]))
-        self._caption(block.caption)
-        for whose, name, digits in block.rows:
-            if whose:
-                self._keep(4 * 3.6)
-            self._font(SMALL)
-            self.cell(32, 3.6, fitted(self, whose, 31))
-            self.cell(34, 3.6, fitted(self, name, 33))
-            self._font(MONO, family="mono")
-            self.multi_cell(0, 3.6, digits, align="L", new_x="LMARGIN", wrapmode=WrapMode.CHAR)
-        self.ln(1.6)
-
     def _caption(self, text: str) -> None:
         self._font(SMALL + 0.5, "B")
         self.multi_cell(0, LINE, text, align="L", new_x="LMARGIN")
         self.ln(0.4)
 
-    def _forest(self, block: Forest) -> None:
-        self._keep(height_of(block) + 5 * LINE)  # with what is said of it
-        self.ln(1)
-        self._caption(block.caption)
-        draw_forest(self, block)
-        self.ln(1)
-
     def _table(self, block: TableBlock) -> None:
-        cells = [[_text(cell) for cell in row] for row in block.rows]
+        cells = [[cell if isinstance(cell, str) else cell.text for cell in row] for row in block.rows]
         self._keep(LINE * min(6, len(cells) + 2) + 6)
         self.ln(1)
         self._caption(block.caption)
@@ -255,12 +239,9 @@ class Sheet(FPDF):
             wanted = [max(pair) + SPACE for pair in zip(titles, cells, strict=True)]
             if sum(wanted) <= self.epw:
                 return wanted
+        # narrow columns get what they want; each that fits leaves the others more, so ask again
         left, shared = self.epw, list(range(len(wanted)))
         while fits := [k for k in shared if wanted[k] <= left / len(shared)]:
             left -= sum(wanted[k] for k in fits)
             shared = [k for k in shared if k not in fits]
         return [left / len(shared) if k in shared else own for k, own in enumerate(wanted)]
-
-
-def _text(cell: str | TableCell) -> str:
-    return cell if isinstance(cell, str) else cell.text

@@ -15,7 +15,7 @@ from drfl.report.pdf.evidence import Evidence, RunEvidence
 from drfl.report.pdf.names import client_names, printable
 from drfl.report.read_run import RunRecord, constant_line, worst_first
 from drfl.report.tables import UNDEFINED
-from drfl.task.measure import PLAIN, Measure, undefined_note, undefined_share
+from drfl.task.measure import PLAIN, undefined_note, undefined_share
 
 ASKED = "Who is the worst, and how sure is that?"
 
@@ -47,7 +47,27 @@ def worst(evidence: Evidence) -> Question:
         else:
             blocks += _one(run.record, found, title, FEW if len(evidence.groups) > 1 else MOST)
             legend = legend or notes(found)
-    return Question(ASKED, _range(evidence), [_every_run(evidence), *legend, *blocks])
+    blocks = [_every_run(evidence), *legend, *blocks]
+
+    score = evidence.runs[0].record.score
+    worsts = [(run.record.final("worst_score"), run) for run in evidence.runs]
+    known = sorted(
+        (pair for pair in worsts if math.isfinite(pair[0])), key=lambda p: p[0], reverse=not score.more_is_better
+    )
+    if not known:
+        answer = f"None of the {len(worsts)} models has a worst client: {score.words} is undefined at every client."
+        return Question(ASKED, answer, blocks)
+    label = {id(run): group.label for group in evidence.groups for run in group.runs}
+    ends = [
+        f"{score.shown(value)} ({printable(label[id(run.record)])}, seed {printable(run.record.seed, 24)})"
+        for value, run in (known[0], known[-1])
+    ]
+    answer = (
+        f"Each of the {len(evidence.runs)} models has its own worst client, who measures between {ends[0]} and "
+        f"{ends[1]}{_note(evidence.runs)}; the table says within which bounds the truth lies, and how many clients "
+        "could be it."
+    )
+    return Question(ASKED, answer, blocks)
 
 
 def named(run: RunEvidence) -> Assessment | None:
@@ -70,27 +90,6 @@ def _unsure(run: RunEvidence) -> str:
     who, rows = client_names(frame["client"].tolist())[i], count(float(frame["samples"].iloc[i]))
     value = score.shown(float(frame["score"].iloc[i]))
     return f"{who} measures worst, {score.words} {value} on {rows} test rows{_note([run])}. {printable(run.nothing)}"
-
-
-def _range(evidence: Evidence) -> str:
-    """One sentence on the worst clients of several models."""
-    score = evidence.runs[0].record.score
-    worsts = [(run.record.final("worst_score"), run) for run in evidence.runs]
-    known = sorted(
-        (pair for pair in worsts if math.isfinite(pair[0])), key=lambda p: p[0], reverse=not score.more_is_better
-    )
-    if not known:
-        return f"None of the {len(worsts)} models has a worst client: {score.words} is undefined at every client."
-    label = {id(run): group.label for group in evidence.groups for run in group.runs}
-    ends = [
-        f"{score.shown(value)} ({printable(label[id(run.record)])}, seed {printable(run.record.seed, 24)})"
-        for value, run in (known[0], known[-1])
-    ]
-    return (
-        f"Each of the {len(evidence.runs)} models has its own worst client, who measures between {ends[0]} and "
-        f"{ends[1]}{_note(evidence.runs)}; the table says within which bounds the truth lies, and how many clients "
-        "could be it."
-    )
 
 
 def _note(runs: Sequence[RunEvidence]) -> str:
@@ -151,7 +150,15 @@ def forest(found: Assessment, title: str, most: int) -> Forest:
     """
     own, scale = found.measure, found.measure.scale
     shown = found.order[:most]
-    rows = [_row(found, i) for i in shown]
+    rows: list[ForestRow] = []
+    for i in shown:
+        name, size, value = found.names[i], count(float(found.samples[i])), float(found.values[i])
+        low, high = float(found.low[i]), float(found.high[i])
+        if math.isnan(value):
+            rows.append(ForestRow(name, size, NOTHING, "not known", value, low, high, True))
+            continue
+        drawn, candidate = (scale * value, scale * low, scale * high), bool(found.candidates[i])
+        rows.append(ForestRow(name, size, own.shown(value), own.interval(low, high), *drawn, candidate))
     low, high = found.worst.low, found.worst.high
     who = ForestRow(
         "The worst client, whoever it is", "", own.shown(found.worst.value), own.interval(low, high),
@@ -160,12 +167,17 @@ def forest(found: Assessment, title: str, most: int) -> Forest:
     band = None if found.equal is None else (scale * found.equal.low, scale * found.equal.high)
     known = [value for value in found.values.tolist() if math.isfinite(value)]
     line = scale * sum(known) / len(known)
+    drawn = [x for row in (*rows, who) for x in (row.value, row.low, row.high) if math.isfinite(x)] + list(band or ())
+    room = MARGIN * (max(drawn) - min(drawn)) or 1.0
+    ends = min(drawn) - room, max(drawn) + room
+    if own.percent:  # a share stays within its bounds
+        ends = max(ends[0], -room), min(ends[1], 100 + room)
     axis = f"{own.words}, {own.unit}".rstrip(", ") + ("" if own.more_is_better else " (less is better)")
     about = _which(len(rows), len(found.names))
     return Forest(
         caption=f"{title}: {about}" if title else about[:1].upper() + about[1:],
         axis=axis, rows=rows, worst=who, band=band,
-        line=line, ends=_ends([*rows, who], band, own),
+        line=line, ends=ends,
     )  # fmt: skip
 
 
@@ -173,33 +185,6 @@ def _which(shown: int, clients: int) -> str:
     if shown == clients:
         return f"{plural(clients, 'client')}, the worst first"
     return f"the {shown} worst of {count(clients)} clients; clients.csv has all"
-
-
-def _row(found: Assessment, i: int) -> ForestRow:
-    own, value, low, high = found.measure, float(found.values[i]), float(found.low[i]), float(found.high[i])
-    rows = count(float(found.samples[i]))
-    if math.isnan(value):
-        return ForestRow(found.names[i], rows, NOTHING, "not known", value, low, high, True)
-    candidate, scale = bool(found.candidates[i]), own.scale
-    return ForestRow(
-        found.names[i],
-        rows,
-        own.shown(value),
-        own.interval(low, high),
-        scale * value,
-        scale * low,
-        scale * high,
-        candidate,
-    )
-
-
-def _ends(rows: Sequence[ForestRow], band: tuple[float, float] | None, own: Measure) -> tuple[float, float]:
-    """The ends of the axis; a share stays within its bounds."""
-    values = [x for row in rows for x in (row.value, row.low, row.high) if math.isfinite(x)] + list(band or ())
-    low, high = min(values), max(values)
-    room = MARGIN * (high - low) or 1.0
-    low, high = low - room, high + room
-    return (max(low, -room), min(high, 100 + room)) if own.percent else (low, high)
 
 
 def notes(found: Assessment) -> list[Block]:
@@ -214,14 +199,10 @@ def notes(found: Assessment) -> list[Block]:
         lines.append(
             "Grey band: where the worst would measure in 95 of 100 federations if all clients were equally good."
         )
-    if _endless(found):
+    # as of values without bounds on few rows
+    if any(math.isinf(x) for ends in (found.low, found.high) for x in ends.tolist()):
         lines.append("Arrow: the interval goes beyond the axis.")
     return [Paragraph(" ".join(lines), small=True)]
-
-
-def _endless(found: Assessment) -> bool:
-    """Whether an interval has no end, as of values without bounds on few rows."""
-    return any(math.isinf(x) for ends in (found.low, found.high) for x in ends.tolist())
 
 
 def _values(record: RunRecord) -> TableBlock:
