@@ -31,21 +31,19 @@ def divergence(p: np.ndarray, log_ratio: np.ndarray, lam: np.ndarray) -> float:
     plain = float(lam @ log_ratio)
     if plain > 1e-2:
         return plain
-    return math.fsum(float(p[i] @ _excess(log_ratio[i])) for i in _chunks(len(p)))
-
-
-def _excess(log_ratio: np.ndarray) -> np.ndarray:
-    """l e^l − (e^l − 1) ≥ 0, entry by entry."""
-    # Σ_{k≥2} l^k·(k − 1)/k!, cut off after l⁸: below SMALL the next term is less than 1e-15 of the sum. Above, the
-    # difference is accurate enough.
-    small = np.abs(log_ratio) < SMALL
-    x = np.where(small, log_ratio, 0.0)
-    series = 1 / 30 + x * (1 / 144 + x * (1 / 840 + x / 5760))
-    terms = np.square(x) * (1 / 2 + x * (1 / 3 + x * (1 / 8 + x * series)))
-    if not small.all():
-        x = np.where(small, 0.0, log_ratio)
-        terms += x * np.exp(x) - np.expm1(x)
-    return terms
+    parts = []
+    for i in _chunks(len(p)):
+        # l e^l − (e^l − 1) = Σ_{k≥2} l^k·(k − 1)/k!, cut off after l⁸: below SMALL the next term is less than 1e-15 of
+        # the sum. Above, the difference is accurate enough.
+        small = np.abs(log_ratio[i]) < SMALL
+        x = np.where(small, log_ratio[i], 0.0)
+        series = 1 / 30 + x * (1 / 144 + x * (1 / 840 + x / 5760))
+        terms = np.square(x) * (1 / 2 + x * (1 / 3 + x * (1 / 8 + x * series)))
+        if not small.all():
+            x = np.where(small, 0.0, log_ratio[i])
+            terms += x * np.exp(x) - np.expm1(x)
+        parts.append(float(p[i] @ terms))
+    return math.fsum(parts)
 
 
 def solve_log_ratio(a: np.ndarray, c: np.ndarray, start: np.ndarray | None = None) -> np.ndarray:
@@ -70,7 +68,13 @@ def _halley(a: np.ndarray, c: np.ndarray, log_ratio: np.ndarray | None) -> np.nd
     log_c = np.log(np.maximum(c, np.finfo(np.float64).tiny))
     # The root lies below both: l ≤ a, as c·e^l ≥ 0; and where l > 0, c·e^l ≤ a, that is l ≤ log a − log c.
     bound = np.minimum(a, np.clip(np.log(np.maximum(a, 1.0)) - log_c, 0.0, LARGEST))
-    log_ratio = np.minimum(_approximation(a, log_c) if log_ratio is None else log_ratio, bound)
+    if log_ratio is None:
+        # To a few tenths: ω(ζ) is near e^ζ/(1 + e^ζ) for ζ ≤ 1, and ζ − log ζ above; l = a − ω(ζ) = log(ω(ζ)) − log c,
+        # the former where ω is small, the latter where a and ω would cancel.
+        zeta = a + log_c
+        low, high = np.exp(np.minimum(zeta, 1.0)), np.maximum(zeta, 1.0)
+        log_ratio = np.where(zeta <= 1, a - low / (1 + low), np.log(high - np.log(high)) - log_c)
+    log_ratio = np.minimum(log_ratio, bound)
     for _ in range(100):
         weight = c * np.exp(log_ratio)
         off, slope = log_ratio + weight - a, 1 + weight
@@ -83,14 +87,6 @@ def _halley(a: np.ndarray, c: np.ndarray, log_ratio: np.ndarray | None) -> np.nd
         if float(np.abs(step).max()) < 1e-5:
             break
     return log_ratio
-
-
-def _approximation(a: np.ndarray, log_c: np.ndarray) -> np.ndarray:
-    """l + c·e^l = a to a few tenths: ω(ζ) is near e^ζ/(1 + e^ζ) for ζ ≤ 1, and ζ − log ζ above."""
-    # l = a − ω(ζ) = log(ω(ζ)) − log c: the former where ω is small, the latter where a and ω would cancel.
-    zeta = a + log_c
-    low, high = np.exp(np.minimum(zeta, 1.0)), np.maximum(zeta, 1.0)
-    return np.where(zeta <= 1, a - low / (1 + low), np.log(high - np.log(high)) - log_c)
 
 
 TINY = float(np.finfo(np.float64).tiny)
@@ -149,7 +145,8 @@ class Direction(NamedTuple):
 
     def at(self, kappa: float, near: Tilt | None = None, tolerance: float = EXACT) -> Tilt:
         """The tilt for κ > 0, its ``error`` at most the tolerance; one for a κ nearby makes it faster to find."""
-        lean, curvature = self._lean(kappa), kappa * self.q
+        with np.errstate(over="ignore"):
+            lean, curvature = np.maximum(kappa * self.g, LEAST), kappa * self.q
         if self.q == 0:
             y = log_mean_exp(self.p, lean)
             return self._tilt(kappa, lean, y, lean - y, 0.0)
@@ -173,10 +170,6 @@ class Direction(NamedTuple):
                 dy = (low + high) / 2 - y
             y, log_ratio = y + dy, log_ratio - dy / stiff
         raise ArithmeticError(f"no tilt found for κ = {kappa}: this is a defect of drfl, please report it")
-
-    def _lean(self, kappa: float) -> np.ndarray:
-        with np.errstate(over="ignore"):
-            return np.maximum(kappa * self.g, LEAST)
 
     def _guess(self, kappa: float, lean: np.ndarray, near: Tilt | None) -> tuple[float, np.ndarray | None]:
         """y, and l where that is near enough, to start from: a tangent, or what holds for small or for large κ."""
@@ -219,7 +212,13 @@ class Direction(NamedTuple):
         tilt, step = self.at(min(max(start, low), high), None, ROUGH), 0.0
         for k in range(1000):
             kappa, D = tilt.kappa, tilt.divergence
-            step = _newton(D, tilt.slope, target, self.pull)
+            # By how much log κ must grow, at most by a factor of e⁵ at a time; steepness is the derivative of the
+            # logarithm of the odds by log κ.
+            blur = 2e-16 * self.pull  # differences below this are rounding
+            reached, rest = max(D, TINY), max(self.pull - D, blur)
+            odds = math.log(target) - math.log(max(self.pull - target, blur)) - math.log(reached) + math.log(rest)
+            steepness = tilt.slope / reached + tilt.slope / rest
+            step = max(-5.0, min(5.0, odds / steepness if steepness > 0 else math.copysign(5.0, odds)))
             # D grows with κ, so its side of the target narrows the bracket; a rough tilt must be off by more than its
             # error can explain.
             if tilt.error < EXACT or 1e3 * tilt.error * (1 + self.pull) < abs(D - target):
@@ -264,13 +263,3 @@ def _correction(total: float, lam: np.ndarray, stiff: np.ndarray) -> float:
     a = math.log(mass) + c * (1 - (total - mass))
     m = float(solve_log_ratio(np.array([a]), np.array([c]))[0])
     return (math.log(mass) - m) * mass / loss
-
-
-def _newton(D: float, slope: float, target: float, pull: float) -> float:
-    """By how much log κ must grow; slope is dD/dlog κ. At most a factor of e⁵ at a time."""
-    blur = 2e-16 * pull  # differences below this are rounding
-    D, rest = max(D, TINY), max(pull - D, blur)
-    odds = math.log(target) - math.log(max(pull - target, blur)) - math.log(D) + math.log(rest)
-    # The derivative by log κ of log(D/(pull − D)).
-    steepness = slope / D + slope / rest
-    return max(-5.0, min(5.0, odds / steepness if steepness > 0 else math.copysign(5.0, odds)))

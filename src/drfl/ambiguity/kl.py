@@ -30,8 +30,35 @@ class FromPrior:
     prior: Prior
 
     def __post_init__(self) -> None:
-        if self.prior is not None:
-            object.__setattr__(self, "prior", _checked(self.prior))
+        prior = self.prior
+        if prior is None:
+            return
+        try:
+            p = torch.as_tensor(prior, dtype=torch.float64, device="cpu").detach()
+        except (TypeError, ValueError, RuntimeError):
+            raise InputError(
+                f"the prior must be a vector of numbers, not {prior!r}", code="wrong-type", field="prior"
+            ) from None
+        if p.dim() != 1 or not len(p):
+            raise InputError(
+                f"the prior must be a vector (N,) with N ≥ 1, not of shape {tuple(p.shape)}",
+                code="wrong-shape",
+                field="prior",
+            )
+        if not bool((p >= LEAST_PRIOR).all()):
+            bad = int((~(p >= LEAST_PRIOR)).nonzero()[0])
+            raise InputError(
+                f"the prior must be positive, but entry {bad} is {float(p[bad])}: leave that client out",
+                code="out-of-range",
+                field="prior",
+            )
+        total = math.fsum(p.tolist())
+        # Wide enough for a prior that was normalised in single precision; a NaN is refused, too.
+        if not abs(total - 1) <= 1e-6:
+            raise InputError(
+                f"the prior must sum to 1, not {total}: divide it by its sum", code="invalid-value", field="prior"
+            )
+        object.__setattr__(self, "prior", tuple((p / total).tolist()))
 
     def prior_of(self, n: int) -> Tensor:
         """The prior (N,) for n clients, float64.
@@ -58,35 +85,6 @@ def divergence(lam: Tensor, prior: Tensor) -> float:
     """KL(λ‖p) = Σ_i λ_i log(λ_i/p_i) of mixtures (N,), with 0·log 0 = 0."""
     lam = lam.clamp(min=0)
     return max(float((torch.xlogy(lam, lam) - lam * prior.log()).sum()), 0.0)
-
-
-def _checked(prior: Sequence[float] | Tensor) -> tuple[float, ...]:
-    try:
-        p = torch.as_tensor(prior, dtype=torch.float64, device="cpu").detach()
-    except (TypeError, ValueError, RuntimeError):
-        raise InputError(
-            f"the prior must be a vector of numbers, not {prior!r}", code="wrong-type", field="prior"
-        ) from None
-    if p.dim() != 1 or not len(p):
-        raise InputError(
-            f"the prior must be a vector (N,) with N ≥ 1, not of shape {tuple(p.shape)}",
-            code="wrong-shape",
-            field="prior",
-        )
-    if not bool((p >= LEAST_PRIOR).all()):
-        bad = int((~(p >= LEAST_PRIOR)).nonzero()[0])
-        raise InputError(
-            f"the prior must be positive, but entry {bad} is {float(p[bad])}: leave that client out",
-            code="out-of-range",
-            field="prior",
-        )
-    total = math.fsum(p.tolist())
-    # Wide enough for a prior that was normalised in single precision; a NaN is refused, too.
-    if not abs(total - 1) <= 1e-6:
-        raise InputError(
-            f"the prior must sum to 1, not {total}: divide it by its sum", code="invalid-value", field="prior"
-        )
-    return tuple((p / total).tolist())
 
 
 NO_PENALTY = 1e-15

@@ -100,7 +100,17 @@ def onto_capped_simplex(v: Tensor, cap: float) -> Tensor:
     ordered = ascending(v)
     pivot = ordered[n - math.ceil(1 / cap)]
     v, ordered = (v - pivot).clamp(-cap, cap), (ordered - pivot).clamp(-cap, cap)
-    left = _left_breakpoint(ordered.numpy(), cap)
+    points = ordered.numpy()
+    lowered, below = points - cap, np.concatenate([[0.0], np.cumsum(points)])
+
+    def short(theta: float) -> bool:  # whether the sum is below 1
+        # Ascending: entries before `positive` give 0, those up to `capped` give v − θ, those after it the cap.
+        positive, capped = np.searchsorted(points, theta, "right"), np.searchsorted(lowered, theta, "right")
+        return below[capped] - below[positive] - (capped - positive) * theta + (n - capped) * cap < 1
+
+    # The sum falls with θ, so that `short` changes once along each of the two sorted lists: no need to merge them.
+    last = [(line, bisect_left(line, True, key=short) - 1) for line in (points, lowered)]
+    left = float(max(line[k] for line, k in last if k >= 0))
     full = v - cap > left
     free = (v > left) & ~full
     # To the right of `left` the sum is Σ_free (v_i − θ) + cap·#full until the next breakpoint; measured from `left`, so
@@ -110,20 +120,6 @@ def onto_capped_simplex(v: Tensor, cap: float) -> Tensor:
     # What rounding has left of the sum goes to the entries that can move.
     free = (lam > 0) & (lam < cap)
     return (lam - free * ((lam.sum() - 1) / free.sum().clamp(min=1))).clamp(0, cap)
-
-
-def _left_breakpoint(ordered: np.ndarray, cap: float) -> float:
-    """The largest of the breakpoints v_i and v_i − cap at which Σ_i of v_i − θ, cut to [0, cap], is at least 1."""
-    n, full, below = len(ordered), ordered - cap, np.concatenate([[0.0], np.cumsum(ordered)])
-
-    def short(theta: float) -> bool:  # whether the sum is below 1
-        # Ascending: entries before `positive` give 0, those up to `capped` give v − θ, those after it the cap.
-        positive, capped = np.searchsorted(ordered, theta, "right"), np.searchsorted(full, theta, "right")
-        return below[capped] - below[positive] - (capped - positive) * theta + (n - capped) * cap < 1
-
-    # The sum falls with θ, so that `short` changes once along each of the two sorted lists: no need to merge them.
-    last = [bisect_left(points, True, key=short) - 1 for points in (ordered, full)]
-    return float(max(points[k] for points, k in zip((ordered, full), last, strict=True) if k >= 0))
 
 
 @dataclass(frozen=True)

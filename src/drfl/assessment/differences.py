@@ -152,8 +152,10 @@ def worst_gain(a: Scores, b: Scores, gains: Gains, alpha: float = 0.05, *, indep
         independent: whether no two clients share a test row.
     """
     value = float(np.nanmin(b.values) - np.nanmin(a.values))
-    width = a.range[1] - a.range[0]
-    reach = width if np.isfinite(width) else _reach(a, b)
+    reach = a.range[1] - a.range[0]
+    if not np.isfinite(reach):  # beyond this no difference is looked for
+        ends = np.concatenate([a.lower(1e-6), b.lower(1e-6), a.upper(1e-6), b.upper(1e-6)])
+        reach = float(2 * np.ptp(np.concatenate([a.values, b.values, ends[np.isfinite(ends)]])))
     low = _lower(a, b, gains.lower(alpha / 4), alpha, reach, independent)
     high = -_lower(b, a, -gains.upper(alpha / 4), alpha, reach, independent)
     return WorstGain(value, low, high)
@@ -172,10 +174,3 @@ def _lower(a: Scores, b: Scores, paired: Floats, alpha: float, reach: float, ind
         shown = not len(left) or bool((rivals.beat(b, left, middle, independent=independent) <= alpha / 4).all())
         low, high = (middle, high) if shown else (low, middle)
     return low
-
-
-def _reach(a: Scores, b: Scores) -> float:
-    """Beyond which no difference is looked for, where scores have no bounds."""
-    values = np.concatenate([a.values, b.values])
-    ends = np.concatenate([a.lower(1e-6), b.lower(1e-6), a.upper(1e-6), b.upper(1e-6)])
-    return float(2 * np.ptp(np.concatenate([values, ends[np.isfinite(ends)]])))

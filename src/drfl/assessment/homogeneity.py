@@ -55,7 +55,12 @@ def homogeneity(scores: BinaryScores | BoundedScores | RealScores) -> Homogeneit
     Args:
         scores: of N clients, all with rows.
     """
-    spread = _spread(scores)
+    measured, std_true = float(np.var(scores.values)), np.nan
+    if (scores.n >= 2).all():
+        # E var(measured) = var(true) + (1 − 1/N)·mean of the clients' variances, each estimated without bias.
+        noise = float(np.mean(_squares(scores) / (scores.n * (scores.n - 1)))) * (1 - 1 / len(scores.n))
+        std_true = max(0.0, measured - noise) ** 0.5
+    spread = measured**0.5, std_true
     if isinstance(scores, BinaryScores):
         return Homogeneity(*_drawn(scores), True, *spread)
     return Homogeneity(_means_differ(scores), np.nan, False, *spread)
@@ -72,24 +77,26 @@ def _means_differ(scores: BoundedScores | RealScores) -> float:
     several = scores.n > 1
     if np.count_nonzero(several) < 2:
         return p
-    return max(p, _welch(scores.n[several], scores.values[several], within[several]))
-
-
-def _welch(n: Floats, means: Floats, within: Floats) -> float:
-    """Welch's p-value, of clients with two rows or more each."""
-    weight, groups = n * (n - 1) / within, len(n) - 1
+    # Welch's test, of the clients with two rows or more.
+    n, means = scores.n[several], scores.values[several]
+    weight, groups = n * (n - 1) / within[several], len(n) - 1
     mean = weight @ means / weight.sum()
     off = float(((1 - weight / weight.sum()) ** 2 / (n - 1)).sum()) / (groups * (groups + 2))
     f = float(weight @ (means - mean) ** 2) / groups / (1 + 2 * (groups - 1) * off)
-    return float(special.fdtrc(groups, 1 / (3 * off), f))
+    return max(p, float(special.fdtrc(groups, 1 / (3 * off), f)))
 
 
 def _drawn(scores: BinaryScores) -> tuple[float, float]:
     """p-values by Pearson's χ² and by the smallest share."""
-    n, parts = scores.n.astype(np.int64), _parts(scores.n)
+    # As few parts as it takes for each to have fewer rows than NumPy can draw a table of.
+    count = 1
+    while count < len(scores.n) and max(scores.n[k::count].sum() for k in range(count)) >= ROWS:
+        count *= 2
+    parts = [slice(k, None, count) for k in range(min(count, len(scores.n)))]
+    n = scores.n.astype(np.int64)
     draws = int(np.clip(MOST // len(n), FEWEST, DRAWS))
     rng, below = np.random.Generator(np.random.Philox(0)), np.zeros(2)
-    size = max(1, MOST // (10 * len(n)))
+    size = max(1, MOST // (10 * len(n)))  # tables at a time: all of them would take gigabytes
     for start in range(0, draws, size):
         tables = np.tile(scores.count, (min(size, draws - start), 1))
         for part in parts:
@@ -100,24 +107,6 @@ def _drawn(scores: BinaryScores) -> tuple[float, float]:
         below[1] += np.count_nonzero((tables / n).min(1) <= scores.values.min() * (1 + 1e-12))
     spread, worst = (below + 1) / (draws + 1)
     return float(spread), float(worst)
-
-
-def _parts(n: Floats) -> list[slice]:
-    """The clients, dealt to as few parts as it takes for each to have fewer than 10⁹ rows."""
-    parts = 1
-    while parts < len(n) and max(n[k::parts].sum() for k in range(parts)) >= ROWS:
-        parts *= 2
-    return [slice(k, None, parts) for k in range(min(parts, len(n)))]
-
-
-def _spread(scores: BinaryScores | BoundedScores | RealScores) -> tuple[float, float]:
-    """Standard deviations over clients: the measured one, and that of the true scores by the method of moments."""
-    measured, clients = float(np.var(scores.values)), len(scores.n)
-    if (scores.n < 2).any():
-        return measured**0.5, np.nan
-    # E var(measured) = var(true) + (1 − 1/N)·mean of the clients' variances, each estimated without bias.
-    noise = float(np.mean(_squares(scores) / (scores.n * (scores.n - 1)))) * (1 - 1 / clients)
-    return measured**0.5, max(0.0, measured - noise) ** 0.5
 
 
 def _squares(scores: BinaryScores | BoundedScores | RealScores) -> Floats:

@@ -127,7 +127,12 @@ class BoundedScores:
     def above(self, theta: Floats | float) -> Floats:
         """Of the smaller of the two bounds, twice."""
         mean, theta = np.nan_to_num(self.values), np.asarray(theta, dtype=np.float64)
-        two = np.minimum(_entropy_tail(self.n, mean, theta), self._bernstein_tail(mean - theta))
+        # Maurer and Pontil's bound is so far from the mean at the δ with distance = √(2V/n)·√l + 7/(3(n−1))·l and
+        # l = ln(2/δ), a quadratic equation in √l.
+        a, b = 7 / (3 * np.maximum(1.0, self.n - 1)), np.sqrt(2 * self._variance() / np.maximum(1.0, self.n))
+        root = (-b + np.sqrt(b**2 + 4 * a * np.maximum(0.0, mean - theta))) / (2 * a)
+        bernstein = np.where(self.n > 1, np.minimum(1.0, 2 * np.exp(-(root**2))), 1.0)
+        two = np.minimum(_entropy_tail(self.n, mean, theta), bernstein)
         return np.where(mean > theta, np.minimum(1.0, 2 * two), 1.0)
 
     def below(self, theta: Floats | float) -> Floats:
@@ -154,13 +159,6 @@ class BoundedScores:
         """(N,) unbiased; 0 for fewer than two rows."""
         spread = self.squares - self.total * np.nan_to_num(self.values)
         return np.where(self.n > 1, np.maximum(0.0, spread) / np.maximum(1.0, self.n - 1), 0.0)
-
-    def _bernstein_tail(self, distance: Floats) -> Floats:
-        """The δ at which Maurer and Pontil's bound is just so far from the mean."""
-        # distance = √(2V/n)·√l + 7/(3(n−1))·l with l = ln(2/δ), a quadratic equation in √l
-        a, b = 7 / (3 * np.maximum(1.0, self.n - 1)), np.sqrt(2 * self._variance() / np.maximum(1.0, self.n))
-        root = (-b + np.sqrt(b**2 + 4 * a * np.maximum(0.0, distance))) / (2 * a)
-        return np.where(self.n > 1, np.minimum(1.0, 2 * np.exp(-(root**2))), 1.0)
 
 
 @dataclass(frozen=True, eq=False)

@@ -18,13 +18,39 @@ DIFFERENCE = 0.05
 
 def sentences(found: Assessment) -> list[str]:
     """What may be said, the most important first."""
-    return [
-        *_worst(found),
-        candidates(found),
-        *equality(found),
-        _unseen(found),
-        *_rows_needed(found),
-    ]
+    measure, unseen = found.measure, found.unseen
+    lines = [f"{headline(found)}."]
+    if found.undefined:
+        lines.append(
+            f"{measure.words[:1].upper()}{measure.words[1:]} is undefined on the test rows of "
+            f"{_listed(found.undefined)}: their true {measure.words} is unknown."
+        )
+    lines += [candidates(found), *equality(found)]
+
+    start = (
+        f"A client not yet seen, if it is like these {unseen.clients:,}, measures worse than the worst of them with a "
+        f"probability of at most {_percent(unseen.worse)}"
+    )
+    if np.isnan(unseen.low):
+        lines.append(f"{start}; a bound that holds with {_percent(found.level)} needs {unseen.needed} clients.")
+    else:
+        side = "at least" if measure.more_is_better else "at most"
+        lines.append(f"{start}; it measures {side} {measure.shown(unseen.low)} with {_percent(unseen.coverage)}.")
+
+    if found.equal is None:
+        return lines
+    rest = float(np.nanmean(found.values))
+    try:
+        rows = rows_for_worst(rest, DIFFERENCE, len(found.names), alpha=1 - found.level)
+    except InputError:  # the others are at 0 or 100 %, where nothing can be worse by so much, or better
+        return lines
+    low, high = int(found.samples.min()), int(found.samples.max())
+    have = f"{low:,}" if low == high else f"{low:,} to {high:,}"
+    lines.append(
+        f"To show, with a probability of 80 %, that a client is {100 * DIFFERENCE:g} points below the average of "
+        f"{measure.shown(rest)}{found.note}, it needs {rows:,} test rows; here clients have {have}."
+    )
+    return lines
 
 
 def headline(found: Assessment) -> str:
@@ -41,16 +67,6 @@ def interval_line(measure: Measure, low: float, high: float, note: str = "") -> 
     """The interval of the worst client's true value at 95 %, as commands print it, with a note on undefined clients."""
     ends = f"{measure.interval(low, high)} {measure.unit}".rstrip()
     return f"the worst client's true {measure.words}, whoever it is{note}: {ends} (95 % confidence)"
-
-
-def _worst(found: Assessment) -> list[str]:
-    lines = [f"{headline(found)}."]
-    if found.undefined:
-        lines.append(
-            f"{found.measure.words[:1].upper()}{found.measure.words[1:]} is undefined on the test rows of "
-            f"{_listed(found.undefined)}: their true {found.measure.words} is unknown."
-        )
-    return lines
 
 
 def candidates(found: Assessment) -> str:
@@ -89,37 +105,6 @@ def equality(found: Assessment) -> list[str]:
             f"{scale * test.std_true:.{digits}f} with the noise of the test sets taken out{found.note}."
         )
     return lines
-
-
-def _unseen(found: Assessment) -> str:
-    unseen = found.unseen
-    start = (
-        f"A client not yet seen, if it is like these {unseen.clients:,}, measures worse than the worst of them with a "
-        f"probability of at most {_percent(unseen.worse)}"
-    )
-    if np.isnan(unseen.low):
-        return f"{start}; a bound that holds with {_percent(found.level)} needs {unseen.needed} clients."
-    side = "at least" if found.measure.more_is_better else "at most"
-    return f"{start}; it measures {side} {found.measure.shown(unseen.low)} with {_percent(unseen.coverage)}."
-
-
-def _rows_needed(found: Assessment) -> list[str]:
-    if found.equal is None:
-        return []
-    rest = float(np.nanmean(found.values))
-    try:
-        rows = rows_for_worst(rest, DIFFERENCE, len(found.names), alpha=1 - found.level)
-    except InputError:  # the others are at 0 or 100 %, where nothing can be worse by so much, or better
-        return []
-    return [
-        f"To show, with a probability of 80 %, that a client is {100 * DIFFERENCE:g} points below the average of "
-        f"{found.measure.shown(rest)}{found.note}, it needs {rows:,} test rows; here clients have {_range(found)}."
-    ]
-
-
-def _range(found: Assessment) -> str:
-    low, high = int(found.samples.min()), int(found.samples.max())
-    return f"{low:,}" if low == high else f"{low:,} to {high:,}"
 
 
 def _listed(names: list[str]) -> str:

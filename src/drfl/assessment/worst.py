@@ -94,8 +94,25 @@ class Rivals(NamedTuple):
     @classmethod
     def of(cls, scores: Scores, alpha: float) -> Rivals:
         """Of N clients, for decisions at level α."""
-        (narrow, tail), many = _edges(scores, alpha), len(scores.n) - 1
-        edges = np.concatenate([[scores.range[0]], narrow, tail, [scores.range[1]]])
+        (least, most), many = scores.range, len(scores.n) - 1
+        others = max(1, np.count_nonzero(scores.n) - 1)
+        # A client is compared with rivals down to a part of α: the last of the narrow cells has to be decided far below
+        # it. They lie where the smallest p-value, times N − 1, is neither 1 nor near 0.
+        negligible = min(NEGLIGIBLE, alpha / 50)
+        start = float(np.min(scores.upper((1 - negligible) / others)))
+        if np.isfinite(start):
+            upper = scores.upper(negligible / others)
+            end = max(start, float(np.min(upper)))
+            cells = int(np.clip(EVALUATIONS / len(scores.n), *CELLS))
+            narrow = np.linspace(start, end, cells - 1)
+            # Any edges are valid. Far in the tail those of two rivals do: quantiles of all of many clients take long
+            # there.
+            lowest = np.unique([np.argmin(upper), np.argmin(scores.upper(negligible * TAIL[8] / others))])
+            beyond = select(scores, lowest).upper(negligible * TAIL[:, None] / others).min(1)
+            tail = np.maximum.accumulate(np.clip(np.nan_to_num(beyond, nan=most, posinf=most), end, most))
+        else:  # scores without bounds, and nowhere two rows
+            narrow, tail = np.array([most]), np.array([])
+        edges = np.concatenate([[least], narrow, tail, [most]])
         if not many:
             none = np.ones(len(edges) - 1)
             return cls(edges[1:], none, none, np.zeros(len(none), np.intp), 1, scores.range)
@@ -133,21 +150,3 @@ def fisher(p: Floats, q: Floats) -> Floats:
 def bonferroni(p: Floats, q: Floats) -> Floats:
     """That of the smaller of two p-values, however they depend on each other."""
     return np.minimum(1.0, 2 * np.minimum(p, q))
-
-
-def _edges(scores: Scores, alpha: float) -> tuple[Floats, Floats]:
-    """Where cells meet: narrow ones where the smallest ``below``, times N − 1, is neither 1 nor near 0; the tail."""
-    most, others = scores.range[1], max(1, np.count_nonzero(scores.n) - 1)
-    # A client is compared with rivals down to a part of α: the last of the narrow cells has to be decided far below it.
-    negligible = min(NEGLIGIBLE, alpha / 50)
-    start = float(np.min(scores.upper((1 - negligible) / others)))
-    if not np.isfinite(start):  # scores without bounds, and nowhere two rows
-        return np.array([most]), np.array([])
-    upper = scores.upper(negligible / others)
-    end = max(start, float(np.min(upper)))
-    cells = int(np.clip(EVALUATIONS / len(scores.n), *CELLS))
-    # Any edges are valid. Far in the tail those of two rivals do: quantiles of all of many clients take long there.
-    lowest = np.unique([np.argmin(upper), np.argmin(scores.upper(negligible * TAIL[8] / others))])
-    beyond = select(scores, lowest).upper(negligible * TAIL[:, None] / others).min(1)
-    tail = np.maximum.accumulate(np.clip(np.nan_to_num(beyond, nan=most, posinf=most), end, most))
-    return np.linspace(start, end, cells - 1), tail

@@ -53,16 +53,13 @@ class Aggregating(WrappedFederation):
             self.too_few += 1
             return request.nobody()
         if isinstance(reply, Gradients):
-            return self._gradients(request.w, reply)
+            centre = self.rule.expected(reply.clients, request.w, self.centres[1])
+            kept = self.rule.keep(reply.values, centre)
+            self.left_out[reply.clients[~kept]] = True
+            reply, centre = answers(reply, kept), _of(centre, kept)
+            return reply._replace(values=self._bounded(reply.values, centre, 1)) if bool(kept.any()) else reply
         assert isinstance(request, TrainRequest)
         return self._models(request, reply)
-
-    def _gradients(self, w: Tensor, reply: Gradients) -> Gradients:
-        centre = self.rule.expected(reply.clients, w, self.centres[1])
-        kept = self.rule.keep(reply.values, centre)
-        self.left_out[reply.clients[~kept]] = True
-        reply, centre = answers(reply, kept), _of(centre, kept)
-        return reply._replace(values=self._bounded(reply.values, centre, 1)) if bool(kept.any()) else reply
 
     def _models(self, request: TrainRequest, reply: Replies) -> Replies:
         """The rule on what each client says of its own gradient, G_i = −shift_i − κ·(w_i − w).
@@ -71,9 +68,25 @@ class Aggregating(WrappedFederation):
         lies where the rule would not let it. A bound on the moves w_i − w would not do: a client that pushes the same
         way in every round, however little, has it all added up in its drift term.
         """
-        w, tau = request.w, request.local.fewest_steps
+        w, local, tau, k = request.w, request.local, request.local.fewest_steps, len(reply.clients)
+        penalised = request.shift is not None and request.prox > 0
         centre = self.rule.expected(reply.clients, w, self.centres[0])
-        rate, shift = self._rates(request, reply.clients).to(w), _shifts(request, reply.clients)
+
+        # (k, 1) κ: μ of a penalty with drift terms, else 1/(η·steps).
+        if penalised:
+            rate = torch.full((k, 1), request.prox, dtype=torch.float64)
+        else:
+            steps = [local.effective(tau) for tau in local.steps_of(self.fed.sizes, reply.clients).tolist()]
+            rate = 1 / (local.eta * torch.tensor(steps, dtype=torch.float64))[:, None]
+        rate = rate.to(w)
+
+        # (k, d) what was added to the directions; replies need not come in the order of the cohort.
+        if request.shift is None:
+            shift = w.new_zeros(k, 1)
+        else:
+            row_of = {client: row for row, client in enumerate(request.cohort.tolist())}
+            shift = request.shift[torch.tensor([row_of[client] for client in reply.clients.tolist()])]
+
         # Whom the rule leaves out is decided on the models; snapshots and means go with them.
         kept = self.rule.keep(rate * (w - reply.w) - shift, centre)
         self.left_out[reply.clients[~kept]] = True
@@ -82,7 +95,6 @@ class Aggregating(WrappedFederation):
             return reply
         # After t of τ steps models are t/τ of the way, and the mean of models 1…τ is (τ+1)/(2τ) of it.
         way = 1.0, (request.snapshot or tau) / tau, (tau + 1) / (2 * tau)
-        penalised = request.shift is not None and request.prox > 0
         parts = []
         for kind, (U, part) in enumerate(zip(reply[1:], way, strict=True)):
             if U is not None:
@@ -102,22 +114,6 @@ class Aggregating(WrappedFederation):
             self.centres = self.centres.clone()
             self.centres[kind].lerp_(G.mean(0), 1 - self.rule.memory)
         return G
-
-    def _rates(self, request: TrainRequest, clients: Tensor) -> Tensor:
-        """(k, 1) κ: μ of a penalty with drift terms, else 1/(η·steps)."""
-        if request.shift is not None and request.prox:
-            return torch.full((len(clients), 1), request.prox, dtype=torch.float64)
-        local = request.local
-        steps = [local.effective(tau) for tau in local.steps_of(self.fed.sizes, clients).tolist()]
-        return 1 / (local.eta * torch.tensor(steps, dtype=torch.float64))[:, None]
-
-
-def _shifts(request: TrainRequest, clients: Tensor) -> Tensor:
-    """(k, d) what was added to the directions of these clients, in their order; (k, 1) zeros where nothing was."""
-    if request.shift is None:
-        return request.w.new_zeros(len(clients), 1)
-    row_of = {client: row for row, client in enumerate(request.cohort.tolist())}
-    return request.shift[torch.tensor([row_of[client] for client in clients.tolist()])]
 
 
 def _of(centre: Tensor | None, kept: Tensor) -> Tensor | None:

@@ -199,22 +199,20 @@ class GeometricMedian(_Rule):
 
     def bound(self, U: Tensor, centre: Tensor | None = None) -> Tensor:
         """See :class:`drfl.resilience.Aggregator`."""
-        middle = self._median(U.double())
-        away = U - middle.to(U)
-        return _around(middle.to(U), _shortened(away, _norms(away).median()))
-
-    def _median(self, U: Tensor) -> Tensor:
-        z = _coordinate_median(U)
+        V = U.double()
+        z = _coordinate_median(V)
         # A vector that the estimate falls on would have weight ∞: distances count as no less than this.
-        least = 1e-9 * _norms(U - z).median()
+        least = 1e-9 * _norms(V - z).median()
         for _ in range(self.iterations):
-            weights = 1 / _norms(U - z).clamp(min=least)
+            weights = 1 / _norms(V - z).clamp(min=least)
             if not bool(torch.isfinite(weights).all()):
-                return z  # all vectors are one
-            before, z = z, weights / weights.sum() @ U
-            if (z - before).norm() <= self.tolerance * (U - z).norm(dim=1).median():
+                break  # all vectors are one
+            before, z = z, weights / weights.sum() @ V
+            if (z - before).norm() <= self.tolerance * (V - z).norm(dim=1).median():
                 break
-        return z
+        middle = z.to(U)
+        away = U - middle
+        return _around(middle, _shortened(away, _norms(away).median()))
 
 
 @dataclass(frozen=True)

@@ -318,21 +318,17 @@ class Faulty(Wrapper[S]):
         """One round of the algorithm inside, with what its clients deliver."""
         draws = key.fold("faults")
         # An outage that begins now counts this round; the one below is then taken off for every group.
-        down = self.faults.struck(state.memory.down, draws)
-        inner, info = self.algorithm.round(state.inner, self._around(fed, down, draws), key)
-        return WrapperState(inner, FaultMemory((down - 1).clamp(min=0))), info
-
-    def _around(self, fed: Federation, down: Tensor, key: Key) -> Federation:
-        """The federation of the round in which these groups are down; the one inside where nothing can fail."""
         faults, n = self.faults, fed.n
-        silent = (down > 0)[torch.arange(n) % faults.groups] | faults.dropped(n, key)
-        lost = LostReplies(faults.crashed(n, key), kinds=(TrainRequest.kind,)) if faults.crash > 0 else None
-        twice = DuplicateReplies(faults.duplicate, key.fold("duplicate")) if faults.duplicate > 0 else None
+        down = faults.struck(state.memory.down, draws)
+        silent = (down > 0)[torch.arange(n) % faults.groups] | faults.dropped(n, draws)
+        lost = LostReplies(faults.crashed(n, draws), kinds=(TrainRequest.kind,)) if faults.crash > 0 else None
+        twice = DuplicateReplies(faults.duplicate, draws.fold("duplicate")) if faults.duplicate > 0 else None
         late = None
         if faults.spread is not None:
-            late = Stragglers(faults.pace(n, key), faults.spread, faults.deadline, key.fold("time"))
-        # Nothing can fail in this round: the federation itself, so that the round is that of a run without failures,
-        # bit for bit.
-        if not bool(silent.any()) and lost is twice is late is None:
-            return fed
-        return UnreliableFederation(fed, unavailable=silent, lost=lost, duplicates=twice, stragglers=late)
+            late = Stragglers(faults.pace(n, draws), faults.spread, faults.deadline, draws.fold("time"))
+        # Where nothing can fail in this round the federation itself, so that the round is that of a run without
+        # failures, bit for bit.
+        if bool(silent.any()) or not (lost is None and twice is None and late is None):
+            fed = UnreliableFederation(fed, unavailable=silent, lost=lost, duplicates=twice, stragglers=late)
+        inner, info = self.algorithm.round(state.inner, fed, key)
+        return WrapperState(inner, FaultMemory((down - 1).clamp(min=0))), info

@@ -351,19 +351,14 @@ class PeerAudit(WithoutMemory):
         self, reports: Losses, request: LossRequest | GradientRequest, fed: Federation, memory: Tensor
     ) -> GuardResult:
         """See :class:`drfl.resilience.guards.Guard`."""
-        reference = self._answers(request, fed)
-        if len(reference) < self.peers:
+        outside = torch.ones(fed.n, dtype=torch.bool).index_fill(0, request.cohort, False).nonzero().flatten()
+        reference, size = torch.empty(0, dtype=torch.float64), min(self.peers, len(outside))
+        if size:
+            # A key of its own below the request's: the draw changes none of the algorithm's.
+            drawn = request.key.fold("peers").generator().choice(len(outside), size, replace=False)
+            asked = outside[torch.from_numpy(drawn)].sort().values
+            reference = fed.losses(asked, request.w, request.key, batch=request.batch).values
+        if len(reference) < self.peers:  # where too few are outside or answer, the cohort's own reports help out
             reference = torch.cat([reference, reports.values])
         least = self.floor * reference.median().abs()
         return keep_all(near_median(reports.values, reference, self.k, least), memory)
-
-    def _answers(self, request: LossRequest | GradientRequest, fed: Federation) -> Tensor:
-        """(r,) the peers' losses, r ≤ peers."""
-        outside = torch.ones(fed.n, dtype=torch.bool).index_fill(0, request.cohort, False).nonzero().flatten()
-        size = min(self.peers, len(outside))
-        if not size:
-            return torch.empty(0, dtype=torch.float64)
-        # A key of its own below the request's: the draw changes none of the algorithm's.
-        drawn = request.key.fold("peers").generator().choice(len(outside), size, replace=False)
-        asked = outside[torch.from_numpy(drawn)].sort().values
-        return fed.losses(asked, request.w, request.key, batch=request.batch).values

@@ -20,7 +20,7 @@ from drfl.resilience.aggregation import Aggregating, first_centres
 from drfl.resilience.aggregators import Aggregator
 from drfl.resilience.guards import Guard, RobustClip, apply_guards, first_memories
 from drfl.resilience.step_bound import StepBound
-from drfl.resilience.validation import FAULTS, REASONS, Checked, Reason, Rejection, validated
+from drfl.resilience.validation import FAULTS, REASONS, Reason, Rejection, validated
 from drfl.resilience.wrappers import S, Wrapper, WrapperState
 
 TIMES_MEAN = 3
@@ -150,19 +150,11 @@ class Validated(WrappedFederation):
             endless = checked.clients[checked.rows_with(Reason.NOT_FINITE)]
             if len(endless):
                 self._exceeded(endless, torch.full((len(endless),), torch.inf, dtype=torch.float64))
-        self._note(request, checked)
-        return checked.reply
-
-    def _exceeded(self, clients: Tensor, excess: Tensor) -> None:
-        before = torch.zeros(self.n, dtype=torch.float64) if self.excess is None else self.excess
-        self.excess = before.index_copy(0, clients, torch.maximum(before[clients], excess))
-
-    def _note(self, request: Request[R], checked: Checked[R]) -> None:
-        """Record who answered, and why replies were rejected; a sender that is no client counts as client N."""
         clients, codes = checked.clients, checked.codes
         bad = codes > 0
         self.answered[checked.reply.clients] = True
         if bool(bad.any()):
+            # A sender that is no client counts as client N.
             row = torch.where((clients >= 0) & (clients < self.n), clients, self.n)
             self.rejected += int(bad.sum())
             # A valid index: these reasons are only given to clients that were asked.
@@ -171,6 +163,11 @@ class Validated(WrappedFederation):
             if self.on_rejection is not None:
                 for client, code in zip(clients[bad].tolist(), codes[bad].tolist(), strict=True):
                     self.on_rejection(Rejection(request.key.round or 0, request.kind, client, REASONS[code - 1]))
+        return checked.reply
+
+    def _exceeded(self, clients: Tensor, excess: Tensor) -> None:
+        before = torch.zeros(self.n, dtype=torch.float64) if self.excess is None else self.excess
+        self.excess = before.index_copy(0, clients, torch.maximum(before[clients], excess))
 
 
 class Guarded(WrappedFederation):
@@ -297,7 +294,16 @@ class Protected(Wrapper[S]):
             return torch.zeros(shape, dtype=torch.bool)
 
         n = fed.n
-        self._check_cohort(n)
+        if self.aggregator is not None:
+            core = core_of(self.algorithm)
+            most = min(n, (core.m or n) if isinstance(core, Sized) else n)
+            if most < self.aggregator.least:  # no request could ever have replies enough
+                raise InputError(
+                    f"{self.aggregator} needs {self.aggregator.least} replies or more, and at most {most} clients are "
+                    "asked: take median-clip (MedianClip), which needs three, or leave the aggregator out",
+                    code="few-clients",
+                    field="aggregator",
+                )
         memory = Memory(
             flagged=nobody(n),
             rejected=counts(),
@@ -323,22 +329,20 @@ class Protected(Wrapper[S]):
         guarded = Guarded(valid if robust is None else robust, self.guards, memory.guards)
         inner, info = self.algorithm.round(inner, guarded, key)
         memory = self._after(memory, valid, guarded, mixture_of(self.algorithm, inner, fed))
-        info = info if valid.excess is None else info._replace(excess=valid.excess)
-        return WrapperState(inner, memory if robust is None else _left_out(memory, robust)), info
-
-    def _check_cohort(self, n: int) -> None:
-        """Raise an InputError where no request to n clients can have enough replies for the aggregator."""
-        if self.aggregator is None:
-            return
-        core = core_of(self.algorithm)
-        most = min(n, (core.m or n) if isinstance(core, Sized) else n)
-        if most < self.aggregator.least:
-            raise InputError(
-                f"{self.aggregator} needs {self.aggregator.least} replies or more, and at most {most} clients are "
-                "asked: take median-clip (MedianClip), which needs three, or leave the aggregator out",
-                code="few-clients",
-                field="aggregator",
+        if robust is not None:
+            if robust.too_few and not memory.too_few:
+                text = (
+                    f"fewer than {robust.rule.least} replies to a request, too few for {robust.rule}: none of them is "
+                    "used"
+                )
+                LOG.warning(Notice(text, "few-replies", "aggregator"))
+            memory = memory._replace(
+                centres=robust.centres,
+                left_out=memory.left_out + robust.left_out,
+                too_few=memory.too_few + robust.too_few,
             )
+        info = info if valid.excess is None else info._replace(excess=valid.excess)
+        return WrapperState(inner, memory), info
 
     def _after(self, memory: Memory, valid: Validated, guarded: Guarded, lam: Tensor) -> Memory:
         """The memory after a round that ended in λ (N,), but for what the aggregator remembers."""
@@ -375,15 +379,3 @@ class Protected(Wrapper[S]):
 
     def _name(self, client: int) -> str:
         return self.names[client] if self.names else f"client {client}"
-
-
-def _left_out(memory: Memory, robust: Aggregating) -> Memory:
-    """The memory with what the aggregator remembers after a round."""
-    if robust.too_few and not memory.too_few:
-        text = f"fewer than {robust.rule.least} replies to a request, too few for {robust.rule}: none of them is used"
-        LOG.warning(Notice(text, "few-replies", "aggregator"))
-    return memory._replace(
-        centres=robust.centres,
-        left_out=memory.left_out + robust.left_out,
-        too_few=memory.too_few + robust.too_few,
-    )

@@ -121,7 +121,12 @@ def validated(request: Request[R], reply: R, norm: float | None = None) -> Check
     clients, k = reply.clients, len(reply.clients)
     if clients.dtype != torch.int64 or clients.ndim != 1:
         raise ValueError(f"clients must be int64 of shape (k',), not {clients.dtype} of shape {tuple(clients.shape)}")
-    codes = _who(request, clients)
+    stranger, duplicate = REASONS.index(Reason.STRANGER) + 1, REASONS.index(Reason.DUPLICATE) + 1
+    asked, seen, firsts = set(request.cohort.tolist()), set(), []
+    for client in clients.tolist():
+        firsts.append(stranger if client not in asked else duplicate if client in seen else 0)
+        seen.add(client)
+    codes = torch.tensor(firsts, dtype=torch.int64)
     if not k:
         return Checked(reply, clients, codes)
     codes = _codes(request, reply[1:], codes, norm)
@@ -140,38 +145,28 @@ def validated(request: Request[R], reply: R, norm: float | None = None) -> Check
     return checked._replace(reply=answers(reply, valid) if bool(valid.any()) else request.nobody())
 
 
-def _who(request: Request[R], clients: Tensor) -> Tensor:
-    """(k',) codes of strangers and of second answers."""
-    stranger, duplicate = REASONS.index(Reason.STRANGER) + 1, REASONS.index(Reason.DUPLICATE) + 1
-    asked, seen, codes = set(request.cohort.tolist()), set(), []
-    for client in clients.tolist():
-        codes.append(stranger if client not in asked else duplicate if client in seen else 0)
-        seen.add(client)
-    return torch.tensor(codes, dtype=torch.int64)
-
-
-def _expected(request: Request[R]) -> tuple[_Part | None, ...]:
-    """Of the parts after ``clients``; None for one that was not asked for."""
+def _codes(request: Request[R], parts: Sequence[Tensor | None], codes: Tensor, norm: float | None) -> Tensor:
+    """(k,) codes of what k clients sent; a stranger or a second answer keeps its code, whatever is in it."""
     w, loss = request.w, _Part((), torch.float64)
     if isinstance(request, TrainRequest):
         model = _Part(tuple(w.shape), w.dtype, w)
-        return model, None if request.snapshot is None else model, model if request.average else None
-    return (loss,) if isinstance(request, LossRequest) else (_Part(tuple(w.shape), w.dtype), loss)
-
-
-def _codes(request: Request[R], parts: Sequence[Tensor | None], codes: Tensor, norm: float | None) -> Tensor:
-    """(k,) codes of what k clients sent; a stranger or a second answer keeps its code, whatever is in it."""
-    expected = _expected(request)
+        expected = (model, None if request.snapshot is None else model, model if request.average else None)
+    else:
+        expected = (loss,) if isinstance(request, LossRequest) else (_Part(tuple(w.shape), w.dtype), loss)
     reason = _unfit(expected, parts, len(codes))
     if reason is not None:
         return torch.where(codes == 0, REASONS.index(reason) + 1, codes)
     for part, wanted in zip(parts, expected, strict=False):
         if wanted is not None and part is not None:
-            # Rows are looked at one by one only where the cheap test of the whole part fails.
-            if not _all_finite(part):
-                codes[(codes == 0) & _not_finite(part)] = REASONS.index(Reason.NOT_FINITE) + 1
+            # A sum shows NaN and infinity and takes no memory. It may also overflow, so that it alone rejects nobody.
+            if not math.isfinite(part.sum()):
+                # A row at a time, here and below, to save memory.
+                broken = torch.tensor([not bool(torch.isfinite(row).all()) for row in part])
+                codes[(codes == 0) & broken] = REASONS.index(Reason.NOT_FINITE) + 1
             if norm is not None and wanted.shape:
-                codes[(codes == 0) & _far(part, wanted.near, norm)] = REASONS.index(Reason.FAR) + 1
+                near = wanted.near
+                far = torch.tensor([bool((row if near is None else row - near).norm() > norm) for row in part])
+                codes[(codes == 0) & far] = REASONS.index(Reason.FAR) + 1
     return codes
 
 
@@ -189,21 +184,3 @@ def _unfit(expected: Sequence[_Part | None], parts: Sequence[Tensor | None], k: 
         elif part.dtype != wanted.dtype:
             return Reason.DTYPE
     return None
-
-
-def _all_finite(part: Tensor) -> bool:
-    """Whether no number of a part (k, …) is NaN or infinite; False also where their sum is merely too large.
-
-    A sum shows both and takes no memory.
-    """
-    return math.isfinite(part.sum())
-
-
-def _not_finite(part: Tensor) -> Tensor:
-    """(k,) bool, the rows of a part (k, …) that hold NaN or infinity; a row at a time, to save memory."""
-    return torch.tensor([not bool(torch.isfinite(row).all()) for row in part])
-
-
-def _far(part: Tensor, near: Tensor | None, norm: float) -> Tensor:
-    """(k,) bool, the rows of a part (k, d) farther than the norm from ``near``; a row at a time, to save memory."""
-    return torch.tensor([bool((row if near is None else row - near).norm() > norm) for row in part])
