@@ -179,17 +179,14 @@ class DRFAGA:
         f = fed.losses(torch.arange(N), w, key.fold("xi"))  # full batch, everybody
         lam_next = lam
         if f.clients.numel():
-            gradient = f.unbiased(N) - self._penalty_gradient(lam)  # ∇_λ F(w̄, λ)
+            try:
+                gradient = f.unbiased(N) - self.ambiguity.penalty_gradient(lam)  # ∇_λ F(w̄, λ)
+            except InputError as error:  # KL's has none where a λ_i is 0
+                raise InputError(
+                    f"{error}: lower gamma, or take DRFAProx, AFL, ScaffPD, DRDM or DualDRDM, which need none",
+                    code=error.code,
+                    field=error.field,
+                ) from error
             step, squares = step_size(self.gamma, gradient, squares)
             lam_next = self.ambiguity.project(lam + step * gradient)
         return DRFAState(model.w, lam_next, squares), Info(D, answered, f, model.average)
-
-    def _penalty_gradient(self, lam: Tensor) -> Tensor:
-        try:
-            return self.ambiguity.penalty_gradient(lam)
-        except InputError as error:
-            raise InputError(
-                f"{error}: lower gamma, or take DRFAProx, AFL, ScaffPD, DRDM or DualDRDM, which need none",
-                code=error.code,
-                field=error.field,
-            ) from error

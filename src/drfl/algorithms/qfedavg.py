@@ -17,7 +17,6 @@ from drfl.core.key import Key
 from drfl.federation import sampling
 from drfl.federation.algorithm import Info
 from drfl.federation.federation import Federation
-from drfl.federation.requests import Losses
 from drfl.optim.local import LocalSGD
 from drfl.optim.local_optimizers import refuse
 
@@ -87,7 +86,15 @@ class QFedAvg:
         f = dual.finite(fed.losses(D.clients, w, key.fold("xi"), batch=self.loss_batch))
         if not f.clients.numel():
             return state, Info.nobody(D)
-        F = _by_client(f, N)
+        negative = f.values < 0
+        if bool(negative.any()):
+            raise InputError(
+                f"client {int(f.clients[negative][0])} reports the loss {float(f.values[negative][0]):.4g}, but "
+                "QFedAvg raises losses to the power q: take a loss that is never negative",
+                code="out-of-range",
+                field="losses",
+            )
+        F = torch.zeros(N, dtype=torch.float64).index_copy(0, f.clients, f.values)
         up = fed.train(f.clients.sort().values, w, self.local, key.fold("sgd"))
         if not up.clients.numel():
             return state, Info.nobody(D)
@@ -118,20 +125,3 @@ def powers(F: Tensor, q: float) -> tuple[Tensor, Tensor]:
     relative = F / largest
     slope = q * relative ** (q - 1) / largest
     return relative**q, torch.where((F == 0) & (q < 1), 0.0, slope)
-
-
-def _by_client(f: Losses, n: int) -> Tensor:
-    """(n,) float64 the losses reported, 0 for the others.
-
-    Raises:
-        InputError: one is negative; names the client.
-    """
-    negative = f.values < 0
-    if bool(negative.any()):
-        raise InputError(
-            f"client {int(f.clients[negative][0])} reports the loss {float(f.values[negative][0]):.4g}, but QFedAvg "
-            "raises losses to the power q: take a loss that is never negative",
-            code="out-of-range",
-            field="losses",
-        )
-    return torch.zeros(n, dtype=torch.float64).index_copy(0, f.clients, f.values)

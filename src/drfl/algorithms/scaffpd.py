@@ -73,6 +73,7 @@ class Reports(NamedTuple):
         clients = self.c.clients
         known = SparseVector(len(lam), clients, lam[clients])
         total = known.sum()
+        # Over those who have reported, their λ made to sum to 1.
         if kept is not None and total > 0:
             return (kept.sums[0] / float(total)).to(self.c.dtype)
         return self.c.mix(known.dense() / total if total > 0 else self.seen / self.seen.sum())
@@ -242,14 +243,11 @@ class ScaffPD:
         w_next = w - self.server_lr * (rest - moves(up.w, w, share))
 
         weight = 1 / float(tau)  # t_r = σ_r/σ_0 = τ_0/τ_r
-        tau, theta = self._next(tau)
+        if self.mu:  # τ_{r+1}/τ_0 and θ_{r+1} by Condition 3.1
+            tau_r = tau * self.server_lr * self.local.eta * self.local.effective_steps
+            theta = 1 / torch.sqrt(1 + self.mu * tau_r)
+            tau = theta * tau
+        else:
+            theta = torch.full_like(tau, self.theta)
         next_state = ScaffPDState(w_next, lam_next, reports, tau, theta, squares, kept)
         return next_state, Info(D, f.clients, f, w_next if fed.averaged else None, lam_next, weight)
-
-    def _next(self, tau: Tensor) -> tuple[Tensor, Tensor]:
-        """τ_{r+1}/τ_0 and θ_{r+1} from τ_r/τ_0 (Condition 3.1; constant where mu = 0)."""
-        if not self.mu:
-            return tau, torch.full_like(tau, self.theta)
-        tau_r = tau * self.server_lr * self.local.eta * self.local.effective_steps
-        theta = 1 / torch.sqrt(1 + self.mu * tau_r)
-        return theta * tau, theta

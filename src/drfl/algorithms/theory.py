@@ -201,6 +201,7 @@ def scaffpd_accelerated(
     return _accelerated(tau, gamma_0, growth * mu)
 
 
+# A function of its own, as a generator checks nothing before its first value is asked for.
 def _accelerated(tau: float, gamma: float, mu: float) -> Iterator[PrimalDualSteps]:
     theta = 1.0
     while True:
@@ -243,10 +244,16 @@ def scaffpd_constant(
         raise InputError(
             f"c_omega must be a finite number of at least 1, not {c_omega}", code="out-of-range", field="c_omega"
         )
+    # The positive root of (E.54), divided by μ_xμ_λ.
     half = 0.5 + 24 * L_xx / mu_x
     omega = c_omega * (half + math.sqrt(half**2 + 8 * L_lx**2 / (mu_x * mu_lam)))
     if noise is not None:
-        _check_noise(noise)
+        if noise.variance != 0:
+            _constant("variance", noise.variance)
+        _constant("accuracy", noise.accuracy)
+        checks.whole("steps", noise.steps)
+        checks.positive("chi", noise.chi)
+        checks.fraction("chi", noise.chi)
         omega = max(omega, 1 + 64 * noise.constant * noise.variance / (mu_x * noise.accuracy))
     ratio = 1 / (omega - 1)  # (1 − θ)/θ
     return PrimalDualSteps(4 * ratio / mu_x, ratio / mu_lam, 1 - 1 / omega)
@@ -269,6 +276,7 @@ def scaffpd_local(tau: float, L_xx: float, steps: int) -> LocalRates:
     _constant("L_xx", L_xx)
     checks.whole("steps", steps)
     s = tau * L_xx
+    # The three lower bounds on η_g in turn.
     server_lr = max(1.0, 4 * math.sqrt(36 * s + 2 * s**2), 2 * s * math.sqrt((steps - 1) / steps))
     return LocalRates(tau / (server_lr * steps), server_lr)
 
@@ -342,15 +350,6 @@ def _constant(name: str, value: float) -> None:
             code="out-of-range",
             field=name,
         )
-
-
-def _check_noise(noise: GradientNoise) -> None:
-    if noise.variance != 0:
-        _constant("variance", noise.variance)
-    _constant("accuracy", noise.accuracy)
-    checks.whole("steps", noise.steps)
-    checks.positive("chi", noise.chi)
-    checks.fraction("chi", noise.chi)
 
 
 def _check_smooth(L_xx: float, L_lx: float, name: str, mu: float) -> None:

@@ -118,7 +118,10 @@ class WeightedSum(NamedTuple):
         was, weights = before.weights(rows, self.alike[rows]), now.weights(rows, alike)
         weighed, stays = weights[0] != 0, weights[0] == was[0]
         if 2 * (weighed & (alike | stays) & ~new).sum() < weighed.sum():
-            return self._anew(now)
+            # Most moved each in its own way: the sum over λ alone, in the rows' type.
+            sums = torch.zeros_like(self.sums)
+            sums[0] = now.table.mix(now.lam)
+            return WeightedSum(sums, torch.zeros_like(self.alike), torch.zeros_like(self.updates))
         follow = torch.eye(len(was), dtype=torch.float64)  # (K, K) what the law makes of the sums
         follow[0] = torch.tensor([law.scale, -law.shift, law.scale * step], dtype=torch.float64)[: len(was)]
         led = follow @ was
@@ -134,34 +137,25 @@ class WeightedSum(NamedTuple):
         sums -= before.table.sums(rows[new], led[:, new])
         return WeightedSum(sums, everybody, self.updates + 1)
 
-    def _anew(self, now: WeightedRows) -> WeightedSum:
-        """The sum over λ alone, in the rows' type: most moved each in its own way."""
-        sums = torch.zeros_like(self.sums)
-        sums[0] = now.table.mix(now.lam)
-        return WeightedSum(sums, torch.zeros_like(self.alike), torch.zeros_like(self.updates))
-
 
 def _law_of(target: Tensor, lam: Tensor, usual: Tensor) -> tuple[Law, Tensor]:
-    """The law that most λ_i (k,) follow, and who does (k,) bool."""
-    laws = _laws(target, lam)
+    """The law that most λ_i (k,) follow, and who does (k,) bool.
+
+    A projection keeps the order of its targets, so that λ_i between the least and the greatest are at no bound. Laws
+    that may be the one are, the likeliest first, the one through two such λ_i, and those of the greatest or the least
+    alone.
+    """
+    if lam.numel():
+        low, high = int(lam.argmin()), int(lam.argmax())
+        laws = [Law(1.0, float(target[j] - lam[j])) for j in (high, low)]
+        between = ((lam > lam[low]) & (lam < lam[high])).nonzero().flatten()
+        if between.numel():
+            a, b = int(between[lam[between].argmin()]), int(between[lam[between].argmax()])
+            way, rise = float(target[b] - target[a]), float(lam[b] - lam[a])
+            # Two close points do not tell a scale that is nearly 1 from 1.
+            scale = rise / way if way > 0 and abs(rise - way) > ROUNDING else 1.0
+            laws.insert(0, Law(scale, scale * float(target[b]) - float(lam[b])))
+    else:
+        laws = [Law(1.0, 0.0)]
     found = [(law, law.holds(target, lam)) for law in laws]
     return max(found, key=lambda pair: int((pair[1] & usual).sum()))
-
-
-def _laws(target: Tensor, lam: Tensor) -> list[Law]:
-    """Laws that may be the one, the likeliest first: through two λ_i at no bound, the greatest or the least alone.
-
-    A projection keeps the order of its targets, so that λ_i between the least and the greatest are at no bound.
-    """
-    if not lam.numel():
-        return [Law(1.0, 0.0)]
-    low, high = int(lam.argmin()), int(lam.argmax())
-    found = [Law(1.0, float(target[j] - lam[j])) for j in (high, low)]
-    between = ((lam > lam[low]) & (lam < lam[high])).nonzero().flatten()
-    if not between.numel():
-        return found
-    a, b = int(between[lam[between].argmin()]), int(between[lam[between].argmax()])
-    way, rise = float(target[b] - target[a]), float(lam[b] - lam[a])
-    # Two close points do not tell a scale that is nearly 1 from 1.
-    scale = rise / way if way > 0 and abs(rise - way) > ROUNDING else 1.0
-    return [Law(scale, scale * float(target[b]) - float(lam[b])), *found]

@@ -140,6 +140,7 @@ def interval(low: Floats, high: Floats, measure: Measure) -> tuple[Floats, Float
     low, high = turned(low, measure), turned(high, measure)
     if measure.percent:  # a fraction, also where the rows' values have no bounds
         low, high = np.clip(low, 0, 1), np.clip(high, 0, 1)
+    # Turning swaps the ends.
     return (low, high) if measure.more_is_better else (high, low)
 
 
@@ -161,6 +162,7 @@ def scores_of(measure: Measure, sums: Floats, auc_interval: AucInterval = "delon
             return RankScores(first, second, third)
         return DeLongScores(first, second, third, *squares)
     if measure.rows in (Rows.BINARY, Rows.RATE):
+        # Where less is better rows are turned, here and below, so that the worst always has the smallest score.
         return BinaryScores(first, second if measure.more_is_better else first - second)
     if measure.rows == Rows.UNIT:
         found = BoundedScores(first, second, third)
@@ -245,11 +247,13 @@ def assess_clients(
         found[known] = values
         return found
 
+    # Bonferroni: two ends for each client.
     each = alpha / (2 * np.count_nonzero(known))
     low, high = interval(scores.lower(each), scores.upper(each), measure)
     worst, p = worst_score(scores, alpha), could_be_worst(scores, alpha, independent=independent)
     ends = interval(np.array([worst.low]), np.array([worst.high]), measure)
     equal = None
+    # Only where rows are right or wrong does the mean alone say how much test sets vary.
     if isinstance(scores, BinaryScores) and measure.more_is_better:
         equal = equal_clients(scores.count.sum() / scores.n.sum(), scores.n)
     test = None if len(scores.n) < 2 or isinstance(scores, RankScores) else homogeneity(scores)
@@ -263,6 +267,7 @@ def assess_clients(
         low=in_place(low),
         high=in_place(high),
         worst=WorstScore(float(turned(np.array([worst.value]), measure)[0]), float(ends[0][0]), float(ends[1][0])),
+        # A client without a value could be the worst: nothing speaks against it.
         candidates=in_place(p, 1.0) > alpha,
         p_worst=in_place(p),
         equal=equal,

@@ -45,6 +45,7 @@ class BinaryGains:
     def lower(self, alpha: float) -> Floats:
         """Bounds (N,) that d_i is below with probability at most α."""
         changed = self.better + self.worse
+        # d = ψ·(2q − 1) is least at the end of ψ that the sign of the other factor asks for.
         direction = 2 * BinaryScores(changed, self.better).lower(SHARE * alpha) - 1
         amount, rest = BinaryScores(self.n, changed), (1 - SHARE) * alpha / 2
         return direction * np.where(direction > 0, amount.lower(rest), amount.upper(rest))
@@ -81,6 +82,7 @@ class MeanGains:
     def of(cls, n: Floats, total: Floats, squares: Floats, *, bounded: bool) -> MeanGains:
         """From sums (N,) of rows' differences and of their squares."""
         if bounded:
+            # Sums of (1 + d)/2 and of its square, which lie in [0, 1].
             return cls(BoundedScores(n, (n + total) / 2, (n + 2 * total + squares) / 4), True)
         return cls(RealScores(n, total, squares), False)
 
@@ -170,6 +172,7 @@ def _lower(a: Scores, b: Scores, paired: Floats, alpha: float, reach: float, ind
     low, high, rivals = -reach, reach, Rivals.of(a, alpha)
     for _ in range(STEPS):
         middle = (low + high) / 2
+        # Clients whose paired rows alone do not show it; a bound that is NaN shows nothing.
         left = np.flatnonzero(~(paired > middle))
         shown = not len(left) or bool((rivals.beat(b, left, middle, independent=independent) <= alpha / 4).all())
         low, high = (middle, high) if shown else (low, middle)

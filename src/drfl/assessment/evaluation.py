@@ -102,6 +102,7 @@ def client_intervals(evaluation: Evaluation, score: Measure, alpha: float = 0.05
     if every is None:
         return None
     known = np.isfinite(every.values)
+    # Bonferroni: two ends for each client.
     each = alpha / (2 * max(1, np.count_nonzero(known)))
     low, high = interval(every.lower(each), every.upper(each), score)
     return np.where(known, low, np.nan), np.where(known, high, np.nan)

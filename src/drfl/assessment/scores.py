@@ -221,6 +221,7 @@ class RankScores:
             products: (N, 2), see :func:`drfl.data.row_scores.products`.
         """
         del products  # which the distribution-free bound makes no use of
+        # (1 + d)/2 lies in [0, 1] like an area, so that the bounds of areas apply.
         pairs = (self.positive * self.negative + other.pairs - self.pairs) / 2
         return RankScores(self.positive, self.negative, pairs)
 
@@ -271,6 +272,7 @@ class DeLongScores(RankScores):
         variance = self._variance(k, most)[0]
         n = np.divide(binomial, variance, out=np.zeros_like(variance), where=variance > 0)
         fewest = self._independent()
+        # No area has more variance than as many answers as the smaller class has rows.
         n = np.clip(n, fewest, np.maximum(fewest, self.positive * self.negative))
         return BinaryScores(n, n * area).above(theta)
 
@@ -344,6 +346,7 @@ class RealScores:
     def above(self, theta: Floats | float) -> Floats:
         """The t-test's; 1 for fewer than two rows."""
         with np.errstate(divide="ignore", invalid="ignore"):
+            # 0/0 is NaN, which counts as p = 1 below.
             t = (self.values - theta) / self._error()
         return np.where(self.n > 1, np.nan_to_num(special.stdtr(np.maximum(1.0, self.n - 1), -t), nan=1.0), 1.0)
 
@@ -363,7 +366,6 @@ class RealScores:
         return -RealScores(self.n, -self.total, self.squares).lower(alpha)
 
     def _error(self) -> Floats:
-        """(N,) of the means."""
         spread = np.maximum(0.0, self.squares - self.total * np.nan_to_num(self.values))
         return np.sqrt(spread / np.maximum(1.0, self.n - 1) / np.maximum(1.0, self.n))
 

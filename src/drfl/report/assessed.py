@@ -112,9 +112,11 @@ def _sums(run: RunRecord, own: Measure) -> Floats | None:
     if set(columns) <= set(run.clients.columns):
         found = [run.clients[column].to_numpy(float) for column in columns]
     elif own.rows is Rows.BINARY:
+        # Older runs have the shares alone, which say how many rows are right.
         found = [np.round(values * n)]
     else:
         return None
+    # In the order of Evaluation.sums; of values that are 0 or 1 the squares are the sums.
     if own.rows is Rows.RANKS:
         found.insert(1, n - found[0])
     elif own.rows is Rows.RATE:

@@ -91,6 +91,7 @@ def standing(groups: Sequence[Group], lost: Sequence[str] = ()) -> Standing | No
     best, *others = sorted(rivals, key=lambda g: -means[g.key])
     pairs = [paired(best, other) for other in others]
     own = [seed_difference(_gains(pair)) for pair in pairs]
+    # Of the others among each other, for which the best may have to be corrected.
     rest = [seed_difference(_gains(paired(a, b))) for i, a in enumerate(others) for b in others[i + 1 :]]
     verdicts, tests = decided(own, rest)
     alpha, against = LEVEL / max(tests, 1), []

@@ -49,6 +49,7 @@ def forest(told: Sequence[Told], rows: Sequence[int]) -> go.Figure:
     margin = 0.03 * (max(known) - min(known)) or 1e-3 * measure.scale
     least, most = min(known) - margin, max(known) + margin
     for k, one in enumerate(told):
+        # Algorithms one below the other within a row, which is 1 high.
         shift = ((k + 0.5) / len(told) - 0.5) * 0.76
         figure.add_scatter(**_bars(one, rows, shift, list(SYMBOLS)[k % len(SYMBOLS)], 3 * (most - least)))
     figure.update_layout(hovermode="closest", height=round(70 + (len(rows) + equal) * (10 + 8 * len(told))))
@@ -56,6 +57,7 @@ def forest(told: Sequence[Told], rows: Sequence[int]) -> go.Figure:
     found = told[0].found
     names = ["* " * _marked(told, i) + label(found.names[i], 24) for i in rows]
     figure.update_yaxes(
+        # From below to above, so that the first row is on top.
         range=[len(rows) - 0.4, -1.6 if equal else -0.6], showgrid=False, ticks="", tickfont={"size": 11},
         tickvals=list(range(-1 if equal else 0, len(rows))), ticktext=[*([EQUAL] if equal else []), *names],
     )  # fmt: skip
@@ -68,6 +70,7 @@ def shown_rows(told: Sequence[Told]) -> list[int]:
 
     from drfl.assessment.clients import turned
 
+    # fmin, as one algorithm may have no value where the others do.
     worst = np.fmin.reduce([turned(one.found.values, one.found.measure) for one in told])
     order = [int(i) for i in np.argsort(worst, kind="stable") if math.isfinite(worst[i])]
     return order[: told[0].run.most_shown(min(MOST, max(FEWEST, BARS // len(told))))]
@@ -144,7 +147,6 @@ def _marked(told: Sequence[Told], client: int) -> bool:
 
 
 def _point(one: Told, client: int) -> str:
-    """A client's value and interval."""
     found = one.found
     ends = found.measure.interval(float(found.low[client]), float(found.high[client]))
     return f"{_number(found.measure, float(found.values[client]))}, 95 %: {ends}"

@@ -168,6 +168,7 @@ class Group:
         lookups = [dict(zip(map(int, rounds), values, strict=True)) for rounds, values in series]
         shared = sorted(set.intersection(*(set(lookup) for lookup in lookups)))
         values = np.array([[lookup[r] for r in shared] for lookup in lookups], dtype=np.float64)
+        # A mean over the seeds that worked would flatter the algorithm, so it has none.
         values = np.concatenate([values, np.full((len(self.failed), len(shared)), np.nan)])
         return np.array(shared, dtype=np.int64), np.where(np.isfinite(values), values, np.nan)
 
@@ -233,6 +234,7 @@ def flatten(values: Mapping[str, object], prefix: str = "") -> dict[str, str]:
 def _styles(algorithms: Sequence[str]) -> list[tuple[str, str]]:
     """A colour and dash each: its own for a known algorithm, spare ones for others and for second configurations."""
     styles: dict[int, tuple[str, str]] = {}
+    # Known algorithms first, so that no spare style takes one of theirs.
     for index, algorithm in enumerate(algorithms):
         if algorithm in STYLES and STYLES[algorithm] not in styles.values():
             styles[index] = STYLES[algorithm]
@@ -240,6 +242,7 @@ def _styles(algorithms: Sequence[str]) -> list[tuple[str, str]]:
         if index not in styles:
             taken = set(styles.values())
             colours = {colour for colour, _ in taken}
+            # A colour that nobody has before one that only the dash tells apart.
             fresh = [style for style in SPARE if style[0] not in colours]
             free = [style for style in SPARE if style not in taken]
             styles[index] = [*fresh, *free, *SPARE][0]

@@ -84,6 +84,7 @@ def render(records: Sequence[RunRecord], title: str | None = None, failed: Seque
         page=page,
         style=_resource("style.css"),
         script=script,
+        # By these hashes the content security policy knows the scripts that may run.
         script_hash=_hash(script),
         library=library,
         library_hash=library_hash,
@@ -119,7 +120,6 @@ def write_report(
 
 @functools.cache
 def _environment() -> Environment:
-    """The templates, which escape all that they are given."""
     from jinja2 import Environment, PackageLoader, StrictUndefined
 
     return Environment(

@@ -290,6 +290,7 @@ def _best_card(groups: Sequence[Group], metric: str, title: str) -> Card:
     """The best value of a statistic over algorithms with whose it is; references and failed runs take no part."""
     score = groups[0].score
     best = min if metric == "std_score" or not score.more_is_better else max
+    # As shown: what looks equal is equal, and has several winners.
     means = {group.key: round(score.scale * mean(group.finals(metric)), score.digits) for group in groups}
     rivals = [group for group in groups if math.isfinite(means[group.key]) and not group.reference]
     if not rivals:
@@ -303,8 +304,8 @@ def _best_card(groups: Sequence[Group], metric: str, title: str) -> Card:
 
 
 def _card(title: str, group: Group, metric: str, note: str = "") -> Card:
-    """A statistic of the final models' scores."""
     value = scored(group.finals(metric), group.score)
+    # The spread is set smaller.
     middle, _, spread = value.partition(" ± ")
     unit = f"{THIN}%" if group.score.percent and value != NOTHING else ""
     return Card(title, middle, spread, unit, note or group.note(group.score).strip())

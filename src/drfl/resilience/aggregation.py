@@ -117,5 +117,4 @@ class Aggregating(WrappedFederation):
 
 
 def _of(centre: Tensor | None, kept: Tensor) -> Tensor | None:
-    """The centre of those that were kept."""
     return centre if centre is None or centre.dim() == 1 else centre[kept]

@@ -74,19 +74,15 @@ class _Rule:
 
     @property
     def memory(self) -> float | None:
-        """None."""
         return None
 
     def expected(self, clients: Tensor, w: Tensor, mean: Tensor) -> Tensor | None:
-        """None."""
         return None
 
     def keep(self, U: Tensor, centre: Tensor | None = None) -> Tensor:
-        """Everybody."""
         return torch.ones(len(U), dtype=torch.bool)
 
     def bound(self, U: Tensor, centre: Tensor | None = None) -> Tensor:
-        """As they are."""
         return U
 
 
@@ -98,6 +94,7 @@ def _norms(U: Tensor) -> Tensor:
 def _shortened(U: Tensor, radius: Tensor) -> Tensor:
     """(k, d) vectors no longer than the radius, in their directions."""
     norms = _norms(U)
+    # Where nothing is cut the factor is exactly 1, and the vector stays to the bit.
     return torch.where(norms > radius, radius / norms, 1).to(U)[:, None] * U
 
 
@@ -161,6 +158,7 @@ class TrimmedMean(_Rule):
 
     def bound(self, U: Tensor, centre: Tensor | None = None) -> Tensor:
         """See :class:`drfl.resilience.Aggregator`."""
+        # Coordinate by coordinate, so that each may trust other clients.
         inner = U.sort(0).values[self.f : len(U) - self.f]
         return _around(inner.mean(0), U.clamp(inner[0], inner[-1]))
 

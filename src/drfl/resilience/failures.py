@@ -122,6 +122,7 @@ class UnreliableFederation(WrappedFederation):
             reply = self.fed.ask(request if available is None or reached == asked else request.only(available))
         else:
             reply = request.nobody()
+        # Sent all the same: the server does not know beforehand who is away.
         self.ledger.down(asked - reached, request.vectors * request.w.numel() * request.w.element_size())
         size = (self.ledger.bytes_up - up) // max(1, len(reply.clients))  # bytes of one reply
         if self.lost is not None and request.kind in self.lost.kinds:

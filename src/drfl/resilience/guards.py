@@ -256,6 +256,7 @@ class ServerProbe:
         checks.whole("rows", rows)
 
         def some(mine: Tensor, i: int) -> Tensor:
+            # A key a client: its rows do not depend on who else is there.
             generator = key.fold("probe", i).generator()
             return mine[torch.from_numpy(generator.choice(len(mine), min(rows, len(mine)), replace=False))]
 
@@ -270,6 +271,7 @@ class ServerProbe:
 
     def gradients(self, w: Tensor, clients: Tensor) -> Tensor:
         """(k, d) gradients at w (d,) on the rows held for the clients (k,)."""
+        # Cohorts are asked in ascending order; the rows then go back to the order of `clients`.
         order = clients.argsort()
         found = self.fed.gradients(clients[order], w, _KEY)
         if len(found.clients) != len(clients):

@@ -147,6 +147,7 @@ class Validated(WrappedFederation):
             if bool(excess.any()):
                 self._exceeded(checked.reply.clients, excess)
                 checked = checked.without(excess > 0, Reason.OUT_OF_PROPORTION)
+            # Validation has taken them out; as excess they are infinite.
             endless = checked.clients[checked.rows_with(Reason.NOT_FINITE)]
             if len(endless):
                 self._exceeded(endless, torch.full((len(endless),), torch.inf, dtype=torch.float64))

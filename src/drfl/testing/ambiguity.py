@@ -49,6 +49,7 @@ class Tried:
     def vectors(self) -> Tensor:
         """(draws, n) of many sizes: spread out, with ties, near the simplex, mostly zero, and far from the origin."""
         g = self._generator(0)
+        # Sizes from 1/1000 to 1000.
         normal, size = self._normal(g), 10 ** (6 * torch.rand(self.draws, 1, generator=g, dtype=torch.float64) - 3)
         zeros = torch.rand(self.draws, self.n, generator=g) < 0.7
         kinds = (
@@ -87,7 +88,19 @@ class Tried:
         pairs = torch.randint(len(inside), (2, 40), generator=g)
         means = (inside[pairs[0]] + inside[pairs[1]]) / 2
         ends = [*unit, *torch.softmax(3 * self._normal(g)[:20], 1)]
-        return torch.cat([inside, means, torch.stack([self._edge(inside.mean(0), end) for end in ends])])
+        # On the way from a mixture in the set to each of the ends, the last one that is in it.
+        start, edges = inside.mean(0), []
+        for end in ends:
+            if self.ambiguity.contains(end, EDGE):
+                edges.append(end)
+                continue
+            low, high = 0.0, 1.0
+            for _ in range(40):
+                middle = (low + high) / 2
+                within = self.ambiguity.contains(start + middle * (end - start), EDGE)
+                low, high = (middle, high) if within else (low, middle)
+            edges.append(start + low * (end - start))
+        return torch.cat([inside, means, torch.stack(edges)])
 
     @cached_property
     def penalties(self) -> Tensor:
@@ -98,17 +111,6 @@ class Tried:
     def symmetric(self) -> bool:
         """Whether all clients are alike: the set has no ``prior``."""
         return getattr(self.ambiguity, "prior", None) is None
-
-    def _edge(self, start: Tensor, end: Tensor) -> Tensor:
-        """The last mixture in the set on the way from one that is in it to another."""
-        low, high = 0.0, 1.0
-        if self.ambiguity.contains(end, EDGE):
-            return end
-        for _ in range(40):
-            middle = (low + high) / 2
-            inside = self.ambiguity.contains(start + middle * (end - start), EDGE)
-            low, high = (middle, high) if inside else (low, middle)
-        return start + low * (end - start)
 
     def _generator(self, stream: int) -> torch.Generator:
         return torch.Generator().manual_seed(1000 * self.seed + stream)
@@ -121,7 +123,10 @@ def answers_are_mixtures(tried: Tried) -> None:
     """Every projection, prox and worst case is ≥ 0, sums to 1 and is in the set, for huge and tiny entries too."""
     for v, step in zip((*tried.vectors, *tried.extremes), (*tried.steps, *([1.0] * 30)), strict=True):
         for name, lam in _answers(tried, v, step):
-            _require_member(tried, name, v, lam)
+            what = f"{name} of {_short(v)} gives {_short(lam)}"
+            require(bool(torch.isfinite(lam).all()) and bool((lam >= -FEASIBLE).all()), f"{what}: not all ≥ 0")
+            require(abs(float(lam.sum()) - 1) <= FEASIBLE, f"{what}: the sum is {float(lam.sum())}")
+            require(tried.ambiguity.contains(lam, FEASIBLE), f"{what}: not in the set")
 
 
 def answers_are_float64_vectors(tried: Tried) -> None:
@@ -167,6 +172,7 @@ def projection_is_firm(tried: Tried) -> None:
         moved = float((tried.ambiguity.project(lam) - lam).abs().max())
         require(moved <= 1e-9, f"the projection of {_short(v)}, projected again, moves by {moved:.1e}")
     apart, before = lams - lams.roll(1, 0), tried.vectors - tried.vectors.roll(1, 0)
+    # Relative to the vectors' size, by which rounding grows.
     excess = ((apart.square() - apart * before).sum(1) / (1 + before.abs().amax(1))).max()
     require(float(excess) <= 1e-9, f"projections lie farther apart than firm nonexpansiveness allows, by {excess:.1e}")
 
@@ -187,6 +193,7 @@ def prox_is_optimal(tried: Tried) -> None:
 def prox_tends_to_the_projection(tried: Tried) -> None:
     """With step 0 or a tiny step the prox is the projection; where ψ = 0 it is that for every step."""
     for v, step in zip(tried.vectors, tried.steps, strict=True):
+        # A penalty as weak as this moves λ by less than is allowed below.
         for short in (0.0, 1e-14 if tried.ambiguity.penalised else step):
             off = float((tried.ambiguity.prox(v, short) - tried.ambiguity.project(v)).abs().max())
             require(off <= 1e-6, f"prox of {_short(v)} with step {short:.3g} is {off:.1e} away from the projection")
@@ -222,6 +229,7 @@ def penalty_fits_its_gradient(tried: Tried) -> None:
         ahead, behind = (tried.ambiguity.penalty(middle + sign * h * (end - centre)) for sign in (1, -1))
         slope = (ahead - behind) / (2 * h)
         claimed = float(tried.ambiguity.penalty_gradient(middle) @ (end - centre))
+        # Rounding of ψ, which the difference divides by h.
         noise = 1e-10 * abs(ahead) / h
         size = abs(slope) + abs(claimed) + 1e-3 * float(tried.penalties.abs().max())
         require(
@@ -248,6 +256,7 @@ def poison_is_refused(tried: Tried) -> None:
     for value in (math.nan, math.inf, -math.inf):
         v = torch.zeros(tried.n, dtype=torch.float64)
         v[tried.n // 2] = value
+        # Methods that take a mixture have to refuse it as well.
         others = (ambiguity.contains, ambiguity.penalty, ambiguity.penalty_gradient)
         for name, call in (*_calls(tried, v, 1.0), *((f.__name__, partial(f, v)) for f in others)):
             try:
@@ -368,13 +377,6 @@ def _calls(tried: Tried, v: Tensor, step: float) -> Iterator[tuple[str, Callable
 def _answers(tried: Tried, v: Tensor, step: float) -> Iterator[tuple[str, Tensor]]:
     for name, call in _calls(tried, v, step):
         yield name, call()
-
-
-def _require_member(tried: Tried, name: str, v: Tensor, lam: Tensor) -> None:
-    what = f"{name} of {_short(v)} gives {_short(lam)}"
-    require(bool(torch.isfinite(lam).all()) and bool((lam >= -FEASIBLE).all()), f"{what}: not all ≥ 0")
-    require(abs(float(lam.sum()) - 1) <= FEASIBLE, f"{what}: the sum is {float(lam.sum())}")
-    require(tried.ambiguity.contains(lam, FEASIBLE), f"{what}: not in the set")
 
 
 def _penalties(tried: Tried, lams: Tensor) -> Tensor:

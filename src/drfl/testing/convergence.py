@@ -65,7 +65,6 @@ class _SilentOnce(WrappedFederation):
         self.round = round
 
     def ask(self, request: Request[R]) -> R:
-        """Send a request."""
         return request.nobody() if request.key.round == self.round else self.fed.ask(request)
 
 
@@ -76,6 +75,7 @@ def average_is_of_the_iterates(subject: Subject) -> None:
 
     Catches averages that take the start along, lag a round behind, or count rounds in which nobody answered.
     """
+    # Nobody answers round 3, which must not count.
     algorithm, fed = subject.variant(m=3, full=True, steps=1), _SilentOnce(subject.exact, 3)
     steps: list[Step] = []
     try:
@@ -110,7 +110,7 @@ def reduces(subject: Subject) -> None:
         far = [
             f"{path} by {gap(mine[path], other[path]):.1e}"
             for path in fields or mine.keys() & other.keys() & {"w", "lam"}
-            if _apart(mine, other, path, tolerance)
+            if path not in mine or path not in other or not gap(mine[path], other[path]) <= tolerance
         ]
         require(not far, f"'{name}' does not hold: after 4 rounds they differ in {', '.join(far)}")
 
@@ -161,10 +161,6 @@ def _require_solved(subject: Subject, algorithm: Algorithm, who: str) -> None:
     require(residual <= subject.tolerance, f"{said}, more than {subject.tolerance:.0e}")
 
 
-def _apart(mine: dict[str, Tensor], other: dict[str, Tensor], path: str, tolerance: float) -> bool:
-    return path not in mine or path not in other or not gap(mine[path], other[path]) <= tolerance
-
-
 def _distance(mine: Tensor, value: np.ndarray) -> float:
     return gap(mine, torch.from_numpy(np.asarray(value)))
 
@@ -182,16 +178,9 @@ def losses_at(fed: Federation, w: Tensor) -> Tensor:
     return torch.empty_like(reply.values).index_copy(0, reply.clients, reply.values)
 
 
-def _average(fed: Federation, algorithm: Algorithm, state: State) -> float:
-    return stationary(fed, state.w, torch.full((fed.n,), 1 / fed.n, dtype=torch.float64))
-
-
-def _weighted(fed: Federation, algorithm: Algorithm, state: State) -> float:
-    return stationary(fed, state.w, fed.shares)
-
-
 def _saddle(fed: Federation, algorithm: Algorithm, state: State) -> float:
     """The larger of ‖Σ_i λ_i ∇f_i(w)‖ and max_{u∈Λ} F(w, u) − F(w, λ): both are 0 exactly at a saddle point."""
+    # Without a field for it Λ is the whole simplex.
     chosen = ambiguity_of(algorithm) or Simplex()
     losses, lam = losses_at(fed, state.w), mixture_of(algorithm, state, fed)
     gain = chosen.worst_case(losses).value - (float(lam @ losses) - chosen.penalty(lam))
@@ -204,9 +193,14 @@ def _q_fair(fed: Federation, algorithm: Algorithm, state: State) -> float:
     return stationary(fed, state.w, losses ** getattr(algorithm, "q", 0.0) / fed.n)
 
 
-AVERAGE = Solves("the optimum of the average loss", _average)
+AVERAGE = Solves(
+    "the optimum of the average loss",
+    lambda fed, algorithm, state: stationary(fed, state.w, torch.full((fed.n,), 1 / fed.n, dtype=torch.float64)),
+)
 """min_w (1/N) Σ_i f_i(w)."""
-WEIGHTED = Solves("the optimum of the loss weighted by samples", _weighted)
+WEIGHTED = Solves(
+    "the optimum of the loss weighted by samples", lambda fed, algorithm, state: stationary(fed, state.w, fed.shares)
+)
 """min_w Σ_i (n_i/n) f_i(w)."""
 SADDLE = Solves("the saddle point", _saddle)
 """min_w max_{λ∈Λ} Σ_i λ_i f_i(w) − ψ(λ), with the algorithm's own Λ."""

@@ -8,8 +8,8 @@ import torch
 
 from drfl.core.key import Key
 from drfl.engine import Loop, Stacked
-from drfl.federation.algorithm import Algorithm, mixture_of
-from drfl.federation.federation import Federation, WrappedFederation
+from drfl.federation.algorithm import mixture_of
+from drfl.federation.federation import WrappedFederation
 from drfl.testing.federations import DropoutFederation, PermutedClients
 from drfl.testing.global_rng import globals_seeded, touched_since, what_globals_hold
 from drfl.testing.report import NotApplicable, require
@@ -124,6 +124,7 @@ def clients_have_no_names(subject: Subject) -> None:
     n = subject.n
     if subject.exact.w0.numel() == n:
         raise NotApplicable("models have as many entries as there are clients, so tables cannot be told apart")
+    # A permutation that leaves few in place: 2 has an inverse modulo an odd n.
     order = [(2 * i + 1) % n if n % 2 else n - 1 - i for i in range(n)]
     algorithm = subject.variant(everybody=True, full=True)
     here = last_of(algorithm, subject.exact, 3)
@@ -144,20 +145,17 @@ def types_are_kept(subject: Subject) -> None:
     for dtype in (torch.float32, torch.float64):
         fed = exact(subject.trial, dtype)
         ends[dtype] = last_of(copy.deepcopy(algorithm), fed, 3)
+        # Where N = d, vectors over clients have the shape of models.
         models = of_model_shape(ends[dtype]) if fed.n != fed.w0.numel() else {"w": ends[dtype].w}
         turned = [f"{path} into {t.dtype}" for path, t in models.items() if t.dtype != dtype]
         require(not turned, f"a model in {dtype} turned {', '.join(turned)}")
-        turned = _average_type(copy.deepcopy(algorithm), fed)
-        require(turned in (None, dtype), f"the averaged model in {dtype} turned into {turned}")
+        averaging, own = WrappedFederation(fed), copy.deepcopy(algorithm)
+        averaging.averaged = True
+        _, info = own.round(own.init(averaging), averaging, Key(SEED).fold("round", 1))
+        if info.average is not None:
+            turned = info.average.dtype
+            require(turned == dtype, f"the averaged model in {dtype} turned into {turned}")
         lam = mixture_of(algorithm, ends[dtype], fed)
         require(lam.dtype == torch.float64, f"λ is {lam.dtype}, not float64")
     far = far_apart(ends[torch.float32], ends[torch.float64], 1e-3)
     require(not far, f"float32 and float64 differ in {', '.join(far)}")
-
-
-def _average_type(algorithm: Algorithm, fed: Federation) -> torch.dtype | None:
-    """The type of a round's mean global model; None where the algorithm has none."""
-    averaging = WrappedFederation(fed)
-    averaging.averaged = True
-    _, info = algorithm.round(algorithm.init(averaging), averaging, Key(SEED).fold("round", 1))
-    return None if info.average is None else info.average.dtype

@@ -57,6 +57,7 @@ class FederationSubject:
         require(mine.shape == oracles.shape, f"{what} has shape {tuple(mine.shape)}, not {tuple(oracles.shape)}")
         if not oracles.numel():
             return
+        # Relative where numbers are large, absolute near 0.
         allowed = (self.tolerance if tolerance is None else tolerance) * (1 + float(oracles.double().abs().max()))
         off = float((mine.double() - oracles.double()).abs().max())
         require(off <= allowed, f"{what} is off by {off:.1e}")
@@ -76,6 +77,7 @@ def _labelled(rng: np.random.Generator, n: int, shift: float) -> tuple[np.ndarra
 
 def task(dtype: torch.dtype = torch.float64) -> Task:
     """A linear model of three classes, with parameters that no generator is asked for."""
+    # The layer draws its weights from the global generator, which must stay as it was.
     with torch.random.fork_rng(devices=[]):
         model = nn.Linear(2, 3).to(dtype)
     with torch.no_grad():
@@ -195,6 +197,7 @@ def momentum_starts_anew(served: FederationSubject) -> None:
     ask = TrainCall(replace(LOCAL, momentum=0.9))
     _same(served, ask)
     fed = served.both()[0]
+    # Twice of one federation: the second call would start with what the first left.
     first, again = ask.of(fed), ask.of(fed)
     served.close(again.w, first.w, "the same call again")
 
@@ -316,6 +319,7 @@ def inputs_stay(served: FederationSubject) -> None:
     fed.evaluate(w)
     changed = [name for name, tensor in given.items() if not torch.equal(tensor, before[name])]
     require(not changed, f"requests changed the {', '.join(changed)} that they were given")
+    # A reply that shares memory with the server's model would change it here.
     reply.w.zero_()
     served.close(fed.w0, before["model"], "the initial model, once a reply has been overwritten,")
 

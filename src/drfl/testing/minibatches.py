@@ -76,6 +76,7 @@ def minibatches_are_distinct_samples(served: FederationSubject) -> None:
         up = fed.train(everybody, fed.w0, local, key, snapshot=1)
         first, last = by_client(up, given(up.snapshot), EVERYBODY), by_client(up, up.w, EVERYBODY)
         f = fed.losses(everybody, fed.w0, key.fold("losses"), batch=BATCH)
+        # With a step size of 1 a step is the mean of the samples.
         moves = {"the first step": fed.w0 - first, "the second step": first - last}
         means = moves | {"a loss report": by_client(f, f.values, EVERYBODY)[:, None]}
         for what, mean in means.items():
@@ -83,6 +84,7 @@ def minibatches_are_distinct_samples(served: FederationSubject) -> None:
                 batches.append((i, _decoded(float(mean[i]), i, what, served.tolerance)))
     for i, size in enumerate(SIZES):
         drawn = {batch for j, batch in batches if j == i}
+        # Of as few rows as one minibatch takes there is only one.
         enough = 1 if size <= BATCH else 8
         require(len(drawn) >= enough, f"client {i} drew only {len(drawn)} different minibatches in 24 draws of {size}")
 
@@ -98,16 +100,9 @@ def minibatches_are_unbiased(served: FederationSubject) -> None:
         gradients.append(by_client(g, g.values, EVERYBODY).flatten())
     _require_mean(losses, oracle.losses(everybody, w, KEY).values, "losses", served.tolerance)
     _require_mean(gradients, oracle.gradients(everybody, w, KEY).values.flatten(), "gradients", served.tolerance)
-    _require_equal_frequencies(served)
 
-
-def _require_equal_frequencies(served: FederationSubject) -> None:
-    """Every sample of a client is in a minibatch with probability min(batch, n_i)/n_i."""
-    fed, everybody, counts = (
-        served.make(_coded(), _coded_task()),
-        torch.tensor(EVERYBODY),
-        [0 * np.arange(n) for n in SIZES],
-    )
+    # every sample of a client is in a minibatch with probability min(batch, n_i)/n_i
+    fed, counts = served.make(_coded(), _coded_task()), [0 * np.arange(n) for n in SIZES]
     for k in range(KEYS):
         f = fed.losses(everybody, fed.w0, KEY.fold("frequencies", k, "losses"), batch=BATCH)
         g = fed.gradients(everybody, fed.w0, KEY.fold("frequencies", k, "gradients"), batch=BATCH)
@@ -129,17 +124,13 @@ def no_running_statistics(served: FederationSubject) -> None:
     model = nn.Sequential(nn.Linear(2, 3), nn.BatchNorm1d(3)).double().eval()
     what = Task(copy.deepcopy(model))  # in eval mode it is a function of its parameters
     what.model.train()
+    rng = np.random.default_rng(1)
+    pairs = [(rng.normal(size=(n, 2)), rng.integers(3, size=n)) for n in SIZES]
     try:
-        served.make(_plain_data(), what)
+        served.make(ClientData.from_arrays(pairs, pairs, dtype=torch.float64), what)
     except ValueError:  # InputError is one
         return
     raise CheckError("a model with BatchNorm in training mode is accepted: refuse it and name GroupNorm")
-
-
-def _plain_data() -> ClientData:
-    rng = np.random.default_rng(1)
-    pairs = [(rng.normal(size=(n, 2)), rng.integers(3, size=n)) for n in SIZES]
-    return ClientData.from_arrays(pairs, pairs, dtype=torch.float64)
 
 
 def _coded() -> ClientData:

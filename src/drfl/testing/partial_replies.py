@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterable
 
 import torch
 
@@ -72,9 +71,16 @@ def silence_is_absence(subject: Subject) -> None:
     asked = _asked(many, state, fed, key)
     answering = sorted(asked)[-max(1, n - 3) :]
     with_silent, _ = many.round(state, DropoutFederation.without(fed, asked - set(answering)), key)
-    key = _key_that_asks(few, state, fed, set(answering))
+    # a draw of exactly those who answered, which cannot be asked for
+    clients = set(answering)
+    keys = (Key(SEED).fold("trial", trial) for trial in range(TRIES))
+    key = next((key for key in keys if _asked(few, state, fed, key) == clients), None)
+    if key is None:
+        raise NotApplicable(f"none of {TRIES} keys draws the cohort {sorted(clients)}")
     alone, _ = few.round(state, fed, key)
-    far = _models_apart(with_silent, alone)
+    mine, theirs = of_model_shape(with_silent), of_model_shape(alone)
+    same = leaves(with_silent)
+    far = far_apart(rebuild(with_silent, same | mine), rebuild(with_silent, same | theirs), 1e-9)
     require(not far, f"{', '.join(far)} depend on who was asked and did not answer: divide by the number who answered")
 
 
@@ -125,21 +131,6 @@ def _require_sane(state: State, where: str) -> None:
 
 
 def _asked(algorithm: Algorithm, state: State, fed: Federation, key: Key) -> set[int]:
-    """Who is asked first in this round: the cohort."""
     recording = Recording(fed)
     algorithm.round(state, recording, key)
     return set(first_asked(recording.calls).tolist())
-
-
-def _key_that_asks(algorithm: Algorithm, state: State, fed: Federation, clients: Iterable[int]) -> Key:
-    for trial in range(TRIES):
-        key = Key(SEED).fold("trial", trial)
-        if _asked(algorithm, state, fed, key) == clients:
-            return key
-    raise NotApplicable(f"none of {TRIES} keys draws the cohort {sorted(clients)}")
-
-
-def _models_apart(a: State, b: State) -> list[str]:
-    """Paths of models and tables that differ."""
-    mine, theirs = of_model_shape(a), of_model_shape(b)
-    return far_apart(rebuild(a, leaves(a) | mine), rebuild(a, leaves(a) | theirs), 1e-9)

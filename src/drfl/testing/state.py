@@ -129,13 +129,24 @@ def tables(state: State, n: int) -> dict[str, Tensor]:
 
 def bits_differ(a: State, b: State) -> list[str]:
     """Paths at which two states are not equal bit for bit (NaN equals NaN)."""
-    return _differing(leaves(a), leaves(b), _same_bits)
+
+    def same(a: Tensor, b: Tensor) -> bool:
+        if a.dtype != b.dtype or a.shape != b.shape:
+            return False
+        return bool(((a == b) | ((a != a) & (b != b))).all())
+
+    return _differing(leaves(a), leaves(b), same)
 
 
 def far_apart(a: State, b: State, tolerance: float) -> list[str]:
     """Paths at which two states differ by more than ``tolerance`` × (1 + size of the entry), with the distance."""
     one, other = leaves(a), leaves(b)
-    return [f"{path} by {gap(one[path], other[path]):.1e}" for path in _differing(one, other, _within(tolerance))]
+
+    def close(a: Tensor, b: Tensor) -> bool:
+        size = float(a.double().nan_to_num().abs().max()) if a.numel() else 0.0
+        return gap(a, b) <= tolerance * (1 + size)
+
+    return [f"{path} by {gap(one[path], other[path]):.1e}" for path in _differing(one, other, close)]
 
 
 def gap(a: Tensor, b: Tensor) -> float:
@@ -154,17 +165,3 @@ def gap(a: Tensor, b: Tensor) -> float:
 def _differing(a: dict[str, Tensor], b: dict[str, Tensor], same: Callable[[Tensor, Tensor], bool]) -> list[str]:
     missing = sorted(set(a) ^ set(b))
     return missing + [path for path in a if path in b and not same(a[path], b[path])]
-
-
-def _same_bits(a: Tensor, b: Tensor) -> bool:
-    if a.dtype != b.dtype or a.shape != b.shape:
-        return False
-    return bool(((a == b) | ((a != a) & (b != b))).all())
-
-
-def _within(tolerance: float) -> Callable[[Tensor, Tensor], bool]:
-    def close(a: Tensor, b: Tensor) -> bool:
-        size = float(a.double().nan_to_num().abs().max()) if a.numel() else 0.0
-        return gap(a, b) <= tolerance * (1 + size)
-
-    return close

@@ -86,7 +86,6 @@ def _first(evidence: Evidence) -> str:
 
 
 def _answer(evidence: Evidence) -> str:
-    """One sentence: what seeds show, and what rows do."""
     parts: list[str] = []
     seeds = [row.gain.n for row in evidence.over_seeds if row.verdict != "failed runs"] or [0]
     if evidence.over_seeds and not any(seeds):

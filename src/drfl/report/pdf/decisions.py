@@ -119,6 +119,7 @@ def _decisions(run: RunEvidence) -> list[Decision]:
 
     what, found = "Local step size", table(summary, "step_size")
     lr = number(found, "lr")
+    # drfl looked for it; otherwise it is a parameter.
     if math.isfinite(lr):
         came = "{}, by the curvature of the loss" + (", halved as the loss rose" if number(found, "halved") > 0 else "")
         came += f"; {SET_BACK}, {record.marks.counted}" if record.marks.rollbacks else ""
@@ -160,7 +161,6 @@ def label_of(evidence: Evidence, run: RunEvidence) -> str:
 
 
 def _some(labels: Sequence[str]) -> str:
-    """Labels, the first few of many."""
     return listing(labels) if len(labels) <= 3 else f"{', '.join(labels[:2])} and {len(labels) - 2} more"
 
 

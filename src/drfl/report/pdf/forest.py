@@ -90,7 +90,6 @@ class _Plot:
         return self.left + self.width * (min(max(value, low), high) - low) / (high - low)
 
     def beyond(self, value: float) -> bool:
-        """Whether a value is beyond the axis."""
         return not self.ends[0] <= value <= self.ends[1]
 
 
@@ -99,6 +98,7 @@ def _cells(sheet: FPDF, y: float, texts: tuple[str, ...], *, bold: bool = False)
     sheet.set_text_color(INK)
     x = sheet.l_margin
     for text, (_, width, align) in zip(texts, COLUMNS, strict=True):
+        # A long name, such as that of the last row, may use an empty next column.
         room = width + (COLUMNS[1][1] if not texts[1] and align == "L" else 0) - 1
         sheet.set_xy(x, y)
         sheet.cell(width, ROW, fitted(sheet, text, room), align=align)
@@ -125,6 +125,7 @@ def _mark(sheet: FPDF, plot: _Plot, row: ForestRow, y: float, *, diamond: bool) 
         return
     sheet.line(low, y, high, y)
     for end, place, side in ((row.low, low, 1), (row.high, high, -1)):
+        # An arrow where the interval goes on beyond the axis, else a short bar.
         if plot.beyond(end):
             sheet.line(place, y, place + 1.2 * side, y - 0.8)
             sheet.line(place, y, place + 1.2 * side, y + 0.8)

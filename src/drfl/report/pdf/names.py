@@ -105,7 +105,6 @@ def client_names(names: Sequence[str]) -> tuple[str, ...]:
 
 @functools.cache
 def _glyphs(font: Path) -> frozenset[str]:
-    """The characters that a font has."""
     from fontTools.ttLib import TTFont
 
     with TTFont(font, lazy=True) as found:

@@ -107,6 +107,7 @@ class Sheet(FPDF):
             self.block(Points(document.notices))
         self.ln(3)
         for number, question in enumerate(document.questions, start=1):
+            # A question stays with the first lines of its answer.
             self._keep(22)
             self.ln(1)
             self.block(Paragraph(f"{number}  {question.asked}", heading=True))
@@ -128,6 +129,7 @@ class Sheet(FPDF):
         self.multi_cell(self.epw - 4, LINE + 0.6, question.answer, align="L", new_x="LMARGIN")
         self.set_line_width(1.0)
         self.set_draw_color(BLACK)
+        # A bar beside the answer, unless that goes on at the top of the next page.
         if self.y > top:
             self.line(MARGIN + 0.7, top, MARGIN + 0.7, self.y)
         self.ln(2)
@@ -155,6 +157,7 @@ class Sheet(FPDF):
         elif isinstance(block, Listing):
             self._listing(block.caption, [in_glyphs(line, mono=True) for line in block.lines])
         elif isinstance(block, Digests):
+            # Room for the caption and a dozen rows, and below for the first digests of each run.
             self._keep(5 + 3.6 * len(block.rows[:12]))
             self._caption(block.caption)
             for whose, name, digits in block.rows:
@@ -196,6 +199,7 @@ class Sheet(FPDF):
                 self.multi_cell(0, NARROW, line or " ", align="L", new_x="LMARGIN", wrapmode=WrapMode.CHAR)
         else:
             for start in range(0, len(lines), 2 * MANY):
+                # Down the left column, then the right one, page by page.
                 part = lines[start : start + 2 * MANY]
                 rows = -(-len(part) // 2)
                 self._keep(NARROW * rows)
@@ -211,13 +215,33 @@ class Sheet(FPDF):
 
     def _table(self, block: TableBlock) -> None:
         cells = [[cell if isinstance(cell, str) else cell.text for cell in row] for row in block.rows]
+        # Caption, head and first rows stay together.
         self._keep(LINE * min(6, len(cells) + 2) + 6)
         self.ln(1)
         self._caption(block.caption)
         self._font(SMALL)
         self.set_draw_color(PALE)
         self.set_line_width(0.15)
-        widths = self._widths(block.head, cells)
+
+        # as much as a column's texts want, its head in one line or else broken between words
+        wide = [max((self.get_string_width(row[k]) for row in cells), default=0) for k in range(len(block.head))]
+        self.set_font(style="B")
+        whole = [self.get_string_width(title) for title in block.head]
+        words = [max(map(self.get_string_width, title.split()), default=0) for title in block.head]
+        self.set_font(style="")
+        widths: list[float] = []
+        for titles in (whole, words):
+            widths = [max(pair) + SPACE for pair in zip(titles, wide, strict=True)]
+            if sum(widths) <= self.epw:
+                break
+        else:
+            # narrow columns get what they want; each that does leaves the others more, so ask again
+            left, shared = self.epw, list(range(len(widths)))
+            while fits := [k for k in shared if widths[k] <= left / len(shared)]:
+                left -= sum(widths[k] for k in fits)
+                shared = [k for k in shared if k not in fits]
+            widths = [left / len(shared) if k in shared else own for k, own in enumerate(widths)]
+
         aligned = ["LEFT" if k < block.words else "RIGHT" for k in range(len(block.head))]
         heading = FontFace(emphasis="BOLD", color=BLACK)
         with self.table(
@@ -227,21 +251,3 @@ class Sheet(FPDF):
             for row in ([*block.head], *cells):
                 grid.row(row)
         self.ln(2)
-
-    def _widths(self, head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[float]:
-        """Of the columns: as much as their texts want, or where that is too much the wide ones share what is left."""
-        cells = [max((self.get_string_width(row[k]) for row in rows), default=0) for k in range(len(head))]
-        self.set_font(style="B")
-        whole = [self.get_string_width(title) for title in head]
-        words = [max(map(self.get_string_width, title.split()), default=0) for title in head]
-        self.set_font(style="")
-        for titles in (whole, words):
-            wanted = [max(pair) + SPACE for pair in zip(titles, cells, strict=True)]
-            if sum(wanted) <= self.epw:
-                return wanted
-        # narrow columns get what they want; each that fits leaves the others more, so ask again
-        left, shared = self.epw, list(range(len(wanted)))
-        while fits := [k for k in shared if wanted[k] <= left / len(shared)]:
-            left -= sum(wanted[k] for k in fits)
-            shared = [k for k in shared if k not in fits]
-        return [left / len(shared) if k in shared else own for k, own in enumerate(wanted)]

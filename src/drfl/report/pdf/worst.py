@@ -99,7 +99,6 @@ def _note(runs: Sequence[RunEvidence]) -> str:
 
 
 def _every_run(evidence: Evidence) -> TableBlock:
-    """A row a model: its worst client."""
     score, level, some = evidence.runs[0].record.score, 0.95, bool(_note(evidence.runs))
     rows: list[list[str]] = []
     for group in evidence.groups:

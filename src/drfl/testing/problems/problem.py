@@ -53,22 +53,18 @@ def solve(functions: Functions, mixtures: Mixtures | Entropic | Ball) -> Saddle:
     """
     match mixtures:
         case Mixtures():
-            return _bounded(functions, mixtures)
+            # by an interior-point method from the average optimum, polished
+            n, curvature = mixtures.n, mixtures.curvature
+            lam = torch.full((n,), 1 / n, dtype=torch.float64)
+            w = weighted_optimum(functions, lam)
+            if not mixtures.single:
+                w, lam = polish(functions, mixtures, interior(functions, mixtures, w, lam))
+            value = lam @ functions.losses(w) - curvature / 2 * (lam - 1 / n).square().sum()
+            return Saddle(w, lam, float(value))
         case Entropic():
             return _entropic(functions, mixtures)
         case Ball():
             return _ball(functions, mixtures)
-
-
-def _bounded(functions: Functions, mixtures: Mixtures) -> Saddle:
-    """By an interior-point method from the average optimum, polished."""
-    n, curvature = mixtures.n, mixtures.curvature
-    lam = torch.full((n,), 1 / n, dtype=torch.float64)
-    w = weighted_optimum(functions, lam)
-    if not mixtures.single:
-        w, lam = polish(functions, mixtures, interior(functions, mixtures, w, lam))
-    value = lam @ functions.losses(w) - curvature / 2 * (lam - 1 / n).square().sum()
-    return Saddle(w, lam, float(value))
 
 
 def _entropic(functions: Functions, mixtures: Entropic) -> Saddle:
@@ -98,6 +94,7 @@ def _ball(functions: Functions, ball: Ball) -> Saddle:
     if ball.radius == 0:
         w = weighted_optimum(functions, lam)
         return Saddle(w, lam, float(lam @ functions.losses(w)))
+    # Where the simplex's own saddle point is in the ball, the radius does not matter.
     whole = solve(functions, ball.simplex)
     if ball.divergence(whole.lam) <= ball.radius:
         return whole
@@ -105,6 +102,7 @@ def _ball(functions: Functions, ball: Ball) -> Saddle:
     def excess(log_rho: float) -> float:
         return ball.divergence(solve(functions, ball.penalty(math.exp(log_rho))).lam) - ball.radius
 
+    # A bracket, by steps of e²: the divergence falls as ρ grows.
     high = low = math.log(1 + abs(whole.value))
     while excess(high) > 0:
         low, high = high, high + 2

@@ -212,6 +212,7 @@ def interior(functions: Functions, mixtures: Mixtures, w: Tensor, lam: Tensor) -
     """
     f = functions.losses(w)
     excess, scale = f - f.mean(), float(1 + f.abs().max())
+    # Multipliers have to start strictly above 0.
     slack = excess.abs().mean() + 1e-3 * scale
     at = Iterate(w, lam, f.mean(), (-excess).clamp(min=0) + slack, excess.clamp(min=0) + slack)
     for _ in range(ITERATIONS):
@@ -219,21 +220,22 @@ def interior(functions: Functions, mixtures: Mixtures, w: Tensor, lam: Tensor) -
         gap = float(lacking.lower.sum() + lacking.upper.sum()) / (2 * mixtures.n)
         if gap < 1e-13 * scale and lacking.norm() < 1e-9 * scale:
             break
-        at = _shortened(functions, mixtures, at, barrier=0.1 * gap)
+        barrier = 0.1 * gap
+        now = conditions(functions, mixtures, at, barrier)
+        step = _newton_step(functions, mixtures, at, now)
+        # not quite the longest step within all bounds, halved until it brings the conditions nearer to 0
+        pairs = (
+            (at.lam - mixtures.low, step.lam), (mixtures.high - at.lam, -step.lam), (at.z, step.z), (at.Z, step.Z),
+        )  # fmt: skip
+        room = min(float(torch.where(change < 0, -value / change, torch.inf).min()) for value, change in pairs)
+        size, after = min(1.0, 0.995 * room), at
+        while size > 1e-12:
+            after = Iterate(*(part + size * change for part, change in zip(at, step, strict=True)))
+            if conditions(functions, mixtures, after, barrier).norm() <= (1 - 0.01 * size) * now.norm():
+                break
+            size /= 2
+        at = after
     return at
-
-
-def _shortened(functions: Functions, mixtures: Mixtures, at: Iterate, barrier: float) -> Iterate:
-    """A Newton step, cut short so that it stays inside the bounds and brings the conditions nearer to 0."""
-    now = conditions(functions, mixtures, at, barrier)
-    step = _newton_step(functions, mixtures, at, now)
-    size, after = min(1.0, 0.995 * _room(mixtures, at, step)), at
-    while size > 1e-12:
-        after = Iterate(*(part + size * change for part, change in zip(at, step, strict=True)))
-        if conditions(functions, mixtures, after, barrier).norm() <= (1 - 0.01 * size) * now.norm():
-            break
-        size /= 2
-    return after
 
 
 def _newton_step(functions: Functions, mixtures: Mixtures, at: Iterate, r: Conditions) -> Iterate:
@@ -257,14 +259,6 @@ def _matrix(functions: Functions, w: Tensor, lam: Tensor, stiffness: Tensor, fre
     K[d:-1, -1], K[-1, d:-1] = -free, free
     K[:d, d:-1] = K[d:-1, :d].T
     return K
-
-
-def _room(mixtures: Mixtures, at: Iterate, step: Iterate) -> float:
-    """The longest step that stays within all bounds."""
-    pairs = (
-        (at.lam - mixtures.low, step.lam), (mixtures.high - at.lam, -step.lam), (at.z, step.z), (at.Z, step.Z),
-    )  # fmt: skip
-    return min(float(torch.where(change < 0, -value / change, torch.inf).min()) for value, change in pairs)
 
 
 def polish(functions: Functions, mixtures: Mixtures, at: Iterate) -> tuple[Tensor, Tensor]:
@@ -292,6 +286,7 @@ def polish(functions: Functions, mixtures: Mixtures, at: Iterate) -> tuple[Tenso
         if not nearer_norm < norm / 2:
             break
         at, residual, norm = nearer, after, nearer_norm
+    # At a bound that holds, the slope must push λ_i against it.
     slopes = conditions(functions, mixtures, at).losses
     outside = (slopes[at_low], -slopes[at_high], low - at.lam, at.lam - high)
     wrong = max(norm, *(float(part.max()) for part in outside if part.numel()))

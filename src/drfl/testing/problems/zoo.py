@@ -14,7 +14,7 @@ from torch import Tensor
 from drfl.core import checks
 from drfl.core.errors import InputError
 from drfl.core.key import Key
-from drfl.data import ClientData, Dataset, Natural, PartitionMethod, ZipfDirichlet, load, make_partition
+from drfl.data import ClientData, Natural, PartitionMethod, ZipfDirichlet, load, make_partition
 from drfl.optim.local import LocalSGD
 from drfl.testing.problems.objectives import (
     Bowl,
@@ -115,6 +115,7 @@ def curved_quadratics(n: int = 6, d: int = 4, seed: int = 0, ratio: float = 10.0
     logs = key.fold("curvature").generator().random((n, d))
     eigenvalues = ratio ** ((logs - logs.min()) / np.ptp(logs))
     axes = np.linalg.qr(_normal(key.fold("axes"), n, d, d)).Q
+    # RᵀR = H_i.
     R = np.sqrt(eigenvalues)[:, :, None] * axes.transpose(0, 2, 1)
     return _bowls("curved_quadratics", R, _normal(key.fold("centres"), n, d), ratio, 1.0)
 
@@ -148,6 +149,7 @@ def robust_regression(
     a = torch.from_numpy(_normal(key.fold("inputs"), n, samples, d))
     truth = c * _normal(key.fold("truth"), d) + sigma * _normal(key.fold("shift"), n, d)
     y = torch.einsum("nmd,nd->nm", a, torch.from_numpy(truth))
+    # Rows times √(2/m): ½‖Aw − b‖² is then the mean of the squares.
     functions = LeastSquares(a * (2 / samples) ** 0.5, y * (2 / samples) ** 0.5, mu)
     eigenvalues = torch.linalg.eigvalsh(functions.hessians)
     return Quadratic(
@@ -204,7 +206,21 @@ def logistic(
     if samples is None and source.inputs.ndim > 2:
         samples = 300
     if samples is not None:
-        source = _cut(source, samples, key.fold("samples"))
+        checks.whole("samples", samples)
+        total = len(source.targets)
+        if samples > total:
+            raise InputError(
+                f"samples={samples} is more than the {total} that {source.name} has: use fewer",
+                code="out-of-range",
+                field="samples",
+            )
+        rows = np.sort(key.fold("samples").generator().permutation(total)[:samples])
+        inputs, targets = source.inputs[rows], source.targets[rows]
+        cut = dataclasses.replace(source, inputs=inputs, targets=targets, groups=None)
+        if source.one_pool:  # else the test part is one of its own and stays whole
+            groups = None if source.groups is None else tuple(source.groups[row] for row in rows)
+            cut = dataclasses.replace(cut, test_inputs=inputs, test_targets=targets, groups=groups)
+        source = cut
     if method is None:
         method = ZipfDirichlet(6, 0.1) if source.groups is None else Natural()
     data = ClientData.from_dataset(source, make_partition(source, method, key))
@@ -212,34 +228,12 @@ def logistic(
     test_inputs = inputs if data.test_inputs is data.inputs else _features(data.test_inputs)
     data = dataclasses.replace(data, inputs=inputs, test_inputs=test_inputs, standardisation=None)
     x, y = (tuple(pool[rows] for rows in data.train) for pool in (data.inputs, data.targets))
+    # of the cross-entropies without the penalty: the softmax's own Hessian diag(p) − ppᵀ is at most ½
+    smoothness = max(float(torch.linalg.matrix_norm(part, 2)) ** 2 / len(part) for part in x) / 2
     return Problem(
         f"logistic on {source.name}", Softmax(x, y, source.classes, mu), data,
-        partial(Logits, source.classes, inputs.shape[1], mu), cross_entropy, hit, _smoothness(x) + mu, mu,
+        partial(Logits, source.classes, inputs.shape[1], mu), cross_entropy, hit, smoothness + mu, mu,
     )  # fmt: skip
-
-
-def _smoothness(x: tuple[Tensor, ...]) -> float:
-    """Of the cross-entropies without the penalty: the softmax's own Hessian diag(p) − ppᵀ is at most ½."""
-    return max(float(torch.linalg.matrix_norm(part, 2)) ** 2 / len(part) for part in x) / 2
-
-
-def _cut(source: Dataset, samples: int, key: Key) -> Dataset:
-    """The data set with so many samples, drawn at random; a test part of its own stays whole."""
-    checks.whole("samples", samples)
-    total = len(source.targets)
-    if samples > total:
-        raise InputError(
-            f"samples={samples} is more than the {total} that {source.name} has: use fewer",
-            code="out-of-range",
-            field="samples",
-        )
-    rows = np.sort(key.generator().permutation(total)[:samples])
-    inputs, targets = source.inputs[rows], source.targets[rows]
-    cut = dataclasses.replace(source, inputs=inputs, targets=targets, groups=None)
-    if not source.one_pool:
-        return cut
-    groups = None if source.groups is None else tuple(source.groups[row] for row in rows)
-    return dataclasses.replace(cut, test_inputs=inputs, test_targets=targets, groups=groups)
 
 
 def _features(inputs: Tensor) -> Tensor:
