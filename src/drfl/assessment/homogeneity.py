@@ -95,6 +95,7 @@ def _drawn(scores: BinaryScores) -> tuple[float, float]:
     parts = [slice(k, None, count) for k in range(min(count, len(scores.n)))]
     n = scores.n.astype(np.int64)
     draws = int(np.clip(MOST // len(n), FEWEST, DRAWS))
+    # A generator of its own: the same tables give the same p-values.
     rng, below = np.random.Generator(np.random.Philox(0)), np.zeros(2)
     size = max(1, MOST // (10 * len(n)))  # tables at a time: all of them would take gigabytes
     for start in range(0, draws, size):

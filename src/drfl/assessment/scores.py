@@ -144,6 +144,7 @@ class BoundedScores:
         mean, half = np.nan_to_num(self.values), np.asarray(alpha, dtype=np.float64) / 2
         log = np.log(2 / half)
         with np.errstate(divide="ignore", invalid="ignore"):
+            # Maurer and Pontil's Theorem 4, at α/2.
             bernstein = mean - np.sqrt(2 * self._variance() * log / self.n) - 7 * log / (3 * (self.n - 1))
         return np.fmax(entropy_lower(self.n, mean, half), np.where(self.n > 1, bernstein, 0.0))
 
@@ -226,6 +227,7 @@ class RankScores:
         return RankScores(self.positive, self.negative, pairs)
 
     def _independent(self) -> Floats:
+        # So many pairs have no row in common.
         return np.minimum(self.positive, self.negative)
 
 

@@ -92,6 +92,7 @@ def equality(found: Assessment) -> list[str]:
             "If all clients were equally good the worst of them would measure "
             f"{shown(equal.worst)} on average{found.note}, and {ends}."
         )
+    # Of two tests the smaller p-value counts twice (Bonferroni).
     differ = test.p_spread if np.isnan(test.p_worst) else min(1.0, 2 * min(test.p_spread, test.p_worst))
     verdict = "The clients differ" if differ <= 1 - found.level else "No difference between the clients is shown"
     by = "" if np.isnan(test.p_worst) else f", by the worst one p = {_p(test.p_worst)}"

@@ -47,6 +47,7 @@ def client_table(run: RunRecord, found: Assessment | None) -> TableBlock:
         sure = [] if found is None else [_ends(found, i), _could(found, i)]
         rows.append(
             [
+                # The values are the other measures', then loss, samples, training samples and λ.
                 clean(name, 60), scored([value], score), *sure,
                 *(scored([other], measure) for other, measure in zip(values, others, strict=False)),
                 spread([values[-4]], 3), count(values[-3]), count(values[-2]), percent([values[-1]], 2),

@@ -146,4 +146,5 @@ def _plotly() -> tuple[str, str]:
     from plotly.offline import get_plotlyjs
 
     source = get_plotlyjs()
+    # Without a time in the archive, so that the same runs give the same page.
     return base64.b64encode(gzip.compress(source.encode(), 9, mtime=0)).decode(), _hash(source)

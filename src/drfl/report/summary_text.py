@@ -147,6 +147,7 @@ def cards(groups: Sequence[Group], found: Standing | None) -> list[Card]:
     group = groups[0]
     bytes_sent = mean(run.ledger("bytes_up") + run.ledger("bytes_down") for run in group.runs)
     own = group.runs[0]
+    # Of several seeds each has a worst client of its own.
     named = len(group.runs) == 1 and own.clients["score"].notna().any()
     who = clean(worst_first(own)["client"].iloc[0], 40) if named else ""
     note = f"{who}{group.note(group.score)}".strip()
@@ -202,6 +203,7 @@ def takeaway(groups: Sequence[Group], found: Standing | None) -> Takeaway | None
     from drfl.assessment.sentences import signed_interval  # loads scipy
 
     best, score = found.best, found.best.score
+    # Against FedAvg, which every reader knows, if it is there.
     rival = next((one for one in found.against if one.rival.label == "FedAvg"), found.against[0])
     worst = scored(best.finals("worst_score"), score)
     value = f"{worst}{THIN}%" if score.percent else f"{score.words} {worst}"
@@ -289,6 +291,7 @@ def _labels(found: Sequence[Against]) -> str:
 def _best_card(groups: Sequence[Group], metric: str, title: str) -> Card:
     """The best value of a statistic over algorithms with whose it is; references and failed runs take no part."""
     score = groups[0].score
+    # A spread is the better the smaller it is, whatever the score.
     best = min if metric == "std_score" or not score.more_is_better else max
     # As shown: what looks equal is equal, and has several winners.
     means = {group.key: round(score.scale * mean(group.finals(metric)), score.digits) for group in groups}

@@ -249,6 +249,7 @@ def evaluates_every_client(served: FederationSubject) -> None:
 def ignored_targets_do_not_count(served: FederationSubject) -> None:
     """Targets that the loss ignores count in no loss, step or score; catches means over all rows."""
     whole = data()
+    # −100 is what PyTorch's losses ignore.
     masked = replace(
         whole,
         targets=whole.targets.index_fill(0, torch.arange(1, len(whole.targets), 3), -100),
@@ -283,12 +284,14 @@ def ledger_counts(served: FederationSubject) -> None:
     mine, oracle = served.both()
     require(set(mine.ledger.totals().values()) == {0}, "the ledger of a fresh federation is not empty")
     vector, k = mine.w0.numel() * mine.w0.element_size(), len(EVERYBODY)
+    # Of fewer rows than a minibatch takes, all are drawn.
     drawn, everybody = sum(min(BATCH, n) for n in SIZES), torch.tensor(EVERYBODY)
 
     def expect(what: str, down: int, up: int, gradients: int, losses: int) -> None:
         nonlocal before
         now = mine.ledger.totals()
         said = {name: now[name] - before[name] for name in now}
+        # A request and a reply for each client.
         want = (k * down, k * up, 2 * k, gradients, losses)
         require(tuple(said.values()) == want, f"for {what} the ledger counts {said}, not {want}")
         before = now

@@ -92,6 +92,7 @@ def on_validation(record: RunRecord) -> bool:
 
 def _answer(evidence: Evidence) -> str:
     """Whether test rows had a say."""
+    # The first that holds is said: what concerns test rows before what does not.
     records = [run.record for run in evidence.runs]
     early = [record for record in records if record.stopped_on_test]
     if any(map(on_validation, records)):
@@ -115,6 +116,7 @@ def _decisions(run: RunEvidence) -> list[Decision]:
     """Those of a run, each at the same place in every run's list."""
     record = run.record
     summary, rounds = record.summary, number(record.summary, "rounds")
+    # {} stands for a number: runs whose decisions differ in it alone share a row.
     made = [Decision("Model and the clients' weights λ", "training rows", "in {} rounds", rounds)]
 
     what, found = "Local step size", table(summary, "step_size")

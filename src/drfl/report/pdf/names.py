@@ -98,6 +98,7 @@ def client_names(names: Sequence[str]) -> tuple[str, ...]:
 
             plain[i] = BidiParagraph(name).get_reordered_string()
     return tuple(
+        # Names that are cut, or have boxes, may look alike and be different.
         f"{shown or BOX} (no. {place})" if BOX in shown or not shown or plain.count(shown) > 1 else shown
         for place, shown in enumerate(plain, start=1)
     )

@@ -46,6 +46,7 @@ def worst(evidence: Evidence) -> Question:
             blocks += [Paragraph(title, heading=True), Paragraph(_unsure(run)), _values(run.record)]
         else:
             blocks += _one(run.record, found, title, FEW if len(evidence.groups) > 1 else MOST)
+            # Once, before the first plot.
             legend = legend or notes(found)
     blocks = [_every_run(evidence), *legend, *blocks]
 

@@ -271,6 +271,7 @@ def polish(functions: Functions, mixtures: Mixtures, at: Iterate) -> tuple[Tenso
     """
     n, low, high, curvature = mixtures
     scale = float(1 + functions.losses(at.w).abs().max())
+    # A bound holds where its multiplier outweighs the distance from it, both in the losses' unit.
     at_low, at_high = (at.lam - low) * scale < at.z, (high - at.lam) * scale < at.Z
     free = (~(at_low | at_high)).double()
     stiffness, none = torch.full_like(free, curvature), torch.zeros_like(free)
