@@ -58,5 +58,5 @@ def test_looked_for_once_and_again_after_a_change(pool, monkeypatch):
     second = pixels_of(pool)
     assert second is not None
     assert int(second[0].min()) == 255
-    monkeypatch.setattr(pixels, "_pixels_of", None)
+    monkeypatch.setattr(pixels, "CACHED", None)  # so that another look would raise
     assert pixels_of(pool) is second

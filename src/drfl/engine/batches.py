@@ -86,25 +86,23 @@ def sample_without_replacement(uniforms: np.ndarray, sizes: np.ndarray) -> np.nd
     last = (sizes - B)[:, None, None] + np.arange(B)
     picks = np.minimum((uniforms * (last + 1)).astype(np.int64), last).reshape(k * T, B)
     last = np.repeat(last.reshape(k, B), T, axis=0)
-    return _settled(picks, last).reshape(k, T, B)
-
-
-def _settled(picks: np.ndarray, last: np.ndarray) -> np.ndarray:
-    """Floyd's rule for all rows of (R, B).
-
-    Where a pick repeats an earlier pick of its row it becomes its last_b. If the row is then without repetition, that
-    is Floyd's answer: no pick can have hit an earlier last_b. The few rows left over go entry by entry.
-    """
-    row, b = _repetitions(picks)
+    row, place = _repetitions(picks)
     if not row.size:
-        return picks
+        return picks.reshape(k, T, B)
+    # A pick that repeats an earlier one of its row becomes its last_b. If the row is then without repetition, that is
+    # Floyd's answer: no pick can have hit an earlier last_b.
     chosen = picks.copy()
-    chosen[row, b] = last[row, b]
+    chosen[row, place] = last[row, place]
     touched = np.unique(row)
-    # A row still has a repetition only where a later pick equals a last_b that was just put in.
+    # A row still has a repetition only where a later pick equals a last_b that was just put in. These few rows go entry
+    # by entry, against what was chosen, not what was picked: an earlier last_b counts as taken.
     left = touched[np.unique(_repetitions(chosen[touched])[0])]
-    chosen[left] = _entry_by_entry(picks[left], last[left])
-    return chosen
+    picks, last, by_entry = picks[left], last[left], picks[left]
+    for b in range(1, B):
+        taken = (by_entry[:, :b] == picks[:, b, None]).any(1)
+        by_entry[:, b] = np.where(taken, last[:, b], picks[:, b])
+    chosen[left] = by_entry
+    return chosen.reshape(k, T, B)
 
 
 def _repetitions(rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -116,15 +114,6 @@ def _repetitions(rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     values = packed // B
     row, at = np.nonzero(values[:, 1:] == values[:, :-1])
     return row, packed[row, at + 1] % B
-
-
-def _entry_by_entry(picks: np.ndarray, last: np.ndarray) -> np.ndarray:
-    chosen = picks.copy()
-    for b in range(1, picks.shape[1]):
-        # Floyd's rule as written, against what was chosen, not what was picked: an earlier last_b counts as taken.
-        taken = (chosen[:, :b] == picks[:, b, None]).any(1)
-        chosen[:, b] = np.where(taken, last[:, b], picks[:, b])
-    return chosen
 
 
 class Batches(NamedTuple):
@@ -232,7 +221,15 @@ def draw(rows: ClientRows, clients: Tensor, steps: int, batch: int | None, key: 
         # Everybody uses all samples: nothing is drawn, and one step (T = 1) stands for all of them.
         local = torch.arange(int(counts.max())).expand(len(clients), 1, -1)
     else:
-        local = torch.from_numpy(_places(sizes.numpy(), (clients + first).tolist(), steps, int(batch or 0), key))
+        numbers, width = (clients + first).tolist(), int(batch or 0)
+        uniforms = np.zeros((len(numbers), steps, width))
+        # Clients with no more samples than `width` need no draw: for uniforms of 0 Floyd's rule gives 0, 1, …,
+        # width − 1, which are all of their samples and then fillers.
+        drawing = np.flatnonzero(sizes.numpy() > width)
+        generators = key.generators("client", [numbers[j] for j in drawing])
+        for j, generator in zip(drawing, generators, strict=True):
+            generator.random(out=uniforms[j])
+        local = torch.from_numpy(sample_without_replacement(uniforms, np.maximum(sizes.numpy(), width)))
     # Fillers repeat the client's first sample: an index that exists, with a finite loss where the sample's is.
     local = torch.where(local < sizes[:, None, None], local, 0)
     return Batches(rows.index[rows.starts[clients][:, None, None] + local], counts)
@@ -274,15 +271,3 @@ def draw_epochs(rows: ClientRows, clients: Tensor, epochs: int, batch: int | Non
         by_step[j, : epochs * own] = np.tile([b] * (own - 1) + [n - (own - 1) * b], epochs)
     at = rows.starts[clients][:, None, None] + torch.from_numpy(samples)
     return Batches(rows.index[at], counts, torch.from_numpy(by_step))
-
-
-def _places(sizes: np.ndarray, numbers: list[int], steps: int, width: int, key: Key) -> np.ndarray:
-    """(k, T, B) distinct places among each client's samples; beyond a client's size they are fillers."""
-    uniforms = np.zeros((len(numbers), steps, width))
-    # Clients with no more samples than `width` need no draw: for uniforms of 0 Floyd's rule gives 0, 1, …, width − 1,
-    # which are all of their samples and then fillers.
-    drawing = np.flatnonzero(sizes > width)
-    generators = key.generators("client", [numbers[j] for j in drawing])
-    for j, generator in zip(drawing, generators, strict=True):
-        generator.random(out=uniforms[j])
-    return sample_without_replacement(uniforms, np.maximum(sizes, width))

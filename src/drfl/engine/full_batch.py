@@ -56,6 +56,7 @@ def losses(problem: PooledData, batches: Batches, w: Tensor) -> Tensor:
         for part in slices(problem) if whole else rows.index.split(size):
             arguments = (taken(problem.x, part), taken(problem.y, part), *parameters)
             full = whole or alike or len(arguments[0]) == size
+            # Only passes of the common shape are traced: the last one has another shape in every cohort.
             step = replayed(task, ("losses",), of, arguments, traced) if full else of
             found.append(step(*arguments)[0][0].double())
     values = torch.cat(found)
@@ -78,8 +79,10 @@ class Segments(NamedTuple):
     @classmethod
     def of(cls, batches: Batches, length: int, weights: Tensor) -> Segments:
         """Those of the first step's samples, whose weights (k, B) these are."""
+        # Every client has as many segments as its rows fill, the last one padded.
         each = -(-batches.counts // length)
         clients = torch.arange(len(each)).repeat_interleave(each)
+        # Counted from 0 within each client.
         number = torch.arange(len(clients)) - (each.cumsum(0) - each)[clients]
         places = number[:, None] * length + torch.arange(length)
         real = places < batches.counts[clients][:, None]
@@ -125,6 +128,7 @@ def shape_of_pass(problem: PooledData, counts: Tensor, room: float) -> tuple[int
     one, model = (t.numel() * t.element_size() for t in (problem.x[:1], problem.task.w0))
     most = max(1, min(pass_size(problem), int(room / max(1, one))))
     if _alike(counts):
+        # Clients of one size are cut into equal segments, which need no padding.
         length = -(-int(counts[0]) // -(-int(counts[0]) // most))
     else:
         # Powers of two, so that few shapes occur; the longest of the best.

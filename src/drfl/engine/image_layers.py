@@ -40,7 +40,14 @@ def available() -> bool:
 
 
 def _forward(head: Sequence[nn.Module], rest: Sequence[nn.Module], input: Tensor) -> Tensor:
-    fits = _fits(input)
+    # oneDNN's tensors know no second derivatives: inputs with a gradient are somebody's who may want one.
+    fits = (
+        input.dim() == 4
+        and not input.is_cuda
+        and input.dtype == torch.float32
+        and input.numel() >= LARGE * input.shape[1]
+        and not (input.requires_grad or transformed() or torch.is_autocast_enabled(input.device.type))
+    )
     x = input.to_mkldnn() if fits else input
     for layer in head:
         x = layer(x)
@@ -62,13 +69,6 @@ def _in_onednn(layer: nn.Module) -> bool:
     if type(layer) is nn.MaxPool2d:
         return layer.dilation in (1, (1, 1)) and not layer.ceil_mode and not layer.return_indices
     return type(layer) is nn.ReLU
-
-
-def _fits(x: Tensor) -> bool:
-    if x.dim() != 4 or x.is_cuda or x.dtype != torch.float32 or x.numel() < LARGE * x.shape[1]:
-        return False
-    # oneDNN's tensors know no second derivatives: inputs with a gradient are somebody's who may want one.
-    return not (x.requires_grad or transformed() or torch.is_autocast_enabled(x.device.type))
 
 
 def lay_gradients_channels_last(model: nn.Module) -> None:

@@ -42,7 +42,10 @@ class Loop:
                 else:
                     velocity = local.momentum * velocity + direction
                     move = velocity
-                u = _project(u - local.eta * move, local.radius)
+                u = u - local.eta * move
+                # The projection to the ball is part of the step: snapshots and averages are of projected models.
+                if local.radius is not None and (norm := u.norm()) > local.radius:
+                    u = u * (local.radius / norm)
                 total = total + u
                 # A snapshot is counted from 1, as t' ∈ {1, …, τ}: the model after t' steps, projection included.
                 if steps == request.snapshot:
@@ -75,7 +78,6 @@ class Loop:
 
 
 def _test(problem: PooledData, index: Tensor, w: Tensor) -> Tests:
-    """Of one client."""
     task, y, outputs = problem.task, problem.y[index], _outputs(problem, w, index)
     values, rows = [], []
     for metric in task.measures:
@@ -84,6 +86,7 @@ def _test(problem: PooledData, index: Tensor, w: Tensor) -> Tests:
         else:
             each = metric.of_rows(outputs.double().cpu(), y.cpu())
         if metric.ignored is not None and metric.rows is Rows.REAL and y.dim() > 1:
+            # Rows differ in how many positions count, so that the mean of their means would be another one.
             value, each = position_means(each, y.cpu() != metric.ignored, ClientRows.of([index]))
             values.append(value)
         elif metric.per_sample or metric.rows.mean:
@@ -109,8 +112,3 @@ def _gradient(problem: PooledData, w: Tensor, index: Tensor, seeds: Tensor | Non
     w = w.clone().detach().requires_grad_()
     loss = _loss(problem, w, index, seeds)
     return torch.autograd.grad(loss, w)[0], loss.detach()
-
-
-def _project(u: Tensor, radius: float | None) -> Tensor:
-    norm = u.norm()
-    return u if radius is None or norm <= radius else u * (radius / norm)

@@ -45,20 +45,18 @@ def pixels_of(pool: Tensor) -> Tensor | None:
     Looked for once for each pool. A large pool is read through for it only as long as it is pictures.
     """
     found = _found.get(pool)
-    if found is None or found[0] != pool._version:
-        _found[pool] = found = pool._version, _pixels_of(pool)
-    return found[1]
-
-
-def _pixels_of(pool: Tensor) -> Tensor | None:
-    size = pool.numel() * pool.element_size()
-    if pool.dtype != torch.float32 or pool.is_cuda or not CACHED < size < LARGEST:
-        return None
-    pixels = torch.empty(pool.shape, dtype=torch.uint8)
-    rows = max(1, CHUNK // pool[0].numel())
-    for values, into in zip(pool.split(rows), pixels.split(rows), strict=True):
-        # Out of a byte's range or NaN, the conversion gives some byte, and the comparison fails.
-        into.copy_(values.mul(WHITE).round_())
-        if not torch.equal(into.float().div_(WHITE), values):
-            return None
+    # torch counts the writes to a tensor: a pool that was written to may be pictures no more.
+    if found is not None and found[0] == pool._version:
+        return found[1]
+    size, pixels = pool.numel() * pool.element_size(), None
+    if pool.dtype == torch.float32 and not pool.is_cuda and CACHED < size < LARGEST:
+        pixels = torch.empty(pool.shape, dtype=torch.uint8)
+        rows = max(1, CHUNK // pool[0].numel())
+        for values, into in zip(pool.split(rows), pixels.split(rows), strict=True):
+            # Out of a byte's range or NaN, the conversion gives some byte, and the comparison fails.
+            into.copy_(values.mul(WHITE).round_())
+            if not torch.equal(into.float().div_(WHITE), values):
+                pixels = None
+                break
+    _found[pool] = pool._version, pixels
     return pixels

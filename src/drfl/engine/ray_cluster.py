@@ -61,23 +61,19 @@ class Cluster(NamedTuple):
                 options |= {"num_cpus": self.cpus or os.cpu_count(), "include_dashboard": False}
             else:
                 _reach(address)
-            _begin(ray, address, options)
+            main = threading.current_thread() is threading.main_thread()
+            before = signal.getsignal(signal.SIGTERM)
+            try:
+                ray.init(address=address, **options)
+            except (OSError, RuntimeError, ValueError) as error:
+                why = " ".join(str(error).split()).partition(". ")[0]
+                raise InputError(
+                    f"cannot use the Ray cluster {address} ({why:.200})", code="cluster-unreachable", field=address
+                ) from None
+            finally:
+                if main and before is not None:  # Ray puts its own handler there
+                    signal.signal(signal.SIGTERM, before)
         return ray
-
-
-def _begin(ray: ModuleType, address: str, options: dict[str, object]) -> None:
-    main = threading.current_thread() is threading.main_thread()
-    before = signal.getsignal(signal.SIGTERM)
-    try:
-        ray.init(address=address, **options)
-    except (OSError, RuntimeError, ValueError) as error:
-        why = " ".join(str(error).split()).partition(". ")[0]
-        raise InputError(
-            f"cannot use the Ray cluster {address} ({why:.200})", code="cluster-unreachable", field=address
-        ) from None
-    finally:
-        if main and before is not None:  # Ray puts its own handler there
-            signal.signal(signal.SIGTERM, before)
 
 
 def _reach(address: str) -> None:
@@ -86,6 +82,7 @@ def _reach(address: str) -> None:
     Raises:
         InputError: it is no such address, or nothing answers there.
     """
+    # Looked at here, as Ray itself would try a wrong address for minutes.
     host, _, port = address.rpartition(":")
     if not host or "/" in host or not port.isdecimal() or not 0 < int(port) < 2**16:
         raise InputError(
@@ -105,6 +102,7 @@ def _reach(address: str) -> None:
             code="cluster-unreachable",
             field=address,
         ) from None
+    # gRPC answers with its settings; another server closes the connection or sends something else.
     if len(answered) < 4 or answered[3] != _SETTINGS:
         raise InputError(
             f"what answers at {address} is no Ray cluster: give HOST:PORT of its head",

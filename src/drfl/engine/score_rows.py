@@ -24,6 +24,7 @@ def row_scores(measures: Sequence[Measure], rows: ClientRows, tests: Tests) -> R
         elif measure.rows is Rows.RATE or (measure.rows is not Rows.BINARY and measure.rows.mean):
             found[measure.name] = each[:, 0]
         elif measure.rows is Rows.BINARY and not bool(each.isnan().any()):
+            # Right or wrong fits a byte, which has no NaN.
             found[measure.name] = each[:, 0].to(torch.uint8)
     return RowScores(torch.cat([rows.starts, rows.sizes.sum()[None]]), rows.index, found)
 
@@ -43,11 +44,14 @@ def youden(output: Tensor, positive: Tensor) -> float | None:
     total = float(positive.sum())
     if not 0 < total < len(output) or bool(output.isnan().any()):
         return None
+    # Sensitivity and specificity change only where the threshold passes an output.
     ranked, order = output.sort()
     share = (1 - positive[order]) / (len(output) - total) - positive[order] / total
+    # No threshold separates equal outputs.
     between = (ranked[1:] > ranked[:-1]).nonzero().flatten()
     # Rows up to a place are called negative: at best none or all of them.
     gain = torch.cat([torch.zeros(1, dtype=torch.float64), share.cumsum(0)[between]])
+    # argmax takes the first of equals, the lowest threshold.
     best = int(gain.argmax()) - 1
     if best < 0:
         return float(ranked[0]) - 1

@@ -98,9 +98,15 @@ class Simulation(Federation):
             inputs, test_inputs = inputs.to(dtype), test_inputs.to(dtype)
         train = PooledData(task, inputs, bring(data.targets))
         test = PooledData(task, test_inputs, bring(data.test_targets))
+        # Training and test rows often share one pool, which is then tried once.
         shared = test.x is train.x and test.y is train.y
         for problem in (train,) if shared else (train, test):
-            _check(problem)
+            # A branch on values of the batch, or its size, should be taken in the batch and not for some sample alone:
+            # the rows to try are those of the largest and smallest values.
+            reads = task.check(*_tried(problem, SCANNED))
+            if reads:  # then rare values matter
+                task.check(*_tried(problem, problem.x.numel()))
+            task.check_targets(problem.x, problem.y)
         data, masses, test_masses = counted_rows(data, task.criterion)
         given = ((train.y, masses), (test.y, test_masses))
         ignoring = any(m is not None and bool(task.criterion.ignores(y).any()) for y, m in given)
@@ -108,7 +114,19 @@ class Simulation(Federation):
         train, test = train._replace(task=task, masses=masses), test._replace(task=task, masses=test_masses)
         # Before autocast is set, so that features are computed in the model's type; tests stay without it.
         train, self._test = _behind_backbone(train, test)
-        self._train = train._replace(autocast=_autocast(precision, dtype))
+        if precision not in PRECISIONS:
+            raise InputError(
+                f"precision '{precision}' must be one of {', '.join(PRECISIONS)}",
+                code="unknown-name",
+                field="precision",
+            )
+        if precision == "bf16" and dtype != torch.float32:
+            raise InputError(
+                f"precision 'bf16' needs a model in float32, not {dtype}: leave one of them out",
+                code="unsupported-combination",
+                field="precision",
+            )
+        self._train = train._replace(autocast=PRECISIONS[precision])
         if isinstance(self.engine, Selective):
             self.engine.check(self._train)
         self._rows, self._test_rows = ClientRows.of(data.train), ClientRows.of(data.test)
@@ -183,25 +201,20 @@ class Simulation(Federation):
             raise ValueError(f"snapshot={snapshot} must be a step in 1…{steps}")
         drawn = draw if epochs is None else draw_epochs
         batches = drawn(self._rows, request.cohort, steps, batch, request.key, self._first)
-        if not isinstance(request, TrainRequest):
-            batches = self._with_a_loss(batches, request)
-        elif self._train.task.noisy:
-            batches = batches.seeded(request.cohort, steps, request.key.fold("noise"), self._first)
-        return batches, steps
-
-    def _with_a_loss(self, batches: Batches, request: LossRequest | GradientRequest) -> Batches:
-        """The same, drawn again from the rows that count for clients of which none was drawn: 0/0 is no report.
-
-        If they did not answer, or reported 0, λ would pass over the clients that have few such rows.
-        """
+        if isinstance(request, TrainRequest):
+            if self._train.task.noisy:
+                batches = batches.seeded(request.cohort, steps, request.key.fold("noise"), self._first)
+            return batches, steps
         masses = self._train.masses
         if masses is None or not bool((none := self._train.counted(batches.at(0), batches.real) == 0).any()):
-            return batches
+            return batches, steps
+        # Clients of whose drawn rows none counts in the loss, whose report would be 0/0, draw again from those that
+        # do. If they did not answer, or reported 0, λ would pass over the clients that have few such rows.
         counting = self._rows.only(masses[self._rows.index] != 0)
         own = draw(counting, request.cohort[none], 1, request.batch, request.key.fold("counting"), self._first)
         samples = batches.samples.clone()
         samples[none] = own.widened(samples.shape[2]).samples
-        return Batches(samples, batches.counts.masked_scatter(none, own.counts))
+        return Batches(samples, batches.counts.masked_scatter(none, own.counts)), steps
 
     def _book(
         self, request: TrainRequest | LossRequest | GradientRequest, samples: Tensor, vectors: int, scalars: int = 0
@@ -288,18 +301,19 @@ class Simulation(Federation):
         rows, threshold = self._test_rows if part == "test" else self._validation_rows, None
         assert rows is not None
         if self._validation_rows is not None:
+            # On the test rows themselves the best threshold would flatter the rates.
             held = tests if part == "validation" else self._scored(models, "validation")
             threshold = youden(*held.rows[place].unbind(1))
         return at_threshold(self.measures, rows, tests, threshold)
 
     def _scored(self, models: Tensor | ClientTable, part: Part) -> Tests:
-        """As the engine gives it."""
         problem, rows = self._test, self._test_rows
         if part == "validation":
             assert self._validation_rows is not None
             problem, rows = self._train._replace(autocast=None), self._validation_rows
         if isinstance(models, Tensor):
             return self.engine.evaluate(problem, rows, models[None])[0]
+        # One at a time: a table of models may be larger than the memory.
         alone = (ClientRows.of([rows.of_client(i)]) for i in range(self.n))
         return Tests.joined(
             [self.engine.evaluate(problem, own, models[torch.tensor([i])])[0] for i, own in enumerate(alone)]
@@ -352,6 +366,7 @@ def counted_rows(data: ClientData, loss: Loss) -> tuple[ClientData, Tensor | Non
 def _takes_whole_numbers(task: Task, x: Tensor) -> bool:
     """Whether a model embeds whole numbers, or makes of them what it needs; a linear layer does not."""
     try:
+        # The trial may draw, as dropout does: the generators stay as they were.
         with torch.no_grad(), torch.random.fork_rng([x.device] if x.is_cuda else []):
             task.outputs(task.layout.views(task.w0), x.clone())
     except IndexError:  # an embedding without such an entry, which is to be told
@@ -365,21 +380,10 @@ SCANNED = 2**22
 """Numbers of a pool among which the rows are looked for that a model is tried on."""
 
 
-def _check(problem: PooledData) -> None:
-    """Try the task on rows of a pool among which are those of the largest and smallest values.
-
-    A branch on values of the batch, or its size, should be taken in the batch and not for some sample alone.
-    """
-    task, x, y = problem.task, problem.x, problem.y
-    reads = task.check(*_tried(problem, SCANNED))
-    if reads:  # then rare values matter
-        task.check(*_tried(problem, x.numel()))
-    task.check_targets(x, y)
-
-
 def _tried(problem: PooledData, numbers: int) -> tuple[Tensor, Tensor, int]:
     """Inputs and targets of rows to try, and how many of them, the first ones, are to be tried alone."""
     x, n = problem.x, len(problem.x)
+    # Strided: a large pool is not read through.
     step = max(1, x.numel() // numbers)
     rows = x[::step].reshape(-1, max(1, x[:1].numel())).float()
     alone = [0, 1 % n]
@@ -401,20 +405,6 @@ def _behind_backbone(train: PooledData, test: PooledData) -> tuple[PooledData, P
     # Training and test rows often share one pool: then its features are computed once.
     tested = found if test.x is train.x else features(parts.backbone, test.x)
     return train._replace(task=parts.task, x=found), test._replace(task=parts.task, x=tested)
-
-
-def _autocast(precision: str, dtype: torch.dtype) -> torch.dtype | None:
-    if precision not in PRECISIONS:
-        raise InputError(
-            f"precision '{precision}' must be one of {', '.join(PRECISIONS)}", code="unknown-name", field="precision"
-        )
-    if precision == "bf16" and dtype != torch.float32:
-        raise InputError(
-            f"precision 'bf16' needs a model in float32, not {dtype}: leave one of them out",
-            code="unsupported-combination",
-            field="precision",
-        )
-    return PRECISIONS[precision]
 
 
 def _device(name: str) -> torch.device:

@@ -108,7 +108,7 @@ class Stacked:
         bound, model = self._room(w), 3 * w.numel() * w.element_size()
         while start < len(order):
             widest = int(batches.counts[order[start]])
-            size = max(1, int(bound / (widest * _nbytes(problem) + model)))
+            size = max(1, int(bound / (widest * problem.x[:1].nbytes + model)))
             # Work descends along order, as counts do, so those of at least half the most come first among the rest.
             alike = int((2 * work[order[start:]] >= work[order[start]]).sum())
             # Ascending positions: a part that holds everybody is the cohort as it was given.
@@ -131,28 +131,24 @@ def stacking_fault(problem: PooledData) -> str | None:
 
     Two clients take a step on two samples each, once a task.
     """
-    if problem.task not in _faults:
-        _faults[problem.task] = _stacking_fault(problem)
-    return _faults[problem.task]
-
-
-def _stacking_fault(problem: PooledData) -> str | None:
+    if problem.task in _faults:
+        return _faults[problem.task]
     # The remainder, as a pool may hold fewer than four samples. The key is not used: engines draw nothing.
     w, rows = problem.task.w0, torch.arange(4).remainder(len(problem.x)).view(2, 1, 2)
     batches, request = Batches(rows, torch.tensor([2, 2])), TrainRequest(torch.arange(2), w, Key(0), LocalSGD(lr=0.1))
-    tensors = [rows.to(w.device), batches.weights(w), seeds_of(batches, w), w]
+    tensors, fault = [rows.to(w.device), batches.weights(w), seeds_of(batches, w), w], None
     try:
         local_steps(problem, tensors, request)
     # vmap may raise anything on what it does not support. What is wrong with the model itself was refused before.
     except Exception as error:
         reason = first_line(error)
         branches = BRANCHES in reason or ".item()" in reason
-        return "its forward pass branches on values, by if or .item()" if branches else reason
-    return None
+        fault = "its forward pass branches on values, by if or .item()" if branches else reason
+    _faults[problem.task] = fault
+    return fault
 
 
 def _train_stack(problem: PooledData, batches: Batches, request: TrainRequest) -> Models:
-    """All local steps of clients that fit in one stack."""
     w, snapshot, average = request.w, request.snapshot, request.average
     fixed = fixed_part(request)
 
@@ -216,29 +212,18 @@ def local_steps(
             if total is not None:
                 total.add_(U, alpha=1 / steps)
         else:
-            _stop_those_who_are_done(U, before, total, weights, t - 1)
+            # Clients that take no such step, whose samples all have weight 0, go back to where they were; the model
+            # after the step counts in the mean of the others.
+            takes = (weights != 0).any(2)
+            on = takes[:, t - 1, None]
+            U.copy_(torch.where(on, U, before))
+            if total is not None:
+                total.add_(torch.where(on, U, 0) / takes.sum(1, keepdim=True))
         if snapshots is not None:
             at_snapshot = U.clone() if at_snapshot is None else torch.where((snapshots == t)[:, None], U, at_snapshot)
         elif t == request.snapshot:
             at_snapshot = U.clone()
     return [U, *(table for table in (at_snapshot, total) if table is not None)]
-
-
-def _stop_those_who_are_done(U: Tensor, before: Tensor, total: Tensor | None, weights: Tensor, t: int) -> None:
-    """Put models (k, d) whose clients take no such step back to where they were; those of the others count in the mean.
-
-    Args:
-        U: after step t = 0, 1, ….
-        before: before it.
-        total: the means so far; None where nobody asked for them.
-        weights: (k, T, B), nothing in steps that a client does not take.
-        t: the step.
-    """
-    taken = (weights != 0).any(2)
-    on = taken[:, t, None]
-    U.copy_(torch.where(on, U, before))
-    if total is not None:
-        total.add_(torch.where(on, U, 0) / taken.sum(1, keepdim=True))
 
 
 def _gathered(problem: PooledData, samples: Tensor, steps: int) -> Iterator[tuple[Tensor, Tensor]]:
@@ -279,8 +264,3 @@ def seeds_of(batches: Batches, like: Tensor) -> Tensor:
     if batches.seeds is None:
         return torch.empty(len(batches.counts), 0, dtype=torch.int64, device=like.device)
     return batches.seeds.to(like.device)
-
-
-def _nbytes(problem: PooledData) -> int:
-    """Bytes of one input."""
-    return problem.x[:1].numel() * problem.x.element_size()

@@ -89,17 +89,18 @@ class Replica:
             with torch.no_grad():
                 for p, g, constant, state in zip(self._parameters, gradients, constants, states, strict=True):
                     descent.step(p, g, constant, state, step)
-                self._project(local.radius)
-                self._report(step, len(batches), request, into)
-
-    def _report(self, step: int, steps: int, request: TrainRequest, into: Models) -> None:
-        """Write what was asked for after this step of so many."""
-        if into.average is not None:
-            for p, value in zip(self._parameters, self._views(into.average), strict=True):
-                value.add_(p, alpha=1 / steps)
-        if into.snapshot is not None and step == request.snapshot:
-            self._store(into.snapshot)
-        if step == steps:
+                # The norm of the norms is that of the whole vector: the ball constrains the model, not each parameter.
+                if local.radius is not None:
+                    norm = torch.stack([p.norm() for p in self._parameters]).norm()
+                    if norm > local.radius:
+                        for p in self._parameters:
+                            p.mul_(local.radius / norm)
+                if into.average is not None:
+                    for p, value in zip(self._parameters, self._views(into.average), strict=True):
+                        value.add_(p, alpha=1 / len(batches))
+                if into.snapshot is not None and step == request.snapshot:
+                    self._store(into.snapshot)
+        with torch.no_grad():
             self._store(into.w)
 
     def _sharp_gradients(self, rows: Tensor, seeds: Tensor | None, moves: list[Tensor]) -> list[Gradient]:
@@ -134,15 +135,6 @@ class Replica:
     def _store(self, into: Tensor) -> None:
         for p, value in zip(self._parameters, self._views(into), strict=True):
             value.copy_(p)
-
-    def _project(self, radius: float | None) -> None:
-        if radius is None:
-            return
-        # The norm of the norms is that of the whole vector: the ball constrains the model, not each parameter.
-        norm = torch.stack([p.norm() for p in self._parameters]).norm()
-        if norm > radius:
-            for p in self._parameters:
-                p.mul_(radius / norm)
 
     def _views(self, w: Tensor) -> list[Tensor]:
         return list(self._problem.task.layout.views(w).values())
@@ -234,7 +226,6 @@ class Threads:
 
     @contextmanager
     def _pool(self) -> Iterator[ThreadPoolExecutor]:
-        """The workers, with their intra-op threads."""
         before, count = torch.get_num_threads(), self._count()
         # A process-wide setting, which threads take over when they start: set before the pool, restored after it.
         torch.set_num_threads(self.intra_op or allowed())

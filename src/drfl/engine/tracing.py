@@ -62,7 +62,11 @@ def replayed(
     """
     structure = structure_of(task) if make is traced else None
     if structure is not None and structure.lasting:
-        shapes = _of_structure(structure.known_by)
+        shapes = _traced.setdefault(structure.known_by, OrderedDict())
+        _traced.move_to_end(structure.known_by)
+        if len(_traced) > STRUCTURES:
+            # The least recently used one.
+            _traced.popitem(last=False)
     else:
         shapes = _made.setdefault(task, OrderedDict())
     # Strides too: a trace holds views that are only possible with the strides it was made with.
@@ -77,15 +81,6 @@ def replayed(
     return shapes[key] or function
 
 
-def _of_structure(structure: Hashable) -> Made:
-    if structure not in _traced:
-        _traced[structure] = OrderedDict()
-        if len(_traced) > STRUCTURES:
-            _traced.popitem(last=False)
-    _traced.move_to_end(structure)
-    return _traced[structure]
-
-
 def _attempt(
     task: Task,
     name: Hashable,
@@ -96,9 +91,16 @@ def _attempt(
     """What ``make`` gives, if its results agree with the function's; else None: the function itself is slower."""
     try:
         made = make(function, arguments)
-        if _agree(made(*arguments), function(*arguments)):
+        for a, b in zip(made(*arguments), function(*arguments), strict=True):
+            # Half the digits of the largest entry: a trace may sum in another order, so equal bits cannot be asked
+            # for, while a wrong one is off by far more. NaN and ∞ stay out of the tolerance, and are compared by
+            # allclose.
+            close = torch.finfo(b.dtype).eps ** 0.5 * float(b.abs().nan_to_num(0, 0).max()) if b.numel() else 0.0
+            if a.shape != b.shape or not torch.allclose(a, b, rtol=0, atol=close, equal_nan=True):
+                reason = "it gives other numbers"
+                break
+        else:
             return made
-        reason = "it gives other numbers"
     # A model may contain anything, and tracing it may raise anything: the function itself still works.
     except Exception as error:
         reason = first_line(error)
@@ -115,17 +117,6 @@ def model_of(task: Task) -> str:
     return f"the model {type(task.model).__name__}"
 
 
-def _agree(results: Sequence[Tensor], expected: Sequence[Tensor]) -> bool:
-    """Whether results are the same up to rounding."""
-    for a, b in zip(results, expected, strict=True):
-        # Half the digits of the largest entry: a trace may sum in another order, so equal bits cannot be asked for,
-        # while a wrong one is off by far more. NaN and ∞ stay out of the tolerance, and are compared by allclose.
-        close = torch.finfo(b.dtype).eps ** 0.5 * float(b.abs().nan_to_num(0, 0).max()) if b.numel() else 0.0
-        if a.shape != b.shape or not torch.allclose(a, b, rtol=0, atol=close, equal_nan=True):
-            return False
-    return True
-
-
 def traced(function: Function, arguments: Sequence[Tensor]) -> Function:
     """The function as a flat list of tensor operations, which no Python runs between."""
     from torch.fx.experimental.proxy_tensor import make_fx  # brings a second's worth of modules along
@@ -135,24 +126,18 @@ def traced(function: Function, arguments: Sequence[Tensor]) -> Function:
         # make_fx runs the function once on the example and records every operation, those of autograd and vmap
         # included.
         graph = simplify(make_fx(function, decomposition_table=DECOMPOSED)(*arguments))
-        return _scripted(graph, arguments)
-
-
-def _scripted(graph: GraphModule, arguments: Sequence[Tensor]) -> Function:
-    """The same operations run by torch's interpreter, which takes four fifths of the time that Python's takes.
-
-    ``torch.compile`` is no faster here and needs seconds and a C++ compiler; ``torch.jit.trace`` is the same, but never
-    gives back the memory of what it has traced. These two functions are not public. Where they are gone, Python calls
-    the operations; the results are the same to the bit.
-    """
-    try:
-        recorded, _ = torch._C._create_graph_by_tracing(
-            lambda *tensors: tuple(graph(*tensors)), tuple(arguments), lambda value: "", True, False, None, []
-        )
-        return torch._C._create_function_from_graph("replay", recorded)
-    except Exception as error:
-        _log_interpreter(first_line(error))
-        return graph.forward
+        # torch's interpreter takes four fifths of the time that Python's takes. torch.compile is no faster here and
+        # needs seconds and a C++ compiler; torch.jit.trace is the same, but never gives back the memory of what it has
+        # traced. These two functions are not public. Where they are gone, Python calls the operations; the results are
+        # the same to the bit.
+        try:
+            recorded, _ = torch._C._create_graph_by_tracing(
+                lambda *tensors: tuple(graph(*tensors)), tuple(arguments), lambda value: "", True, False, None, []
+            )
+            return torch._C._create_function_from_graph("replay", recorded)
+        except Exception as error:
+            _log_interpreter(first_line(error))
+            return graph.forward
 
 
 @functools.cache
@@ -203,7 +188,8 @@ def simplify(traced: GraphModule) -> GraphModule:
 
     A graph that writes to its tensors is returned unchanged: there, equal calls need not give equal results.
     """
-    if any(_writes(node) for node in _calls(traced)):
+    schemas = [getattr(node.target, "_schema", None) for node in _calls(traced)]
+    if any(schema is not None and schema.is_mutable for schema in schemas):
         return traced
     seen: dict[tuple[object, ...], Node] = {}
     for node in _calls(traced):
@@ -216,7 +202,13 @@ def simplify(traced: GraphModule) -> GraphModule:
     for number, node in enumerate(_calls(traced)):
         _turn(traced, node)
         if node.target in _CONSTANTS:
-            _fold(traced, node, f"_constant_{number}")
+            # A constant is computed once, when the graph is made.
+            name = f"_constant_{number}"
+            assert callable(node.target)
+            traced.register_buffer(name, node.target(*node.args, **node.kwargs))
+            with traced.graph.inserting_before(node):
+                node.replace_all_uses_with(traced.graph.get_attr(name))
+            traced.graph.erase_node(node)
     # Safe, as nothing in this graph writes.
     traced.graph.eliminate_dead_code()
     traced.recompile()
@@ -225,11 +217,6 @@ def simplify(traced: GraphModule) -> GraphModule:
 
 def _calls(traced: GraphModule) -> list[Node]:
     return [node for node in traced.graph.nodes if node.op == "call_function"]
-
-
-def _writes(node: Node) -> bool:
-    schema = getattr(node.target, "_schema", None)
-    return schema is not None and schema.is_mutable
 
 
 def _unchanged(node: Node) -> Node | None:
@@ -246,15 +233,6 @@ def _unchanged(node: Node) -> Node | None:
     return source if node.target is _ATEN.mul.Scalar and node.args[1] == 1 else None
 
 
-def _fold(traced: GraphModule, node: Node, name: str) -> None:
-    """Compute a constant once, when the graph is made."""
-    assert callable(node.target)
-    traced.register_buffer(name, node.target(*node.args, **node.kwargs))
-    with traced.graph.inserting_before(node):
-        node.replace_all_uses_with(traced.graph.get_attr(name))
-    traced.graph.erase_node(node)
-
-
 def _turn(traced: GraphModule, node: Node) -> None:
     """Write A·B with fewer columns than rows as (Bᵀ·Aᵀ)ᵀ, which products on a CPU take half the time for."""
     if node.target is not _ATEN.bmm.default or any(user.target in _VIEWS for user in node.users):
@@ -262,29 +240,26 @@ def _turn(traced: GraphModule, node: Node) -> None:
     stack, rows, columns = node.meta["tensor_meta"].shape
     if columns >= rows:
         return
-    shared = _expanded(node.args[0])
+    # The matrix that the stack repeats, if it is one matrix expanded.
+    first = node.args[0]
+    assert isinstance(first, Node)
+    inner = first.meta["tensor_meta"].shape[2]
+    source = first.args[0] if first.target is _ATEN.expand.default else None
+    if not isinstance(source, Node) or source.meta["tensor_meta"].shape != (rows, inner):
+        source = None
     with traced.graph.inserting_before(node):
         call = traced.graph.call_function
         left, right = (call(_ATEN.transpose.int, (factor, 1, 2)) for factor in node.args)
-        if shared is None:
+        if source is None:
             product = call(_ATEN.bmm.default, (right, left))
         else:
             # One A for the whole stack: it is read once where all the stack's Bᵀ stand below each other.
             flat = call(_ATEN.reshape.default, (right, [stack * columns, -1]))
-            product = call(_ATEN.mm.default, (flat, call(_ATEN.t.default, (shared,))))
+            product = call(_ATEN.mm.default, (flat, call(_ATEN.t.default, (source,))))
             product = call(_ATEN.view.default, (product, [stack, columns, rows]))
         turned = call(_ATEN.transpose.int, (product, 1, 2))
     node.replace_all_uses_with(turned)
     traced.graph.erase_node(node)
-
-
-def _expanded(node: object) -> Node | None:
-    """The matrix that a stack repeats; None where it is no such stack."""
-    if not isinstance(node, Node) or node.target is not _ATEN.expand.default:
-        return None
-    source = node.args[0]
-    same = isinstance(source, Node) and source.meta["tensor_meta"].shape == node.meta["tensor_meta"].shape[1:]
-    return source if same and isinstance(source, Node) else None
 
 
 WARM_UP = 2

@@ -131,6 +131,7 @@ class Objective:
 
 def _order(clients: Tensor, asked: Tensor) -> Tensor:
     """The rows of the reply in the order of the clients that were asked, ascending."""
+    # Replies come in any order.
     order = clients.argsort()
     if not torch.equal(clients[order], asked):
         raise SilentClientError
@@ -194,20 +195,13 @@ class PooledSolver:
 
     def __call__(self, objective: Objective, w: Tensor, lam: Tensor, start: Tensor | None) -> Bound:
         """See :class:`LowerBoundMethod`."""
+        # The primal side needs all losses at w, whatever λ is.
         losses = objective.losses(w)
         # An earlier point was found for another λ: it is taken only where it is better than w at this one.
         if start is None or float(lam @ objective.losses(start)) >= float(lam @ losses):
             start = w
         # Clients with λ_i = 0 do not enter the sum that is minimised.
         asked = lam.nonzero().flatten()
-        point = self._minimise(objective, asked, lam, start)
-        at = objective.exchange(asked, point, lam)
-        # Most engines average losses in float64 where no gradient is asked for: the more exact value for the bound.
-        at = at._replace(value=float(lam @ objective.losses(point)))
-        lower, proven = objective.floor(at, point)
-        return Bound(losses, lower, at.norm, proven, point)
-
-    def _minimise(self, objective: Objective, asked: Tensor, lam: Tensor, start: Tensor) -> Tensor:
         # Here, as it takes a while to load and only certificates need it.
         from scipy.optimize import minimize
 
@@ -223,7 +217,12 @@ class PooledSolver:
                 "ftol": torch.finfo(start.dtype).eps / 100,  # a gain per iteration below this is rounding
             },
         )  # fmt: skip
-        return torch.from_numpy(found.x).to(start)
+        point = torch.from_numpy(found.x).to(start)
+        at = objective.exchange(asked, point, lam)
+        # Most engines average losses in float64 where no gradient is asked for: the more exact value for the bound.
+        at = at._replace(value=float(lam @ objective.losses(point)))
+        lower, proven = objective.floor(at, point)
+        return Bound(losses, lower, at.norm, proven, point)
 
 
 @dataclass(frozen=True)
@@ -315,14 +314,23 @@ class Certifier:
             InputError: w is not (d,) or λ not (N,), λ lies outside Λ, or see :meth:`check`.
         """
         self.check(local)
-        w, lam = _point(fed, w, lam)
+        if w.shape != fed.w0.shape or lam.shape != (fed.n,):
+            raise InputError(
+                f"no certificate: w must be of shape {tuple(fed.w0.shape)} and λ of shape ({fed.n},), not "
+                f"{tuple(w.shape)} and {tuple(lam.shape)}",
+                code="wrong-shape",
+                field="certificate",
+            )
+        w, lam = w.to(fed.w0), lam.detach().to("cpu", torch.float64)
         ambiguity = Simplex() if ambiguity is None else ambiguity
+        # Rounding may put a projected λ a little outside.
         if not ambiguity.contains(lam, 1e-6):
             raise InputError(
                 "no certificate: the mixture λ lies outside the ambiguity set Λ", code="no-certificate", field="lam"
             )
         objective = Objective(fed, local.weight_decay, self.mu + local.weight_decay, local.radius)
         try:
+            # Looking at the gap is no part of the training, whose cost is what runs are compared by.
             with fed.ledger.paused():
                 bound = self.method(objective, w, lam, start)
         except SilentClientError:
@@ -331,18 +339,6 @@ class Certifier:
         primal = ambiguity.worst_case(bound.losses).value
         lower = bound.lower - ambiguity.penalty(lam)
         return Certificate(primal, lower, bound.gradient_norm, bound.proven), bound.point
-
-
-def _point(fed: Federation, w: Tensor, lam: Tensor) -> tuple[Tensor, Tensor]:
-    """(w, λ) in the types that the exchanges need."""
-    if w.shape != fed.w0.shape or lam.shape != (fed.n,):
-        raise InputError(
-            f"no certificate: w must be of shape {tuple(fed.w0.shape)} and λ of shape ({fed.n},), not "
-            f"{tuple(w.shape)} and {tuple(lam.shape)}",
-            code="wrong-shape",
-            field="certificate",
-        )
-    return w.to(fed.w0), lam.detach().to("cpu", torch.float64)
 
 
 METHODS: dict[str, LowerBoundMethod] = {"pooled": PooledSolver(), "gradient": OneGradient()}

@@ -142,6 +142,7 @@ def others_of(evaluation: Evaluation, measures: Sequence[Measure]) -> dict[str, 
     found: dict[str, float] = {}
     for metric, values in zip(measures[1:], evaluation.others, strict=True):
         known = defined(values)
+        # A measure may be undefined at every client.
         worst = math.nan if not known.numel() else float(known.min() if metric.more_is_better else known.max())
         found |= {f"avg_{metric.name}": float(known.mean()), f"worst_{metric.name}": worst}
     return found
@@ -309,9 +310,11 @@ class History:
         if len(names) <= LAMBDA_CLIENTS:
             rows = ([row.round, *(f"{x:.9f}" for x in row.lam.tolist())] for row in self.rows)
             return csv_text(("round", *names), rows)
+        # A client that mattered in any round stays, so that its curve has no gap.
         most = self.rows[0].lam
         for row in self.rows[1:]:
             most = torch.maximum(most, row.lam)
+        # Stable: of equals the first ones are kept, on every system.
         kept = most.argsort(descending=True, stable=True)[:LAMBDA_CLIENTS].sort().values
         return csv_text(
             ("round", EFFECTIVE, *(names[i] for i in kept.tolist())),

@@ -131,8 +131,10 @@ def run(
     checks.whole("rounds", rounds, low=0)
     checks.whole("evaluate_every", evaluate_every)
     step_size.in_round(algorithm, max(rounds, 1))  # a schedule that comes to 0 is refused before anything is asked
+    # Everything that can be refused is refused before the first client is asked.
     select = ModelSelection(best, patience, fed.measures[0], until)
     select.check()
+    # A fresh start may be needed again, when a step size turns out too large.
     begin = partial(
         first, algorithm, fed, returned=returned, averaged=averaged, table_dir=table_dir, validates=select.validates
     )
@@ -140,7 +142,7 @@ def run(
     settings |= {"best": repr(best), "patience": repr(patience), "until": repr(until)}
     start, keep = _kept(checkpoints, start, keep, lambda kept: kept.resume(algorithm, fed, rounds, begin(), settings))
     begun = begin() if start is None else start
-    _warn_of_data(fed, check_data)
+    _warn(fed.data_warnings() if check_data and isinstance(fed, DataChecked) else (), DataWarning)
     view, key = view_of(fed, averaged, table_dir), Key(seed)
     log = RunLog(algorithm, fed, certify, start, select, begun, key.fold("personal"))
     at = _begun(algorithm, view, key, begun)
@@ -184,7 +186,10 @@ def run(
             log.add(at, evaluation, log.cost())
     stopped: Stopped = "rounds" if stop is None or at.round >= rounds else stop
     found = log.result(at, evaluation, stopped, key.fold("best") if returned == "best" else None)
-    _warn_of_end(fed, check_data, found)
+    _warn(late_rollbacks([found.marks.counted]) if check_data and found.marks.is_late else (), RunWarning)
+    names = fed.names if check_data and isinstance(fed, DataChecked) else None
+    undefined = [] if names is None else [undefined_names(found.evaluation, fed.measures, names)]
+    _warn(undefined_notices(fed.measures, undefined, fed.n), DataWarning)
     return found
 
 
@@ -194,7 +199,6 @@ def _kept(
     keep: CheckpointWriter | None,
     resume: Callable[[CheckpointFolder], RunState | None],
 ) -> tuple[RunState | None, CheckpointWriter | None]:
-    """Where a run starts and who keeps it."""
     if checkpoints is None:
         return start, keep
     if start is not None or keep is not None:
@@ -207,7 +211,7 @@ def _kept(
 
 
 def _check_objects(algorithm: object, fed: object) -> None:
-    """Name what was given in place of an algorithm or a federation, before an attribute of it is missed."""
+    # Named here, before an attribute is missed deep inside.
     if isinstance(algorithm, type):
         raise InputError(
             f"{algorithm.__name__} is a class: give an object, such as {algorithm.__name__}(m=10)",
@@ -227,28 +231,14 @@ def _check_objects(algorithm: object, fed: object) -> None:
         )
 
 
-def _warn_of_data(fed: Federation, asked: bool) -> None:
-    """At the line that called :func:`run`."""
-    if asked and isinstance(fed, DataChecked):
-        for line in fed.data_warnings():
-            warnings.warn(line, DataWarning, stacklevel=3)
-
-
-def _warn_of_end(fed: Federation, asked: bool, found: Result) -> None:
-    """At the line that called :func:`run`."""
-    if not asked:
-        return
-    for line in late_rollbacks([found.marks.counted] if found.marks.is_late else []):
-        warnings.warn(line, RunWarning, stacklevel=3)
-    if isinstance(fed, DataChecked):
-        undefined = undefined_names(found.evaluation, fed.measures, fed.names)
-        for line in undefined_notices(fed.measures, [undefined], fed.n):
-            warnings.warn(line, DataWarning, stacklevel=3)
+def _warn(notices: Sequence[str], category: type[Warning]) -> None:
+    for line in notices:
+        warnings.warn(line, category, stacklevel=3)  # at the line that called run
 
 
 def _begun(algorithm: Algorithm[S], fed: Federation, key: Key, start: RunState) -> Played[S]:
-    """Where a run begins or goes on, with a step size."""
     size = start.step_size
+    # A resumed run has the step size that was found in its progress.
     if size is not None and not size.known:
         size = step_size.find(algorithm, fed, start.state.w, key.fold("step size"))
     return Played(start.round, start.skipped, cast("S", start.state), start.average, start.decaying, size, None)
@@ -276,10 +266,12 @@ def _test_and_play(
 
     If that round fails its error is returned, as a callback may end the run before it.
     """
+    # The request for the test goes out with that of the next round: clients answer both at once.
     results = fed.evaluate_later(_models(at))
     try:
         ahead = after(at)
     except DrflError as error:
         ahead = error
+    # Only now: the results arrive along with the answers of the round.
     found = results()
     return Tested(found[-1], found[0]), ahead

@@ -89,6 +89,7 @@ def next_round(
             if last_try:
                 raise
             reason = str(error)
+        # The rounds done stay counted, and so does their cost.
         size, fresh = size.set_back(at.round), begin()
         text = (
             f"the local step size is halved to {float(size.eta):.3g}, and the model set back to the initial one, in "
@@ -118,12 +119,19 @@ def _without_runaway_steps(
     while bool(excess.any()) and tried.lowered < step_size.MOST_LOWERED:
         tried = tried.halved()
         lower = with_step_size(algorithm, float(tried.eta))
+        # Below half of what the curvature allows no step runs away: the step size is not to blame, and no lie lowers
+        # it.
         if (core_of(in_round(lower, at.round + 1)).local.lr or 0.0) <= size.first / 4:
             break
+        # From where the round began: nothing was used of the replies that were rejected.
         again = _played(lower, fed, key, at)
         left = _excess(again, size)
         # All steps shrink with the step size, which is no help; one that grew from step to step shrinks by far more.
-        helped = (excess > 0) & (left < excess / SHORTER) & (_answered(again, fed.n) | (left > 0))
+        # A client that falls silent with a smaller step size was not helped by it.
+        answered = torch.zeros(fed.n, dtype=torch.bool)
+        if again.info is not None:
+            answered[again.info.answered.cpu()] = True
+        helped = (excess > 0) & (left < excess / SHORTER) & (answered | (left > 0))
         in_vain = not bool(helped.any())
         if not in_vain:
             played, size, excess = again, tried, left
@@ -133,12 +141,6 @@ def _without_runaway_steps(
             )
             LOG.warning(Notice(text, "step-size-lowered", "lr"))
     return played, size._replace(unaffected=size.unaffected | (excess > 0)) if in_vain else size
-
-
-def _answered(played: Played[S], n: int) -> Tensor:
-    """(N,) bool, whose replies were used: one that falls silent with a smaller step size was not helped by it."""
-    answered = torch.zeros(n, dtype=torch.bool)
-    return answered if played.info is None else answered.index_fill(0, played.info.answered.cpu(), True)
 
 
 def _excess(played: Played[S], size: StepSize) -> Tensor:

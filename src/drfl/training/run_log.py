@@ -31,7 +31,7 @@ from drfl.federation.federation import Evaluation, Federation, Part
 from drfl.training.averages import Average
 from drfl.training.certificate import Certificate, Certifier
 from drfl.training.history import History, Metrics, Row, columns_of, others_of, smaller_is_better, undefined_counts
-from drfl.training.model_selection import ModelSelection, Selected, Selection, selection_field
+from drfl.training.model_selection import ModelSelection, Selection, selection_field
 from drfl.training.rounds import Played
 from drfl.training.run_state import RunState
 from drfl.training.step_size import StepSize, with_step_size
@@ -198,24 +198,18 @@ class RunLog:
         algorithm = self.algorithm if size is None else with_step_size(self.algorithm, float(size.eta))
         return personal_models(algorithm, at.state, w, self.fed, self.key)
 
-    def _validate(self, at: Played[S], lam: Tensor, selected: Selected) -> Metrics:
-        """The metrics on validation rows of the model to return, which model selection sees."""
-        models = self._personal(at, at.model)
-        found = self.fed.validate(at.model) if models is None else self.fed.evaluate_each(models, "validation")
-        metrics, self.unjudged = (
-            Metrics.of(found, self.history.score),
-            tuple(found.score.isnan().nonzero().flatten().tolist()),
-        )
-        self.selected = self.select.after(selected, at.round, at.model, lam, metrics, models)
-        return metrics
-
     def add(self, at: Played[S], tested: Tested, cost: dict[str, int]) -> None:
         """Add the row of a round, and let model selection see it."""
         lam = mixture_of(self.algorithm, at.state, self.fed)
         of_model = lam if at.decaying is None else at.decaying.lam
         certificate, validation = self._certificate(at.model, of_model), None
         if self.selected is not None:
-            validation = self._validate(at, of_model, self.selected)
+            # Model selection sees the model to return on the validation rows alone.
+            models = self._personal(at, at.model)
+            found = self.fed.validate(at.model) if models is None else self.fed.evaluate_each(models, "validation")
+            validation = Metrics.of(found, self.history.score)
+            self.unjudged = tuple(found.score.isnan().nonzero().flatten().tolist())
+            self.selected = self.select.after(self.selected, at.round, at.model, of_model, validation, models)
         metrics, last = (Metrics.of(tests, self.history.score) for tests in tested)
         others, seconds = others_of(tested.model, self.fed.measures), self._seconds()
         flags = flagged(at.state)
@@ -233,6 +227,7 @@ class RunLog:
             best: key of the choice between average and last iterate; None = there is none.
         """
         if best is not None and at.round > 0 and not self.personalised:
+            # Judged on training samples, so that no test row has a say in what is returned.
             if last_is_better(self.fed, at, best):
                 at, tested = at._replace(decaying=None), Tested(tested.last, tested.last)
             self.history.rows.pop()  # for one of the model that is returned, with what the choice has cost
@@ -252,43 +247,40 @@ class RunLog:
             model, returned = self.selected.w, "selected"
             own = self.personal = self.selected.models
             tested = Tested(self.fed.evaluate(model) if own is None else self.fed.evaluate_each(own), tested.last)
-            self._tell_of_selected(tested.model)
+            # The last row tells of the model that is returned, with the validation of the round that it is from.
+            validation = next((r.validation for r in self.history.rows if r.round == int(self.selected.round)), None)
+            self.history.rows[-1] = self.history.rows[-1]._replace(
+                metrics=Metrics.of(tested.model, self.history.score),
+                others=others_of(tested.model, self.fed.measures),
+                certificate=self._certificate(self.selected.w, self.selected.lam),
+                validation=validation,
+                undefined=undefined_counts(tested.model),
+            )
         stopped_on: Part | None = "validation" if stopped == "patience" else None
         if stopped == "target" and self.select.until is not None:
             stopped_on = self.select.until.rows
+        selection, best_of = None, self.select.best
+        if self.selected is not None:
+            undefined = self.unjudged if self.select.by_score else ()
+            if best_of is None or self.selected.is_empty:
+                selection = Selection("validation", None, at.round, math.nan, undefined)
+            else:
+                score = self.history.score
+                field = selection_field(best_of.metric, score)
+                name = dict(zip(Metrics._fields, columns_of(score.name), strict=True))[field]
+                # It is kept such that more is better, whatever the metric: the sign is turned back.
+                value = float(self.selected.value) * (-1 if smaller_is_better(field, score) else 1)
+                selection = Selection("validation", name, int(self.selected.round), value, undefined)
         found = Result(
             model, at.state, lam, self.history, *tested, at.round, at.skipped, returned, stopped, stopped_on,
-            at.step_size, selection=self._selection(at), personal=self.personal,
+            at.step_size, selection=selection, personal=self.personal,
         )  # fmt: skip
         if average is None:
             return found
+        # Once, at the end: the theorems are about the average over the whole run.
         averaged = self.fed.evaluate(average.w)
         certificate = self._certificate(average.w, average.lam)
         return found._replace(average=average, averaged=averaged, averaged_certificate=certificate)
-
-    def _tell_of_selected(self, tested: Evaluation) -> None:
-        """Have the last row tell of the model that is returned."""
-        assert self.selected is not None
-        row, lam = self.history.rows[-1], self.selected.lam
-        metrics, others = Metrics.of(tested, self.history.score), others_of(tested, self.fed.measures)
-        certificate = self._certificate(self.selected.w, lam)
-        validation = next((r.validation for r in self.history.rows if r.round == int(self.selected.round)), None)
-        self.history.rows[-1] = row._replace(
-            metrics=metrics, others=others, certificate=certificate, validation=validation,
-            undefined=undefined_counts(tested),
-        )  # fmt: skip
-
-    def _selection(self, at: Played[S]) -> Selection | None:
-        best = self.select.best
-        if self.selected is None:
-            return None
-        undefined = self.unjudged if self.select.by_score else ()
-        if best is None or self.selected.is_empty:
-            return Selection("validation", None, at.round, math.nan, undefined)
-        field = selection_field(best.metric, self.history.score)
-        sign = -1 if smaller_is_better(field, self.history.score) else 1
-        name = dict(zip(Metrics._fields, columns_of(self.history.score.name), strict=True))[field]
-        return Selection("validation", name, int(self.selected.round), sign * float(self.selected.value), undefined)
 
     def _seconds(self) -> float:
         return time.perf_counter() - self.start

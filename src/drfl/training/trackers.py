@@ -19,7 +19,6 @@ from drfl.training.history import CERTIFICATE_COLUMNS, Row
 from drfl.training.loop import Step
 
 if TYPE_CHECKING:
-    from mlflow.entities import Run
     from mlflow.tracking import MlflowClient
     from torch.utils.tensorboard import SummaryWriter
 
@@ -32,6 +31,7 @@ def scalars(row: Row, score: Measure) -> dict[str, float]:
         score: what its metrics are statistics of.
     """
     found = row.metrics.named(score.name) | dict(row.others)
+    # Curves that are 0 throughout would only be in the way.
     if any(row.undefined):
         names = (name.removeprefix("avg_") for name in row.others if name.startswith("avg_"))
         found |= {f"undefined_{name}": float(n) for name, n in zip((score.name, *names), row.undefined, strict=True)}
@@ -81,6 +81,7 @@ class Tracker(ABC):
                 f"this {type(self).__name__} was closed with its run: make a new one for each run",
                 code="already-closed",
             )
+        # Not before: a run that is refused leaves no empty store behind.
         if self._store is None:
             self._store = self.open(step.round)
         if step.row is not None:
@@ -144,6 +145,7 @@ class _Events:
     def write(self, round: int, values: Mapping[str, float]) -> None:
         for name, value in values.items():
             self.writer.add_scalar(name, value, round)
+        # TensorBoard shows a round as soon as it is tested, and a killed run loses none.
         self.writer.flush()
 
     def close(self, *, failed: bool) -> None:  # events have no word for failure
@@ -185,12 +187,21 @@ class MLflow(Tracker):
 
     def open(self, round: int) -> Store:
         """The run of the store, made where it is new; ``run_id`` then names it."""
+        from mlflow.entities import Param
         from mlflow.exceptions import MlflowException
         from mlflow.tracking import MlflowClient
 
         try:
             client = MlflowClient(self.uri)
-            run = self._begun(client) if self.run_id is None else client.get_run(self.run_id)
+            if self.run_id is None:
+                known = client.get_experiment_by_name(self.experiment)
+                experiment = client.create_experiment(self.experiment) if known is None else known.experiment_id
+                run = client.create_run(experiment, run_name=self.name)
+                params = [Param(key, str(value)) for key, value in self.params.items()]
+                client.log_batch(run.info.run_id, params=params)
+            else:
+                # A resumed run logs on from the last round that the store has.
+                run = client.get_run(self.run_id)
             done = [int(m.step) for m in client.get_metric_history(run.info.run_id, "avg_loss")]
             client.update_run(run.info.run_id, status="RUNNING")
         except MlflowException as error:
@@ -201,15 +212,6 @@ class MLflow(Tracker):
             ) from None
         self.run_id = run.info.run_id
         return _LoggedRun(client, run.info.run_id, max(done, default=-1))
-
-    def _begun(self, client: MlflowClient) -> Run:
-        from mlflow.entities import Param
-
-        known = client.get_experiment_by_name(self.experiment)
-        experiment = client.create_experiment(self.experiment) if known is None else known.experiment_id
-        run = client.create_run(experiment, run_name=self.name)
-        client.log_batch(run.info.run_id, params=[Param(key, str(value)) for key, value in self.params.items()])
-        return run
 
 
 class _LoggedRun:

@@ -73,7 +73,13 @@ def compare_objects(
         options: how it is run and kept.
     """
     check_stack(options.stack, workers_of(options.jobs))
-    seeds = _seeds(options.seeds)
+    if isinstance(options.seeds, int):
+        checks.whole("seeds", options.seeds)
+    seeds = tuple(range(options.seeds) if isinstance(options.seeds, int) else options.seeds)
+    for seed in seeds:
+        checks.whole("a seed", seed, low=0)
+    if not seeds or len(set(seeds)) < len(seeds):
+        raise InputError(f"seeds {list(seeds)}: give at least one, none twice", code="invalid-value", field="seeds")
     clients = of_seed("data", data, ClientData)
     learned = of_seed("task", task, Task)
     if not isinstance(algorithms, Mapping) or not algorithms:
@@ -88,6 +94,7 @@ def compare_objects(
     except ValidationError as error:
         raise input_error(error) from None
     design, build = Design(config, tuple(algorithms), seeds), object_jobs(config, clients, learned)
+    # Workers may not find the user's modules where the program found them: they get them whole.
     own = config.user_modules()
     if options.out is None:
         if options.resume or options.overwrite:
@@ -95,6 +102,7 @@ def compare_objects(
                 "resume and overwrite need out, the folder of the comparison", code="needs-option", field="out"
             )
         with tempfile.TemporaryDirectory(prefix="drfl-") as folder:
+            # The folder goes, and what was only in its files has to be read before.
             found = _compared(build, design, Path(folder) / "comparison", options, own)
             return found._replace(directory=None, histories=found.to_histories(), client_rows=found.to_clients())
     return _compared(build, design, options.out, options, own)
@@ -107,12 +115,14 @@ def _compared(
     kept = None
     if options.resume:
         keep_out(out)
+        # Before anything in the folder is parsed.
         check_received(out, design.config.checkpoint_key)
         kept = kept_config(out, "comparison", overwrite=options.overwrite, given=True)
         check_cells_same(out, design)
     else:
         check_free(out, "comparison", overwrite=options.overwrite)
     ready = PreparedComparison.of(design, build, kept)
+    # Nothing is left to run: the results are read, not computed again.
     if kept is not None and is_finished(out):
         tidy(out, "comparison")
         return Comparison(*design, kept_outcomes(out, ready), ready.clients, out, ready.warnings)
@@ -139,6 +149,7 @@ def _compared(
         comparison = Comparison(*design, design.in_order(outcomes), ready.clients, out, ready.warnings)
         with filled(claim) as folder:
             write_comparison(comparison, folder, claim.directory, ready.identity)
+        # Only then are checkpoints and cells of no more use.
         claim.finished = len(outcomes) == len(design.cells)
         for notice in comparison.notices:
             tell(notice)
@@ -169,23 +180,6 @@ def _told(outcome: Outcome, done: int, design: Design, clients: int) -> str:
         return f"{head}{outcome.stopped}: {outcome.reason}"
     score = design.config.measures()[0]
     return head + describe(outcome.metrics, score, outcome.note(score.name, clients))
-
-
-def _seeds(given: int | Sequence[int]) -> tuple[int, ...]:
-    """Which seeds these are.
-
-    Raises:
-        InputError: there is none, or one comes twice or is no whole number of at least 0.
-    """
-    if isinstance(given, int):
-        checks.whole("seeds", given)
-        return tuple(range(given))
-    seeds = tuple(given)
-    for seed in seeds:
-        checks.whole("a seed", seed, low=0)
-    if not seeds or len(set(seeds)) < len(seeds):
-        raise InputError(f"seeds {list(seeds)}: give at least one, none twice", code="invalid-value", field="seeds")
-    return seeds
 
 
 def of_seed(what: str, given: T | Callable[[int], T], kind: type[T]) -> Callable[[int], T]:

@@ -75,6 +75,7 @@ class Design(NamedTuple):
 
     def in_order(self, outcomes: Iterable[Outcome]) -> tuple[Outcome, ...]:
         """Outcomes in :attr:`order`."""
+        # Outcomes come in the order in which they ended.
         places = {(label_of(algorithm), seed): place for place, (algorithm, seed) in enumerate(self.order)}
         return tuple(sorted(outcomes, key=lambda outcome: places[outcome.algorithm, outcome.seed]))
 
@@ -123,12 +124,22 @@ class PreparedComparison(NamedTuple):
             InputError: a job cannot be built, or the comparison that was kept is another one; names the first
                 difference.
         """
-        before = None if kept is None else _read(kept)
+        before = None
+        if kept is not None:
+            before = read_toml(kept, follow=False, remedy="start again with --overwrite")
         found: list[tuple[int, Mapping[str, object], tuple[str, ...]]] = []
         for algorithm in design.algorithms:
             job = build(algorithm, design.seeds[0])
             if before is not None:
-                check_settings(job, _own(before, job.config))
+                # The file of a comparison has no algorithm and no seed: what it says of this run has both.
+                tables, name = before.get("algorithms"), job.config.algorithm
+                own = tables.get(name, {}) if isinstance(tables, dict) else {}
+                kept_run = {**before, "algorithm": name, "seed": job.config.seed, "algorithms": {name: own}}
+                files, needed = kept_run.pop("files", None), job.config.user_files([name])
+                if isinstance(files, dict) and needed:
+                    kept_run["files"] = {path: digest for path, digest in files.items() if path in needed}
+                check_settings(job, kept_run)
+            # Of the first algorithm alone: data and initial model are the same for all.
             if not found:
                 found.append((job.data.n, identity(job), warnings_of(job)))
         return cls(design, build, *found[0])
@@ -144,23 +155,9 @@ def from_config(config: Config, log: Callable[[str], None] | None = None) -> Bui
     Raises:
         InputError: the data cannot be had.
     """
+    # Once for all runs, which only divide it in their own ways.
     dataset = load_data(config, log)
     return lambda algorithm, seed: build(config.for_algorithm(algorithm, seed), dataset)
-
-
-def _read(path: Path) -> dict[str, object]:
-    return read_toml(path, follow=False, remedy="start again with --overwrite")
-
-
-def _own(kept: Mapping[str, object], config: Config) -> dict[str, object]:
-    """What a comparison's configuration says of one of its runs."""
-    tables = kept.get("algorithms")
-    own = tables.get(config.algorithm, {}) if isinstance(tables, dict) else {}
-    found = {**kept, "algorithm": config.algorithm, "seed": config.seed, "algorithms": {config.algorithm: own}}
-    files, needed = found.pop("files", None), config.user_files([config.algorithm])
-    if isinstance(files, dict) and needed:
-        found["files"] = {name: value for name, value in files.items() if name in needed}
-    return found
 
 
 def kept_cells(directory: Path) -> tuple[list[str], list[int]]:
@@ -170,6 +167,7 @@ def kept_cells(directory: Path) -> tuple[list[str], list[int]]:
         InputError: the folder's manifest cannot be read.
     """
     manifest = read_manifest(directory) if directory.is_dir() else None
+    # From the right, as an algorithm may have "-seed" in its name.
     pairs = [name.rpartition("-seed") for name in (() if manifest is None else manifest.cells)]
     return list(dict.fromkeys(p[0] for p in pairs)), list(dict.fromkeys(int(p[2]) for p in pairs))
 
@@ -211,7 +209,18 @@ def start(claim: ClaimedFolder, ready: PreparedComparison, warn: Callable[[str],
     design = ready.design
     if path.is_file():
         job = ready.build(*design.order[0])
-        for line in check_same(job, _identity(claim)):
+        try:
+            kept = parse_json(read_signed(claim.key, claim.directory, f"{CHECKPOINT}/{IDENTITY}"), path)
+            if not isinstance(kept, dict):
+                raise TypeError("it is not an object")
+            tables = all(isinstance(kept[name], dict) for name in ("config", "versions"))
+            if not (tables and isinstance(kept["data"], str) and isinstance(kept["model"], str)):
+                raise TypeError("it is not whole")
+        except (OSError, ValueError, KeyError, TypeError, RecursionError) as why:
+            raise InputError(
+                f"cannot read {path} ({why}): start again with --overwrite", code="file-unreadable", field=str(path)
+            ) from None
+        for line in check_same(job, kept):
             warn(line)
     try:
         with atomic_write(path) as file:
@@ -221,6 +230,7 @@ def start(claim: ClaimedFolder, ready: PreparedComparison, warn: Callable[[str],
             f"cannot write into {claim.directory} ({error.strerror}): give another --out",
             code="cannot-write", field=str(claim.directory),
         ) from None  # fmt: skip
+    # Last, as from here on the folder can be resumed.
     claim.begin(ready.config)
 
 
@@ -247,25 +257,9 @@ def kept_outcomes(directory: Path, ready: PreparedComparison) -> tuple[Outcome, 
             code="file-unreadable",
             field=str(path),
         ) from None
+    # The data behind equal names may be others by now.
     check_same(ready.build(*ready.design.order[0]), found.identity)
     return found.outcomes
-
-
-def _identity(claim: ClaimedFolder) -> dict[str, object]:
-    path = claim.checkpoints / IDENTITY
-    try:
-        kept = parse_json(read_signed(claim.key, claim.directory, f"{CHECKPOINT}/{IDENTITY}"), path)
-        if not isinstance(kept, dict):
-            raise TypeError("it is not an object")
-        tables = all(isinstance(kept[name], dict) for name in ("config", "versions"))
-        if tables and isinstance(kept["data"], str) and isinstance(kept["model"], str):
-            return kept
-        why: object = "it is not whole"
-    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
-        why = error
-    raise InputError(
-        f"cannot read {path} ({why}): start again with --overwrite", code="file-unreadable", field=str(path)
-    )
 
 
 def compare(
@@ -329,34 +323,9 @@ def run_or_recall(
 
     The arguments are those of :func:`compare`.
     """
-    return recalled(claim, algorithm, seed) or _run(ready, claim, watch, algorithm, seed, progress, warn)
-
-
-def recalled(claim: ClaimedFolder, algorithm: str, seed: int) -> Outcome | None:
-    """How a cell has ended; None where it has not."""
-    name = cell_name(algorithm, seed)
-    try:
-        outcome = RECORD.validate_json(read_signed(claim.key, claim.directory, f"{CHECKPOINT}/{name}.json"))
-    except (InputError, ValidationError):
-        return None
-    folder = claim.directory / name
-    whole = outcome.metrics is None or is_finished(folder)
-    if not whole or (outcome.algorithm, outcome.seed) != (label_of(algorithm), seed):
-        return None
-    tidy(folder)
-    return outcome
-
-
-def _run(
-    ready: PreparedComparison,
-    claim: ClaimedFolder,
-    watch: StopSignal,
-    algorithm: str,
-    seed: int,
-    progress: Callable[[str, int], Sequence[Callback]],
-    warn: Callable[[str], None],
-) -> Outcome | None:
-    """Run a cell, or the rest of it, and keep its results; None where it was interrupted."""
+    outcome = recalled(claim, algorithm, seed)
+    if outcome is not None:
+        return outcome
     name = cell_name(algorithm, seed)
     job = ready.build(algorithm, seed)
     key = key_of(job.config, claim.directory)
@@ -377,6 +346,22 @@ def _run(
     return outcome
 
 
+def recalled(claim: ClaimedFolder, algorithm: str, seed: int) -> Outcome | None:
+    """How a cell has ended; None where it has not."""
+    name = cell_name(algorithm, seed)
+    try:
+        outcome = RECORD.validate_json(read_signed(claim.key, claim.directory, f"{CHECKPOINT}/{name}.json"))
+    except (InputError, ValidationError):
+        return None
+    folder = claim.directory / name
+    # A run that broke off has a record and no folder of results.
+    whole = outcome.metrics is None or is_finished(folder)
+    if not whole or (outcome.algorithm, outcome.seed) != (label_of(algorithm), seed):
+        return None
+    tidy(folder)
+    return outcome
+
+
 def ran(algorithm: str, seed: int, run: Callable[[], Finished]) -> tuple[Outcome, Finished | None]:
     """How a run ends, and what it gives unless it breaks off.
 
@@ -388,12 +373,14 @@ def ran(algorithm: str, seed: int, run: Callable[[], Finished]) -> tuple[Outcome
     try:
         finished = run()
     except (DivergedError, InputError) as error:
+        # Both are outcomes: another algorithm may do better at the same seed.
         how = "diverged" if isinstance(error, DivergedError) else "refused"
         return Outcome(label_of(algorithm), seed, how, reason=str(error)), None
     result, last, score = finished.result, finished.result.history.last, finished.job.fed.measures[0]
     if not finished.ended:
         return Outcome(label_of(algorithm), seed, finished.stopped, result.rounds), finished
     evaluation, measures = result.evaluation, finished.job.fed.measures
+    # How far apart equally good clients would be can be computed of right and wrong answers alone.
     equal, defined = None, ~evaluation.score.isnan()
     if score.name == ACCURACY.name and bool(defined.any()):
         equal = equal_clients(last.metrics.avg_score, evaluation.samples[defined].numpy())

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Sequence
-from concurrent.futures import Future, wait
+from concurrent.futures import wait
 from types import ModuleType
 
 import cloudpickle
@@ -28,7 +28,6 @@ class _Asked(StopSignal):
 
     @property
     def stop(self) -> bool:
-        """Whether it has said so."""
         return self.flag.is_set()
 
 
@@ -83,13 +82,18 @@ def compare_in_processes(
         InputError: what is compared cannot be sent to another process, or see ``compare``.
         DrflError: a worker died.
     """
+    # Workers map the data from one copy in memory.
     tensors = SharedTensors()
     try:
         with WorkerProcesses(jobs, _enter, pickled((ready, claim, kept_out()), own, tensors.dumps)) as processes:
             try:
                 futures = [processes.submit(_cells, cells) for cells in ready.design.stacks(stack)]
                 for future in futures:
-                    outcomes, lines = _waited(future, watch, processes)
+                    # Woken now and then: a signal only sets a flag here.
+                    while not wait([future], LOOK).done:
+                        if watch.stop:
+                            processes.ask_to_stop()
+                    outcomes, lines = future.result()
                     for line in lines:
                         warn(line)
                     yield from (outcome for outcome in outcomes if outcome is not None)
@@ -99,15 +103,6 @@ def compare_in_processes(
                 processes.ask_to_stop()  # also if the caller has had enough
     finally:
         tensors.close()
-
-
-def _waited(
-    future: Future[tuple[list[Outcome | None], list[str]]], watch: StopSignal, processes: WorkerProcesses
-) -> tuple[list[Outcome | None], list[str]]:
-    while not wait([future], LOOK).done:
-        if watch.stop:
-            processes.ask_to_stop()
-    return future.result()
 
 
 def _enter(payload: bytes, stop: StopFlag) -> None:
@@ -128,6 +123,7 @@ def _cells(cells: Sequence[tuple[str, int]]) -> tuple[list[Outcome | None], list
             code="not-picklable",
             field="jobs",
         )
+    # Cells that were queued behind the stop are not begun.
     if _ComparisonWorker.watch.stop:
         return [None], lines
     return run_or_recall_stack(

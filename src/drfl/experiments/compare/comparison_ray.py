@@ -43,14 +43,18 @@ def compare_on_ray(
         DrflError: a worker was lost again and again.
     """
     order = ready.design.order
+    # What has ended is told again and not run again.
     known = {cell: found for cell in order if (found := recalled(claim, *cell)) is not None}
     tasks = Tasks(cluster, ready, _cell, own)
     try:
         asked = {tasks.begin(*cell): cell for cell in order if cell not in known}
         for cell in order:
             while cell not in known:
+                # Kept as they end, in any order, and yielded in the order of the design.
                 for ref in tasks.ended(LOOK):
-                    outcome, files = _pair(tasks.result(ref))
+                    found = tasks.result(ref)
+                    assert isinstance(found, tuple)
+                    outcome, files = found  # of _cell
                     store(claim, outcome, files)
                     known[asked[ref]] = outcome
                 if watch.stop and cell not in known:
@@ -58,12 +62,6 @@ def compare_on_ray(
             yield known[cell]
     finally:
         tasks.stop()  # also where the caller has had enough
-
-
-def _pair(found: object) -> tuple[Outcome, Files | None]:
-    assert isinstance(found, tuple)
-    outcome, files = found
-    return outcome, files
 
 
 def _cell(ready: PreparedComparison, algorithm: str, seed: int) -> tuple[Outcome, Files | None]:

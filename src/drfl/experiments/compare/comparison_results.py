@@ -15,7 +15,7 @@ from drfl.core.user_code import label_of
 from drfl.experiments.config.config import Config
 from drfl.experiments.run.artifacts import config_toml, json_text, versions
 from drfl.experiments.run.measures import column
-from drfl.experiments.run.runner import Outcome, Spread, best, equal_worst, failures, first_intervals, gaps, spreads
+from drfl.experiments.run.runner import Outcome, best, equal_worst, failures, first_intervals, gaps, spreads
 from drfl.task.measure import NOTHING, Measure, undefined_note, undefined_share
 from drfl.task.metrics import ACCURACY
 from drfl.training.history import (
@@ -96,6 +96,7 @@ class Comparison(NamedTuple):
         """A row per run that ended: algorithm, seed, rounds, how it ended and the metrics, those of compare.csv."""
         import pandas as pd
 
+        # By way of the CSV text, so that the frame has the digits of compare.csv.
         frame = pd.read_csv(io.StringIO(csv_text(_columns(self), _rows(self))), keep_default_na=False, na_values=[""])
         return frame.astype({"algorithm": str, "stopped": str, "stopped_on": object}).fillna({"stopped_on": ""})
 
@@ -110,6 +111,7 @@ class Comparison(NamedTuple):
         body = "\n".join((r"\toprule", lines[0], r"\midrule", *lines[1:], r"\bottomrule"))
         for legend in self.legends:
             body += f"\n\\multicolumn{{{len(head)}}}{{l}}{{{legend}}} \\\\"
+        # After the table is put together: the cells are the same text as in Markdown.
         body = body.replace("%", r"\%").replace("±", r"$\pm$").replace("_", r"\_").replace("–", "--")
         body = body.replace(DAGGER, r"$\dagger$").replace(DOUBLE_DAGGER, r"$\ddagger$")
         return f"\\begin{{tabular}}{{l{'r' * (len(head) - 1)}}}\n{body}\n\\end{{tabular}}\n"
@@ -157,6 +159,7 @@ class Comparison(NamedTuple):
         """What the seeds redraw: the test rows, the initial model, both or neither."""
         from drfl.assessment.scope import Redrawn
 
+        # Runs that broke off know neither their test rows nor their model.
         ended = (outcome for outcome in self.outcomes if not outcome.failed)
         return Redrawn.of(list({o.seed: (o.test_rows or None, o.initial_model or None) for o in ended}.values()))
 
@@ -219,7 +222,11 @@ class Comparison(NamedTuple):
                         metric: {"mean": round(spread.mean, DIGITS), "std": round(spread.std, DIGITS)}
                         for metric, spread in row.items()
                     },
-                    **({"gap": _rounded(gap[name])} if name in gap else {}),
+                    **(
+                        {"gap": {"mean": round(gap[name].mean, GAP_DIGITS), "std": round(gap[name].std, GAP_DIGITS)}}
+                        if name in gap
+                        else {}
+                    ),
                     "undefined": {m.name: counts for m in self.measures if any(counts := self.undefined(m.name, name))},
                 }
                 for name, row in table.items()
@@ -300,7 +307,6 @@ def _records(comparison: Comparison, directory: Path) -> list[RunRecord]:
 
 
 def _failed(comparison: Comparison) -> list[FailedRun]:
-    """The runs that broke off."""
     from drfl.report import FailedRun
 
     return [FailedRun(o.algorithm, str(o.seed), o.stopped) for o in comparison.outcomes if o.failed]
@@ -334,13 +340,26 @@ def table(
     measures = comparison.measures
     if shown is None:
         shown = score_columns(measures[0]) | columns_beside(measures[1:])
+    # Algorithms with a failed run come last, without means.
     known, worst = spreads(comparison.outcomes, measures[0].name), f"worst_{measures[0].name}"
     references = {o.algorithm for o in comparison.outcomes if o.reference}
     rivals = {name: row for name, row in known.items() if name not in references}
+    # References show what federation costs, and are no rivals.
     winners = {name: best(rivals, name, measures) for name in shown}
     beside = {f"worst_{m.name}": _undefined(comparison, m) for m in measures}
     if worst in shown:
-        beside[worst] = _beside_worst(comparison) | beside[worst]
+        # Columns that say how sure the worst client is.
+        sure, score, intervals = {}, measures[0], first_intervals(comparison.outcomes)
+        if intervals is not None:
+            digits, head = score.digits - 1, "95 %" if len(comparison.seeds) == 1 else f"95 %, seed {intervals[0]}"
+            sure[head] = {
+                name: f"{score.scale * low:.{digits}f}–{score.scale * high:.{digits}f}"
+                for name, (low, high) in intervals[1].items()
+            }
+        equal = equal_worst(comparison.outcomes) if score.name == ACCURACY.name else {}
+        if equal:
+            sure["if equal %"] = {name: f"{100 * value:.1f}" for name, value in equal.items()}
+        beside[worst] = sure | beside[worst]
     gap = gaps(comparison.outcomes) if comparison.config.certificate is not None and worst in shown else None
     rows: list[list[str | T]] = []
     for name, row in known.items():
@@ -357,21 +376,6 @@ def table(
         rows.append(cells)
     heads = [text for of, head in shown.items() for text in (head, *beside.get(of, ()))]
     return ["algorithm", *heads, *([] if gap is None else ["gap"])], rows
-
-
-def _beside_worst(comparison: Comparison) -> dict[str, dict[str, str]]:
-    """Columns that say how sure the worst client is: heading → algorithm → cell."""
-    found, score, intervals = {}, comparison.measures[0], first_intervals(comparison.outcomes)
-    if intervals is not None:
-        digits, head = score.digits - 1, "95 %" if len(comparison.seeds) == 1 else f"95 %, seed {intervals[0]}"
-        found[head] = {
-            name: f"{score.scale * low:.{digits}f}–{score.scale * high:.{digits}f}"
-            for name, (low, high) in intervals[1].items()
-        }
-    equal = equal_worst(comparison.outcomes) if score.name == ACCURACY.name else {}
-    if equal:
-        found["if equal %"] = {name: f"{100 * value:.1f}" for name, value in equal.items()}
-    return found
 
 
 def _undefined(comparison: Comparison, measure: Measure) -> dict[str, dict[str, str]]:
@@ -404,10 +408,6 @@ UNDEFINED = "undefined"
 """The heading above the share of clients at which a measure is undefined, see
 :func:`drfl.task.measure.undefined_share`.
 """
-
-
-def _rounded(gap: Spread) -> dict[str, float]:
-    return {"mean": round(gap.mean, GAP_DIGITS), "std": round(gap.std, GAP_DIGITS)}
 
 
 def _columns(comparison: Comparison) -> list[str]:

@@ -40,7 +40,15 @@ def differences(
     if against not in names:
         raise unknown("algorithm", against, names)
     less_is_better = column(of, measures).small
-    excluded = {name: _why_excluded(runs[runs["algorithm"] == name]) for name in names}
+    # The seeds at which an algorithm happens to work, or that test rows did not choose, are no fair part of all.
+    excluded: dict[str, str] = {}
+    for name in names:
+        own = runs[runs["algorithm"] == name]
+        if own["stopped"].isin(BROKEN).any():
+            excluded[name] = FAILED
+        else:
+            excluded[name] = ON_TEST if (own["stopped_on"] == "test").any() else ""
+    # Aligned by seed: a difference is of two runs that share data and initial model.
     known = {name: runs[runs["algorithm"] == name].set_index("seed")[of] for name in names}
     others = {name: (known[name] - known[against]).dropna() for name in names if name != against}
     reasons = [excluded[against] or excluded[name] for name in others]
@@ -53,10 +61,3 @@ def differences(
         for d, p, why in zip(seen, holm_family(seen).tolist(), reasons, strict=True)
     ]
     return pd.DataFrame(rows, columns=list(COLUMNS), index=pd.Index(others, name=f"{of} less {against}'s"))
-
-
-def _why_excluded(runs: pd.DataFrame) -> str:
-    """Why an algorithm with these runs is not compared; "" if it is."""
-    if runs["stopped"].isin(BROKEN).any():
-        return FAILED
-    return ON_TEST if (runs["stopped_on"] == "test").any() else ""

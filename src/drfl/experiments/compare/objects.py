@@ -126,7 +126,21 @@ class ObjectConfig(Config):
 
     def parameters(self, algorithm: str, clients: int | None = None) -> dict[str, Value]:
         """The fields of the object, as values that a file can hold."""
-        return _plain(self._algorithms[algorithm])
+        thing, found = self._algorithms[algorithm], dict[str, Value]()
+        fields = dataclasses.fields(thing) if dataclasses.is_dataclass(thing) else ()
+        for name, value in ((field.name, getattr(thing, field.name)) for field in fields):
+            if name == "local":
+                found |= plain_local(value)
+            elif isinstance(value, bool | int | float | str | None):
+                found[name] = value
+            elif isinstance(value, tuple(PARSED)):
+                found[name] = str(value)
+            elif value in SAMPLINGS.values():
+                found[name] = next(known for known, draw in SAMPLINGS.items() if draw is value)
+            else:
+                # An address differs from process to process, and would make it another run.
+                found[name] = ADDRESS.sub("", repr(value))
+        return found
 
     def user_files(self, algorithms: Sequence[str]) -> dict[str, str]:
         """SHA-256 of the source of every class of the user's behind these algorithms and the model."""
@@ -137,6 +151,7 @@ class ObjectConfig(Config):
 
     def user_modules(self, *functions: Callable[..., object]) -> list[ModuleType]:
         """The modules that these classes, and functions of the user's, are from, less the program that runs."""
+        # In the order in which they occur, each once.
         names = dict.fromkeys(kind.__module__ for kind in _own((*self._algorithms.values(), self._model())))
         names |= dict.fromkeys(getattr(function, "__module__", "__main__") for function in functions)
         return [sys.modules[name] for name in names if name != "__main__" and name in sys.modules]
@@ -144,44 +159,29 @@ class ObjectConfig(Config):
 
 def _own(things: Iterable[object]) -> list[type]:
     """The user's classes behind these objects: those that are of no installed package."""
-    return [kind for kind in dict.fromkeys(map(type, things)) if not _installed(kind)]
+    found: list[type] = []
+    for kind in dict.fromkeys(map(type, things)):
+        if kind.__module__.partition(".")[0] not in ("drfl", "torch"):
+            file = getattr(sys.modules.get(kind.__module__), "__file__", None)
+            # At a prompt a class has no file.
+            if file is None or "site-packages" not in Path(file).parts:
+                found.append(kind)
+    return found
 
 
 def _sources(kinds: Iterable[type]) -> dict[str, str]:
     """SHA-256 of the classes' sources; not of those that were typed in at a prompt."""
     found: dict[str, str] = {}
     for kind in kinds:
+        # Typed in at a prompt: there is no source to tell it by.
         with suppress(OSError, TypeError):
             found[f"class {kind.__qualname__}"] = hashlib.sha256(inspect.getsource(kind).encode()).hexdigest()
     return found
 
 
-def _installed(kind: type) -> bool:
-    if kind.__module__.partition(".")[0] in ("drfl", "torch"):
-        return True
-    file = getattr(sys.modules.get(kind.__module__), "__file__", None)
-    return file is not None and "site-packages" in Path(file).parts
-
-
-def _plain(thing: object) -> dict[str, Value]:
-    found: dict[str, Value] = {}
-    fields = dataclasses.fields(thing) if dataclasses.is_dataclass(thing) else ()
-    for name, value in ((field.name, getattr(thing, field.name)) for field in fields):
-        if name == "local":
-            found |= plain_local(value)
-        elif isinstance(value, bool | int | float | str | None):
-            found[name] = value
-        elif isinstance(value, tuple(PARSED)):
-            found[name] = str(value)
-        elif value in SAMPLINGS.values():
-            found[name] = next(known for known, draw in SAMPLINGS.items() if draw is value)
-        else:
-            found[name] = ADDRESS.sub("", repr(value))
-    return found
-
-
 def _named(thing: object) -> str:
     """The module and the name of a class or function, or of an object's class."""
+    # A partial has no name of its own.
     while isinstance(thing, functools.partial):
         thing = thing.func
     kind = thing if hasattr(thing, "__qualname__") else type(thing)

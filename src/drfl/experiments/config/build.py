@@ -151,26 +151,21 @@ def load_data(config: Config, log: Callable[[str], None] | None = None) -> Datas
     """
     recipe = config.recipe()
     if config.data is not None or is_hub(config.dataset):
-        dataset = _own_data(config)
-        return dataset if config.test_fraction is None else dataset.pooled()
-    if recipe is None:
+        task = config.task or CLASSIFICATION
+        columns = Columns(config.target or (), config.group, config.drop or (), task)
+        saved = None if config.data is None else saved_folder(config.data)
+        if config.data is None:
+            dataset = read_hub(config.dataset, columns)
+        elif saved is not None:
+            dataset = read_saved(saved, columns)
+        else:
+            dataset = read_tables(config.data, columns.targets, columns.group, columns.drop, task)
+    elif recipe is None:
         dataset = load(config.dataset, data_dir=config.data_dir, group=config.group)
     else:
         images = load_images(config.dataset, config.data_dir)
         dataset = featurise(images, recipe, cache=feature_cache(), log=log, device=config.device)
     return dataset if config.test_fraction is None else dataset.pooled()
-
-
-def _own_data(config: Config) -> Dataset:
-    """The user's tables or saved folder, or a data set of Hugging Face's hub."""
-    task = config.task or CLASSIFICATION
-    columns = Columns(config.target or (), config.group, config.drop or (), task)
-    if config.data is None:
-        return read_hub(config.dataset, columns)
-    saved = saved_folder(config.data)
-    if saved is not None:
-        return read_saved(saved, columns)
-    return read_tables(config.data, columns.targets, columns.group, columns.drop, task)
 
 
 def divide(config: Config, dataset: Dataset) -> Partition:
@@ -200,6 +195,7 @@ def build(config: Config, dataset: Dataset | None = None) -> Job:
     """
     dataset = load_data(config) if dataset is None else dataset
     key = Key(config.seed)
+    # From here on everything depends on the seed alone: algorithms differ in nothing else.
     partition = divide(config, dataset)
     data = ClientData.from_dataset(dataset, partition)
     share = VALIDATION if config.validation is None else config.validation
@@ -207,9 +203,11 @@ def build(config: Config, dataset: Dataset | None = None) -> Job:
         data = held_out_training(data, share, key)
     elif config.selection().validates or config.validation is not None:
         data = data.with_validation(share, key)
+    # Last, so that the training rows are those that are left after the hold-out.
     if config.judged_on == "training":
         data = training_as_test(data)
     shape = tuple(dataset.inputs.shape[1:])
+    # The initial model must not depend on what torch's generator was used for before.
     with key.fold("model").torch_scope():
         model = make_model(config.model, shape, dataset.classes)
     score, *others = config.measures()
@@ -252,13 +250,9 @@ def job_of(
         table_dir=table_dir(config),
         validates=validates,
     )
-    certify = _certifier(config, task, algorithm)
+    # A method that can prove nothing is refused before the first round.
+    certify = None
+    if config.certificate is not None:
+        certify = Certifier(task, METHODS[config.certificate])
+        certify.check(algorithm.local)
     return Job(config, partition, data, task, fed, algorithm, begun, origin, certify)
-
-
-def _certifier(config: Config, task: Task, algorithm: Algorithm) -> Certifier | None:
-    if config.certificate is None:
-        return None
-    certifier = Certifier(task, METHODS[config.certificate])
-    certifier.check(algorithm.local)
-    return certifier

@@ -303,9 +303,14 @@ def config_of(file: Mapping[str, object], overrides: Mapping[str, object]) -> Co
     values = dict(file)
     tables = values.get("algorithms")
     beaten = {parameter for option, parameter in COMMON.items() if option in overrides}
-    merged = _without(tables, beaten) if isinstance(tables, dict) else {}
+    merged: dict[str, object] = {}
+    for name, table in (tables if isinstance(tables, dict) else {}).items():
+        # Parameters that an option sets for all algorithms do not stay as the file has them.
+        own = isinstance(table, dict)
+        merged[name] = {key: value for key, value in table.items() if key not in beaten} if own else table
     changes = overrides.get("algorithms")
     for name, table in (changes if isinstance(changes, dict) else {}).items():
+        # Names of algorithms are not told apart by their case.
         same = next((known for known in merged if known.lower() == name.lower()), name)
         before = merged.get(same)
         merged[same] = {**(before if isinstance(before, dict) else {}), **table}
@@ -322,14 +327,6 @@ def config_of(file: Mapping[str, object], overrides: Mapping[str, object]) -> Co
         return Config.model_validate(values)
     except ValidationError as error:
         raise input_error(error) from None
-
-
-def _without(tables: Mapping[str, object], beaten: set[str]) -> dict[str, object]:
-    """The algorithms' tables of a file, less the parameters that the command line has its own word on."""
-    return {
-        name: {key: value for key, value in table.items() if key not in beaten} if isinstance(table, dict) else table
-        for name, table in tables.items()
-    }
 
 
 TABLES = (".csv", ".npz", ".parquet")

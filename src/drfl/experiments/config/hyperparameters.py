@@ -177,11 +177,20 @@ def make(algorithm: str, values: Mapping[str, Value]) -> Algorithm:
     for name in values:
         if name not in known:
             raise unknown(f"parameter of {label}", name, known, field=f"{label}.{name}")
+    # The local solver and the algorithm share one table in files.
     given = _checked(label, LocalSGD, {k: v for k, v in values.items() if k in LOCAL})
+    # Epochs take the place of steps, whose default would contradict them.
     without = {"steps": None} if given.get("epochs") is not None and "steps" not in given else {}
     local = dataclasses.replace(_local_of(algorithm), **without, **given)
     own = _checked(label, cls, {k: v for k, v in values.items() if k not in LOCAL})
-    missing = [f.name for f in _fields(algorithm) if f.name not in (*own, "local") and _required(f)]
+    missing = [
+        f.name
+        for f in _fields(algorithm)
+        if f.name not in (*own, "local")
+        and f.init
+        and f.default is dataclasses.MISSING
+        and f.default_factory is dataclasses.MISSING
+    ]
     if missing:
         raise InputError(
             f"{label} needs a value of {missing[0]}: give --param {label}.{missing[0]}=VALUE",
@@ -196,10 +205,6 @@ def make(algorithm: str, values: Mapping[str, Value]) -> Algorithm:
         raise InputError(
             f"{label}: {' '.join(str(error).split()) or type(error).__name__}", code="user-code-failed", field=label
         ) from error
-
-
-def _required(field: dataclasses.Field[typing.Any]) -> bool:
-    return field.init and field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
 
 
 def _checked(algorithm: str, cls: type, values: Mapping[str, Value]) -> dict[str, typing.Any]:

@@ -41,12 +41,23 @@ def completed(values: Mapping[str, object]) -> dict[str, object]:
     Raises:
         InputError: an option is missing, or one means nothing.
     """
-    found = _with_folder(values)
+    found, name = dict(values), values.get("dataset")
+    folder = folder_name(str(name)) if is_hub(name) else None
+    if folder is not None:  # dataset = "hf:FOLDER" is data of the user's own
+        if found.get("data") is not None:
+            raise InputError(
+                f"give either data or dataset '{name}', a folder: leave one out",
+                code="conflicting-options",
+                field="data",
+            )
+        del found["dataset"]
+        found["data"] = [str(folder)]
     task = found.get("task") or CLASSIFICATION
     free = "zipf-dirichlet" if task == CLASSIFICATION else "iid"
     if found.get("data") is not None:
         paths = paths_of(found["data"])
         found["dataset"] = _label(found, paths)
+        # Several files name their own clients, one file each.
         groups = found.get("group") is not None or (saved_folder(paths) is None and len(files_of(paths)) > 1)
         _default(found, "partition", "natural" if groups else free)
     elif is_hub(found.get("dataset")):
@@ -73,20 +84,6 @@ def completed(values: Mapping[str, object]) -> dict[str, object]:
         if task == "regression" and user_code.is_reference(str(found["loss"])):
             _default(found, "score", "rmse")
     return found
-
-
-def _with_folder(values: Mapping[str, object]) -> dict[str, object]:
-    """The settings, with the folder of ``dataset = "hf:FOLDER"`` as what it is: data of the user's own."""
-    found, name = dict(values), values.get("dataset")
-    folder = folder_name(str(name)) if is_hub(name) else None
-    if folder is None:
-        return found
-    if found.get("data") is not None:
-        raise InputError(
-            f"give either data or dataset '{name}', a folder: leave one out", code="conflicting-options", field="data"
-        )
-    del found["dataset"]
-    return found | {"data": [str(folder)]}
 
 
 def _default(values: dict[str, object], name: str, value: object) -> None:
@@ -149,6 +146,7 @@ def _label(values: Mapping[str, object], paths: Sequence[Path]) -> str:
     if not paths:
         raise InputError("data names no file: give at least one", code="empty", field="data")
     saved, label = saved_folder(paths), values.get("dataset")
+    # A row of a saved folder or of arrays may have several targets in one column.
     if saved is None:
         arrays = any(path.suffix.lower() == ".npz" for path in files_of(paths))
     else:
@@ -190,6 +188,7 @@ def check_task(task: TaskName, partition: str, loss: str, measures: Sequence[Met
     """
     if task != CLASSIFICATION and partition not in WITHOUT_CLASSES:
         raise InputError(by_class(partition, task), code="wrong-task", field="partition")
+    # What a user's loss suits is not known.
     if not user_code.is_reference(loss) and loss not in LOSSES_OF[task]:
         home = next(known for known, losses in LOSSES_OF.items() if loss in losses)
         raise InputError(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from typing import cast
 
 from drfl.core.errors import InputError
 from drfl.data import ClientData
@@ -19,7 +20,6 @@ from drfl.experiments.config.guards_and_failures import (
 from drfl.experiments.config.hyperparameters import Value, takes
 from drfl.federation.algorithm import Algorithm
 from drfl.resilience import (
-    Aggregator,
     Audit,
     Faulty,
     Guard,
@@ -90,48 +90,40 @@ def wrap_algorithm(
     """
     if keep is not None:
         algorithm = OverSelection(algorithm, keep)
-    guards = tuple(_at(guard, data, task, config.device) for guard in guards_of(config.guards))
+    guards: list[Guard] = []
+    for guard in guards_of(config.guards):
+        if isinstance(guard, ProbeAudit):
+            if data is None:
+                raise InputError(
+                    f"the guard 'probe' {NEEDS_ROWS}, or take 'peers'", code="unsupported-combination", field="guard"
+                )
+            probe = ServerProbe.of(data, task, rows=guard.rows, device=config.device)
+            guards.append(Audit(probe, guard.factor, guard.slack))
+        else:
+            guards.append(guard)
+    aggregator = aggregator_of(config.aggregator)
+    if isinstance(aggregator, ProbeRule):
+        if data is None:
+            raise InputError(
+                f"the aggregator 'probe' {NEEDS_ROWS}, or take 'geometric-median'",
+                code="unsupported-combination",
+                field="aggregator",
+            )
+        probe = ServerProbe.of(data, task, rows=aggregator.rows, device=config.device)
+        aggregator = ProbeCosine(probe, aggregator.cosine, aggregator.length)
     protected = Protected(
         algorithm,
         norm=config.max_norm,
-        guards=guards,
+        guards=tuple(guards),
         names=names or (data.names if data is not None else ()),
         bound=step_bound_of(config.step_bound),
-        aggregator=_rule(config, data, task),
+        aggregator=aggregator,
         on_rejection=on_rejection,
     )
-    return _called_off(_failing(protected, config), config)
-
-
-def _failing(algorithm: Algorithm, config: Config) -> Algorithm:
-    return algorithm if config.faults is None else Faulty(algorithm, failures_of(config.faults))
-
-
-def _called_off(algorithm: Algorithm, config: Config) -> Algorithm:
-    if config.min_replies is None:
-        return algorithm
-    return Quorum(algorithm, config.min_replies, "repeat" if config.repeats else "skip", config.repeats or 1)
-
-
-def _at(guard: Guard | ProbeAudit, data: ClientData | None, task: Task, device: str) -> Guard:
-    if not isinstance(guard, ProbeAudit):
-        return guard
-    if data is None:
-        raise InputError(
-            f"the guard 'probe' {NEEDS_ROWS}, or take 'peers'", code="unsupported-combination", field="guard"
-        )
-    return Audit(ServerProbe.of(data, task, rows=guard.rows, device=device), guard.factor, guard.slack)
-
-
-def _rule(config: Config, data: ClientData | None, task: Task) -> Aggregator | None:
-    rule = aggregator_of(config.aggregator)
-    if not isinstance(rule, ProbeRule):
-        return rule
-    if data is None:
-        raise InputError(
-            f"the aggregator 'probe' {NEEDS_ROWS}, or take 'geometric-median'",
-            code="unsupported-combination",
-            field="aggregator",
-        )
-    probe = ServerProbe.of(data, task, rows=rule.rows, device=config.device)
-    return ProbeCosine(probe, rule.cosine, rule.length)
+    # Without a cast a type checker tells the wrappers' states apart, which nothing here depends on.
+    algorithm = cast("Algorithm", protected)
+    if config.faults is not None:
+        algorithm = cast("Algorithm", Faulty(algorithm, failures_of(config.faults)))
+    if config.min_replies is not None:
+        algorithm = Quorum(algorithm, config.min_replies, "repeat" if config.repeats else "skip", config.repeats or 1)
+    return algorithm

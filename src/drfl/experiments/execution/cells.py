@@ -69,7 +69,8 @@ class TrainingContent(Content):
         """Every row has its number, the metrics of the run's score, and counters that are finite."""
         for row in self.rows:
             counters = [row.get(name) for name in LEDGER_COLUMNS]
-            if not {"round", *columns_of(self.score)} <= row.keys() or not all(map(_finite, counters)):
+            finite = all(isinstance(count, int | float) and math.isfinite(count) for count in counters)
+            if not {"round", *columns_of(self.score)} <= row.keys() or not finite:
                 raise ValueError("a row lacks a metric or a counter")
         return self
 
@@ -88,10 +89,6 @@ CONTENT: Mapping[str, TypeAdapter[TrainingContent] | TypeAdapter[DistanceContent
 """What a record of each kind must hold."""
 
 
-def _finite(value: object) -> bool:
-    return isinstance(value, int | float) and math.isfinite(value)
-
-
 class Cell(NamedTuple):
     """What is to be run.
 
@@ -108,6 +105,7 @@ class Cell(NamedTuple):
     @property
     def key(self) -> str:
         """The name of its record: a digest of the job."""
+        # Sorted, so that equal jobs have one digest whatever the order of their keys.
         text = json.dumps([FORMAT, self.kind, self.job], sort_keys=True, ensure_ascii=False)
         return hashlib.sha256(text.encode()).hexdigest()[:24]
 

@@ -176,15 +176,15 @@ class Pool:
             data = self._data[key]
             data.stacks += 1
         future = self._processes.submit(_work, stack, folder, self._data_dir, (key, data.payload))
-        future.add_done_callback(lambda _: self._ended(key))
-        return future
 
-    def _ended(self, key: training_cells.DataKey) -> None:
-        """Of a stack with these data; those that no stack waits for are dropped."""
-        with self._lock:
-            self._data[key].stacks -= 1
-            if not self._data[key].stacks:
-                self._data.pop(key).tensors.close()
+        def ended(_: object) -> None:  # data that no stack waits for any more are dropped
+            with self._lock:
+                data.stacks -= 1
+                if not data.stacks:
+                    self._data.pop(key).tensors.close()
+
+        future.add_done_callback(ended)
+        return future
 
     def __enter__(self) -> Self:
         """Itself."""
@@ -196,6 +196,7 @@ class Pool:
         """End the workers, at once if by an error."""
         self._processes.__exit__(kind, error, trace)
         with self._lock:  # cancelled futures end while this is done
+            # Files of data sets that were not used up.
             for tensors in (self._tensors, *(data.tensors for data in self._data.values())):
                 tensors.close()
 
@@ -239,6 +240,7 @@ def as_ended(futures: Collection[Future[T]], watch: StopSignal) -> Iterator[Futu
         StoppedError: a signal asked to stop. What has ended is kept.
     """
     while futures:
+        # Asked for anew in every round, as more may have been added.
         done = wait(futures, LOOK, FIRST_COMPLETED).done
         if watch.stop:
             raise StoppedError("interrupted: what is finished is kept, and the same command continues it", watch.code)
@@ -269,6 +271,7 @@ def run_all(
         DrflError: a worker died.
         StoppedError: a signal asked to stop.
     """
+    # Tables and figures may want the same run.
     distinct = {cell.key: cell for cell in wanted}
     found = {key: record for key, cell in distinct.items() if (record := cells.read(folder, cell)) is not None}
     for finished, (key, record) in enumerate(found.items(), 1):
@@ -277,6 +280,7 @@ def run_all(
     if not missing:
         return
     total, whole, spent, finished = len(distinct), sum(cell.cost for cell in missing), 0.0, len(found)
+    # No more processes than there is work for: each takes seconds to start.
     count = workers if isinstance(workers, Cluster) else min(workers, len(missing))
     with pool_of(count, run, data_dir, shared=True) as pool:
         futures = {pool.submit([cell], folder): cell for cell in missing}
@@ -325,6 +329,7 @@ def _side_by_side(run: Run, stack: Sequence[Cell], folder: Path, data_dir: Path 
 def _kept(run: Run, cell: Cell, folder: Path, data_dir: Path | None) -> Record:
     record = run(cell, data_dir)
     cells.write(folder, cell, record)
+    # As it is read again, so that a result does not depend on whether it was kept before.
     return cells.read(folder, cell) or record
 
 

@@ -21,7 +21,6 @@ from drfl.experiments.run.artifacts import rounded, versions
 from drfl.experiments.run.runner import execute
 from drfl.training.callbacks import Participation
 from drfl.training.history import DIGITS, LEDGER_COLUMNS
-from drfl.training.loop import Result
 
 NOT_IN_JOB = ("data_dir", "table_dir", "threads")
 """What a configuration has and a result does not depend on; cells always run on one thread."""
@@ -41,17 +40,14 @@ def job_of(config: Config) -> dict[str, object]:
 
     Its ``files`` are the digests of the user's Python files and tables: with others it is another cell.
     """
+    # Tables of other algorithms would make equal runs different cells.
     own = {config.algorithm: config.algorithms.get(config.algorithm, {})}
-    files = {**config.user_files([config.algorithm]), **_tables(config)}
+    files = config.user_files([config.algorithm])
+    for path in files_of(config.data) if config.data is not None else []:
+        state = path.stat()
+        files[path.as_posix()] = _sha256(path, state.st_mtime_ns, state.st_size)
     plain = config.model_copy(update={"algorithms": own, "files": files}).model_dump(mode="json", exclude_none=True)
     return {name: value for name, value in plain.items() if name not in NOT_IN_JOB}
-
-
-def _tables(config: Config) -> dict[str, str]:
-    """SHA-256 of the user's own tables, by path."""
-    found = files_of(config.data) if config.data is not None else []
-    states = [(path, path.stat()) for path in found]
-    return {path.as_posix(): _sha256(path, state.st_mtime_ns, state.st_size) for path, state in states}
 
 
 @functools.lru_cache(maxsize=1024)
@@ -68,6 +64,7 @@ def cost_of(config: Config, clients: int = 30) -> float:
     """Local steps of all clients, and a little for every test."""
     parameters = config.parameters(config.algorithm)
     m, steps = (parameters.get(name) for name in ("m", "steps"))
+    # A rough measure: it only says how far a search or a table is.
     everybody = config.clients or clients
     asked = m if isinstance(m, int) and m else everybody
     return config.rounds * (asked * (steps if isinstance(steps, int) else 1) + TEST)
@@ -110,28 +107,14 @@ def record_of(ready: Job) -> Record:
     participation, start = Participation(), time.perf_counter()
     try:
         finished = execute(ready, [participation])
-        _check_loss(finished.result)
+        last = finished.result.history.last
+        # An algorithm that asks for no losses does not see that its model, finite still, has run away.
+        if math.isinf(last.metrics.avg_loss):
+            raise DivergedError(f"the average loss over clients is infinite after round {last.round}")
     except (DivergedError, InputError) as error:
         how = "diverged" if isinstance(error, DivergedError) else "refused"
         return {**head, "stopped": how, "reason": str(error), "rounds": 0, "rows": [], "accuracy": [], "samples": []}
-    clients = round(participation.mean, DIGITS)
-    found = {"stopped": finished.stopped, **_record(finished.result), "clients_per_round": clients}
-    return {**head, **found, "seconds": time.perf_counter() - start}
-
-
-def _check_loss(result: Result) -> None:
-    """An algorithm that asks for no losses does not see that its model, finite still, has run away.
-
-    Raises:
-        DivergedError: it has.
-    """
-    last = result.history.last
-    if math.isinf(last.metrics.avg_loss):
-        raise DivergedError(f"the average loss over clients is infinite after round {last.round}")
-
-
-def _record(result: Result) -> Record:
-    score = result.history.score.name
+    result, score = finished.result, finished.result.history.score.name
     rows = [
         {
             "round": row.round,
@@ -140,17 +123,20 @@ def _record(result: Result) -> Record:
         }
         for row in result.history.rows
     ]
-    evaluation = result.evaluation
     return {
+        **head,
+        "stopped": finished.stopped,
         "reason": "",
         "score": score,
         "rounds": result.rounds,
         "rows": rows,
-        "accuracy": [round(x, DIGITS) for x in evaluation.score.tolist()],
-        "samples": evaluation.samples.tolist(),
+        "accuracy": [round(x, DIGITS) for x in result.evaluation.score.tolist()],
+        "samples": result.evaluation.samples.tolist(),
         "halved": 0 if result.step_size is None else int(result.step_size.lowered),
         "rollbacks": result.rollbacks,
         "effective_rounds": result.effective_rounds,
+        "clients_per_round": round(participation.mean, DIGITS),
+        "seconds": time.perf_counter() - start,
     }
 
 
@@ -160,6 +146,7 @@ def set_back(record: Record) -> str:
     Args:
         record: of :func:`train`; one that a run broke off, or that is older than these numbers, has none of them.
     """
+    # Records of older versions lack these numbers.
     rollbacks, rounds = (int(cast("int", record.get(name, 0))) for name in ("rollbacks", "rounds"))
     effective = int(cast("int", record.get("effective_rounds", rounds)))
     return Marks(False, rollbacks, rounds, effective).counted if rollbacks else ""
@@ -191,7 +178,6 @@ class _LastData:
         return self.given(key, lambda: load_data(load_config(None, named)))
 
     def given(self, key: DataKey, load: Callable[[], Dataset]) -> Dataset:
-        """The data, by ``load`` unless they are the last."""
         if self._last is None or self._last[0] != key:
             self._last = key, load()
         return self._last[1]

@@ -147,6 +147,7 @@ class WorkerProcesses:
                 break
             if call is not None:
                 call.future.cancel()
+        # One end mark for each thread; calls under way come to their end before.
         for _ in self._threads:
             self._calls.put(None)
         for thread in self._threads:
@@ -163,6 +164,7 @@ class WorkerProcesses:
             except OSError:
                 self._lost = True
             while (call := self._calls.get()) is not None:
+                # Cancelled while it waited.
                 if not call.future.set_running_or_notify_cancel():
                     continue
                 try:
@@ -170,6 +172,7 @@ class WorkerProcesses:
                         raise LostWorkerError
                     pipe.send((call.function, call.arguments))
                     good, answer = pipe.recv()
+                # The process is gone, perhaps killed for its memory: calls after this one fail too.
                 except (EOFError, OSError):
                     self._lost, good, answer = True, False, LostWorkerError()
                 except Exception as error:
@@ -181,7 +184,6 @@ class WorkerProcesses:
 
 
 def _work(pipe: Connection, asked: Connection) -> None:
-    """A worker's life."""
     for number in SIGNALS:
         signal.signal(number, signal.SIG_IGN)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
@@ -217,4 +219,5 @@ def _work(pipe: Connection, asked: Connection) -> None:
 
 def _leave_with(sentinel: int) -> None:
     wait([sentinel])
+    # At once: nothing of a worker outlives the process that made it.
     os._exit(1)

@@ -34,7 +34,6 @@ from drfl.resilience import Memory
 from drfl.resilience.wrappers import WrapperState
 from drfl.task.measure import Measure, Rows
 from drfl.task.metrics import ACCURACY
-from drfl.task.task import Task
 from drfl.training.certificate import Certificate
 from drfl.training.history import (
     CERTIFICATE_COLUMNS,
@@ -47,7 +46,6 @@ from drfl.training.history import (
     undefined_names,
 )
 from drfl.training.loop import Result
-from drfl.training.step_size import StepSize
 
 FILES = (
     "config.toml", "summary.json", "history.csv", "timing.csv", "lambda.csv", "clients.csv", "partition.json",
@@ -93,9 +91,17 @@ def write_run(directory: Path, job: Running, result: Result) -> None:
     for name, (w, evaluation) in models.items():
         interval = result.stopped_on != "test"
         metrics = {} if evaluation is None else {"metrics": model_metrics(evaluation, job.fed.measures[0], interval)}
-        content = model_bytes(_state_of(job.task, w), job.data.standardisation, {**about, **metrics})
+        # The state_dict() at w, made in the task's own model and not in a copy, whose frozen part may be large.
+        before = job.task.w0
+        job.task.layout.load(job.task.model, w)
+        try:
+            state = {key: value.detach().cpu().clone() for key, value in job.task.model.state_dict().items()}
+        finally:
+            job.task.layout.load(job.task.model, before)
+        content = model_bytes(state, job.data.standardisation, {**about, **metrics})
         (directory / f"{name}.safetensors").write_bytes(content)
     if isinstance(job.fed, Simulation):
+        # The values of single rows, which comparisons of runs pair; a deployment has none.
         scores = job.fed.row_scores(result.model if result.personal is None else result.personal)
         test_rows.write(directory / TEST_ROWS, scores._replace(data=data))
 
@@ -105,7 +111,16 @@ def summary(job: Running, result: Result) -> dict[str, object]:
     config, last, asked, score = job.config, result.history.last, job.certify is not None, job.fed.measures[0].name
     checks = end_checks(job, result) if result.stopped in ENDS else EndChecks()
     undefined = undefined_names(result.evaluation, job.fed.measures, job.data.names)
-    averaged = None
+    chosen, size, step_size, averaged = result.selection, result.step_size, None, None
+    if size is not None:
+        # Client −1: no curvature was found, and the step size is the fallback.
+        client = None if int(size.client) < 0 else int(size.client)
+        step_size = {
+            "lr": float(size.eta),
+            "curvature": None if client is None else round(float(size.curvature), DIGITS),
+            "client": None if client is None else job.data.names[client],
+            "halved": int(size.lowered),
+        }
     if result.averaged is not None:
         found = Metrics.of(result.averaged, job.fed.measures[0])
         averaged = _end(found.named(score), asked, result.averaged_certificate)
@@ -131,8 +146,8 @@ def summary(job: Running, result: Result) -> dict[str, object]:
         "precision": config.precision,
         **_protection(result.state, job.data.names),
         "returned": result.returned,
-        "selection": _selection(result),
-        "step_size": _step_size(result.step_size, job.data.names),
+        "selection": None if chosen is None else {**chosen._asdict(), "undefined": len(chosen.undefined)},
+        "step_size": step_size,
         "failure": checks.failure,
         "warnings": [*warnings_of(job), *checks.warnings],
         "measures": [
@@ -169,16 +184,12 @@ def initial_model_digest(job: Running) -> str:
     return digest_of([job.task.w0])
 
 
-def _selection(result: Result) -> dict[str, object] | None:
-    found = result.selection
-    return None if found is None else {**found._asdict(), "undefined": len(found.undefined)}
-
-
 def constant_of(job: Running, evaluation: Evaluation) -> ConstantAnswer | None:
     """What always giving the most frequent class scores on the test rows, if accuracy is measured and it looks good.
 
     A server knows of its sites the share of each one's own most frequent class alone.
     """
+    # A constant answer is a rival to accuracy alone.
     if all(measure.name != ACCURACY.name for measure in job.fed.measures):
         return None
     if isinstance(job.fed, Simulation):
@@ -196,29 +207,20 @@ def beside(job: Running, evaluation: Evaluation) -> dict[str, object]:
         ends = {"accuracy": found.overall, "worst_accuracy": float(found.shares.min())}
         constant = {"class": found.label, **rounded(ends)}
     if any(measure.rows is Rows.RATE for measure in job.fed.measures):
+        # tanh is the logistic function without an overflow for large odds.
         odds, chosen = evaluation.threshold or 0.0, evaluation.threshold is not None
         threshold = {"probability": (1 + math.tanh(odds / 2)) / 2, "chosen_on": "validation" if chosen else None}
     return {"constant": constant, "threshold": threshold}
-
-
-def _step_size(found: StepSize | None, names: Sequence[str]) -> dict[str, object] | None:
-    """The local step size that was found, from which curvature; None where one was given."""
-    if found is None:
-        return None
-    client = int(found.client)
-    return {
-        "lr": float(found.eta),
-        "curvature": None if client < 0 else round(float(found.curvature), DIGITS),
-        "client": None if client < 0 else names[client],
-        "halved": int(found.lowered),
-    }
 
 
 def _protection(state: State, names: Sequence[str]) -> dict[str, object]:
     """How many replies were rejected and reports changed, who is mistrusted at the end, and whom the aggregator left
     out in how many rounds.
     """
-    memory, flags = _memory(state), flagged(state)
+    memory, inner, flags = None, state, flagged(state)
+    # The protection may be inside other wrappers, such as one that calls rounds off.
+    while memory is None and isinstance(inner, WrapperState):
+        memory, inner = inner.memory if isinstance(inner.memory, Memory) else None, inner.inner
     if memory is None or flags is None:
         return {}
     who = [name for name, bad in zip(names, flags.tolist(), strict=True) if bad]
@@ -228,14 +230,6 @@ def _protection(state: State, names: Sequence[str]) -> dict[str, object]:
     if bool(memory.left_out.any()):
         found["left_out_rounds"] = {name: r for name, r in zip(names, memory.left_out.tolist(), strict=True) if r}
     return found
-
-
-def _memory(state: object) -> Memory | None:
-    while isinstance(state, WrapperState):
-        if isinstance(state.memory, Memory):
-            return state.memory
-        state = state.inner
-    return None
 
 
 def json_text(content: Mapping[str, object], indent: int | None = None) -> str:
@@ -260,6 +254,7 @@ def _end(metrics: Mapping[str, float], asked: bool, certificate: Certificate | N
     """The metrics, and where it was asked for the certificate: NaN where there is none."""
     if not asked:
         return {**rounded(metrics)}
+    # The columns are there in every run that asked, also where no certificate could be had.
     names = (*CERTIFICATE_COLUMNS, "gradient_norm")
     values = {name: round(getattr(certificate, name, math.nan), GAP_DIGITS) for name in names}
     return {**rounded(metrics), **values, "proven": certificate is not None and certificate.proven}
@@ -287,10 +282,16 @@ def config_toml(config: Config, clients: int, algorithms: Sequence[str] | None =
     names = list(algorithms or [config.algorithm])
     own = {"algorithms", "cohort", "steps", "batch", "lr", "files"}
     plain = config.model_dump(mode="json", exclude_none=True, exclude=own)
+    # Sorted, so that the same run has the same bytes.
     plain = dict(sorted({**plain, **config.partition_parameters(defaults=True)}.items()))
     if algorithms is not None:
         plain = {name: value for name, value in plain.items() if name not in ("algorithm", "seed")}
-    tables = {name: _table(config, name, clients) for name in names}
+    tables: dict[str, dict[str, object]] = {}
+    for name in names:
+        parameters = config.parameters(name, clients)
+        # TOML has no null: None is "full" of a batch, and left out otherwise.
+        full = {key: "full" if value is None and "batch" in key else value for key, value in parameters.items()}
+        tables[name] = {key: value for key, value in full.items() if value is not None}
     files = config.user_files(names)
     return tomli_w.dumps({**plain, "algorithms": tables, **({"files": files} if files else {})})
 
@@ -299,12 +300,6 @@ def settings(job: Running) -> dict[str, object]:
     """The configuration with every default spelt out, but for what has no say in the results."""
     full = tomllib.loads(config_toml(job.config, job.data.n))
     return {name: value for name, value in full.items() if name not in FREE}
-
-
-def _table(config: Config, algorithm: str, clients: int) -> dict[str, object]:
-    parameters = config.parameters(algorithm, clients)
-    full = {name: "full" if value is None and "batch" in name else value for name, value in parameters.items()}
-    return {name: value for name, value in full.items() if value is not None}
 
 
 def about_model(job: Running, data: str) -> dict[str, object]:
@@ -339,19 +334,9 @@ def model_metrics(evaluation: Evaluation, score: Measure, interval: bool = True)
     low, high = (worst_interval(evaluation, score) if interval else None) or (math.nan, math.nan)
     ends = {f"worst_{score.name}_low": low, f"worst_{score.name}_high": high}
     found = {**Metrics.of(evaluation, score).named(score.name), **ends}
+    # A model file is JSON inside, which has no NaN.
     defined = rounded({name: value for name, value in found.items() if math.isfinite(value)})
     return {"clients": len(evaluation.score), "undefined": undefined_counts(evaluation)[0], **defined}
-
-
-def _state_of(task: Task, w: Tensor) -> dict[str, Tensor]:
-    """The ``state_dict()`` of the task's model at w (d,), a copy."""
-    # Not in a copy of the model, whose frozen part may be large.
-    before = task.w0
-    task.layout.load(task.model, w)
-    try:
-        return {name: value.detach().cpu().clone() for name, value in task.model.state_dict().items()}
-    finally:
-        task.layout.load(task.model, before)
 
 
 def exact(value: float, *, whole: bool = False) -> str:
@@ -379,10 +364,15 @@ def sum_columns(measures: Sequence[Measure], sums: Tensor) -> dict[str, list[str
 
 
 def _clients_csv(job: Running, result: Result) -> str:
+    from drfl.assessment.evaluation import client_intervals  # scipy takes a while to load
+
     evaluation, last = result.evaluation, result.last
     score, *others = (measure.name for measure in job.fed.measures)
     sums = {} if evaluation.sums is None else sum_columns(job.fed.measures, evaluation.sums)
-    intervals = {} if result.stopped_on == "test" else _interval_columns(job.fed.measures[0], evaluation)
+    # Simultaneous 95 % intervals; none if the test rows have stopped the run, or no row has a score of its own.
+    ends = None if result.stopped_on == "test" else client_intervals(evaluation, job.fed.measures[0])
+    named = (f"{score}_low", f"{score}_high")
+    intervals = {} if ends is None else {n: [f"{x:.{DIGITS}f}" for x in e] for n, e in zip(named, ends, strict=True)}
     constant = constant_of(job, evaluation)
     if constant is not None:
         intervals["constant_accuracy"] = [f"{x:.{DIGITS}f}" for x in constant.shares.tolist()]
@@ -402,12 +392,3 @@ def _clients_csv(job: Running, result: Result) -> str:
     )
     names = ("client", score, "loss", "samples", "train_samples", "lambda", f"last_{score}", "last_loss")
     return csv_text((*names, *others, *sums, *intervals), columns)
-
-
-def _interval_columns(score: Measure, evaluation: Evaluation) -> dict[str, list[str]]:
-    """The clients' 95 % intervals, simultaneous; none where no row has a score of its own."""
-    from drfl.assessment.evaluation import client_intervals  # scipy takes a while to load
-
-    ends = client_intervals(evaluation, score)
-    named = (f"{score.name}_low", f"{score.name}_high")
-    return {} if ends is None else {name: [f"{x:.{DIGITS}f}" for x in e] for name, e in zip(named, ends, strict=True)}

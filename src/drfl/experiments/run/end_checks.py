@@ -53,56 +53,43 @@ def end_checks(job: Running, result: Result) -> EndChecks:
             "loss-rose",
             "lr",
         )
-    told = _skipped(result), _no_better_than_constant(job, result), _selected_without(job, result)
+    warnings: list[Notice] = []
+    if result.skipped > MOST_SKIPPED * result.rounds:
+        notice = Notice(
+            f"{result.skipped} of {result.rounds} rounds did not count, as no client answered, or fewer than "
+            "min_replies: lower it, or set sampling to everybody; a cohort that is drawn by λ has few clients once λ "
+            "is on few",
+            "skipped-rounds",
+            "min_replies",
+        )
+        warnings.append(notice)
+    majority, accuracy = job.fed.majority, result.evaluation.score
+    by_class = job.partition is not None and job.partition.recipe.get("partition") in BY_CLASS
+    if majority is not None and job.fed.measures[0].name == ACCURACY.name and not by_class:
+        # A client of one class has nothing to tell apart.
+        below = ((accuracy <= majority) & (majority < 1)).nonzero().flatten()
+        poor = below[(accuracy - majority)[below].argsort()].tolist()
+        served = [f"{job.data.names[i]} ({100 * accuracy[i]:.1f} %, {100 * majority[i]:.1f} % that way)" for i in poor]
+        if poor:
+            notice = Notice(
+                f"the model is no better than always answering the most frequent class at {listed(served, 'client')}",
+                "no-better-than-constant",
+                job.data.names[poor[0]] if len(poor) == 1 else None,
+            )
+            warnings.append(notice)
+    left_out = () if result.selection is None else result.selection.undefined
+    # If model selection saw no client at all, the run has warned already.
+    if left_out and len(left_out) < job.data.n:
+        score, named = job.fed.measures[0], listed([job.data.names[i] for i in left_out], "client")
+        notice = Notice(
+            f"model selection leaves out {undefined_share([len(left_out)], [job.data.n])} clients ({named}): "
+            f"{score.words} is undefined on their validation rows; select by loss, or raise the share of validation "
+            "rows",
+            "undefined-metric",
+            "validation",
+        )
+        warnings.append(notice)
     undefined = undefined_names(result.evaluation, job.fed.measures, job.data.names)
     late = late_rollbacks([result.marks.counted] if result.marks.is_late else [])
     notices = undefined_notices(job.fed.measures, [undefined], job.data.n)
-    return EndChecks(failure, (*(line for line in told if line is not None), *late, *notices))
-
-
-def _selected_without(job: Running, result: Result) -> Notice | None:
-    """A sentence on clients that model selection could not see; if it saw none, the run has warned already."""
-    left_out = () if result.selection is None else result.selection.undefined
-    if not left_out or len(left_out) == job.data.n:
-        return None
-    score, named = job.fed.measures[0], listed([job.data.names[i] for i in left_out], "client")
-    return Notice(
-        f"model selection leaves out {undefined_share([len(left_out)], [job.data.n])} clients ({named}): {score.words} "
-        "is undefined on their validation rows; select by loss, or raise the share of validation rows",
-        "undefined-metric",
-        "validation",
-    )
-
-
-def _skipped(result: Result) -> Notice | None:
-    """A sentence on rounds that did not count, if they are many."""
-    if result.skipped <= MOST_SKIPPED * result.rounds:
-        return None
-    return Notice(
-        f"{result.skipped} of {result.rounds} rounds did not count, as no client answered, or fewer than min_replies: "
-        "lower it, or set sampling to everybody; a cohort that is drawn by λ has few clients once λ is on few",
-        "skipped-rounds",
-        "min_replies",
-    )
-
-
-def _no_better_than_constant(job: Running, result: Result) -> Notice | None:
-    """A sentence that names clients to whom always answering their most frequent class would be as good."""
-    majority, accuracy = job.fed.majority, result.evaluation.score
-    if (
-        majority is None
-        or job.fed.measures[0].name != ACCURACY.name
-        or (job.partition is not None and job.partition.recipe.get("partition") in BY_CLASS)
-    ):
-        return None
-    # A client of one class has nothing to tell apart.
-    poor = ((accuracy <= majority) & (majority < 1)).nonzero().flatten()
-    if not poor.numel():
-        return None
-    poor = poor[(accuracy - majority)[poor].argsort()].tolist()
-    named = [f"{job.data.names[i]} ({100 * accuracy[i]:.1f} %, {100 * majority[i]:.1f} % that way)" for i in poor]
-    return Notice(
-        f"the model is no better than always answering the most frequent class at {listed(named, 'client')}",
-        "no-better-than-constant",
-        job.data.names[poor[0]] if len(poor) == 1 else None,
-    )
+    return EndChecks(failure, (*warnings, *late, *notices))

@@ -59,29 +59,29 @@ def check_free(path: Path, kind: Kind, *, overwrite: bool = False) -> None:
             or the place cannot be written to.
     """
     try:
-        _check_place(path)
+        if path.exists() and not path.is_dir():
+            raise InputError(f"{path} is a file: give another --out", code="not-a-folder", field=str(path))
+        if path.resolve() in (Path.cwd(), *Path.cwd().parents):
+            raise InputError(
+                f"{path} is the folder you are in, or around it: give another --out",
+                code="unsafe-folder",
+                field=str(path),
+            )
+        place = path
+        while not place.exists():
+            place = place.parent
+        try:  # asking for permission is not enough: root has it also where nothing can be created
+            os.rmdir(tempfile.mkdtemp(prefix=".drfl-", dir=place))
+        except OSError as error:
+            raise InputError(
+                f"cannot write into {place} ({error.strerror}): give another --out",
+                code="cannot-write",
+                field=str(place),
+            ) from None
         held(path, kind, overwrite=overwrite)
     except OSError as error:  # such as a name that is too long
         raise InputError(
             f"cannot write into {path} ({error.strerror}): give another --out", code="cannot-write", field=str(path)
-        ) from None
-
-
-def _check_place(path: Path) -> None:
-    if path.exists() and not path.is_dir():
-        raise InputError(f"{path} is a file: give another --out", code="not-a-folder", field=str(path))
-    if path.resolve() in (Path.cwd(), *Path.cwd().parents):
-        raise InputError(
-            f"{path} is the folder you are in, or around it: give another --out", code="unsafe-folder", field=str(path)
-        )
-    place = path
-    while not place.exists():
-        place = place.parent
-    try:  # asking for permission is not enough: root has it also where nothing can be created
-        os.rmdir(tempfile.mkdtemp(prefix=".drfl-", dir=place))
-    except OSError as error:
-        raise InputError(
-            f"cannot write into {place} ({error.strerror}): give another --out", code="cannot-write", field=str(place)
         ) from None
 
 
@@ -123,6 +123,7 @@ def held(path: Path, kind: Kind, *, resume: bool = False, overwrite: bool = Fals
             code="already-exists",
             field=str(path),
         )
+    # A link would lead writing and removing elsewhere.
     check_links(path)
     for name in foreign(path, manifest):
         if name in KINDS[kind].fixed:
@@ -243,7 +244,23 @@ def claimed(
     Raises:
         InputError: another process holds it, it holds something else, or it cannot be written to.
     """
-    claim, lock, made = _begun(directory, kind, resume, overwrite, anew, cells, config, tell, key)
+    made: list[Path] = []
+    lock = None
+    try:
+        directory, made = _make(directory, anew)
+        lock, new = _locked(directory, kind, resume, overwrite, key)
+        claim = _taken(directory, kind, cells, config, resume, overwrite, new, tell, key)
+    except (InputError, OSError) as error:  # nothing is left of an attempt that fails
+        if lock is not None:
+            lock.release()
+        remove_empty(made)
+        if isinstance(error, InputError):
+            raise
+        raise InputError(
+            f"cannot write into {directory} ({error.strerror}): give another --out",
+            code="cannot-write",
+            field=str(directory),
+        ) from None
     refused = False
     try:
         yield claim
@@ -255,41 +272,17 @@ def claimed(
         raise
     finally:
         with suppress(OSError):
-            _leave(claim, refused)
+            # Under the lock: nobody takes the folder before it is tidy.
+            begun = is_file(claim.checkpoints / CONFIG)
+            if claim.finished or not (claim.resumable or (begun and (claim.continued or not refused))):
+                clear_checkpoint(claim.directory, claim.manifest.kind)
+                if entries(claim.directory) == {NAME, CHECKPOINT} and entries(claim.checkpoints) == {LOCK}:
+                    (claim.directory / NAME).unlink()
+                if is_file(claim.checkpoints / LOCK):
+                    (claim.checkpoints / LOCK).unlink()
+                remove_empty([claim.checkpoints])
         lock.release()
         remove_empty(made)
-
-
-def _begun(
-    directory: Path,
-    kind: Kind,
-    resume: bool,
-    overwrite: bool,
-    anew: bool,
-    cells: tuple[str, ...],
-    config: str | None,
-    tell: Callable[[str], None],
-    key: bytes | None,
-) -> tuple[ClaimedFolder, FileLock, list[Path]]:
-    """The folder with its lock, and what had to be made for it; nothing is left of an attempt that fails."""
-    made: list[Path] = []
-    lock = None
-    try:
-        directory, made = _make(directory, anew)
-        lock, new = _locked(directory, kind, resume, overwrite, key)
-        claim = _taken(directory, kind, cells, config, resume, overwrite, new, tell, key)
-    except (InputError, OSError) as error:
-        if lock is not None:
-            lock.release()
-        remove_empty(made)
-        if isinstance(error, InputError):
-            raise
-        raise InputError(
-            f"cannot write into {directory} ({error.strerror}): give another --out",
-            code="cannot-write",
-            field=str(directory),
-        ) from None
-    return claim, lock, made
 
 
 def tidy(directory: Path, kind: Kind = "run") -> None:
@@ -307,9 +300,11 @@ def _make(directory: Path, anew: bool) -> tuple[Path, list[Path]]:
     """A folder, and what had to be made for it; where it must be a new one, the next free name is taken."""
     while True:
         place = default_directory(directory.parent, directory.name) if anew else directory
+        # Before they are made: an attempt that fails removes these and no others.
         made = missing_folders(place)
         try:
             place.parent.mkdir(parents=True, exist_ok=True)
+            # mkdir is atomic: of two processes one alone gets a new folder.
             place.mkdir(exist_ok=not anew)
             return place, made
         except FileExistsError:  # another process was faster
@@ -327,10 +322,12 @@ def _locked(directory: Path, kind: Kind, resume: bool, overwrite: bool, key: byt
     """
     new = held(directory, kind, resume=resume, overwrite=overwrite) is None
     if new:
+        # Halves of a manifest, which a killed process has left.
         for name in {path.name for path in directory.iterdir()} - entries(directory):
             (directory / name).unlink(missing_ok=True)
         Manifest.new(kind).write(directory, key)
     (directory / CHECKPOINT).mkdir(exist_ok=True)
+    # The system drops it with the process, however that ends.
     lock = FileLock(directory / CHECKPOINT / LOCK, timeout=0)
     try:
         lock.acquire()
@@ -355,6 +352,7 @@ def _taken(
     key: bytes | None,
 ) -> ClaimedFolder:
     """The folder that this process has locked, with the manifest that it finds or makes."""
+    # Read again under the lock, as another process may have written since.
     manifest = held(directory, kind, resume=True) or Manifest.new(kind)
     if manifest.files and not (new or resume or overwrite):
         raise InputError(
@@ -364,6 +362,7 @@ def _taken(
         )
     check_cells(directory, cells)
     claim = ClaimedFolder(directory, manifest, continued=resume and is_file(directory / CHECKPOINT / CONFIG), key=key)
+    # Cells go now, results only once there are others.
     if overwrite and manifest.cells:
         clear(directory, manifest, key)
         claim.write(Manifest.new(kind, cells=cells))
@@ -385,19 +384,6 @@ def _taken(
     return claim
 
 
-def _leave(claim: ClaimedFolder, refused: bool) -> None:
-    """Tidy up, under the lock: nobody takes the folder before that is done."""
-    begun = is_file(claim.checkpoints / CONFIG)
-    if not claim.finished and (claim.resumable or (begun and (claim.continued or not refused))):
-        return
-    clear_checkpoint(claim.directory, claim.manifest.kind)
-    if entries(claim.directory) == {NAME, CHECKPOINT} and entries(claim.checkpoints) == {LOCK}:
-        (claim.directory / NAME).unlink()
-    if is_file(claim.checkpoints / LOCK):
-        (claim.checkpoints / LOCK).unlink()
-    remove_empty([claim.checkpoints])
-
-
 @contextmanager
 def filled(claim: ClaimedFolder) -> Iterator[Path]:
     """A temporary folder whose files take their places in the folder, summary.json last, when the block succeeds.
@@ -407,19 +393,29 @@ def filled(claim: ClaimedFolder) -> Iterator[Path]:
     Raises:
         InputError: the place cannot be written to, or a file of somebody else is in the way.
     """
+    # Inside the folder, so that moving a file copies nothing.
     stage = claim.checkpoints / STAGE
     try:
         _empty(stage, claim)
         stage.mkdir()
         yield stage
+        # The summary says that the results are whole, and comes last.
         names = sorted((path.name for path in stage.iterdir()), key=lambda name: (name == SUMMARY, name))
         before = claim.manifest
-        _check_way(claim, names)
+        for name in names:
+            path = claim.directory / name
+            if os.path.lexists(path) and name not in claim.manifest.files:
+                raise InputError(
+                    f"{path} is in the way and not of this {claim.manifest.kind}: move it elsewhere",
+                    code="foreign-file",
+                    field=str(path),
+                )
         for name in {CONFIG, OUTCOMES, SUMMARY}.intersection(names):  # resuming reads these
             (stage / name).write_bytes(sign(claim.key, name, (stage / name).read_bytes()))
         # listed first, so that a process killed in between leaves no file that is not known
         claim.write(Manifest.new(before.kind, tuple({*before.files, *names}), before.cells))
         for name in names:
+            # Within one folder of the disk this is atomic.
             os.replace(stage / name, claim.directory / name)
         for name in set(before.files).difference(names):
             if is_file(claim.directory / name):
@@ -435,15 +431,3 @@ def filled(claim: ClaimedFolder) -> Iterator[Path]:
 
 def _empty(stage: Path, claim: ClaimedFolder) -> None:
     remove_known(stage, KINDS[claim.manifest.kind].files)
-
-
-def _check_way(claim: ClaimedFolder, names: list[str]) -> None:
-    """Make sure that no file of somebody else is written over."""
-    for name in names:
-        path = claim.directory / name
-        if os.path.lexists(path) and name not in claim.manifest.files:
-            raise InputError(
-                f"{path} is in the way and not of this {claim.manifest.kind}: move it elsewhere",
-                code="foreign-file",
-                field=str(path),
-            )

@@ -6,8 +6,7 @@ import collections
 import dataclasses
 import math
 import statistics
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import torch
@@ -117,7 +116,10 @@ def execute(
         DivergedError: see :func:`drfl.training.loop.run`.
     """
     config, select, watch = job.config, job.config.selection(), watch or StopSignal()
-    with _threads(config.threads):
+    # A setting of the whole process, which is given back.
+    before = torch.get_num_threads()
+    torch.set_num_threads(config.threads or before)
+    try:
         result = run(
             job.algorithm,
             job.fed,
@@ -136,18 +138,9 @@ def execute(
             keep=keep,
             check_data=False,  # whoever makes jobs tells of them once, and knows how they were divided
         )
-    return Finished(job, result)
-
-
-@contextmanager
-def _threads(count: int | None) -> Iterator[None]:
-    """Within it torch uses so many threads; None leaves them."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(count or before)
-    try:
-        yield
     finally:
         torch.set_num_threads(before)
+    return Finished(job, result)
 
 
 def write_results(finished: Finished, claim: ClaimedFolder, more: Mapping[str, str] | None = None) -> None:
@@ -165,10 +158,12 @@ def write_results(finished: Finished, claim: ClaimedFolder, more: Mapping[str, s
 
     with filled(claim) as folder:
         write_run(folder, finished.job, finished.result)
+        # The files are still in a temporary folder, whose name nobody knows.
         record = dataclasses.replace(load_run(folder), label=claim.directory.name)
         write_report([record], folder / "report.html")
         for name, text in (more or {}).items():
             (folder / name).write_text(text, encoding="utf-8")
+    # Interrupted, it keeps its checkpoint.
     claim.finished = finished.ended
 
 

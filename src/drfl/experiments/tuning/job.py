@@ -176,6 +176,7 @@ def changes_of(texts: Sequence[str]) -> dict[str, object]:
     found: dict[str, object] = {}
     for text in texts:
         key, equals, value = text.partition("=")
+        # As the command spells options.
         key = key.strip().replace("-", "_")
         if not equals or not key:
             raise InputError(
@@ -189,12 +190,8 @@ def changes_of(texts: Sequence[str]) -> dict[str, object]:
             raise unknown("key", key, [k for k in Config.model_fields if k not in OURS and k not in ELSEWHERE])
         if key in found:
             raise InputError(f"--set gives {key} twice: leave one out", code="given-twice", field=key)
-        found[key] = _plain(value.strip())
+        try:
+            found[key] = tomllib.loads(f"value = {value.strip()}")["value"]
+        except (ValueError, RecursionError):  # also of numbers with thousands of digits, and of deep nesting
+            found[key] = value.strip()
     return found
-
-
-def _plain(text: str) -> object:
-    try:
-        return tomllib.loads(f"value = {text}")["value"]
-    except (ValueError, RecursionError):  # also of numbers with thousands of digits, and of deep nesting
-        return text

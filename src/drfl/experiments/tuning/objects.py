@@ -153,6 +153,7 @@ class ObjectSubject:
         if self.first is None:
             return None
         trial = _at(self.name, self.runs.space, self.first).trial
+        # Parameters outside of the space run as they are, but Optuna cannot learn from them.
         table, places = dict(trial.params), dict(trial.distributions)
         inside = all(places[name]._contains(places[name].to_internal_repr(value)) for name, value in table.items())
         return SearchPoint(table, table, places) if inside else SearchPoint({}, table)
@@ -215,44 +216,38 @@ def tune_objects(
             field="space",
         )
     runs = ObjectRuns(space, of_seed("data", data, ClientData), of_seed("task", task, Task), settings, validation)
-    search = _prepared(runs, options)
-    if options.out is None:
-        with tempfile.TemporaryDirectory(prefix="drfl-") as folder:
-            return _tuned(search, runs, Path(folder) / "search", options, kept=False)
-    return _tuned(search, runs, options.out, options, kept=True)
-
-
-def _prepared(runs: ObjectRuns, options: SearchOptions) -> Search:
-    """The search, once it is sure that its first trial can start at every seed."""
     seeds = range(FIRST_SEED, FIRST_SEED + options.seeds)
     criterion = Criterion(options.criterion, runs.task(seeds[0]).measures[0])
     point = suggest(ObjectSubject("algorithm", runs, {}, None, {}).draw, (), Key(0).fold("tuning", "name"))
     algorithm = runs.algorithm("algorithm", point.table)
     name = type(algorithm).__name__
     name = name if name.isidentifier() else "algorithm"
+    # Made before anything is written: a first trial that cannot start at every seed is refused here.
     jobs = {seed: runs.job(name, algorithm, seed) for seed in seeds}
     known = {seed: {what: identity(job)[what] for what in ("data", "model")} for seed, job in jobs.items()}
     config = runs.config(name, algorithm, seeds[0])
     subject = ObjectSubject(name, runs, known, options.first, config.parameters(name))
     subject.defaults()  # a parameter may be missing
     common = {key: value for key, value in job_of(config).items() if key not in OF_ONE}
-    common |= {"loss": own_spaces.code_of(runs.task(seeds[0]).loss), **_sources(config, name)}
+    common["loss"] = own_spaces.code_of(runs.task(seeds[0]).loss)
+    for what, digest in config.user_files([name]).items():
+        common[f"the SHA-256 of {what}"] = digest[:12]
     about = {"rounds": config.rounds, "validation": runs.validation, "score": criterion.score.name}
-    return Search(name, {name: subject}, options.trials, options.seeds, criterion, common, about)
-
-
-def _sources(config: ObjectConfig, name: str) -> dict[str, object]:
-    return {f"the SHA-256 of {what}": digest[:12] for what, digest in config.user_files([name]).items()}
+    search = Search(name, {name: subject}, options.trials, options.seeds, criterion, common, about)
+    if options.out is None:
+        with tempfile.TemporaryDirectory(prefix="drfl-") as folder:
+            return _tuned(search, runs, Path(folder) / "search", options, kept=False)
+    return _tuned(search, runs, options.out, options, kept=True)
 
 
 def _tuned(search: Search, runs: ObjectRuns, out: Path, options: SearchOptions, *, kept: bool) -> Tuned:
-    """The search in this folder."""
     check_place(out, search.name)
     make_place(out, search.name)
 
     def pool() -> AbstractContextManager[Submitter]:
         if options.jobs == 1:
             return InProcess(runs)
+        # The classes of one algorithm of the space tell which modules workers need.
         algorithm = runs.algorithm(search.name, search.following(search.name, ()).table)
         modules = runs.config(search.name, algorithm, FIRST_SEED).user_modules(runs.space)
         return pool_of(workers_of(options.jobs), runs, own=modules)
@@ -263,6 +258,7 @@ def _tuned(search: Search, runs: ObjectRuns, out: Path, options: SearchOptions, 
     trials = run(search, out, pool=pool, ended=ended, stack=options.stack)
     write(search, trials, out, "drfl.tune")
     own = trials[search.name]
+    # The best of trials that all broke off would be an arbitrary one.
     if not any("rounds" in trial.stopped for trial in own):
         how = " or ".join(sorted({how for trial in own for how in trial.stopped}))
         raise DrflError(

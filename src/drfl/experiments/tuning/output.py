@@ -11,7 +11,6 @@ import tomli_w
 from drfl.core.atomic_files import atomic_write
 from drfl.core.errors import InputError
 from drfl.core.run_end import BROKEN
-from drfl.experiments.config.hyperparameters import Value
 from drfl.experiments.run.artifacts import versions
 from drfl.experiments.run.manifest import Manifest, read_manifest
 from drfl.experiments.run.run_directory import held
@@ -87,6 +86,7 @@ def write(search: Search, trials: Mapping[str, Sequence[Trial]], folder: Path, c
         InputError: they cannot be written.
     """
     path = folder / f"{search.name}.toml"
+    # No times: the same search gives the same bytes.
     texts = {folder / TRIALS: trials_csv(search, trials), path: tomli_w.dumps(content(search, trials, command))}
     try:
         for place, text in texts.items():
@@ -104,6 +104,22 @@ def write(search: Search, trials: Mapping[str, Sequence[Trial]], folder: Path, c
 def content(search: Search, trials: Mapping[str, Sequence[Trial]], command: str) -> dict[str, object]:
     """The hyperparameter file as plain values."""
     found = {**versions(), "optuna": needed().__version__}
+    algorithms: dict[str, object] = {}
+    scores: dict[str, object] = {}
+    for name, own in trials.items():
+        chosen, defaults = search.best(own), search.subjects[name].defaults() is not None
+        # TOML has no null.
+        algorithms[name] = {key: "none" if value is None else value for key, value in chosen.table.items()}
+        ends = [stopped for trial in own for stopped in trial.stopped]
+        scores[name] = {
+            "score": chosen.score,
+            "trial": chosen.number,
+            **({"default": own[0].score} if defaults else {}),
+            "trials": len(own),
+            **{how: ends.count(how) for how in BROKEN},
+            **({"set_back": list(chosen.set_back)} if chosen.set_back else {}),
+            **({"undefined": share} if (share := undefined_share(chosen.undefined, chosen.clients)) else {}),
+        }
     return {
         "provenance": {
             "command": command,
@@ -114,27 +130,8 @@ def content(search: Search, trials: Mapping[str, Sequence[Trial]], command: str)
             **search.about,
             "versions": {name: found[name] for name in ("python", "platform", "drfl", "torch", "numpy", "optuna")},
         },
-        "algorithms": {name: _plain(search.best(own).table) for name, own in trials.items()},
-        "scores": {name: _scores(search, name, own) for name, own in trials.items()},
-    }
-
-
-def _plain(table: Mapping[str, Value]) -> dict[str, Value]:
-    """The table as TOML can hold it."""
-    return {name: "none" if value is None else value for name, value in table.items()}
-
-
-def _scores(search: Search, name: str, trials: Sequence[Trial]) -> dict[str, object]:
-    chosen, defaults = search.best(trials), search.subjects[name].defaults() is not None
-    ends = [stopped for trial in trials for stopped in trial.stopped]
-    return {
-        "score": chosen.score,
-        "trial": chosen.number,
-        **({"default": trials[0].score} if defaults else {}),
-        "trials": len(trials),
-        **{how: ends.count(how) for how in BROKEN},
-        **({"set_back": list(chosen.set_back)} if chosen.set_back else {}),
-        **({"undefined": share} if (share := undefined_share(chosen.undefined, chosen.clients)) else {}),
+        "algorithms": algorithms,
+        "scores": scores,
     }
 
 

@@ -32,6 +32,7 @@ def of_class(cls: type) -> OwnSpace | None:
     Raises:
         InputError: it is a method of objects.
     """
+    # Statically, as a static method looks like a plain function once it is got.
     found = inspect.getattr_static(cls, "space", None)
     if found is None or not callable(getattr(cls, "space", None)):
         return None
@@ -80,6 +81,7 @@ def spaces_of(texts: list[str], algorithms: list[str]) -> dict[str, str]:
                 code="invalid-format",
                 field="space",
             )
+        # Names are not told apart by their case.
         name = labels.get(label.lower()) if equals else algorithms[0]
         if name is None:
             raise InputError(
@@ -121,6 +123,7 @@ def call(name: str, space: Callable[[optuna.Trial], T], trial: optuna.Trial) -> 
         raise InputError(
             f"the space of {name}: {type(error).__name__}: {why}", code="user-code-failed", field="space"
         ) from error
+    # The store is a database of plain values.
     for parameter, value in trial.params.items():
         if not isinstance(value, bool | int | float | str | None):
             raise InputError(
@@ -161,8 +164,10 @@ def code_of(function: object) -> str:
 
     Of what is no Python function, its type's name.
     """
+    # What a partial fixes is not looked at.
     while isinstance(function, functools.partial):
         function = function.func
+    # A decorator would stand for what it decorates.
     code = getattr(inspect.unwrap(function) if callable(function) else function, "__code__", None)
     if not isinstance(code, CodeType):
         return type(function).__qualname__

@@ -64,6 +64,7 @@ class TrialStore:
 
     def __exit__(self, *error: object) -> None:
         """Close the file."""
+        # SQLAlchemy keeps connections open for the next session.
         self._storage.remove_session()
         self._storage.engine.dispose()
 
@@ -83,10 +84,19 @@ class TrialStore:
                 storage=self._storage, study_name=algorithm, direction=self._direction, load_if_exists=True
             )
             known = study.user_attrs.get(_FINGERPRINT)
+            # A study that is new, or whose process was killed before this line.
             if known is None:
                 study.set_user_attr(_FINGERPRINT, dict(fingerprint))
             elif known != dict(fingerprint):
-                raise self._other(algorithm, known, fingerprint)
+                wanted = fingerprint
+                name = next(n for n in {**known, **wanted} if known.get(n, "nothing") != wanted.get(n, "nothing"))
+                before, now = known.get(name, "nothing"), wanted.get(name, "nothing")
+                raise InputError(
+                    f"{self.path} has trials of {algorithm} with {name} = {before}, not {now}: "
+                    f"give another --out, or delete {self.path}",
+                    code="other-run",
+                    field=name,
+                )
             self._studies[algorithm] = study
             found: dict[int, Trial] = {}
             for frozen in study.get_trials(deepcopy=False, states=(optuna.trial.TrialState.COMPLETE,)):
@@ -96,8 +106,13 @@ class TrialStore:
                         own[0], dict(frozen.params), own[1], tuple(own[2]), tuple(own[3]), frozen.distributions,
                         *map(tuple, own[4:]),
                     )  # fmt: skip
+                    # Two processes may have run the same trial: the first one stays.
                     found.setdefault(trial.number, trial)
-        return [found[number] for number in _run(found)]
+        # As far as they are there without a gap: the search goes on from the first that is missing.
+        trials: list[Trial] = []
+        while len(trials) in found:
+            trials.append(found[len(trials)])
+        return trials
 
     def add(self, algorithm: str, trial: Trial) -> None:
         """Keep a trial that ended.
@@ -112,6 +127,7 @@ class TrialStore:
         optuna = needed()
         counts = trial.undefined, trial.clients, trial.set_back
         own = [trial.number, trial.table, trial.scores, trial.stopped, *counts]
+        # Whole, in one transaction, so that a killed process leaves no trial without its score.
         frozen = optuna.trial.create_trial(
             value=trial.score,
             params=trial.point,
@@ -128,16 +144,6 @@ class TrialStore:
                 field=str(self.path),
             ) from None
 
-    def _other(self, algorithm: str, known: Mapping[str, object], wanted: Mapping[str, object]) -> InputError:
-        name = next(n for n in {**known, **wanted} if known.get(n, "nothing") != wanted.get(n, "nothing"))
-        before, now = known.get(name, "nothing"), wanted.get(name, "nothing")
-        return InputError(
-            f"{self.path} has trials of {algorithm} with {name} = {before}, not {now}: "
-            f"give another --out, or delete {self.path}",
-            code="other-run",
-            field=name,
-        )
-
     @contextmanager
     def _readable(self) -> Iterator[None]:
         from sqlalchemy.exc import SQLAlchemyError
@@ -152,14 +158,6 @@ class TrialStore:
                 code="file-unreadable",
                 field=str(self.path),
             ) from None
-
-
-def _run(numbers: Mapping[int, Trial]) -> Iterator[int]:
-    """0, 1, … as far as they are there."""
-    number = 0
-    while number in numbers:
-        yield number
-        number += 1
 
 
 CELLS = ".cells"
@@ -241,6 +239,7 @@ def run(
     with TrialStore(folder, smaller=search.criterion.smaller) as store:
         trials = {a: store.open(a, search.fingerprint(a))[: search.trials] for a in search.subjects}
         if any(len(own) < search.trials for own in trials.values()):
+            # Made only where something is missing: processes take seconds to start.
             with pool() as at_work:
                 _Loop(search, store, at_work, folder / CELLS, trials, ended, stack, watch or StopSignal()).run()
     return trials
@@ -265,6 +264,7 @@ class _Loop:
         self._running: dict[str, _Running] = {}
         self._futures: dict[Future[list[Record]], tuple[str, list[Cell]]] = {}
         missing = {a: search.trials - len(own) for a, own in trials.items()}
+        # That of one trial, the first one: all have as many rounds.
         self._cost = {a: sum(c.cost for c in search.cells(a, search.following(a, ()).table)) for a in search.subjects}
         self._whole = sum(self._cost[a] * missing[a] for a in search.subjects)
         self._spent = 0.0
@@ -285,50 +285,46 @@ class _Loop:
             if running is None:
                 if len(self._trials[algorithm]) == self._search.trials:
                     return
-                self._begin(algorithm)
+                # Depends on the trials before alone, which are all kept.
+                point = self._search.following(algorithm, self._trials[algorithm])
+                running = self._running[algorithm] = _Running(point, self._search.cells(algorithm, point.table))
+                missing = list[Cell]()
+                for cell in running.cells:
+                    # Runs of a trial that was cut off are not run again.
+                    record = cells.read(self._folder, cell)
+                    if record is not None:
+                        running.records[cell.key] = record
+                    else:
+                        missing.append(cell)
+                for at in range(0, len(missing), self._stack):
+                    stack = missing[at : at + self._stack]
+                    self._futures[self._pool.submit(stack, self._folder)] = algorithm, stack
             elif len(running.records) == len(running.cells):
-                self._end(algorithm, running)
+                records = [running.records[cell.key] for cell in running.cells]
+                tested = [pair for pair in map(self._search.criterion.undefined, records) if pair[1]]
+                mine = self._trials[algorithm]
+                trial = Trial(
+                    number=len(mine),
+                    point=running.point.values,
+                    table=running.point.table,
+                    scores=tuple(self._search.criterion.of(record) for record in records),
+                    stopped=tuple(map(self._search.criterion.end, records)),
+                    places=running.point.places,
+                    undefined=tuple(undefined for undefined, _ in tested),
+                    clients=tuple(clients for _, clients in tested),
+                    set_back=tuple(
+                        f"seed {seed} ({count})"
+                        for seed, count in zip(self._search.seeds, map(set_back, records), strict=True)
+                        if count
+                    ),
+                )
+                self._store.add(algorithm, trial)
+                mine.append(trial)
+                del self._running[algorithm]
+                self._spent += self._cost[algorithm]
+                total = self._search.trials * len(self._trials)
+                finished = sum(map(len, self._trials.values()))
+                best = self._search.best(mine).score
+                self._ended(Ended(algorithm, trial, best, finished, total, self._spent / self._whole))
             else:
                 return
-
-    def _begin(self, algorithm: str) -> None:
-        point = self._search.following(algorithm, self._trials[algorithm])
-        running = self._running[algorithm] = _Running(point, self._search.cells(algorithm, point.table))
-        missing = list[Cell]()
-        for cell in running.cells:
-            record = cells.read(self._folder, cell)
-            if record is not None:
-                running.records[cell.key] = record
-            else:
-                missing.append(cell)
-        for at in range(0, len(missing), self._stack):
-            stack = missing[at : at + self._stack]
-            self._futures[self._pool.submit(stack, self._folder)] = algorithm, stack
-
-    def _end(self, algorithm: str, running: _Running) -> None:
-        records = [running.records[cell.key] for cell in running.cells]
-        tested = [pair for pair in map(self._search.criterion.undefined, records) if pair[1]]
-        mine = self._trials[algorithm]
-        trial = Trial(
-            number=len(mine),
-            point=running.point.values,
-            table=running.point.table,
-            scores=tuple(self._search.criterion.of(record) for record in records),
-            stopped=tuple(map(self._search.criterion.end, records)),
-            places=running.point.places,
-            undefined=tuple(undefined for undefined, _ in tested),
-            clients=tuple(clients for _, clients in tested),
-            set_back=tuple(
-                f"seed {seed} ({count})"
-                for seed, count in zip(self._search.seeds, map(set_back, records), strict=True)
-                if count
-            ),
-        )
-        self._store.add(algorithm, trial)
-        mine.append(trial)
-        del self._running[algorithm]
-        self._spent += self._cost[algorithm]
-        total = self._search.trials * len(self._trials)
-        finished = sum(map(len, self._trials.values()))
-        best = self._search.best(mine).score
-        self._ended(Ended(algorithm, trial, best, finished, total, self._spent / self._whole))

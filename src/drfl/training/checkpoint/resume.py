@@ -9,6 +9,7 @@ import re
 import reprlib
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
@@ -89,6 +90,7 @@ def run_identity(algorithm: Algorithm, fed: Federation, settings: Mapping[str, o
 
 def _fields(name: str, thing: object) -> dict[str, object]:
     if not dataclasses.is_dataclass(thing) or isinstance(thing, type):
+        # An address in a repr differs from process to process.
         return {name: ADDRESS.sub("", repr(thing))}
     found: dict[str, object] = {name: type(thing).__name__}
     for field in dataclasses.fields(thing):
@@ -106,6 +108,7 @@ def check_same(own: Callable[[], Identity], kept: Identity) -> list[Notice]:
     Raises:
         InputError: they differ; names the first difference.
     """
+    # Taken only here, as digests of the data may take a while.
     ours = own()
     for name in {**ours, **kept}:
         if ours.get(name) != kept.get(name):
@@ -162,6 +165,7 @@ def resume_point(
         InputError: none of them can be used, and one is of another run, as ``same`` says, or the ``replies.csv`` beside
             it is not the one that it covers; or the hyperparameters do not fit the federation.
     """
+    # What was before the first round says which tensors there must be, and of which shapes.
     start = first(algorithm, fed) if fresh is None else fresh
     lam, ambiguity = mixture_of(algorithm, start.state, fed), ambiguity_of(algorithm) or Simplex()
 
@@ -170,7 +174,21 @@ def resume_point(
         record = found.record
         try:
             remarks = [] if same is None else list(same(record.identity))
-            replies = b"" if record.replies is None else _covered(folder / REPLIES, record.replies)
+            replies = b""
+            if record.replies is not None:
+                # The beginning that the checkpoint covers: rows of later rounds are left out.
+                size, digest = record.replies
+                covered = folder / REPLIES
+                remedy = "restore it, or give another 'out'"
+                replies = read_bytes(covered, limit=None, follow=False, remedy=remedy)[:size]
+                if len(replies) != size or hashlib.sha256(replies).hexdigest() != digest:
+                    raise InputError(
+                        f"{covered} does not hold the rows that the checkpoint covers: restore the file, or give "
+                        "another 'out'",
+                        code="damaged-file",
+                        field=covered.name,
+                    )
+        # Another run is no damage: the error goes on only if no older checkpoint fits.
         except InputError as error:
             raise _RefusedError(str(error), code=error.code, field=error.field) from None
         if found.signed and key is None:
@@ -183,23 +201,6 @@ def resume_point(
 
     point, passed_over = _first(folder, use)
     return None if point is None else point._replace(told=(*passed_over, *point.told))
-
-
-def _covered(path: Path, extent: Extent) -> bytes:
-    """The beginning of a file, if it is what a checkpoint covers; rows of later rounds are left out.
-
-    Raises:
-        InputError: it is not, or cannot be read.
-    """
-    size, digest = extent
-    content = read_bytes(path, limit=None, follow=False, remedy="restore it, or give another 'out'")[:size]
-    if len(content) != size or hashlib.sha256(content).hexdigest() != digest:
-        raise InputError(
-            f"{path} does not hold the rows that the checkpoint covers: restore the file, or give another 'out'",
-            code="damaged-file",
-            field=path.name,
-        )
-    return content
 
 
 def _first(folder: Path, use: Callable[[Path], T]) -> tuple[T | None, tuple[Notice, ...]]:
@@ -287,12 +288,20 @@ class Checkpoints:
 
     def __call__(self, progress: RunState, stopping: bool) -> None:
         """Write a checkpoint if one is due."""
-        if stopping or self._due(progress.round):
+        if stopping:
+            due = True
+        elif self.every is not None:
+            due = progress.round % self.every == 0
+        else:
+            # The next one may begin once the last one's time is at most its share of the time since.
+            due = SHARE * (self._clock() - self._ended) >= self._took
+        if due:
             self.write(progress)
 
     def write(self, progress: RunState) -> None:
         """Write a checkpoint now."""
         began = self._clock()
+        # Computed once, when the first checkpoint is due: digests of the data may take a while.
         self._known = self._known or self._identity()
         replies = None if self._replies is None else self._replies()
         try:
@@ -300,23 +309,17 @@ class Checkpoints:
         except OSError as error:
             reason = error.strerror or error
             where = f"round {progress.round} to {self.folder}"
+            intact = "there is none yet"
+            for path in store.checkpoints(self.folder):
+                # Damaged ones were passed over when the run was resumed.
+                with suppress(DamagedError):
+                    r = store.read(path, self.key).record.round
+                    intact = f"that of round {r} is intact: make room and resume"
+                    break
             raise DrflError(
-                f"cannot write a checkpoint of {where} ({reason}); {self._intact()}",
+                f"cannot write a checkpoint of {where} ({reason}); {intact}",
                 code="cannot-write",
                 field=str(self.folder),
             ) from None
         self._ended = self._clock()
         self._took = self._ended - began
-
-    def _intact(self) -> str:
-        for path in store.checkpoints(self.folder):
-            try:
-                return f"that of round {store.read(path, self.key).record.round} is intact: make room and resume"
-            except DamagedError:  # passed over when the run was resumed
-                continue
-        return "there is none yet"
-
-    def _due(self, r: int) -> bool:
-        if self.every is not None:
-            return r % self.every == 0
-        return SHARE * (self._clock() - self._ended) >= self._took
