@@ -154,7 +154,11 @@ class AuditLog:
         try:
             with self.path.open("a+b") as file:
                 fcntl.flock(file, fcntl.LOCK_EX)
-                last = _last_line(file)
+                size = file.seek(0, os.SEEK_END)
+                last = next(_lines_from_the_end(file, unfinished := []), None)
+                # A process that was killed while it wrote may have left a part of a line.
+                if unfinished and unfinished[0]:
+                    file.truncate(size - len(unfinished[0]))
                 if last is None:
                     public = None if self.key is None else self.key.public
                     header: Record = {"format": FORMAT, "role": self.role, "name": self.name, "key": public}
@@ -162,6 +166,7 @@ class AuditLog:
                 else:
                     head, time = self._continue(file, last)
                 head = self._write(file, head, time, event, fields, self.key)
+                # On the disk before the message goes out: a crash must not leave a message without its record.
                 file.flush()
                 os.fsync(file.fileno())
                 return head
@@ -387,16 +392,6 @@ def _digest(body: bytes) -> str:
 def _signed(n: int, digest: str) -> bytes:
     """What a signature is of. The purpose is named, as the same key proves to the SuperLink who a node is."""
     return f"drfl audit log {FORMAT}, line {n}, {digest}".encode()
-
-
-def _last_line(file: BinaryIO) -> bytes | None:
-    """The last whole line of an open file; what a killed process left of another one is cut off."""
-    size = file.seek(0, os.SEEK_END)
-    lines = _lines_from_the_end(file, unfinished := [])
-    last = next(lines, None)
-    if unfinished and unfinished[0]:
-        file.truncate(size - len(unfinished[0]))
-    return last
 
 
 def _lines_from_the_end(file: BinaryIO, unfinished: list[bytes] | None = None) -> Iterator[bytes]:

@@ -20,7 +20,7 @@ import zipfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, BinaryIO, NoReturn, cast
+from typing import IO, TYPE_CHECKING, Any, BinaryIO, cast
 
 from drfl.core.errors import InputError
 
@@ -152,7 +152,19 @@ def open_file(path: Path, *, limit: int | None = None, follow: bool = True, reme
     except (OSError, ValueError) as error:
         if isinstance(error, InputError):
             raise
-        _refuse(path, error, remedy)
+        if isinstance(error, FileNotFoundError | NotADirectoryError):
+            raise InputError(
+                f"there is no file {_shown(path)}{_after(remedy)}", code="file-not-found", field=str(path)
+            ) from None
+        if isinstance(error, OSError) and error.errno == errno.ELOOP:
+            raise InputError(
+                f"{_shown(path)} is a link, not a regular file{_after(remedy)}", code="not-a-file", field=str(path)
+            ) from None
+        # A ValueError: a name with a zero in it.
+        reason = error.strerror if isinstance(error, OSError) else str(error)
+        raise InputError(
+            f"cannot read {_shown(path)}: {reason}{_after(remedy)}", code="file-unreadable", field=str(path)
+        ) from None
     try:
         found = os.fstat(handle)
         _check_regular(path, found, remedy)
@@ -180,22 +192,6 @@ def _check_size(path: Path, size: int, limit: int | None) -> None:
             code="file-too-large",
             field=str(path),
         )
-
-
-def _refuse(path: Path, error: OSError | ValueError, remedy: str) -> NoReturn:
-    if isinstance(error, FileNotFoundError | NotADirectoryError):
-        raise InputError(
-            f"there is no file {_shown(path)}{_after(remedy)}", code="file-not-found", field=str(path)
-        ) from None
-    if isinstance(error, OSError) and error.errno == errno.ELOOP:
-        raise InputError(
-            f"{_shown(path)} is a link, not a regular file{_after(remedy)}", code="not-a-file", field=str(path)
-        ) from None
-    # A ValueError: a name with a zero in it.
-    reason = error.strerror if isinstance(error, OSError) else str(error)
-    raise InputError(
-        f"cannot read {_shown(path)}: {reason}{_after(remedy)}", code="file-unreadable", field=str(path)
-    ) from None
 
 
 @contextmanager
@@ -314,14 +310,15 @@ def _check_depth(content: object) -> None:
     """Raises RecursionError unless values nest at most :data:`DEEPEST` levels."""
     level: list[object] = [content]
     for _ in range(DEEPEST):
-        level = [part for value in level if isinstance(value, dict | list) for part in _parts(value)]
+        level = [
+            part
+            for value in level
+            if isinstance(value, dict | list)
+            for part in (value.values() if isinstance(value, dict) else value)
+        ]
         if not level:
             return
     raise RecursionError
-
-
-def _parts(value: dict[str, object] | list[object]) -> Sequence[object]:
-    return list(value.values()) if isinstance(value, dict) else value
 
 
 def lines(file: BinaryIO, path: Path) -> Iterator[str]:
@@ -414,8 +411,10 @@ def read_parquet(path: Path, drop: Sequence[str] = ()) -> pd.DataFrame:
         ImportError: pyarrow is not installed.
     """
     import pyarrow as pa
+    import pyarrow.compute as pc
     import pyarrow.parquet as pq
 
+    compute: Any = pc  # whose functions are made when it is imported
     with open_file(path) as file, reading(path):
         with pq.ParquetFile(file) as plain:
             schema, metadata = plain.schema_arrow, plain.metadata
@@ -447,22 +446,16 @@ def read_parquet(path: Path, drop: Sequence[str] = ()) -> pd.DataFrame:
         for name in words:
             column = found.column(name)
             if pa.types.is_dictionary(column.type) and not _is_fixed(column.type.value_type):
-                lengths = (_characters(c) for c in column.chunks)
-                check_expansion(path, size, COPIES * sum(lengths) + 2 * pages)
+                # Counted in the dictionary: as plain words the column might already fill the memory.
+                lengths = (compute.take(compute.binary_length(c.dictionary), c.indices) for c in column.chunks)
+                characters = sum(compute.sum(length).as_py() or 0 for length in lengths)
+                check_expansion(path, size, COPIES * characters + 2 * pages)
                 found = found.set_column(found.schema.get_field_index(name), name, column.cast(schema.field(name).type))
         frame = found.to_pandas()
         for name in schema.names:
             if name not in wanted:
                 frame[name] = math.nan
         return frame[[name for name in schema.names if name in frame.columns]]
-
-
-def _characters(column: Any) -> int:  # noqa: ANN401 - pyarrow has no type for it
-    """The bytes of all words of a column that is kept as a dictionary."""
-    import pyarrow.compute as pc
-
-    functions: Any = pc  # which are made when it is imported
-    return functions.sum(functions.take(functions.binary_length(column.dictionary), column.indices)).as_py() or 0
 
 
 def _is_fixed(kind: pa.DataType) -> bool:
@@ -500,36 +493,28 @@ class _Thrift:
         found, number = {}, 0
         while head := self._byte():
             number = number + (head >> 4) if head >> 4 else self._integer()
-            value = self._value(head & 15, depth)
-            if value is not None:
-                found[number] = value
+            if depth > 8:
+                raise ValueError("a page's header is nested too deeply")
+            kind = head & 15
+            if kind in (4, 5, 6):
+                found[number] = self._integer()
+            elif kind == 3:
+                self._byte()
+            elif kind == 7:
+                self._file.seek(8, os.SEEK_CUR)
+            elif kind == 8:
+                self._file.seek(self._varint(), os.SEEK_CUR)
+            elif kind == 12:
+                self.struct(depth + 1)
+            elif kind not in (1, 2):  # which are truth values, with nothing behind them; headers have no lists
+                raise ValueError("a page has no header")
         return found
-
-    def _value(self, kind: int, depth: int) -> int | None:
-        if depth > 8:
-            raise ValueError("a page's header is nested too deeply")
-        if kind in (4, 5, 6):
-            return self._integer()
-        if kind == 3:
-            self._byte()
-        elif kind == 7:
-            self._skip(8)
-        elif kind == 8:
-            self._skip(self._varint())
-        elif kind == 12:
-            self.struct(depth + 1)
-        elif kind not in (1, 2):  # which are truth values, with nothing behind them; headers have no lists
-            raise ValueError("a page has no header")
-        return None
 
     def _byte(self) -> int:
         found = self._file.read(1)
         if not found:
             raise EOFError("it is cut short")
         return found[0]
-
-    def _skip(self, count: int) -> None:
-        self._file.seek(count, os.SEEK_CUR)
 
     def _varint(self) -> int:
         found = 0
@@ -541,6 +526,7 @@ class _Thrift:
         raise ValueError("a page has no header")
 
     def _integer(self) -> int:
+        # Zigzag: 0, −1, 1, −2, … are 0, 1, 2, 3, …
         found = self._varint()
         return (found >> 1) ^ -(found & 1)
 

@@ -61,7 +61,13 @@ def load(kind: str, reference: str) -> object:
     try:
         found = getattr(module, name)
     except AttributeError:
-        own = [known for known, value in vars(module).items() if _is_own(known, value, module)]
+        # What the module defines, and objects such as a metric, which have no name; not what it imports.
+        own = []
+        for known, value in vars(module).items():
+            is_object = not hasattr(value, "__name__") and (callable(value) or dataclasses.is_dataclass(value))
+            is_defined_here = getattr(value, "__module__", None) == module.__name__
+            if not known.startswith("_") and (is_object or is_defined_here):
+                own.append(known)
         raise unknown(f"name in {place}", name, own, field=kind) from None
     # Instances, such as a functools.partial of the user's function, have no name of their own.
     if hasattr(found, "__qualname__") and _is_standard(str(getattr(found, "__module__", None) or "builtins")):
@@ -113,7 +119,12 @@ def digests(reference: str) -> dict[str, str]:
         return found
     for other in list(sys.modules.values()):
         beside = getattr(other, "__file__", None) or ""
-        if not _is_helper(other, beside, file.parent) or _resolved(beside) == file:
+        if other.__name__ == "__main__" or other.__name__.partition(".")[0] == "drfl":
+            continue
+        # Compiled packages name files that are not there; a virtual environment may lie in the user's folder.
+        if not beside.endswith(SUFFIX) or _is_installed(Path(beside)) or not os.path.isabs(beside):
+            continue
+        if not _resolved(beside).is_relative_to(file.parent) or _resolved(beside) == file:
             continue
         if is_path:
             name = (Path(place).parent / _resolved(beside).relative_to(file.parent)).as_posix()
@@ -270,16 +281,6 @@ class _KeptOut(MetaPathFinder):
         return None
 
 
-def _is_helper(module: ModuleType, file: str, folder: Path) -> bool:
-    """Whether a module is one of the user's own beside another: neither drfl's, nor a package, nor the program."""
-    if module.__name__ == "__main__" or module.__name__.partition(".")[0] == "drfl":
-        return False
-    # Compiled packages name files that are not there; a virtual environment may lie in the user's folder.
-    if not file.endswith(SUFFIX) or _is_installed(Path(file)) or not os.path.isabs(file):
-        return False
-    return _resolved(file).is_relative_to(folder)
-
-
 def _is_installed(file: Path) -> bool:
     return not {"site-packages", "dist-packages"}.isdisjoint(file.parts)
 
@@ -353,11 +354,3 @@ def _broken(kind: str, reference: str, path: Path, error: Exception) -> InputErr
     return InputError(
         f"{kind} '{reference}': {path}{where}: {type(error).__name__}: {reason}", code="user-code-failed", field=kind
     )
-
-
-def _is_own(name: str, value: object, module: ModuleType) -> bool:
-    """Whether a name may be meant: what the module defines, and objects such as a metric; not what it imports."""
-    if name.startswith("_"):
-        return False
-    made = not hasattr(value, "__name__") and (callable(value) or dataclasses.is_dataclass(value))
-    return made or getattr(value, "__module__", None) == module.__name__

@@ -131,13 +131,9 @@ class ClientData:
         """N, the number of clients."""
         return len(self.train)
 
-    @property
+    @cached_property
     def sizes(self) -> Tensor:
         """Training samples per client, (N,) int64."""
-        return self._sizes
-
-    @cached_property
-    def _sizes(self) -> Tensor:
         return lengths(self.train)
 
     @cached_property

@@ -68,7 +68,23 @@ class Dataset:
                 code="wrong-shape",
                 field="test_inputs",
             )
-        self._check_groups()
+        rows = {"training": (self.groups, len(self.targets)), "test": (self.test_groups, len(self.test_targets))}
+        if self.one_pool:
+            del rows["test"]
+        for part, (groups, n) in rows.items():
+            if (groups is None) != (self.groups is None) or (groups is not None and len(groups) != n):
+                count = 0 if groups is None else len(groups)
+                raise InputError(
+                    f"dataset '{self.name}' has {count} groups for {n} {part} rows: give one a row",
+                    code="count-mismatch",
+                    field="groups",
+                )
+        if self.one_pool and self.test_groups is not None:
+            raise InputError(
+                f"dataset '{self.name}' has test_groups, and no test part of its own: leave them out",
+                code="unused-option",
+                field="test_groups",
+            )
         if self.standardise and self.inputs.ndim != 2:
             raise InputError(
                 f"dataset '{self.name}': only inputs (n, features) can be standardised, not images",
@@ -101,26 +117,6 @@ class Dataset:
         groups = None if self.groups is None or self.test_groups is None else self.groups + self.test_groups
         pool = {"inputs": inputs, "targets": targets, "test_inputs": inputs, "test_targets": targets}
         return replace(self, **pool, groups=groups, test_groups=None)
-
-    def _check_groups(self) -> None:
-        """Every row has a group, or none has."""
-        rows = {"training": (self.groups, len(self.targets)), "test": (self.test_groups, len(self.test_targets))}
-        if self.one_pool:
-            del rows["test"]
-        for part, (groups, n) in rows.items():
-            if (groups is None) != (self.groups is None) or (groups is not None and len(groups) != n):
-                count = 0 if groups is None else len(groups)
-                raise InputError(
-                    f"dataset '{self.name}' has {count} groups for {n} {part} rows: give one a row",
-                    code="count-mismatch",
-                    field="groups",
-                )
-        if self.one_pool and self.test_groups is not None:
-            raise InputError(
-                f"dataset '{self.name}' has test_groups, and no test part of its own: leave them out",
-                code="unused-option",
-                field="test_groups",
-            )
 
     def _check_part(self, part: str, inputs: Tensor, targets: Tensor) -> None:
         what = f"dataset '{self.name}'"

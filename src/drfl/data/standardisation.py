@@ -44,7 +44,15 @@ class Moments:
     def of(cls, inputs: Tensor, rows: Tensor) -> Moments:
         """Of some rows (k,) of a pool (n, p), read a few at a time; in float64 whatever the pool's type."""
         size = max(1, AT_A_TIME // max(1, inputs.shape[1]))
-        return combined([_moments(inputs[part].double()) for part in rows.split(size)])
+        parts = []
+        for some in rows.split(size):
+            x = inputs[some].double()
+            # Relative to the first row, so that an equal value in all gives exactly 0.
+            difference = x - x[0]
+            mean = difference.mean(0)
+            variance = (difference - mean).square().mean(0)
+            parts.append(Moments(len(x), (x[0] + mean).cpu(), variance.cpu()))
+        return combined(parts)
 
     def check(self, name: str) -> None:
         """Refuse what no rows can have.
@@ -63,14 +71,6 @@ class Moments:
             code="invalid-statistics",
             field=name,
         )
-
-
-def _moments(x: Tensor) -> Moments:
-    """Of rows (k, p) in float64. Relative to the first row, so that an equal value in all gives exactly 0."""
-    difference = x - x[0]
-    mean = difference.mean(0)
-    variance = (difference - mean).square().mean(0)
-    return Moments(len(x), (x[0] + mean).cpu(), variance.cpu())
 
 
 def combined(parts: Sequence[Moments]) -> Moments:

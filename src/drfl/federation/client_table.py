@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import tempfile
 import weakref
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -63,7 +63,11 @@ class RowFile:
         Raises:
             InputError: the disk is full or fails.
         """
-        slot = Slot(self, self._free.pop() if self._free else self._next())
+        if self._free:
+            slot = Slot(self, self._free.pop())
+        else:
+            slot = Slot(self, self.slots)
+            self.slots += 1
         data, at = _bytes(row.contiguous()), slot.number * self._size
         try:
             while data:  # a call may write less than it is given
@@ -105,10 +109,6 @@ class RowFile:
     def release(self, number: int) -> None:
         """The slot may be used again."""
         self._free.append(number)
-
-    def _next(self) -> int:
-        self.slots += 1
-        return self.slots - 1
 
 
 class Slot:
@@ -216,7 +216,9 @@ class ClientTable:
     def clients(self) -> Tensor:
         """Whose rows were written, (k,) int64, ascending."""
         if self._clients is None:
-            self._clients = torch.tensor([client for client, _ in self._written()], dtype=torch.int64)
+            self._clients = torch.tensor(
+                [client for block in self._blocks for client in sorted(block)], dtype=torch.int64
+            )
         return self._clients.clone()  # a checkpoint takes no two tensors that share memory, as two tables' may
 
     def __getitem__(self, clients: Tensor) -> Tensor:
@@ -254,7 +256,9 @@ class ClientTable:
                 return zero.add(by.detach(), alpha=alpha)
             if isinstance(row, Tensor):
                 return row.add(by.detach(), alpha=alpha)
-            return self._copy(row).add_(by.detach(), alpha=alpha)
+            copy = row.file.empty(self._like.numel())
+            row.file.read(row, copy)
+            return copy.add_(by.detach(), alpha=alpha)
 
         return self._with(clients, change, moved)
 
@@ -322,15 +326,11 @@ class ClientTable:
         blocks = list(self._blocks)
         for block, written in touched.items():
             blocks[block] = written
-        return ClientTable(self.n, self._like, tuple(blocks), self._file, self._clients_with(numbers))
-
-    def _clients_with(self, numbers: list[int]) -> Tensor | None:
-        """Whose rows are written once these are too, as far as it is known of the present ones."""
-        first = sorted(client for client in numbers if self._row(client) is None)
-        if self._clients is None or not first:
-            return self._clients
-        clients = self._clients.numpy()
-        return torch.from_numpy(np.insert(clients, clients.searchsorted(first), first))
+        # The list of written clients is kept up to date if it is known: sorting it anew would cost O(N) an update.
+        known, first = self._clients, sorted(client for client in numbers if self._row(client) is None)
+        if known is not None and first:
+            known = torch.from_numpy(np.insert(known.numpy(), known.numpy().searchsorted(first), first))
+        return ClientTable(self.n, self._like, tuple(blocks), self._file, known)
 
     def _checked(self, clients: Tensor) -> list[int]:
         numbers = clients.tolist()
@@ -340,11 +340,6 @@ class ClientTable:
 
     def _row(self, client: int) -> Row | None:
         return self._blocks[client // BLOCK].get(client)
-
-    def _written(self) -> Iterator[tuple[int, Row]]:
-        """The written rows in the order of their clients, whenever they were written."""
-        for block in self._blocks:
-            yield from sorted(block.items(), key=_client)
 
     def _gathered(self, rows: Sequence[Row]) -> Tensor:
         """Rows side by side, (k, d), to be read only: a single one that lies in memory is not copied."""
@@ -361,12 +356,3 @@ class ClientTable:
             into.copy_(row)
         else:
             row.file.read(row, into)
-
-    def _copy(self, row: Slot) -> Tensor:
-        into = row.file.empty(self._like.numel())
-        row.file.read(row, into)
-        return into
-
-
-def _client(item: tuple[int, Row]) -> int:
-    return item[0]

@@ -26,7 +26,7 @@ from drfl.data.row_scores import RowScores, products
 from drfl.data.standardisation import Moments, is_table
 from drfl.engine import ENGINES, Engine, Loop, Simulation, Threads
 from drfl.engine.simulation import counted_rows
-from drfl.federation.requests import Gradients, Losses, Replies, TrainRequest
+from drfl.federation.requests import TrainRequest
 from drfl.flower.identities import write_identity
 from drfl.flower.messages import (
     Answer,
@@ -228,11 +228,13 @@ def work(site: Site, ask: Ask, shift: Tensor | None, memory: RecordDict) -> Answ
             answer = answer._replace(also=also, products=tuple(map(tuple, both)))
     if request is not None:
         reply = fed.ask(replace(request, cohort=torch.tensor([0])))
-        answer = answer._replace(parts=site.policy.shortened(request, _parts(reply)))
+        # The reply has one row, as the cohort is this client alone; what was not asked for is None.
+        parts = tuple(part[0] for part in reply[1:] if part is not None)
+        answer = answer._replace(parts=site.policy.shortened(request, parts))
         if isinstance(request, TrainRequest) and request.shift is not None:
-            kept = _next_shift(request, answer.parts[0])
-            # The server computes the same vector; if its bytes differ, so do the versions, and the server sends its
-            # own.
+            # With DRDM and FedDyn the shift −h_i moves by μ(w_i − w), which the server computes too. Where it moves
+            # otherwise, or rounds otherwise, its version differs, and the server sends its own.
+            kept = request.shift[0].add(answer.parts[0] - request.w, alpha=request.prox)
             memory[KEPT] = ArrayRecord({"shift": array_of(kept)})
             answer = answer._replace(version=version(kept))
     counts = fed.ledger.gradient_evaluations, fed.ledger.loss_evaluations
@@ -259,21 +261,6 @@ def _shift(ask: Ask, sent: Tensor | None, memory: RecordDict) -> Tensor | None:
     kept = vector_of(memory.array_records[KEPT]["shift"])
     # By its bytes, not by its round: a site whose reply did not count holds another shift than the server.
     return kept if version(kept) == ask.version else None
-
-
-def _next_shift(request: TrainRequest, trained: Tensor) -> Tensor:
-    """(d,) what the shift of the next request will be with DRDM and FedDyn, whose −h_i moves by μ(w_i − w).
-
-    Where it is another one the server notices by the version, and sends it.
-    """
-    shift = request.shift
-    assert shift is not None
-    return shift[0].add(trained - request.w, alpha=request.prox)
-
-
-def _parts(reply: Replies | Losses | Gradients) -> tuple[Tensor, ...]:
-    """The one row of each part that was asked for."""
-    return tuple(part[0] for part in reply[1:] if part is not None)
 
 
 IDENTITY = "query.identity"

@@ -228,7 +228,7 @@ def identities(grid: Grid, nodes: Iterable[int], timeout: float, audit: AuditLog
     asking, pause, unapproved = list(nodes), PAUSE, set()
     head = None if audit is None else audit.head()
     while asking and time.monotonic() < end:
-        asking = _told(grid, asking, end, found, unapproved, head)
+        asking = _ask_once(grid, asking, end, found, unapproved, head)
         # Flower lost the message or the reply, or nobody has agreed yet: asked again at intervals that double.
         if asking:
             time.sleep(min(pause, SLOWEST, max(0.0, end - time.monotonic())))
@@ -236,7 +236,7 @@ def identities(grid: Grid, nodes: Iterable[int], timeout: float, audit: AuditLog
     return found
 
 
-def _told(
+def _ask_once(
     grid: Grid, nodes: Sequence[int], end: float, found: dict[int, Member], unapproved: set[int], head: Head | None
 ) -> list[int]:
     """Ask nodes once who they are, and note the answers and the nodes where nobody has agreed to the run; returns those

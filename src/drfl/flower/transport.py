@@ -132,7 +132,11 @@ class Transport:
         """
         start = time.monotonic()
         end, given = start + self.deadline.timeout, f"{self.deadline.timeout:g} s"
-        enough = self._enough(questions, all_of_them)
+        # A quorum counts those asked for more than a test, or all if there are none.
+        working = {client for client, question in questions.items() if question.ask.request is not None}
+        counting, enough = working or set(questions), None
+        if self.deadline.least is not None and not all_of_them:
+            enough = min(self.deadline.least, len(counting))
         waiting = {
             client: PendingRequest(question) for client, question in self._chosen(questions, all_of_them).items()
         }
@@ -144,14 +148,23 @@ class Transport:
             for one in came:
                 self._receive(one, on_way.pop(one.message), waiting, found)
             # Once only: the deadline moves up to the end of the grace, and replies until then still count.
-            if enough is not None and self._counted(questions, found) >= enough:
+            if enough is not None and len(counting & found.answers.keys()) >= enough:
                 end, enough = min(end, time.monotonic() + self.deadline.grace), None
                 given = f"the {self.deadline.grace:g} s after enough others had answered"
             if time.monotonic() >= end:
                 break
             if not came and waiting:
                 time.sleep(PAUSE)
-                self._recall(waiting, on_way)
+                nodes = self.roster.nodes(self.grid)
+                for message, client in list(on_way.items()):
+                    # A node that was restarted has lost the message.
+                    if client in nodes and nodes[client] != waiting[client].node:
+                        name = self.roster.names[client]
+                        LOG.warning(Notice(f"{name} was restarted; it is asked again", "asked-again", name))
+                        self._log("lost", client, waiting[client], reason="its node was restarted")
+                        del on_way[message]
+                        self.held.pop(client, None)
+                        waiting[client].again()
         self._give_up(waiting, given)
         self.traffic.exchanges += 1
         self.traffic.seconds += time.monotonic() - start
@@ -188,14 +201,6 @@ class Transport:
         for client in left_out & questions.keys() - self.gone:
             self.health[client].skip()
         return chosen
-
-    def _enough(self, questions: Mapping[int, ClientRequest], all_of_them: bool) -> int | None:
-        if all_of_them or self.deadline.least is None:
-            return None
-        return min(self.deadline.least, len(_counting(questions)))
-
-    def _counted(self, questions: Mapping[int, ClientRequest], found: Exchanged) -> int:
-        return len(_counting(questions) & found.answers.keys())
 
     def _send(self, waiting: Mapping[int, PendingRequest], on_way: dict[str, int], end: float, cost: Ledger) -> None:
         """Send the messages that are due to the sites that are online."""
@@ -272,7 +277,11 @@ class Transport:
             return
         del waiting[client]
         if not only_test:
-            _book(answer, found.cost)
+            # As a simulation books it, so that the ledgers agree.
+            sizes = (part.numel() * part.element_size() if part.ndim else SCALAR_BYTES for part in answer.parts)
+            found.cost.up(1, sum(sizes))
+            found.cost.gradient_evaluations += answer.gradients
+            found.cost.loss_evaluations += answer.losses
         self.traffic.worked(answer.seconds)
         if answer.version:
             self.held[client] = answer.version
@@ -322,18 +331,6 @@ class Transport:
             LOG.debug("%s: a reply without a digest: %r", self.roster.names[client], error)
         self._log(event, client, pending, digest=digest, head=head, **what)
 
-    def _recall(self, waiting: Mapping[int, PendingRequest], on_way: dict[str, int]) -> None:
-        """Ask those again whose node was restarted since they were asked: it has lost the message."""
-        nodes = self.roster.nodes(self.grid)
-        for message, client in list(on_way.items()):
-            if client in nodes and nodes[client] != waiting[client].node:
-                name = self.roster.names[client]
-                LOG.warning(Notice(f"{name} was restarted; it is asked again", "asked-again", name))
-                self._log("lost", client, waiting[client], reason="its node was restarted")
-                del on_way[message]
-                self.held.pop(client, None)
-                waiting[client].again()
-
     def _give_up(self, waiting: Mapping[int, PendingRequest], given: str) -> None:
         """Log who did not answer in time. Sites that are offline are not waited for again until they are back."""
         there = self.roster.nodes(self.grid) if waiting else {}
@@ -376,23 +373,10 @@ def in_place(request: Request, parts: tuple[Tensor, ...]) -> tuple[Tensor | None
     return parts
 
 
-def _counting(questions: Mapping[int, ClientRequest]) -> set[int]:
-    """Whose answers a quorum counts: those asked for more than a test, or all if there are none."""
-    working = {client for client, question in questions.items() if question.ask.request is not None}
-    return working or set(questions)
-
-
-def _book(answer: Answer, cost: Ledger) -> None:
-    """Book a reply as a simulation does."""
-    sizes = (part.numel() * part.element_size() if part.ndim else SCALAR_BYTES for part in answer.parts)
-    cost.up(1, sum(sizes))
-    cost.gradient_evaluations += answer.gradients
-    cost.loss_evaluations += answer.losses
-
-
 def _last_line(text: str) -> str:
     """The line of an exception's text with the reason, fit for a log."""
     text = text[-10_000:].strip()
+    # Flower gives the type and the text of what the app raised in this form.
     flower = re.fullmatch(r"<class '([^']*)'>:<'(.*)'>", text, flags=re.DOTALL)
     if flower is not None:
         text = f"{flower[1].rpartition('.')[2]}: {flower[2]}"

@@ -345,18 +345,16 @@ def average_precision(outputs: Tensor, targets: Tensor) -> float:
     """Σ (R_k − R_{k−1})·P_k over the distinct scores; of more than two classes the mean over those that occur."""
     outputs, targets = _flat(outputs, targets)
     scores, truth = _scores(outputs, targets), _truth(outputs, targets)
-    found = [_average_precision(column, is_so) for column, is_so in zip(scores.T, truth.T, strict=True)]
+    found = []
+    for score, is_so in zip(scores.T, truth.T, strict=True):
+        order = score.argsort(descending=True)
+        ranked, hits = score[order], is_so[order].double().cumsum(0)
+        last = torch.cat([ranked[1:] != ranked[:-1], torch.ones(1, dtype=torch.bool)])  # of rows that are tied
+        hits, called = hits[last], (last.nonzero().flatten() + 1).double()
+        gained = torch.cat([hits[:1], hits.diff()])
+        # NaN, and so left out of the mean, where no row is so.
+        found.append(float((gained * hits / called).sum() / hits[-1]))
     return float(torch.tensor(found, dtype=torch.float64).nanmean())
-
-
-def _average_precision(score: Tensor, truth: Tensor) -> float:
-    """Of one class or label; NaN where no row is so."""
-    order = score.argsort(descending=True)
-    ranked, hits = score[order], truth[order].double().cumsum(0)
-    last = torch.cat([ranked[1:] != ranked[:-1], torch.ones(1, dtype=torch.bool)])  # of rows that are tied
-    hits, called = hits[last], (last.nonzero().flatten() + 1).double()
-    gained = torch.cat([hits[:1], hits.diff()])
-    return float((gained * hits / called).sum() / hits[-1])
 
 
 Rate = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]

@@ -61,7 +61,11 @@ def read_adult(paths: Sequence[Path], group: str = DOCTORATE) -> Dataset:
     import pandas as pd  # here, as it takes a while to import
 
     alone = paths[0] if len(paths) == 1 else None
-    if alone is not None and not _is_zip(alone):
+    zipped = True
+    if alone is not None:
+        with open_file(alone) as file:
+            zipped = zipfile.is_zipfile(file)
+    if not zipped:
         raise InputError(
             f"'{alone}' is not adult.zip: give the folder of adult.data and adult.test, or load a table of your own "
             "with data, target and group",
@@ -82,11 +86,6 @@ def read_adult(paths: Sequence[Path], group: str = DOCTORATE) -> Dataset:
         "adult", x[:n], y[:n], x[n:], y[n:], 2, names[:n], standardise=True, columns=tuple(features.columns),
         test_groups=names[n:],
     )  # fmt: skip
-
-
-def _is_zip(path: Path) -> bool:
-    with open_file(path) as file:
-        return zipfile.is_zipfile(file)
 
 
 def _rows(tree: Tree, name: str) -> list[list[str]]:

@@ -232,10 +232,6 @@ def _split(name: str, pictures: Tensor, labels: Tensor, test_fraction: float, wh
     return Pixels(name, pictures[train], labels[train], pictures[test], labels[test], 10, white)
 
 
-def _heart(_: Sequence[Path]) -> Dataset:
-    return heart_disease()
-
-
 def _digits(_: Sequence[Path]) -> Pixels:
     from sklearn.datasets import load_digits  # here, because it takes a second to import
 
@@ -293,7 +289,7 @@ DATASETS: dict[str, DatasetSpec] = {
     spec.info.name: spec
     for spec in (
         DatasetSpec(_DIGITS, None, (), _digits),
-        DatasetSpec(_HEART, None, (), _heart),
+        DatasetSpec(_HEART, None, (), lambda _: heart_disease()),
         DatasetSpec(
             _ADULT, ADULT, ADULT.files, read_adult, groupings={name: partial(read_adult, group=name) for name in GROUPS}
         ),

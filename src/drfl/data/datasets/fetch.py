@@ -54,7 +54,7 @@ def download_file(file: RemoteFile, folder: Path, mirrors: Sequence[str], *, tim
         InputError: when no mirror gave it; says what each one did.
     """
     made = missing_folders(folder)
-    handled = sys.exception()
+    handled = sys.exception()  # by the caller; it is no cause of what goes wrong here
     faults = []
     try:
         for mirror in mirrors:
@@ -62,7 +62,12 @@ def download_file(file: RemoteFile, folder: Path, mirrors: Sequence[str], *, tim
             try:
                 return _retrieve(url, file, folder, timeout)
             except (OSError, ValueError) as error:  # the exceptions of requests are OSErrors
-                faults.append(f"{url}: {_cause(error, handled)}")
+                # The one that came first says most, as requests wraps it in several that say less.
+                cause: BaseException = error
+                while cause.__context__ is not None and cause.__context__ is not handled:
+                    cause = cause.__context__
+                faults.append(f"{url}: {' '.join(str(cause).split()) or type(cause).__name__}")
+                del cause  # else it would keep this frame, and so itself and its open socket, in a circle
     finally:
         remove_empty(made)  # those that are empty, as nothing came or the user pressed Ctrl-C
     raise InputError(
@@ -91,18 +96,6 @@ def _readable(path: str) -> Path:
     with suppress(OSError):  # of use to its owner all the same
         os.chmod(path, 0o644)
     return Path(path)
-
-
-def _cause(error: BaseException, handled: BaseException | None) -> str:
-    """What went wrong, in one line: the exception that came first, as requests wraps it in several that say less.
-
-    Args:
-        error: the last one.
-        handled: what the caller was handling before, which is no part of it.
-    """
-    while error.__context__ is not None and error.__context__ is not handled:
-        error = error.__context__
-    return " ".join(str(error).split()) or type(error).__name__
 
 
 def fetch_files(
@@ -140,10 +133,11 @@ def fetch_files(
     folder = cache_folder() / source.folder
     try:
         # A file that an earlier, interrupted download left under its name is whole and right, so it is kept.
-        return tuple(
-            (find_files(_in_cache(folder, source, file)) or (download_file(file, folder, mirrors_of(source)),))[0]
-            for file in files
-        )
+        kept = []
+        for file in files:
+            own = [Location(folder, (file.name,))] if source.members else own_places(folder, source, [file.stem])
+            kept.append((find_files(own) or (download_file(file, folder, mirrors_of(source)),))[0])
+        return tuple(kept)
     except (InputError, OSError) as error:
         raise InputError(f"{looked}; {error}; {remedy}", code="download-failed", field=name) from error
 
@@ -178,10 +172,6 @@ def _below(name: str, source: DownloadSource, stems: Sequence[str], data_dir: Pa
 
 def _has(place: Location) -> int:
     return len(place.names) - len(missing(place))
-
-
-def _in_cache(folder: Path, source: DownloadSource, file: RemoteFile) -> list[Location]:
-    return [Location(folder, (file.name,))] if source.members else own_places(folder, source, [file.stem])
 
 
 def _folders(places: Sequence[Location], source: DownloadSource) -> str:

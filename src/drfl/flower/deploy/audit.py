@@ -35,7 +35,14 @@ def audit(paths: Sequence[Path], keys: TrustedKeys | None = None, without: Seque
     server = servers[0] if len(servers) == 1 else None
     names = {log.path: log.name if server is None else _name_of(log, server) for log in sites}
     for log in logs:
-        yield from _alone(log, SERVER if log.role == "server" else names[log.path] or log.name, trusted)
+        name = SERVER if log.role == "server" else names[log.path] or log.name
+        findings = [*few(records(log)), *signatures(log, name, trusted)]
+        # Only records that have their fields can be put together.
+        if all(finding.text.code != "bad-record" for finding in findings):
+            findings += few(ServerRuns(log).findings() if log.role == "server" else requests_of_site(log))
+        yield from findings
+        if all(finding.kind != "problem" for finding in findings):
+            yield say(log, "ok", f"{len(log.records)} lines, up to {log.heads[-1].digest}", "whole")
     yield from same_history(sites)
     if server is None:
         reason = "there are logs of several servers" if servers else "there is no server's log"
@@ -44,17 +51,6 @@ def audit(paths: Sequence[Path], keys: TrustedKeys | None = None, without: Seque
             yield say(log, "problem", text, "not-compared")
     else:
         yield from _beside(server, sites, names, without)
-
-
-def _alone(log: Audited, name: str, trusted: TrustedKeys) -> Iterator[Finding]:
-    """Check one log by itself."""
-    findings = [*few(records(log)), *signatures(log, name, trusted)]
-    # Only records that have their fields can be put together.
-    if all(finding.text.code != "bad-record" for finding in findings):
-        findings += few(ServerRuns(log).findings() if log.role == "server" else requests_of_site(log))
-    yield from findings
-    if all(finding.kind != "problem" for finding in findings):
-        yield say(log, "ok", f"{len(log.records)} lines, up to {log.heads[-1].digest}", "whole")
 
 
 def _beside(

@@ -51,9 +51,25 @@ def revoke(folder: DeploymentFolder, name: str, key_only: bool = False) -> Revok
     """
     site = _site(folder, name)
     # First what may fail: a key is revoked only if the rest can follow.
-    text = None if key_only else _without(folder, name)
+    text = None
+    if not key_only:
+        left = [site.name for site in folder.sites() if site.name != name]
+        if len(left) < FEWEST:
+            raise InputError(
+                f"without {name} the deployment would have {len(left)} site{'s' * (len(left) != 1)}, and a run needs "
+                f"{FEWEST}: exchange its key with 'drfl deploy rotate', or revoke the key alone with --key-only",
+                code="too-few-sites",
+                field="SITE",
+            )
+        text = edit_settings.without_site(read_text(folder.settings), name)
     if site.node.exists():
-        _unregister(folder, site)
+        node = _node(site)
+        try:
+            ask(folder.home, ["supernode", "unregister", node])
+        except DrflError:
+            # The SuperLink may refuse the site already, as after a call that was cut off.
+            if node_states(folder.home).get(node, GONE[0]) not in GONE:
+                raise
     elif not _revoked_before(site):
         raise InputError(
             f"{name} is not registered from this folder: {site.node} is missing; see 'flwr supernode list'",
@@ -129,19 +145,6 @@ def _site(folder: DeploymentFolder, name: str) -> SitePaths:
     raise unknown("site", name, sites)
 
 
-def _without(folder: DeploymentFolder, name: str) -> str:
-    """The text of server.toml without a site."""
-    left = [site.name for site in folder.sites() if site.name != name]
-    if len(left) < FEWEST:
-        raise InputError(
-            f"without {name} the deployment would have {len(left)} site{'s' * (len(left) != 1)}, and a run needs "
-            f"{FEWEST}: exchange its key with 'drfl deploy rotate', or revoke the key alone with --key-only",
-            code="too-few-sites",
-            field="SITE",
-        )
-    return edit_settings.without_site(read_text(folder.settings), name)
-
-
 def _consequences(folder: DeploymentFolder) -> list[Notice]:
     """What in server.toml no longer fits the sites that are left."""
     from drfl.flower.settings import read_server
@@ -169,16 +172,6 @@ def _node(site: SitePaths) -> str:
         raise InputError(
             f"{site.name} is not registered: {site.node} is missing", code="not-registered", field=site.name
         ) from None
-
-
-def _unregister(folder: DeploymentFolder, site: SitePaths) -> None:
-    """Have the SuperLink refuse a site, unless it does so already, as after a call that was cut off."""
-    node = _node(site)
-    try:
-        ask(folder.home, ["supernode", "unregister", node])
-    except DrflError:
-        if node_states(folder.home).get(node, GONE[0]) not in GONE:
-            raise
 
 
 def _revoked(site: SitePaths) -> Path:

@@ -155,20 +155,12 @@ def follow(folder: DeploymentFolder, number: str, show: Callable[[str], None]) -
     ) as process:  # fmt: skip
         try:
             for line in process.stdout or ():
-                if not _of_flwr(line):
+                # Not those of the command itself.
+                if not (line.startswith("Using SuperLink:") or "logstream for run_id" in line):
                     show(line.rstrip("\n"))
         finally:
             process.kill()
-    return _end(folder, number)
-
-
-def _of_flwr(line: str) -> bool:
-    """Whether a line is of the command itself, not of the run."""
-    return line.startswith("Using SuperLink:") or "logstream for run_id" in line
-
-
-def _end(folder: DeploymentFolder, number: str) -> Status:
-    """Wait for the end. The log may stop before it, as when the connection breaks."""
+    # The log may stop before the run ends, as when the connection breaks.
     limit = time.monotonic() + PATIENCE
     while True:
         try:
