@@ -147,12 +147,14 @@ class AuditLog:
         Raises:
             DrflError: The file cannot be written to, or is not this owner's log.
         """
+        # A field that drfl does not know would make the log fail its own audit later: it fails here instead.
         always: Record = dict.fromkeys(_ALWAYS - {"n", "by"}, "")
         wrong = wrong_field(self.role, {**always, **fields, "n": 1, "by": None, "event": event})
         if wrong:
             raise self._error(f"'{event}' cannot be written to the audit log {self.path}: {wrong}")
         try:
             with self.path.open("a+b") as file:
+                # Several processes may write to one log, as each request to a site has a process of its own.
                 fcntl.flock(file, fcntl.LOCK_EX)
                 size = file.seek(0, os.SEEK_END)
                 last = next(_lines_from_the_end(file, unfinished := []), None)
@@ -203,6 +205,7 @@ class AuditLog:
             return
         with self.path.open("rb") as file:
             for line in _lines_from_the_end(file):
+                # Not checked, as only counts are taken from it; `read` checks the chain.
                 record: Record = json.loads(line)
                 if str(record["at"]) < time:
                     return
@@ -223,6 +226,7 @@ class AuditLog:
                 f"to the {self.role} '{self.name}': use one file for each",
                 "log-of-another",
             )
+        # The last line alone tells the next one's number and digest: nothing else has to be read.
         record, head = _parsed(last)
         time, own = str(record["at"]), "" if self.key is None else fingerprint(self.key.public)
         if bool(head.by) != bool(own):
@@ -235,6 +239,7 @@ class AuditLog:
         if self.key is not None and head.by == own and not head.is_signed_by(self.key.public):
             raise self._error(f"the last line of the audit log {self.path} was changed: its signature is wrong")
         if self.key is not None and head.by != own:
+            # The old key vouches for the new one if it is at hand; otherwise the new key signs itself.
             before = self.previous_key
             signer = before if before is not None and fingerprint(before.public) == head.by else self.key
             head = self._write(file, head, time, "key", {"key": self.key.public}, signer)
@@ -301,6 +306,7 @@ def read(path: Path) -> Audited:
     text = read_bytes(path, limit=None)
     records: list[Record] = []
     heads: list[Head] = []
+    # Without the part behind the last newline: a process that was killed did not finish that line.
     for number, line in enumerate(text.split(b"\n")[:-1], start=1):
         try:
             record, head = _parsed(line)
@@ -330,6 +336,7 @@ def wrong_field(role: Role, record: Mapping[str, object]) -> str:
     if event not in EVENTS[role]:
         return f"no {role} writes the event '{event}'"
     expected, found = EVENTS[role][event] | _ALWAYS, record.keys() - {"signature"}
+    # Exactly these fields: one more would be nothing that drfl wrote.
     if expected != found:
         missing = ", ".join(sorted(expected - found))
         return f"it lacks {missing}" if missing else f"it has another field, {', '.join(sorted(found - expected))}"
@@ -361,10 +368,12 @@ def _parsed(line: bytes) -> tuple[Record, Head]:
     if not isinstance(record, dict):
         raise ValueError("it is not a JSON object")
     n, at, by, signature = record.get("n"), record.get("at"), record.get("by"), record.get("signature", "")
+    # Integers beyond 15 digits are not exact in JSON readers that use floats.
     if not isinstance(n, int) or isinstance(n, bool) or not 1 <= n < 10**15:
         raise ValueError("it has no number")
     if not isinstance(at, str) or not _TIME.fullmatch(at):
         raise ValueError("it has no time")
+    # The pattern alone would let a 31st of February through.
     datetime.fromisoformat(at)
     if not isinstance(record.get("event"), str) or not isinstance(record.get("previous"), str):
         raise ValueError("it has no event, or no digest of the previous line")
@@ -397,6 +406,7 @@ def _signed(n: int, digest: str) -> bytes:
 def _lines_from_the_end(file: BinaryIO, unfinished: list[bytes] | None = None) -> Iterator[bytes]:
     """The whole lines of a file, the last first; what stands behind the last end of a line goes to ``unfinished``."""
     at, rest, first = file.seek(0, os.SEEK_END), b"", True
+    # Block by block: a log grows for years, and its end is wanted with every message.
     while at > 0:
         start = max(0, at - BLOCK)
         file.seek(start)

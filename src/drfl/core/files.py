@@ -118,6 +118,7 @@ def check_expansion(path: Path, size: int, needed: int, ratio: int = MOST_RATIO)
     Raises:
         InputError: it needs too much; names the limit and the remedy.
     """
+    # A limit that the user sets replaces the ratio too: a trusted file may compress as well as it can.
     own, most = _own_limit(), memory_limit()
     allowed = most if own is not None else min(most, max(COMFORTABLE, ratio * size))
     if needed > allowed:
@@ -166,6 +167,7 @@ def open_file(path: Path, *, limit: int | None = None, follow: bool = True, reme
             f"cannot read {_shown(path)}: {reason}{_after(remedy)}", code="file-unreadable", field=str(path)
         ) from None
     try:
+        # The same checks on the open file: between stat and open another file may have taken the name.
         found = os.fstat(handle)
         _check_regular(path, found, remedy)
         _check_size(path, found.st_size, limit)
@@ -237,6 +239,7 @@ def read_whole(file: IO[bytes], path: Path, limit: int | None) -> bytes:
     """
     most = memory_limit() if limit is None else limit
     data = bytearray()
+    # One byte beyond the limit is enough to know that it is exceeded.
     while piece := file.read(min(_CHUNK, most + 1 - len(data))):
         data += piece
         _check_size(path, len(data), limit)
@@ -284,10 +287,12 @@ def parse_json(data: bytes, path: Path, problem: str = "is not valid JSON", reme
     Raises:
         InputError: it is not JSON, nests too deeply, or is so dense that it would take up far more than its size.
     """
+    # An empty list of two bytes takes some 70 as an object: counting brackets bounds memory before parsing.
     openings = data.count(b"[") + data.count(b"{")
     check_expansion(path, len(data), 70 * openings + 40 * data.count(b",") + 4 * len(data), ratio=20)
     with reading(path, problem, remedy):
         content: object = json.loads(data)
+        # Too few brackets cannot nest too deeply, and walking through a large file takes time.
         if openings > DEEPEST:
             _check_depth(content)
         return content
@@ -309,6 +314,7 @@ def read_toml(
 def _check_depth(content: object) -> None:
     """Raises RecursionError unless values nest at most :data:`DEEPEST` levels."""
     level: list[object] = [content]
+    # Level by level, not recursively, as this is what must not run out of stack.
     for _ in range(DEEPEST):
         level = [
             part
@@ -352,6 +358,7 @@ class _Table(io.RawIOBase):
     def readinto(self, buffer: Any) -> int:  # noqa: ANN401 - as in the base class
         """Fill the buffer."""
         count = cast(io.BufferedReader, self._file).readinto(buffer)
+        # pandas would read on through the hole, which takes no space on the disk.
         if b"\0" in bytes(buffer[:count]):
             raise ValueError("it holds zero bytes, so it is not a table in UTF-8")
         return count
@@ -380,6 +387,7 @@ def read_csv(
     import pandas as pd
 
     with open_file(path, limit=limit, follow=follow, remedy=remedy) as file, reading(path, remedy=remedy):
+        # Columns are counted before pandas sets memory aside for each of them.
         head = file.readline(LONGEST_LINE)
         _check_columns(path, head.count(b",") + 1)
         file.seek(0)
@@ -416,10 +424,12 @@ def read_parquet(path: Path, drop: Sequence[str] = ()) -> pd.DataFrame:
 
     compute: Any = pc  # whose functions are made when it is imported
     with open_file(path) as file, reading(path):
+        # Once for the schema alone: which columns are read as dictionaries depends on it.
         with pq.ParquetFile(file) as plain:
             schema, metadata = plain.schema_arrow, plain.metadata
         size = os.fstat(file.fileno()).st_size
         _check_columns(path, len(schema))
+        # Columns that are dropped are never decoded: free text can be most of a file.
         wanted = [name for name in schema.names if name.strip() not in drop]
         words: list[str] = []
         width = 0
@@ -467,6 +477,7 @@ def _is_fixed(kind: pa.DataType) -> bool:
 
 def _page_bytes(file: BinaryIO, column: Any) -> int:  # noqa: ANN401 - pyarrow has no type for it
     """What the pages of a column unpack to, by their own headers: the metadata at the end of a file may say less."""
+    # The dictionary's page comes first if there is one, although not every writer sets its offset.
     start = column.data_page_offset
     if column.has_dictionary_page and 0 < (column.dictionary_page_offset or 0) < start:
         start = column.dictionary_page_offset
@@ -518,6 +529,7 @@ class _Thrift:
 
     def _varint(self) -> int:
         found = 0
+        # Seven bits a byte, the lowest first; the eighth says that more follow.
         for shift in range(0, 64, 7):
             byte = self._byte()
             found |= (byte & 127) << shift
@@ -552,6 +564,7 @@ class Arrays:
         """
         from numpy.lib import format as npy
 
+        # NumPy appends .npy to names, and takes files that were zipped by hand without.
         members = [next(n for n in (f"{name}.npy", name) if n in self._zip.NameToInfo) for name in names]
         needed = 0
         for name, member in zip(names, members, strict=True):
@@ -559,6 +572,7 @@ class Arrays:
             check_expansion(self.path, self._size, info.file_size)
             with self._zip.open(info) as file:
                 version = npy.read_magic(file)
+                # Version 3 is for field names beyond Latin-1, which plain arrays do not have.
                 if version not in ((1, 0), (2, 0)):
                     raise ValueError(f"the array '{name}' has an unknown header")
                 header = npy.read_array_header_1_0 if version == (1, 0) else npy.read_array_header_2_0
@@ -578,6 +592,7 @@ class Arrays:
         found = []
         for member in members:
             with self._zip.open(member) as file:
+                # Unpickling would run code from the file.
                 found.append(npy.read_array(cast(Any, file), allow_pickle=False))
         return found
 
@@ -604,6 +619,7 @@ def read_tensors(
     from safetensors import safe_open
 
     with open_file(path, limit=limit, follow=follow, remedy=remedy) as file, reading(path, problem, remedy):
+        # The first eight bytes are the length of the header, which safetensors would read whole.
         if int.from_bytes(file.read(8), "little") > HEADER_LIMIT:
             raise ValueError("its header is too large")
         # By the descriptor: another file may have taken the name by now.
@@ -624,6 +640,7 @@ def read_pickled_tensors(path: Path, remedy: str = "") -> object:
     with open_file(path, remedy=remedy) as file, reading(path, problem, remedy):
         if zipfile.is_zipfile(file):
             with zipfile.ZipFile(file) as archive:
+                # torch stores weights without compressing them: far more content than bytes is not an honest file.
                 unpacked = sum(info.file_size for info in archive.infolist())
             check_expansion(path, os.fstat(file.fileno()).st_size, unpacked, ratio=2)
         file.seek(0)
@@ -644,5 +661,6 @@ def _after(remedy: str) -> str:
 def _bytes(size: int) -> str:
     if size < 10_000:
         return f"{size} bytes"
+    # Decimal units, as disks and downloads have them.
     power = min(4, int(math.log(size, 1000)))
     return f"{size / 1000**power:,.4g} {' kMGT'[power]}B"

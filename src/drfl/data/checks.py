@@ -104,7 +104,7 @@ def _field(data: ClientData, columns: Sequence[int]) -> str | None:
 
 
 def _quartiles(inputs: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Of each column, (p,) float64, of evenly spaced rows."""
+    # Of evenly spaced rows: to find slips, the quartiles of a sample are exact enough.
     rows = inputs[:: -(-len(inputs) // SAMPLE)].double().numpy()
     low, middle, high = torch.from_numpy(np.quantile(rows, (0.25, 0.5, 0.75), axis=0))
     return low, middle, high
@@ -120,10 +120,10 @@ def _extreme_values(data: ClientData, inputs: Tensor) -> list[Notice]:
     # A column that is mostly one value has no spread to compare with: only absurd values count there, in raw units.
     bad = (most > FAR * spread) & ((spread > 0) | (raw > ABSURD))
     if bool(bad.any()):
-        named = listed(_at_clients(data, bad, at), "column")
+        named = _at_clients(data, bad, at)
         text = (
-            f"a value more than {FAR:,.0f} interquartile ranges from the median in {named}: look for a slip, or a code "
-            "for unknown"
+            f"a value more than {FAR:,.0f} interquartile ranges from the median in {listed(named, 'column')}: look for "
+            "a slip, or a code for unknown"
         )
         found.append(Notice(text, "outlier", _field(data, bad.nonzero().flatten().tolist())))
     if data.standardisation is None:

@@ -42,6 +42,7 @@ class RowFile:
                 code="not-a-folder",
                 field="table_dir",
             )
+        # Type and device alone: keeping `like` would keep a model in memory.
         self.folder, self._like = folder, like.detach()[:0].clone()
         self._d, self._size = like.numel(), like.numel() * like.element_size()
         self._free: list[int] = []
@@ -55,6 +56,7 @@ class RowFile:
                 code="cannot-write",
                 field="table_dir",
             ) from error
+        # The file has no name any more: closing it frees its space.
         weakref.finalize(self, os.close, self._fd)
 
     def hold(self, row: Tensor) -> Slot:
@@ -118,11 +120,11 @@ class Slot:
 
     def __init__(self, file: RowFile, number: int) -> None:
         self.file, self.number = file, number
+        # At exit the whole file goes: no need to release its slots one by one.
         weakref.finalize(self, file.release, number).atexit = False
 
 
 def _bytes(row: Tensor) -> memoryview:
-    """The memory of a contiguous vector."""
     return row.view(torch.uint8).numpy().data
 
 
@@ -179,6 +181,7 @@ class ClientTable:
         """
         file = None if folder is None else RowFile(folder, like)
         empty: Mapping[int, Row] = {}  # shared by all blocks, and never changed
+        # A single number expanded: the table must know d without holding a vector.
         return cls(n, like.new_empty(1).expand(like.numel()), (empty,) * -(-n // BLOCK), file)
 
     @classmethod
@@ -228,6 +231,7 @@ class ClientTable:
             ValueError: there is no such client.
         """
         rows = self._like.new_zeros(len(clients), self._like.numel())
+        # Unwritten rows are 0, as the memory is.
         for client, into in zip(self._checked(clients), rows, strict=True):
             row = self._row(client)
             if row is not None:
@@ -272,7 +276,9 @@ class ClientTable:
             raise ValueError(f"the table has {self.n} rows, the weights have shape {tuple(weights.shape)}")
         d, shares = self._like.numel(), weights.detach().to(self._like)
         mixed = self._like.new_zeros(d)
+        # Rows of weight 0 are never read: with a file that is most of the time.
         wanted = self.clients[(weights[self.clients.to(weights.device)] != 0).cpu()].tolist()
+        # Few rows at a time, so that the whole table is never copied.
         size = min(BLOCK, max(1, MIXED // max(d, 1)))
         for start in range(0, len(wanted), size):
             clients = wanted[start : start + size]
@@ -320,6 +326,7 @@ class ClientTable:
                 raise ValueError(f"a row of {self} cannot be {kind}")
             block = client // BLOCK
             if block not in touched:
+                # Copied once a block: the old table keeps its own.
                 touched[block] = dict(self._blocks[block])
             value = new(touched[block].get(client), row)
             touched[block][client] = value if self._file is None else self._file.hold(value)

@@ -195,6 +195,7 @@ def work(site: Site, ask: Ask, shift: Tensor | None, memory: RecordDict) -> Answ
         InputError: the model sent, the data and the task do not fit each other.
     """
     start = time.perf_counter()
+    # Flower starts a process for each message, which torch gives all cores of the machine.
     if site.threads is not None:
         torch.set_num_threads(site.threads)
     task = task_of(ask.model, tuple(site.data.inputs.shape[1:])) if site.task is None else site.task
@@ -217,6 +218,7 @@ def work(site: Site, ask: Ask, shift: Tensor | None, memory: RecordDict) -> Answ
     data = site.data if ask.standardisation is None else site.data.standardised(ask.standardisation)
     # first: this process's client 0 draws the samples of client `ask.client`, as in a simulation of all.
     fed = Simulation(data, task, engine=engine, device=site.device, first=ask.client)
+    # The digest goes with every reply, so that the server notices data that change in a run.
     answer = Answer(digest=site.digest)
     # The test and the request are on the same w, so that their order does not matter.
     if ask.test:
@@ -297,12 +299,15 @@ def reply(message: Message, context: Context, site: Site) -> Message:
             digest = digest_of_content(message.content)
             log.add("asked", **about, digest=digest, server=None if server is None else str(server))
         site.policy.check_run(run, site.folder)
+        # After the line in the log: the count includes this request.
         site.policy.check_count(log)
+        # Within a time limit: a loader or a model of the site's own may hang.
         answer = within(site.timeout, partial(work, site, ask, shift, context.state))
     except Exception as error:
         if log is not None:
             log.add("refused", **about, request=request, reason=printable(str(error)[:300]))
         raise
+    # The log has the digest of what leaves the site, and is written before it leaves.
     content = write_answer(answer)
     if log is not None:
         write_head(content, log.add("sent", **about, digest=digest_of_content(content), request=request))
@@ -332,6 +337,7 @@ def identity(site: Site) -> RecordDict:
     """
     # The losses that a server can name ignore torch's default, or take no class labels.
     loss = Loss(nn.CrossEntropyLoss()) if site.task is None else site.task.criterion
+    # Rows whose targets are all ignored count for nothing in a simulation either.
     data, _, _ = counted_rows(site.data, loss)
     classes = 1
     if not data.targets.is_floating_point():

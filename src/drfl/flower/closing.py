@@ -75,6 +75,7 @@ class AuditedRun:
         """
         if self.audit is None or not self._open:
             return
+        # Before it is tried: a run that fails while it closes must not close again.
         self._open = False
         head = self.audit.add("closing", run=self._run, outcome=outcome)
         try:
@@ -88,6 +89,7 @@ class AuditedRun:
     def _tell(self, audit: AuditLog, head: Head) -> None:
         end = time.monotonic() + self.timeout
         clients = {node.id: client for client, node in self.roster.nodes(self.grid).items()}
+        # One head for all: every site then holds the same proof of the whole run.
         content = write_head(RecordDict(), head)
         messages = [Message(content, node, CLOSING, ttl=max(1.0, self.timeout)) for node in clients]
         ids = self.grid.push_messages(messages)

@@ -192,7 +192,17 @@ class FlowerFederation(Federation):
                 both = answers[client].products
                 if both is not None:
                     self._products[client] = both
-                self._products.setdefault(client, _squares(found[0], self.measures))
+                elif client not in self._products:
+                    # Before two models were tested, those of one with itself: its sums of squares, which it has sent.
+                    squares: list[tuple[float, ...]] = []
+                    for measure, sums in zip(self.measures, found[0].sums, strict=True):
+                        if measure.rows is Rows.RANKS:
+                            squares.append(sums[3:])
+                        elif measure.rows.mean and not math.isnan(sums[2]):
+                            squares.append((sums[2], 0.0))
+                        else:
+                            squares.append((math.nan, math.nan))
+                    self._products[client] = tuple(squares)
             elif client in self._tested[0]:
                 name = self._names[client]
                 LOG.warning(Notice(f"{name} was not tested: its last result stands", "site-untested", name))
@@ -242,23 +252,13 @@ class FlowerFederation(Federation):
         return found
 
 
-def _squares(test: SiteTest, measures: Sequence[Metric]) -> Products:
-    """The products of a model's values with themselves."""
-
-    def own(measure: Metric, sums: tuple[float, ...]) -> tuple[float, ...]:
-        if measure.rows is Rows.RANKS:
-            return sums[3:]
-        return (sums[2], 0.0) if measure.rows.mean and not math.isnan(sums[2]) else (math.nan, math.nan)
-
-    return tuple(own(measure, sums) for measure, sums in zip(measures, test.sums, strict=True))
-
-
 def measures_of(model: Model) -> tuple[Metric, ...]:
     """What tests of a model measure, the score first, with what that says of a row, by the loss and its outputs.
 
     Of a model of the sites' own nobody here knows what the targets are: a row may have several labels, and its loss
     may ignore some of them.
     """
+    # No model is built for it: a metric looks at the shapes of outputs and targets alone.
     outputs = torch.empty(1, model.classes or 2)
     targets = torch.empty(1, dtype=torch.int64) if model.loss in OF_CLASS else torch.empty_like(outputs)
     found = tuple(resolved(metric_of(name), outputs, targets) for name in model.metrics)

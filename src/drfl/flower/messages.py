@@ -253,6 +253,7 @@ def read_ask(content: RecordDict) -> tuple[Ask, Tensor | None]:
             key, cohort = Key(int(plain.key.seed), tuple(plain.key.path)), torch.tensor([about.client])
             if isinstance(plain, TrainNote):
                 optimizer = local_optimizers.parse(plain.local.optimizer)
+                # A schedule stays at the server: η is that of this round.
                 local = LocalSGD(**plain.local.model_dump(exclude={"optimizer"}), optimizer=optimizer)
                 if plain.snapshot is not None and plain.snapshot > local.tau:
                     raise InputError(
@@ -305,9 +306,11 @@ def read_answer(content: RecordDict) -> Answer:
     Raises:
         ProtocolError: it is no reply of this version of drfl.
     """
+    # Nothing else may be there: what is not read could carry data out of a site unseen.
     if set(content) - {AUDIT} != {"vectors", "numbers", "answer"}:
         raise ProtocolError("a reply has other records than drfl's")
     about = read_note(content, "answer", AnswerNote)
+    # At most three, as the schema says, whatever the site claims.
     places = tuple(str(place) for place in range(about.parts))
     vectors = vectors_in(content, places)
     record = content.metric_records.get("numbers")
@@ -368,6 +371,7 @@ def read_head(content: RecordDict) -> Head | None:
     Raises:
         ProtocolError: It has another form.
     """
+    # A sender that keeps no log sends none.
     if AUDIT not in content:
         return None
     try:

@@ -8,6 +8,7 @@ ranges are wide enough for any honest site and narrow enough that no sum over a 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Annotated, Literal, TypeVar
 
 from flwr.app import Array, ConfigRecord, RecordDict
@@ -59,16 +60,13 @@ def _small(shape: list[int]) -> list[int]:
     return shape
 
 
-def _fives(sums: list[float]) -> list[float]:
-    if len(sums) % 5:
-        raise ValueError("there are five sums for each metric")
-    return sums
+def _by_metric(length: int, text: str) -> Callable[[list[float]], list[float]]:
+    def check(values: list[float]) -> list[float]:
+        if len(values) % length:
+            raise ValueError(text)
+        return values
 
-
-def _pairs(products: list[float]) -> list[float]:
-    if len(products) % 2:
-        raise ValueError("there are two products for each metric")
-    return products
+    return check
 
 
 Name = Annotated[str, Field(min_length=1, max_length=128), AfterValidator(_printable)]
@@ -119,7 +117,11 @@ Tested = tuple[
     Number,
     Annotated[int, Field(ge=0, le=MOST_ROWS)],
     Annotated[list[Number], Field(max_length=MOST_METRICS)],
-    Annotated[list[Number], Field(max_length=5 * (MOST_METRICS + 1)), AfterValidator(_fives)],
+    Annotated[
+        list[Number],
+        Field(max_length=5 * (MOST_METRICS + 1)),
+        AfterValidator(_by_metric(5, "there are five sums for each metric")),
+    ],
 ]
 """Score, mean loss, samples, other metrics, five sums for each metric; see :mod:`drfl.flower.possible_tests`."""
 
@@ -133,7 +135,14 @@ class Numbers(Strict):
     parts: dict[Annotated[int, Field(ge=0, le=2)], Number]
     test: Tested | None
     also: Tested | None
-    products: Annotated[list[Number], Field(max_length=2 * (MOST_METRICS + 1)), AfterValidator(_pairs)] | None
+    products: (
+        Annotated[
+            list[Number],
+            Field(max_length=2 * (MOST_METRICS + 1)),
+            AfterValidator(_by_metric(2, "there are two products for each metric")),
+        ]
+        | None
+    )
 
     @model_validator(mode="after")
     def _of_two(self) -> Numbers:
@@ -242,6 +251,7 @@ def read_note(content: RecordDict, name: str, kind: type[T]) -> T:
     """
     record = content.config_records.get(name)
     text = None if record is None else record.get("json")
+    # The length first: parsing a long text takes time before it fails.
     if not isinstance(text, str) or len(text) > MOST_TEXT:
         raise ProtocolError("a message is not drfl's: its text is missing or too long")
     try:
@@ -273,6 +283,7 @@ def _size(value: object) -> int:
 
 def validation_message(error: ValidationError) -> str:
     """What is wrong with a message, in a line that quotes nothing of it but names of fields, cut short."""
+    # Without the input: a site's own text must not get into logs and terminals.
     first = error.errors(include_url=False, include_input=False)[0]
     where = ".".join(map(str, first["loc"]))
     if first["loc"] == ("protocol",):

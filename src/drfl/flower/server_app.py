@@ -148,6 +148,7 @@ def serve(grid: Grid, path: Path) -> Path:
     folder = path.resolve().parent
     settings = placed(read_server(path), folder)
     out = folder / settings.out
+    # Before anything is asked of the sites: what can fail here fails at once.
     check_sites(out, settings)
     key = key_of(settings.job, out)
     check_received(out, settings.job.checkpoint_key)
@@ -156,6 +157,7 @@ def serve(grid: Grid, path: Path) -> Path:
         LOG.warning(notice)
     audit = log_of(settings, folder)
     roster = roster_of(settings, folder, audit)
+    # From here on the log says how the run ended, whatever happens.
     with AuditedRun(audit, grid, roster, settings.timeout) as audited:
         members = gathered(grid, roster, settings.wait, settings.timeout, audit)
         admit(members, settings.sites)
@@ -216,6 +218,7 @@ def check_sites(out: Path, settings: ServerSettings) -> None:
             before = tomllib.loads(path.read_text(encoding="utf-8")).get("sites")
         except (OSError, ValueError, RecursionError):
             continue  # where it is needed, the files of a run are read again
+        # In order, too: client i of the checkpoint must stay the same site.
         if isinstance(before, list) and before != list(settings.job.sites):
             changes = [
                 f"{verb} {', '.join(names)}"
@@ -370,7 +373,6 @@ def in_one_line(record: logging.LogRecord) -> bool:
 
 
 def _told(step: Step) -> None:
-    """A line in the log for each round."""
     if step.row is None:
         LOG.info("round %d of %d", step.round, step.rounds)
     else:

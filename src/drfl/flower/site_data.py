@@ -67,6 +67,7 @@ def held_rows(sites: Sequence[SiteEntry], folder: Path, dtype: str) -> ClientDat
 
 def _loaded(name: str, folder: Path) -> ClientData:
     module, _, function = name.partition(":")
+    # A loader lies beside site.toml, wherever the SuperNode was started.
     if str(folder) not in sys.path:
         sys.path.insert(0, str(folder))
     try:
@@ -125,10 +126,12 @@ def _of_csv(path: Path, target: str) -> Pair:
             code="not-a-number",
             field=[*odd, target][0],
         )
+    # Integers are class labels, all other numbers are values to be predicted.
     kind = np.int64 if pd.api.types.is_integer_dtype(targets) else np.float64
     return torch.from_numpy(np.array(inputs, np.float64)), torch.from_numpy(np.array(targets, kind))
 
 
 def _of_idx(images: Path, labels: Path) -> Pair:
+    # Bytes become numbers in [0, 1], as drfl's own data sets are.
     pixels = torch.from_numpy(read_idx(images)).unsqueeze(1) / 255
     return pixels, torch.from_numpy(read_idx(labels).astype(np.int64))

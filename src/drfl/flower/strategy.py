@@ -162,6 +162,7 @@ class DrflStrategy(Strategy):
         names = [member.name for member in members.values()]
         roster = Named(names, min(timeout, TELLING), {node: member.name for node, member in told.items()})
         log(INFO, "%d sites, lambda in this order: %s", len(names), ", ".join(names))
+        # Without names: the sites have model and loss of their own.
         model = Model("", "", str(layout.dtype).removeprefix("torch."), 0, self.engine)
         fed = FlowerFederation(grid, roster, members, model, w0, Deadline(timeout))
         book = _Book(layout, evaluate_fn)
@@ -191,8 +192,6 @@ class DrflStrategy(Strategy):
 
 
 class _Book:
-    """Writes Flower's result, round by round."""
-
     def __init__(self, layout: Layout, evaluate_fn: EvaluateFn | None) -> None:
         self.layout, self.evaluate_fn, self.result = layout, evaluate_fn, Result()
 
@@ -212,6 +211,7 @@ class _Book:
             self.result.evaluate_metrics_clientapp[step.round] = MetricRecord(found)
             told = describe(step.row.metrics, step.score, step.row.note)
             log(INFO, "[ROUND %d/%d] %s", step.round, step.rounds, told)
+        # After the sites' own results, in the order in which Flower's strategies call it.
         if self.evaluate_fn is not None:
             central = self.evaluate_fn(step.round, record(self.layout, step.state.w))
             if central is not None:

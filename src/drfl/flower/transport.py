@@ -91,6 +91,7 @@ class PendingRequest:
         """Ask once more: at once the first time, then after pauses that double."""
         self.node = None
         if self.sent > 1:
+            # Lost messages often come in rows, as when a machine restarts: pauses leave it time.
             self.due = time.monotonic() + min(SLOWEST, PAUSE * 2 ** (self.sent - 1))
 
 
@@ -193,6 +194,7 @@ class Transport:
         for client in back:
             # A site that was offline gave no bad reply: back, it is asked at once.
             self.health[client].backoff = 0
+        # The backoff counts exchanges, so that an unreachable site costs no timeout in each of them.
         left_out = {client for client, health in self.health.items() if health.backoff}
         chosen = {c: question for c, question in questions.items() if c not in self.gone | left_out}
         too_few = len(chosen) < min(len(questions), self.deadline.least or 0)
@@ -248,7 +250,13 @@ class Transport:
         pending, reply = waiting[client], one.reply
         only_test = pending.question.ask.request is None
         if reply is not None and reply.has_error():
-            told = _last_line(reply.error.reason or f"error {reply.error.code}")
+            text = (reply.error.reason or f"error {reply.error.code}")[-10_000:].strip()
+            # Flower gives the type and the text of what the app raised in this form; the last line has the reason.
+            raised = re.fullmatch(r"<class '([^']*)'>:<'(.*)'>", text, flags=re.DOTALL)
+            if raised is not None:
+                text = f"{raised[1].rpartition('.')[2]}: {raised[2]}"
+            lines = [line.strip() for line in text.splitlines() if line.strip()]
+            told = printable(lines[-1]) if lines else "no reason given"
             # Whether the site has kept its shift is unknown then: the next message brings it along.
             if reply.error.code in RETRIED:
                 name = self.roster.names[client]
@@ -321,6 +329,7 @@ class Transport:
         """Log a reply by its digest and the head in it; None of either if the reply is too malformed to have one."""
         if self.audit is None:
             return
+        # Both as far as they can be read: a log line for a broken reply is worth having.
         digest = head = None
         try:
             if one.reply is not None and one.reply.has_content():
@@ -371,14 +380,3 @@ def in_place(request: Request, parts: tuple[Tensor, ...]) -> tuple[Tensor | None
     if isinstance(request, TrainRequest) and request.snapshot is None and len(parts) == 2:
         return parts[0], None, parts[1]
     return parts
-
-
-def _last_line(text: str) -> str:
-    """The line of an exception's text with the reason, fit for a log."""
-    text = text[-10_000:].strip()
-    # Flower gives the type and the text of what the app raised in this form.
-    flower = re.fullmatch(r"<class '([^']*)'>:<'(.*)'>", text, flags=re.DOTALL)
-    if flower is not None:
-        text = f"{flower[1].rpartition('.')[2]}: {flower[2]}"
-    lines = [line.strip() for line in text.splitlines() if line.strip()]
-    return printable(lines[-1]) if lines else "no reason given"

@@ -53,6 +53,13 @@ def download_file(file: RemoteFile, folder: Path, mirrors: Sequence[str], *, tim
     Raises:
         InputError: when no mirror gave it; says what each one did.
     """
+    import pooch  # here, as only a download needs it
+    from requests.exceptions import ChunkedEncodingError, ConnectionError
+
+    pooch.get_logger().setLevel(logging.WARNING)  # it would write to stderr, where a refusal is one line
+    downloader: Any = pooch.HTTPDownloader(timeout=timeout, chunk_size=1 << 16)  # Any: not typed as what retrieve takes
+    checksum = None if file.sha256 is None else f"sha256:{file.sha256}"
+    # Remembered before anything is made, to leave no empty folders behind.
     made = missing_folders(folder)
     handled = sys.exception()  # by the caller; it is no cause of what goes wrong here
     faults = []
@@ -60,7 +67,13 @@ def download_file(file: RemoteFile, folder: Path, mirrors: Sequence[str], *, tim
         for mirror in mirrors:
             url = f"{mirror}{file.name}"
             try:
-                return _retrieve(url, file, folder, timeout)
+                _LOG.info("downloading %s into '%s'", url, folder)
+                attempt = partial(pooch.retrieve, url, checksum, file.name, folder, downloader=downloader)
+                # Only a connection that drops is worth another try; a wrong checksum or a 404 stays.
+                for _ in range(_ATTEMPTS - 1):
+                    with suppress(ConnectionError, ChunkedEncodingError):
+                        return _readable(attempt())
+                return _readable(attempt())
             except (OSError, ValueError) as error:  # the exceptions of requests are OSErrors
                 # The one that came first says most, as requests wraps it in several that say less.
                 cause: BaseException = error
@@ -73,22 +86,6 @@ def download_file(file: RemoteFile, folder: Path, mirrors: Sequence[str], *, tim
     raise InputError(
         f"could not download {file.name} into '{folder}' ({'; '.join(faults)})", code="download-failed", field=file.name
     )
-
-
-def _retrieve(url: str, file: RemoteFile, folder: Path, timeout: float) -> Path:
-    """Downloads from one mirror, anew where the connection drops."""
-    import pooch  # here, as only a download needs it
-    from requests.exceptions import ChunkedEncodingError, ConnectionError
-
-    pooch.get_logger().setLevel(logging.WARNING)  # it would write to stderr, where a refusal is one line
-    _LOG.info("downloading %s into '%s'", url, folder)
-    downloader: Any = pooch.HTTPDownloader(timeout=timeout, chunk_size=1 << 16)  # Any: not typed as what retrieve takes
-    checksum = None if file.sha256 is None else f"sha256:{file.sha256}"
-    attempt = partial(pooch.retrieve, url, checksum, file.name, folder, downloader=downloader)
-    for _ in range(_ATTEMPTS - 1):
-        with suppress(ConnectionError, ChunkedEncodingError):
-            return _readable(attempt())
-    return _readable(attempt())
 
 
 def _readable(path: str) -> Path:
@@ -160,6 +157,7 @@ def _below(name: str, source: DownloadSource, stems: Sequence[str], data_dir: Pa
     refused = find_refused(places, source)
     if refused is not None:
         raise _pickled(name, refused, source)
+    # The folder that has most of the files is the one that the user meant.
     nearest = max(places, key=_has)
     lacks = f"'{nearest.folder}' lacks {', '.join(missing(nearest))}; " if _has(nearest) else ""
     raise InputError(

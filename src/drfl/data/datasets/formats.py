@@ -43,6 +43,7 @@ def read_idx(path: str | Path) -> np.ndarray:
     """
     path = Path(path)
     with open_file(path, remedy=REMEDY) as raw, reading(path, remedy=REMEDY):
+        # By content: people unpack files and keep the name, or the other way round.
         zipped = raw.read(2) == _GZIP_MAGIC
         raw.seek(0)
         if not zipped:
@@ -86,6 +87,7 @@ def _parse(path: Path, file: BinaryIO) -> np.ndarray:
         raise InputError(f"'{path}' holds no values: its shape is {shape}", code="damaged-file", field=str(path))
     if isinstance(file, gzip.GzipFile):
         check_expansion(path, os.fstat(file.fileno()).st_size, expected)
+    # One byte more than expected, to notice a file that goes on.
     body = _read_up_to(file, expected + 1)
     if len(body) != expected:
         fault = f"is cut short: {len(body)} of" if len(body) < expected else "has more than"
@@ -129,8 +131,10 @@ def write_idx(path: str | Path, array: np.ndarray) -> None:
             code="wrong-shape",
             field="array",
         )
+    # Big-endian, as the format has it.
     content = struct.pack(f">BBBB{array.ndim}I", 0, 0, 0x08, array.ndim, *array.shape) + array.tobytes()
     with atomic_write(path) as file:
+        # Without the time of writing, so that equal arrays give equal files.
         file.write(gzip.compress(content, mtime=0) if path.suffix == ".gz" else content)
 
 
@@ -281,6 +285,7 @@ def read_tiny_imagenet(name: str, source: DownloadSource, paths: Sequence[Path])
                 code="damaged-file",
                 field=str(tree.path),
             )
+        # A class without pictures, or pictures without a class: the archive is not whole.
         odd = sorted(set(classes) ^ {folder for folder in tree.folders("train") if _CLASS.fullmatch(folder)})
         if odd:
             raise InputError(
@@ -302,29 +307,24 @@ def read_tiny_imagenet(name: str, source: DownloadSource, paths: Sequence[Path])
                 code="damaged-file",
                 field=str(tree.path),
             )
-        test = _test(tree, classes)
-        return Pixels(name, *_decoded(tree, train), *_decoded(tree, test), len(classes))
-
-
-def _test(tree: Tree, classes: Sequence[str]) -> list[tuple[str, int]]:
-    number = {wnid: k for k, wnid in enumerate(classes)}
-    listed = []
-    for row, line in enumerate(_lines(tree, _ANNOTATIONS), start=1):
-        fields = line.split("\t")
-        # What is no plain name could lead out of the folder.
-        if len(fields) < 2 or not _PICTURE.fullmatch(fields[0]) or fields[1] not in number:
+        number = {wnid: k for k, wnid in enumerate(classes)}
+        test = []
+        for row, line in enumerate(_lines(tree, _ANNOTATIONS), start=1):
+            fields = line.split("\t")
+            # What is no plain name could lead out of the folder.
+            if len(fields) < 2 or not _PICTURE.fullmatch(fields[0]) or fields[1] not in number:
+                raise InputError(
+                    f"'{tree.path}': line {row} of {_ANNOTATIONS} does not give a .JPEG file and a class of "
+                    "wnids.txt; get it again",
+                    code="damaged-file",
+                    field=str(tree.path),
+                )
+            test.append((f"val/images/{fields[0]}", number[fields[1]]))
+        if not test:
             raise InputError(
-                f"'{tree.path}': line {row} of {_ANNOTATIONS} does not give a .JPEG file and a class of "
-                "wnids.txt; get it again",
-                code="damaged-file",
-                field=str(tree.path),
+                f"'{tree.path}': {_ANNOTATIONS} is empty; get it again", code="damaged-file", field=str(tree.path)
             )
-        listed.append((f"val/images/{fields[0]}", number[fields[1]]))
-    if not listed:
-        raise InputError(
-            f"'{tree.path}': {_ANNOTATIONS} is empty; get it again", code="damaged-file", field=str(tree.path)
-        )
-    return listed
+        return Pixels(name, *_decoded(tree, train), *_decoded(tree, test), len(classes))
 
 
 def _lines(tree: Tree, name: str) -> list[str]:

@@ -78,6 +78,7 @@ def read_shakespeare(paths: Sequence[Path]) -> Dataset:
             code="wrong-dataset",
             field=str(path),
         )
+    # Cut by place and not at random: windows overlap, and a window would be in both parts.
     cuts = {who: int(TRAINING * len(tokens)) for who, tokens in texts.items()}
     train = {who: _windows(tokens[: cuts[who]]) for who, tokens in texts.items()}
     test = {who: _windows(tokens[cuts[who] :]) for who, tokens in texts.items()}
@@ -118,6 +119,7 @@ def encode(text: str) -> np.ndarray:
 
 def _windows(tokens: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Windows (n, 80) and what comes next (n,)."""
+    # A view: nothing is copied before the windows are joined.
     both = np.lib.stride_tricks.sliding_window_view(tokens, WINDOW + 1)[::STRIDE]
     return both[:, :WINDOW], both[:, WINDOW]
 

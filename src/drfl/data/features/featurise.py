@@ -69,9 +69,11 @@ def featurise(
                 Key(recipe.seed).fold("drfl.data.features", "entk"),
                 recipe.resize,
             )
+            # Before hours of work, not after.
             check_memory(sum(map(len, images.values())), chosen.count)
             made = {name: entk(network, x, chosen, recipe.resize, log) for name, x in images.items()}
         if recipe.scaled and not shared:
+            # Before they are kept: the cache then holds what is used.
             standardise(made["inputs"], made["test_inputs"])
         return made
 
@@ -123,6 +125,7 @@ def standardise(inputs: Tensor, *others: Tensor) -> None:
     """
     for start in range(0, inputs.shape[1], COLUMNS):
         columns = slice(start, start + COLUMNS)
+        # A few columns at a time: all of them in float64 would double the memory.
         std, mean = torch.std_mean(inputs[:, columns].double(), dim=0, correction=0)
         scale = torch.where(std > CONSTANT * mean.abs(), 1 / std, torch.zeros_like(std))
         for values in (inputs, *others):

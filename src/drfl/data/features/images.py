@@ -72,6 +72,7 @@ def kept(
         return found
     made = make()
     try:
+        # Another process may look for the same features: it sees the whole file or none.
         with atomic_write(path) as file:
             mode = stat.S_IMODE(os.fstat(file.fileno()).st_mode)
             save_file(made, file.name, metadata={"digest": digest(made[name] for name in rows)})

@@ -94,6 +94,7 @@ def stand_in(which: StandInBackbone, log: Log) -> Backbone:
         "versions": {"python": platform.python_version(), "torch": importlib.metadata.version("torch")},
     }
     try:
+        # The record last: without it the weights do not count.
         for path, text in ((weights, content), (told, (json.dumps(record, indent=2) + "\n").encode())):
             with atomic_write(path) as file:
                 file.write(text)
@@ -121,6 +122,7 @@ def trained(architecture: Architecture, dataset: Images, training: Training, log
     """
     check_images(dataset)
     key = Key(training.seed).fold("drfl.data.features", architecture, dataset.name)
+    # Layers initialise themselves from torch's global generator.
     with key.fold("init").torch_scope():
         fresh = (
             resnet18(dataset.classes) if architecture == "resnet18" else cnn(dataset.inputs.shape[1:], dataset.classes)

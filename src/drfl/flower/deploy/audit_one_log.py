@@ -35,6 +35,7 @@ def requests_of_site(log: Audited) -> Iterator[Finding]:
         event = record["event"]
         if event == "asked":
             asked.add((line_of(record.get("server")), record.get("what")))
+        # A request whose head is refused is in the log as the refusal alone.
         refused_head = event == "refused" and record.get("request") is None
         if (
             event in ("sent", "refused")
@@ -69,6 +70,7 @@ class ServerRuns:
         for record in self.log.records:
             event = record["event"]
             if event == "started":
+                # A new start ends a run that was left open: the server was killed.
                 self.run, self.sites = str(record.get("run")), set(_names(record))
                 self.joined, self.pending, self.usable, self.closing, self.parted = set(), {}, {}, None, set()
             elif event in ("opened", "key"):

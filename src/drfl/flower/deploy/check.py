@@ -102,6 +102,7 @@ def check_deployment(folder: DeploymentFolder) -> Iterator[CheckResult]:
     if not address.insecure:
         yield from guarded("certificate", lambda: check_network.superlink(folder, address))
         yield from guarded("keys", lambda: check_network.keys(folder, known))
+    # A SuperLink that cannot be reached would only fail the next check too.
     reached = True
     for verdict in check_network.check_connection(address, folder.certificates / "ca.crt"):
         yield verdict
@@ -190,7 +191,7 @@ def _flower(*programs: str) -> Iterator[CheckResult]:
 
 
 def _agrees(folder: DeploymentFolder, address: Address) -> Iterator[CheckResult]:
-    """Whether the files agree on the security and the address of the deployment."""
+    # Flower reads config.toml, drfl server.toml and the scripts superlink.env.
     insecure = read_toml(folder.settings).get("insecure", False)
     if insecure is not address.insecure:
         yield bad("server.toml", "insecure contradicts INSECURE in superlink.env; write a new folder with init")

@@ -87,6 +87,7 @@ def superlink(folder: DeploymentFolder, address: Address) -> Iterator[CheckResul
     if _public(certificate.public_key()) != _public(key.public_key()):
         yield bad("certificate", "superlink.key does not belong to superlink.crt; delete both and run ./make-keys.sh")
         return
+    # Flower takes such a key all the same, so that nothing else would tell.
     yield from _open_to_others(place / "superlink.key")
     for name, found in (("ca.crt", authority), ("superlink.crt", certificate)):
         yield _in_time(name, found)
@@ -104,6 +105,7 @@ def covers(certificate: x509.Certificate, host: str) -> bool:
     """Whether a certificate is for a host, by its alternative names alone."""
     names = _names(certificate)
     try:
+        # In its short form, as an IPv6 address can be written in several ways.
         return str(ipaddress.ip_address(host)) in names
     except ValueError:
         return host.lower() in (name.lower() for name in names)
@@ -139,6 +141,7 @@ def revoked_twin(revoked: Path, path: Path) -> Path | None:
         InputError: The file at the path holds no such key.
     """
     public = read_public_key(path)
+    # By content: the same key can be written with another comment or line ending.
     for old in sorted(revoked.glob("*.pub")):
         with suppress(InputError):
             if read_public_key(old) == public:
@@ -265,6 +268,7 @@ def check_connection(address: Address, authority: Path) -> Iterator[CheckResult]
 
 def _encrypted(address: Address, authority: Path) -> CheckResult:
     try:
+        # The deployment's own authority alone is trusted, not those of the system.
         context = ssl.create_default_context(cafile=str(authority))
     except (OSError, ssl.SSLError):
         return bad("TLS", f"{authority} is missing or no certificate; run ./make-keys.sh on the SuperLink's machine")
@@ -289,6 +293,7 @@ def _encrypted(address: Address, authority: Path) -> CheckResult:
             )
         return bad("TLS", text)
     except OSError as error:
+        # A plain server answers a TLS greeting with an error that says nothing: ask it in HTTP.
         if _speaks_http(address):
             return bad("TLS", f"plain HTTP at {address} where TLS is expected; start it with ./start-superlink.sh")
         return bad("TLS", _stranger(address, error))

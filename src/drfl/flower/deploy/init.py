@@ -166,6 +166,7 @@ def write(plan: DeploymentPlan, path: Path, keys: bool = False) -> None:
             code="invalid-name",
             field=str(root),
         )
+    # All or nothing: half a deployment would be hard to tell from a whole one.
     with new_folder(root) as stage:
         for name, text in files(plan, root).items():
             target = stage / name
@@ -257,5 +258,6 @@ def _text(name: str) -> str:
 def _filled(name: str, values: Mapping[str, str]) -> str:
     text = _text(name)
     for key, value in values.items():
+        # Not str.format, as shell scripts are full of braces.
         text = text.replace(f"@{key}@", value)
     return text

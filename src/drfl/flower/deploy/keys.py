@@ -106,6 +106,7 @@ def rotate(folder: DeploymentFolder, name: str, key: Path) -> str:
             code="revoked-key",
             field="--key",
         )
+    # First the new key, then the old one goes: the site is known at every moment.
     answer = ask(folder.home, ["supernode", "register", str(key.absolute())])
     node = str(answer.get("node-id") or "")
     if not node:
@@ -180,7 +181,6 @@ def _revoked(site: SitePaths) -> Path:
 
 
 def _revoked_before(site: SitePaths) -> bool:
-    """Whether a key of a site of this name was revoked."""
     form = re.compile(rf"{re.escape(site.name)}-\d{{8}}T\d{{6}}\.\d+\.pub")
     folder = _revoked(site)
     return folder.is_dir() and any(form.fullmatch(path.name) for path in folder.iterdir())
@@ -188,6 +188,7 @@ def _revoked_before(site: SitePaths) -> bool:
 
 def _put_away(site: SitePaths) -> Path:
     """Move the file of a site's key to those revoked, and forget the site's number."""
+    # With the time in its name, as a site can lose several keys.
     place = _revoked(site) / f"{site.name}-{edit_settings.stamp()}.pub"
     place.parent.mkdir(parents=True, exist_ok=True)
     if site.public_key.exists():

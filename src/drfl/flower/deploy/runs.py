@@ -29,6 +29,7 @@ def print_result(folder: DeploymentFolder) -> None:
     if not isinstance(summary, dict) or not isinstance(final := summary.get("final"), dict):
         return
     title = f"{summary.get('algorithm')}, {summary.get('clients')} sites, {summary.get('rounds')} rounds"
+    # The server writes the same files as a simulation, so that its summary is shown alike.
     table = Table(title=title, title_justify="left")
     measures = parts.measures_of(summary)
     headings = {
@@ -120,6 +121,7 @@ def status(folder: DeploymentFolder, number: str) -> Status:
     runs = ask(folder.home, ["list", "--run-id", _number(number)]).get("runs")
     if not isinstance(runs, list) or not runs or not isinstance(runs[0], dict):
         raise DrflError(f"the SuperLink knows no run {number}", code="unknown-name", field="run")
+    # On one line, as Flower's reason may be a whole traceback.
     details = " ".join(str(runs[0].get("status-details", "")).split())
     return Status(str(runs[0].get("status", "unknown")), "" if details == "N/A" else details)
 
@@ -171,6 +173,7 @@ def follow(folder: DeploymentFolder, number: str, show: Callable[[str], None]) -
         except InputError:
             raise
         except DrflError:
+            # A SuperLink may restart while a run goes on; only a long absence counts.
             if time.monotonic() > limit:
                 raise
         time.sleep(PAUSE)
