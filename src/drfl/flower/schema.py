@@ -8,7 +8,6 @@ ranges are wide enough for any honest site and narrow enough that no sum over a 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from typing import Annotated, Literal, TypeVar
 
 from flwr.app import Array, ConfigRecord, RecordDict
@@ -60,13 +59,16 @@ def _small(shape: list[int]) -> list[int]:
     return shape
 
 
-def _by_metric(length: int, text: str) -> Callable[[list[float]], list[float]]:
-    def check(values: list[float]) -> list[float]:
-        if len(values) % length:
-            raise ValueError(text)
-        return values
+def _fives(sums: list[float]) -> list[float]:
+    if len(sums) % 5:
+        raise ValueError("there are five sums for each metric")
+    return sums
 
-    return check
+
+def _pairs(products: list[float]) -> list[float]:
+    if len(products) % 2:
+        raise ValueError("there are two products for each metric")
+    return products
 
 
 Name = Annotated[str, Field(min_length=1, max_length=128), AfterValidator(_printable)]
@@ -117,11 +119,7 @@ Tested = tuple[
     Number,
     Annotated[int, Field(ge=0, le=MOST_ROWS)],
     Annotated[list[Number], Field(max_length=MOST_METRICS)],
-    Annotated[
-        list[Number],
-        Field(max_length=5 * (MOST_METRICS + 1)),
-        AfterValidator(_by_metric(5, "there are five sums for each metric")),
-    ],
+    Annotated[list[Number], Field(max_length=5 * (MOST_METRICS + 1)), AfterValidator(_fives)],
 ]
 """Score, mean loss, samples, other metrics, five sums for each metric; see :mod:`drfl.flower.possible_tests`."""
 
@@ -135,14 +133,7 @@ class Numbers(Strict):
     parts: dict[Annotated[int, Field(ge=0, le=2)], Number]
     test: Tested | None
     also: Tested | None
-    products: (
-        Annotated[
-            list[Number],
-            Field(max_length=2 * (MOST_METRICS + 1)),
-            AfterValidator(_by_metric(2, "there are two products for each metric")),
-        ]
-        | None
-    )
+    products: Annotated[list[Number], Field(max_length=2 * (MOST_METRICS + 1)), AfterValidator(_pairs)] | None
 
     @model_validator(mode="after")
     def _of_two(self) -> Numbers:

@@ -107,7 +107,17 @@ class Natural:
                 code="missing-groups",
                 field="partition",
             )
-        names = self._largest(dataset.groups, dataset.name)
+        # The groups that become clients, sorted.
+        values, counts = np.unique(np.array(dataset.groups), return_counts=True)
+        if self.clients is not None and self.clients > len(values):
+            raise InputError(
+                f"dataset '{dataset.name}' has {len(values)} groups, so partition 'natural' makes at most "
+                f"{len(values)} clients, not {self.clients}: give fewer, or leave clients out",
+                code="out-of-range",
+                field="clients",
+            )
+        # Stable, as np.unique sorts by name: of equally large groups the first by name is taken.
+        names = tuple(sorted(values[np.argsort(-counts, kind="stable")[: self.clients]].tolist()))
         if dataset.test_groups is not None:
             # The data set says itself which rows are for testing.
             wanted = {*dataset.groups, *dataset.test_groups} if self.clients is None else {*names}
@@ -140,23 +150,6 @@ class Natural:
             test=tuple(rows[mine] for mine in split.test),
             recipe={"partition": self.name, **parameters},
         )
-
-    def _largest(self, groups: tuple[str, ...], name: str) -> tuple[str, ...]:
-        """The groups that become clients, sorted; of equally large ones the first by name.
-
-        Raises:
-            InputError: there are not so many.
-        """
-        values, counts = np.unique(np.array(groups), return_counts=True)
-        if self.clients is not None and self.clients > len(values):
-            raise InputError(
-                f"dataset '{name}' has {len(values)} groups, so partition 'natural' makes at most {len(values)} "
-                f"clients, not {self.clients}: give fewer, or leave clients out",
-                code="out-of-range",
-                field="clients",
-            )
-        # Stable, as np.unique sorts by name: of equally large groups the first by name is taken.
-        return tuple(sorted(values[np.argsort(-counts, kind="stable")[: self.clients]].tolist()))
 
 
 WITHOUT_CLASSES = ("iid", Natural.name)
