@@ -280,8 +280,15 @@ def test_a_test_that_cannot_have_come_out_so_is_not_believed(found, caplog):
         (" \n", "no reason given"),
     ],
 )
-def test_the_line_of_an_error_that_says_what_is_wrong(told, line):
-    assert transport._last_line(told) == line
+def test_the_line_of_an_error_that_says_what_is_wrong(told, line, caplog):
+    class Failing(InProcessGrid):
+        def answer(self, message, context):
+            if context.node_id == 2 and message.metadata.message_type == "train":
+                return Message(Error(2, told), reply_to=message)
+            return super().answer(message, context)
+
+    assert trained(federation(grid_of(grid=Failing))).clients.tolist() == [0, 2, 3]
+    assert caplog.text.splitlines()[-1].endswith(f" b failed: {line}")
 
 
 def test_sites_that_do_not_come_are_named():

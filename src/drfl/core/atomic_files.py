@@ -33,6 +33,7 @@ def atomic_write(path: Path) -> Iterator[BinaryIO]:
     try:
         with temporary.open("xb") as file:
             yield file
+        # A rename within a folder is atomic: readers see the old file or the whole new one.
         os.replace(temporary, path)
     except BaseException:
         with suppress(OSError):
@@ -64,7 +65,9 @@ def new_folder(folder: Path) -> Iterator[Path]:
     stage = None
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
+        # Beside the target, as a folder cannot be renamed across file systems.
         stage = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
+        # mkdtemp makes private folders; this one is shared like any other.
         stage.chmod(0o755)
         yield stage
         os.rename(stage, folder)  # fails if there is anything but an empty folder
@@ -120,6 +123,7 @@ def remove_known(folder: Path, known: re.Pattern[str], above: str = "") -> None:
     with suppress(OSError), os.scandir(folder) as entries:
         for entry in list(entries):
             path = above + entry.name
+            # Links are never followed: they could lead out of the folder.
             if entry.is_dir(follow_symlinks=False) and known.fullmatch(f"{path}/"):
                 remove_known(Path(entry.path), known, f"{path}/")
             elif entry.is_file(follow_symlinks=False) and known.fullmatch(path):

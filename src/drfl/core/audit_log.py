@@ -147,14 +147,20 @@ class AuditLog:
         Raises:
             DrflError: The file cannot be written to, or is not this owner's log.
         """
+        # A field that drfl does not know would make the log fail its own audit later: it fails here instead.
         always: Record = dict.fromkeys(_ALWAYS - {"n", "by"}, "")
         wrong = wrong_field(self.role, {**always, **fields, "n": 1, "by": None, "event": event})
         if wrong:
             raise self._error(f"'{event}' cannot be written to the audit log {self.path}: {wrong}")
         try:
             with self.path.open("a+b") as file:
+                # Several processes may write to one log, as each request to a site has a process of its own.
                 fcntl.flock(file, fcntl.LOCK_EX)
-                last = _last_line(file)
+                size = file.seek(0, os.SEEK_END)
+                last = next(_lines_from_the_end(file, unfinished := []), None)
+                # A process that was killed while it wrote may have left a part of a line.
+                if unfinished and unfinished[0]:
+                    file.truncate(size - len(unfinished[0]))
                 if last is None:
                     public = None if self.key is None else self.key.public
                     header: Record = {"format": FORMAT, "role": self.role, "name": self.name, "key": public}
@@ -162,6 +168,7 @@ class AuditLog:
                 else:
                     head, time = self._continue(file, last)
                 head = self._write(file, head, time, event, fields, self.key)
+                # On the disk before the message goes out: a crash must not leave a message without its record.
                 file.flush()
                 os.fsync(file.fileno())
                 return head
@@ -198,6 +205,7 @@ class AuditLog:
             return
         with self.path.open("rb") as file:
             for line in _lines_from_the_end(file):
+                # Not checked, as only counts are taken from it; `read` checks the chain.
                 record: Record = json.loads(line)
                 if str(record["at"]) < time:
                     return
@@ -218,6 +226,7 @@ class AuditLog:
                 f"to the {self.role} '{self.name}': use one file for each",
                 "log-of-another",
             )
+        # The last line alone tells the next one's number and digest: nothing else has to be read.
         record, head = _parsed(last)
         time, own = str(record["at"]), "" if self.key is None else fingerprint(self.key.public)
         if bool(head.by) != bool(own):
@@ -230,6 +239,7 @@ class AuditLog:
         if self.key is not None and head.by == own and not head.is_signed_by(self.key.public):
             raise self._error(f"the last line of the audit log {self.path} was changed: its signature is wrong")
         if self.key is not None and head.by != own:
+            # The old key vouches for the new one if it is at hand; otherwise the new key signs itself.
             before = self.previous_key
             signer = before if before is not None and fingerprint(before.public) == head.by else self.key
             head = self._write(file, head, time, "key", {"key": self.key.public}, signer)
@@ -296,6 +306,7 @@ def read(path: Path) -> Audited:
     text = read_bytes(path, limit=None)
     records: list[Record] = []
     heads: list[Head] = []
+    # Without the part behind the last newline: a process that was killed did not finish that line.
     for number, line in enumerate(text.split(b"\n")[:-1], start=1):
         try:
             record, head = _parsed(line)
@@ -325,6 +336,7 @@ def wrong_field(role: Role, record: Mapping[str, object]) -> str:
     if event not in EVENTS[role]:
         return f"no {role} writes the event '{event}'"
     expected, found = EVENTS[role][event] | _ALWAYS, record.keys() - {"signature"}
+    # Exactly these fields: one more would be nothing that drfl wrote.
     if expected != found:
         missing = ", ".join(sorted(expected - found))
         return f"it lacks {missing}" if missing else f"it has another field, {', '.join(sorted(found - expected))}"
@@ -356,10 +368,12 @@ def _parsed(line: bytes) -> tuple[Record, Head]:
     if not isinstance(record, dict):
         raise ValueError("it is not a JSON object")
     n, at, by, signature = record.get("n"), record.get("at"), record.get("by"), record.get("signature", "")
+    # Integers beyond 15 digits are not exact in JSON readers that use floats.
     if not isinstance(n, int) or isinstance(n, bool) or not 1 <= n < 10**15:
         raise ValueError("it has no number")
     if not isinstance(at, str) or not _TIME.fullmatch(at):
         raise ValueError("it has no time")
+    # The pattern alone would let a 31st of February through.
     datetime.fromisoformat(at)
     if not isinstance(record.get("event"), str) or not isinstance(record.get("previous"), str):
         raise ValueError("it has no event, or no digest of the previous line")
@@ -389,19 +403,10 @@ def _signed(n: int, digest: str) -> bytes:
     return f"drfl audit log {FORMAT}, line {n}, {digest}".encode()
 
 
-def _last_line(file: BinaryIO) -> bytes | None:
-    """The last whole line of an open file; what a killed process left of another one is cut off."""
-    size = file.seek(0, os.SEEK_END)
-    lines = _lines_from_the_end(file, unfinished := [])
-    last = next(lines, None)
-    if unfinished and unfinished[0]:
-        file.truncate(size - len(unfinished[0]))
-    return last
-
-
 def _lines_from_the_end(file: BinaryIO, unfinished: list[bytes] | None = None) -> Iterator[bytes]:
     """The whole lines of a file, the last first; what stands behind the last end of a line goes to ``unfinished``."""
     at, rest, first = file.seek(0, os.SEEK_END), b"", True
+    # Block by block: a log grows for years, and its end is wanted with every message.
     while at > 0:
         start = max(0, at - BLOCK)
         file.seek(start)

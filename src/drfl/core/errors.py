@@ -20,6 +20,7 @@ def printable(text: object, limit: int = 10_000) -> str:
         text: anything; its string is taken.
         limit: the most characters.
     """
+    # Control characters could move the cursor or recolour a terminal, and a newline could fake a line of a log.
     line = "".join(c if c.isprintable() else " " for c in str(text))
     return line if len(line) <= limit else line[: limit - 1] + "…"
 
@@ -153,6 +154,7 @@ def unknown(kind: str, name: str, known: Iterable[str], field: str | None = None
         field: the option or key that has the name; None = the kind.
     """
     names = list(known)
+    # Compared without case, so that 'drdm' finds 'DRDM'.
     by_lower = {known_name.lower(): known_name for known_name in names}
     near = difflib.get_close_matches(name.lower(), by_lower, n=1, cutoff=0.5)
     hint = f"did you mean '{by_lower[near[0]]}'? " if near else ""

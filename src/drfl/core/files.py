@@ -20,7 +20,7 @@ import zipfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, BinaryIO, NoReturn, cast
+from typing import IO, TYPE_CHECKING, Any, BinaryIO, cast
 
 from drfl.core.errors import InputError
 
@@ -118,6 +118,7 @@ def check_expansion(path: Path, size: int, needed: int, ratio: int = MOST_RATIO)
     Raises:
         InputError: it needs too much; names the limit and the remedy.
     """
+    # A limit that the user sets replaces the ratio too: a trusted file may compress as well as it can.
     own, most = _own_limit(), memory_limit()
     allowed = most if own is not None else min(most, max(COMFORTABLE, ratio * size))
     if needed > allowed:
@@ -152,8 +153,21 @@ def open_file(path: Path, *, limit: int | None = None, follow: bool = True, reme
     except (OSError, ValueError) as error:
         if isinstance(error, InputError):
             raise
-        _refuse(path, error, remedy)
+        if isinstance(error, FileNotFoundError | NotADirectoryError):
+            raise InputError(
+                f"there is no file {_shown(path)}{_after(remedy)}", code="file-not-found", field=str(path)
+            ) from None
+        if isinstance(error, OSError) and error.errno == errno.ELOOP:
+            raise InputError(
+                f"{_shown(path)} is a link, not a regular file{_after(remedy)}", code="not-a-file", field=str(path)
+            ) from None
+        # A ValueError: a name with a zero in it.
+        reason = error.strerror if isinstance(error, OSError) else str(error)
+        raise InputError(
+            f"cannot read {_shown(path)}: {reason}{_after(remedy)}", code="file-unreadable", field=str(path)
+        ) from None
     try:
+        # The same checks on the open file: between stat and open another file may have taken the name.
         found = os.fstat(handle)
         _check_regular(path, found, remedy)
         _check_size(path, found.st_size, limit)
@@ -180,22 +194,6 @@ def _check_size(path: Path, size: int, limit: int | None) -> None:
             code="file-too-large",
             field=str(path),
         )
-
-
-def _refuse(path: Path, error: OSError | ValueError, remedy: str) -> NoReturn:
-    if isinstance(error, FileNotFoundError | NotADirectoryError):
-        raise InputError(
-            f"there is no file {_shown(path)}{_after(remedy)}", code="file-not-found", field=str(path)
-        ) from None
-    if isinstance(error, OSError) and error.errno == errno.ELOOP:
-        raise InputError(
-            f"{_shown(path)} is a link, not a regular file{_after(remedy)}", code="not-a-file", field=str(path)
-        ) from None
-    # A ValueError: a name with a zero in it.
-    reason = error.strerror if isinstance(error, OSError) else str(error)
-    raise InputError(
-        f"cannot read {_shown(path)}: {reason}{_after(remedy)}", code="file-unreadable", field=str(path)
-    ) from None
 
 
 @contextmanager
@@ -241,6 +239,7 @@ def read_whole(file: IO[bytes], path: Path, limit: int | None) -> bytes:
     """
     most = memory_limit() if limit is None else limit
     data = bytearray()
+    # One byte beyond the limit is enough to know that it is exceeded.
     while piece := file.read(min(_CHUNK, most + 1 - len(data))):
         data += piece
         _check_size(path, len(data), limit)
@@ -288,10 +287,12 @@ def parse_json(data: bytes, path: Path, problem: str = "is not valid JSON", reme
     Raises:
         InputError: it is not JSON, nests too deeply, or is so dense that it would take up far more than its size.
     """
+    # An empty list of two bytes takes some 70 as an object: counting brackets bounds memory before parsing.
     openings = data.count(b"[") + data.count(b"{")
     check_expansion(path, len(data), 70 * openings + 40 * data.count(b",") + 4 * len(data), ratio=20)
     with reading(path, problem, remedy):
         content: object = json.loads(data)
+        # Too few brackets cannot nest too deeply, and walking through a large file takes time.
         if openings > DEEPEST:
             _check_depth(content)
         return content
@@ -313,15 +314,17 @@ def read_toml(
 def _check_depth(content: object) -> None:
     """Raises RecursionError unless values nest at most :data:`DEEPEST` levels."""
     level: list[object] = [content]
+    # Level by level, not recursively, as this is what must not run out of stack.
     for _ in range(DEEPEST):
-        level = [part for value in level if isinstance(value, dict | list) for part in _parts(value)]
+        level = [
+            part
+            for value in level
+            if isinstance(value, dict | list)
+            for part in (value.values() if isinstance(value, dict) else value)
+        ]
         if not level:
             return
     raise RecursionError
-
-
-def _parts(value: dict[str, object] | list[object]) -> Sequence[object]:
-    return list(value.values()) if isinstance(value, dict) else value
 
 
 def lines(file: BinaryIO, path: Path) -> Iterator[str]:
@@ -355,6 +358,7 @@ class _Table(io.RawIOBase):
     def readinto(self, buffer: Any) -> int:  # noqa: ANN401 - as in the base class
         """Fill the buffer."""
         count = cast(io.BufferedReader, self._file).readinto(buffer)
+        # pandas would read on through the hole, which takes no space on the disk.
         if b"\0" in bytes(buffer[:count]):
             raise ValueError("it holds zero bytes, so it is not a table in UTF-8")
         return count
@@ -383,6 +387,7 @@ def read_csv(
     import pandas as pd
 
     with open_file(path, limit=limit, follow=follow, remedy=remedy) as file, reading(path, remedy=remedy):
+        # Columns are counted before pandas sets memory aside for each of them.
         head = file.readline(LONGEST_LINE)
         _check_columns(path, head.count(b",") + 1)
         file.seek(0)
@@ -414,13 +419,17 @@ def read_parquet(path: Path, drop: Sequence[str] = ()) -> pd.DataFrame:
         ImportError: pyarrow is not installed.
     """
     import pyarrow as pa
+    import pyarrow.compute as pc
     import pyarrow.parquet as pq
 
+    compute: Any = pc  # whose functions are made when it is imported
     with open_file(path) as file, reading(path):
+        # Once for the schema alone: which columns are read as dictionaries depends on it.
         with pq.ParquetFile(file) as plain:
             schema, metadata = plain.schema_arrow, plain.metadata
         size = os.fstat(file.fileno()).st_size
         _check_columns(path, len(schema))
+        # Columns that are dropped are never decoded: free text can be most of a file.
         wanted = [name for name in schema.names if name.strip() not in drop]
         words: list[str] = []
         width = 0
@@ -447,22 +456,16 @@ def read_parquet(path: Path, drop: Sequence[str] = ()) -> pd.DataFrame:
         for name in words:
             column = found.column(name)
             if pa.types.is_dictionary(column.type) and not _is_fixed(column.type.value_type):
-                lengths = (_characters(c) for c in column.chunks)
-                check_expansion(path, size, COPIES * sum(lengths) + 2 * pages)
+                # Counted in the dictionary: as plain words the column might already fill the memory.
+                lengths = (compute.take(compute.binary_length(c.dictionary), c.indices) for c in column.chunks)
+                characters = sum(compute.sum(length).as_py() or 0 for length in lengths)
+                check_expansion(path, size, COPIES * characters + 2 * pages)
                 found = found.set_column(found.schema.get_field_index(name), name, column.cast(schema.field(name).type))
         frame = found.to_pandas()
         for name in schema.names:
             if name not in wanted:
                 frame[name] = math.nan
         return frame[[name for name in schema.names if name in frame.columns]]
-
-
-def _characters(column: Any) -> int:  # noqa: ANN401 - pyarrow has no type for it
-    """The bytes of all words of a column that is kept as a dictionary."""
-    import pyarrow.compute as pc
-
-    functions: Any = pc  # which are made when it is imported
-    return functions.sum(functions.take(functions.binary_length(column.dictionary), column.indices)).as_py() or 0
 
 
 def _is_fixed(kind: pa.DataType) -> bool:
@@ -474,6 +477,7 @@ def _is_fixed(kind: pa.DataType) -> bool:
 
 def _page_bytes(file: BinaryIO, column: Any) -> int:  # noqa: ANN401 - pyarrow has no type for it
     """What the pages of a column unpack to, by their own headers: the metadata at the end of a file may say less."""
+    # The dictionary's page comes first if there is one, although not every writer sets its offset.
     start = column.data_page_offset
     if column.has_dictionary_page and 0 < (column.dictionary_page_offset or 0) < start:
         start = column.dictionary_page_offset
@@ -500,27 +504,22 @@ class _Thrift:
         found, number = {}, 0
         while head := self._byte():
             number = number + (head >> 4) if head >> 4 else self._integer()
-            value = self._value(head & 15, depth)
-            if value is not None:
-                found[number] = value
+            if depth > 8:
+                raise ValueError("a page's header is nested too deeply")
+            kind = head & 15
+            if kind in (4, 5, 6):
+                found[number] = self._integer()
+            elif kind == 3:
+                self._byte()
+            elif kind == 7:
+                self._file.seek(8, os.SEEK_CUR)
+            elif kind == 8:
+                self._file.seek(self._varint(), os.SEEK_CUR)
+            elif kind == 12:
+                self.struct(depth + 1)
+            elif kind not in (1, 2):  # which are truth values, with nothing behind them; headers have no lists
+                raise ValueError("a page has no header")
         return found
-
-    def _value(self, kind: int, depth: int) -> int | None:
-        if depth > 8:
-            raise ValueError("a page's header is nested too deeply")
-        if kind in (4, 5, 6):
-            return self._integer()
-        if kind == 3:
-            self._byte()
-        elif kind == 7:
-            self._skip(8)
-        elif kind == 8:
-            self._skip(self._varint())
-        elif kind == 12:
-            self.struct(depth + 1)
-        elif kind not in (1, 2):  # which are truth values, with nothing behind them; headers have no lists
-            raise ValueError("a page has no header")
-        return None
 
     def _byte(self) -> int:
         found = self._file.read(1)
@@ -528,11 +527,9 @@ class _Thrift:
             raise EOFError("it is cut short")
         return found[0]
 
-    def _skip(self, count: int) -> None:
-        self._file.seek(count, os.SEEK_CUR)
-
     def _varint(self) -> int:
         found = 0
+        # Seven bits a byte, the lowest first; the eighth says that more follow.
         for shift in range(0, 64, 7):
             byte = self._byte()
             found |= (byte & 127) << shift
@@ -541,6 +538,7 @@ class _Thrift:
         raise ValueError("a page has no header")
 
     def _integer(self) -> int:
+        # Zigzag: 0, −1, 1, −2, … are 0, 1, 2, 3, …
         found = self._varint()
         return (found >> 1) ^ -(found & 1)
 
@@ -566,6 +564,7 @@ class Arrays:
         """
         from numpy.lib import format as npy
 
+        # NumPy appends .npy to names, and takes files that were zipped by hand without.
         members = [next(n for n in (f"{name}.npy", name) if n in self._zip.NameToInfo) for name in names]
         needed = 0
         for name, member in zip(names, members, strict=True):
@@ -573,6 +572,7 @@ class Arrays:
             check_expansion(self.path, self._size, info.file_size)
             with self._zip.open(info) as file:
                 version = npy.read_magic(file)
+                # Version 3 is for field names beyond Latin-1, which plain arrays do not have.
                 if version not in ((1, 0), (2, 0)):
                     raise ValueError(f"the array '{name}' has an unknown header")
                 header = npy.read_array_header_1_0 if version == (1, 0) else npy.read_array_header_2_0
@@ -592,6 +592,7 @@ class Arrays:
         found = []
         for member in members:
             with self._zip.open(member) as file:
+                # Unpickling would run code from the file.
                 found.append(npy.read_array(cast(Any, file), allow_pickle=False))
         return found
 
@@ -618,6 +619,7 @@ def read_tensors(
     from safetensors import safe_open
 
     with open_file(path, limit=limit, follow=follow, remedy=remedy) as file, reading(path, problem, remedy):
+        # The first eight bytes are the length of the header, which safetensors would read whole.
         if int.from_bytes(file.read(8), "little") > HEADER_LIMIT:
             raise ValueError("its header is too large")
         # By the descriptor: another file may have taken the name by now.
@@ -638,6 +640,7 @@ def read_pickled_tensors(path: Path, remedy: str = "") -> object:
     with open_file(path, remedy=remedy) as file, reading(path, problem, remedy):
         if zipfile.is_zipfile(file):
             with zipfile.ZipFile(file) as archive:
+                # torch stores weights without compressing them: far more content than bytes is not an honest file.
                 unpacked = sum(info.file_size for info in archive.infolist())
             check_expansion(path, os.fstat(file.fileno()).st_size, unpacked, ratio=2)
         file.seek(0)
@@ -658,5 +661,6 @@ def _after(remedy: str) -> str:
 def _bytes(size: int) -> str:
     if size < 10_000:
         return f"{size} bytes"
+    # Decimal units, as disks and downloads have them.
     power = min(4, int(math.log(size, 1000)))
     return f"{size / 1000**power:,.4g} {' kMGT'[power]}B"

@@ -36,6 +36,7 @@ def threads_for(multiplications: float) -> Iterator[None]:
         multiplications: of one operation, the largest that comes often.
     """
     most, before = allowed(), torch.get_num_threads()
+    # Nested calls must see the number allowed outside, not the 1 that this call may set.
     token = _allowed.set(most)
     torch.set_num_threads(1 if multiplications <= SMALL else most)
     try:

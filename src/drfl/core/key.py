@@ -41,6 +41,7 @@ def _words(label: str | int) -> tuple[int, int, int]:
 
 @functools.lru_cache(maxsize=256)
 def _text_words(label: str) -> tuple[int, int, int]:
+    # Not hash(), which differs from process to process.
     digest = int.from_bytes(hashlib.blake2b(label.encode(), digest_size=8).digest(), "little")
     return 1, digest & _WORD, digest >> 32
 
@@ -82,6 +83,7 @@ class Key:
     @property
     def round(self) -> int | None:
         """The round r of a run that this key belongs to, ``Key(seed).fold("round", r)`` and below; None for others."""
+        # A label is three words: those of "round" come first, then those of r.
         if len(self.path) < 6 or self.path[:3] != _words("round"):
             return None
         return self.path[4] | self.path[5] << 32
@@ -94,6 +96,7 @@ class Key:
         """The generators of ``fold(label, i)`` for each i of the numbers, at a fraction of the time."""
         words = self.fold(label, 0)._entropy()
         for number in numbers:
+            # Only the last label differs, so that the other words are assembled once.
             words[-3:] = _words(number)
             yield np.random.Generator(np.random.Philox(np.random.SeedSequence(words)))
 
@@ -101,6 +104,7 @@ class Key:
         """The words that ``SeedSequence(seed, spawn_key=path)`` would assemble: given as one array it is seven times
         as fast.
         """
+        # SeedSequence pads the seed to its pool only if a spawn key follows.
         seed = [self.seed & _WORD, self.seed >> 32, 0, 0][:_POOL]
         return np.array([*(seed if self.path else seed[: 1 + (self.seed > _WORD)]), *self.path], dtype=np.uint32)
 

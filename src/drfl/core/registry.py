@@ -27,9 +27,11 @@ def named(what: str, known: Mapping[str, Callable[..., T]], text: str) -> T:
         InputError: there is no such name, an option is unknown, missing, given twice or no number, or out of range.
     """
     name, _, rest = (part.strip() for part in text.partition(":"))
+    # Names are written with dashes; people also type capitals and underscores.
     key = name.lower().replace("_", "-")
     if key not in known:
         raise unknown(what, name, known)
+    # Only numbers can be given in a text; other parameters keep their defaults.
     parameters = [p for p in inspect.signature(known[key]).parameters.values() if p.annotation in TYPES]
     options = {p.name: TYPES[p.annotation] for p in parameters}
 
@@ -59,5 +61,6 @@ def text_of(known: Mapping[str, Callable[..., object]], thing: object) -> str:
     """The text that :func:`named` makes a dataclass of numbers from, with all its options."""
     name = next(name for name, make in known.items() if make is type(thing))
     fields = dataclasses.fields(cast("Any", thing))
+    # repr keeps every digit, so that the text gives the very same object back.
     options = ",".join(f"{field.name}={getattr(thing, field.name)!r}" for field in fields)
     return f"{name}:{options}" if options else name

@@ -60,13 +60,8 @@ class Table(RichTable):
 
     def add_row(self, *cells: RenderableType | None, style: StyleType | None = None, end_section: bool = False) -> None:
         """Add a row."""
-        super().add_row(*(_cell(cell) for cell in cells), style=style, end_section=end_section)
-
-
-def _cell(cell: RenderableType | None) -> RenderableType | None:
-    if not isinstance(cell, str):
-        return cell
-    return Text(printable(cell, LONGEST))
+        shown = (Text(printable(cell, LONGEST)) if isinstance(cell, str) else cell for cell in cells)
+        super().add_row(*shown, style=style, end_section=end_section)
 
 
 def say(text: object, err: bool = False) -> None:

@@ -61,7 +61,13 @@ def load(kind: str, reference: str) -> object:
     try:
         found = getattr(module, name)
     except AttributeError:
-        own = [known for known, value in vars(module).items() if _is_own(known, value, module)]
+        # What the module defines, and objects such as a metric, which have no name; not what it imports.
+        own = []
+        for known, value in vars(module).items():
+            is_object = not hasattr(value, "__name__") and (callable(value) or dataclasses.is_dataclass(value))
+            is_defined_here = getattr(value, "__module__", None) == module.__name__
+            if not known.startswith("_") and (is_object or is_defined_here):
+                own.append(known)
         raise unknown(f"name in {place}", name, own, field=kind) from None
     # Instances, such as a functools.partial of the user's function, have no name of their own.
     if hasattr(found, "__qualname__") and _is_standard(str(getattr(found, "__module__", None) or "builtins")):
@@ -107,13 +113,20 @@ def digests(reference: str) -> dict[str, str]:
     """
     place = reference.rpartition(":")[0].strip()
     is_path = place.endswith(SUFFIX)
+    # Of the module that was loaded: its file is what ran, whatever the path leads to now.
     file = _resolved(str(sys.modules[_module_name(Path(place)) if is_path else place].__file__))
     found = {Path(place).as_posix() if is_path else place: sha256_of(file)}
     if _is_installed(file):
         return found
+    # A copy, as attributes of lazy modules may import others meanwhile.
     for other in list(sys.modules.values()):
         beside = getattr(other, "__file__", None) or ""
-        if not _is_helper(other, beside, file.parent) or _resolved(beside) == file:
+        if other.__name__ == "__main__" or other.__name__.partition(".")[0] == "drfl":
+            continue
+        # Compiled packages name files that are not there; a virtual environment may lie in the user's folder.
+        if not beside.endswith(SUFFIX) or _is_installed(Path(beside)) or not os.path.isabs(beside):
+            continue
+        if not _resolved(beside).is_relative_to(file.parent) or _resolved(beside) == file:
             continue
         if is_path:
             name = (Path(place).parent / _resolved(beside).relative_to(file.parent)).as_posix()
@@ -146,6 +159,7 @@ def check_received(references: Mapping[str, str], recorded: object, folder: Path
     Raises:
         UntrustedCodeError: the first reference that must not be loaded.
     """
+    # The digests come from the folder and may be anything; without a mapping nothing is known.
     known = recorded if isinstance(recorded, Mapping) else {}
     trusted = {_identity(reference) for reference in given}
     doubtful = False
@@ -208,6 +222,7 @@ def _found(name: str, folder: Path) -> Path | None:
     parts = name.split(".")
     for depth in range(1, len(parts) + 1):
         full = ".".join(parts[:depth])
+        # By the finders, one part of the name after the other: importlib's find_spec would import the packages above.
         specs = (finder.find_spec(full, path) for finder in sys.meta_path if not isinstance(finder, _KeptOut))
         spec = next((spec for spec in specs if spec is not None), None)
         if spec is None:
@@ -224,6 +239,7 @@ def _found(name: str, folder: Path) -> Path | None:
 def lies_in(path: Path, folder: Path) -> bool:
     """Whether a path leads into a folder, as it is written or once links are followed."""
     try:
+        # By device and inode: a path can lead into a folder under many names.
         own = folder.stat()
     except OSError:
         return False
@@ -240,6 +256,7 @@ def keep_out(folder: Path) -> None:
 
     A folder that lies beside a file of the user's and is called like a module would otherwise take that module's place.
     """
+    # Resolved once, as the working directory may change while the process lives.
     own = Path(os.path.realpath(folder))
     if own not in kept_out():
         sys.meta_path.insert(0, _KeptOut(own))
@@ -259,6 +276,7 @@ class _KeptOut(MetaPathFinder):
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> importlib.machinery.ModuleSpec | None:
+        # First on meta_path, it asks what the usual finder would find, and refuses if that lies in the folder.
         spec = importlib.machinery.PathFinder.find_spec(fullname, path, target)
         for file in () if spec is None or not spec.has_location else (spec.origin, spec.cached):
             if file and lies_in(Path(file), self.folder):
@@ -268,16 +286,6 @@ class _KeptOut(MetaPathFinder):
                     field=fullname,
                 )
         return None
-
-
-def _is_helper(module: ModuleType, file: str, folder: Path) -> bool:
-    """Whether a module is one of the user's own beside another: neither drfl's, nor a package, nor the program."""
-    if module.__name__ == "__main__" or module.__name__.partition(".")[0] == "drfl":
-        return False
-    # Compiled packages name files that are not there; a virtual environment may lie in the user's folder.
-    if not file.endswith(SUFFIX) or _is_installed(Path(file)) or not os.path.isabs(file):
-        return False
-    return _resolved(file).is_relative_to(folder)
 
 
 def _is_installed(file: Path) -> bool:
@@ -307,6 +315,7 @@ def _from_file(kind: str, reference: str, path: Path) -> ModuleType:
     if spec is None or spec.loader is None:
         raise InputError(f"{kind} '{reference}': {path} is no Python file", code="unsupported-file", field=str(path))
     module = importlib.util.module_from_spec(spec)
+    # So that the file can import its neighbours, as a script does.
     folder = str(path.resolve().parent)
     if folder not in sys.path:
         sys.path.insert(0, folder)
@@ -318,6 +327,7 @@ def _from_file(kind: str, reference: str, path: Path) -> ModuleType:
         del sys.modules[name]
         raise
     except Exception as error:
+        # Otherwise the next try would find a module that is half made.
         del sys.modules[name]
         raise _broken(kind, reference, path, error) from error
     return module
@@ -329,6 +339,7 @@ def _by_name(kind: str, reference: str, name: str) -> ModuleType:
     except UntrustedCodeError:
         raise
     except ModuleNotFoundError as error:
+        # Only if the module itself is missing, not something that it imports.
         if error.name is not None and (name == error.name or name.startswith(f"{error.name}.")):
             raise InputError(
                 f"{kind} '{reference}': there is no module {name}: give a file as {name.replace('.', '/')}.py:…, or "
@@ -347,17 +358,10 @@ def _broken(kind: str, reference: str, path: Path, error: Exception) -> InputErr
         return InputError(
             f"{kind} '{reference}': {path}, line {error.lineno}: {error.msg}", code="user-code-failed", field=kind
         )
+    # The last line in the user's file, not one in a library that it calls.
     lines = [f.lineno for f in traceback.extract_tb(error.__traceback__) if Path(f.filename).name == path.name]
     where = f", line {lines[-1]}" if lines else ""
     reason = " ".join(str(error).split()) or "no reason given"
     return InputError(
         f"{kind} '{reference}': {path}{where}: {type(error).__name__}: {reason}", code="user-code-failed", field=kind
     )
-
-
-def _is_own(name: str, value: object, module: ModuleType) -> bool:
-    """Whether a name may be meant: what the module defines, and objects such as a metric; not what it imports."""
-    if name.startswith("_"):
-        return False
-    made = not hasattr(value, "__name__") and (callable(value) or dataclasses.is_dataclass(value))
-    return made or getattr(value, "__module__", None) == module.__name__

@@ -53,62 +53,46 @@ def data_warnings(data: ClientData, by_class: bool = False) -> tuple[Notice, ...
         Sentences without a full stop; none where there is nothing to say. Each has a code, and the client or column as
         its field if it is about a single one.
     """
-    found = [_few(data), None if by_class else _one_class(data), _alike(data.names)]
+    found = []
+    sizes = [len(rows) for rows in data.test]
+    few = sorted((i for i, size in enumerate(sizes) if size < FEW), key=lambda i: sizes[i])
+    if few:
+        named = listed([f"{data.names[i]} ({sizes[i]})" for i in few], "client")
+        text = (
+            f"fewer than {FEW} test rows at {named}: a score there moves in large steps, and the worst client may be "
+            "worst by chance"
+        )
+        found.append(Notice(text, "few-test-rows", _single([data.names[i] for i in few])))
+    # If all clients have a single class, that is the task and not a client's peculiarity.
+    if not by_class and data.majority is not None and not bool((data.majority == 1).all()):
+        single = [data.names[i] for i in (data.majority == 1).nonzero().flatten().tolist()]
+        if single:
+            text = f"all test rows are of one class at {listed(single, 'client')}: always answering it is right there"
+            found.append(Notice(text, "one-class-test", _single(single)))
+    seen: dict[str, str] = {}
+    pairs = []
+    for name in data.names:
+        plain = " ".join(name.split()).casefold()
+        if plain in seen:
+            pairs.append(f"'{seen[plain]}' and '{name}'")
+        seen.setdefault(plain, name)
+    if pairs:
+        text = (
+            f"names of clients differ by blanks or case alone: {listed(pairs, 'pair')}; one client under two names "
+            "hides"
+        )
+        found.append(Notice(text, "similar-names", "clients"))
     if is_table(data.inputs) and data.inputs.numel() <= MOST and data.inputs.shape[1]:
         inputs = data.inputs.cpu()
-        found += [_far(data, inputs), _large(data, inputs)]
-        found += [] if by_class else [_units(data, inputs), _constant(data, inputs)]
-    return tuple(line for line in found if line is not None)
+        found += _extreme_values(data, inputs)
+        if not by_class:
+            found += _odd_columns(data, inputs)
+    return tuple(found)
 
 
 def _single(names: Sequence[str]) -> str | None:
     """The field of a notice: the client or column that it is about, None if there are several."""
     return names[0] if len(set(names)) == 1 else None
-
-
-def _few(data: ClientData) -> Notice | None:
-    sizes = [len(rows) for rows in data.test]
-    few = sorted((i for i, size in enumerate(sizes) if size < FEW), key=lambda i: sizes[i])
-    if not few:
-        return None
-    named = listed([f"{data.names[i]} ({sizes[i]})" for i in few], "client")
-    return Notice(
-        f"fewer than {FEW} test rows at {named}: a score there moves in large steps, and the worst client may be worst "
-        "by chance",
-        "few-test-rows",
-        _single([data.names[i] for i in few]),
-    )
-
-
-def _one_class(data: ClientData) -> Notice | None:
-    majority = data.majority
-    if majority is None or bool((majority == 1).all()):
-        return None
-    named = [data.names[i] for i in (majority == 1).nonzero().flatten().tolist()]
-    if not named:
-        return None
-    return Notice(
-        f"all test rows are of one class at {listed(named, 'client')}: always answering it is right there",
-        "one-class-test",
-        _single(named),
-    )
-
-
-def _alike(names: Sequence[str]) -> Notice | None:
-    seen: dict[str, str] = {}
-    pairs = []
-    for name in names:
-        plain = " ".join(name.split()).casefold()
-        if plain in seen:
-            pairs.append(f"'{seen[plain]}' and '{name}'")
-        seen.setdefault(plain, name)
-    if not pairs:
-        return None
-    return Notice(
-        f"names of clients differ by blanks or case alone: {listed(pairs, 'pair')}; one client under two names hides",
-        "similar-names",
-        "clients",
-    )
 
 
 def _column(data: ClientData, k: int) -> str:
@@ -120,107 +104,89 @@ def _field(data: ClientData, columns: Sequence[int]) -> str | None:
 
 
 def _quartiles(inputs: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Of each column, (p,) float64, of evenly spaced rows."""
+    # Of evenly spaced rows: to find slips, the quartiles of a sample are exact enough.
     rows = inputs[:: -(-len(inputs) // SAMPLE)].double().numpy()
     low, middle, high = torch.from_numpy(np.quantile(rows, (0.25, 0.5, 0.75), axis=0))
     return low, middle, high
 
 
-def _far(data: ClientData, inputs: Tensor) -> Notice | None:
+def _extreme_values(data: ClientData, inputs: Tensor) -> list[Notice]:
+    """Values far off in their column, and values too large to train on where columns are not standardised."""
+    found = []
     low, middle, high = _quartiles(inputs)
     most, at = (inputs.double() - middle).abs().max(0)
     spread = high - low
     raw = most if data.standardisation is None else most * data.standardisation.scale
+    # A column that is mostly one value has no spread to compare with: only absurd values count there, in raw units.
     bad = (most > FAR * spread) & ((spread > 0) | (raw > ABSURD))
-    if not bool(bad.any()):
-        return None
-    named = _at_clients(data, bad, at)
-    return Notice(
-        f"a value more than {FAR:,.0f} interquartile ranges from the median in {listed(named, 'column')}: look for a "
-        "slip, or a code for unknown",
-        "outlier",
-        _field(data, bad.nonzero().flatten().tolist()),
-    )
+    if bool(bad.any()):
+        named = _at_clients(data, bad, at)
+        text = (
+            f"a value more than {FAR:,.0f} interquartile ranges from the median in {listed(named, 'column')}: look for "
+            "a slip, or a code for unknown"
+        )
+        found.append(Notice(text, "outlier", _field(data, bad.nonzero().flatten().tolist())))
+    if data.standardisation is None:
+        most, at = inputs.abs().max(0)
+        bad = most > LARGE
+        if bool(bad.any()):
+            named = listed(_at_clients(data, bad, at), "column")
+            text = f"values beyond {LARGE:,.0f} in {named}: no step size suits such inputs; standardise them"
+            found.append(Notice(text, "not-standardised", _field(data, bad.nonzero().flatten().tolist())))
+    return found
 
 
 def _at_clients(data: ClientData, bad: Tensor, at: Tensor) -> list[str]:
     """The columns (p,) that are bad, those to be shown with the client whose the row ``at`` (p,) of the pool is."""
-    columns = bad.nonzero().flatten().tolist()
-    held = [_holder(data, int(at[k])) for k in columns[:SHOWN]] + [""] * len(columns[SHOWN:])
-    return [f"{_column(data, k)}{where}" for k, where in zip(columns, held, strict=True)]
-
-
-def _holder(data: ClientData, row: int) -> str:
-    """Who trains or is tested on a row of the pool, as " at CLIENT"; "" where nobody is."""
     parts = [data.train] if data.validation is None else [data.train, data.validation]
+    # Test rows of another pool have other numbers.
     if data.test_inputs is data.inputs:
         parts.append(data.test)
-    for part in parts:
-        for name, mine in zip(data.names, part, strict=True):
-            if bool((mine == row).any()):
-                return f" at {name}"
-    return ""
+    found = []
+    for place, k in enumerate(bad.nonzero().flatten().tolist()):
+        where, row = "", int(at[k])
+        # The search costs a pass over all clients' rows, so columns that are only counted go without.
+        if place < SHOWN:
+            clients = [(name, rows) for part in parts for name, rows in zip(data.names, part, strict=True)]
+            where = next((f" at {name}" for name, rows in clients if bool((rows == row).any())), "")
+        found.append(f"{_column(data, k)}{where}")
+    return found
 
 
-def _large(data: ClientData, inputs: Tensor) -> Notice | None:
-    if data.standardisation is not None:
-        return None
-    most, at = inputs.abs().max(0)
-    bad = most > LARGE
-    if not bool(bad.any()):
-        return None
-    named = listed(_at_clients(data, bad, at), "column")
-    return Notice(
-        f"values beyond {LARGE:,.0f} in {named}: no step size suits such inputs; standardise them",
-        "not-standardised",
-        _field(data, bad.nonzero().flatten().tolist()),
-    )
-
-
-def _units(data: ClientData, inputs: Tensor) -> Notice | None:
-    """Columns whose quartiles are far further apart at one client than at the middle one, or far closer.
-
-    Of two clients the one of the larger spread is named, as the middle one of an even number is the lower.
-    """
-    known = [i for i, rows in enumerate(data.train) if len(rows) >= FEW]
-    if len(known) < 2:
-        return None
-    spreads = []
-    for i in known:
-        low, _, high = _quartiles(inputs[data.train[i].cpu()])
-        spreads.append(high - low)
-    spread = torch.stack(spreads)
-    # a client where most of the column is one value says nothing of its unit
-    spread = torch.where(spread > 0, spread, torch.nan)
-    ratio = spread / spread.nanmedian(0).values
-    odd = ((ratio >= UNITS) | (ratio <= 1 / UNITS)).nonzero().tolist()
-    found = [f"{_column(data, k)} at {data.names[known[i]]} ({float(ratio[i, k]):.2g} times)" for i, k in odd]
-    if not found:
-        return None
-    return Notice(
-        f"values spread {UNITS:.0f} times as far or as little as at other clients, as in another unit: "
-        f"{listed(found, 'case')}",
-        "unit-mismatch",
-        _field(data, [k for _, k in odd]),
-    )
-
-
-def _constant(data: ClientData, inputs: Tensor) -> Notice | None:
-    """Columns of more than two values that are all the same in the training rows of one client of some size."""
+def _odd_columns(data: ClientData, inputs: Tensor) -> list[Notice]:
+    """Columns that look like another unit, or do not vary, at one client of some size."""
+    large = [i for i, rows in enumerate(data.train) if len(rows) >= FEW]
+    if not large or data.n == 1:
+        return []
+    found = []
+    if len(large) > 1:
+        spreads = []
+        for i in large:
+            low, _, high = _quartiles(inputs[data.train[i].cpu()])
+            spreads.append(high - low)
+        spread = torch.stack(spreads)
+        # A client where most of the column is one value says nothing of its unit.
+        spread = torch.where(spread > 0, spread, torch.nan)
+        # Of an even number nanmedian takes the lower: of two clients the one of the larger spread is named.
+        ratio = spread / spread.nanmedian(0).values
+        odd = ((ratio >= UNITS) | (ratio <= 1 / UNITS)).nonzero().tolist()
+        cases = [f"{_column(data, k)} at {data.names[large[i]]} ({float(ratio[i, k]):.2g} times)" for i, k in odd]
+        if cases:
+            text = (
+                f"values spread {UNITS:.0f} times as far or as little as at other clients, as in another unit: "
+                f"{listed(cases, 'case')}"
+            )
+            found.append(Notice(text, "unit-mismatch", _field(data, [k for _, k in odd])))
     rows = torch.cat(data.train).cpu()
     low, high = inputs[rows].aminmax(dim=0)
-    # one of two values is often all of them at a client: whether a patient is pregnant
+    # One of two values is often all of them at a client: whether a patient is pregnant.
     several = ((inputs[rows] != low) & (inputs[rows] != high)).any(0)
-    found: list[tuple[int, str]] = []
-    for name, mine in zip(data.names, data.train, strict=True):
-        if len(mine) >= FEW:
-            least, most = inputs[mine.cpu()].aminmax(dim=0)
-            found += [(k, name) for k in (several & (least == most)).nonzero().flatten().tolist()]
-    if not found or data.n == 1:
-        return None
-    cases = [f"{_column(data, k)} at {name}" for k, name in found]
-    return Notice(
-        f"columns that vary elsewhere are constant, as where nobody measures them: {listed(cases, 'case')}",
-        "constant-column",
-        _field(data, [k for k, _ in found]),
-    )
+    constant: list[tuple[int, str]] = []
+    for i in large:
+        least, most = inputs[data.train[i].cpu()].aminmax(dim=0)
+        constant += [(k, data.names[i]) for k in (several & (least == most)).nonzero().flatten().tolist()]
+    if constant:
+        cases = [f"{_column(data, k)} at {name}" for k, name in constant]
+        text = f"columns that vary elsewhere are constant, as where nobody measures them: {listed(cases, 'case')}"
+        found.append(Notice(text, "constant-column", _field(data, [k for k, _ in constant])))
+    return found

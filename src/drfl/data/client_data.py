@@ -81,6 +81,7 @@ class ClientData:
         if len(set(self.names)) < len(self.names):
             raise InputError("the names of clients must differ from each other", code="duplicate-name", field="names")
         check_pool("training", self.inputs, self.targets)
+        # One pool for both parts is looked at once.
         if self.test_inputs is not self.inputs or self.test_targets is not self.targets:
             check_pool("test", self.test_inputs, self.test_targets)
             for what, a, b in (
@@ -131,13 +132,9 @@ class ClientData:
         """N, the number of clients."""
         return len(self.train)
 
-    @property
+    @cached_property
     def sizes(self) -> Tensor:
         """Training samples per client, (N,) int64."""
-        return self._sizes
-
-    @cached_property
-    def _sizes(self) -> Tensor:
         return lengths(self.train)
 
     @cached_property
@@ -154,6 +151,7 @@ class ClientData:
     def shares_test_rows(self) -> bool:
         """Whether some test row is that of two clients, or counts twice at one."""
         rows = torch.cat(self.test)
+        # Test rows of one client may be lent to another that has none, see the partitions.
         return len(rows.unique()) < len(rows)
 
     def tensors(self) -> list[Tensor]:
@@ -175,6 +173,7 @@ class ClientData:
             )
 
         def move(values: Tensor) -> Tensor:
+            # Labels and row numbers stay integers.
             return values.to(device=device, dtype=dtype if values.is_floating_point() else None)
 
         inputs, targets = move(self.inputs), move(self.targets)
@@ -182,6 +181,7 @@ class ClientData:
             self,
             inputs=inputs,
             targets=targets,
+            # One copy of all indices, not one a client: a GPU takes microseconds for each.
             train=pieces(move(torch.cat(self.train)), self.sizes),
             # One pool for both parts stays one pool: a second copy would double the memory.
             test_inputs=inputs if self.test_inputs is self.inputs else move(self.test_inputs),
@@ -212,6 +212,7 @@ class ClientData:
             )
         checks.inner_fraction("validation", fraction)
         parts = [
+            # By the client's name: its rows are the same whoever else takes part.
             held_out(self.targets, rows, fraction, key.fold("validation", name))
             for name, rows in zip(self.names, self.train, strict=True)
         ]
@@ -245,6 +246,7 @@ class ClientData:
                 field="standardise",
             )
         if by is None:
+            # Of training rows alone: test rows must not have a say in the scale.
             by = Standardisation.of(of_all(self.inputs, self.train, self.names))
         inputs = by.apply(self.inputs)
         tests = inputs if self.test_inputs is self.inputs else by.apply(self.test_inputs)
@@ -402,6 +404,7 @@ class ClientData:
             InputError: when a column is missing, not numeric, or has missing or infinite values, or a group
                 has a single row; names the column or group.
         """
+        # Columns may be numbered; names in files and messages are text.
         frame = frame.rename(columns=str)
         targets = (target,) if isinstance(target, str) else tuple(target)
         columns = feature_columns(frame, group, targets, features)

@@ -68,7 +68,24 @@ class Dataset:
                 code="wrong-shape",
                 field="test_inputs",
             )
-        self._check_groups()
+        # Every row has a group, or none has.
+        rows = {"training": (self.groups, len(self.targets)), "test": (self.test_groups, len(self.test_targets))}
+        if self.one_pool:
+            del rows["test"]
+        for part, (groups, n) in rows.items():
+            if (groups is None) != (self.groups is None) or (groups is not None and len(groups) != n):
+                count = 0 if groups is None else len(groups)
+                raise InputError(
+                    f"dataset '{self.name}' has {count} groups for {n} {part} rows: give one a row",
+                    code="count-mismatch",
+                    field="groups",
+                )
+        if self.one_pool and self.test_groups is not None:
+            raise InputError(
+                f"dataset '{self.name}' has test_groups, and no test part of its own: leave them out",
+                code="unused-option",
+                field="test_groups",
+            )
         if self.standardise and self.inputs.ndim != 2:
             raise InputError(
                 f"dataset '{self.name}': only inputs (n, features) can be standardised, not images",
@@ -98,32 +115,14 @@ class Dataset:
         if self.one_pool:
             return self
         inputs, targets = torch.cat([self.inputs, self.test_inputs]), torch.cat([self.targets, self.test_targets])
+        # Without a group for each test row the pool as a whole has none.
         groups = None if self.groups is None or self.test_groups is None else self.groups + self.test_groups
         pool = {"inputs": inputs, "targets": targets, "test_inputs": inputs, "test_targets": targets}
         return replace(self, **pool, groups=groups, test_groups=None)
 
-    def _check_groups(self) -> None:
-        """Every row has a group, or none has."""
-        rows = {"training": (self.groups, len(self.targets)), "test": (self.test_groups, len(self.test_targets))}
-        if self.one_pool:
-            del rows["test"]
-        for part, (groups, n) in rows.items():
-            if (groups is None) != (self.groups is None) or (groups is not None and len(groups) != n):
-                count = 0 if groups is None else len(groups)
-                raise InputError(
-                    f"dataset '{self.name}' has {count} groups for {n} {part} rows: give one a row",
-                    code="count-mismatch",
-                    field="groups",
-                )
-        if self.one_pool and self.test_groups is not None:
-            raise InputError(
-                f"dataset '{self.name}' has test_groups, and no test part of its own: leave them out",
-                code="unused-option",
-                field="test_groups",
-            )
-
     def _check_part(self, part: str, inputs: Tensor, targets: Tensor) -> None:
         what = f"dataset '{self.name}'"
+        # A table to be standardised keeps float64 until it is scaled; tokens are integers.
         fits_as_input = inputs.dtype in (torch.float32, torch.float64 if self.standardise else torch.int64)
         name, dtype = ("labels", torch.int64) if self.labels else ("targets", torch.float32)
         if not fits_as_input or targets.dtype != dtype:
@@ -133,6 +132,7 @@ class Dataset:
                 code="wrong-type",
                 field="inputs",
             )
+        # One label a row, one number a row or several, or a 0 or 1 for each label.
         shapes = {"classification": [()], "regression": [(), (self.classes,)], "multi-label": [(self.classes,)]}
         fits = targets.ndim > 0 and tuple(targets.shape[1:]) in shapes[self.task]
         if inputs.ndim < 1 or not fits or len(inputs) != len(targets):
@@ -198,6 +198,7 @@ class Pixels:
 
     def scaled(self, pictures: Tensor) -> Tensor:
         """Pictures of these pixels as float32 in [0, 1]: each value divided by `white`."""
+        # In place on the copy: no second array of floats.
         return pictures.to(torch.float32).div_(self.white)
 
     def dataset(self) -> Dataset:

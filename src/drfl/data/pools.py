@@ -29,6 +29,7 @@ def check_pool(part: str, inputs: Tensor, targets: Tensor) -> None:
             code="wrong-shape",
             field="targets",
         )
+    # NaN would spread through the first average to all clients, and nothing would name its source.
     checks.finite(f"{part} inputs", inputs)
     checks.finite(f"{part} targets", targets)
     if targets.is_floating_point():
@@ -111,13 +112,16 @@ def constant_answer(
     if targets.ndim != 1:
         return None
     sizes = torch.tensor([len(rows) for rows in lists])
+    # All clients at once, as there may be a million of them.
     classes, codes, counts = targets[torch.cat(lists)].cpu().unique(return_inverse=True, return_counts=True)
+    # Negative labels are ignored ones, and floats other than 0 and 1 are no classes.
     if bool((classes < 0).any()) or (targets.is_floating_point() and bool(((classes != 0) & (classes != 1)).any())):
         return None
     share = counts.double() / counts.sum()
     if len(classes) < 2 or float(share.min()) >= RARE or float(share.max()) <= MOST:
         return None
     best = int(share.argmax())
+    # How often the constant answer is right at each client.
     own = torch.segment_reduce((codes == best).double(), "sum", lengths=sizes) / sizes
     label = int(classes[best])
     return ConstantAnswer(str(label) if names is None else names[label], float(share[best]), own)

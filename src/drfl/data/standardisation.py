@@ -44,7 +44,15 @@ class Moments:
     def of(cls, inputs: Tensor, rows: Tensor) -> Moments:
         """Of some rows (k,) of a pool (n, p), read a few at a time; in float64 whatever the pool's type."""
         size = max(1, AT_A_TIME // max(1, inputs.shape[1]))
-        return combined([_moments(inputs[part].double()) for part in rows.split(size)])
+        parts = []
+        for some in rows.split(size):
+            x = inputs[some].double()
+            # Relative to the first row, so that an equal value in all gives exactly 0.
+            difference = x - x[0]
+            mean = difference.mean(0)
+            variance = (difference - mean).square().mean(0)
+            parts.append(Moments(len(x), (x[0] + mean).cpu(), variance.cpu()))
+        return combined(parts)
 
     def check(self, name: str) -> None:
         """Refuse what no rows can have.
@@ -63,14 +71,6 @@ class Moments:
             code="invalid-statistics",
             field=name,
         )
-
-
-def _moments(x: Tensor) -> Moments:
-    """Of rows (k, p) in float64. Relative to the first row, so that an equal value in all gives exactly 0."""
-    difference = x - x[0]
-    mean = difference.mean(0)
-    variance = (difference - mean).square().mean(0)
-    return Moments(len(x), (x[0] + mean).cpu(), variance.cpu())
 
 
 def combined(parts: Sequence[Moments]) -> Moments:
@@ -162,6 +162,7 @@ class Standardisation:
                 code="wrong-shape",
                 field="inputs",
             )
+        # By the very layer that is saved with a model, so that both round alike.
         layer, scaled = Standardise(self).to(inputs.device), torch.empty_like(inputs)
         size = max(1, AT_A_TIME // max(1, inputs.shape[1]))
         for part, out in zip(inputs.split(size), scaled.split(size), strict=True):
@@ -173,6 +174,7 @@ class Standardisation:
 
         The layer is frozen, so that the trainable parameters are the model's own, in the same order.
         """
+        # On the device of the model, if it has parameters that tell.
         parameter = next(model.parameters(), self.mean)
         layer = Standardise(self).to(parameter.device)
         found = nn.Sequential(OrderedDict(standardise=layer, model=model))
@@ -195,6 +197,7 @@ class Standardise(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Rows (B, p) in standard units; whole numbers become torch's default type."""
+        # Scaled in float64 and returned in the inputs' type: a large mean would leave few digits of a float32.
         kind = x.dtype if x.is_floating_point() else torch.get_default_dtype()
         return ((x.to(self.mean.dtype) - self.mean) / self.scale).to(kind)
 
@@ -238,8 +241,10 @@ def bounded(parts: Sequence[Moments]) -> Bounded:
     scale = whole.variance.sqrt()
     if n == 1:
         return Bounded(Standardisation.of(whole), torch.full(scale.shape, -1), torch.ones_like(scale))
+    # What the scale would be without each client: no single one may move it beyond twice or half of that.
     others = [_capped([*parts[:i], *parts[i + 1 :]]) for i in range(n)]
     alone = torch.stack([other.variance.sqrt() for other in others])
+    # Columns that are constant without a client say nothing of its units.
     known = alone > 0
     if n == 2:
         known &= known.all(0)
@@ -249,6 +254,7 @@ def bounded(parts: Sequence[Moments]) -> Bounded:
     limited = scale.maximum(low).minimum(high)
     mean, moved = whole.mean, scale > high
     if n == 2:
+        # Two clients contradict each other and neither can be told to be wrong: the geometric mean suits both.
         limited = torch.where(low > high, (low * high).sqrt(), limited)
     else:
         near = torch.stack([other.mean for other in others]).gather(0, outlier[None])[0]
@@ -260,6 +266,7 @@ def bounded(parts: Sequence[Moments]) -> Bounded:
 def _capped(parts: Sequence[Moments]) -> Moments:
     """The combined moments, in which one group counts for at most three times the rows of the others."""
     counts = [part.count for part in parts]
+    # A client that claims very many rows must not decide the scale alone.
     most = 3 * (sum(counts) - max(counts))
     return combined([Moments(min(part.count, most or part.count), part.mean, part.variance) for part in parts])
 

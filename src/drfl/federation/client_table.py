@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import tempfile
 import weakref
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -42,6 +42,7 @@ class RowFile:
                 code="not-a-folder",
                 field="table_dir",
             )
+        # Type and device alone: keeping `like` would keep a model in memory.
         self.folder, self._like = folder, like.detach()[:0].clone()
         self._d, self._size = like.numel(), like.numel() * like.element_size()
         self._free: list[int] = []
@@ -55,6 +56,7 @@ class RowFile:
                 code="cannot-write",
                 field="table_dir",
             ) from error
+        # The file has no name any more: closing it frees its space.
         weakref.finalize(self, os.close, self._fd)
 
     def hold(self, row: Tensor) -> Slot:
@@ -63,7 +65,11 @@ class RowFile:
         Raises:
             InputError: the disk is full or fails.
         """
-        slot = Slot(self, self._free.pop() if self._free else self._next())
+        if self._free:
+            slot = Slot(self, self._free.pop())
+        else:
+            slot = Slot(self, self.slots)
+            self.slots += 1
         data, at = _bytes(row.contiguous()), slot.number * self._size
         try:
             while data:  # a call may write less than it is given
@@ -106,10 +112,6 @@ class RowFile:
         """The slot may be used again."""
         self._free.append(number)
 
-    def _next(self) -> int:
-        self.slots += 1
-        return self.slots - 1
-
 
 class Slot:
     """A row's place in the file, given back when nobody holds it."""
@@ -118,11 +120,11 @@ class Slot:
 
     def __init__(self, file: RowFile, number: int) -> None:
         self.file, self.number = file, number
+        # At exit the whole file goes: no need to release its slots one by one.
         weakref.finalize(self, file.release, number).atexit = False
 
 
 def _bytes(row: Tensor) -> memoryview:
-    """The memory of a contiguous vector."""
     return row.view(torch.uint8).numpy().data
 
 
@@ -179,6 +181,7 @@ class ClientTable:
         """
         file = None if folder is None else RowFile(folder, like)
         empty: Mapping[int, Row] = {}  # shared by all blocks, and never changed
+        # A single number expanded: the table must know d without holding a vector.
         return cls(n, like.new_empty(1).expand(like.numel()), (empty,) * -(-n // BLOCK), file)
 
     @classmethod
@@ -216,7 +219,9 @@ class ClientTable:
     def clients(self) -> Tensor:
         """Whose rows were written, (k,) int64, ascending."""
         if self._clients is None:
-            self._clients = torch.tensor([client for client, _ in self._written()], dtype=torch.int64)
+            self._clients = torch.tensor(
+                [client for block in self._blocks for client in sorted(block)], dtype=torch.int64
+            )
         return self._clients.clone()  # a checkpoint takes no two tensors that share memory, as two tables' may
 
     def __getitem__(self, clients: Tensor) -> Tensor:
@@ -226,6 +231,7 @@ class ClientTable:
             ValueError: there is no such client.
         """
         rows = self._like.new_zeros(len(clients), self._like.numel())
+        # Unwritten rows are 0, as the memory is.
         for client, into in zip(self._checked(clients), rows, strict=True):
             row = self._row(client)
             if row is not None:
@@ -254,7 +260,9 @@ class ClientTable:
                 return zero.add(by.detach(), alpha=alpha)
             if isinstance(row, Tensor):
                 return row.add(by.detach(), alpha=alpha)
-            return self._copy(row).add_(by.detach(), alpha=alpha)
+            copy = row.file.empty(self._like.numel())
+            row.file.read(row, copy)
+            return copy.add_(by.detach(), alpha=alpha)
 
         return self._with(clients, change, moved)
 
@@ -268,7 +276,9 @@ class ClientTable:
             raise ValueError(f"the table has {self.n} rows, the weights have shape {tuple(weights.shape)}")
         d, shares = self._like.numel(), weights.detach().to(self._like)
         mixed = self._like.new_zeros(d)
+        # Rows of weight 0 are never read: with a file that is most of the time.
         wanted = self.clients[(weights[self.clients.to(weights.device)] != 0).cpu()].tolist()
+        # Few rows at a time, so that the whole table is never copied.
         size = min(BLOCK, max(1, MIXED // max(d, 1)))
         for start in range(0, len(wanted), size):
             clients = wanted[start : start + size]
@@ -316,21 +326,18 @@ class ClientTable:
                 raise ValueError(f"a row of {self} cannot be {kind}")
             block = client // BLOCK
             if block not in touched:
+                # Copied once a block: the old table keeps its own.
                 touched[block] = dict(self._blocks[block])
             value = new(touched[block].get(client), row)
             touched[block][client] = value if self._file is None else self._file.hold(value)
         blocks = list(self._blocks)
         for block, written in touched.items():
             blocks[block] = written
-        return ClientTable(self.n, self._like, tuple(blocks), self._file, self._clients_with(numbers))
-
-    def _clients_with(self, numbers: list[int]) -> Tensor | None:
-        """Whose rows are written once these are too, as far as it is known of the present ones."""
-        first = sorted(client for client in numbers if self._row(client) is None)
-        if self._clients is None or not first:
-            return self._clients
-        clients = self._clients.numpy()
-        return torch.from_numpy(np.insert(clients, clients.searchsorted(first), first))
+        # The list of written clients is kept up to date if it is known: sorting it anew would cost O(N) an update.
+        known, first = self._clients, sorted(client for client in numbers if self._row(client) is None)
+        if known is not None and first:
+            known = torch.from_numpy(np.insert(known.numpy(), known.numpy().searchsorted(first), first))
+        return ClientTable(self.n, self._like, tuple(blocks), self._file, known)
 
     def _checked(self, clients: Tensor) -> list[int]:
         numbers = clients.tolist()
@@ -340,11 +347,6 @@ class ClientTable:
 
     def _row(self, client: int) -> Row | None:
         return self._blocks[client // BLOCK].get(client)
-
-    def _written(self) -> Iterator[tuple[int, Row]]:
-        """The written rows in the order of their clients, whenever they were written."""
-        for block in self._blocks:
-            yield from sorted(block.items(), key=_client)
 
     def _gathered(self, rows: Sequence[Row]) -> Tensor:
         """Rows side by side, (k, d), to be read only: a single one that lies in memory is not copied."""
@@ -361,12 +363,3 @@ class ClientTable:
             into.copy_(row)
         else:
             row.file.read(row, into)
-
-    def _copy(self, row: Slot) -> Tensor:
-        into = row.file.empty(self._like.numel())
-        row.file.read(row, into)
-        return into
-
-
-def _client(item: tuple[int, Row]) -> int:
-    return item[0]

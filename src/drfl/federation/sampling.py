@@ -45,6 +45,7 @@ class Cohort(NamedTuple):
         """
         if answered.unique().numel() != answered.numel():
             raise ValueError("a client answered twice")
+        # By bisection: a cohort can be large, and its clients are ascending.
         at = torch.searchsorted(self.clients, answered)
         if bool((self.clients[at.clamp(max=self.clients.numel() - 1)] != answered).any()):
             raise ValueError("a client answered who was not asked")
@@ -69,10 +70,12 @@ def with_replacement(weights: Tensor, m: int, key: Key) -> Cohort:
     """
     uniforms = key.generator().random(m)
     if len(weights) > MANY:
+        # With very many clients the cumulative sum over all of them is what takes the time.
         drawn = _from_blocks(weights.double().cpu().numpy(), uniforms)
     else:
         law = _probabilities(weights).cumsum()  # numpy's `choice` does the same, and looks at every weight more often
         drawn = (law / law[-1]).searchsorted(uniforms, side="right")
+    # A client drawn twice trains once, and its reply counts twice.
     clients, counts = np.unique(drawn, return_counts=True)
     return Cohort(torch.from_numpy(clients), torch.from_numpy(counts).double())
 
@@ -158,6 +161,7 @@ def _from_blocks(weights: np.ndarray, uniforms: np.ndarray) -> np.ndarray:
     every weight is only looked at once.
     """
     starts = np.arange(0, len(weights), BLOCK)
+    # Sums by block, and below cumulative sums within those blocks alone that are hit.
     sums = np.add.reduceat(weights, starts)
     ends = sums.cumsum()
     at = uniforms * ends[-1]

@@ -44,6 +44,7 @@ def admit(members: Mapping[int, Member], entries: Sequence[SiteEntry]) -> None:
     Raises:
         InputError: a site has too many rows or classes, or too large a share of all rows; names it.
     """
+    # As all sites claim: a site that claims more raises its own share, which max_share bounds.
     total = sum(member.train for member in members.values())
     for client, entry in enumerate(entries):
         member = members[client]
@@ -90,6 +91,7 @@ def standardisation_of(
         LOG.warning(Notice(text, "not-standardised", "standardise"))
     if wanted is False or (wanted is None and not told):
         return None
+    # Moments of different columns cannot be combined.
     same_shape(members)
     for name, part in parts.items():
         if part is None:

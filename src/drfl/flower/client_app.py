@@ -26,7 +26,7 @@ from drfl.data.row_scores import RowScores, products
 from drfl.data.standardisation import Moments, is_table
 from drfl.engine import ENGINES, Engine, Loop, Simulation, Threads
 from drfl.engine.simulation import counted_rows
-from drfl.federation.requests import Gradients, Losses, Replies, TrainRequest
+from drfl.federation.requests import TrainRequest
 from drfl.flower.identities import write_identity
 from drfl.flower.messages import (
     Answer,
@@ -195,6 +195,7 @@ def work(site: Site, ask: Ask, shift: Tensor | None, memory: RecordDict) -> Answ
         InputError: the model sent, the data and the task do not fit each other.
     """
     start = time.perf_counter()
+    # Flower starts a process for each message, which torch gives all cores of the machine.
     if site.threads is not None:
         torch.set_num_threads(site.threads)
     task = task_of(ask.model, tuple(site.data.inputs.shape[1:])) if site.task is None else site.task
@@ -217,6 +218,7 @@ def work(site: Site, ask: Ask, shift: Tensor | None, memory: RecordDict) -> Answ
     data = site.data if ask.standardisation is None else site.data.standardised(ask.standardisation)
     # first: this process's client 0 draws the samples of client `ask.client`, as in a simulation of all.
     fed = Simulation(data, task, engine=engine, device=site.device, first=ask.client)
+    # The digest goes with every reply, so that the server notices data that change in a run.
     answer = Answer(digest=site.digest)
     # The test and the request are on the same w, so that their order does not matter.
     if ask.test:
@@ -228,11 +230,13 @@ def work(site: Site, ask: Ask, shift: Tensor | None, memory: RecordDict) -> Answ
             answer = answer._replace(also=also, products=tuple(map(tuple, both)))
     if request is not None:
         reply = fed.ask(replace(request, cohort=torch.tensor([0])))
-        answer = answer._replace(parts=site.policy.shortened(request, _parts(reply)))
+        # The reply has one row, as the cohort is this client alone; what was not asked for is None.
+        parts = tuple(part[0] for part in reply[1:] if part is not None)
+        answer = answer._replace(parts=site.policy.shortened(request, parts))
         if isinstance(request, TrainRequest) and request.shift is not None:
-            kept = _next_shift(request, answer.parts[0])
-            # The server computes the same vector; if its bytes differ, so do the versions, and the server sends its
-            # own.
+            # With DRDM and FedDyn the shift −h_i moves by μ(w_i − w), which the server computes too. Where it moves
+            # otherwise, or rounds otherwise, its version differs, and the server sends its own.
+            kept = request.shift[0].add(answer.parts[0] - request.w, alpha=request.prox)
             memory[KEPT] = ArrayRecord({"shift": array_of(kept)})
             answer = answer._replace(version=version(kept))
     counts = fed.ledger.gradient_evaluations, fed.ledger.loss_evaluations
@@ -259,21 +263,6 @@ def _shift(ask: Ask, sent: Tensor | None, memory: RecordDict) -> Tensor | None:
     kept = vector_of(memory.array_records[KEPT]["shift"])
     # By its bytes, not by its round: a site whose reply did not count holds another shift than the server.
     return kept if version(kept) == ask.version else None
-
-
-def _next_shift(request: TrainRequest, trained: Tensor) -> Tensor:
-    """(d,) what the shift of the next request will be with DRDM and FedDyn, whose −h_i moves by μ(w_i − w).
-
-    Where it is another one the server notices by the version, and sends it.
-    """
-    shift = request.shift
-    assert shift is not None
-    return shift[0].add(trained - request.w, alpha=request.prox)
-
-
-def _parts(reply: Replies | Losses | Gradients) -> tuple[Tensor, ...]:
-    """The one row of each part that was asked for."""
-    return tuple(part[0] for part in reply[1:] if part is not None)
 
 
 IDENTITY = "query.identity"
@@ -310,12 +299,15 @@ def reply(message: Message, context: Context, site: Site) -> Message:
             digest = digest_of_content(message.content)
             log.add("asked", **about, digest=digest, server=None if server is None else str(server))
         site.policy.check_run(run, site.folder)
+        # After the line in the log: the count includes this request.
         site.policy.check_count(log)
+        # Within a time limit: a loader or a model of the site's own may hang.
         answer = within(site.timeout, partial(work, site, ask, shift, context.state))
     except Exception as error:
         if log is not None:
             log.add("refused", **about, request=request, reason=printable(str(error)[:300]))
         raise
+    # The log has the digest of what leaves the site, and is written before it leaves.
     content = write_answer(answer)
     if log is not None:
         write_head(content, log.add("sent", **about, digest=digest_of_content(content), request=request))
@@ -345,6 +337,7 @@ def identity(site: Site) -> RecordDict:
     """
     # The losses that a server can name ignore torch's default, or take no class labels.
     loss = Loss(nn.CrossEntropyLoss()) if site.task is None else site.task.criterion
+    # Rows whose targets are all ignored count for nothing in a simulation either.
     data, _, _ = counted_rows(site.data, loss)
     classes = 1
     if not data.targets.is_floating_point():

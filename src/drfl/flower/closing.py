@@ -13,7 +13,7 @@ from drfl.core.audit_log import AuditLog, Head
 from drfl.core.errors import DrflError
 from drfl.flower.client_app import CLOSING
 from drfl.flower.messages import read_head, write_head
-from drfl.flower.nodes import PAUSE, Received, Roster, received
+from drfl.flower.nodes import PAUSE, Roster, received
 from drfl.flower.schema import MOST_TEXT, ProtocolError, payload, rejection_reason
 
 LOG = logging.getLogger("drfl.flower")
@@ -75,6 +75,7 @@ class AuditedRun:
         """
         if self.audit is None or not self._open:
             return
+        # Before it is tried: a run that fails while it closes must not close again.
         self._open = False
         head = self.audit.add("closing", run=self._run, outcome=outcome)
         try:
@@ -88,6 +89,7 @@ class AuditedRun:
     def _tell(self, audit: AuditLog, head: Head) -> None:
         end = time.monotonic() + self.timeout
         clients = {node.id: client for client, node in self.roster.nodes(self.grid).items()}
+        # One head for all: every site then holds the same proof of the whole run.
         content = write_head(RecordDict(), head)
         messages = [Message(content, node, CLOSING, ttl=max(1.0, self.timeout)) for node in clients]
         ids = self.grid.push_messages(messages)
@@ -96,7 +98,13 @@ class AuditedRun:
             for one in list(received(self.grid, list(waiting))):
                 client = waiting.pop(one.message)
                 try:
-                    theirs = self._head(one, client)
+                    if one.reply is None or not one.reply.has_content():
+                        raise ProtocolError(one.problem or "it gave no answer")
+                    # Its size is checked before it is read, as a site may send anything.
+                    if payload(one.reply.content) > MOST_TEXT:
+                        raise ProtocolError("its answer is too long")
+                    theirs = read_head(one.reply.content)
+                    self.roster.check_head(client, theirs)
                 except Exception as error:  # no reply of a single site may end the run, whatever error it causes
                     LOG.warning(
                         "%s: the head of its audit log is unknown: %s",
@@ -109,12 +117,3 @@ class AuditedRun:
             if not waiting or time.monotonic() >= end:
                 return
             time.sleep(PAUSE)
-
-    def _head(self, one: Received, client: int) -> Head | None:
-        if one.reply is None or not one.reply.has_content():
-            raise ProtocolError(one.problem or "it gave no answer")
-        if payload(one.reply.content) > MOST_TEXT:
-            raise ProtocolError("its answer is too long")
-        found = read_head(one.reply.content)
-        self.roster.check_head(client, found)
-        return found

@@ -17,7 +17,7 @@ from drfl.data.standardisation import Standardisation
 from drfl.federation.federation import Evaluation, Federation, Ledger
 from drfl.federation.requests import R, Request, TrainRequest
 from drfl.flower.claims import same_shape
-from drfl.flower.messages import Answer, Ask, Model, Products, SiteTest, version
+from drfl.flower.messages import Ask, Model, Products, SiteTest, version
 from drfl.flower.nodes import Member, Roster
 from drfl.flower.possible_tests import believed
 from drfl.flower.traffic import Traffic
@@ -119,7 +119,15 @@ class FlowerFederation(Federation):
         else:
             answers, cost = self._exchange(request.cohort.tolist(), request.w, request)
         self.ledger.add(cost)
-        return _stacked(request, answers)
+        # The cohort's order, so that sums over clients round alike whoever is fastest, and as in a simulation.
+        clients = [client for client in request.cohort.tolist() if client in answers]
+        empty = request.nobody()
+        if not clients:
+            return empty
+        columns = zip(*(answers[client].parts for client in clients), strict=True)
+        filled = (torch.stack(column) for column in columns)
+        parts = [None if part is None else next(filled) for part in empty[1:]]
+        return empty._make((torch.tensor(clients), *parts))
 
     def evaluate(self, w: Tensor) -> Evaluation:
         """Score and loss of w (d,) at every client; the last result stands for a client that is silent.
@@ -140,7 +148,27 @@ class FlowerFederation(Federation):
             if not late.done:  # the next request sent another model, or there was none
                 self._late = None
                 self._test(None, late)
-            found = [self._evaluation(tests) for tests in late.found]
+            found: list[Evaluation] = []
+            for tests in late.found:
+                for client in range(self.n):
+                    if client not in tests:
+                        raise InputError(
+                            f"site '{self._names[client]}' could not be tested: see the log for the reason",
+                            code="site-untested",
+                            field=self._names[client],
+                        )
+                score, loss, samples, others, sums = zip(*(tests[client] for client in range(self.n)), strict=True)
+                double = torch.float64
+                rest = tuple(torch.tensor(values, dtype=double) for values in zip(*others, strict=True))
+                found.append(
+                    Evaluation(
+                        torch.tensor(score, dtype=double),
+                        torch.tensor(loss, dtype=double),
+                        torch.tensor(samples),
+                        rest,
+                        torch.tensor(sums, dtype=double),
+                    )
+                )
             if len(found) == 2:
                 rows = [late.products[client] for client in range(self.n)]
                 self.products = torch.tensor(rows, dtype=torch.float64)
@@ -164,7 +192,17 @@ class FlowerFederation(Federation):
                 both = answers[client].products
                 if both is not None:
                     self._products[client] = both
-                self._products.setdefault(client, _squares(found[0], self.measures))
+                elif client not in self._products:
+                    # Before two models were tested, those of one with itself: its sums of squares, which it has sent.
+                    squares: list[tuple[float, ...]] = []
+                    for measure, sums in zip(self.measures, found[0].sums, strict=True):
+                        if measure.rows is Rows.RANKS:
+                            squares.append(sums[3:])
+                        elif measure.rows.mean and not math.isnan(sums[2]):
+                            squares.append((sums[2], 0.0))
+                        else:
+                            squares.append((math.nan, math.nan))
+                    self._products[client] = tuple(squares)
             elif client in self._tested[0]:
                 name = self._names[client]
                 LOG.warning(Notice(f"{name} was not tested: its last result stands", "site-untested", name))
@@ -173,25 +211,6 @@ class FlowerFederation(Federation):
         late.products = dict(self._products)
         asked = set() if request is None else set(request.cohort.tolist())
         return Exchanged({client: answer for client, answer in answers.items() if client in asked}, cost)
-
-    def _evaluation(self, tests: Mapping[int, SiteTest]) -> Evaluation:
-        for client in range(self.n):
-            if client not in tests:
-                raise InputError(
-                    f"site '{self._names[client]}' could not be tested: see the log for the reason",
-                    code="site-untested",
-                    field=self._names[client],
-                )
-        score, loss, samples, others, sums = zip(*(tests[client] for client in range(self.n)), strict=True)
-        double = torch.float64
-        rest = tuple(torch.tensor(values, dtype=double) for values in zip(*others, strict=True))
-        return Evaluation(
-            torch.tensor(score, dtype=double),
-            torch.tensor(loss, dtype=double),
-            torch.tensor(samples),
-            rest,
-            torch.tensor(sums, dtype=double),
-        )
 
     def _exchange(
         self,
@@ -202,47 +221,35 @@ class FlowerFederation(Federation):
         all_of_them: bool = False,
     ) -> Exchanged:
         """Send clients a request, a test of w and perhaps another model, or both."""
-        questions = {client: self._to(client, w, request, tested) for client in clients}
+        questions = {}
+        for client in clients:
+            ask = Ask(client, self._model, w, None, bool(tested), "", self.standardisation, *tested[1:])
+            # In a test that goes along with a request, clients outside the cohort get the test alone.
+            places = [] if request is None else (request.cohort == client).nonzero().flatten().tolist()
+            if request is None or not places:
+                questions[client] = ClientRequest(ask, None)
+                continue
+            own = request.only(torch.tensor(places[:1]))
+            # The shift travels beside the request, named by its version, as the site may hold it already.
+            shift = own.shift[0] if isinstance(own, TrainRequest) and own.shift is not None else None
+            if isinstance(own, TrainRequest):
+                own = replace(own, shift=None)
+            questions[client] = ClientRequest(
+                ask._replace(request=own, version="" if shift is None else version(shift)), shift
+            )
         found = self._post.exchange(questions, all_of_them=all_of_them)
         for client, answer in found.answers.items():
-            self._compare(client, answer.digest)
+            # Warn, once, of data that differ from those that the site described before the run.
+            health = self._post.health[client]
+            if answer.digest != self._digests[client] and not health.data_changed:
+                health.data_changed = True
+                name = self._names[client]
+                text = (
+                    f"{name}: its data have changed since the run began; its replies are still used, with the number "
+                    "of rows that it reported before"
+                )
+                LOG.warning(Notice(text, "data-changed", name))
         return found
-
-    def _compare(self, client: int, digest: str) -> None:
-        """Warn, once, of data that differ from those that the site described before the run."""
-        health = self._post.health[client]
-        if digest != self._digests[client] and not health.data_changed:
-            health.data_changed = True
-            text = (
-                f"{self._names[client]}: its data have changed since the run began; its replies are still used, with "
-                "the number of rows that it reported before"
-            )
-            LOG.warning(Notice(text, "data-changed", self._names[client]))
-
-    def _to(self, client: int, w: Tensor, request: Request | None, tested: Sequence[Tensor]) -> ClientRequest:
-        """The message to one client."""
-        ask = Ask(client, self._model, w, None, bool(tested), "", self.standardisation, *tested[1:])
-        # In a test that goes along with a request, clients outside the cohort get the test alone.
-        places = [] if request is None else (request.cohort == client).nonzero().flatten().tolist()
-        if request is None or not places:
-            return ClientRequest(ask, None)
-        own = request.only(torch.tensor(places[:1]))
-        # The shift travels beside the request, named by its version, as the site may hold it already.
-        shift = own.shift[0] if isinstance(own, TrainRequest) and own.shift is not None else None
-        if isinstance(own, TrainRequest):
-            own = replace(own, shift=None)
-        return ClientRequest(ask._replace(request=own, version="" if shift is None else version(shift)), shift)
-
-
-def _squares(test: SiteTest, measures: Sequence[Metric]) -> Products:
-    """The products of a model's values with themselves."""
-
-    def own(measure: Metric, sums: tuple[float, ...]) -> tuple[float, ...]:
-        if measure.rows is Rows.RANKS:
-            return sums[3:]
-        return (sums[2], 0.0) if measure.rows.mean and not math.isnan(sums[2]) else (math.nan, math.nan)
-
-    return tuple(own(measure, sums) for measure, sums in zip(measures, test.sums, strict=True))
 
 
 def measures_of(model: Model) -> tuple[Metric, ...]:
@@ -251,22 +258,10 @@ def measures_of(model: Model) -> tuple[Metric, ...]:
     Of a model of the sites' own nobody here knows what the targets are: a row may have several labels, and its loss
     may ignore some of them.
     """
+    # No model is built for it: a metric looks at the shapes of outputs and targets alone.
     outputs = torch.empty(1, model.classes or 2)
     targets = torch.empty(1, dtype=torch.int64) if model.loss in OF_CLASS else torch.empty_like(outputs)
     found = tuple(resolved(metric_of(name), outputs, targets) for name in model.metrics)
     if model.loss:
         return found
     return tuple(replace(metric, rows=Rows.REAL) if metric.rows.mean else metric for metric in found)
-
-
-def _stacked(request: Request[R], answers: Mapping[int, Answer]) -> R:
-    """The reply of a cohort, in its order, whatever the order in which the answers came."""
-    # The cohort's order, so that sums over clients round alike whoever is fastest, and as in a simulation.
-    clients = [client for client in request.cohort.tolist() if client in answers]
-    empty = request.nobody()
-    if not clients:
-        return empty
-    columns = zip(*(answers[client].parts for client in clients), strict=True)
-    filled = (torch.stack(column) for column in columns)
-    parts = [None if part is None else next(filled) for part in empty[1:]]
-    return empty._make((torch.tensor(clients), *parts))

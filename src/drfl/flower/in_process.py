@@ -68,9 +68,11 @@ class InProcessGrid(Grid):
         ids = []
         for message in messages:
             name = str(uuid.uuid4())
+            # The SuperLink numbers messages; Flower has no public way to do it.
             message.metadata.__dict__["_message_id"] = name
             node = message.metadata.dst_node_id
             self.count[node] += 1
+            # A message to a node that is away is taken and never answered, as the SuperLink does it.
             if node not in self.away:
                 self._replies[name] = self.answer(_travelled(message), self.contexts[node])
             ids.append(name)
@@ -81,6 +83,7 @@ class InProcessGrid(Grid):
         try:
             return _travelled(self.app(message, context))
         except Exception as error:
+            # Flower turns an exception of the app into a reply with an error.
             return Message(Error(CRASHED, f"{type(error).__name__}: {error}"), reply_to=message)
 
     def pull_messages(self, message_ids: Iterable[str]) -> list[Message]:

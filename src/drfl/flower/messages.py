@@ -205,7 +205,20 @@ def write_ask(ask: Ask, shift: Tensor | None, arrays: Mapping[str, Array] | None
         vectors["also"] = array_of(ask.also)
     if ask.standardisation is not None:
         vectors |= {"mean": array_of(ask.standardisation.mean), "scale": array_of(ask.standardisation.scale)}
-    request = None if ask.request is None else _note(ask.request)
+    asked, request = ask.request, None
+    if asked is not None:
+        # The key itself, not numbers drawn from it: a site draws the minibatches that a simulation would.
+        key = KeyNote(seed=str(asked.key.seed), path=list(asked.key.path))
+        if isinstance(asked, TrainRequest):
+            plain = {name: getattr(asked.local, name) for name in LocalNote.model_fields}
+            plain["optimizer"] = str(asked.local.optimizer)
+            local = LocalNote.model_validate(plain, strict=False)  # a number may be NumPy's
+            own = {"prox": float(asked.prox), "snapshot": asked.snapshot, "average": asked.average}
+            request = TrainNote(kind="train", key=key, local=local, **own)
+        elif isinstance(asked, LossRequest):
+            request = LossNote(kind="losses", key=key, batch=asked.batch)
+        else:
+            request = GradientNote(kind="gradients", key=key, batch=cast("GradientRequest", asked).batch)
     about = AskNote(
         protocol=PROTOCOL, client=ask.client, model=ModelNote(**asdict(ask.model)), test=ask.test,
         version=ask.version, request=request,
@@ -235,7 +248,23 @@ def read_ask(content: RecordDict) -> tuple[Ask, Tensor | None]:
     try:
         if "mean" in vectors:
             standardisation = Standardisation(vectors["mean"], vectors["scale"])
-        request = None if about.request is None else _request(about.request, about.client, w)
+        plain, request = about.request, None
+        if plain is not None:
+            key, cohort = Key(int(plain.key.seed), tuple(plain.key.path)), torch.tensor([about.client])
+            if isinstance(plain, TrainNote):
+                optimizer = local_optimizers.parse(plain.local.optimizer)
+                # A schedule stays at the server: η is that of this round.
+                local = LocalSGD(**plain.local.model_dump(exclude={"optimizer"}), optimizer=optimizer)
+                if plain.snapshot is not None and plain.snapshot > local.tau:
+                    raise InputError(
+                        f"there is no step {plain.snapshot} of {local.tau} to take a snapshot after",
+                        code="out-of-range",
+                        field="snapshot",
+                    )
+                request = TrainRequest(cohort, w, key, local, plain.prox, None, plain.snapshot, plain.average)
+            else:
+                make = {"losses": LossRequest, "gradients": GradientRequest}[plain.kind]
+                request = make(cohort, w, key, plain.batch)
     except InputError as error:
         raise ProtocolError(f"a request cannot be met: {error}") from error
     model = Model(**about.model.model_dump())
@@ -277,23 +306,38 @@ def read_answer(content: RecordDict) -> Answer:
     Raises:
         ProtocolError: it is no reply of this version of drfl.
     """
+    # Nothing else may be there: what is not read could carry data out of a site unseen.
     if set(content) - {AUDIT} != {"vectors", "numbers", "answer"}:
         raise ProtocolError("a reply has other records than drfl's")
     about = read_note(content, "answer", AnswerNote)
+    # At most three, as the schema says, whatever the site claims.
     places = tuple(str(place) for place in range(about.parts))
-    vectors, numbers = vectors_in(content, places), _numbers(content, places)
+    vectors = vectors_in(content, places)
+    record = content.metric_records.get("numbers")
+    # Parts and test are taken out by name; the model below rejects names that it does not know.
+    given = dict(record) if record is not None else {}
+    parts = {int(place): given.pop(f"part {place}") for place in places if f"part {place}" in given}
+    tests = {field: tuple(given.pop(name, None) for name in names) for field, names in (("test", TEST), ("also", ALSO))}
+    tests = {field: None if found == (None,) * len(found) else found for field, found in tests.items()}
+    products = given.pop(PRODUCTS, None)
+    try:
+        numbers = Numbers.model_validate({**given, **tests, "products": products, "parts": parts})
+    except ValidationError as error:
+        raise ProtocolError(validation_message(error)) from None
     scalars = {str(place): torch.tensor(value, dtype=torch.float64) for place, value in numbers.parts.items()}
     if vectors.keys() & scalars.keys() or vectors.keys() | scalars.keys() != set(places):
         raise ProtocolError("a reply has a part twice, or lacks one")
     parts = tuple({**vectors, **scalars}[place] for place in places)
     work = numbers.gradients, numbers.losses, numbers.seconds
-    test, also = (None if given is None else _tested(*given) for given in (numbers.test, numbers.also))
+    results: list[SiteTest | None] = []
+    for tested in (numbers.test, numbers.also):
+        if tested is None:
+            results.append(None)
+        else:
+            score, loss, samples, others, sums = tested
+            results.append(SiteTest(score, loss, samples, tuple(others), _pieces(sums, 5)))
     products = None if numbers.products is None else _pieces(numbers.products, 2)
-    return Answer(parts, test, *work, about.version, about.lacking, about.digest, also, products)
-
-
-def _tested(score: float, loss: float, samples: int, others: list[float], sums: list[float]) -> SiteTest:
-    return SiteTest(score, loss, samples, tuple(others), _pieces(sums, 5))
+    return Answer(parts, results[0], *work, about.version, about.lacking, about.digest, results[1], products)
 
 
 def _pieces(values: list[float], length: int) -> tuple[tuple[float, ...], ...]:
@@ -327,6 +371,7 @@ def read_head(content: RecordDict) -> Head | None:
     Raises:
         ProtocolError: It has another form.
     """
+    # A sender that keeps no log sends none.
     if AUDIT not in content:
         return None
     try:
@@ -348,54 +393,3 @@ def vectors_in(content: RecordDict, names: tuple[str, ...]) -> dict[str, Tensor]
     if record is None or not set(record) <= set(names):
         raise ProtocolError("a message has other vectors than drfl's")
     return {name: vector_of(array) for name, array in record.items()}
-
-
-def _numbers(content: RecordDict, places: tuple[str, ...]) -> Numbers:
-    """The numbers of a reply whose parts have these places."""
-    record = content.metric_records.get("numbers")
-    # Parts and test are taken out by name; the model below rejects names that it does not know.
-    given = dict(record) if record is not None else {}
-    parts = {int(place): given.pop(f"part {place}") for place in places if f"part {place}" in given}
-    tests = {field: tuple(given.pop(name, None) for name in names) for field, names in (("test", TEST), ("also", ALSO))}
-    tests = {field: None if found == (None,) * len(found) else found for field, found in tests.items()}
-    products = given.pop(PRODUCTS, None)
-    try:
-        return Numbers.model_validate({**given, **tests, "products": products, "parts": parts})
-    except ValidationError as error:
-        raise ProtocolError(validation_message(error)) from None
-
-
-def _note(request: Request) -> TrainNote | LossNote | GradientNote:
-    """A request as plain values."""
-    # The key itself, not numbers drawn from it: a site draws the minibatches that a simulation would.
-    key = KeyNote(seed=str(request.key.seed), path=list(request.key.path))
-    if isinstance(request, TrainRequest):
-        plain = {name: getattr(request.local, name) for name in LocalNote.model_fields}
-        plain["optimizer"] = str(request.local.optimizer)
-        local = LocalNote.model_validate(plain, strict=False)  # a number may be NumPy's
-        own = {"prox": float(request.prox), "snapshot": request.snapshot, "average": request.average}
-        return TrainNote(kind="train", key=key, local=local, **own)
-    batch = cast("LossRequest | GradientRequest", request).batch
-    if isinstance(request, LossRequest):
-        return LossNote(kind="losses", key=key, batch=batch)
-    return GradientNote(kind="gradients", key=key, batch=batch)
-
-
-def _request(plain: TrainNote | LossNote | GradientNote, client: int, w: Tensor) -> Request:
-    """The request to one client from plain values.
-
-    Raises:
-        InputError: a number is out of range.
-    """
-    key, cohort = Key(int(plain.key.seed), tuple(plain.key.path)), torch.tensor([client])
-    if isinstance(plain, TrainNote):
-        optimizer = local_optimizers.parse(plain.local.optimizer)
-        local = LocalSGD(**plain.local.model_dump(exclude={"optimizer"}), optimizer=optimizer)
-        if plain.snapshot is not None and plain.snapshot > local.tau:
-            raise InputError(
-                f"there is no step {plain.snapshot} of {local.tau} to take a snapshot after",
-                code="out-of-range",
-                field="snapshot",
-            )
-        return TrainRequest(cohort, w, key, local, plain.prox, None, plain.snapshot, plain.average)
-    return {"losses": LossRequest, "gradients": GradientRequest}[plain.kind](cohort, w, key, plain.batch)

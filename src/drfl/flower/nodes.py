@@ -148,6 +148,7 @@ class Registered:
 
     def nodes(self, grid: Grid) -> dict[int, Node]:
         """See :class:`Roster`."""
+        # By key and not by id: a node that restarts gets another id.
         known = {key: client for client, key in enumerate(self.keys)}
         there = (node for node in grid.get_nodes() if node.public_key in known)
         return {known[node.public_key]: Node(node.node_id, node.last_activated_at) for node in there}
@@ -228,7 +229,7 @@ def identities(grid: Grid, nodes: Iterable[int], timeout: float, audit: AuditLog
     asking, pause, unapproved = list(nodes), PAUSE, set()
     head = None if audit is None else audit.head()
     while asking and time.monotonic() < end:
-        asking = _told(grid, asking, end, found, unapproved, head)
+        asking = _ask_once(grid, asking, end, found, unapproved, head)
         # Flower lost the message or the reply, or nobody has agreed yet: asked again at intervals that double.
         if asking:
             time.sleep(min(pause, SLOWEST, max(0.0, end - time.monotonic())))
@@ -236,7 +237,7 @@ def identities(grid: Grid, nodes: Iterable[int], timeout: float, audit: AuditLog
     return found
 
 
-def _told(
+def _ask_once(
     grid: Grid, nodes: Sequence[int], end: float, found: dict[int, Member], unapproved: set[int], head: Head | None
 ) -> list[int]:
     """Ask nodes once who they are, and note the answers and the nodes where nobody has agreed to the run; returns those
@@ -282,6 +283,7 @@ def member_of(reply: Message | None, problem: str = "") -> Member:
         raise ProtocolError(f"its identity is rejected, as {problem}")
     if reply.has_error():
         raise ProtocolError(f"it cannot say who it is: {printable(reply.error.reason or f'error {reply.error.code}')}")
+    # Before it is parsed, as a site may send anything.
     if not reply.has_content() or payload(reply.content) > most_identity_bytes():
         raise ProtocolError("its identity is rejected, as it is empty or too long")
     try:
@@ -332,6 +334,7 @@ def gathered(
             "or leave them out of server.toml",
             code="sites-missing",
         )
+    # In the order of the clients, on which every random draw depends.
     members = {client: told[node.id] for client, node in sorted(nodes.items())}
     for client, member in members.items() if audit is not None else ():
         try:
@@ -362,6 +365,7 @@ def enrolled(grid: Grid, least: int, wait: float, timeout: float) -> dict[int, M
         # Nodes may leave again before enough have come: only those that are online count.
         told = {node: member for node, member in told.items() if node in present}
         left = max(PAUSE, min(timeout, end - time.monotonic()))
+        # Only the nodes that have not answered yet.
         told |= identities(grid, sorted(present - told.keys()), left)
         if len(told) >= least:
             break

@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 
 from drfl.assessment.possible_sums import possible_products, possible_sums
-from drfl.flower.messages import Answer, Products, SiteTest
+from drfl.flower.messages import Answer, SiteTest
 from drfl.task.measure import Measure, Rows
 
 
@@ -17,8 +17,14 @@ def believed(answer: Answer | None, models: int, measures: Sequence[Measure]) ->
     found = [test for test in (answer.test, answer.also) if test is not None and possible(test, measures)]
     if len(found) != models:
         return []
-    alone = len(found) == 1 or _possible_pair(found[0], found[1], answer.products, measures)
-    return found if alone else []
+    if len(found) == 1:
+        return found
+    # The products of two models' values on the same rows must be possible with their sums.
+    (one, other), products = found, answer.products
+    if products is None or len(products) != len(measures) or one.samples != other.samples:
+        return []
+    whole = zip(measures, one.sums, other.sums, products, strict=True)
+    return found if all(possible_products(measure, a, b, both) for measure, a, b, both in whole) else []
 
 
 def possible(test: SiteTest, measures: Sequence[Measure]) -> bool:
@@ -31,11 +37,3 @@ def possible(test: SiteTest, measures: Sequence[Measure]) -> bool:
         and possible_sums(measure, value, test.samples, sums)
         for value, measure, sums in zip(values, measures, test.sums, strict=True)
     )
-
-
-def _possible_pair(one: SiteTest, other: SiteTest, products: Products | None, measures: Sequence[Measure]) -> bool:
-    """Whether the values of two models on the same rows, with these sums, can have these products."""
-    if products is None or len(products) != len(measures) or one.samples != other.samples:
-        return False
-    whole = zip(measures, one.sums, other.sums, products, strict=True)
-    return all(possible_products(measure, a, b, both) for measure, a, b, both in whole)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import tomllib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
 
@@ -67,7 +67,16 @@ def main(grid: Grid, context: Context) -> None:
     Raises:
         DrflError: it cannot run, or diverges; Flower shows the line as the reason why the run failed.
     """
-    _log_to_screen()
+    # drfl's log lines go to where Flower collects them, without those of libraries.
+    logger = logging.getLogger("drfl")
+    if not logger.handlers:
+        handler = logging.StreamHandler()
+        handler.setFormatter(OneLine("%(asctime)s %(levelname)s %(message)s"))
+        logger.addHandler(handler)
+    logger.setLevel(logging.INFO)
+    # Else each line would appear twice where the root logger has a handler, too.
+    logger.propagate = False
+    logging.getLogger("flwr").addFilter(in_one_line)
     path = context.run_config.get(DEPLOYMENT)
     if path is None:
         raise InputError(
@@ -139,6 +148,7 @@ def serve(grid: Grid, path: Path) -> Path:
     folder = path.resolve().parent
     settings = placed(read_server(path), folder)
     out = folder / settings.out
+    # Before anything is asked of the sites: what can fail here fails at once.
     check_sites(out, settings)
     key = key_of(settings.job, out)
     check_received(out, settings.job.checkpoint_key)
@@ -147,6 +157,7 @@ def serve(grid: Grid, path: Path) -> Path:
         LOG.warning(notice)
     audit = log_of(settings, folder)
     roster = roster_of(settings, folder, audit)
+    # From here on the log says how the run ended, whatever happens.
     with AuditedRun(audit, grid, roster, settings.timeout) as audited:
         members = gathered(grid, roster, settings.wait, settings.timeout, audit)
         admit(members, settings.sites)
@@ -178,7 +189,9 @@ def serve(grid: Grid, path: Path) -> Path:
             # Before the results are written: a server that is killed here is resumed, and closes its log then.
             audited.close("completed" if finished.checks.failure is None else "diverged")
             replies = read_text(claim.checkpoints / REPLIES, limit=None, follow=False)
-            more = {"traffic.json": _traffic(deployed.fed, since), REPLIES: replies}
+            LOG.info("%s", deployed.fed.traffic.told())
+            traffic = {"since_round": since, **deployed.fed.traffic.totals(), "sites": deployed.fed.site_health()}
+            more = {"traffic.json": json_text(traffic, indent=2) + "\n", REPLIES: replies}
             paired = paired_csv(deployed.data.names, deployed.fed.measures, finished.result, deployed.fed.products)
             write_results(finished, claim, {**more, **({} if paired is None else {PAIRED: paired})})
     line = finished.interval_line()
@@ -205,6 +218,7 @@ def check_sites(out: Path, settings: ServerSettings) -> None:
             before = tomllib.loads(path.read_text(encoding="utf-8")).get("sites")
         except (OSError, ValueError, RecursionError):
             continue  # where it is needed, the files of a run are read again
+        # In order, too: client i of the checkpoint must stay the same site.
         if isinstance(before, list) and before != list(settings.job.sites):
             changes = [
                 f"{verb} {', '.join(names)}"
@@ -270,10 +284,16 @@ def deployment(
             names = [sites.names[client] for client in replies.clients]
             audit.add("used", round=replies.round, what=replies.kind, stream=replies.key, sites=names)
 
+    def rejected(one: Rejection) -> None:
+        # A client's number always: the transport has let in no reply of a sender that is none.
+        if audit is not None:
+            reason = str(one.reason)
+            audit.add("rejected", site=sites.names[one.client], round=one.round, what=one.kind, reason=reason)
+
     # Innermost: the log is of the replies that the algorithm used, not of those that wrappers rejected.
     inner = Recorded(make(config.algorithm, parameters), used)
     held = probe_rows(settings, folder, sites)
-    algorithm = wrap_algorithm(config, inner, keep, held, task, sites.names, _rejections(audit, sites.names))
+    algorithm = wrap_algorithm(config, inner, keep, held, task, sites.names, None if audit is None else rejected)
     begun = first(algorithm, fed, returned=config.returned, averaged=config.averaged, table_dir=table_dir(config))
     origin = Origin(model_source(config.model, sites.members[0].shape, classes), config.loss)
     return Deployment(config, sites, task, fed, algorithm, begun, record, origin)
@@ -296,18 +316,6 @@ def probe_rows(settings: ServerSettings, folder: Path, sites: Sites) -> ClientDa
             field="probe",
         )
     return held if sites.standardisation is None else held.standardised(sites.standardisation)
-
-
-def _rejections(audit: AuditLog | None, names: Sequence[str]) -> Callable[[Rejection], None] | None:
-    """What writes rejected replies to the log; None where there is none."""
-    if audit is None:
-        return None
-
-    def told(one: Rejection) -> None:
-        # A client's number always: the transport has let in no reply of a sender that is none.
-        audit.add("rejected", site=names[one.client], round=one.round, what=one.kind, reason=str(one.reason))
-
-    return told
 
 
 def deadline_of(settings: ServerSettings) -> Deadline:
@@ -356,25 +364,6 @@ def registered_key(path: Path) -> bytes:
     return key.public_bytes(serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo)
 
 
-def _traffic(fed: FlowerFederation, since: int) -> str:
-    """The traffic since this program started, for ``traffic.json``; it is logged, too."""
-    LOG.info("%s", fed.traffic.told())
-    return json_text({"since_round": since, **fed.traffic.totals(), "sites": fed.site_health()}, indent=2) + "\n"
-
-
-def _log_to_screen() -> None:
-    """Send drfl's log lines to where Flower collects them, without those of libraries."""
-    logger = logging.getLogger("drfl")
-    if not logger.handlers:
-        handler = logging.StreamHandler()
-        handler.setFormatter(OneLine("%(asctime)s %(levelname)s %(message)s"))
-        logger.addHandler(handler)
-    logger.setLevel(logging.INFO)
-    # Else each line would appear twice where the root logger has a handler, too.
-    logger.propagate = False
-    logging.getLogger("flwr").addFilter(in_one_line)
-
-
 def in_one_line(record: logging.LogRecord) -> bool:
     """Replace the traceback that Flower logs when an app fails by one line, for errors that drfl raises on purpose."""
     error = record.exc_info[1] if record.exc_info else None
@@ -384,7 +373,6 @@ def in_one_line(record: logging.LogRecord) -> bool:
 
 
 def _told(step: Step) -> None:
-    """A line in the log for each round."""
     if step.row is None:
         LOG.info("round %d of %d", step.round, step.rounds)
     else:

@@ -15,7 +15,7 @@ from drfl.core.errors import InputError
 from drfl.core.files import open_arrays, read_csv
 from drfl.data import ClientData
 from drfl.data.datasets.formats import read_idx
-from drfl.flower.settings import SiteData, SiteEntry, SiteSettings, read_site
+from drfl.flower.settings import SiteData, SiteEntry, read_site
 
 ARRAYS = ("train_inputs", "train_targets", "test_inputs", "test_targets")
 Pair = tuple[Tensor, Tensor]
@@ -35,7 +35,9 @@ def load_site(path: Path) -> ClientData:
     if source.loader is not None:
         return _loaded(source.loader, folder)
     train, test = _pairs(source, folder)
-    return _client(settings, train, test)
+    held = None if test is None else {settings.name: test}
+    dtype = getattr(torch, settings.dtype)
+    return ClientData.from_arrays({settings.name: train}, held, test_fraction=source.test_fraction, dtype=dtype)
 
 
 def held_rows(sites: Sequence[SiteEntry], folder: Path, dtype: str) -> ClientData | None:
@@ -52,26 +54,20 @@ def held_rows(sites: Sequence[SiteEntry], folder: Path, dtype: str) -> ClientDat
     probes = {site.name: site.probe for site in sites if site.probe is not None}
     if not probes:
         return None
-    rows = {name: _training(probe, folder) for name, probe in probes.items()}
+    rows: dict[str, Pair] = {}
+    for name, probe in probes.items():
+        if probe.loader is None:
+            rows[name] = _pairs(probe, folder)[0]
+        else:
+            # Of a loader's data, which are a whole client, the training rows alone.
+            found = _loaded(probe.loader, folder)
+            rows[name] = found.inputs[found.train[0]], found.targets[found.train[0]]
     return ClientData.from_arrays(rows, rows, dtype=getattr(torch, dtype))
-
-
-def _training(source: SiteData, folder: Path) -> Pair:
-    """(inputs, targets) of the training rows alone."""
-    if source.loader is None:
-        return _pairs(source, folder)[0]
-    found = _loaded(source.loader, folder)
-    return found.inputs[found.train[0]], found.targets[found.train[0]]
-
-
-def _client(settings: SiteSettings, train: Pair, test: Pair | None) -> ClientData:
-    dtype, fraction = getattr(torch, settings.dtype), settings.data.test_fraction
-    held = None if test is None else {settings.name: test}
-    return ClientData.from_arrays({settings.name: train}, held, test_fraction=fraction, dtype=dtype)
 
 
 def _loaded(name: str, folder: Path) -> ClientData:
     module, _, function = name.partition(":")
+    # A loader lies beside site.toml, wherever the SuperNode was started.
     if str(folder) not in sys.path:
         sys.path.insert(0, str(folder))
     try:
@@ -93,7 +89,19 @@ def _loaded(name: str, folder: Path) -> ClientData:
 def _pairs(source: SiteData, folder: Path) -> tuple[Pair, Pair | None]:
     """Training and test (inputs, targets) of the files; None for the latter where there are none."""
     if source.npz is not None:
-        return _of_npz(folder / source.npz)
+        path = folder / source.npz
+        with open_arrays(path) as arrays:
+            if not set(ARRAYS[:2]) <= set(arrays.names):
+                raise InputError(f"'{path}' lacks {' or '.join(ARRAYS[:2])}", code="missing-column", field=str(path))
+            values = [torch.from_numpy(each) for each in arrays.read([name for name in ARRAYS if name in arrays.names])]
+        if len(values) == 3:
+            raise InputError(
+                f"'{path}' has test_inputs or test_targets without the other", code="missing-column", field=str(path)
+            )
+        values[::2] = [
+            x if x.is_floating_point() else x.double() for x in values[::2]
+        ]  # a table's, which are no tokens
+        return (values[0], values[1]), (values[2], values[3]) if len(values) == 4 else None
     if source.csv is not None:
         target = str(source.target)
         test = None if source.test_csv is None else _of_csv(folder / source.test_csv, target)
@@ -102,19 +110,6 @@ def _pairs(source: SiteData, folder: Path) -> tuple[Pair, Pair | None]:
     if source.test_images is not None:
         test = _of_idx(folder / source.test_images, folder / str(source.test_labels))
     return _of_idx(folder / str(source.images), folder / str(source.labels)), test
-
-
-def _of_npz(path: Path) -> tuple[Pair, Pair | None]:
-    with open_arrays(path) as arrays:
-        if not set(ARRAYS[:2]) <= set(arrays.names):
-            raise InputError(f"'{path}' lacks {' or '.join(ARRAYS[:2])}", code="missing-column", field=str(path))
-        values = [torch.from_numpy(each) for each in arrays.read([name for name in ARRAYS if name in arrays.names])]
-    if len(values) == 3:
-        raise InputError(
-            f"'{path}' has test_inputs or test_targets without the other", code="missing-column", field=str(path)
-        )
-    values[::2] = [x if x.is_floating_point() else x.double() for x in values[::2]]  # a table's, which are no tokens
-    return (values[0], values[1]), (values[2], values[3]) if len(values) == 4 else None
 
 
 def _of_csv(path: Path, target: str) -> Pair:
@@ -131,10 +126,12 @@ def _of_csv(path: Path, target: str) -> Pair:
             code="not-a-number",
             field=[*odd, target][0],
         )
+    # Integers are class labels, all other numbers are values to be predicted.
     kind = np.int64 if pd.api.types.is_integer_dtype(targets) else np.float64
     return torch.from_numpy(np.array(inputs, np.float64)), torch.from_numpy(np.array(targets, kind))
 
 
 def _of_idx(images: Path, labels: Path) -> Pair:
+    # Bytes become numbers in [0, 1], as drfl's own data sets are.
     pixels = torch.from_numpy(read_idx(images)).unsqueeze(1) / 255
     return pixels, torch.from_numpy(read_idx(labels).astype(np.int64))

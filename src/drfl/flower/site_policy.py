@@ -55,6 +55,7 @@ class SitePolicy(BaseModel):
         if self.approved is None:
             return
         path = folder / self.approved
+        # Read with every request: a person may agree while the run waits, and take it back.
         if str(run) not in (read_text(path).split() if path.exists() else []):
             raise RefusedError(f"run {run} {UNAPPROVED}")
 
@@ -67,6 +68,7 @@ class SitePolicy(BaseModel):
         if self.requests_a_day is None or log is None:
             return
         today = Counter(line["event"] for line in log.since(datetime.now(UTC).date().isoformat()))
+        # Refused requests gave nothing away, and do not count.
         if today["asked"] + today["identified"] - today["refused"] > self.requests_a_day:
             raise RefusedError(
                 f"this site answers {self.requests_a_day} requests a day, and has done so today",
@@ -87,5 +89,6 @@ class SitePolicy(BaseModel):
 def _within(vector: Tensor, origin: Tensor, radius: float) -> Tensor:
     """The vector (d,) itself where it is near the origin, else the point at the radius on the way to it."""
     away = vector - origin
+    # In float64: the squares of a large model overflow or vanish in float32.
     length = float(torch.linalg.vector_norm(away, dtype=torch.float64))
     return vector if length <= radius else origin + away * (radius / length)

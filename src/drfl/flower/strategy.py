@@ -32,7 +32,7 @@ The sites' end, ``client_app.py``::
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from logging import INFO
 from typing import NoReturn
 
@@ -96,13 +96,16 @@ class DrflStrategy(Strategy):
         engine: str = "auto",
         table_dir: str | None = None,
     ) -> None:
-        *around, self._core = _layers(algorithm)
+        protected, core = isinstance(algorithm, Protected), algorithm
+        while isinstance(core, Wrapping):
+            core = core.algorithm
+            protected = protected or isinstance(core, Protected)
         if engine not in ENGINES:
             raise unknown("engine", engine, ENGINES)
         checks.whole("min_available_nodes", min_available_nodes)
         checks.non_negative("wait", wait)
         checks.whole("seed", seed, low=0)
-        self.algorithm, self._protected = algorithm, any(isinstance(layer, Protected) for layer in around)
+        self.algorithm, self._core, self._protected = algorithm, core, protected
         self.min_available_nodes, self.wait, self.seed, self.engine = min_available_nodes, wait, seed, engine
         self.table_dir = table_dir
 
@@ -159,6 +162,7 @@ class DrflStrategy(Strategy):
         names = [member.name for member in members.values()]
         roster = Named(names, min(timeout, TELLING), {node: member.name for node, member in told.items()})
         log(INFO, "%d sites, lambda in this order: %s", len(names), ", ".join(names))
+        # Without names: the sites have model and loss of their own.
         model = Model("", "", str(layout.dtype).removeprefix("torch."), 0, self.engine)
         fed = FlowerFederation(grid, roster, members, model, w0, Deadline(timeout))
         book = _Book(layout, evaluate_fn)
@@ -188,8 +192,6 @@ class DrflStrategy(Strategy):
 
 
 class _Book:
-    """Writes Flower's result, round by round."""
-
     def __init__(self, layout: Layout, evaluate_fn: EvaluateFn | None) -> None:
         self.layout, self.evaluate_fn, self.result = layout, evaluate_fn, Result()
 
@@ -209,6 +211,7 @@ class _Book:
             self.result.evaluate_metrics_clientapp[step.round] = MetricRecord(found)
             told = describe(step.row.metrics, step.score, step.row.note)
             log(INFO, "[ROUND %d/%d] %s", step.round, step.rounds, told)
+        # After the sites' own results, in the order in which Flower's strategies call it.
         if self.evaluate_fn is not None:
             central = self.evaluate_fn(step.round, record(self.layout, step.state.w))
             if central is not None:
@@ -240,11 +243,3 @@ def flat(arrays: ArrayRecord) -> tuple[Layout, Tensor]:
 def record(layout: Layout, w: Tensor) -> ArrayRecord:
     """The vector w (d,) as a model's arrays."""
     return ArrayRecord({name: Array(value.detach().cpu().numpy()) for name, value in layout.views(w).items()})
-
-
-def _layers(algorithm: Algorithm) -> Iterator[Algorithm]:
-    """An algorithm's wrappers, outermost first, and last what is inside them."""
-    yield algorithm
-    while isinstance(algorithm, Wrapping):
-        algorithm = algorithm.algorithm
-        yield algorithm

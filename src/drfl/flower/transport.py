@@ -91,6 +91,7 @@ class PendingRequest:
         """Ask once more: at once the first time, then after pauses that double."""
         self.node = None
         if self.sent > 1:
+            # Lost messages often come in rows, as when a machine restarts: pauses leave it time.
             self.due = time.monotonic() + min(SLOWEST, PAUSE * 2 ** (self.sent - 1))
 
 
@@ -132,7 +133,11 @@ class Transport:
         """
         start = time.monotonic()
         end, given = start + self.deadline.timeout, f"{self.deadline.timeout:g} s"
-        enough = self._enough(questions, all_of_them)
+        # A quorum counts those asked for more than a test, or all if there are none.
+        working = {client for client, question in questions.items() if question.ask.request is not None}
+        counting, enough = working or set(questions), None
+        if self.deadline.least is not None and not all_of_them:
+            enough = min(self.deadline.least, len(counting))
         waiting = {
             client: PendingRequest(question) for client, question in self._chosen(questions, all_of_them).items()
         }
@@ -144,14 +149,23 @@ class Transport:
             for one in came:
                 self._receive(one, on_way.pop(one.message), waiting, found)
             # Once only: the deadline moves up to the end of the grace, and replies until then still count.
-            if enough is not None and self._counted(questions, found) >= enough:
+            if enough is not None and len(counting & found.answers.keys()) >= enough:
                 end, enough = min(end, time.monotonic() + self.deadline.grace), None
                 given = f"the {self.deadline.grace:g} s after enough others had answered"
             if time.monotonic() >= end:
                 break
             if not came and waiting:
                 time.sleep(PAUSE)
-                self._recall(waiting, on_way)
+                nodes = self.roster.nodes(self.grid)
+                for message, client in list(on_way.items()):
+                    # A node that was restarted has lost the message.
+                    if client in nodes and nodes[client] != waiting[client].node:
+                        name = self.roster.names[client]
+                        LOG.warning(Notice(f"{name} was restarted; it is asked again", "asked-again", name))
+                        self._log("lost", client, waiting[client], reason="its node was restarted")
+                        del on_way[message]
+                        self.held.pop(client, None)
+                        waiting[client].again()
         self._give_up(waiting, given)
         self.traffic.exchanges += 1
         self.traffic.seconds += time.monotonic() - start
@@ -180,6 +194,7 @@ class Transport:
         for client in back:
             # A site that was offline gave no bad reply: back, it is asked at once.
             self.health[client].backoff = 0
+        # The backoff counts exchanges, so that an unreachable site costs no timeout in each of them.
         left_out = {client for client, health in self.health.items() if health.backoff}
         chosen = {c: question for c, question in questions.items() if c not in self.gone | left_out}
         too_few = len(chosen) < min(len(questions), self.deadline.least or 0)
@@ -188,14 +203,6 @@ class Transport:
         for client in left_out & questions.keys() - self.gone:
             self.health[client].skip()
         return chosen
-
-    def _enough(self, questions: Mapping[int, ClientRequest], all_of_them: bool) -> int | None:
-        if all_of_them or self.deadline.least is None:
-            return None
-        return min(self.deadline.least, len(_counting(questions)))
-
-    def _counted(self, questions: Mapping[int, ClientRequest], found: Exchanged) -> int:
-        return len(_counting(questions) & found.answers.keys())
 
     def _send(self, waiting: Mapping[int, PendingRequest], on_way: dict[str, int], end: float, cost: Ledger) -> None:
         """Send the messages that are due to the sites that are online."""
@@ -243,7 +250,13 @@ class Transport:
         pending, reply = waiting[client], one.reply
         only_test = pending.question.ask.request is None
         if reply is not None and reply.has_error():
-            told = _last_line(reply.error.reason or f"error {reply.error.code}")
+            text = (reply.error.reason or f"error {reply.error.code}")[-10_000:].strip()
+            # Flower gives the type and the text of what the app raised in this form; the last line has the reason.
+            raised = re.fullmatch(r"<class '([^']*)'>:<'(.*)'>", text, flags=re.DOTALL)
+            if raised is not None:
+                text = f"{raised[1].rpartition('.')[2]}: {raised[2]}"
+            lines = [line.strip() for line in text.splitlines() if line.strip()]
+            told = printable(lines[-1]) if lines else "no reason given"
             # Whether the site has kept its shift is unknown then: the next message brings it along.
             if reply.error.code in RETRIED:
                 name = self.roster.names[client]
@@ -272,7 +285,11 @@ class Transport:
             return
         del waiting[client]
         if not only_test:
-            _book(answer, found.cost)
+            # As a simulation books it, so that the ledgers agree.
+            sizes = (part.numel() * part.element_size() if part.ndim else SCALAR_BYTES for part in answer.parts)
+            found.cost.up(1, sum(sizes))
+            found.cost.gradient_evaluations += answer.gradients
+            found.cost.loss_evaluations += answer.losses
         self.traffic.worked(answer.seconds)
         if answer.version:
             self.held[client] = answer.version
@@ -312,6 +329,7 @@ class Transport:
         """Log a reply by its digest and the head in it; None of either if the reply is too malformed to have one."""
         if self.audit is None:
             return
+        # Both as far as they can be read: a log line for a broken reply is worth having.
         digest = head = None
         try:
             if one.reply is not None and one.reply.has_content():
@@ -321,18 +339,6 @@ class Transport:
         except Exception as error:  # a site may have sent anything, and no reply of a single site may end the run
             LOG.debug("%s: a reply without a digest: %r", self.roster.names[client], error)
         self._log(event, client, pending, digest=digest, head=head, **what)
-
-    def _recall(self, waiting: Mapping[int, PendingRequest], on_way: dict[str, int]) -> None:
-        """Ask those again whose node was restarted since they were asked: it has lost the message."""
-        nodes = self.roster.nodes(self.grid)
-        for message, client in list(on_way.items()):
-            if client in nodes and nodes[client] != waiting[client].node:
-                name = self.roster.names[client]
-                LOG.warning(Notice(f"{name} was restarted; it is asked again", "asked-again", name))
-                self._log("lost", client, waiting[client], reason="its node was restarted")
-                del on_way[message]
-                self.held.pop(client, None)
-                waiting[client].again()
 
     def _give_up(self, waiting: Mapping[int, PendingRequest], given: str) -> None:
         """Log who did not answer in time. Sites that are offline are not waited for again until they are back."""
@@ -374,27 +380,3 @@ def in_place(request: Request, parts: tuple[Tensor, ...]) -> tuple[Tensor | None
     if isinstance(request, TrainRequest) and request.snapshot is None and len(parts) == 2:
         return parts[0], None, parts[1]
     return parts
-
-
-def _counting(questions: Mapping[int, ClientRequest]) -> set[int]:
-    """Whose answers a quorum counts: those asked for more than a test, or all if there are none."""
-    working = {client for client, question in questions.items() if question.ask.request is not None}
-    return working or set(questions)
-
-
-def _book(answer: Answer, cost: Ledger) -> None:
-    """Book a reply as a simulation does."""
-    sizes = (part.numel() * part.element_size() if part.ndim else SCALAR_BYTES for part in answer.parts)
-    cost.up(1, sum(sizes))
-    cost.gradient_evaluations += answer.gradients
-    cost.loss_evaluations += answer.losses
-
-
-def _last_line(text: str) -> str:
-    """The line of an exception's text with the reason, fit for a log."""
-    text = text[-10_000:].strip()
-    flower = re.fullmatch(r"<class '([^']*)'>:<'(.*)'>", text, flags=re.DOTALL)
-    if flower is not None:
-        text = f"{flower[1].rpartition('.')[2]}: {flower[2]}"
-    lines = [line.strip() for line in text.splitlines() if line.strip()]
-    return printable(lines[-1]) if lines else "no reason given"

@@ -62,6 +62,7 @@ class FedAvgM(ServerOptimizer):
 
     def step(self, w: Tensor, delta: Tensor, moments: ServerMoments) -> tuple[Tensor, ServerMoments]:
         """See :class:`ServerOptimizer`."""
+        # The update plays the gradient's part with the sign turned round, so that it is added.
         m = self.beta * moments.m + delta
         return w + self.lr * m, moments._replace(m=m)
 
@@ -95,6 +96,7 @@ class AdaptiveOptimizer(ServerOptimizer):
 
     def init(self, w: Tensor) -> ServerMoments:
         """m = 0, v = tau²."""
+        # v starts at τ², the least that Reddi et al. (2021) allow.
         return ServerMoments(torch.zeros_like(w), torch.full_like(w, self.tau**2))
 
     @abstractmethod
@@ -103,6 +105,7 @@ class AdaptiveOptimizer(ServerOptimizer):
 
     def step(self, w: Tensor, delta: Tensor, moments: ServerMoments) -> tuple[Tensor, ServerMoments]:
         """See :class:`ServerOptimizer`."""
+        # No bias correction, as in Reddi et al. (2021).
         m = self.beta1 * moments.m + (1 - self.beta1) * delta
         v = self.squares(moments.v, delta.square())
         return w + self.lr * m / (v.sqrt() + self.tau), ServerMoments(m, v)
@@ -123,6 +126,7 @@ class FedYogi(AdaptiveOptimizer):
 
     def squares(self, v: Tensor, square: Tensor) -> Tensor:
         """See :class:`AdaptiveOptimizer`."""
+        # v moves by at most (1 − β₂)·Δ², so that it cannot fall as fast as with Adam.
         return v - (1 - self.beta2) * square * torch.sign(v - square)
 
 

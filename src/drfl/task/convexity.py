@@ -34,13 +34,9 @@ def convexity(task: Task) -> str | None:
     or in an ``nn.Sequential`` in which only frozen layers come before it and only reshaping after it. A task that is
     refused may still be convex.
     """
-    return _not_affine(task.model) or _loss_not_convex(task.criterion.given)
-
-
-def _not_affine(model: nn.Module) -> str | None:
-    if any(layer._forward_hooks or layer._forward_pre_hooks for layer in model.modules()):
+    if any(layer._forward_hooks or layer._forward_pre_hooks for layer in task.model.modules()):
         return "the model has hooks, which may do anything"
-    layers = list(_layers(model))
+    layers = list(_layers(task.model))
     trained = [j for j, layer in enumerate(layers) if any(p.requires_grad for p in layer.parameters())]
     # Not isinstance: a subclass may compute anything in its forward.
     strange = [layers[j] for j in trained if type(layers[j]) is not nn.Linear]
@@ -52,21 +48,10 @@ def _not_affine(model: nn.Module) -> str | None:
     after = [layer for layer in layers[trained[0] + 1 :] if type(layer) not in RESHAPING]
     if after:
         return f"the model has {type(after[0]).__name__} after its linear layer"
-    return None
-
-
-def _layers(module: nn.Module) -> Iterator[nn.Module]:
-    """The layers in the order in which they are applied; a layer applied twice comes twice."""
-    if type(module) is not nn.Sequential:
-        yield module
-        return
-    for part in module:
-        yield from _layers(part)
-
-
-def _loss_not_convex(loss: Callable[..., Tensor]) -> str | None:
+    loss = task.criterion.given
     weights: list[object] = []
     if isinstance(loss, nn.Module):
+        # By type, not isinstance, as a subclass may compute anything.
         known = type(loss) in CONVEX_MODULES
         weights = [getattr(loss, name, None) for name in ("weight", "pos_weight")]
     else:
@@ -80,3 +65,12 @@ def _loss_not_convex(loss: Callable[..., Tensor]) -> str | None:
     if any(isinstance(weight, Tensor) and bool((weight < 0).any()) for weight in weights):
         return "the loss has negative weights"
     return None
+
+
+def _layers(module: nn.Module) -> Iterator[nn.Module]:
+    """The layers in the order in which they are applied; a layer applied twice comes twice."""
+    if type(module) is not nn.Sequential:
+        yield module
+        return
+    for part in module:
+        yield from _layers(part)

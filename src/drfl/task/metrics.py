@@ -70,6 +70,7 @@ class Metric(Measure):
         """
         if self.ignored is not None:
             outputs, targets = self._counted(outputs, targets)
+        # A diverged model has no score: argmax of NaN would still name a class.
         if not len(outputs) or not bool(torch.isfinite(outputs).all()):
             return math.nan
         return float(self._found(outputs, targets).mean())
@@ -94,6 +95,7 @@ class Metric(Measure):
             rows = counted.nonzero()[:, 0]
             total = torch.zeros(len(outputs), 1, dtype=torch.float64).index_add(0, rows, found)
             return total / counted.reshape(len(outputs), -1).sum(1, keepdim=True)
+        # Row by row here: one NaN must not blank the scores of the other rows.
         finite = torch.isfinite(outputs if outputs.dim() > 1 else outputs[:, None]).flatten(1).all(1)
         if self.rows in (Rows.RANKS, Rows.RATE):
             flat = _flat(outputs, targets)
@@ -244,6 +246,7 @@ def balanced_accuracy(outputs: Tensor, targets: Tensor) -> float:
     outputs, targets = _flat(outputs, targets)
     if are_classes(outputs, targets):
         truth = targets[:, None] == torch.arange(outputs.shape[1])
+        # The recall of each class; nanmean leaves out classes without a row.
         right = truth & (outputs.argmax(1) == targets)[:, None]
         return float((right.sum(0) / truth.sum(0).double()).nanmean())
     truth = _truth(outputs, targets)
@@ -274,6 +277,7 @@ def f1(outputs: Tensor, targets: Tensor) -> float:
     outputs, targets = _flat(outputs, targets)
     guess, truth = _scores(outputs, targets) > 0, _truth(outputs, targets)
     if are_classes(outputs, targets):
+        # Exactly one class is predicted, although several may score above 0 or none may.
         guess = _truth(outputs, outputs.argmax(1))
     return float((2 * (guess & truth).sum(0) / (guess.sum(0) + truth.sum(0)).double()).nanmean())
 
@@ -345,18 +349,16 @@ def average_precision(outputs: Tensor, targets: Tensor) -> float:
     """Σ (R_k − R_{k−1})·P_k over the distinct scores; of more than two classes the mean over those that occur."""
     outputs, targets = _flat(outputs, targets)
     scores, truth = _scores(outputs, targets), _truth(outputs, targets)
-    found = [_average_precision(column, is_so) for column, is_so in zip(scores.T, truth.T, strict=True)]
+    found = []
+    for score, is_so in zip(scores.T, truth.T, strict=True):
+        order = score.argsort(descending=True)
+        ranked, hits = score[order], is_so[order].double().cumsum(0)
+        last = torch.cat([ranked[1:] != ranked[:-1], torch.ones(1, dtype=torch.bool)])  # of rows that are tied
+        hits, called = hits[last], (last.nonzero().flatten() + 1).double()
+        gained = torch.cat([hits[:1], hits.diff()])
+        # NaN, and so left out of the mean, where no row is so.
+        found.append(float((gained * hits / called).sum() / hits[-1]))
     return float(torch.tensor(found, dtype=torch.float64).nanmean())
-
-
-def _average_precision(score: Tensor, truth: Tensor) -> float:
-    """Of one class or label; NaN where no row is so."""
-    order = score.argsort(descending=True)
-    ranked, hits = score[order], truth[order].double().cumsum(0)
-    last = torch.cat([ranked[1:] != ranked[:-1], torch.ones(1, dtype=torch.bool)])  # of rows that are tied
-    hits, called = hits[last], (last.nonzero().flatten() + 1).double()
-    gained = torch.cat([hits[:1], hits.diff()])
-    return float((gained * hits / called).sum() / hits[-1])
 
 
 Rate = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
@@ -456,6 +458,7 @@ def metric_of(given: Metric | MetricFn | str) -> Metric:
         if plain not in METRICS:
             raise unknown("metric", given, METRICS)
         return METRICS[plain]
+    # drfl's own functions keep what is known of them: percent, and 0 or 1 a row.
     if given in (argmax_accuracy, binary_accuracy, accuracy):
         return Metric("accuracy", given, percent=True, per_sample=True, rows=Rows.BINARY)
     name = getattr(given, "__name__", type(given).__name__)
@@ -488,10 +491,13 @@ def resolved(metric: Metric, outputs: Tensor, targets: Tensor, ignored: int | No
     if classes and ignored is not None and metric.function in OF_CLASSES:
         rows = Rows.REAL if labels and metric.rows.mean else metric.rows
         metric = replace(metric, ignored=ignored, rows=rows)
+    # A mean over several labels or positions is no longer 0 or 1.
     if metric.rows is Rows.BINARY and labels:
         return replace(metric, rows=Rows.UNIT)
+    # With more than two classes the sum of squares goes up to 2.
     if metric.function is brier and metric.rows is Rows.UNIT and many:
         return replace(metric, rows=Rows.REAL)
+    # A mean over classes or labels has no single ranking or denominator to pair clients by.
     if metric.rows in (Rows.RANKS, Rows.RATE) and (many or labels):
         return replace(metric, rows=Rows.WHOLE)
     return metric

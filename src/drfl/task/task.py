@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import functools
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 import torch
@@ -26,7 +26,7 @@ from drfl.task.metrics import (
     metric_of,
     resolved,
 )
-from drfl.task.model_checks import check_forward, check_gradient, place_of, plain
+from drfl.task.model_checks import ForwardPass, check_forward, check_gradient, place_of, plain
 from drfl.task.training_noise import Augmentation, Uniform, dropout_layers, keyed
 
 LOG = logging.getLogger("drfl.task.task")
@@ -35,10 +35,6 @@ LOG = logging.getLogger("drfl.task.task")
 def default_score(loss: SampleFn) -> Metric:
     """The score of a task that is given none: RMSE where the loss is one of numbers, such as MSE, else accuracy."""
     return METRICS["rmse"] if Loss.of(loss).is_one_of(REGRESSION, REGRESSION_FUNCTIONS) else ACCURACY
-
-
-def _mean_of_rest(values: Tensor) -> Tensor:
-    return values.flatten(1).mean(1) if values.dim() > 1 else values
 
 
 @dataclass(frozen=True)
@@ -120,6 +116,7 @@ class Task:
             return functional_call(self.model, dict(parameters), (x,))
         layers = dropout_layers(self.model)
         for layer in layers.values():
+            # Each forward pass starts anew, so that equal seeds give equal noise.
             layer.calls = 0
         seeded = {f"{name}.seeds" if name else "seeds": seeds for name in layers}
         return functional_call(self.model, {**parameters, **seeded}, (self.augmented(x, seeds),))
@@ -149,7 +146,8 @@ class Task:
     def sample_values(self, metric: Metric, outputs: Tensor, y: Tensor) -> Tensor:
         """One value per sample, (B,), of a metric that has them: a mean over the positions that count."""
         if metric.ignored is None:
-            return _mean_of_rest(torch.as_tensor(metric.function(outputs, y)))
+            values = torch.as_tensor(metric.function(outputs, y))
+            return values.flatten(1).mean(1) if values.dim() > 1 else values
         counted = y != metric.ignored
         values = torch.as_tensor(metric.function(outputs, y.where(counted, 0))).where(counted, 0)
         return values.reshape(len(y), -1).sum(1) / counted.reshape(len(y), -1).sum(1).clamp(min=1)
@@ -163,6 +161,7 @@ class Task:
             y: (n, …) their targets.
             ignoring: whether there are targets that the loss ignores.
         """
+        # One row is enough: only the shape of the outputs matters.
         with torch.no_grad():
             outputs = self.outputs(self.layout.views(self.w0), x[:1])
         ignored = self.criterion.ignored if ignoring else None
@@ -192,28 +191,11 @@ class Task:
                 other, the forward pass is random or has effects, or no gradient comes back.
         """
         with torch.inference_mode(False), torch.no_grad(), torch.random.fork_rng([x.device] if x.is_cuda else []):
+            # Copies, as a model that works in place would change the clients' rows.
             trained, x, y = self.layout.views(self.w0), x.clone(), y.clone()
             trial = check_forward(self.model, trained, x, len(x) if alone is None else alone)
-            outputs = trial.outputs
-            versions = outputs._version, y._version
             try:
-                self._check_labels(outputs, y)
-                self._check_shape("the loss", self.criterion.elements(outputs, y), len(x))
-                for metric in self.measures:
-                    if metric.per_sample:
-                        targets = y.where(~self.criterion.ignores(y), 0) if metric.function in OF_CLASSES else y
-                        values = torch.as_tensor(metric.function(outputs, targets))
-                        self._check_shape(f"metric '{metric.name}'", values, len(x))
-                losses = self.sample_losses(outputs, y)
-                if (outputs._version, y._version) != versions:
-                    raise InputError(
-                        "the loss or a metric works in place on outputs or targets: let it work on outputs.clone() and "
-                        "targets.clone()",
-                        code="unsupported-model",
-                        field="loss",
-                    )
-                self._check_alone(losses, trial.alone, y)
-                self.criterion.check_reduction(outputs, y)
+                self._check_losses(trial, y, len(x))
                 if self.noisy:
                     few, version = x[:4], x._version
                     self.outputs(trained, few, torch.arange(len(few), device=x.device))
@@ -246,18 +228,10 @@ class Task:
                 field=what,
             )
 
-    def _check_alone(self, losses: Tensor, outputs: Sequence[Tensor], y: Tensor) -> None:
-        """A sample's loss must be the same without the rest of the batch, from outputs (1, …) of the first samples."""
-        alone = [self.sample_losses(own, y[j : j + 1]) for j, own in enumerate(outputs)]
-        if not torch.allclose(torch.cat(alone), losses[: len(alone)], rtol=1e-3, atol=1e-5, equal_nan=True):
-            raise InputError(
-                "the loss of a sample depends on the other samples of its batch: see that the loss does not broadcast "
-                "outputs against targets of another shape, and takes no mean over the batch",
-                code="unsupported-model",
-                field="loss",
-            )
-
-    def _check_labels(self, outputs: Tensor, y: Tensor) -> None:
+    def _check_losses(self, trial: ForwardPass, y: Tensor, samples: int) -> None:
+        """The loss and the metrics must give a value per sample, whatever the rest of the batch, and change nothing."""
+        outputs = trial.outputs
+        versions = outputs._version, y._version
         of_classes = self._of_classes()
         if are_classes(outputs, y):
             self._check_range(y, outputs.shape[1])
@@ -268,6 +242,29 @@ class Task:
                 code="wrong-task",
                 field=of_classes,
             )
+        self._check_shape("the loss", self.criterion.elements(outputs, y), samples)
+        for metric in self.measures:
+            if metric.per_sample:
+                targets = y.where(~self.criterion.ignores(y), 0) if metric.function in OF_CLASSES else y
+                values = torch.as_tensor(metric.function(outputs, targets))
+                self._check_shape(f"metric '{metric.name}'", values, samples)
+        losses = self.sample_losses(outputs, y)
+        if (outputs._version, y._version) != versions:
+            raise InputError(
+                "the loss or a metric works in place on outputs or targets: let it work on outputs.clone() and "
+                "targets.clone()",
+                code="unsupported-model",
+                field="loss",
+            )
+        alone = [self.sample_losses(own, y[j : j + 1]) for j, own in enumerate(trial.alone)]
+        if not torch.allclose(torch.cat(alone), losses[: len(alone)], rtol=1e-3, atol=1e-5, equal_nan=True):
+            raise InputError(
+                "the loss of a sample depends on the other samples of its batch: see that the loss does not broadcast "
+                "outputs against targets of another shape, and takes no mean over the batch",
+                code="unsupported-model",
+                field="loss",
+            )
+        self.criterion.check_reduction(outputs, y)
 
     def check_targets(self, x: Tensor, y: Tensor) -> None:
         """Refuse labels (n,) that the model has no output for, and numbers that are none; ``x`` holds an input or more.

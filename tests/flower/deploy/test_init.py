@@ -148,12 +148,12 @@ def test_an_empty_folder_is_taken(tmp_path):
 
 
 def test_whole_or_not_at_all(tmp_path, monkeypatch):
-    def fails(stage):
-        assert (stage / "server.toml").is_file()
-        raise DrflError("no openssl", code="package-missing")
+    def fails(command, cwd, **_):
+        assert (cwd / "server.toml").is_file()
+        return subprocess.CompletedProcess(command, 1, "", "no openssl")
 
-    monkeypatch.setattr(module, "_make_keys", fails)
-    with refused("package-missing", kind=DrflError):
+    monkeypatch.setattr(module.subprocess, "run", fails)
+    with refused("command-failed", "make-keys.sh", "no openssl", kind=DrflError):
         write(PLANS["secure"], tmp_path / "new/fl", keys=True)
     assert not list(tmp_path.iterdir())
 

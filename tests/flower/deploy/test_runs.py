@@ -132,7 +132,7 @@ def test_the_first_ctrl_c_leaves_and_the_second_stops(flwr, copy, monkeypatch, c
     def pressed(*_):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(runs, "_end", pressed)
+    monkeypatch.setattr(runs, "status", pressed)
     monkeypatch.setattr(deploy, "_wait", pressed if times == 2 else lambda seconds: None)
     assert call(["deploy", "follow", str(copy), "7"]) == 130
     printed = capsys.readouterr().err

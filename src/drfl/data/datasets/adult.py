@@ -61,18 +61,24 @@ def read_adult(paths: Sequence[Path], group: str = DOCTORATE) -> Dataset:
     import pandas as pd  # here, as it takes a while to import
 
     alone = paths[0] if len(paths) == 1 else None
-    if alone is not None and not _is_zip(alone):
+    zipped = True
+    if alone is not None:
+        with open_file(alone) as file:
+            zipped = zipfile.is_zipfile(file)
+    if not zipped:
         raise InputError(
             f"'{alone}' is not adult.zip: give the folder of adult.data and adult.test, or load a table of your own "
             "with data, target and group",
             code="wrong-dataset",
             field=str(alone),
         )
+    # The zip file of UCI and a folder of its files are read alike.
     with open_tree(alone or paths[0].parent, "") as tree:
         rows, held = (_rows(tree, name) for name in PARTS)
     frame = pd.DataFrame(rows + held, columns=list(COLUMNS)).astype(dict.fromkeys(NUMBERS, float))
     schooling = frame["education"]
     groups = schooling.eq("Doctorate").map({True: DOCTORATE, False: "others"}) if group == DOCTORATE else frame[group]
+    # The group is no input: a model must not read off which client a row is of.
     unused = [name for name in COLUMNS if name in (*UNUSED, group, "income")]
     features = one_hot(frame.drop(columns=unused), "adult")
     x = torch.from_numpy(features.to_numpy(dtype=np.float64, copy=True))
@@ -84,16 +90,11 @@ def read_adult(paths: Sequence[Path], group: str = DOCTORATE) -> Dataset:
     )  # fmt: skip
 
 
-def _is_zip(path: Path) -> bool:
-    with open_file(path) as file:
-        return zipfile.is_zipfile(file)
-
-
 def _rows(tree: Tree, name: str) -> list[list[str]]:
-    """The cells of one file; in the test file a remark comes first, and its incomes end in a full stop."""
     where, found = f"'{tree.path}': {name}", []
     lines = tree.read(name).decode("ascii", "replace").splitlines()
     for number, cells in enumerate(csv.reader(lines, skipinitialspace=True), start=1):
+        # The test file begins with a remark, and its incomes end in a full stop.
         if not cells or cells[0].startswith("|"):
             continue
         if len(cells) != len(COLUMNS):
@@ -117,6 +118,7 @@ def _rows(tree: Tree, name: str) -> list[list[str]]:
                 field=str(where),
             )
         found.append(list(row.values()))
+    # A file that was cut at the end of a line would otherwise pass.
     if len(found) != PARTS[name]:
         raise InputError(
             f"{where} has {len(found):,} rows, where UCI's has {PARTS[name]:,}: get it again",

@@ -218,22 +218,16 @@ def _loaded(name: str, data_dir: Path | str | None, download: bool, group: str |
 
 
 def _as_published(info: DatasetInfo, source: DownloadSource, paths: Sequence[Path]) -> Pixels:
-    train, test = read_pictures(source, paths, info.classes)
-    return Pixels(info.name, *train, *test, info.classes)
-
-
-def _test_part_only(info: DatasetInfo, source: DownloadSource, paths: Sequence[Path]) -> Pixels:
-    ((pictures, labels),) = read_pictures(source, paths, info.classes)
-    return _split(info.name, pictures, labels, 1 / 5)
+    train, *rest = read_pictures(source, paths, info.classes)
+    if not rest:  # the test files alone, which are divided anew
+        return _split(info.name, *train, 1 / 5)
+    return Pixels(info.name, *train, *rest[0], info.classes)
 
 
 def _split(name: str, pictures: Tensor, labels: Tensor, test_fraction: float, white: int = 255) -> Pixels:
+    # A fixed key: the split is part of the data set, not of a run.
     train, test = split_rows(np.arange(len(labels)), labels.numpy(), _SPLIT_KEY.fold(name), test_fraction)
     return Pixels(name, pictures[train], labels[train], pictures[test], labels[test], 10, white)
-
-
-def _heart(_: Sequence[Path]) -> Dataset:
-    return heart_disease()
 
 
 def _digits(_: Sequence[Path]) -> Pixels:
@@ -293,7 +287,7 @@ DATASETS: dict[str, DatasetSpec] = {
     spec.info.name: spec
     for spec in (
         DatasetSpec(_DIGITS, None, (), _digits),
-        DatasetSpec(_HEART, None, (), _heart),
+        DatasetSpec(_HEART, None, (), lambda _: heart_disease()),
         DatasetSpec(
             _ADULT, ADULT, ADULT.files, read_adult, groupings={name: partial(read_adult, group=name) for name in GROUPS}
         ),
@@ -301,7 +295,7 @@ DATASETS: dict[str, DatasetSpec] = {
         DatasetSpec(_MNIST, MNIST, MNIST.files, partial(_as_published, _MNIST, MNIST)),
         DatasetSpec(_FASHION, FASHION, FASHION.files, partial(_as_published, _FASHION, FASHION)),
         DatasetSpec(_KMNIST, KMNIST, KMNIST.files, partial(_as_published, _KMNIST, KMNIST)),
-        DatasetSpec(_KMNIST_T10K, KMNIST, KMNIST.files[2:], partial(_test_part_only, _KMNIST_T10K, KMNIST)),
+        DatasetSpec(_KMNIST_T10K, KMNIST, KMNIST.files[2:], partial(_as_published, _KMNIST_T10K, KMNIST)),
         DatasetSpec(_CIFAR10, CIFAR10, CIFAR10.files, partial(read_cifar, "cifar-10", CIFAR10, (10,))),
         # A record of CIFAR-100 has its superclass, one of 20, before its class.
         DatasetSpec(_CIFAR100, CIFAR100, CIFAR100.files, partial(read_cifar, "cifar-100", CIFAR100, (20, 100))),

@@ -53,16 +53,34 @@ def download_file(file: RemoteFile, folder: Path, mirrors: Sequence[str], *, tim
     Raises:
         InputError: when no mirror gave it; says what each one did.
     """
+    import pooch  # here, as only a download needs it
+    from requests.exceptions import ChunkedEncodingError, ConnectionError
+
+    pooch.get_logger().setLevel(logging.WARNING)  # it would write to stderr, where a refusal is one line
+    downloader: Any = pooch.HTTPDownloader(timeout=timeout, chunk_size=1 << 16)  # Any: not typed as what retrieve takes
+    checksum = None if file.sha256 is None else f"sha256:{file.sha256}"
+    # Remembered before anything is made, to leave no empty folders behind.
     made = missing_folders(folder)
-    handled = sys.exception()
+    handled = sys.exception()  # by the caller; it is no cause of what goes wrong here
     faults = []
     try:
         for mirror in mirrors:
             url = f"{mirror}{file.name}"
             try:
-                return _retrieve(url, file, folder, timeout)
+                _LOG.info("downloading %s into '%s'", url, folder)
+                attempt = partial(pooch.retrieve, url, checksum, file.name, folder, downloader=downloader)
+                # Only a connection that drops is worth another try; a wrong checksum or a 404 stays.
+                for _ in range(_ATTEMPTS - 1):
+                    with suppress(ConnectionError, ChunkedEncodingError):
+                        return _readable(attempt())
+                return _readable(attempt())
             except (OSError, ValueError) as error:  # the exceptions of requests are OSErrors
-                faults.append(f"{url}: {_cause(error, handled)}")
+                # The one that came first says most, as requests wraps it in several that say less.
+                cause: BaseException = error
+                while cause.__context__ is not None and cause.__context__ is not handled:
+                    cause = cause.__context__
+                faults.append(f"{url}: {' '.join(str(cause).split()) or type(cause).__name__}")
+                del cause  # else it would keep this frame, and so itself and its open socket, in a circle
     finally:
         remove_empty(made)  # those that are empty, as nothing came or the user pressed Ctrl-C
     raise InputError(
@@ -70,39 +88,11 @@ def download_file(file: RemoteFile, folder: Path, mirrors: Sequence[str], *, tim
     )
 
 
-def _retrieve(url: str, file: RemoteFile, folder: Path, timeout: float) -> Path:
-    """Downloads from one mirror, anew where the connection drops."""
-    import pooch  # here, as only a download needs it
-    from requests.exceptions import ChunkedEncodingError, ConnectionError
-
-    pooch.get_logger().setLevel(logging.WARNING)  # it would write to stderr, where a refusal is one line
-    _LOG.info("downloading %s into '%s'", url, folder)
-    downloader: Any = pooch.HTTPDownloader(timeout=timeout, chunk_size=1 << 16)  # Any: not typed as what retrieve takes
-    checksum = None if file.sha256 is None else f"sha256:{file.sha256}"
-    attempt = partial(pooch.retrieve, url, checksum, file.name, folder, downloader=downloader)
-    for _ in range(_ATTEMPTS - 1):
-        with suppress(ConnectionError, ChunkedEncodingError):
-            return _readable(attempt())
-    return _readable(attempt())
-
-
 def _readable(path: str) -> Path:
     """A file of pooch's, which is private, made readable to those with whom the cache is shared."""
     with suppress(OSError):  # of use to its owner all the same
         os.chmod(path, 0o644)
     return Path(path)
-
-
-def _cause(error: BaseException, handled: BaseException | None) -> str:
-    """What went wrong, in one line: the exception that came first, as requests wraps it in several that say less.
-
-    Args:
-        error: the last one.
-        handled: what the caller was handling before, which is no part of it.
-    """
-    while error.__context__ is not None and error.__context__ is not handled:
-        error = error.__context__
-    return " ".join(str(error).split()) or type(error).__name__
 
 
 def fetch_files(
@@ -140,10 +130,11 @@ def fetch_files(
     folder = cache_folder() / source.folder
     try:
         # A file that an earlier, interrupted download left under its name is whole and right, so it is kept.
-        return tuple(
-            (find_files(_in_cache(folder, source, file)) or (download_file(file, folder, mirrors_of(source)),))[0]
-            for file in files
-        )
+        kept = []
+        for file in files:
+            own = [Location(folder, (file.name,))] if source.members else own_places(folder, source, [file.stem])
+            kept.append((find_files(own) or (download_file(file, folder, mirrors_of(source)),))[0])
+        return tuple(kept)
     except (InputError, OSError) as error:
         raise InputError(f"{looked}; {error}; {remedy}", code="download-failed", field=name) from error
 
@@ -166,6 +157,7 @@ def _below(name: str, source: DownloadSource, stems: Sequence[str], data_dir: Pa
     refused = find_refused(places, source)
     if refused is not None:
         raise _pickled(name, refused, source)
+    # The folder that has most of the files is the one that the user meant.
     nearest = max(places, key=_has)
     lacks = f"'{nearest.folder}' lacks {', '.join(missing(nearest))}; " if _has(nearest) else ""
     raise InputError(
@@ -178,10 +170,6 @@ def _below(name: str, source: DownloadSource, stems: Sequence[str], data_dir: Pa
 
 def _has(place: Location) -> int:
     return len(place.names) - len(missing(place))
-
-
-def _in_cache(folder: Path, source: DownloadSource, file: RemoteFile) -> list[Location]:
-    return [Location(folder, (file.name,))] if source.members else own_places(folder, source, [file.stem])
 
 
 def _folders(places: Sequence[Location], source: DownloadSource) -> str:

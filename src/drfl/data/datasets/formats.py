@@ -43,6 +43,7 @@ def read_idx(path: str | Path) -> np.ndarray:
     """
     path = Path(path)
     with open_file(path, remedy=REMEDY) as raw, reading(path, remedy=REMEDY):
+        # By content: people unpack files and keep the name, or the other way round.
         zipped = raw.read(2) == _GZIP_MAGIC
         raw.seek(0)
         if not zipped:
@@ -86,6 +87,7 @@ def _parse(path: Path, file: BinaryIO) -> np.ndarray:
         raise InputError(f"'{path}' holds no values: its shape is {shape}", code="damaged-file", field=str(path))
     if isinstance(file, gzip.GzipFile):
         check_expansion(path, os.fstat(file.fileno()).st_size, expected)
+    # One byte more than expected, to notice a file that goes on.
     body = _read_up_to(file, expected + 1)
     if len(body) != expected:
         fault = f"is cut short: {len(body)} of" if len(body) < expected else "has more than"
@@ -129,8 +131,10 @@ def write_idx(path: str | Path, array: np.ndarray) -> None:
             code="wrong-shape",
             field="array",
         )
+    # Big-endian, as the format has it.
     content = struct.pack(f">BBBB{array.ndim}I", 0, 0, 0x08, array.ndim, *array.shape) + array.tobytes()
     with atomic_write(path) as file:
+        # Without the time of writing, so that equal arrays give equal files.
         file.write(gzip.compress(content, mtime=0) if path.suffix == ".gz" else content)
 
 
@@ -150,41 +154,33 @@ def read_pictures(source: DownloadSource, paths: Sequence[Path], classes: int) -
     """
     arrays = [read_idx(path) for path in paths]
     for k in range(0, len(arrays), 2):
-        _check_pair(paths[k], arrays[k], paths[k + 1], arrays[k + 1], classes)
-    _check_identity(source, paths[-1], arrays[-1])
-    return [
-        (torch.from_numpy(images).unsqueeze(1), torch.from_numpy(labels.astype(np.int64)))
-        for images, labels in zip(arrays[::2], arrays[1::2], strict=True)
-    ]
-
-
-def _check_pair(images_at: Path, images: np.ndarray, labels_at: Path, labels: np.ndarray, classes: int) -> None:
-    if images.ndim != 3 or images.dtype != np.uint8:
-        raise InputError(
-            f"'{images_at}' must hold grey images, (n, height, width) bytes, not {images.shape}",
-            code="wrong-shape",
-            field=str(images_at),
-        )
-    if labels.ndim != 1 or labels.dtype.kind not in "iu":
-        raise InputError(
-            f"'{labels_at}' must hold labels, (n,) bytes, not {labels.shape}", code="wrong-shape", field=str(labels_at)
-        )
-    if len(images) != len(labels):
-        raise InputError(
-            f"'{images_at}' has {len(images)} images but '{labels_at}' has {len(labels)} labels",
-            code="count-mismatch",
-            field=str(images_at),
-        )
-    if labels.max() >= classes or labels.min() < 0:
-        raise InputError(
-            f"'{labels_at}' has labels outside 0..{classes - 1}: it is of another data set",
-            code="wrong-dataset",
-            field=str(labels_at),
-        )
-
-
-def _check_identity(source: DownloadSource, path: Path, test_labels: np.ndarray) -> None:
-    """Refuses files that are those of another known data set, since all of them have the same names."""
+        images_at, images, labels_at, labels = paths[k], arrays[k], paths[k + 1], arrays[k + 1]
+        if images.ndim != 3 or images.dtype != np.uint8:
+            raise InputError(
+                f"'{images_at}' must hold grey images, (n, height, width) bytes, not {images.shape}",
+                code="wrong-shape",
+                field=str(images_at),
+            )
+        if labels.ndim != 1 or labels.dtype.kind not in "iu":
+            raise InputError(
+                f"'{labels_at}' must hold labels, (n,) bytes, not {labels.shape}",
+                code="wrong-shape",
+                field=str(labels_at),
+            )
+        if len(images) != len(labels):
+            raise InputError(
+                f"'{images_at}' has {len(images)} images but '{labels_at}' has {len(labels)} labels",
+                code="count-mismatch",
+                field=str(images_at),
+            )
+        if labels.max() >= classes or labels.min() < 0:
+            raise InputError(
+                f"'{labels_at}' has labels outside 0..{classes - 1}: it is of another data set",
+                code="wrong-dataset",
+                field=str(labels_at),
+            )
+    # MNIST, Fashion-MNIST and KMNIST have files of the same names: their test labels tell them apart.
+    path, test_labels = paths[-1], arrays[-1]
     content = struct.pack(">BBBBI", 0, 0, 0x08, 1, len(test_labels)) + test_labels.tobytes()
     for other in IDX_SOURCES:
         known = other.files[3].content or ""
@@ -196,6 +192,10 @@ def _check_identity(source: DownloadSource, path: Path, test_labels: np.ndarray)
                 code="wrong-dataset",
                 field=str(path),
             )
+    return [
+        (torch.from_numpy(images).unsqueeze(1), torch.from_numpy(labels.astype(np.int64)))
+        for images, labels in zip(arrays[::2], arrays[1::2], strict=True)
+    ]
 
 
 _SHAPE = (3, 32, 32)
@@ -223,31 +223,30 @@ def read_cifar(name: str, source: DownloadSource, labels: tuple[int, ...], paths
         whole = {f"{paths[0]}: {member}": content.pop(member) for member in source.members}
     else:
         whole = {str(path): read_bytes(path, limit=TAR_LIMIT, remedy=REMEDY) for path in paths}
-    parts = [_records(where, whole.pop(where), labels) for where in list(whole)]
-    train, test = _joined(parts[:-1]), _joined(parts[-1:])
-    return Pixels(name, *train, *test, labels[-1])
-
-
-def _records(where: str, data: bytes, labels: tuple[int, ...]) -> tuple[np.ndarray, np.ndarray]:
-    """Pictures (n, 3072) and classes (n,) of one file, as views of its bytes."""
     width = len(labels) + _BYTES
-    if not data or len(data) % width:
-        raise InputError(
-            f"'{where}' has {len(data)} bytes, which is no whole number of records of {width}: it is cut "
-            "short or of another data set; get the file again",
-            code="damaged-file",
-            field=str(where),
-        )
-    table = np.frombuffer(data, np.uint8).reshape(-1, width)
-    for k, values in enumerate(labels):
-        if table[:, k].max() >= values:
+    parts = []
+    for where in list(whole):
+        data = whole.pop(where)  # so that no more than one file is in memory twice
+        if not data or len(data) % width:
             raise InputError(
-                f"'{where}' has labels outside 0..{values - 1}: it is damaged or of another data set; get "
-                "the file again",
+                f"'{where}' has {len(data)} bytes, which is no whole number of records of {width}: it is cut "
+                "short or of another data set; get the file again",
                 code="damaged-file",
                 field=str(where),
             )
-    return table[:, len(labels) :], table[:, len(labels) - 1]
+        table = np.frombuffer(data, np.uint8).reshape(-1, width)
+        for k, values in enumerate(labels):
+            if table[:, k].max() >= values:
+                raise InputError(
+                    f"'{where}' has labels outside 0..{values - 1}: it is damaged or of another data set; get "
+                    "the file again",
+                    code="damaged-file",
+                    field=str(where),
+                )
+        # Views of the file's bytes: pictures (n, 3072) and classes (n,).
+        parts.append((table[:, len(labels) :], table[:, len(labels) - 1]))
+    train, test = _joined(parts[:-1]), _joined(parts[-1:])
+    return Pixels(name, *train, *test, labels[-1])
 
 
 def _joined(parts: Sequence[tuple[np.ndarray, np.ndarray]]) -> tuple[Tensor, Tensor]:
@@ -279,8 +278,28 @@ def read_tiny_imagenet(name: str, source: DownloadSource, paths: Sequence[Path])
         InputError: when the archive or a picture is damaged, a file is missing, or the lists do not fit the files.
     """
     with open_tree(paths[0] if len(paths) == 1 else paths[0].parent, source.inner) as tree:
-        classes = _classes(tree)
-        train = [(path, k) for k, wnid in enumerate(classes) for path in _of_class(tree, wnid)]
+        classes = _lines(tree, "wnids.txt")
+        if not classes or len(set(classes)) < len(classes) or not all(_CLASS.fullmatch(wnid) for wnid in classes):
+            raise InputError(
+                f"'{tree.path}': wnids.txt is no list of distinct names such as n01443537; get it again",
+                code="damaged-file",
+                field=str(tree.path),
+            )
+        # A class without pictures, or pictures without a class: the archive is not whole.
+        odd = sorted(set(classes) ^ {folder for folder in tree.folders("train") if _CLASS.fullmatch(folder)})
+        if odd:
+            raise InputError(
+                f"'{tree.path}': only one of wnids.txt and train/ has the class {odd[0]}; get it again",
+                code="damaged-file",
+                field=str(tree.path),
+            )
+        train = []
+        for k, wnid in enumerate(classes):
+            folder = f"train/{wnid}/images"
+            names = [f"{folder}/{name}" for name in tree.files(folder) if _PICTURE.fullmatch(name)]
+            if not names:
+                raise lacks(tree, f"{folder}/*.JPEG")
+            train += [(path, k) for path in names]
         if len(train) % len(classes) or any(k != i * len(classes) // len(train) for i, (_, k) in enumerate(train)):
             raise InputError(
                 f"'{tree.path}' has more training pictures of some classes than of others: it is not "
@@ -288,56 +307,24 @@ def read_tiny_imagenet(name: str, source: DownloadSource, paths: Sequence[Path])
                 code="damaged-file",
                 field=str(tree.path),
             )
-        test = _test(tree, classes)
-        return Pixels(name, *_decoded(tree, train), *_decoded(tree, test), len(classes))
-
-
-def _classes(tree: Tree) -> list[str]:
-    """The classes' identifiers in order; those that have training pictures are the same."""
-    wnids = _lines(tree, "wnids.txt")
-    if not wnids or len(set(wnids)) < len(wnids) or not all(_CLASS.fullmatch(wnid) for wnid in wnids):
-        raise InputError(
-            f"'{tree.path}': wnids.txt is no list of distinct names such as n01443537; get it again",
-            code="damaged-file",
-            field=str(tree.path),
-        )
-    odd = sorted(set(wnids) ^ {folder for folder in tree.folders("train") if _CLASS.fullmatch(folder)})
-    if odd:
-        raise InputError(
-            f"'{tree.path}': only one of wnids.txt and train/ has the class {odd[0]}; get it again",
-            code="damaged-file",
-            field=str(tree.path),
-        )
-    return wnids
-
-
-def _of_class(tree: Tree, wnid: str) -> list[str]:
-    folder = f"train/{wnid}/images"
-    names = [f"{folder}/{name}" for name in tree.files(folder) if _PICTURE.fullmatch(name)]
-    if not names:
-        raise lacks(tree, f"{folder}/*.JPEG")
-    return names
-
-
-def _test(tree: Tree, classes: Sequence[str]) -> list[tuple[str, int]]:
-    number = {wnid: k for k, wnid in enumerate(classes)}
-    listed = []
-    for row, line in enumerate(_lines(tree, _ANNOTATIONS), start=1):
-        fields = line.split("\t")
-        # What is no plain name could lead out of the folder.
-        if len(fields) < 2 or not _PICTURE.fullmatch(fields[0]) or fields[1] not in number:
+        number = {wnid: k for k, wnid in enumerate(classes)}
+        test = []
+        for row, line in enumerate(_lines(tree, _ANNOTATIONS), start=1):
+            fields = line.split("\t")
+            # What is no plain name could lead out of the folder.
+            if len(fields) < 2 or not _PICTURE.fullmatch(fields[0]) or fields[1] not in number:
+                raise InputError(
+                    f"'{tree.path}': line {row} of {_ANNOTATIONS} does not give a .JPEG file and a class of "
+                    "wnids.txt; get it again",
+                    code="damaged-file",
+                    field=str(tree.path),
+                )
+            test.append((f"val/images/{fields[0]}", number[fields[1]]))
+        if not test:
             raise InputError(
-                f"'{tree.path}': line {row} of {_ANNOTATIONS} does not give a .JPEG file and a class of "
-                "wnids.txt; get it again",
-                code="damaged-file",
-                field=str(tree.path),
+                f"'{tree.path}': {_ANNOTATIONS} is empty; get it again", code="damaged-file", field=str(tree.path)
             )
-        listed.append((f"val/images/{fields[0]}", number[fields[1]]))
-    if not listed:
-        raise InputError(
-            f"'{tree.path}': {_ANNOTATIONS} is empty; get it again", code="damaged-file", field=str(tree.path)
-        )
-    return listed
+        return Pixels(name, *_decoded(tree, train), *_decoded(tree, test), len(classes))
 
 
 def _lines(tree: Tree, name: str) -> list[str]:
@@ -346,31 +333,27 @@ def _lines(tree: Tree, name: str) -> list[str]:
 
 
 def _decoded(tree: Tree, listed: Sequence[tuple[str, int]]) -> tuple[Tensor, Tensor]:
-    pictures = np.empty((len(listed), 3, _SIDE, _SIDE), np.uint8)
-    for k, (name, _) in enumerate(listed):
-        pictures[k] = _picture(tree, name)
-    return torch.from_numpy(pictures), torch.tensor([label for _, label in listed])
-
-
-def _picture(tree: Tree, name: str) -> np.ndarray:
-    """One picture, (3, 64, 64) uint8."""
     from PIL import Image  # here, because only this data set needs it
 
-    data = io.BytesIO(tree.read(name))
-    where = f"'{tree.path}': {name}"
-    try:
-        with Image.open(data, formats=("JPEG", "PNG")) as image:  # no other decoder sees what is not trusted
-            size = image.size
-            if size == (_SIDE, _SIDE):  # known before anything is decoded
-                return np.asarray(image.convert("RGB")).transpose(2, 0, 1)
-    except MemoryError:
-        raise
-    except Exception as error:  # for crafted bytes the decoders raise a dozen kinds
-        raise InputError(
-            f"{where} is no whole JPEG file; get it again", code="damaged-file", field=str(where)
-        ) from error
-    raise InputError(
-        f"{where} is of {size[0]}x{size[1]} pixels, not {_SIDE}x{_SIDE}: it is of another data set",
-        code="wrong-dataset",
-        field=str(where),
-    )
+    pictures = np.empty((len(listed), 3, _SIDE, _SIDE), np.uint8)
+    for k, (name, _) in enumerate(listed):
+        data = io.BytesIO(tree.read(name))
+        where = f"'{tree.path}': {name}"
+        try:
+            with Image.open(data, formats=("JPEG", "PNG")) as image:  # no other decoder sees what is not trusted
+                size = image.size
+                if size == (_SIDE, _SIDE):  # known before anything is decoded
+                    pictures[k] = np.asarray(image.convert("RGB")).transpose(2, 0, 1)
+        except MemoryError:
+            raise
+        except Exception as error:  # for crafted bytes the decoders raise a dozen kinds
+            raise InputError(
+                f"{where} is no whole JPEG file; get it again", code="damaged-file", field=str(where)
+            ) from error
+        if size != (_SIDE, _SIDE):
+            raise InputError(
+                f"{where} is of {size[0]}x{size[1]} pixels, not {_SIDE}x{_SIDE}: it is of another data set",
+                code="wrong-dataset",
+                field=str(where),
+            )
+    return torch.from_numpy(pictures), torch.tensor([label for _, label in listed])

@@ -56,7 +56,21 @@ def read_shakespeare(paths: Sequence[Path]) -> Dataset:
         InputError: the file cannot be read, is cut short, or has no play with such roles.
     """
     (path,) = paths
-    texts = {who: tokens for who, said in roles(_text(path), path.stem) if len(tokens := encode(said)) >= SHORTEST}
+    data = read_bytes(path, limit=_LIMIT, remedy=REMEDY)
+    with reading(path, remedy=REMEDY):
+        # NFKD takes letters and accents apart; the accents then go with all that is not ASCII.
+        text = unicodedata.normalize("NFKD", data.decode("utf-8-sig").translate(_PLAIN))
+    lines = text.encode("ascii", "ignore").decode("ascii").splitlines()
+    start, end = (next((k for k, line in enumerate(lines) if line.startswith(mark)), None) for mark in (_START, _END))
+    if start is not None and end is None:
+        raise InputError(
+            f"'{path}' begins as a text of Project Gutenberg's and has no end: get the file again",
+            code="damaged-file",
+            field=str(path),
+        )
+    # Project Gutenberg's licence stands before and after its marks.
+    text = "\n".join(lines[0 if start is None else start + 1 : end])
+    texts = {who: tokens for who, said in roles(text, path.stem) if len(tokens := encode(said)) >= SHORTEST}
     if not texts:
         raise InputError(
             f"'{path}' has no play with a role of {SHORTEST:,} characters: give a text of Project Gutenberg's in which "
@@ -64,6 +78,7 @@ def read_shakespeare(paths: Sequence[Path]) -> Dataset:
             code="wrong-dataset",
             field=str(path),
         )
+    # Cut by place and not at random: windows overlap, and a window would be in both parts.
     cuts = {who: int(TRAINING * len(tokens)) for who, tokens in texts.items()}
     train = {who: _windows(tokens[: cuts[who]]) for who, tokens in texts.items()}
     test = {who: _windows(tokens[cuts[who] :]) for who, tokens in texts.items()}
@@ -102,24 +117,9 @@ def encode(text: str) -> np.ndarray:
     return np.array([place[character] for character in text if character in place], dtype=np.int64)
 
 
-def _text(path: Path) -> str:
-    """The file's text between Project Gutenberg's marks, in ASCII: quotes straightened, accents dropped."""
-    data = read_bytes(path, limit=_LIMIT, remedy=REMEDY)
-    with reading(path, remedy=REMEDY):
-        text = unicodedata.normalize("NFKD", data.decode("utf-8-sig").translate(_PLAIN))
-    lines = text.encode("ascii", "ignore").decode("ascii").splitlines()
-    start, end = (next((k for k, line in enumerate(lines) if line.startswith(mark)), None) for mark in (_START, _END))
-    if start is not None and end is None:
-        raise InputError(
-            f"'{path}' begins as a text of Project Gutenberg's and has no end: get the file again",
-            code="damaged-file",
-            field=str(path),
-        )
-    return "\n".join(lines[0 if start is None else start + 1 : end])
-
-
 def _windows(tokens: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Windows (n, 80) and what comes next (n,)."""
+    # A view: nothing is copied before the windows are joined.
     both = np.lib.stride_tricks.sliding_window_view(tokens, WINDOW + 1)[::STRIDE]
     return both[:, :WINDOW], both[:, WINDOW]
 

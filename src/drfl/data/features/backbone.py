@@ -24,11 +24,10 @@ GROUPS = 32
 """Groups of a GroupNorm, as in Wu and He (2018); a layer of fewer than 64 channels has a group for every two."""
 
 
-def _group_norm(channels: int) -> nn.Module:
-    return nn.GroupNorm(min(GROUPS, channels // 2), channels)
-
-
-NORMS: dict[Norm, Callable[[int], nn.Module]] = {"batch": nn.BatchNorm2d, "group": _group_norm}
+NORMS: dict[Norm, Callable[[int], nn.Module]] = {
+    "batch": nn.BatchNorm2d,
+    "group": lambda channels: nn.GroupNorm(min(GROUPS, channels // 2), channels),
+}
 
 
 class BasicBlock(nn.Module):
@@ -174,6 +173,7 @@ class Backbone:
         found = hashlib.blake2b(digest_size=16)
         for name, value in sorted(self.model.state_dict().items()):
             found.update(f"{name} {value.dtype} {tuple(value.shape)};".encode())
+            # The bytes themselves: two weights that print alike are still different.
             found.update(value.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().tobytes())
         return found.hexdigest()
 
@@ -201,10 +201,12 @@ class Backbone:
         if resize is not None and x.shape[2:] != (resize, resize):
             x = F.interpolate(x, (resize, resize), mode="bilinear", antialias=True, align_corners=False)
         self.check(x.shape)
+        # A grey image becomes three equal channels; expand copies nothing.
         x = x.expand(-1, self.channels, -1, -1)
         if self.scale is not None:
             mean, std = (torch.tensor(values, dtype=x.dtype, device=x.device).view(3, 1, 1) for values in self.scale)
             x = (x - mean) / std
+        # Channels last, which convolutions on CPUs take without reordering.
         return torch.empty_like(x, memory_format=torch.channels_last).copy_(x)
 
     def check(self, shape: torch.Size) -> None:
@@ -256,7 +258,6 @@ def _check_large(state: Mapping[str, Tensor], shapes: Mapping[str, tuple[int, ..
 
 
 def _network(name: str, state: Mapping[str, Tensor]) -> Backbone:
-    """The network that has such weights, which are yet to be loaded."""
     if "fc.weight" in state and "layer1.0.conv1.weight" in state:
         norm = "batch" if "bn1.running_mean" in state else "group"
         classes, width = len(state["fc.weight"]), len(state["conv1.weight"])

@@ -72,6 +72,7 @@ def batches(backbone: Backbone, images: Tensor, resize: int | None, most: int = 
     backbone.check_images(images.shape)
     device = next(backbone.model.parameters()).device
     area = images.shape[2] * images.shape[3] if resize is None else resize * resize
+    # At least one image, however large it is.
     size = max(1, min(most, PIXELS // (backbone.channels * area)))
     for x in images.split(size):
         yield backbone.prepared(x.to(device), resize)
@@ -134,6 +135,7 @@ def choose(backbone: Backbone, images: Tensor, count: int, key: Key, resize: int
     """
     weight = next(backbone.model.parameters())
     rng = key.fold("direction").generator()
+    # Normal numbers, scaled to length 1, are uniform on the sphere.
     direction = torch.from_numpy(rng.normal(size=backbone.classes)).to(weight)
     direction = direction / direction.norm()
     probes = key.fold("probes").generator().permutation(len(images))[:PROBES]
@@ -146,6 +148,7 @@ def choose(backbone: Backbone, images: Tensor, count: int, key: Key, resize: int
             code="unsupported-data",
             field="backbone",
         )
+    # Drawn among all parameters together, then told apart by where each parameter begins.
     drawn = np.zeros(sum(sizes), dtype=bool)
     drawn[key.fold("coordinates").generator().choice(len(drawn), min(count, len(drawn)), replace=False)] = True
     masks = torch.from_numpy(drawn).to(weight.device).split(sizes)
@@ -171,30 +174,13 @@ def entk(
     Raises:
         InputError: the images do not fit the backbone.
     """
-    parts = _chosen(backbone, images, coordinates, resize)
+    direction, kept = coordinates.direction, coordinates.kept
+    parts = (sample_gradients(backbone.model, x, direction, kept) for x in batches(backbone, images, resize))
     return _together(parts, len(images), f"eNTK of {backbone.name}", log)
 
 
 def _alive(backbone: Backbone, images: Tensor, direction: Tensor, resize: int | None, needed: int) -> dict[str, Tensor]:
     """By parameter, the places whose gradient is not 0 on enough of the images."""
-    counts: dict[str, Tensor] = {}
-    for gradients in _gradients(backbone, images, direction, resize):
-        for name, value in gradients.items():
-            found = (value != 0).flatten(1).sum(0)
-            counts[name] = counts[name] + found if name in counts else found
-    return {name: torch.nonzero(count >= needed).flatten() for name, count in counts.items()}
-
-
-def _chosen(backbone: Backbone, images: Tensor, coordinates: Coordinates, resize: int | None) -> Iterator[Tensor]:
-    """The chosen coordinates (B, p) of each image's gradient, a few images at a time."""
-    for x in batches(backbone, images, resize):
-        yield sample_gradients(backbone.model, x, coordinates.direction, coordinates.kept)
-
-
-def _gradients(
-    backbone: Backbone, images: Tensor, direction: Tensor, resize: int | None
-) -> Iterator[dict[str, Tensor]]:
-    """Gradients of the scalar output by parameter, each (B, *shape), a few images at a time."""
     model = backbone.model
     parameters = {name: p.detach() for name, p in model.named_parameters()}
     buffers = dict(model.named_buffers())
@@ -203,10 +189,16 @@ def _gradients(
         return functional_call(model, {**parameters, **buffers}, (image.unsqueeze(0),))[0] @ direction
 
     nbytes = sum(p.numel() * p.element_size() for p in model.parameters())
+    counts: dict[str, Tensor] = {}
+    # See `LARGE`: which of the two is faster depends on the network.
     one_by_one = nbytes >= LARGE and not direction.is_cuda
     for x in batches(backbone, images, resize, max(1, BYTES // nbytes)):
         if one_by_one:
-            found = [grad(output)(parameters, image) for image in x]
-            yield {name: torch.stack([gradient[name] for gradient in found]) for name in parameters}
+            singles = [grad(output)(parameters, image) for image in x]
+            gradients = {name: torch.stack([gradient[name] for gradient in singles]) for name in parameters}
         else:
-            yield vmap(grad(output), in_dims=(None, 0))(parameters, x)
+            gradients = vmap(grad(output), in_dims=(None, 0))(parameters, x)
+        for name, value in gradients.items():
+            found = (value != 0).flatten(1).sum(0)
+            counts[name] = counts[name] + found if name in counts else found
+    return {name: torch.nonzero(count >= needed).flatten() for name, count in counts.items()}

@@ -12,7 +12,6 @@ from torch import Tensor
 from drfl.core.errors import InputError
 from drfl.core.key import Key
 from drfl.data import Dataset
-from drfl.data.features.backbone import Backbone
 from drfl.data.features.entk import choose, entk, penultimate
 from drfl.data.features.images import Images, check_images, digest, kept, one_pool
 from drfl.data.features.pretraining import Log, load_backbone, silent
@@ -52,13 +51,40 @@ def featurise(
     check_images(dataset)
     if dataset.inputs.shape[2:] == (recipe.resize, recipe.resize):  # already so: the cache holds them once
         recipe = replace(recipe, resize=None)
-    backbone = load_backbone(recipe.backbone, log)
+    backbone, shared = load_backbone(recipe.backbone, log), one_pool(dataset)
+    rows = {"inputs": len(dataset.inputs)} | ({} if shared else {"test_inputs": len(dataset.test_inputs)})
 
     def make() -> dict[str, Tensor]:
-        return _computed(dataset, recipe, backbone.to(device), log)
+        network = backbone.to(device)
+        sources = {"inputs": dataset.inputs, "test_inputs": dataset.test_inputs}
+        images = {name: sources[name] for name in rows}
+        log(f"features of {dataset.name} by {backbone.name}: {sum(map(len, images.values()))} images")
+        if recipe.kind == "penultimate":
+            made = {name: penultimate(network, x, recipe.resize, log) for name, x in images.items()}
+        else:
+            chosen = choose(
+                network,
+                dataset.inputs,
+                recipe.count,
+                Key(recipe.seed).fold("drfl.data.features", "entk"),
+                recipe.resize,
+            )
+            # Before hours of work, not after.
+            check_memory(sum(map(len, images.values())), chosen.count)
+            made = {name: entk(network, x, chosen, recipe.resize, log) for name, x in images.items()}
+        if recipe.scaled and not shared:
+            # Before they are kept: the cache then holds what is used.
+            standardise(made["inputs"], made["test_inputs"])
+        return made
 
-    found = make() if cache is None else kept(_place(cache, dataset, recipe, backbone), _rows(dataset), make, log)
-    inputs, shared = found["inputs"], one_pool(dataset)
+    if cache is None:
+        found = make()
+    else:
+        parts = [dataset.inputs] if shared else [dataset.inputs, dataset.test_inputs]
+        drawn = (recipe.count, recipe.seed) if recipe.kind == "entk" else ()
+        name = digest(parts, recipe.kind, backbone.digest, recipe.resize, recipe.scaled, *drawn)
+        found = kept(cache / f"{recipe.kind}-{name}.safetensors", rows, make, log)
+    inputs = found["inputs"]
     return Dataset(
         dataset.name,
         inputs,
@@ -69,38 +95,6 @@ def featurise(
         dataset.groups if isinstance(dataset, Dataset) else None,
         standardise=recipe.scaled and shared,
     )
-
-
-def _rows(dataset: Images) -> dict[str, int]:
-    """Length of each part that is computed."""
-    own = {} if one_pool(dataset) else {"test_inputs": len(dataset.test_inputs)}
-    return {"inputs": len(dataset.inputs), **own}
-
-
-def _place(cache: Path, dataset: Images, recipe: Recipe, backbone: Backbone) -> Path:
-    """The file of the cache for these features of these images."""
-    parts = [dataset.inputs] if one_pool(dataset) else [dataset.inputs, dataset.test_inputs]
-    drawn = (recipe.count, recipe.seed) if recipe.kind == "entk" else ()
-    name = digest(parts, recipe.kind, backbone.digest, recipe.resize, recipe.scaled, *drawn)
-    return cache / f"{recipe.kind}-{name}.safetensors"
-
-
-def _computed(dataset: Images, recipe: Recipe, backbone: Backbone, log: Log) -> dict[str, Tensor]:
-    """The features of each part, standardised where that is asked for."""
-    sources = {"inputs": dataset.inputs, "test_inputs": dataset.test_inputs}
-    images = {name: sources[name] for name in _rows(dataset)}
-    log(f"features of {dataset.name} by {backbone.name}: {sum(map(len, images.values()))} images")
-    if recipe.kind == "penultimate":
-        made = {name: penultimate(backbone, x, recipe.resize, log) for name, x in images.items()}
-    else:
-        chosen = choose(
-            backbone, dataset.inputs, recipe.count, Key(recipe.seed).fold("drfl.data.features", "entk"), recipe.resize
-        )
-        check_memory(sum(map(len, images.values())), chosen.count)
-        made = {name: entk(backbone, x, chosen, recipe.resize, log) for name, x in images.items()}
-    if recipe.scaled and not one_pool(dataset):
-        standardise(made["inputs"], made["test_inputs"])
-    return made
 
 
 def check_memory(rows: int, columns: int) -> None:
@@ -131,6 +125,7 @@ def standardise(inputs: Tensor, *others: Tensor) -> None:
     """
     for start in range(0, inputs.shape[1], COLUMNS):
         columns = slice(start, start + COLUMNS)
+        # A few columns at a time: all of them in float64 would double the memory.
         std, mean = torch.std_mean(inputs[:, columns].double(), dim=0, correction=0)
         scale = torch.where(std > CONSTANT * mean.abs(), 1 / std, torch.zeros_like(std))
         for values in (inputs, *others):

@@ -62,11 +62,17 @@ def kept(
         make: gives them.
         log: gets a line where the cache is of no use.
     """
-    found = _read(path, rows)
-    if found is not None:
+    try:
+        found, metadata = read_tensors(path)
+    except InputError:  # missing or damaged
+        found, metadata = {}, {}
+    fitting = {name: len(value) for name, value in found.items() if value.dim() == 2} == rows
+    # The digest tells files that were cut short or overwritten, as a full disk or a power cut leaves them.
+    if fitting and metadata.get("digest") == digest(found[name] for name in rows):
         return found
     made = make()
     try:
+        # Another process may look for the same features: it sees the whole file or none.
         with atomic_write(path) as file:
             mode = stat.S_IMODE(os.fstat(file.fileno()).st_mode)
             save_file(made, file.name, metadata={"digest": digest(made[name] for name in rows)})
@@ -74,17 +80,6 @@ def kept(
     except (OSError, SafetensorError) as error:
         log(f"cannot keep the features in '{path.parent}' ({error}): they will be computed again next time")
     return made
-
-
-def _read(path: Path, rows: dict[str, int]) -> dict[str, Tensor] | None:
-    """What the file holds; None where it is missing, damaged or something else."""
-    try:
-        found, metadata = read_tensors(path)
-    except InputError:
-        return None
-    told = metadata.get("digest")
-    fitting = {name: len(value) for name, value in found.items() if value.dim() == 2} == rows
-    return found if fitting and told == digest(found[name] for name in rows) else None
 
 
 Images = Dataset | Pixels

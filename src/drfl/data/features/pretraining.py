@@ -6,7 +6,7 @@ import hashlib
 import importlib.metadata
 import json
 import platform
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -76,7 +76,13 @@ def stand_in(which: StandInBackbone, log: Log) -> Backbone:
     name = f"{which.architecture}-{which.dataset}"
     weights, told = folder() / f"{name}.safetensors", folder() / f"{name}.json"
     training = TRAININGS[which.architecture]
-    if _kept(weights, told, training):
+    try:
+        before = read_json(told)
+        digest = hashlib.sha256(read_bytes(weights, limit=None)).hexdigest()
+    except InputError:
+        before, digest = None, ""
+    # The weights of this very training, undamaged.
+    if isinstance(before, dict) and (before.get("sha256"), before.get("training")) == (digest, asdict(training)):
         return Backbone.of(name, read_weights(weights))
     backbone, accuracy = trained(which.architecture, load_images(which.dataset), training, log)
     content = save({key: value.contiguous() for key, value in backbone.model.state_dict().items()})
@@ -88,22 +94,13 @@ def stand_in(which: StandInBackbone, log: Log) -> Backbone:
         "versions": {"python": platform.python_version(), "torch": importlib.metadata.version("torch")},
     }
     try:
+        # The record last: without it the weights do not count.
         for path, text in ((weights, content), (told, (json.dumps(record, indent=2) + "\n").encode())):
             with atomic_write(path) as file:
                 file.write(text)
     except OSError as error:
         log(f"cannot keep {name} in '{weights.parent}' ({error.strerror}): it will be trained again next time")
     return backbone
-
-
-def _kept(weights: Path, told: Path, training: Training) -> bool:
-    """Whether the cache has the weights of this very training, undamaged."""
-    try:
-        record = read_json(told)
-        digest = hashlib.sha256(read_bytes(weights, limit=None)).hexdigest()
-    except InputError:
-        return False
-    return isinstance(record, dict) and (record.get("sha256"), record.get("training")) == (digest, asdict(training))
 
 
 def trained(architecture: Architecture, dataset: Images, training: Training, log: Log) -> tuple[Backbone, float]:
@@ -125,6 +122,7 @@ def trained(architecture: Architecture, dataset: Images, training: Training, log
     """
     check_images(dataset)
     key = Key(training.seed).fold("drfl.data.features", architecture, dataset.name)
+    # Layers initialise themselves from torch's global generator.
     with key.fold("init").torch_scope():
         fresh = (
             resnet18(dataset.classes) if architecture == "resnet18" else cnn(dataset.inputs.shape[1:], dataset.classes)
@@ -139,34 +137,22 @@ def trained(architecture: Architecture, dataset: Images, training: Training, log
         order = key.fold("epoch", epoch).generator().permutation(len(dataset.targets))
         # With each number of threads sums are rounded otherwise, and training makes another network of that.
         with threads_for(0):
-            loss = _epoch(backbone, dataset, np.array_split(order, parts), optimiser, schedule)
+            total = 0.0
+            backbone.model.train()
+            for rows in map(torch.from_numpy, np.array_split(order, parts)):
+                x, y = backbone.prepared(dataset.inputs[rows], None), dataset.targets[rows]
+                loss = F.cross_entropy(backbone.model(x), y)
+                optimiser.zero_grad()
+                loss.backward()
+                optimiser.step()
+                schedule.step()
+                total += loss.item() * len(rows)
+            backbone.model.eval()
         accuracy = accuracy_of(backbone, dataset.test_inputs, dataset.test_targets)
         where = f"{backbone.name}: epoch {epoch} of {training.epochs}"
-        log(f"{where}, training loss {loss:.3f}, test accuracy {accuracy:.1%}")
+        log(f"{where}, training loss {total / len(order):.3f}, test accuracy {accuracy:.1%}")
     backbone.model.requires_grad_(False)
     return backbone, accuracy
-
-
-def _epoch(
-    backbone: Backbone,
-    dataset: Images,
-    batches: Sequence[np.ndarray],
-    optimiser: torch.optim.Optimizer,
-    schedule: torch.optim.lr_scheduler.LRScheduler,
-) -> float:
-    """One pass over the training part; gives the mean loss."""
-    total = 0.0
-    backbone.model.train()
-    for rows in map(torch.from_numpy, batches):
-        x, y = backbone.prepared(dataset.inputs[rows], None), dataset.targets[rows]
-        loss = F.cross_entropy(backbone.model(x), y)
-        optimiser.zero_grad()
-        loss.backward()
-        optimiser.step()
-        schedule.step()
-        total += loss.item() * len(rows)
-    backbone.model.eval()
-    return total / len(dataset.targets)
 
 
 def accuracy_of(backbone: Backbone, images: Tensor, targets: Tensor) -> float:

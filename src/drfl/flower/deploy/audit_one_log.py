@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 from drfl.core.audit_log import Audited, Record, wrong_field
 from drfl.flower.deploy.audit_findings import Finding, line_of, say
@@ -35,6 +35,7 @@ def requests_of_site(log: Audited) -> Iterator[Finding]:
         event = record["event"]
         if event == "asked":
             asked.add((line_of(record.get("server")), record.get("what")))
+        # A request whose head is refused is in the log as the refusal alone.
         refused_head = event == "refused" and record.get("request") is None
         if (
             event in ("sent", "refused")
@@ -66,14 +67,10 @@ class ServerRuns:
 
     def findings(self) -> Iterator[Finding]:
         """What does not fit together."""
-        steps: dict[object, Callable[[Record], Iterator[Finding]]] = {
-            "joined": self._joined, "asked": self._asked, **dict.fromkeys(OUTCOMES, self._ended),
-            "rejected": self._rejected, "used": self._used, "closing": self._closing, "parted": self._parted,
-            "finished": self._finished,
-        }  # fmt: skip
         for record in self.log.records:
             event = record["event"]
             if event == "started":
+                # A new start ends a run that was left open: the server was killed.
                 self.run, self.sites = str(record.get("run")), set(_names(record))
                 self.joined, self.pending, self.usable, self.closing, self.parted = set(), {}, {}, None, set()
             elif event in ("opened", "key"):
@@ -84,8 +81,12 @@ class ServerRuns:
                 )
             elif "site" in record and record["site"] not in self.sites:
                 yield self._problem(f"the run has no site '{record['site']}'", "unknown-site", record)
-            elif event in steps:
-                yield from steps[event](record)
+            elif event == "joined":
+                self.joined.add(str(record["site"]))
+            elif event in ("closing", "parted", "finished"):
+                yield from self._end(record)
+            else:
+                yield from self._exchange(record)
         if self.run is not None:
             text = (
                 f"the log ends during run {self.run}: the server was killed or is still running, or the end was removed"
@@ -95,55 +96,49 @@ class ServerRuns:
     def _problem(self, text: str, code: str, record: Record) -> Finding:
         return say(self.log, "problem", text, code, record["n"])
 
-    def _joined(self, record: Record) -> Iterator[Finding]:
-        self.joined.add(str(record["site"]))
-        yield from ()
+    def _exchange(self, record: Record) -> Iterator[Finding]:
+        """A request, its outcome, or the use of a reply."""
+        event, site, what = record["event"], record.get("site"), record.get("what")
+        if event == "asked":
+            if site not in self.joined:
+                yield self._problem(f"'{site}' received a request before it joined", "not-joined", record)
+            # A server asks a site again once it knows what became of the request before.
+            yield from self._left_open({n: one for n, one in self.pending.items() if one["site"] == site})
+            self.pending = {n: one for n, one in self.pending.items() if one["site"] != site}
+            self.pending[record["n"]] = record
+        elif event in OUTCOMES:
+            request = self.pending.pop(record.get("request"), None)
+            if request is None or request["site"] != site:
+                text = f"'{event}' of '{site}' belongs to no open request"
+                yield self._problem(text, "answer-without-request", record)
+            elif event == "received":
+                self.usable[str(site), request.get("what")] = request.get("stream")
+        elif event == "rejected":
+            self.usable.pop((str(site), what), None)
+        elif event == "used":
+            for name in _names(record):
+                if record.get("stream") is None or self.usable.get((name, what)) != record["stream"]:
+                    text = f"it uses a reply of '{name}' that was not received or was rejected"
+                    yield self._problem(text, "used-without-reply", record)
 
-    def _asked(self, record: Record) -> Iterator[Finding]:
-        site = record["site"]
-        if site not in self.joined:
-            yield self._problem(f"'{site}' received a request before it joined", "not-joined", record)
-        # A server asks a site again once it knows what became of the request before.
-        yield from self._left_open({n: one for n, one in self.pending.items() if one["site"] == site})
-        self.pending = {n: one for n, one in self.pending.items() if one["site"] != site}
-        self.pending[record["n"]] = record
-
-    def _ended(self, record: Record) -> Iterator[Finding]:
-        event, site = record["event"], str(record["site"])
-        request = self.pending.pop(record.get("request"), None)
-        if request is None or request["site"] != site:
-            yield self._problem(f"'{event}' of '{site}' belongs to no open request", "answer-without-request", record)
-        elif event == "received":
-            self.usable[site, request.get("what")] = request.get("stream")
-
-    def _rejected(self, record: Record) -> Iterator[Finding]:
-        self.usable.pop((str(record["site"]), record.get("what")), None)
-        yield from ()
-
-    def _used(self, record: Record) -> Iterator[Finding]:
-        stream = record.get("stream")
-        for name in _names(record):
-            if stream is None or self.usable.get((name, record.get("what"))) != stream:
-                text = f"it uses a reply of '{name}' that was not received or was rejected"
-                yield self._problem(text, "used-without-reply", record)
-
-    def _closing(self, record: Record) -> Iterator[Finding]:
-        if self.closing is not None or record.get("run") != self.run:
-            yield self._problem("it closes another run, or closes the run twice", "wrong-end", record)
-        if record.get("outcome") != "failed":  # an error may end a run in the middle of an exchange
-            yield from self._left_open(self.pending)
-        self.pending, self.closing = {}, record
-
-    def _parted(self, record: Record) -> Iterator[Finding]:
-        if self.closing is None or record["site"] in self.parted:
-            yield self._problem(f"the run is not closed yet, or '{record['site']}' left it twice", "wrong-end", record)
-        self.parted.add(str(record["site"]))
-
-    def _finished(self, record: Record) -> Iterator[Finding]:
-        ends = None if self.closing is None else [self.closing.get(name) for name in ("run", "outcome")]
-        if ends != [record.get("run"), record.get("outcome")]:
-            yield self._problem("it does not match how the run was closed", "wrong-end", record)
-        self.run = None
+    def _end(self, record: Record) -> Iterator[Finding]:
+        """A run is closed, its sites leave it, and it ends."""
+        if record["event"] == "closing":
+            if self.closing is not None or record.get("run") != self.run:
+                yield self._problem("it closes another run, or closes the run twice", "wrong-end", record)
+            if record.get("outcome") != "failed":  # an error may end a run in the middle of an exchange
+                yield from self._left_open(self.pending)
+            self.pending, self.closing = {}, record
+        elif record["event"] == "parted":
+            if self.closing is None or record["site"] in self.parted:
+                text = f"the run is not closed yet, or '{record['site']}' left it twice"
+                yield self._problem(text, "wrong-end", record)
+            self.parted.add(str(record["site"]))
+        else:
+            ends = None if self.closing is None else [self.closing.get(name) for name in ("run", "outcome")]
+            if ends != [record.get("run"), record.get("outcome")]:
+                yield self._problem("it does not match how the run was closed", "wrong-end", record)
+            self.run = None
 
     def _left_open(self, requests: dict[object, Record]) -> Iterator[Finding]:
         for request in requests.values():

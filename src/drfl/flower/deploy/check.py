@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
 from drfl.core.errors import DrflError, InputError, Notice
 from drfl.core.files import read_text
@@ -11,9 +10,6 @@ from drfl.flower.deploy import check_network
 from drfl.flower.deploy.check_network import CheckResult, bad, guarded, note, ok
 from drfl.flower.deploy.flower_cli import GONE, NEWEST, OLDEST, fits, flower_version, node_states, program
 from drfl.flower.deploy.paths import Address, DeploymentFolder, SiteFolder, SitePaths, read_toml
-
-if TYPE_CHECKING:
-    from drfl.data.standardisation import Moments
 
 
 def settings(site: SiteFolder) -> Iterator[CheckResult]:
@@ -52,19 +48,14 @@ def data(site: SiteFolder) -> Iterator[CheckResult]:
     text = f"the server's operator can limit this site to rows = {2 * about.train}, classes = {about.classes}"
     yield note("limits", Notice(f"{text} in server.toml: twice the rows and the classes of today", "proposed-limits"))
     if told is not None:
-        yield from guarded("columns", lambda: _columns(told))
-
-
-def _columns(told: Moments) -> Iterator[CheckResult]:
-    """What the server is told of the columns of a table.
-
-    Raises:
-        InputError: the server would not accept it.
-    """
-    told.check("this site")
-    deviations = told.variance.sqrt()
-    spread = f"standard deviations from {float(deviations.min()):.3g} to {float(deviations.max()):.3g}"
-    yield ok("columns", f"{len(deviations)}, {spread}; the server gets the mean and the variance of each")
+        try:
+            told.check("this site")  # else the server would not accept it
+        except DrflError as error:
+            yield bad("columns", str(error))
+            return
+        deviations = told.variance.sqrt()
+        spread = f"standard deviations from {float(deviations.min()):.3g} to {float(deviations.max()):.3g}"
+        yield ok("columns", f"{len(deviations)}, {spread}; the server gets the mean and the variance of each")
 
 
 def online(folder: DeploymentFolder, sites: tuple[SitePaths, ...], insecure: bool) -> Iterator[CheckResult]:
@@ -81,21 +72,19 @@ def online(folder: DeploymentFolder, sites: tuple[SitePaths, ...], insecure: boo
         yield ok("sites", text) if enough else bad("sites", f"{text}; start the others with ./start-supernode.sh")
         return
     for site in sites:
-        yield _registered(site, states)
-
-
-def _registered(site: SitePaths, states: dict[str, str]) -> CheckResult:
-    try:
-        node = read_text(site.node).strip()
-    except InputError:
-        return bad(site.name, "is not registered from this folder; run ./register-sites.sh")
-    state = states.get(node)
-    if state is None or state in GONE:
-        return bad(site.name, f"the SuperLink no longer knows its registration {node}; run ./register-sites.sh")
-    if state == "online":
-        return ok(site.name, f"is online, as {node}")
-    when = "has never connected" if state == "registered" else f"is {state}"
-    return bad(site.name, f"{when}; start it at the site with ./start-supernode.sh, and see what that prints")
+        try:
+            node = read_text(site.node).strip()
+        except InputError:
+            yield bad(site.name, "is not registered from this folder; run ./register-sites.sh")
+            continue
+        state = states.get(node)
+        if state is None or state in GONE:
+            yield bad(site.name, f"the SuperLink no longer knows its registration {node}; run ./register-sites.sh")
+        elif state == "online":
+            yield ok(site.name, f"is online, as {node}")
+        else:
+            when = "has never connected" if state == "registered" else f"is {state}"
+            yield bad(site.name, f"{when}; start it at the site with ./start-supernode.sh, and see what that prints")
 
 
 def check_deployment(folder: DeploymentFolder) -> Iterator[CheckResult]:
@@ -113,6 +102,7 @@ def check_deployment(folder: DeploymentFolder) -> Iterator[CheckResult]:
     if not address.insecure:
         yield from guarded("certificate", lambda: check_network.superlink(folder, address))
         yield from guarded("keys", lambda: check_network.keys(folder, known))
+    # A SuperLink that cannot be reached would only fail the next check too.
     reached = True
     for verdict in check_network.check_connection(address, folder.certificates / "ca.crt"):
         yield verdict
@@ -178,7 +168,8 @@ def check_site(site: SiteFolder) -> Iterator[CheckResult]:
         yield bad("superlink.env", str(error))
         return
     if not address.insecure:
-        yield from guarded("key", lambda: _site_key(site))
+        text = f"{site.key} is missing; make-keys.sh on the SuperLink's machine makes it"
+        yield from guarded("key", lambda: check_network.own_key(site, None) or [bad("key", text)])
         yield from guarded("certificate", lambda: check_network.authority(site))
     yield from check_network.check_connection(address, site.authority)
     yield from guarded("site.toml", lambda: settings(site))
@@ -200,7 +191,7 @@ def _flower(*programs: str) -> Iterator[CheckResult]:
 
 
 def _agrees(folder: DeploymentFolder, address: Address) -> Iterator[CheckResult]:
-    """Whether the files agree on the security and the address of the deployment."""
+    # Flower reads config.toml, drfl server.toml and the scripts superlink.env.
     insecure = read_toml(folder.settings).get("insecure", False)
     if insecure is not address.insecure:
         yield bad("server.toml", "insecure contradicts INSECURE in superlink.env; write a new folder with init")
@@ -214,8 +205,3 @@ def _agrees(folder: DeploymentFolder, address: Address) -> Iterator[CheckResult]
             f'the folder was moved or changed; [superlink.deployment] needs address = "{address}"'
             + (f' and root-certificates = "{expected}"' if expected else ""),
         )
-
-
-def _site_key(site: SiteFolder) -> Iterator[CheckResult]:
-    found = check_network.own_key(site, None)
-    yield from found or [bad("key", f"{site.key} is missing; make-keys.sh on the SuperLink's machine makes it")]

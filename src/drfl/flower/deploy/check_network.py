@@ -72,7 +72,13 @@ def superlink(folder: DeploymentFolder, address: Address) -> Iterator[CheckResul
     """The authority's and the SuperLink's certificates: present, valid now, signed and for this host."""
     place = folder.certificates
     authority, certificate = _certificate(place / "ca.crt"), _certificate(place / "superlink.crt")
-    key = _private(place / "superlink.key")
+    content, path = _bytes(place / "superlink.key"), place / "superlink.key"
+    try:
+        key = forms.load_pem_private_key(content, None)
+    except (ValueError, TypeError, UnsupportedAlgorithm):
+        raise InputError(
+            f"{path} is not a private key without a password; make one", code="invalid-key", field=str(path)
+        ) from None
     try:
         certificate.verify_directly_issued_by(authority)
     except (InvalidSignature, ValueError, TypeError, UnsupportedAlgorithm):
@@ -81,9 +87,10 @@ def superlink(folder: DeploymentFolder, address: Address) -> Iterator[CheckResul
     if _public(certificate.public_key()) != _public(key.public_key()):
         yield bad("certificate", "superlink.key does not belong to superlink.crt; delete both and run ./make-keys.sh")
         return
+    # Flower takes such a key all the same, so that nothing else would tell.
     yield from _open_to_others(place / "superlink.key")
-    for path, found in (("ca.crt", authority), ("superlink.crt", certificate)):
-        yield _in_time(path, found)
+    for name, found in (("ca.crt", authority), ("superlink.crt", certificate)):
+        yield _in_time(name, found)
     if covers(certificate, address.host):
         yield ok("certificate", f"made for {address.host}")
     else:
@@ -98,6 +105,7 @@ def covers(certificate: x509.Certificate, host: str) -> bool:
     """Whether a certificate is for a host, by its alternative names alone."""
     names = _names(certificate)
     try:
+        # In its short form, as an IPv6 address can be written in several ways.
         return str(ipaddress.ip_address(host)) in names
     except ValueError:
         return host.lower() in (name.lower() for name in names)
@@ -133,6 +141,7 @@ def revoked_twin(revoked: Path, path: Path) -> Path | None:
         InputError: The file at the path holds no such key.
     """
     public = read_public_key(path)
+    # By content: the same key can be written with another comment or line ending.
     for old in sorted(revoked.glob("*.pub")):
         with suppress(InputError):
             if read_public_key(old) == public:
@@ -192,16 +201,6 @@ def _certificate(path: Path) -> x509.Certificate:
         ) from None
 
 
-def _private(path: Path) -> types.PrivateKeyTypes:
-    content = _bytes(path)
-    try:
-        return forms.load_pem_private_key(content, None)
-    except (ValueError, TypeError, UnsupportedAlgorithm):
-        raise InputError(
-            f"{path} is not a private key without a password; make one", code="invalid-key", field=str(path)
-        ) from None
-
-
 def _public(key: types.PublicKeyTypes) -> bytes:
     """A public key in a form that compares."""
     return key.public_bytes(forms.Encoding.DER, forms.PublicFormat.SubjectPublicKeyInfo)
@@ -233,24 +232,43 @@ def check_connection(address: Address, authority: Path) -> Iterator[CheckResult]
     try:
         with socket.create_connection((address.host, address.port), timeout=PATIENCE):
             yield ok("SuperLink", f"something listens at {address}")
-    except OSError as error:
-        yield bad("SuperLink", _unreachable(address, error))
+    except socket.gaierror:
+        text = f"the name {address.host} is not known here; correct it in superlink.env, or in the name service"
+        yield bad("SuperLink", text)
         return
-    yield _plain(address) if address.insecure else _encrypted(address, authority)
-
-
-def _unreachable(address: Address, error: OSError) -> str:
-    if isinstance(error, socket.gaierror):
-        return f"the name {address.host} is not known here; correct it in superlink.env, or in the name service"
-    if isinstance(error, ConnectionRefusedError):
-        return f"nothing listens at {address}; start it with ./start-superlink.sh on its machine"
-    if isinstance(error, TimeoutError):
-        return f"no answer from {address}; a firewall may be in between: open the port for this machine"
-    return f"cannot connect to {address} ({error.strerror or error}); look at the network"
+    except ConnectionRefusedError:
+        text = f"nothing listens at {address}; start it with ./start-superlink.sh on its machine"
+        yield bad("SuperLink", text)
+        return
+    except TimeoutError:
+        text = f"no answer from {address}; a firewall may be in between: open the port for this machine"
+        yield bad("SuperLink", text)
+        return
+    except OSError as error:
+        yield bad("SuperLink", f"cannot connect to {address} ({error.strerror or error}); look at the network")
+        return
+    if not address.insecure:
+        yield _encrypted(address, authority)
+    elif _speaks_http(address):
+        yield ok("HTTP", "it speaks plain HTTP, as the deployment is insecure")
+    else:
+        # Any certificate will do here: whether the other end speaks TLS at all decides what to advise.
+        context = ssl.create_default_context()
+        context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+        try:
+            with (
+                socket.create_connection((address.host, address.port), timeout=PATIENCE) as plain,
+                context.wrap_socket(plain, server_hostname=address.host),
+            ):
+                text = f"TLS at {address} where plain HTTP is expected; take the folder made with --insecure"
+                yield bad("HTTP", text)
+        except OSError as error:
+            yield bad("HTTP", _stranger(address, error))
 
 
 def _encrypted(address: Address, authority: Path) -> CheckResult:
     try:
+        # The deployment's own authority alone is trusted, not those of the system.
         context = ssl.create_default_context(cafile=str(authority))
     except (OSError, ssl.SSLError):
         return bad("TLS", f"{authority} is missing or no certificate; run ./make-keys.sh on the SuperLink's machine")
@@ -259,46 +277,26 @@ def _encrypted(address: Address, authority: Path) -> CheckResult:
             socket.create_connection((address.host, address.port), timeout=PATIENCE) as plain,
             context.wrap_socket(plain, server_hostname=address.host) as wrapped,
         ):
-            return _http(wrapped, f"{wrapped.version()}, and it is the SuperLink that {authority.name} vouches for")
+            wrapped.sendall(QUESTION)
+            if wrapped.recv(5) == b"HTTP/":
+                return ok("TLS", f"{wrapped.version()}, and it is the SuperLink that {authority.name} vouches for")
+            return bad("TLS", "what answers speaks no HTTP, so it is no SuperLink; look which program has the port")
     except ssl.SSLCertVerificationError as error:
-        return bad("TLS", _mistrust(address, authority, error))
+        if error.verify_code in WRONG_HOST:
+            text = f"the certificate is not for {address.host}; correct the names in make-keys.sh, or ADDRESS"
+        elif error.verify_code == EXPIRED:
+            text = "the certificate has expired; make a new one, as make-keys.sh says"
+        else:
+            text = (
+                f"{authority} does not vouch for the SuperLink at {address} ({error.verify_message}); "
+                "copy certificates/ca.crt of its machine to this place, or another SuperLink answers"
+            )
+        return bad("TLS", text)
     except OSError as error:
+        # A plain server answers a TLS greeting with an error that says nothing: ask it in HTTP.
         if _speaks_http(address):
             return bad("TLS", f"plain HTTP at {address} where TLS is expected; start it with ./start-superlink.sh")
         return bad("TLS", _stranger(address, error))
-
-
-def _mistrust(address: Address, authority: Path, error: ssl.SSLCertVerificationError) -> str:
-    if error.verify_code in WRONG_HOST:
-        return f"the certificate is not for {address.host}; correct the names in make-keys.sh, or ADDRESS"
-    if error.verify_code == EXPIRED:
-        return "the certificate has expired; make a new one, as make-keys.sh says"
-    return (
-        f"{authority} does not vouch for the SuperLink at {address} ({error.verify_message}); "
-        "copy certificates/ca.crt of its machine to this place, or another SuperLink answers"
-    )
-
-
-def _plain(address: Address) -> CheckResult:
-    if _speaks_http(address):
-        return ok("HTTP", "it speaks plain HTTP, as the deployment is insecure")
-    context = ssl.create_default_context()
-    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
-    try:
-        with (
-            socket.create_connection((address.host, address.port), timeout=PATIENCE) as plain,
-            context.wrap_socket(plain, server_hostname=address.host),
-        ):
-            return bad("HTTP", f"TLS at {address} where plain HTTP is expected; take the folder made with --insecure")
-    except OSError as error:
-        return bad("HTTP", _stranger(address, error))
-
-
-def _http(connection: socket.socket, text: str) -> CheckResult:
-    connection.sendall(QUESTION)
-    if connection.recv(5) == b"HTTP/":
-        return ok("TLS", text)
-    return bad("TLS", "what answers speaks no HTTP, so it is no SuperLink; look which program has the port")
 
 
 def _speaks_http(address: Address) -> bool:

@@ -166,6 +166,7 @@ def write(plan: DeploymentPlan, path: Path, keys: bool = False) -> None:
             code="invalid-name",
             field=str(root),
         )
+    # All or nothing: half a deployment would be hard to tell from a whole one.
     with new_folder(root) as stage:
         for name, text in files(plan, root).items():
             target = stage / name
@@ -176,7 +177,13 @@ def write(plan: DeploymentPlan, path: Path, keys: bool = False) -> None:
         for name in plan.sites:
             (stage / "sites" / name).chmod(0o700)  # a private key will lie there
         if keys:
-            _make_keys(stage)
+            done = subprocess.run(["sh", "./make-keys.sh"], cwd=stage, capture_output=True, text=True)
+            if done.returncode:
+                raise DrflError(
+                    f"make-keys.sh failed, so nothing was written: {(done.stderr or done.stdout).strip()}",
+                    code="command-failed",
+                    field="make-keys.sh",
+                )
 
 
 def files(plan: DeploymentPlan, root: Path) -> dict[str, str]:
@@ -192,11 +199,21 @@ def files(plan: DeploymentPlan, root: Path) -> dict[str, str]:
     days = {"DAYS": str(DAYS), "CA_DAYS": str(CA_DAYS)}
     names = {"NAMES": " ".join(plan.sites), "REVOKED": _text("revoked.sh").rstrip("\n")}
     trust = f"root-certificates = {json.dumps(str(root / 'certificates/ca.crt'))}" if secure else "insecure = true"
+    port, volume = str(plan.port), json.dumps(f".:{root}")
+    compose = {"ROOT": str(root), "ROOT_YAML": json.dumps(str(root)), "VOLUME_YAML": volume, "PORT": port}
+    services = [_filled("compose-site.yaml", {"NAME": name, "PORT": port}) for name in plan.sites]
+    count = "one site" if len(plan.sites) == 1 else f"{len(plan.sites)} sites"
+    note = _filled(f"readme-{kind}.md", days).rstrip("\n")
+    shown = {"COUNT": count, "LIST": ", ".join(plan.sites), "ADDRESS": plan.address, "NOTE": note}
+    settings = _filled("server.toml", {"INSECURE": "false" if secure else "true ", "KEY": SERVER_KEY if secure else ""})
+    for name in plan.sites:
+        key = f'public_key = "keys/{name}.pub"\n' if secure else ""
+        settings += f'\n[[sites]]\nname = "{name}"\n{key}'
     superlink = {"PROGRAMS": _programs("flower-superlink"), "SECURITY": _text(f"superlink-{kind}.sh")}
     made = {
-        "README.md": _readme(plan, kind, days),
+        "README.md": _filled("README.md", shown),
         ".gitignore": _text("gitignore"),
-        "server.toml": _server(plan),
+        "server.toml": settings,
         "superlink.env": _environment(plan, BIND=plan.bind, PORT=plan.port),
         "start-superlink.sh": _filled("start-superlink.sh", superlink),
         "register-sites.sh": _filled("register-sites.sh", {"PROGRAMS": _programs("flwr"), **names})
@@ -209,7 +226,7 @@ def files(plan: DeploymentPlan, root: Path) -> dict[str, str]:
         "flwr/config.toml": _filled("config.toml", {**address, "TRUST": trust}),
         "systemd/drfl-superlink.service": _filled("drfl-superlink.service", {"ROOT": str(root)}),
         "systemd/drfl-supernode@.service": _text("drfl-supernode@.service"),
-        "compose.yaml": _compose(plan, root),
+        "compose.yaml": "\n".join((_filled("compose.yaml", compose), *services)),
         "image/Dockerfile": _text("Dockerfile"),
     }
     security = _text(f"supernode-{kind}.sh")
@@ -223,31 +240,9 @@ def files(plan: DeploymentPlan, root: Path) -> dict[str, str]:
     return made
 
 
-def _readme(plan: DeploymentPlan, kind: str, days: Mapping[str, str]) -> str:
-    count = "one site" if len(plan.sites) == 1 else f"{len(plan.sites)} sites"
-    note = _filled(f"readme-{kind}.md", days).rstrip("\n")
-    shown = {"COUNT": count, "LIST": ", ".join(plan.sites), "ADDRESS": plan.address, "NOTE": note}
-    return _filled("README.md", shown)
-
-
-def _server(plan: DeploymentPlan) -> str:
-    key = "" if plan.insecure else SERVER_KEY
-    head = _filled("server.toml", {"INSECURE": "true " if plan.insecure else "false", "KEY": key})
-    keys = {name: "" if plan.insecure else f'public_key = "keys/{name}.pub"\n' for name in plan.sites}
-    return head + "".join(f'\n[[sites]]\nname = "{name}"\n{key}' for name, key in keys.items())
-
-
 def _environment(plan: DeploymentPlan, **values: object) -> str:
     lines = {"ADDRESS": plan.address, "INSECURE": "yes" if plan.insecure else "no", **values}
     return "".join(f"{name}={value}\n" for name, value in lines.items())
-
-
-def _compose(plan: DeploymentPlan, root: Path) -> str:
-    port = str(plan.port)
-    volume = json.dumps(f".:{root}")
-    head = {"ROOT": str(root), "ROOT_YAML": json.dumps(str(root)), "VOLUME_YAML": volume, "PORT": port}
-    sites = (_filled("compose-site.yaml", {"NAME": name, "PORT": port}) for name in plan.sites)
-    return "\n".join((_filled("compose.yaml", head), *sites))
 
 
 def _programs(program: str) -> str:
@@ -263,15 +258,6 @@ def _text(name: str) -> str:
 def _filled(name: str, values: Mapping[str, str]) -> str:
     text = _text(name)
     for key, value in values.items():
+        # Not str.format, as shell scripts are full of braces.
         text = text.replace(f"@{key}@", value)
     return text
-
-
-def _make_keys(stage: Path) -> None:
-    done = subprocess.run(["sh", "./make-keys.sh"], cwd=stage, capture_output=True, text=True)
-    if done.returncode:
-        raise DrflError(
-            f"make-keys.sh failed, so nothing was written: {(done.stderr or done.stdout).strip()}",
-            code="command-failed",
-            field="make-keys.sh",
-        )

@@ -51,9 +51,25 @@ def revoke(folder: DeploymentFolder, name: str, key_only: bool = False) -> Revok
     """
     site = _site(folder, name)
     # First what may fail: a key is revoked only if the rest can follow.
-    text = None if key_only else _without(folder, name)
+    text = None
+    if not key_only:
+        left = [site.name for site in folder.sites() if site.name != name]
+        if len(left) < FEWEST:
+            raise InputError(
+                f"without {name} the deployment would have {len(left)} site{'s' * (len(left) != 1)}, and a run needs "
+                f"{FEWEST}: exchange its key with 'drfl deploy rotate', or revoke the key alone with --key-only",
+                code="too-few-sites",
+                field="SITE",
+            )
+        text = edit_settings.without_site(read_text(folder.settings), name)
     if site.node.exists():
-        _unregister(folder, site)
+        node = _node(site)
+        try:
+            ask(folder.home, ["supernode", "unregister", node])
+        except DrflError:
+            # The SuperLink may refuse the site already, as after a call that was cut off.
+            if node_states(folder.home).get(node, GONE[0]) not in GONE:
+                raise
     elif not _revoked_before(site):
         raise InputError(
             f"{name} is not registered from this folder: {site.node} is missing; see 'flwr supernode list'",
@@ -90,6 +106,7 @@ def rotate(folder: DeploymentFolder, name: str, key: Path) -> str:
             code="revoked-key",
             field="--key",
         )
+    # First the new key, then the old one goes: the site is known at every moment.
     answer = ask(folder.home, ["supernode", "register", str(key.absolute())])
     node = str(answer.get("node-id") or "")
     if not node:
@@ -129,19 +146,6 @@ def _site(folder: DeploymentFolder, name: str) -> SitePaths:
     raise unknown("site", name, sites)
 
 
-def _without(folder: DeploymentFolder, name: str) -> str:
-    """The text of server.toml without a site."""
-    left = [site.name for site in folder.sites() if site.name != name]
-    if len(left) < FEWEST:
-        raise InputError(
-            f"without {name} the deployment would have {len(left)} site{'s' * (len(left) != 1)}, and a run needs "
-            f"{FEWEST}: exchange its key with 'drfl deploy rotate', or revoke the key alone with --key-only",
-            code="too-few-sites",
-            field="SITE",
-        )
-    return edit_settings.without_site(read_text(folder.settings), name)
-
-
 def _consequences(folder: DeploymentFolder) -> list[Notice]:
     """What in server.toml no longer fits the sites that are left."""
     from drfl.flower.settings import read_server
@@ -171,23 +175,12 @@ def _node(site: SitePaths) -> str:
         ) from None
 
 
-def _unregister(folder: DeploymentFolder, site: SitePaths) -> None:
-    """Have the SuperLink refuse a site, unless it does so already, as after a call that was cut off."""
-    node = _node(site)
-    try:
-        ask(folder.home, ["supernode", "unregister", node])
-    except DrflError:
-        if node_states(folder.home).get(node, GONE[0]) not in GONE:
-            raise
-
-
 def _revoked(site: SitePaths) -> Path:
     """The folder of the deployment's revoked keys, where make-keys.sh and register-sites.sh look too."""
     return site.node.parent / "revoked"
 
 
 def _revoked_before(site: SitePaths) -> bool:
-    """Whether a key of a site of this name was revoked."""
     form = re.compile(rf"{re.escape(site.name)}-\d{{8}}T\d{{6}}\.\d+\.pub")
     folder = _revoked(site)
     return folder.is_dir() and any(form.fullmatch(path.name) for path in folder.iterdir())
@@ -195,6 +188,7 @@ def _revoked_before(site: SitePaths) -> bool:
 
 def _put_away(site: SitePaths) -> Path:
     """Move the file of a site's key to those revoked, and forget the site's number."""
+    # With the time in its name, as a site can lose several keys.
     place = _revoked(site) / f"{site.name}-{edit_settings.stamp()}.pub"
     place.parent.mkdir(parents=True, exist_ok=True)
     if site.public_key.exists():

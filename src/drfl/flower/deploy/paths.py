@@ -135,18 +135,18 @@ class DeploymentFolder:
                 code="missing-option",
                 field="sites",
             )
-        return tuple(self._site(table) for table in tables)
-
-    def _site(self, table: object) -> SitePaths:
-        values = table if isinstance(table, dict) else {}
-        name, key = values.get("name"), values.get("public_key", "")
-        if not isinstance(name, str) or not name or not isinstance(key, str):
-            raise InputError(
-                f"{self.settings}: a table [[sites]] needs a name and a public_key, both in quotes",
-                code="missing-option",
-                field="sites",
-            )
-        return SitePaths(name, self.root / (key or f"keys/{name}.pub"), self.keys / f"{name}.node")
+        found = []
+        for table in tables:
+            values = table if isinstance(table, dict) else {}
+            name, key = values.get("name"), values.get("public_key", "")
+            if not isinstance(name, str) or not name or not isinstance(key, str):
+                raise InputError(
+                    f"{self.settings}: a table [[sites]] needs a name and a public_key, both in quotes",
+                    code="missing-option",
+                    field="sites",
+                )
+            found.append(SitePaths(name, self.root / (key or f"keys/{name}.pub"), self.keys / f"{name}.node"))
+        return tuple(found)
 
     def summary(self) -> Path:
         """The summary of the run, as the server writes it on this machine."""
@@ -198,6 +198,7 @@ def read_toml(path: Path) -> dict[str, object]:
 
 
 def _address(path: Path) -> Address:
+    # Shell assignments, as the start scripts source the same file.
     lines = files.read_text(path, remedy="write a new folder with 'drfl deploy init'").splitlines()
     values = dict(line.split("=", 1) for line in lines if "=" in line and not line.startswith("#"))
     host, _, port = values.get("ADDRESS", "").rpartition(":")

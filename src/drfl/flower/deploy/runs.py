@@ -29,6 +29,7 @@ def print_result(folder: DeploymentFolder) -> None:
     if not isinstance(summary, dict) or not isinstance(final := summary.get("final"), dict):
         return
     title = f"{summary.get('algorithm')}, {summary.get('clients')} sites, {summary.get('rounds')} rounds"
+    # The server writes the same files as a simulation, so that its summary is shown alike.
     table = Table(title=title, title_justify="left")
     measures = parts.measures_of(summary)
     headings = {
@@ -120,6 +121,7 @@ def status(folder: DeploymentFolder, number: str) -> Status:
     runs = ask(folder.home, ["list", "--run-id", _number(number)]).get("runs")
     if not isinstance(runs, list) or not runs or not isinstance(runs[0], dict):
         raise DrflError(f"the SuperLink knows no run {number}", code="unknown-name", field="run")
+    # On one line, as Flower's reason may be a whole traceback.
     details = " ".join(str(runs[0].get("status-details", "")).split())
     return Status(str(runs[0].get("status", "unknown")), "" if details == "N/A" else details)
 
@@ -155,20 +157,12 @@ def follow(folder: DeploymentFolder, number: str, show: Callable[[str], None]) -
     ) as process:  # fmt: skip
         try:
             for line in process.stdout or ():
-                if not _of_flwr(line):
+                # Not those of the command itself.
+                if not (line.startswith("Using SuperLink:") or "logstream for run_id" in line):
                     show(line.rstrip("\n"))
         finally:
             process.kill()
-    return _end(folder, number)
-
-
-def _of_flwr(line: str) -> bool:
-    """Whether a line is of the command itself, not of the run."""
-    return line.startswith("Using SuperLink:") or "logstream for run_id" in line
-
-
-def _end(folder: DeploymentFolder, number: str) -> Status:
-    """Wait for the end. The log may stop before it, as when the connection breaks."""
+    # The log may stop before the run ends, as when the connection breaks.
     limit = time.monotonic() + PATIENCE
     while True:
         try:
@@ -179,6 +173,7 @@ def _end(folder: DeploymentFolder, number: str) -> Status:
         except InputError:
             raise
         except DrflError:
+            # A SuperLink may restart while a run goes on; only a long absence counts.
             if time.monotonic() > limit:
                 raise
         time.sleep(PAUSE)
