@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import NamedTuple, cast
@@ -100,10 +100,28 @@ def tables(collected: Collected) -> tuple[ResultTable, ...]:
         f"Medians over the seeds, of R² the least. The rate is fitted to {DISTANCE} between {FIT[0]:g} and "
         f"{FIT[1]:g}; {NOTHING} = never that near."
     )
-    *most, last = (
-        ResultTable(setting, header, tuple(_row(method, found[setting, method]) for method in methods))
-        for setting in collected.plan.settings
-    )
+    shown = []
+    for setting in collected.plan.settings:
+        rows: list[tuple[TableEntry, ...]] = []
+        for method in methods:
+            group = found[setting, method]
+            how = fate([way.stopped for way in group])
+            if how:
+                rows.append((TableEntry(method), TableEntry(how), *[TableEntry(NOTHING)] * 3))
+                continue
+            errors = [way.errors for way in group if way.errors]
+            left = f"{statistics.median(e[-1] for e in errors):.1e}"
+            arrivals = [r for r in map(first, errors) if r is not None]
+            rounds = f"{len(arrivals)} of {len(errors)} seeds" if arrivals else NOTHING
+            if len(arrivals) == len(errors):
+                rounds = f"{statistics.median(arrivals):g}"
+            texts = [NOTHING, NOTHING]
+            rates = [r for r in map(rate, errors) if r is not None]
+            if rates:
+                texts = [signed(statistics.median(r.slope for r in rates), 4), f"{min(r.r2 for r in rates):.4f}"]
+            rows.append(tuple(map(TableEntry, (method, left, rounds, *texts))))
+        shown.append(ResultTable(setting, header, tuple(rows)))
+    *most, last = shown
     return (*most, replace(last, notes=(note,)))
 
 
@@ -143,9 +161,13 @@ def draw(collected: Collected, folder: Path) -> list[str]:
     with plots.drawing(folder, "figure", len(plan.settings)) as (figure, axes):
         for axis, setting in zip(axes, plan.settings, strict=True):
             for place, method in enumerate(plan.spec.methods):
-                errors = list(_common(found[setting, method.name]))
-                if not errors:
+                ways = [way.errors for way in found[setting, method.name] if way.errors]
+                if not ways:
                     continue
+                # A run ends early once it is at rounding, so the seeds share only the rounds of the shortest.
+                # The logarithmic axis has no place for an exact zero.
+                length = min(map(len, ways))
+                errors = [np.maximum(way[:length], np.finfo(float).tiny) for way in ways]
                 look, middle = figures.look(place), np.median(errors, axis=0)
                 if len(errors) > 1:
                     low, high = np.min(errors, axis=0), np.max(errors, axis=0)
@@ -158,34 +180,6 @@ def draw(collected: Collected, folder: Path) -> list[str]:
         figures.level(axes)
         figures.legend(figure, axes)
     return ["figure"]
-
-
-def _common(group: Sequence[ErrorCurve]) -> Iterator[np.ndarray]:
-    """The errors of the seeds that did not diverge, as far as the shortest goes; exact zeros as the least float."""
-    errors = [way.errors for way in group if way.errors]
-    length = min(map(len, errors), default=0)
-    for found in errors:
-        yield np.maximum(found[:length], np.finfo(float).tiny)
-
-
-def _row(method: str, group: Sequence[ErrorCurve]) -> tuple[TableEntry, ...]:
-    errors, how = [way.errors for way in group if way.errors], fate([way.stopped for way in group])
-    if how:
-        return (TableEntry(method), TableEntry(how), *[TableEntry(NOTHING)] * 3)
-    left = f"{statistics.median(e[-1] for e in errors):.1e}"
-    rates = [r for r in map(rate, errors) if r is not None]
-    texts = [NOTHING, NOTHING]
-    if rates:
-        texts = [signed(statistics.median(r.slope for r in rates), 4), f"{min(r.r2 for r in rates):.4f}"]
-    return tuple(map(TableEntry, (method, left, _rounds([first(e) for e in errors]), *texts)))
-
-
-def _rounds(found: Sequence[int | None]) -> str:
-    """The median, or how many seeds came there."""
-    known = [r for r in found if r is not None]
-    if not known:
-        return NOTHING
-    return f"{statistics.median(known):g}" if len(known) == len(found) else f"{len(known)} of {len(found)} seeds"
 
 
 def _significant(values: Sequence[float]) -> float | None:

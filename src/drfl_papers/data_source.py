@@ -53,19 +53,19 @@ class Sources:
 
     def _ready(self, planned: Plan) -> Plan:
         for cell in planned.cells:
-            if cell.cell.kind == "training":
-                self._load({name: cell.cell.job[name] for name in OF_DATA if name in cell.cell.job})
+            if cell.cell.kind != "training":
+                continue
+            job = {name: cell.cell.job[name] for name in OF_DATA if name in cell.cell.job}
+            # cells share their data: a failed download, too, would be tried again for each of them
+            key = tuple(job.items())
+            if key not in self._tried:
+                values = {**job, **({"data_dir": self._data_dir} if self._data_dir else {})}
+                try:
+                    load_data(load_config(None, values), self._log)
+                    self._tried[key] = None
+                except InputError as error:
+                    self._tried[key] = error
+            error = self._tried[key]
+            if error is not None:
+                raise error
         return planned
-
-    def _load(self, job: dict[str, object]) -> None:
-        key = tuple(job.items())
-        if key not in self._tried:
-            values = {**job, **({"data_dir": self._data_dir} if self._data_dir else {})}
-            try:
-                load_data(load_config(None, values), self._log)
-                self._tried[key] = None
-            except InputError as error:
-                self._tried[key] = error
-        error = self._tried[key]
-        if error is not None:
-            raise error

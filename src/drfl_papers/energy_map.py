@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from statistics import fmean
 
@@ -21,7 +21,6 @@ from drfl.task.task import Task
 from drfl.training.history import LEDGER_COLUMNS, csv_text
 from drfl_papers.energy import (
     Channel,
-    Cost,
     LinkConditions,
     LocalStepsPlan,
     Measurement,
@@ -67,15 +66,18 @@ def plans(collected: Collected) -> dict[str, LocalStepsPlan]:
     """
     energy, found = _grid(collected.plan), runs(collected)
     target = needed(energy)
+    places = [LinkConditions(snr, bandwidth) for snr in energy.snr for bandwidth in energy.bandwidth]
     planned = {}
     for setting in collected.plan.settings:
         group = [run for (where, _), methods in found.items() if where == setting for run in methods]
-        processor = processor_of(collected.plan, setting)
+        payload, processor = payload_of(group), processor_of(collected.plan, setting)
         measurements = []
         for run in group:
             at = first(run, target)
             measurements.append(Measurement(run.steps, run.seed, None if at is None else at.round))
-        planned[setting] = plan(measurements, _costs(payload_of(group), processor, energy))
+        channels = {place: Channel.uniform(1, place.bandwidth, place.snr_db) for place in places}
+        costs = {place: cost_of(payload, processor, Radio(), channel) for place, channel in channels.items()}
+        planned[setting] = plan(measurements, costs)
     return planned
 
 
@@ -116,9 +118,9 @@ def processor_of(planned: Planned, setting: str) -> Processor:
 
 @functools.lru_cache
 def _cycles(dataset: str, model: str, loss: str) -> float:
-    """Cycles of one sample's gradient."""
+    """Cycles of one sample's gradient; to count them a pass through the model is made."""
     info = DATASETS[dataset].info
-    with torch.random.fork_rng(devices=[]):
+    with torch.random.fork_rng(devices=[]):  # the initial weights must not take draws from the caller
         task = Task(MODELS[model](info.shape, info.classes), LOSSES[loss])
     return CYCLES_PER_FLOP * sample_flops(task, torch.zeros(1, *info.shape), torch.zeros(1, dtype=torch.int64))
 
@@ -138,7 +140,13 @@ def tables(collected: Collected) -> tuple[ResultTable, ...]:
         notes = tuple(f"{sentence(note)}." for note in planned.notes)
         where = f", {setting}" if len(collected.plan.settings) > 1 else ""
         text = f"Local steps with the least energy, and that energy of all clients together{where}"
-        found.append(ResultTable(text, header, tuple(rows), (_constants(collected, setting), *notes)))
+        processor, radio = processor_of(collected.plan, setting), Radio()
+        constants = (
+            f"A client sends at {radio.power:g} W and computes at {processor.frequency / 1e9:g} GHz with "
+            f"{processor.cycles_per_sample / 1e6:.3g} million cycles a sample and κ = {processor.capacitance:g}; "
+            "channels do not fade, and receiving costs nothing. The paper gives no constants."
+        )
+        found.append(ResultTable(text, header, tuple(rows), (constants, *notes)))
     return tuple(found)
 
 
@@ -196,20 +204,3 @@ def _grid(planned: Planned) -> Energy:
 
 def _mean(values: Sequence[float]) -> float:
     return fmean(values) if values else 0.0
-
-
-def _costs(payload: Payload, processor: Processor, energy: Energy) -> Mapping[LinkConditions, Cost]:
-    places = [LinkConditions(snr, bandwidth) for snr in energy.snr for bandwidth in energy.bandwidth]
-    return {
-        place: cost_of(payload, processor, Radio(), Channel.uniform(1, place.bandwidth, place.snr_db))
-        for place in places
-    }
-
-
-def _constants(collected: Collected, setting: str) -> str:
-    processor, radio = processor_of(collected.plan, setting), Radio()
-    return (
-        f"A client sends at {radio.power:g} W and computes at {processor.frequency / 1e9:g} GHz with "
-        f"{processor.cycles_per_sample / 1e6:.3g} million cycles a sample and κ = {processor.capacitance:g}; channels "
-        "do not fade, and receiving costs nothing. The paper gives no constants."
-    )

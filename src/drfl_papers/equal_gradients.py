@@ -9,7 +9,7 @@ from drfl.training.history import ACCURACY_COLUMNS, DIGITS, csv_text
 from drfl_papers import paired_tests, tables
 from drfl_papers.cost_tables import MEGA
 from drfl_papers.plan import Plan
-from drfl_papers.records import Run, Runs
+from drfl_papers.records import Runs
 from drfl_papers.tables import ResultTable
 
 ALIKE = 1.05
@@ -34,13 +34,16 @@ def cut(plan: Plan, found: Runs) -> Runs | None:
             spent.setdefault(run.seed, []).append(run.final["gradient_evaluations"])
         different |= any(max(values) > ALIKE * min(values) for values in spent.values())
         for name, group in groups.items():
-            shorter[setting, name] = tuple(_within(run, min(spent[run.seed])) if run.ended else run for run in group)
+            cuts = []
+            for run in group:
+                if run.ended:
+                    budget = min(spent[run.seed])
+                    points = tuple(p for p in run.points if p.values["gradient_evaluations"] <= budget)
+                    run = replace(run, points=points, rounds=points[-1].round)
+                cuts.append(run)
+            shorter[setting, name] = tuple(cuts)
+    # of a run that was tested at its ends alone, a cut would leave nothing but the initial model
     return shorter if different and any(len(run.points) > 2 for group in found.values() for run in group) else None
-
-
-def _within(run: Run, budget: float) -> Run:
-    points = tuple(point for point in run.points if point.values["gradient_evaluations"] <= budget)
-    return replace(run, points=points, rounds=points[-1].round)
 
 
 def result_tables(plan: Plan, found: Runs) -> tuple[ResultTable, ...]:
@@ -48,9 +51,23 @@ def result_tables(plan: Plan, found: Runs) -> tuple[ResultTable, ...]:
     shorter = cut(plan, found)
     if shorter is None:
         return ()
-    shown = (*tables.final(plan, shorter, beside=False), *paired_tests.tables(plan, shorter, stored=False))
-    first, *rest = (replace(table, title=f"At equal gradients: {_small(table.title)}") for table in shown)
-    return (replace(first, notes=(_note(plan, shorter), *first.notes)), *rest)
+    rounds = []
+    for method in plan.spec.methods:
+        ended = [run.rounds for setting in plan.settings for run in shorter[setting, method.name] if run.ended]
+        if ended:
+            rounds.append(f"{method.name} {fmean(ended):.0f}")
+    budget = max(run.final["gradient_evaluations"] for group in shorter.values() for run in group if run.ended)
+    note = (
+        f"Each method at its last tested round within the budget, the fewest gradients that any method spends in that "
+        f"setting at that seed, at most {budget / MEGA:.3g}·10⁶. Mean rounds: {', '.join(rounds)}."
+    )
+    titled = []
+    for table in (*tables.final(plan, shorter, beside=False), *paired_tests.tables(plan, shorter, stored=False)):
+        head = table.title[:1]
+        title = (head.lower() if head.isascii() else head) + table.title[1:]  # a Greek letter is a symbol and stays
+        titled.append(replace(table, title=f"At equal gradients: {title}"))
+    first, *rest = titled
+    return (replace(first, notes=(note, *first.notes)), *rest)
 
 
 def to_csv(plan: Plan, found: Runs) -> str | None:
@@ -64,20 +81,3 @@ def to_csv(plan: Plan, found: Runs) -> str | None:
             metrics = (f"{run.final[name]:.{DIGITS}f}" for name in ACCURACY_COLUMNS)
             rows.append([setting, method, run.seed, run.rounds, int(run.final["gradient_evaluations"]), *metrics])
     return csv_text(COLUMNS, rows)
-
-
-def _note(plan: Plan, shorter: Runs) -> str:
-    rounds = []
-    for method in plan.spec.methods:
-        ended = [run.rounds for setting in plan.settings for run in shorter[setting, method.name] if run.ended]
-        if ended:
-            rounds.append(f"{method.name} {fmean(ended):.0f}")
-    budget = max(run.final["gradient_evaluations"] for group in shorter.values() for run in group if run.ended)
-    return (
-        f"Each method at its last tested round within the budget, the fewest gradients that any method spends in that "
-        f"setting at that seed, at most {budget / MEGA:.3g}·10⁶. Mean rounds: {', '.join(rounds)}."
-    )
-
-
-def _small(title: str) -> str:
-    return title[:1].lower() + title[1:] if title[:1].isascii() else title

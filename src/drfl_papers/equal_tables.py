@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 from statistics import fmean
 
 from drfl.experiments.run.measures import column
 from drfl.task.measure import NOTHING
 from drfl_papers.plan import Plan
-from drfl_papers.records import Run, Runs, fate
+from drfl_papers.records import Runs, fate
 from drfl_papers.tables import ResultTable, TableEntry, sentence
 
 ASKED = {
@@ -33,30 +32,29 @@ def tables(plan: Plan, found: Runs) -> tuple[ResultTable, ...]:
     """
     if not any(run.equal for group in found.values() for run in group):
         return ()
-    asked = set(plan.spec.metrics)
-    made = [_table(plan, found, metric, name) for metric, (name, by) in ASKED.items() if by & asked]
+    made = []
+    for metric, (name, by) in ASKED.items():
+        if not by & set(plan.spec.metrics):
+            continue
+        shown = column(metric)
+        rows = []
+        for method in plan.spec.methods:
+            texts = [method.name]
+            for group in (found[setting, method.name] for setting in plan.settings):
+                known = [run for run in group if run.equal]
+                how = fate([run.stopped for run in group])
+                if how or not known:
+                    texts.append(how or NOTHING)
+                    continue
+                equal = shown.text(fmean(run.equal[name] for run in known))
+                measured = shown.text(fmean(run.final[metric] for run in known))
+                # compared as shown: numbers that read the same count as the same
+                if shown.small:
+                    mark = "" if float(measured) > float(equal) else ", not above"
+                else:
+                    mark = "" if float(measured) < float(equal) else ", not below"
+                texts.append(f"{equal} ({measured}{mark})")
+            rows.append(tuple(map(TableEntry, texts)))
+        title = f"{sentence(shown.name)} of equally good clients, {shown.unit}"
+        made.append(ResultTable(title, ("method", *plan.settings), tuple(rows)))
     return (*made[:-1], *(replace(last, notes=(NOTE,)) for last in made[-1:]))
-
-
-def _table(plan: Plan, found: Runs, metric: str, name: str) -> ResultTable:
-    shown, settings = column(metric), plan.settings
-    rows = tuple(
-        (TableEntry(m.name), *(TableEntry(_text(found[setting, m.name], metric, name)) for setting in settings))
-        for m in plan.spec.methods
-    )
-    title = f"{sentence(shown.name)} of equally good clients, {shown.unit}"
-    return ResultTable(title, ("method", *settings), rows)
-
-
-def _text(group: Sequence[Run], metric: str, name: str) -> str:
-    known = [run for run in group if run.equal]
-    if (how := fate([run.stopped for run in group])) or not known:
-        return how or NOTHING
-    shown = column(metric)
-    equal = shown.text(fmean(run.equal[name] for run in known))
-    measured = shown.text(fmean(run.final[metric] for run in known))
-    if shown.small:
-        mark = "" if float(measured) > float(equal) else ", not above"
-    else:
-        mark = "" if float(measured) < float(equal) else ", not below"
-    return f"{equal} ({measured}{mark})"

@@ -49,6 +49,7 @@ def reproduce(
         StoppedError: a signal asked to stop; what has ended is kept.
     """
     records: dict[str, Record] = {}
+    # several tables may share a cell, which runs once: each waits for the keys that it still lacks
     waiting = {plan.spec.name: {planned.cell.key for planned in plan.cells} for plan in plans}
     cells = [planned.cell for plan in plans for planned in plan.cells]
     for end in run_all(cells, out / CELLS, run_cell, workers=workers, data_dir=data_dir, watch=watch):
@@ -62,7 +63,11 @@ def reproduce(
             if not left:
                 del waiting[plan.spec.name]
                 collected = collect(plan, records)
-                written(collected, _write(collected, out / plan.spec.name, command))
+                # written at once, so that a stop later on loses no result that is complete
+                with claimed(out / plan.spec.name, "reproduction", overwrite=True) as claim, filled(claim) as stage:
+                    write(collected, stage, command)
+                    claim.finished = True
+                written(collected, claim.directory)
 
 
 def run_cell(cell: Cell, data_dir: Path | None) -> Record:
@@ -73,13 +78,6 @@ def run_cell(cell: Cell, data_dir: Path | None) -> Record:
         data_dir: where the data set's files lie; it has no say in the result.
     """
     return approach(cell.job) if cell.kind == "distance" else training_cells.run_cell(cell, data_dir)
-
-
-def _write(collected: Collected, folder: Path, command: str) -> Path:
-    with claimed(folder, "reproduction", overwrite=True) as claim, filled(claim) as stage:
-        write(collected, stage, command)
-        claim.finished = True
-    return claim.directory
 
 
 def check_place(plan: Plan, out: Path, overwrite: bool) -> None:

@@ -28,23 +28,44 @@ def sentences(plan: Plan) -> list[str]:
     if scale.stand_in and spec.stand_in is not None:
         text = f"**Stand-in:** {plain(spec.stand_in.why)}"
         lines.append(f"{text} The paper's numbers are on its own data." if spec.values or spec.reached else text)
-    lines.append(" ".join([_size(plan), *(_judged(plan) if spec.kind != "distance" else ())]))
+    size = [_size(plan)]
+    if (plan.repeats, plan.rounds) != (spec.repeats, spec.rounds):
+        size.append(f"The specification asks for {_count(spec.repeats, 'repeat')} of {_count(spec.rounds, 'round')}.")
+    left = [setting.name for setting in spec.settings if setting.name not in plan.settings]
+    if left:
+        size.append(f"Left out: {', '.join(left)}.")
+    if spec.kind != "distance":
+        judged = f"{_each(plan, 'returned', RETURNED)}, on the clients' {_each(plan, 'judged_on', JUDGED, 'test')}"
+        size.append(f"Judged: {judged}.")
+        targets = dict.fromkeys(str(planned.cell.job.get("until", "")) for planned in plan.cells)
+        on_test = [target.removeprefix(TEST) for target in targets if target.startswith(TEST)]
+        if on_test:
+            size.append(f"Runs stop when these rows reach {' or '.join(on_test)}, so they have chosen the last models.")
+        size.append(
+            f"{_each(plan, 'clients')} clients; a cohort has {_each(plan, 'cohort')} where a method does not say "
+            "otherwise (see participation and cost)."
+        )
+    lines.append(" ".join(size))
     if plan.hyperparameters:
         lines.append(_tuning(plan))
     return [*lines, *([plain(spec.note)] if spec.note else [])]
 
 
-def _judged(plan: Plan) -> list[str]:
-    """What is judged, by what runs stop, and who takes part."""
-    targets = dict.fromkeys(str(planned.cell.job.get("until", "")) for planned in plan.cells)
-    on_test = [target.removeprefix(TEST) for target in targets if target.startswith(TEST)]
-    stopped = f"Runs stop when these rows reach {' or '.join(on_test)}, so they have chosen the last models."
-    return [
-        f"Judged: {_each(plan, 'returned', RETURNED)}, on the clients' {_each(plan, 'judged_on', JUDGED, 'test')}.",
-        *([stopped] if on_test else ()),
-        f"{_each(plan, 'clients')} clients; a cohort has {_each(plan, 'cohort')} where a method does not say otherwise "
-        "(see participation and cost).",
-    ]
+def _size(plan: Plan) -> str:
+    """Repeats and rounds of communication, the rounds method by method where they differ."""
+    found: dict[int, list[str]] = {}
+    for planned in plan.cells:
+        rounds = planned.cell.job.get("rounds", plan.rounds)
+        names = found.setdefault(rounds if isinstance(rounds, int) else plan.rounds, [])
+        if planned.method not in names:
+            names.append(planned.method)
+    base = plan.rounds if plan.rounds in found else next(iter(found))
+    others = "; ".join(f"{rounds} for {' and '.join(names)}" for rounds, names in found.items() if rounds != base)
+    more = f" ({others})" if others else ""
+    repeats = (
+        f"{plan.repeats} repeats, seeds 0 to {plan.repeats - 1}" if plan.repeats != 1 else "One run a cell, seed 0"
+    )
+    return f"{repeats}; {_count(base, 'round')}{more}."
 
 
 def _each(plan: Plan, key: str, words: Mapping[str, str] | None = None, default: object = None) -> str:
@@ -58,15 +79,13 @@ def _each(plan: Plan, key: str, words: Mapping[str, str] | None = None, default:
     if len(by) == 1:
         return next(iter(texts.values()))
     most = max(by, key=lambda value: len(by[value]))
-    others = (f"{texts[value]} for {_who(plan, places)}" for value, places in by.items() if value != most)
+    others = []
+    for value in (value for value in by if value != most):
+        settings, methods = (list(dict.fromkeys(names)) for names in zip(*by[value], strict=True))
+        # if every method has the value in these places, it belongs to the settings
+        names = settings if len(methods) == len(plan.spec.methods) else methods
+        others.append(f"{texts[value]} for {(' and ' if len(names) < 3 else '; ').join(names)}")
     return f"{texts[most]} ({'; '.join(others)})"
-
-
-def _who(plan: Plan, places: Sequence[tuple[str, str]]) -> str:
-    """The settings of these places where they have all methods, else the methods."""
-    settings, methods = (list(dict.fromkeys(names)) for names in zip(*places, strict=True))
-    names = settings if len(methods) == len(plan.spec.methods) else methods
-    return (" and " if len(names) < 3 else "; ").join(names)
 
 
 def _tuning(plan: Plan) -> str:
@@ -75,7 +94,20 @@ def _tuning(plan: Plan) -> str:
     for job, found in plan.hyperparameters.items():
         if found.get("scores") == {}:
             continue  # nothing was searched for
-        budgets.setdefault(_budget(found.get("provenance")), []).append(job)
+        budget = "in a way that the file does not tell"
+        provenance = found.get("provenance")
+        if isinstance(provenance, Mapping):
+            known = cast("Mapping[str, object]", provenance)
+            seeds, shown = known.get("seeds"), column(str(known.get("metric", "worst_accuracy")))
+            number = len(seeds) if isinstance(seeds, Sequence) else seeds
+            eta = ", η in multiples of the 1/L̂ of each run" if known.get("relative_step_size") else ""
+            of = known.get("trials_of")
+            other = f"; the trials are those of {of}, of which the best whose η holds here is taken" if of else ""
+            budget = (
+                f"{known.get('trials')} trials of {number} {'seed' if number == 1 else 'seeds'} for each method, "
+                f"{known.get('rounds')} rounds, by the {shown.name} on validation rows{eta}{other}"
+            )
+        budgets.setdefault(budget, []).append(job)
     text = " ".join(f"Tuned on {' and '.join(jobs)}: {budget}." for budget, jobs in budgets.items())
     own = [method.name for method in plan.spec.methods if method.tuned_as is None]
     scores = [table for found in plan.hyperparameters.values() if isinstance(table := found.get("scores"), dict)]
@@ -88,46 +120,6 @@ def _tuning(plan: Plan) -> str:
     if taken:
         text += f" With the values tuned for another method: {', '.join(taken)}."
     return f"{text.strip()} `summary.json` says which values they are."
-
-
-def _budget(provenance: object) -> str:
-    if not isinstance(provenance, Mapping):
-        return "in a way that the file does not tell"
-    found = cast("Mapping[str, object]", provenance)
-    seeds, shown = found.get("seeds"), column(str(found.get("metric", "worst_accuracy")))
-    number = len(seeds) if isinstance(seeds, Sequence) else seeds
-    eta = ", η in multiples of the 1/L̂ of each run" if found.get("relative_step_size") else ""
-    of = found.get("trials_of")
-    other = f"; the trials are those of {of}, of which the best whose η holds here is taken" if of else ""
-    return (
-        f"{found.get('trials')} trials of {number} {'seed' if number == 1 else 'seeds'} for each method, "
-        f"{found.get('rounds')} rounds, by the {shown.name} on validation rows{eta}{other}"
-    )
-
-
-def _size(plan: Plan) -> str:
-    spec = plan.spec
-    repeats = (
-        "One run a cell, seed 0" if plan.repeats == 1 else f"{plan.repeats} repeats, seeds 0 to {plan.repeats - 1}"
-    )
-    text = f"{repeats}; {_rounds(plan)}."
-    if (plan.repeats, plan.rounds) != (spec.repeats, spec.rounds):
-        text += f" The specification asks for {_count(spec.repeats, 'repeat')} of {_count(spec.rounds, 'round')}."
-    left = [setting.name for setting in spec.settings if setting.name not in plan.settings]
-    return f"{text} Left out: {', '.join(left)}." if left else text
-
-
-def _rounds(plan: Plan) -> str:
-    """Rounds of communication, method by method where they differ."""
-    found: dict[int, list[str]] = {}
-    for planned in plan.cells:
-        rounds = planned.cell.job.get("rounds", plan.rounds)
-        names = found.setdefault(rounds if isinstance(rounds, int) else plan.rounds, [])
-        if planned.method not in names:
-            names.append(planned.method)
-    base = plan.rounds if plan.rounds in found else next(iter(found))
-    others = "; ".join(f"{rounds} for {' and '.join(names)}" for rounds, names in found.items() if rounds != base)
-    return _count(base, "round") + (f" ({others})" if others else "")
 
 
 def _count(number: int, thing: str) -> str:

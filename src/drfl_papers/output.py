@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from drfl.core.errors import unknown
@@ -24,7 +24,7 @@ from drfl_papers import (
 )
 from drfl_papers.convergence import error_curves
 from drfl_papers.plan import Collected, Plan
-from drfl_papers.records import EQUAL_COLUMNS, Run, Runs, finals, runs
+from drfl_papers.records import EQUAL_COLUMNS, Run, finals, runs
 from drfl_papers.specification import Specification
 from drfl_papers.tables import ResultTable, plain
 
@@ -41,6 +41,20 @@ def summary(collected: Collected, command: str) -> dict[str, object]:
     """
     plan = collected.plan
     spec, scale = plan.spec, plan.scale
+    results: dict[str, dict[str, object]] = {}
+    extra: dict[str, object] = {}
+    if spec.kind == "distance":
+        for (setting, method), group in convergence.error_curves(collected).items():
+            results.setdefault(setting, {})[method] = convergence.summary(group)
+    else:
+        for (setting, method), group in runs(collected).items():
+            results.setdefault(setting, {})[method] = _place(group)
+        if rounds_to_target.levels(spec):
+            extra["targets"] = rounds_to_target.summary(collected)
+    if spec.kind == "energy":
+        from drfl_papers import energy_map
+
+        extra["energy"] = energy_map.summary(collected)
     return {
         "name": spec.name,
         "paper": spec.paper,
@@ -57,11 +71,16 @@ def summary(collected: Collected, command: str) -> dict[str, object]:
         "settings": list(plan.settings),
         "jobs": {setting: common(plan, setting) for setting in plan.settings},
         "methods": {
-            m.name: {"algorithm": m.algorithm, "parameters": _parameters(collected, m.name)} for m in spec.methods
+            method.name: {
+                "algorithm": method.algorithm,
+                # of the first seed; what a distance cell chose from its grid is among the results
+                "parameters": {s: collected.records[s, method.name][0].get("parameters") for s in plan.settings},
+            }
+            for method in spec.methods
         },
         "hyperparameters": {name: found.get("provenance") for name, found in plan.hyperparameters.items()},
-        "results": _final_distances(collected) if spec.kind == "distance" else _results(collected),
-        **_extra(collected),
+        "results": results,
+        **extra,
         "device": scale.device,
         "versions": versions(collected),
         "command": command,
@@ -86,56 +105,21 @@ def versions(collected: Collected) -> dict[str, str]:
     return {name: ", ".join(sorted(seen)) for name, seen in found.items()}
 
 
-def _parameters(collected: Collected, method: str) -> dict[str, object]:
-    """By setting, those of the first seed; what a distance cell chose from its grid is among the results."""
-    return {s: collected.records[s, method][0].get("parameters") for s in collected.plan.settings}
-
-
-def _results(collected: Collected) -> dict[str, object]:
-    found: dict[str, dict[str, object]] = {}
-    for (setting, method), group in runs(collected).items():
-        found.setdefault(setting, {})[method] = _place(group)
-    return {**found}
-
-
 def _place(group: Sequence[Run]) -> dict[str, object]:
     """Means over the seeds, none if a run failed; half_width is that of the 95 % t-interval."""
-    whole = all(run.ended for run in group)
-    return {
+    found: dict[str, object] = {
         "n": sum(run.ended for run in group),
         "diverged": sum(run.stopped == "diverged" for run in group),
         "refused": sum(run.stopped == "refused" for run in group),
         "rounds": [run.rounds for run in group],
-        **({name: _interval(list(finals(group, name).values())) for name in ACCURACY_COLUMNS} if whole else {}),
     }
-
-
-def _interval(values: Sequence[float]) -> dict[str, float | None]:
-    interval = Interval.of(values)
-    named = {"mean": interval.mean, "half_width": interval.half, "std": interval.std}
-    return {name: None if math.isnan(value) else round(value, DIGITS) for name, value in named.items()}
-
-
-def _final_distances(collected: Collected) -> dict[str, object]:
-    found: dict[str, dict[str, object]] = {}
-    for (setting, method), group in convergence.error_curves(collected).items():
-        found.setdefault(setting, {})[method] = convergence.summary(group)
-    return {**found}
-
-
-def _extra(collected: Collected) -> dict[str, object]:
-    """Rounds to the targets, and an energy map's constants, where there are any."""
-    spec = collected.plan.spec
-    if spec.kind == "distance":
-        return {}
-    extra: dict[str, object] = {}
-    if rounds_to_target.levels(spec):
-        extra["targets"] = rounds_to_target.summary(collected)
-    if spec.kind == "energy":
-        from drfl_papers import energy_map
-
-        extra["energy"] = energy_map.summary(collected)
-    return extra
+    if all(run.ended for run in group):
+        for name in ACCURACY_COLUMNS:
+            interval = Interval.of(list(finals(group, name).values()))
+            named = {"mean": interval.mean, "half_width": interval.half, "std": interval.std}
+            # JSON has no NaN, which the half width of a single run is
+            found[name] = {key: None if math.isnan(value) else round(value, DIGITS) for key, value in named.items()}
+    return found
 
 
 PLACE = ("setting", "method", "algorithm", "seed", "stopped", "rounds")
@@ -191,7 +175,15 @@ def write(collected: Collected, folder: Path, command: str) -> None:
         InputError: a figure cannot be drawn, as matplotlib is missing or an axis is unknown.
         OSError: the folder cannot be written to.
     """
-    drawn = _draw(collected, folder)
+    kind, drawn = collected.plan.spec.kind, []
+    if kind in ("curves", "scatter"):
+        drawn = plots.draw(collected, folder)
+    elif kind == "distance":
+        drawn = convergence.draw(collected, folder)
+    elif kind == "energy":
+        from drfl_papers import energy_map
+
+        drawn = energy_map.draw(collected, folder)
     texts = {
         **_csvs(collected),
         "summary.json": json_text(summary(collected, command), indent=2) + "\n",
@@ -203,24 +195,22 @@ def write(collected: Collected, folder: Path, command: str) -> None:
 
 def contents(collected: Collected) -> tuple[ResultTable, ...]:
     """All tables of a result, in order."""
-    kind = collected.plan.spec.kind
-    if kind == "distance":
+    plan = collected.plan
+    if plan.spec.kind == "distance":
         return convergence.tables(collected)
-    first: tuple[ResultTable, ...] = ()
-    if kind == "energy":
+    found = runs(collected)
+    last_models = (*tables.final(plan, found), *equal_tables.tables(plan, found))
+    if plan.spec.kind == "energy":
         from drfl_papers import energy_map
 
-        first = energy_map.tables(collected)
-    return (*first, *rounds_to_target.tables(collected), *_of_last_models(collected.plan, runs(collected)))
-
-
-def _of_last_models(plan: Plan, found: Runs) -> tuple[ResultTable, ...]:
-    """What the last models show, what they cost, and what they show at equal cost."""
-    shown = (*tables.final(plan, found), *equal_tables.tables(plan, found))
-    if plan.spec.kind == "energy":
-        return shown
-    equal = equal_gradients.result_tables(plan, found)
-    return (*shown, *paired_tests.tables(plan, found), *cost_tables.tables(plan, found), *equal)
+        return (*energy_map.tables(collected), *rounds_to_target.tables(collected), *last_models)
+    return (
+        *rounds_to_target.tables(collected),
+        *last_models,
+        *paired_tests.tables(plan, found),
+        *cost_tables.tables(plan, found),
+        *equal_gradients.result_tables(plan, found),
+    )
 
 
 def markdown(collected: Collected, drawn: list[str]) -> str:
@@ -239,24 +229,18 @@ def markdown(collected: Collected, drawn: list[str]) -> str:
     return "\n\n".join([*parts, *(table.markdown().rstrip("\n") for table in contents(collected))]) + "\n"
 
 
-def _draw(collected: Collected, folder: Path) -> list[str]:
-    kind = collected.plan.spec.kind
-    if kind in ("curves", "scatter"):
-        return plots.draw(collected, folder)
-    if kind == "distance":
-        return convergence.draw(collected, folder)
-    if kind == "energy":
-        from drfl_papers import energy_map
-
-        return energy_map.draw(collected, folder)
-    return []
-
-
 def _csvs(collected: Collected) -> dict[str, str]:
     spec = collected.plan.spec
     if spec.kind == "distance":
-        cells = csv_text(DISTANCE_COLUMNS, _distances(collected))
-        return {"cells.csv": cells, "curves.csv": convergence.to_csv(collected)}
+        algorithms = {method.name: method.algorithm for method in spec.methods}
+        rows = []
+        for (setting, method), group in error_curves(collected).items():
+            for way in group:
+                last = f"{way.errors[-1]:.6e}" if way.errors else ""
+                chosen = " ".join(f"{name}={value:g}" for name, value in way.chosen.items())
+                rounds = len(way.errors) - 1 if way.errors else 0
+                rows.append([setting, method, algorithms[method], way.seed, way.stopped, rounds, last, chosen])
+        return {"cells.csv": csv_text(DISTANCE_COLUMNS, rows), "curves.csv": convergence.to_csv(collected)}
     plan, found = collected.plan, runs(collected)
     texts = {"cells.csv": cells_csv(collected)}
     if spec.kind != "energy":
@@ -280,11 +264,8 @@ def _csvs(collected: Collected) -> dict[str, str]:
 
 def cells_csv(collected: Collected) -> str:
     """`cells.csv` of a training result: a row a run; accuracies are fractions."""
-    return csv_text(COLUMNS, _cells(collected))
-
-
-def _cells(collected: Collected) -> Iterator[list[object]]:
     algorithms = {method.name: method.algorithm for method in collected.plan.spec.methods}
+    rows = []
     for (setting, method), group in runs(collected).items():
         for run in group:
             values: list[object] = [""] * (len(COLUMNS) - len(PLACE))
@@ -293,14 +274,5 @@ def _cells(collected: Collected) -> Iterator[list[object]]:
                 equal = (f"{run.equal[name]:.{DIGITS}f}" if run.equal else "" for name in EQUAL_COLUMNS)
                 ledger = (int(run.final[name]) for name in LEDGER_COLUMNS)
                 values = [*metrics, *equal, *ledger, f"{run.clients:.3f}", run.halved]
-            yield [setting, method, algorithms[method], run.seed, run.stopped, run.rounds, *values]
-
-
-def _distances(collected: Collected) -> Iterator[list[object]]:
-    algorithms = {method.name: method.algorithm for method in collected.plan.spec.methods}
-    for (setting, method), group in error_curves(collected).items():
-        for way in group:
-            last = f"{way.errors[-1]:.6e}" if way.errors else ""
-            chosen = " ".join(f"{name}={value:g}" for name, value in way.chosen.items())
-            rounds = len(way.errors) - 1 if way.errors else 0
-            yield [setting, method, algorithms[method], way.seed, way.stopped, rounds, last, chosen]
+            rows.append([setting, method, algorithms[method], run.seed, run.stopped, run.rounds, *values])
+    return csv_text(COLUMNS, rows)

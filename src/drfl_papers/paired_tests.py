@@ -123,50 +123,70 @@ def tables(plan: Plan, runs: Runs, stored: bool = True) -> tuple[ResultTable, ..
     found = differences(plan, runs)
     if not found:
         return ()
-    *most, last = (
-        _table(plan, [d for d in found if d.metric == metric], metric)
-        for metric in dict.fromkeys(d.metric for d in found)
-    )
-    shown = (*most, replace(last, notes=(_note(found, _alike(plan), stored),)))
+    reference, metrics = found[0].reference, list(dict.fromkeys(d.metric for d in found))
+    others = list(dict.fromkeys(d.method for d in found))
+    shown = []
+    for metric in metrics:
+        rows = []
+        for method in others:
+            cells = {d.setting: TableEntry(_text(d)) for d in found if (d.metric, d.method) == (metric, method)}
+            rows.append((TableEntry(f"{reference} − {method}"), *(cells[setting] for setting in plan.settings)))
+        less = " (less is better)" if column(metric).small else ""
+        title = f"Paired differences: {column(metric).name}{less}, points"
+        shown.append(ResultTable(title, ("difference", *plan.settings), tuple(rows)))
+    equally_long = len({planned.cell.job.get("rounds") for planned in plan.cells}) == 1
+    shown[-1] = replace(shown[-1], notes=(_note(found, equally_long, stored),))
     together = over_settings(plan, runs)
-    return (*shown, _table_over_settings(together, stored)) if together else shown
+    if together:
+        rows = []
+        for method in others:
+            cells = {d.metric: TableEntry(_text(d)) for d in together if d.method == method}
+            rows.append((TableEntry(f"{reference} − {method}"), *(cells[metric] for metric in metrics)))
+        note = (
+            f"Of every seed the mean over the settings, all of which must have ended; corrected for the "
+            f"{len(together)} differences of this table alone"
+            f"{'; `paired_over_settings.csv` has the p-values' if stored else ''}."
+        )
+        header = ("difference", *(column(metric).name for metric in metrics))
+        title = "Paired differences: mean over the settings, points"
+        shown.append(ResultTable(title, header, tuple(rows), (note,)))
+    return tuple(shown)
 
 
 def to_csv(found: Sequence[Difference]) -> str:
     """Differences as CSV text, fractions."""
-    return csv_text(COLUMNS, (_row(d) for d in found))
-
-
-def _row(d: Difference) -> list[object]:
-    n, *ends, p_t, p_flips = d.found
-    numbers = ["" if math.isnan(value) else f"{value:.{DIGITS}f}" for value in ends]
-    chances = ["" if math.isnan(p) else f"{p:.4g}" for p in (p_t, p_flips, d.p_holm)]
-    return [*d[:4], n, *numbers, *chances, d.seen]
-
-
-def _table(plan: Plan, found: Sequence[Difference], metric: str) -> ResultTable:
-    reference, settings = found[0].reference, plan.settings
     rows = []
-    for method in dict.fromkeys(d.method for d in found):
-        cells = {d.setting: TableEntry(_text(d)) for d in found if d.method == method}
-        rows.append((TableEntry(f"{reference} − {method}"), *(cells[setting] for setting in settings)))
-    less = " (less is better)" if column(metric).small else ""
-    title = f"Paired differences: {column(metric).name}{less}, points"
-    return ResultTable(title, ("difference", *settings), tuple(rows))
+    for d in found:
+        n, *ends, p_t, p_flips = d.found
+        numbers = ["" if math.isnan(value) else f"{value:.{DIGITS}f}" for value in ends]
+        chances = ["" if math.isnan(p) else f"{p:.4g}" for p in (p_t, p_flips, d.p_holm)]
+        rows.append([*d[:4], n, *numbers, *chances, d.seen])
+    return csv_text(COLUMNS, rows)
 
 
-def _table_over_settings(found: Sequence[Difference], stored: bool) -> ResultTable:
-    metrics = list(dict.fromkeys(d.metric for d in found))
-    rows = []
-    for method in dict.fromkeys(d.method for d in found):
-        cells = {d.metric: TableEntry(_text(d)) for d in found if d.method == method}
-        rows.append((TableEntry(f"{found[0].reference} − {method}"), *(cells[metric] for metric in metrics)))
-    header = ("difference", *(column(metric).name for metric in metrics))
-    note = (
-        f"Of every seed the mean over the settings, all of which must have ended; corrected for the {len(found)} "
-        f"differences of this table alone{'; `paired_over_settings.csv` has the p-values' if stored else ''}."
-    )
-    return ResultTable("Paired differences: mean over the settings, points", header, tuple(rows), (note,))
+def _note(found: Sequence[Difference], equally_long: bool, stored: bool) -> str:
+    """What the differences mean, and what a verdict takes."""
+    reference, pairs = found[0].reference, sorted({d.found.n for d in found})
+    seeds = f"{pairs[0]}" if len(pairs) == 1 else f"{pairs[0]} to {pairs[-1]}"
+    text = f"Mean difference over the seeds that both methods came to the end of, {seeds}"
+    if pairs[-1] < 2:
+        return f"{text}; one pair has no interval."
+    text += " [95 % t-interval, each on its own]."
+    tested = sum(d.found.n >= T_FROM for d in found)
+    if tested:
+        corrected = "of the one difference here"
+        if tested > 1:
+            corrected = f"corrected for the {tested} differences here (Holm)"
+        flips = f", and that of all sign flips, uncorrected, is at most {LEVEL} too" if pairs[-1] >= FLIPS_FROM else ""
+        text += (
+            f" {reference} is better or worse only where the p-value of the paired t-test, {corrected}, "
+            f"is at most {LEVEL}{flips}{'; `paired.csv` has the p-values' if stored else ''}."
+        )
+    if pairs[0] < T_FROM:
+        text += f" With fewer than {T_FROM} pairs nothing is decided, whatever the numbers."
+    if not equally_long:
+        text += " The methods did not all run the same number of rounds."
+    return text
 
 
 def _text(d: Difference) -> str:
@@ -179,35 +199,3 @@ def _text(d: Difference) -> str:
         return f"{middle} ({d.seen})"
     ends = "" if math.isnan(low) else f" [{signed(scale * low, 2)}, {signed(scale * high, 2)}]"
     return f"{middle}{ends} {d.seen}"
-
-
-def _note(found: Sequence[Difference], alike: bool, stored: bool) -> str:
-    pairs = sorted({d.found.n for d in found})
-    seeds = f"{pairs[0]}" if len(pairs) == 1 else f"{pairs[0]} to {pairs[-1]}"
-    text = f"Mean difference over the seeds that both methods came to the end of, {seeds}"
-    if pairs[-1] < 2:
-        return f"{text}; one pair has no interval."
-    text += " [95 % t-interval, each on its own]."
-    tested = sum(d.found.n >= T_FROM for d in found)
-    if tested:
-        text += f" {_rule(found[0].reference, tested, pairs[-1] >= FLIPS_FROM, stored)}"
-    if pairs[0] < T_FROM:
-        text += f" With fewer than {T_FROM} pairs nothing is decided, whatever the numbers."
-    if not alike:
-        text += " The methods did not all run the same number of rounds."
-    return text
-
-
-def _rule(reference: str, tested: int, flipped: bool, stored: bool) -> str:
-    """What a verdict takes."""
-    corrected = f"corrected for the {tested} differences here (Holm)" if tested > 1 else "of the one difference here"
-    flips = f", and that of all sign flips, uncorrected, is at most {LEVEL} too" if flipped else ""
-    return (
-        f"{reference} is better or worse only where the p-value of the paired t-test, {corrected}, "
-        f"is at most {LEVEL}{flips}{'; `paired.csv` has the p-values' if stored else ''}."
-    )
-
-
-def _alike(plan: Plan) -> bool:
-    """Whether all methods were to run equally long."""
-    return len({planned.cell.job.get("rounds") for planned in plan.cells}) == 1

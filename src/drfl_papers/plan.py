@@ -99,9 +99,19 @@ def plan(spec: Specification, scale: Scale) -> Plan:
     """
     if scale.stand_in and spec.stand_in is None:
         scale = Scale(**{**vars(scale), "stand_in": False})
-    rounds, repeats = _size(spec, scale)
+    # what was asked for, or the fewest of the specification, the stand-in and the short version
+    cuts = [(spec.rounds, spec.repeats)]
+    if scale.stand_in and spec.stand_in is not None:
+        cuts.append((spec.stand_in.rounds or spec.rounds, spec.stand_in.repeats or spec.repeats))
+    if scale.quick:
+        cuts.append((spec.quick.rounds, spec.quick.repeats))
+    rounds = scale.rounds or min(rounds for rounds, _ in cuts)
+    repeats = scale.repeats or min(repeats for _, repeats in cuts)
     settings = _settings(spec, scale)
-    tuned = {name: hyperparameters(scale.tuned, name) for name in _tuned_jobs(spec, settings)}
+    tuned = {}
+    if any(method.tuned_as is not None for method in spec.methods):
+        jobs = dict.fromkeys(base(spec, setting) for setting in settings)
+        tuned = {name: hyperparameters(scale.tuned, name) for name in jobs if name is not None}
     cells = [
         Planned(setting.name, method.name, seed, _cell(spec, scale, setting, method, seed, tuned, rounds))
         for seed in range(repeats)
@@ -119,40 +129,26 @@ def collect(plan: Plan, records: Mapping[str, Record]) -> Collected:
     return Collected(plan, places)
 
 
-def _size(spec: Specification, scale: Scale) -> tuple[int, int]:
-    """Rounds and repeats: those asked for, or the fewest of the specification, the stand-in and the short version."""
-    cuts = [(spec.rounds, spec.repeats)]
-    if scale.stand_in and spec.stand_in is not None:
-        cuts.append((spec.stand_in.rounds or spec.rounds, spec.stand_in.repeats or spec.repeats))
-    if scale.quick:
-        cuts.append((spec.quick.rounds, spec.quick.repeats))
-    return scale.rounds or min(rounds for rounds, _ in cuts), scale.repeats or min(repeats for _, repeats in cuts)
-
-
 def _settings(spec: Specification, scale: Scale) -> list[SpecSetting]:
-    names = [setting.name for setting in spec.settings]
-    chosen = list(scale.settings) if scale.settings is not None else names
-    if scale.settings is None and scale.stand_in and spec.stand_in is not None and spec.stand_in.settings is not None:
-        chosen = spec.stand_in.settings
-    wanted = _wanted(chosen, names)
-    return [setting for setting in spec.settings if setting.name in wanted]
-
-
-def _wanted(chosen: Sequence[str], names: Sequence[str]) -> set[str]:
-    """The settings of these names; a name that has commas may come as its parts, as from a list with commas.
+    """The settings that are run.
 
     Raises:
         InputError: there is no such setting.
     """
-    plain, found, at = {_plain(name): name for name in names}, set[str](), 0
+    names = [setting.name for setting in spec.settings]
+    chosen = list(scale.settings) if scale.settings is not None else names
+    if scale.settings is None and scale.stand_in and spec.stand_in is not None and spec.stand_in.settings is not None:
+        chosen = spec.stand_in.settings
+    # A name that has commas may come as its parts, as from a list with commas: the longest match wins.
+    plain, wanted, at = {_plain(name): name for name in names}, set[str](), 0
     while at < len(chosen):
         texts = {end: _plain(",".join(chosen[at:end])) for end in range(len(chosen), at, -1)}
         end = next((end for end, text in texts.items() if text in plain), None)
         if end is None:
             raise unknown("setting", chosen[at], names)
-        found.add(plain[texts[end]])
+        wanted.add(plain[texts[end]])
         at = end
-    return found
+    return [setting for setting in spec.settings if setting.name in wanted]
 
 
 def _plain(name: str) -> str:
@@ -194,13 +190,6 @@ def base(spec: Specification, setting: SpecSetting) -> str | None:
     return setting.base or (spec.job if isinstance(spec.job, str) else None)
 
 
-def _tuned_jobs(spec: Specification, settings: Sequence[SpecSetting]) -> list[str]:
-    """The job files whose hyperparameters are needed."""
-    if all(method.tuned_as is None for method in spec.methods):
-        return []
-    return list(dict.fromkeys(name for setting in settings if (name := base(spec, setting)) is not None))
-
-
 def _cell(
     spec: Specification,
     scale: Scale,
@@ -211,12 +200,22 @@ def _cell(
     rounds: int,
 ) -> Cell:
     name, own = base(spec, setting), {} if isinstance(spec.job, str) else spec.job
+    # a number of rounds that was asked for, or the short version's, comes before the method's own
     rounds = rounds if method.rounds is None or scale.rounds is not None or scale.quick else method.rounds
     if spec.kind == "distance":
         return saddle_distance.cell({**own, **setting.job, **method.job}, method, seed, rounds)
     job = {**DEFAULTS, **own} if name is None else load_job(name).chosen(scale.stand_in)
     here = spec.stand_in.settings_job.get(setting.name, {}) if scale.stand_in and spec.stand_in is not None else {}
-    chosen = _chosen(name, tuned[name], method.tuned_as) if name is not None and method.tuned_as is not None else {}
+    chosen: dict[str, object] = {}
+    if name is not None and method.tuned_as is not None:
+        known = tuned[name].get("algorithms")
+        if not isinstance(known, dict) or method.tuned_as not in known:
+            raise InputError(
+                f"the hyperparameters of {name} have nothing on '{method.tuned_as}': make them with 'drfl tune {name}'",
+                code="missing-option",
+                field=method.tuned_as,
+            )
+        chosen = known[method.tuned_as]
     values = {
         **job,
         **setting.job,
@@ -231,14 +230,3 @@ def _cell(
     }
     config = load_config(None, values)
     return Cell("training", training_cells.job_of(config), training_cells.cost_of(config))
-
-
-def _chosen(job: str, tuned: Mapping[str, object], method: str) -> dict[str, object]:
-    known = tuned.get("algorithms")
-    if not isinstance(known, dict) or method not in known:
-        raise InputError(
-            f"the hyperparameters of {job} have nothing on '{method}': make them with 'drfl tune {job}'",
-            code="missing-option",
-            field=method,
-        )
-    return known[method]

@@ -15,7 +15,7 @@ from drfl.experiments.run.measures import Interval, column
 from drfl.training.figures import legend, look, panels_of
 from drfl.training.history import ACCURACY_COLUMNS, DIGITS, csv_text
 from drfl_papers.plan import Collected
-from drfl_papers.records import EvaluatedRound, Place, Run, finals, runs
+from drfl_papers.records import Run, finals, runs
 from drfl_papers.specification import Panel
 from drfl_papers.tables import sentence
 
@@ -33,6 +33,7 @@ def drawing(folder: Path, name: str, panels: int) -> Iterator[tuple[Figure, Sequ
     """
     with panels_of(panels) as (figure, axes):
         yield figure, axes
+        # no date and no version, so that the same records give the same bytes
         figure.savefig(folder / f"{name}.png", metadata={"Software": None})
         figure.savefig(folder / f"{name}.svg", metadata={"Date": None, "Creator": None})
 
@@ -84,9 +85,13 @@ def curve(group: Sequence[Run], x: str, metric: str) -> Curve | None:
         return None
     tables = [{point.round: point for point in run.points} for run in group]
     rounds = [r for r in tables[0] if all(r in table for table in tables)]
-    places = [
-        math.fsum(_at(run, table[r], x) for run, table in zip(group, tables, strict=True)) / len(group) for r in rounds
-    ]
+    places = []
+    for r in rounds:
+        if x == "bytes":
+            total = math.fsum(table[r].bytes / MEGA for table in tables)
+        else:
+            total = math.fsum(float(r * (run.steps if x == "iterations" else 1)) for run in group)
+        places.append(total / len(group))
     spread = [Interval.of([table[r].values[metric] for table in tables]) for r in rounds]
     return Curve(tuple(places), tuple(i.mean for i in spread), tuple(i.half for i in spread))
 
@@ -103,12 +108,6 @@ def to_csv(collected: Collected) -> str:
     return csv_text(COLUMNS, lines)
 
 
-def _at(run: Run, point: EvaluatedRound, x: str) -> float:
-    if x == "bytes":
-        return point.bytes / MEGA
-    return float(point.round * (run.steps if x == "iterations" else 1))
-
-
 MARKS = 8
 """Markers on a curve."""
 
@@ -119,9 +118,22 @@ def draw(collected: Collected, folder: Path) -> list[str]:
     Returns:
         the figures' names, without ending.
     """
-    found, names = runs(collected), numbered(collected)
+    found, names, spec = runs(collected), numbered(collected), collected.plan.spec
+    panels = spec.panels or [Panel()]
     for name, setting in zip(names, collected.plan.settings, strict=True):
-        _figure(collected, found, setting, folder, name)
+        groups = {method.name: found[setting, method.name] for method in spec.methods}
+        with drawing(folder, name, len(panels)) as (figure, axes):
+            figure.suptitle(title(collected, setting), fontsize=10)
+            for axis, panel in zip(axes, panels, strict=True):
+                if spec.kind == "scatter":
+                    _points(axis, panel, groups)
+                    continue
+                _curves(axis, panel, groups)
+                for target in spec.targets:
+                    if target.metric == panel.y:
+                        level = column(panel.y).scale * target.value
+                        axis.axhline(level, color="#777777", linestyle=(0, (4, 3)), linewidth=0.9)
+            legend(figure, axes)
     return names
 
 
@@ -134,24 +146,6 @@ def numbered(collected: Collected) -> list[str]:
 def title(collected: Collected, setting: str) -> str:
     """What stands above a figure or panel: the setting, and whether it is on the paper's data."""
     return f"{setting} (stand-in)" if collected.plan.scale.stand_in else setting
-
-
-def _figure(collected: Collected, found: Mapping[Place, Sequence[Run]], setting: str, folder: Path, name: str) -> None:
-    spec = collected.plan.spec
-    panels = spec.panels or [Panel()]
-    groups = {method.name: found[setting, method.name] for method in spec.methods}
-    with drawing(folder, name, len(panels)) as (figure, axes):
-        figure.suptitle(title(collected, setting), fontsize=10)
-        for axis, panel in zip(axes, panels, strict=True):
-            if spec.kind == "scatter":
-                _points(axis, panel, groups)
-            else:
-                _curves(axis, panel, groups)
-                for target in spec.targets:
-                    if target.metric == panel.y:
-                        level = column(panel.y).scale * target.value
-                        axis.axhline(level, color="#777777", linestyle=(0, (4, 3)), linewidth=0.9)
-        legend(figure, axes)
 
 
 def _curves(axis: Axes, panel: Panel, groups: Mapping[str, Sequence[Run]]) -> None:

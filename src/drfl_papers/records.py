@@ -14,7 +14,6 @@ import numpy as np
 from drfl.assessment.equal_clients import equal_clients
 from drfl.core.run_end import BROKEN
 from drfl.experiments.config.hyperparameters import Value
-from drfl.experiments.execution.cells import Record
 from drfl.experiments.execution.training_cells import set_back
 from drfl.training.history import ACCURACY_COLUMNS, DIGITS, LEDGER_COLUMNS
 from drfl_papers.plan import Collected
@@ -110,10 +109,27 @@ def seeds(collected: Collected, place: Place) -> list[int]:
 
 def runs(collected: Collected) -> dict[Place, tuple[Run, ...]]:
     """The runs of every place, in the specification's order; only of training cells."""
-    return {
-        place: tuple(_run(seed, r) for seed, r in zip(seeds(collected, place), collected.records[place], strict=True))
-        for place in places(collected)
-    }
+    found: dict[Place, tuple[Run, ...]] = {}
+    for place in places(collected):
+        group = []
+        for seed, record in zip(seeds(collected, place), collected.records[place], strict=True):
+            rows = cast("Sequence[Mapping[str, float]]", record["rows"])
+            # a run that broke off has not all of these
+            rounds, halved = (int(cast(int, record.get(name, 0))) for name in ("rounds", "halved"))
+            run = Run(
+                seed,
+                stopped=str(record["stopped"]),
+                rounds=rounds,
+                points=tuple(EvaluatedRound(int(row["round"]), {n: float(row[n]) for n in NUMBERS}) for row in rows),
+                parameters=cast("Mapping[str, Value]", record["parameters"]),
+                samples=tuple(cast("Sequence[int]", record.get("samples", ()))),
+                clients=float(cast(float, record.get("clients_per_round", math.nan))),
+                halved=halved,
+                set_back=set_back(record),
+            )
+            group.append(run)
+        found[place] = tuple(group)
+    return found
 
 
 def finals(group: Sequence[Run], metric: str) -> dict[int, float]:
@@ -140,13 +156,3 @@ def equally_good(accuracy: float, samples: tuple[int, ...]) -> Mapping[str, floa
     """
     found = equal_clients(accuracy, np.array([n for n in samples if n]))
     return {name: round(value, DIGITS) for name, value in zip(EQUAL_COLUMNS, found[:2], strict=True)}
-
-
-def _run(seed: int, record: Record) -> Run:
-    rows = cast("Sequence[Mapping[str, float]]", record["rows"])
-    points = tuple(EvaluatedRound(int(row["round"]), {name: float(row[name]) for name in NUMBERS}) for row in rows)
-    parameters = cast("Mapping[str, Value]", record["parameters"])
-    samples = tuple(cast("Sequence[int]", record.get("samples", ())))
-    clients = float(cast(float, record.get("clients_per_round", math.nan)))
-    rounds, halved = (int(cast(int, record.get(name, 0))) for name in ("rounds", "halved"))
-    return Run(seed, str(record["stopped"]), rounds, points, parameters, samples, clients, halved, set_back(record))

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import itertools
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
-from drfl.experiments.run.measures import Column, Interval, column
+from drfl.experiments.run.measures import Interval, column
 from drfl.task.measure import NOTHING
 from drfl.training.history import csv_text
 from drfl_papers.plan import Collected
-from drfl_papers.records import Place, Run, runs
+from drfl_papers.records import Run, runs
 from drfl_papers.specification import Energy, Specification, TargetLevel
 from drfl_papers.tables import ResultTable, TableEntry
 
@@ -59,10 +60,38 @@ def tables(collected: Collected) -> tuple[ResultTable, ...]:
     spec, found = collected.plan.spec, runs(collected)
     if not levels(spec):
         return ()
-    *most, last = (
-        _table(collected, found, setting, target) for target in levels(spec) for setting in collected.plan.settings
+    shown = []
+    for target, setting in itertools.product(levels(spec), collected.plan.settings):
+        # the paper gives rounds to the first target alone
+        papers = spec.reached if spec.targets and target == spec.targets[0] else {}
+        rows = []
+        for method in spec.methods:
+            group = found[setting, method.name]
+            arrivals = [first(run, target) for run in group]
+            each = []
+            for run, arrival in zip(group, arrivals, strict=True):
+                missing = NOTHING if run.ended else run.stopped
+                each.append(str(arrival.round) if arrival else missing)
+            texts = [method.name, ", ".join(each), _mean([a and a.round for a in arrivals])]
+            if papers:
+                texts.append(str(papers.get(method.name, NOTHING)))
+            rows.append(tuple(map(TableEntry, [*texts, _mean([a and a.iterations for a in arrivals])])))
+        column_of = column(target.metric)
+        unit = f" {column_of.unit}" if column_of.unit else ""
+        sign = "≤" if column_of.small else "≥"
+        title = f"Rounds to {column_of.name} {sign} {column_of.scale * target.value:.4g}{unit}"
+        if len(collected.plan.settings) > 1:
+            title += f", {setting}"
+        paper = ["paper's rounds"] if papers else []
+        header = ("method", "rounds, seed by seed", "rounds", *paper, "local iterations")
+        shown.append(ResultTable(title, header, tuple(rows)))
+    every = "after every round" if spec.evaluate_every == 1 else f"every {spec.evaluate_every} rounds"
+    note = (
+        f"The first round found at the level, where the models are tested {every}; {NOTHING} = not within the rounds "
+        "run. Means ± half the width of their 95 % t-intervals, where every seed came there."
     )
-    return (*most, replace(last, notes=(_note(spec),)))
+    *most, last = shown
+    return (*most, replace(last, notes=(note,)))
 
 
 def to_csv(collected: Collected) -> str:
@@ -96,36 +125,6 @@ def summary(collected: Collected) -> list[dict[str, object]]:
     ]
 
 
-def _table(
-    collected: Collected, found: Mapping[Place, Sequence[Run]], setting: str, target: TargetLevel
-) -> ResultTable:
-    spec, shown = collected.plan.spec, column(target.metric)
-    papers = spec.reached if spec.targets and target == spec.targets[0] else {}
-    header = ["method", "rounds, seed by seed", "rounds", *(["paper's rounds"] if papers else []), "local iterations"]
-    rows = []
-    for method in spec.methods:
-        group = found[setting, method.name]
-        arrivals = [first(run, target) for run in group]
-        each = [str(a.round) if a else _missing(run) for a, run in zip(arrivals, group, strict=True)]
-        texts = [method.name, ", ".join(each), _mean([a and a.round for a in arrivals])]
-        if papers:
-            texts.append(str(papers.get(method.name, NOTHING)))
-        rows.append(tuple(map(TableEntry, [*texts, _mean([a and a.iterations for a in arrivals])])))
-    title = f"Rounds to {_level(target, shown)}"
-    if len(collected.plan.settings) > 1:
-        title += f", {setting}"
-    return ResultTable(title, tuple(header), tuple(rows))
-
-
-def _note(spec: Specification) -> str:
-    every = "after every round" if spec.evaluate_every == 1 else f"every {spec.evaluate_every} rounds"
-    text = (
-        f"The first round found at the level, where the models are tested {every}; {NOTHING} = not within the rounds "
-        "run."
-    )
-    return f"{text} Means ± half the width of their 95 % t-intervals, where every seed came there."
-
-
 def _mean(values: Sequence[int | None]) -> str:
     known = [value for value in values if value is not None]
     if not known:
@@ -133,13 +132,3 @@ def _mean(values: Sequence[int | None]) -> str:
     if len(known) < len(values):
         return f"{len(known)} of {len(values)} seeds"
     return Interval.of(known).text(1 if len(known) > 1 else 0)
-
-
-def _missing(run: Run) -> str:
-    return NOTHING if run.ended else run.stopped
-
-
-def _level(target: TargetLevel, shown: Column) -> str:
-    unit = f" {shown.unit}" if shown.unit else ""
-    sign = "≤" if shown.small else "≥"
-    return f"{shown.name} {sign} {shown.scale * target.value:.4g}{unit}"

@@ -154,17 +154,38 @@ def cell(job: Job, method: MethodRow, seed: int, rounds: int) -> Cell:
     Raises:
         InputError: a key or parameter is unknown, or a value impossible.
     """
-    distance = _distance(job)
+    for name in job:
+        if name not in Distance.model_fields:
+            raise unknown("key of a distance figure's job", name, Distance.model_fields, field="key")
+    try:
+        distance = Distance.model_validate(job)
+    except ValidationError as error:
+        first = error.errors()[0]
+        reason = first["msg"]
+        raise InputError(
+            f"{first['loc'][0]} = {first['input']!r}: {reason[0].lower()}{reason[1:]}",
+            code="invalid-value",
+            field=str(first["loc"][0]),
+        ) from None
+    checks.whole("trial", distance.trial)
+    _draw(distance, 0)  # so that what is out of range is found before anything runs
     algorithm = canonical("algorithm", method.algorithm, ALGORITHMS)
+    # what the grid leaves: the method's values over what the job fixes, over the algorithm's defaults
+    exact = {"m": distance.clients, "sampling": "everybody", "batch": None, "dual_batch": None}
+    exact |= {"steps": distance.steps, "ambiguity": _ambiguity(distance.rho)}
+    fixed = {name: value for name, value in exact.items() if takes(algorithm, name)}
+    chosen = {"lr" if name == REACH else name for name in method.grid}
+    values = {**defaults_of(algorithm), **fixed, **method.parameters}
     work = Approach(
         **{**distance.model_dump(), "trial": min(distance.trial, rounds)},
         algorithm=algorithm,
-        parameters=_parameters(distance, algorithm, method),
+        parameters={name: value for name, value in values.items() if name not in chosen},
         grid=method.grid,
         seed=seed,
         rounds=rounds,
     )
     points = _points(work)
+    # each value beside the first of the others is enough to refuse it: all combinations may be many
     make(algorithm, _values(work, points[0], 1.0))
     for name, choices in method.grid.items():
         for choice in choices:
@@ -234,35 +255,6 @@ class _Task(NamedTuple):
         except DivergedError as error:
             return Track(errors, str(error))
         return Track(errors, None)
-
-
-def _distance(job: Job) -> Distance:
-    for name in job:
-        if name not in Distance.model_fields:
-            raise unknown("key of a distance figure's job", name, Distance.model_fields, field="key")
-    try:
-        distance = Distance.model_validate(job)
-    except ValidationError as error:
-        first = error.errors()[0]
-        reason = first["msg"]
-        raise InputError(
-            f"{first['loc'][0]} = {first['input']!r}: {reason[0].lower()}{reason[1:]}",
-            code="invalid-value",
-            field=str(first["loc"][0]),
-        ) from None
-    checks.whole("trial", distance.trial)
-    _draw(distance, 0)  # so that what is out of range is found before anything runs
-    return distance
-
-
-def _parameters(distance: Distance, algorithm: str, method: MethodRow) -> dict[str, Value]:
-    """All parameters that the grid leaves: the method's over what the job fixes over the algorithm's defaults."""
-    exact = {"m": distance.clients, "sampling": "everybody", "batch": None, "dual_batch": None}
-    exact |= {"steps": distance.steps, "ambiguity": _ambiguity(distance.rho)}
-    fixed = {name: value for name, value in exact.items() if takes(algorithm, name)}
-    chosen = {"lr" if name == REACH else name for name in method.grid}
-    values = {**defaults_of(algorithm), **fixed, **method.parameters}
-    return {name: value for name, value in values.items() if name not in chosen}
 
 
 def _draw(distance: Distance, seed: int) -> Quadratic:

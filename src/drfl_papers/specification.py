@@ -235,7 +235,12 @@ def _known(kind: str, name: str, known: Sequence[str]) -> None:
 
 def names() -> list[str]:
     """The names of the specifications that drfl has, the papers in the order of their years' tables and figures."""
-    return sorted((path.stem for path in (PAPERS / "specs").glob("*.toml")), key=_natural)
+
+    def paper_kind_number(name: str) -> tuple[str, str, int]:
+        paper, kind, number = name.split("-", 2)
+        return paper, kind, int(number)
+
+    return sorted((path.stem for path in (PAPERS / "specs").glob("*.toml")), key=paper_kind_number)
 
 
 def load_spec(name: str) -> Specification:
@@ -272,8 +277,3 @@ def load_job(name: str) -> JobFile:
     values = tomllib.loads((PAPERS / "jobs" / f"{name}.toml").read_text(encoding="utf-8"))
     stand_in = values.pop("stand_in", None)
     return JobFile(values, stand_in)
-
-
-def _natural(name: str) -> tuple[str, str, int]:
-    paper, kind, number = name.split("-", 2)
-    return paper, kind, int(number)

@@ -10,7 +10,6 @@ from drfl.experiments.run.measures import Column, Interval, as_printed, column
 from drfl.task.measure import NOTHING
 from drfl_papers.plan import Plan
 from drfl_papers.records import Run, Runs, fate, finals
-from drfl_papers.specification import Specification
 
 
 class TableEntry(NamedTuple):
@@ -43,14 +42,17 @@ class ResultTable:
 
     def markdown(self) -> str:
         """A heading, the table with the best in bold, and the notes."""
-        lines = [
-            [_safe(text) for text in self.header],
-            *([_safe(_marked(entry)) for entry in row] for row in self.rows),
-        ]
+        lines = [[_safe(text) for text in self.header]]
+        for row in self.rows:
+            lines.append([_safe(f"**{entry.text}**" if entry.best else entry.text) for entry in row])
+        # columns line up in plain text too, numbers at the right
         widths = [max(3, *map(len, column)) for column in zip(*lines, strict=True)]
         lines.insert(1, ["-" * widths[0], *(f"{'-' * (width - 1)}:" for width in widths[1:])])
-        text = "\n".join(_line(line, widths) for line in lines)
-        return "\n\n".join([f"## {plain(self.title)}", text, *self.notes]) + "\n"
+        texts = []
+        for line in lines:
+            rest = (cell.rjust(width) for cell, width in zip(line[1:], widths[1:], strict=True))
+            texts.append("| " + " | ".join([line[0].ljust(widths[0]), *rest]) + " |")
+        return "\n\n".join([f"## {plain(self.title)}", "\n".join(texts), *self.notes]) + "\n"
 
 
 def final(plan: Plan, found: Runs, beside: bool = True) -> tuple[ResultTable, ...]:
@@ -61,25 +63,37 @@ def final(plan: Plan, found: Runs, beside: bool = True) -> tuple[ResultTable, ..
         found: the runs; their last points are shown.
         beside: whether the paper's numbers stand beside ours.
     """
-    *most, last = (_final(plan, found, metric, beside) for metric in plan.spec.metrics)
-    return (*most, replace(last, notes=_notes(plan, found)))
+    spec, made = plan.spec, []
+    for metric in spec.metrics:
+        shown, place = column(metric), spec.metrics.index(metric)
+        header, columns = ["method"], [[TableEntry(method.name) for method in spec.methods]]
+        for setting in plan.settings:
+            header.append(setting)
+            columns.append(_means([found[setting, method.name] for method in spec.methods], metric, shown))
+            if beside and spec.values.get(setting):
+                numbers = {name: values[place] for name, values in spec.values[setting].items()}
+                top = _best(numbers, shown)
+                header.append("paper")
+                columns.append(
+                    [
+                        TableEntry(as_printed(numbers[method.name]), numbers[method.name] == top)
+                        if method.name in numbers
+                        else TableEntry(NOTHING)
+                        for method in spec.methods
+                    ]
+                )
+        made.append(ResultTable(sentence(shown.label), tuple(header), tuple(zip(*columns, strict=True))))
+    notes = []
+    if plan.repeats > 1:
+        notes.append("Mean over the repeats ± half the width of its 95 % t-interval.")
+    notes.append("The best of a column, to the digit shown, is in bold.")
+    if any(fate([run.stopped for run in group]) for group in found.values()):
+        notes.append("A method that failed at some seed has no mean.")
+    *most, last = made
+    return (*most, replace(last, notes=(" ".join(notes),)))
 
 
-def _final(plan: Plan, found: Runs, metric: str, beside: bool) -> ResultTable:
-    spec, shown = plan.spec, column(metric)
-    methods = [method.name for method in spec.methods]
-    header, columns = ["method"], [[TableEntry(name) for name in methods]]
-    for setting in plan.settings:
-        header.append(setting)
-        columns.append(_ours([found[setting, method] for method in methods], metric, shown))
-        if beside and spec.values.get(setting):
-            header.append("paper")
-            columns.append(_papers(spec, setting, metric, shown))
-    rows = tuple(zip(*columns, strict=True))
-    return ResultTable(sentence(shown.label), tuple(header), rows)
-
-
-def _ours(groups: Sequence[Sequence[Run]], metric: str, shown: Column) -> list[TableEntry]:
+def _means(groups: Sequence[Sequence[Run]], metric: str, shown: Column) -> list[TableEntry]:
     """A column of means; a method that failed at some seed has none."""
     texts, means = [], {}
     for k, group in enumerate(groups):
@@ -94,32 +108,10 @@ def _ours(groups: Sequence[Sequence[Run]], metric: str, shown: Column) -> list[T
     return [TableEntry(text, k in means and means[k] == top) for k, text in enumerate(texts)]
 
 
-def _papers(spec: Specification, setting: str, metric: str, shown: Column) -> list[TableEntry]:
-    place = spec.metrics.index(metric)
-    numbers = {name: values[place] for name, values in spec.values[setting].items()}
-    top = _best(numbers, shown)
-    return [
-        TableEntry(as_printed(numbers[method.name]), numbers[method.name] == top)
-        if method.name in numbers
-        else TableEntry(NOTHING)
-        for method in spec.methods
-    ]
-
-
 def _best(numbers: Mapping[int, float] | Mapping[str, float], shown: Column) -> float | None:
     if not numbers:
         return None
     return (min if shown.small else max)(numbers.values())
-
-
-def _notes(plan: Plan, found: Runs) -> tuple[str, ...]:
-    notes = []
-    if plan.repeats > 1:
-        notes.append("Mean over the repeats ± half the width of its 95 % t-interval.")
-    notes.append("The best of a column, to the digit shown, is in bold.")
-    if any(fate([run.stopped for run in group]) for group in found.values()):
-        notes.append("A method that failed at some seed has no mean.")
-    return (" ".join(notes),)
 
 
 def sentence(text: str) -> str:
@@ -132,16 +124,6 @@ def plain(text: str) -> str:
     return " ".join(text.split())
 
 
-def _marked(entry: TableEntry) -> str:
-    return f"**{entry.text}**" if entry.best else entry.text
-
-
 def _safe(text: str) -> str:
     """As the text of a Markdown table's cell."""
     return plain(text).replace("|", "\\|")
-
-
-def _line(cells: Sequence[str], widths: Sequence[int]) -> str:
-    """A row whose columns line up in plain text too, numbers at the right."""
-    rest = (cell.rjust(width) for cell, width in zip(cells[1:], widths[1:], strict=True))
-    return "| " + " | ".join([cells[0].ljust(widths[0]), *rest]) + " |"

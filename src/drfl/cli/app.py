@@ -69,12 +69,11 @@ def _known(error: Exception) -> DrflError | None:
         name = str(error.filename)[:100]
         return InputError(f"a path is too long: {name}…", code="file-unreadable", field=name)
     # typer has its own copy of click since 0.16, so the usage errors of old and new are told by what they can do
-    message = getattr(error, "format_message", None)
-    return None if message is None else _usage(message(), getattr(error, "ctx", None))
-
-
-def _usage(message: str, context: typer.Context | None) -> InputError:
-    """typer's sentence on a wrong call, with the nearest name or the way to help."""
+    format_message = getattr(error, "format_message", None)
+    if format_message is None:
+        return None
+    message: str = format_message()
+    context: typer.Context | None = getattr(error, "ctx", None)
     command = re.match(r"No such command '(.*?)'", message)
     if command and context is not None:
         return unknown("command", command[1], getattr(context.command, "commands", ()))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from drfl.assessment.clients import Assessment, auc_interval_of
+from drfl.assessment.clients import auc_interval_of
 from drfl.assessment.sentences import sentences, signed_interval
 from drfl.cli import console
 from drfl.cli.options import AssessOptions
@@ -49,7 +49,23 @@ def _print_one(run: AssessedRun) -> None:
     if found is None:
         console.out.print(nothing_said(run), markup=False)
         return
-    console.out.print(_clients(found, run.record.label, run.record.most_shown(MOST)))
+    table = Table(title=f"{run.record.label}: {found.measure.words}", title_justify="left")
+    for head, flush in (("client", "left"), ("test rows", "right"), (found.measure.words, "right")):
+        table.add_column(head, justify=flush)  # pyright: ignore[reportArgumentType]
+    table.add_column(f"{_percent(found.level)} interval", justify="right")
+    table.add_column("could be the worst")
+    most = run.record.most_shown(MOST)
+    for i in found.order[:most]:  # the worst first
+        if math.isnan(found.values[i]):
+            cells = (NOTHING, NOTHING, "not known")
+        else:
+            low, high = found.measure.shown(float(found.low[i])), found.measure.shown(float(found.high[i]))
+            could = "yes" if found.candidates[i] else ""
+            cells = (found.measure.shown(float(found.values[i])), f"{low} – {high}", could)
+        table.add_row(found.names[i], f"{found.samples[i]:,}", *cells)
+    if len(found.names) > most:
+        table.caption = f"and {len(found.names) - most:,} more clients; --json has all"
+    console.out.print(table)
     for line in (*_beside(run), *sentences(found)):
         console.out.print(line, markup=False)
     console.out.print(f"Intervals: {found.method}, simultaneous over the clients (Bonferroni).", markup=False)
@@ -74,116 +90,118 @@ def _beside(run: AssessedRun) -> list[str]:
     return [] if line is None else [f"{line[:1].upper()}{line[1:]}."]
 
 
-def _clients(found: Assessment, title: str, most: int) -> Table:
-    """The clients, the worst first."""
-    table = Table(title=f"{title}: {found.measure.words}", title_justify="left")
-    for head, flush in (("client", "left"), ("test rows", "right"), (found.measure.words, "right")):
-        table.add_column(head, justify=flush)  # pyright: ignore[reportArgumentType]
-    table.add_column(f"{_percent(found.level)} interval", justify="right")
-    table.add_column("could be the worst")
-    for i in found.order[:most]:
-        if math.isnan(found.values[i]):
-            cells = (NOTHING, NOTHING, "not known")
-        else:
-            low, high = found.measure.shown(float(found.low[i])), found.measure.shown(float(found.high[i]))
-            cells = (found.measure.shown(float(found.values[i])), f"{low} – {high}", _yes(bool(found.candidates[i])))
-        table.add_row(found.names[i], f"{found.samples[i]:,}", *cells)
-    if len(found.names) > most:
-        table.caption = f"and {len(found.names) - most:,} more clients; --json has all"
-    return table
-
-
-def _yes(truth: bool) -> str:
-    return "yes" if truth else ""
-
-
 def _print_several(
     runs: Sequence[AssessedRun], pairs: Sequence[PairedRuns], unpaired: Sequence[str], seeds: Sequence[OverSeeds]
 ) -> None:
-    _print_worst([(run, run.assessment) for run in runs if run.assessment is not None])
+    known = [(run, run.assessment) for run in runs if run.assessment is not None]
+    if known:
+        own, some = known[0][1].measure, any(found.undefined for _, found in known)
+        table = Table(title=f"The worst client's {own.words}", title_justify="left")
+        truly = f"truly, {_percent(known[0][1].level)}"
+        heads = ("run", "measured worst", own.unit or "value", truly, "could be worst", *([UNDEFINED] if some else []))
+        for head in heads:
+            words = head in ("run", "measured worst")
+            table.add_column(head, justify="left" if words else "right", no_wrap=some and head in ("run", UNDEFINED))
+        for run, found in known:
+            i = found.order[0]
+            ends = own.interval(found.worst.low, found.worst.high)
+            who = f"{found.candidates.sum()} of {len(found.names)}"
+            left_out = [undefined_share([len(found.undefined)], [len(found.names)])] if some else []
+            worst = f"{found.names[i]} ({found.samples[i]:,} rows)"
+            table.add_row(run.record.label, worst, own.number(found.values[i]), ends, who, *left_out)
+        console.out.print(table)
     for run in runs:
         if run.assessment is None:
             console.out.print(nothing_said(run), markup=False)
     for line in dict.fromkeys(line for run in runs for line in _beside(run)):
         console.out.print(line, markup=False)
+    _print_gains(runs, pairs, unpaired, seeds)
+
+
+def _print_gains(
+    runs: Sequence[AssessedRun], pairs: Sequence[PairedRuns], unpaired: Sequence[str], seeds: Sequence[OverSeeds]
+) -> None:
+    """The runs against the first, on the same test rows and over seeds."""
     if pairs:
-        _print_pairs(pairs)
+        first, measure = pairs[0].first.record, pairs[0].gain.measure
+        level, some = pairs[0].gain.level, any(pair.gain.undefined for pair in pairs)
+        title = f"Against {first.algorithm}, seed {first.seed}, row by row: the worst client's {measure.words}"
+        table = Table(title=title, title_justify="left")
+        heads = ("algorithm", "gain", f"{_percent(level)} interval", "verdict", "better at", "worse at")
+        for head in (*heads, *([UNDEFINED] if some else [])):
+            table.add_column(head, justify="left" if head in ("algorithm", "verdict") else "right")
+        for pair in pairs:
+            worst, gain = pair.gain.worst, pair.gain
+            value, interval = signed_interval(measure, worst.value, worst.low, worst.high)
+            shown = (f"{len(names)} of {len(gain.names)}" for names in (gain.better, gain.worse))
+            left_out = [undefined_share([len(gain.undefined)], [len(gain.names)])] if some else []
+            table.add_row(pair.second.record.algorithm, value, interval, worst.shown, *shown, *left_out)
+        console.out.print(table)
+        console.out.print(
+            "gain: of the worst client, whoever it is with either; better at, worse at: clients where that is shown "
+            "(Holm)",
+            markup=False,
+        )
     for reason in unpaired:
         console.out.print(f"not compared row by row: {reason}", markup=False)
     if seeds:
-        _print_seeds(seeds, runs)
-
-
-def _print_worst(runs: Sequence[tuple[AssessedRun, Assessment]]) -> None:
-    """A line a run: its worst client."""
-    if not runs:
-        return
-    own, some = runs[0][1].measure, any(found.undefined for _, found in runs)
-    table = Table(title=f"The worst client's {own.words}", title_justify="left")
-    heads = ("run", "measured worst", own.unit or "value", f"truly, {_percent(runs[0][1].level)}", "could be worst")
-    for head in (*heads, *([UNDEFINED] if some else [])):
-        words = head in ("run", "measured worst")
-        table.add_column(head, justify="left" if words else "right", no_wrap=some and head in ("run", UNDEFINED))
-    for run, found in runs:
-        i = found.order[0]
-        value = own.number(found.values[i])
-        ends, who = own.interval(found.worst.low, found.worst.high), f"{found.candidates.sum()} of {len(found.names)}"
-        left_out = [undefined_share([len(found.undefined)], [len(found.names)])] if some else []
-        table.add_row(run.record.label, f"{found.names[i]} ({found.samples[i]:,} rows)", value, ends, who, *left_out)
-    console.out.print(table)
+        measure = next(run.assessment.measure for run in runs if run.assessment is not None)
+        title = f"Against {seeds[0].first} over seeds: the worst client's {measure.words}"
+        table = Table(title=title, title_justify="left")
+        some = any(row.undefined for row in seeds)
+        for head in ("algorithm", "mean gain", "95 % t-interval", "seeds", "verdict", *([UNDEFINED] if some else [])):
+            table.add_column(head, justify="left" if head in ("algorithm", "verdict") else "right")
+        for row in seeds:
+            value, interval = signed_interval(measure, row.gain.mean, row.gain.low, row.gain.high)
+            left_out = [row.undefined] if some else []
+            table.add_row(row.second, value, interval, str(row.gain.n), row.verdict, *left_out)
+        console.out.print(table)
+        few = "; not decided: five seeds are needed" if any(row.verdict == "not decided" for row in seeds) else ""
+        console.out.print(
+            f"Verdicts over seeds hold {seeds[0].scope}, the comparison row by row for other test rows of one pair of "
+            f"models: rely on a difference that both find{few}.",
+            markup=False,
+        )
 
 
 def _percent(level: float) -> str:
     return f"{100 * level:g} %"
 
 
-def _print_pairs(pairs: Sequence[PairedRuns]) -> None:
-    first = pairs[0].first
-    own, level, some = pairs[0].gain.measure, pairs[0].gain.level, any(pair.gain.undefined for pair in pairs)
-    table = Table(
-        title=f"Against {first.record.algorithm}, seed {first.record.seed}, row by row: the worst client's {own.words}",
-        title_justify="left",
-    )
-    heads = ("algorithm", "gain", f"{_percent(level)} interval", "verdict", "better at", "worse at")
-    for head in (*heads, *([UNDEFINED] if some else [])):
-        table.add_column(head, justify="left" if head in ("algorithm", "verdict") else "right")
-    for pair in pairs:
-        worst, gain = pair.gain.worst, pair.gain
-        value, interval = signed_interval(own, worst.value, worst.low, worst.high)
-        shown = (f"{len(names)} of {len(gain.names)}" for names in (gain.better, gain.worse))
-        left_out = [undefined_share([len(gain.undefined)], [len(gain.names)])] if some else []
-        table.add_row(pair.second.record.algorithm, value, interval, worst.shown, *shown, *left_out)
-    console.out.print(table)
-    console.out.print(
-        "gain: of the worst client, whoever it is with either; better at, worse at: clients where that is shown (Holm)",
-        markup=False,
-    )
-
-
-def _print_seeds(seeds: Sequence[OverSeeds], runs: Sequence[AssessedRun]) -> None:
-    own = next(run.assessment.measure for run in runs if run.assessment is not None)
-    table = Table(title=f"Against {seeds[0].first} over seeds: the worst client's {own.words}", title_justify="left")
-    some = any(row.undefined for row in seeds)
-    for head in ("algorithm", "mean gain", "95 % t-interval", "seeds", "verdict", *([UNDEFINED] if some else [])):
-        table.add_column(head, justify="left" if head in ("algorithm", "verdict") else "right")
-    for row in seeds:
-        value, interval = signed_interval(own, row.gain.mean, row.gain.low, row.gain.high)
-        left_out = [row.undefined] if some else []
-        table.add_row(row.second, value, interval, str(row.gain.n), row.verdict, *left_out)
-    console.out.print(table)
-    few = "; not decided: five seeds are needed" if any(row.verdict == "not decided" for row in seeds) else ""
-    console.out.print(
-        f"Verdicts over seeds hold {seeds[0].scope}, the comparison row by row for other test rows of one pair of "
-        f"models: rely on a difference that both find{few}.",
-        markup=False,
-    )
-
-
 def _content(
     runs: Sequence[AssessedRun], pairs: Sequence[PairedRuns], unpaired: Sequence[str], seeds: Sequence[OverSeeds]
 ) -> dict[str, object]:
+    assessed = []
+    for run in runs:
+        found = run.assessment
+        named: dict[str, object] = {
+            "run": run.record.label,
+            "algorithm": run.record.algorithm,
+            "seed": run.record.seed,
+            "interrupted": not has_ended(run.record.summary),
+        }
+        if found is None:
+            assessed.append({**named, "assessment": None, "reason": nothing_said(run)})
+            continue
+        could_be_worst = [name for name, could in zip(found.names, found.candidates, strict=True) if could]
+        assessed.append(
+            {
+                **named,
+                "measure": found.measure.name,
+                "level": found.level,
+                "method": found.method,
+                "worst": {"client": found.names[found.order[0]], **found.worst._asdict()},
+                "could_be_worst": could_be_worst,
+                "undefined": found.undefined,
+                "equal": None if found.equal is None else found.equal._asdict(),
+                "homogeneity": None if found.homogeneity is None else found.homogeneity._asdict(),
+                "unseen": found.unseen._asdict(),
+                "sentences": [*_beside(run), *sentences(found)],
+                "clients": found.to_frame().to_dict("records"),
+            }
+        )
     return {
-        "runs": [_run(run) for run in runs],
+        "runs": assessed,
         "paired": [
             {
                 "first": pair.first.record.label,
@@ -206,30 +224,4 @@ def _content(
             }
             for row in seeds
         ],
-    }
-
-
-def _run(run: AssessedRun) -> dict[str, object]:
-    found = run.assessment
-    named: dict[str, object] = {
-        "run": run.record.label,
-        "algorithm": run.record.algorithm,
-        "seed": run.record.seed,
-        "interrupted": not has_ended(run.record.summary),
-    }
-    if found is None:
-        return {**named, "assessment": None, "reason": nothing_said(run)}
-    return {
-        **named,
-        "measure": found.measure.name,
-        "level": found.level,
-        "method": found.method,
-        "worst": {"client": found.names[found.order[0]], **found.worst._asdict()},
-        "could_be_worst": [name for name, could in zip(found.names, found.candidates, strict=True) if could],
-        "undefined": found.undefined,
-        "equal": None if found.equal is None else found.equal._asdict(),
-        "homogeneity": None if found.homogeneity is None else found.homogeneity._asdict(),
-        "unseen": found.unseen._asdict(),
-        "sentences": [*_beside(run), *sentences(found)],
-        "clients": found.to_frame().to_dict("records"),
     }

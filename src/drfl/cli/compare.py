@@ -35,7 +35,7 @@ from drfl.experiments.compare.comparison_results import (
     verdict_line,
     write_comparison,
 )
-from drfl.experiments.config.config import Config, config_of, read_file, references_of
+from drfl.experiments.config.config import config_of, read_file, references_of
 from drfl.experiments.config.hyperparameters import algorithm_name
 from drfl.experiments.execution.pool import check_stack, workers_by_options
 from drfl.experiments.run.artifacts import json_text
@@ -59,8 +59,7 @@ def compare_command(options: CompareOptions) -> int:
     out, quiet, resume, overwrite = options.out, options.as_json, options.resume, options.overwrite
     with signals.at_once():  # nothing to tidy up yet
         check_stack(options.stack, workers_by_options(options.jobs, options.ray, 1))
-        kept = _kept(options)
-        design = _design(options, kept)
+        design, kept = _design(options)
         if out is not None and resume:
             check_cells_same(out, design)
         ready = PreparedComparison.of(design, from_config(design.config, console.lines(quiet)), kept)
@@ -100,34 +99,46 @@ def compare_command(options: CompareOptions) -> int:
     return 0 if any(outcome.metrics and not outcome.reason for outcome in comparison.outcomes) else BROKEN
 
 
-def _kept(options: CompareOptions) -> Path | None:
-    """The configuration of the comparison to go on with; None where there is none."""
+def _design(options: CompareOptions) -> tuple[Design, Path | None]:
+    """What is compared, and the configuration of the comparison to go on with; None where there is none.
+
+    The options come before the file, and the file before what is gone on with.
+    """
+    kept = None
     if options.resume:
         if options.out is not None and not options.trust:
             keep_out(options.out)
         own = {**read_file(options.config, trust=True), **options.settings}
         check_received(options.out, own.get("checkpoint_key"))
         told = any((options.config, options.names, options.seeds, options.settings, options.param))
-        return kept_config(options.out, "comparison", overwrite=options.overwrite, given=told)
-    if options.out is not None:
+        kept = kept_config(options.out, "comparison", overwrite=options.overwrite, given=told)
+    elif options.out is not None:
         check_free(options.out, "comparison", overwrite=options.overwrite)
-    return None
-
-
-def _design(options: CompareOptions, kept: Path | None) -> Design:
-    """What is compared, by the options over the file over what is gone on with."""
     named = dict.fromkeys((options.names or "").split(","))
     given = references_of({**options.settings, "algorithms": named})
     file = read_file(options.config or kept, given, trust=options.trust)
-    names = _names(options.names, file)
+    # the algorithms named, else those that the file has tables of, else all
+    tables = file.get("algorithms")
+    listed = list(tables) if isinstance(tables, dict) else []
+    if options.names is not None:
+        listed = options.names.split(",")
+    names = list(dict.fromkeys(algorithm_name(name.strip()) for name in listed or ALGORITHMS))
+    labels = [label_of(name) for name in names]
+    label = next((label for label in labels if labels.count(label) > 1), None)
+    if label is not None:
+        raise InputError(
+            f"two algorithms are called {label}: rename one of the classes, as folders have their names",
+            code="duplicate-name",
+            field=label,
+        )
     settings = dict(options.settings)
     if (options.jobs is not None or options.ray is not None) and "threads" not in {**file, **settings}:
         settings["threads"] = 1  # so that the number of processes changes no digit
     config = config_of(file, overrides(settings, options.param, names))
     seeds = [] if kept is None or options.out is None else kept_cells(options.out)[1]
-    return Design(
-        config, tuple(names), tuple(seeds if options.seeds is None and seeds else parse_seeds(options.seeds or SEEDS))
-    )
+    if options.seeds is not None or not seeds:
+        seeds = parse_seeds(options.seeds or SEEDS)
+    return Design(config, tuple(names), tuple(seeds)), kept
 
 
 def _outcomes(
@@ -159,23 +170,6 @@ def _outcomes(
             if outcome.reason and not quiet:
                 console.err.print(f"{outcome.algorithm}, seed {outcome.seed}: {outcome.reason}", markup=False)
     return ready.design.in_order(outcomes)
-
-
-def _names(text: str | None, file: Mapping[str, object]) -> list[str]:
-    """The algorithms that are compared: those named, else those that the file has tables of, else all."""
-    tables = file.get("algorithms")
-    given = list(tables) if isinstance(tables, dict) else []
-    named = given if text is None else text.split(",")
-    names = list(dict.fromkeys(algorithm_name(name.strip()) for name in named or ALGORITHMS))
-    labels = [label_of(name) for name in names]
-    for label in labels:
-        if labels.count(label) > 1:
-            raise InputError(
-                f"two algorithms are called {label}: rename one of the classes, as folders have their names",
-                code="duplicate-name",
-                field=label,
-            )
-    return names
 
 
 def _print(comparison: Comparison, directory: Path) -> None:
@@ -221,7 +215,18 @@ HEADING = 8
 
 
 def _title(comparison: Comparison) -> str:
-    return f"{comparison.config.dataset}, {_length(comparison.config)}, {_seeds(comparison)}"
+    config = comparison.config
+    length = f"{config.rounds} rounds"
+    if config.until is not None:
+        length = f"until {config.until}, at most {length}"
+    # the table has means over the seeds that ended, fewer than asked for after an interruption
+    whole = [name for name in map(label_of, comparison.algorithms) if not failures(comparison.outcomes, name)]
+    runs = [sum(outcome.algorithm == name for outcome in comparison.outcomes) for name in whole] or [0]
+    few, many = min(runs), max(runs)
+    seeds = "one seed"
+    if many > 1:
+        seeds = f"mean ± std over {many if few == many else f'{few} to {many}'} seeds"
+    return f"{config.dataset}, {length}, {seeds}"
 
 
 def _view(comparison: Comparison, shown: Mapping[str, str], title: str | None = None) -> Table:
@@ -235,30 +240,10 @@ def _view(comparison: Comparison, shown: Mapping[str, str], title: str | None = 
         view.add_column("\n".join(textwrap.wrap(text, HEADING, break_long_words=False)), justify="right", no_wrap=True)
     names = spreads(comparison.outcomes, comparison.measures[0].name)  # in the table's order
     for name, cells in zip(names, rows, strict=True):
-        view.add_row(*cells, *(_reached(comparison, name) if reached else []))
+        own = [outcome for outcome in comparison.outcomes if outcome.algorithm == name]
+        rounds = [outcome.rounds for outcome in own if outcome.stopped == "target"]
+        taken = f"none of {len(own)}"
+        if rounds:
+            taken = f"{Spread.of(rounds).text('.0f', '.0f')} ({len(rounds)} of {len(own)})"
+        view.add_row(*cells, *([taken] if reached else []))
     return view
-
-
-def _seeds(comparison: Comparison) -> str:
-    """What the table shows: means over how many seeds, fewer than asked for after an interruption."""
-    whole = [name for name in map(label_of, comparison.algorithms) if not failures(comparison.outcomes, name)]
-    runs = [sum(outcome.algorithm == name for outcome in comparison.outcomes) for name in whole] or [0]
-    few, many = min(runs), max(runs)
-    if many <= 1:
-        return "one seed"
-    return f"mean ± std over {many if few == many else f'{few} to {many}'} seeds"
-
-
-def _length(config: Config) -> str:
-    return (
-        f"{config.rounds} rounds" if config.until is None else f"until {config.until}, at most {config.rounds} rounds"
-    )
-
-
-def _reached(comparison: Comparison, name: str) -> list[str]:
-    """How many rounds the target took, in a list of one cell."""
-    rounds = [o.rounds for o in comparison.outcomes if o.algorithm == name and o.stopped == "target"]
-    runs = sum(o.algorithm == name for o in comparison.outcomes)
-    if not rounds:
-        return [f"none of {runs}"]
-    return [f"{Spread.of(rounds).text('.0f', '.0f')} ({len(rounds)} of {runs})"]

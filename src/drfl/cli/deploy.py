@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -238,6 +239,7 @@ def _require() -> None:
 def _follow(directory: Path, number: str) -> int:
     from drfl.flower.deploy.paths import deployment
     from drfl.flower.deploy.runs import can_go_on, follow, print_result
+    from drfl.flower.deploy.runs import stop as stop_run
 
     folder = deployment(directory)
     try:
@@ -245,7 +247,20 @@ def _follow(directory: Path, number: str) -> int:
     except KeyboardInterrupt as error:
         if signals.code_of(error) != INTERRUPTED:  # whoever sends SIGTERM waits for no second Ctrl-C
             raise
-        return _leave(directory, number)
+        # the run itself goes on, unless Ctrl-C is pressed again
+        say(
+            f"run {number} goes on; 'drfl deploy stop {directory} {number}' stops it, and so does Ctrl-C again within "
+            f"{GRACE:g} seconds",
+            err=True,
+        )
+        try:
+            time.sleep(GRACE)
+        except KeyboardInterrupt as again:
+            if signals.code_of(again) != INTERRUPTED:
+                raise
+            stop_run(folder, number)
+            say(f"run {number} stopped", err=True)
+        return INTERRUPTED
     if not end.completed:
         say(f"drfl: run {number} {end}", err=True)
         if can_go_on(folder):
@@ -254,29 +269,3 @@ def _follow(directory: Path, number: str) -> int:
     say(f"run {number} completed", err=True)
     print_result(folder)
     return 0
-
-
-def _leave(directory: Path, number: str) -> int:
-    """After Ctrl-C: the run goes on, unless Ctrl-C is pressed again."""
-    from drfl.flower.deploy.paths import deployment
-    from drfl.flower.deploy.runs import stop as stop_run
-
-    say(
-        f"run {number} goes on; 'drfl deploy stop {directory} {number}' stops it, and so does Ctrl-C again within "
-        f"{GRACE:g} seconds",
-        err=True,
-    )
-    try:
-        _wait(GRACE)
-    except KeyboardInterrupt as error:
-        if signals.code_of(error) != INTERRUPTED:
-            raise
-        stop_run(deployment(directory), number)
-        say(f"run {number} stopped", err=True)
-    return INTERRUPTED
-
-
-def _wait(seconds: float) -> None:
-    import time
-
-    time.sleep(seconds)

@@ -19,7 +19,10 @@ from drfl.optim.server_optimizers import SERVER_OPTIMIZERS
 
 def algorithms_command(as_json: bool) -> None:
     """Print every algorithm and baseline with what it does and its own parameters."""
-    rows = [(name, _summary(cls), defaults_of(name)) for name, cls in {**ALGORITHMS, **BASELINES}.items()]
+    rows = []
+    for name, cls in {**ALGORITHMS, **BASELINES}.items():
+        first_paragraph = (inspect.getdoc(cls) or "").split("\n\n", 1)[0]
+        rows.append((name, " ".join(first_paragraph.split()), defaults_of(name)))
     if as_json:
         print(json.dumps([{"name": name, "summary": text, "parameters": values} for name, text, values in rows]))
         return
@@ -58,10 +61,6 @@ def datasets_command(as_json: bool) -> None:
             info.name, *counts, "×".join(map(str, info.shape)), info.licence, info.found or "to be downloaded"
         )
     console.out.print(table)
-
-
-def _summary(cls: type) -> str:
-    return " ".join((inspect.getdoc(cls) or "").split("\n\n", 1)[0].split())
 
 
 def _shown(values: dict[str, Value]) -> str:

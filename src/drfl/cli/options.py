@@ -40,25 +40,19 @@ def expand(arguments: Sequence[str]) -> list[str]:
         if name not in options:
             found.append(word)
             continue
-        fits = _is_number if options[name] else _is_value
         values = [first] if equals else []
-        while at < len(words) and fits(words[at]):
+        while at < len(words):
+            if options[name]:
+                try:
+                    float(words[at])
+                except ValueError:
+                    break
+            elif words[at].startswith("-"):
+                break
             values.append(words[at])
             at += 1
         found += [f"{name}={value}" for value in values] or [word]
     return found
-
-
-def _is_number(word: str) -> bool:
-    try:
-        float(word)
-    except ValueError:
-        return False
-    return True
-
-
-def _is_value(word: str) -> bool:
-    return not word.startswith("-")
 
 
 Own = TypeVar("Own")
@@ -67,18 +61,6 @@ Own = TypeVar("Own")
 def option(help_text: str, panel: str | None = None, *names: str) -> object:
     """An option without a default in its help, in a panel of the help, by other names than its field's."""
     return typer.Option(*names, help=help_text, rich_help_panel=panel, show_default=False)
-
-
-def _parsed_as(hint: object) -> object:
-    """What typer reads a setting's value as: text where it knows no such type, of which the configuration makes more.
-
-    Args:
-        hint: the setting's type.
-    """
-    kinds = [kind for kind in get_args(hint) or (hint,) if kind is not type(None)]
-    if get_origin(hint) in (tuple, dict) or get_origin(kinds[0]) in (tuple, dict):
-        return list[str]
-    return kinds[0] if kinds in ([int], [float], [Path]) else str
 
 
 HINTS = get_type_hints(Settings, include_extras=True)
@@ -99,7 +81,15 @@ def setting(name: str) -> object:
 @functools.cache  # several commands have the same options, and start-up counts
 def _annotation(name: str) -> object:
     """The type and option of a setting, as typer wants them; one that is not given is None."""
-    kind = bool if "/" in _flag(name) else _parsed_as(get_args(HINTS[name])[0])
+    hint = get_args(HINTS[name])[0]
+    kinds = [kind for kind in get_args(hint) or (hint,) if kind is not type(None)]
+    kind: object = str  # what typer knows no type for, the configuration makes from text
+    if "/" in _flag(name):
+        kind = bool
+    elif get_origin(hint) in (tuple, dict) or get_origin(kinds[0]) in (tuple, dict):
+        kind = list[str]
+    elif kinds in ([int], [float], [Path]):
+        kind = kinds[0]
     return Annotated[kind | None, setting(name)]
 
 

@@ -41,7 +41,12 @@ def at_once() -> _Handled:
     An exception would not do: one that is raised while torch is imported is lost now and then, in a destructor or a
     module that catches everything, and the command would run on with half a torch.
     """
-    return _Handled(_leave)
+
+    def leave(number: int) -> None:
+        os.write(2, b"drfl: interrupted\n")
+        os._exit(128 + number)  # without Python's own end, which would wait for threads of a half-loaded torch
+
+    return _Handled(leave)
 
 
 @contextmanager
@@ -117,8 +122,3 @@ class _Handled:
         for number, handler in self._before.items():
             signal.signal(number, handler)  # pyright: ignore[reportArgumentType] - what getsignal gave
         self._before.clear()
-
-
-def _leave(number: int) -> None:
-    os.write(2, b"drfl: interrupted\n")
-    os._exit(128 + number)

@@ -42,49 +42,51 @@ def overrides(
     if "batch" in values:
         values["batch"] = _plain(str(values["batch"]))
     if isinstance(faults := values.get("faults"), list):
-        values["faults"] = dict(_fault(str(text)) for text in faults)
-    parsed = [_parsed(text, names) for text in params or ()]
-    _check_once(parsed)
+        shares: dict[str, float] = {}
+        for text in map(str, faults):
+            name, _, value = (part.strip() for part in text.partition("="))
+            try:
+                shares[name] = float(value)
+            except ValueError:
+                raise InputError(
+                    f"--fault '{text}' is not of the form NAME=NUMBER, e.g. drop=0.3",
+                    code="invalid-format",
+                    field="fault",
+                ) from None
+        values["faults"] = shares
+    parsed = _parsed(params or (), names)
     for option, parameter in COMMON.items():
         if option in values:
             _check_used(option, parameter, names, parsed)
     tables: dict[str, dict[str, object]] = {}
+    # those for one algorithm come last, so that they win
     for own in sorted(parsed, key=lambda param: param.algorithm is not None):
         for name in names if own.algorithm is None else [own.algorithm]:
             tables.setdefault(name, {})[own.name] = own.value
     return {**values, "algorithms": tables} if tables else values
 
 
-def _fault(text: str) -> tuple[str, float]:
-    name, _, value = (part.strip() for part in text.partition("="))
-    try:
-        return name, float(value)
-    except ValueError:
-        raise InputError(
-            f"--fault '{text}' is not of the form NAME=NUMBER, e.g. drop=0.3", code="invalid-format", field="fault"
-        ) from None
-
-
-def _parsed(text: str, names: Sequence[str]) -> _Param:
-    name, equals, value = text.partition("=")
-    if not equals or not name:
-        raise InputError(
-            f"--param '{text}' is not of the form NAME=VALUE, e.g. mu=1 or DRDM.mu=1",
-            code="invalid-format",
-            field="param",
-        )
-    algorithm, dot, own = name.rpartition(".")
-    if not dot:
-        return _Param(text, None, own, _plain(value))
-    target = canonical("algorithm", algorithm, {**ALGORITHMS, **{label_of(name): None for name in names}})
-    if target not in map(label_of, names):
-        raise InputError(
-            f"--param '{text}' is for {target}, which does not run: remove it", code="unused-option", field="param"
-        )
-    return _Param(text, next(name for name in names if label_of(name) == target), own, _plain(value))
-
-
-def _check_once(params: Sequence[_Param]) -> None:
+def _parsed(texts: Sequence[str], names: Sequence[str]) -> list[_Param]:
+    """The texts of ``--param``, of which no two may set the same parameter."""
+    params: list[_Param] = []
+    for text in texts:
+        name, equals, value = text.partition("=")
+        if not equals or not name:
+            raise InputError(
+                f"--param '{text}' is not of the form NAME=VALUE, e.g. mu=1 or DRDM.mu=1",
+                code="invalid-format",
+                field="param",
+            )
+        algorithm, dot, own = name.rpartition(".")
+        if not dot:
+            params.append(_Param(text, None, own, _plain(value)))
+            continue
+        target = canonical("algorithm", algorithm, {**ALGORITHMS, **{label_of(name): None for name in names}})
+        if target not in map(label_of, names):
+            raise InputError(
+                f"--param '{text}' is for {target}, which does not run: remove it", code="unused-option", field="param"
+            )
+        params.append(_Param(text, next(name for name in names if label_of(name) == target), own, _plain(value)))
     seen: dict[tuple[str | None, str], str] = {}
     for param in params:
         what = (param.algorithm, param.name)
@@ -95,6 +97,7 @@ def _check_once(params: Sequence[_Param]) -> None:
                 field="param",
             )
         seen[what] = param.text
+    return params
 
 
 def _check_used(option: str, parameter: str, names: Sequence[str], params: Sequence[_Param]) -> None:

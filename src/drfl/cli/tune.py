@@ -23,7 +23,7 @@ from drfl.experiments.execution.training_cells import run_cell
 from drfl.experiments.run.artifacts import json_text
 from drfl.experiments.run.measures import Column
 from drfl.experiments.tuning.configured import prepare
-from drfl.experiments.tuning.job import TuningJob, changes_of, chosen_methods
+from drfl.experiments.tuning.job import changes_of, chosen_methods
 from drfl.experiments.tuning.named_jobs import resolve
 from drfl.experiments.tuning.output import check_place, content, make_place, write
 from drfl.experiments.tuning.own_spaces import spaces_of
@@ -43,7 +43,14 @@ def tune_command(options: TuneOptions) -> int:
     with signals.at_once():  # nothing to tidy up yet
         workers = workers_by_options(options.jobs, options.ray, os.cpu_count() or 1)
         check_stack(options.stack, workers)
-        quiet, job = options.as_json, _job(options)
+        quiet, changes = options.as_json, changes_of(options.changes or [])
+        if options.rounds is not None:
+            if "rounds" in changes:
+                raise InputError(
+                    "--rounds and --set rounds say the same thing: leave one out", code="given-twice", field="rounds"
+                )
+            changes["rounds"] = options.rounds
+        job = resolve(options.job, changes, stand_in=options.stand_in, trust=options.trust)
         folder = options.out or RESULTS / job.name
         check_place(folder, job.name)
         data_dir, names = options.data_dir or job.data_dir, chosen_methods(options.names, job)
@@ -59,39 +66,7 @@ def tune_command(options: TuneOptions) -> int:
             log=console.lines(quiet),
         )
     make_place(folder, job.name)
-    with console.interruptible("now: what is finished is kept") as watch:
-        with _progress(search.criterion.shown, quiet) as ended:
-            trials = run(
-                search,
-                folder,
-                pool=lambda: pool_of(workers, run_cell, data_dir, shared=True),
-                ended=ended,
-                stack=options.stack,
-                watch=watch,
-            )
-        command = _command(options)
-        path = write(search, trials, folder, command)
-    if quiet:
-        print(json_text({**content(search, trials, command), "file": str(path)}))
-    else:
-        _print(search, trials, path)
-    ends = [how for own in trials.values() for trial in own for how in trial.stopped]
-    return 0 if "rounds" in ends else BROKEN
-
-
-def _job(options: TuneOptions) -> TuningJob:
-    changes = changes_of(options.changes or [])
-    if options.rounds is not None:
-        if "rounds" in changes:
-            raise InputError(
-                "--rounds and --set rounds say the same thing: leave one out", code="given-twice", field="rounds"
-            )
-        changes["rounds"] = options.rounds
-    return resolve(options.job, changes, stand_in=options.stand_in, trust=options.trust)
-
-
-def _command(options: TuneOptions) -> str:
-    """The command in its shortest form, without where files lie on this machine."""
+    # the command in its shortest form, without where files lie on this machine
     words = ["drfl", "tune", Path(options.job).name]
     if options.names is not None:
         words += ["--algorithms", options.names]
@@ -105,7 +80,24 @@ def _command(options: TuneOptions) -> str:
     for option, texts in (("--space", options.space), ("--set", options.changes)):
         for text in texts or []:
             words += [option, text]
-    return shlex.join(words)
+    command = shlex.join(words)
+    with console.interruptible("now: what is finished is kept") as watch:
+        with _progress(search.criterion.shown, quiet) as ended:
+            trials = run(
+                search,
+                folder,
+                pool=lambda: pool_of(workers, run_cell, data_dir, shared=True),
+                ended=ended,
+                stack=options.stack,
+                watch=watch,
+            )
+        path = write(search, trials, folder, command)
+    if quiet:
+        print(json_text({**content(search, trials, command), "file": str(path)}))
+    else:
+        _print(search, trials, path)
+    ends = [how for own in trials.values() for trial in own for how in trial.stopped]
+    return 0 if "rounds" in ends else BROKEN
 
 
 def _print(search: Search, trials: Mapping[str, Sequence[Trial]], path: Path) -> None:

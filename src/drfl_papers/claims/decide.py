@@ -25,7 +25,7 @@ from drfl_papers.claims.findings import (
     outcomes,
 )
 from drfl_papers.claims.results import StoredResults
-from drfl_papers.claims.rules import AnyClaim, Claim, Derived, MeasuredClaim, Untestable
+from drfl_papers.claims.rules import AnyClaim, Derived, MeasuredClaim, Untestable
 from drfl_papers.claims.verdicts import Verdict, verdict
 from drfl_papers.claims.wording import told
 from drfl_papers.specification import load_spec, names
@@ -97,8 +97,14 @@ def decide(claim: AnyClaim, stored: StoredResults) -> Decided:
     if isinstance(claim, Untestable):
         return Decided(claim, verdicts.UNTESTABLE, (), (), claim.why)
     if isinstance(claim, Derived):
+        texts = []
+        for confirmation in claim.confirmed_by:
+            numbers = confirmation.numbers(stored)
+            ends = dict.fromkeys(f"{value:.2g}" for value in (min(numbers), max(numbers))) if numbers else ("–",)
+            texts.append(f"{confirmation.says} {' to '.join(ends)}")
         agrees = all(confirmation.agrees(stored) for confirmation in claim.confirmed_by)
-        return Decided(claim, claim.verdict if agrees else verdicts.OPEN, (), (), _confirmed(claim, stored))
+        decides = f"[derivation]({claim.page}); {', '.join(texts)}"
+        return Decided(claim, claim.verdict if agrees else verdicts.OPEN, (), (), decides)
     found, settings = as_worded(claim.found(stored), claim.setting_of)
     left_out = left_out_of(claim, stored)
     beside = {"Broke off": broken_off(found, stored), "Not run": left_out}
@@ -146,38 +152,18 @@ def claims_csv(decided: Sequence[Decided]) -> str:
 
 def findings_csv(decided: Sequence[Decided]) -> str:
     """A row a comparison as CSV text; leads in the unit of the stored numbers, positive as claimed."""
-    return csv_text(FINDING_COLUMNS, (_row(one.claim, finding) for one in decided for finding in one.found))
-
-
-def _confirmed(claim: Derived, stored: StoredResults) -> str:
-    texts = []
-    for confirmation in claim.confirmed_by:
-        numbers = confirmation.numbers(stored)
-        ends = " to ".join(dict.fromkeys(f"{value:.2g}" for value in (min(numbers), max(numbers)))) if numbers else "–"
-        texts.append(f"{confirmation.says} {ends}")
-    return f"[derivation]({claim.page}); {', '.join(texts)}"
-
-
-def _row(claim: Claim, finding: Finding) -> list[object]:
-    if isinstance(finding, EverySeed):
-        n = len(finding.values)
-        blank = [""] * 8
-        return [
-            claim.id,
-            finding.metric,
-            *finding.place,
-            "",
-            "",
-            n,
-            *blank,
-            finding.agree,
-            n - finding.agree,
-            finding.outcome,
-        ]
-    lead: Lead = finding
-    numbers = (*lead.tests[1:4], lead.paper, *lead.tests[4:], lead.p_holm, lead.p_worded)
-    texts = ["" if math.isnan(value) else f"{value:.4g}" for value in numbers]
-    against = (lead.second.setting, lead.second.method)
-    return [
-        claim.id, lead.metric, *lead.first, *against, len(lead.leads), *texts, lead.wins, lead.losses, lead.outcome,
-    ]  # fmt: skip
+    rows: list[list[object]] = []
+    for name, finding in ((one.claim.id, finding) for one in decided for finding in one.found):
+        if isinstance(finding, EverySeed):
+            # a count of seeds compares nothing, so the columns of the other place and of the tests stay empty
+            n = len(finding.values)
+            counts = (finding.agree, n - finding.agree, finding.outcome)
+            rows.append([name, finding.metric, *finding.place, "", "", n, *[""] * 8, *counts])
+            continue
+        lead: Lead = finding
+        numbers = (*lead.tests[1:4], lead.paper, *lead.tests[4:], lead.p_holm, lead.p_worded)
+        texts = ["" if math.isnan(value) else f"{value:.4g}" for value in numbers]
+        against = (lead.second.setting, lead.second.method)
+        counts = (lead.wins, lead.losses, lead.outcome)
+        rows.append([name, lead.metric, *lead.first, *against, len(lead.leads), *texts, *counts])
+    return csv_text(FINDING_COLUMNS, rows)

@@ -6,11 +6,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from statistics import fmean
 from typing import cast
 
-from drfl_papers.claims.results import Row, StoredResults
+from drfl_papers.claims.results import StoredResults
 from drfl_papers.energy import Channel, Payload, Processor, Radio, cost_of
 
 Rounds = Callable[[StoredResults, str, str, str], dict[int, float]]
@@ -39,7 +39,16 @@ def least_energy_steps(
     about = cast("Mapping[str, Mapping[str, float]]", stored.summary(result)["energy"])[setting]
     processor = Processor(about["cycles_per_sample"], about["frequency"], about["capacitance"])
     channel = Channel.uniform(1, bandwidth, snr_db)
-    cost = cost_of(_payload(rows, steps), processor, Radio(about["power"]), channel)
+    # What a round took on average, by the ledgers, as the energy map counts it.
+    ended = [row for row in rows if row["bytes_up"] and int(row["rounds"])]
+
+    def mean(column: str, per_step: bool = False) -> float:
+        shares = (int(row[column]) / int(row["rounds"]) / (steps[row["method"]] if per_step else 1) for row in ended)
+        return fmean(shares) if ended else 0.0
+
+    samples = mean("gradient_evaluations", per_step=True)
+    payload = Payload(mean("bytes_up"), mean("bytes_down"), 0.0, samples, 0.0, 0.0, 0.0)
+    cost = cost_of(payload, processor, Radio(about["power"]), channel)
     joules: dict[int, list[tuple[float, int]]] = {}
     for method, tau in steps.items():
         for seed, needed in rounds(stored, result, setting, method).items():
@@ -52,15 +61,3 @@ def steps_of(stored: StoredResults, result: str) -> dict[str, int]:
     """τ by method."""
     methods = cast("Mapping[str, Mapping[str, Mapping[str, Mapping[str, int]]]]", stored.summary(result)["methods"])
     return {name: next(iter(about["parameters"].values())).get("steps") or 1 for name, about in methods.items()}
-
-
-def _payload(rows: Sequence[Row], steps: Mapping[str, int]) -> Payload:
-    """What a round took on average, by the ledgers, as :func:`drfl_papers.energy_map.payload_of` has it."""
-    ended = [row for row in rows if row["bytes_up"] and int(row["rounds"])]
-
-    def mean(column: str, per_step: bool = False) -> float:
-        shares = (int(row[column]) / int(row["rounds"]) / (steps[row["method"]] if per_step else 1) for row in ended)
-        return fmean(shares) if ended else 0.0
-
-    samples = mean("gradient_evaluations", per_step=True)
-    return Payload(mean("bytes_up"), mean("bytes_down"), 0.0, samples, 0.0, 0.0, 0.0)

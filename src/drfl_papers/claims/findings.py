@@ -176,8 +176,12 @@ def lead_of(
         sign: 1 where a greater number leads, −1 where a smaller one does.
     """
     first, second = values
-    leads = tuple(_lead(first[seed], second[seed], sign) for seed in sorted(first.keys() & second.keys()))
-    if any(map(math.isinf, leads)):
+    leads = tuple(
+        # where neither ever gets there, the difference of two infinities would be NaN
+        0.0 if math.isinf(first[seed]) and math.isinf(second[seed]) else sign * (first[seed] - second[seed])
+        for seed in sorted(first.keys() & second.keys())
+    )
+    if any(map(math.isinf, leads)):  # infinite leads have a sign, but no mean to test
         p = sign_test_p(sum(x > 0 for x in leads), sum(x < 0 for x in leads))
         tests = SeedDifference(len(leads), math.nan, math.nan, math.nan, p, math.nan)
     else:
@@ -206,7 +210,7 @@ def ahead(lead: Lead, p_holm: float) -> Lead:
     if not lead.testable:
         return replace(lead, p_holm=math.nan, outcome=UNDECIDED)
     forward = lead.wins > lead.losses if lead.by_signs else lead.tests.mean > 0
-    if lead.tests.p_flips > LEVEL:
+    if lead.tests.p_flips > LEVEL:  # with too few pairs for sign flips it is NaN, and the t-test alone decides
         return replace(lead, p_holm=p_holm, outcome=NOT_SHOWN, p_claim=1.0)
     outcome = NOT_SHOWN if not p_holm <= LEVEL else SHOWN if forward else OPPOSITE
     return replace(lead, p_holm=p_holm, outcome=outcome, p_claim=lead.tests.p_t if forward else 1.0)
@@ -288,13 +292,14 @@ def as_worded(found: Sequence[Finding], setting: Callable[[Finding], object]) ->
     for (name, own), corrected in zip(groups.items(), holm(p).tolist(), strict=True):
         kinds = {f.outcome for f in own}
         settings[name] = InSetting(corrected, corrected <= LEVEL, OPPOSITE in kinds, UNDECIDED in kinds)
-    return [_worded(one, settings[setting(one)]) for one in found], list(settings.values())
-
-
-def _worded(one: Finding, place: InSetting) -> Finding:
-    if isinstance(one, EverySeed):
-        return one
-    return replace(one, p_worded=place.p, outcome=SHOWN if place.shown else one.outcome)
+    worded: list[Finding] = []
+    for one in found:
+        place = settings[setting(one)]
+        if isinstance(one, Lead):
+            worded.append(replace(one, p_worded=place.p, outcome=SHOWN if place.shown else one.outcome))
+        else:
+            worded.append(one)
+    return worded, list(settings.values())
 
 
 def every_seed(measure: MeasureLike, place: Place, values: Mapping[int, float], least: float, most: float) -> EverySeed:
@@ -306,9 +311,3 @@ def every_seed(measure: MeasureLike, place: Place, values: Mapping[int, float], 
 def outcomes(found: Sequence[Finding]) -> dict[str, int]:
     """How many of each outcome there are."""
     return {name: sum(f.outcome == name for f in found) for name in (SHOWN, NOT_SHOWN, OPPOSITE, UNDECIDED)}
-
-
-def _lead(first: float, second: float, sign: int) -> float:
-    if math.isinf(first) and math.isinf(second):  # neither ever gets there
-        return 0.0
-    return sign * (first - second)

@@ -17,7 +17,7 @@ from drfl.experiments.run.measures import Column, column
 from drfl.training.history import LEDGER_COLUMNS
 from drfl_papers import convergence
 from drfl_papers.claims.energy import least_energy_steps
-from drfl_papers.claims.results import Row, StoredResults
+from drfl_papers.claims.results import StoredResults
 from drfl_papers.specification import load_spec, names
 
 CHANNEL = re.compile(r"(\d+) dB, (\d+) kHz")
@@ -145,13 +145,18 @@ class ToLevel(_Measure):
     def values(self, stored: StoredResults, result: str, setting: str, method: str) -> dict[int, float]:
         """By seed; infinite where it never is."""
         broken = stored.broken(result, setting, method)
-        known = [row for row in stored.of(result, "reached.csv", setting, method) if self._is_for(row)]
+        known = [
+            row
+            for row in stored.of(result, "reached.csv", setting, method)
+            if row["metric"] == self.metric and float(row["target"]) == self.level
+        ]
         if known:
             return {
                 int(row["seed"]): float(row[self.count]) if row[self.count] else math.inf
                 for row in known
                 if int(row["seed"]) not in broken
             }
+        # The specification has no such target: the curves tell when the metric first reached it.
         small, found = shown_as(self.metric).small, {}
         for row in stored.of(result, "curves.csv", setting, method):
             seed, value = int(row["seed"]), float(row[self.metric])
@@ -159,9 +164,6 @@ class ToLevel(_Measure):
             if value <= self.level if small else value >= self.level:
                 found[seed] = min(found[seed], float(row[self.count]))
         return found
-
-    def _is_for(self, row: Row) -> bool:
-        return row["metric"] == self.metric and float(row["target"]) == self.level
 
 
 class Straightness(_Measure):

@@ -133,7 +133,19 @@ class Trend(Measured):
         for named in self._rows():
             pairs += [(named[0], named[-1])] if self.compared == "ends" else pairwise(named)
         sign = 1 if self.direction == "rises" else -1
-        return _tested(stored, list(self._leads(stored, pairs, sign)))
+        leads = []
+        for measure in self.measures:
+            for before, after in pairs:
+                places: list[tuple[Place, Place]]
+                if self.over == "settings":
+                    places = [(Place(*_of(after), m), Place(*_of(before), m)) for m in self.methods]
+                else:
+                    settings = self.settings or stored.settings(after.result)
+                    places = [
+                        (Place(after.result, s, after.name), Place(before.result, s, before.name)) for s in settings
+                    ]
+                leads += [_lead(stored, measure, pair, sign) for pair in places]
+        return _tested(stored, leads)
 
     def setting_of(self, finding: Finding) -> object:
         """Over settings, a row of them with all its methods; over methods, a setting."""
@@ -147,21 +159,6 @@ class Trend(Measured):
             [s if isinstance(s, TrendValue) else TrendValue(result=self.results[0], name=s) for s in row]
             for row in self.steps
         ]
-
-    def _leads(
-        self, stored: StoredResults, pairs: Sequence[tuple[TrendValue, TrendValue]], sign: int
-    ) -> Iterator[Lead]:
-        for measure in self.measures:
-            for before, after in pairs:
-                places: list[tuple[Place, Place]]
-                if self.over == "settings":
-                    places = [(Place(*_of(after), m), Place(*_of(before), m)) for m in self.methods]
-                else:
-                    settings = self.settings or stored.settings(after.result)
-                    places = [
-                        (Place(after.result, s, after.name), Place(before.result, s, before.name)) for s in settings
-                    ]
-                yield from (_lead(stored, measure, pair, sign) for pair in places)
 
 
 class Every(Measured):
@@ -270,21 +267,20 @@ def _lead(stored: StoredResults, measure: Measure, places: tuple[Place, Place], 
 
 def _tested(stored: StoredResults, leads: Sequence[Lead]) -> list[Finding]:
     """With their p-values: the tables' own where `paired.csv` has all comparisons, or corrected for the claim's own."""
-    p = _of_tables(stored, leads)
-    if p is None:
-        p = holm([lead.tests.p_t if lead.testable else math.nan for lead in leads]).tolist()
-    return [findings.ahead(lead, corrected) for lead, corrected in zip(leads, p, strict=True)]
-
-
-def _of_tables(stored: StoredResults, leads: Sequence[Lead]) -> list[float] | None:
     known: dict[tuple[str, str, str, frozenset[str]], str] = {}
     for result in {lead.first.result for lead in leads}:
         for row in stored.rows(result, "paired.csv"):
+            # a p-value has no direction, so the order of the two methods does not matter
             both = frozenset((row["reference"], row["method"]))
             known[result, row["setting"], row["metric"], both] = row["p_holm"]
-    found = []
+    printed = []
     for lead in leads:
         both = frozenset((lead.first.method, lead.second.method))
         same = lead.first[:2] == lead.second[:2]
-        found.append(known.get((*lead.first[:2], lead.metric, both)) if same else None)
-    return None if None in found else [float(p) if p else math.nan for p in found]
+        printed.append(known.get((*lead.first[:2], lead.metric, both)) if same else None)
+    # p-values corrected for different families must not mix: all are the tables', or none
+    if None in printed:
+        p = holm([lead.tests.p_t if lead.testable else math.nan for lead in leads]).tolist()
+    else:
+        p = [float(text) if text else math.nan for text in printed]
+    return [findings.ahead(lead, corrected) for lead, corrected in zip(leads, p, strict=True)]

@@ -25,8 +25,14 @@ def told(found: Sequence[Finding], along: bool) -> str:
     for of in _groups(found, lambda f: f.metric).values():
         leads = [f for f in of if isinstance(f, Lead)]
         text = _leads(leads, along) if leads else _every([f for f in of if isinstance(f, EverySeed)])
-        parts.append(f"{_label(of[0].shown)}: {text}")
-    return ". ".join([*parts, _size(found)])
+        shown = of[0].shown
+        unit = ", points" if shown.unit == "points" else ""
+        parts.append(f"{shown.name[0].upper()}{shown.name[1:]}{unit}: {text}")
+    counts = sorted({len(f.leads if isinstance(f, Lead) else f.values) for f in found})
+    seeds = " to ".join(str(n) for n in dict.fromkeys((counts[0], counts[-1])))
+    settings = {(f.first if isinstance(f, Lead) else f.place)[:2] for f in found}
+    where = f"{len(settings)} settings, " if len(settings) > 1 else ""
+    return ". ".join([*parts, f"{where}{seeds} {'seed' if seeds == '1' else 'seeds'}"])
 
 
 def _leads(leads: Sequence[Lead], along: bool) -> str:
@@ -49,47 +55,35 @@ def _over_settings(leads: Sequence[Lead]) -> str:
     finite = [lead for lead in leads if lead.leads and not lead.by_signs]
     signs = [lead for lead in leads if lead.by_signs]
     if finite:
-        parts.append(_range(finite))
+        shown = finite[0].shown
+        text = _ends([lead.tests.mean for lead in finite], shown)
+        known = [lead for lead in finite if not math.isnan(lead.tests.low)]
+        if known:
+            low, high = min(lead.tests.low for lead in known), max(lead.tests.high for lead in known)
+            text += f" [{signed(shown.scale * low, shown.digits)}, {signed(shown.scale * high, shown.digits)}]"
+        parts.append(text)
     if signs:
         wins, losses, n = (sum(each) for each in zip(*((x.wins, x.losses, len(x.leads)) for x in signs), strict=True))
         p = f", p = {signs[0].tests.p_t:.2g}" if len(signs) == 1 else ""
         parts.append(f"ahead at {wins} and behind at {losses} of {n} seeds{p}")
-    notes = [note for note in (_papers(leads), _counted(leads)) if note]
+    notes = []
+    papers = [lead.paper for lead in leads if lead.leads and not math.isnan(lead.paper)]
+    if papers:
+        notes.append(f"paper {_ends(papers, leads[0].shown)}")
+    outcomes = [lead.outcome for lead in leads]
+    if outcomes.count(UNDECIDED) < len(leads):
+        opposite, undecided = outcomes.count(OPPOSITE), outcomes.count(UNDECIDED)
+        counts = [f"shown in {outcomes.count(SHOWN)} of {len(leads)}"]
+        counts += [f"opposite in {opposite}"] * bool(opposite) + [f"not decided in {undecided}"] * bool(undecided)
+        notes.append(", ".join(counts) if len(leads) > 1 else outcomes[0])
     beside = f" ({'; '.join(notes)})" if notes else ""
     return (" and ".join(parts) or "no pair") + beside
-
-
-def _range(leads: Sequence[Lead]) -> str:
-    shown = leads[0].shown
-    text = _ends([lead.tests.mean for lead in leads], shown)
-    known = [lead for lead in leads if not math.isnan(lead.tests.low)]
-    if not known:
-        return text
-    low, high = min(lead.tests.low for lead in known), max(lead.tests.high for lead in known)
-    return f"{text} [{signed(shown.scale * low, shown.digits)}, {signed(shown.scale * high, shown.digits)}]"
 
 
 def _ends(values: Sequence[float], shown: Column) -> str:
     """The least and the greatest, as leads."""
     texts = [signed(shown.scale * value, shown.digits) for value in (min(values), max(values))]
     return " to ".join(dict.fromkeys(texts))
-
-
-def _papers(leads: Sequence[Lead]) -> str:
-    """The paper's leads in the same settings."""
-    known = [lead.paper for lead in leads if lead.leads and not math.isnan(lead.paper)]
-    return f"paper {_ends(known, leads[0].shown)}" if known else ""
-
-
-def _counted(leads: Sequence[Lead]) -> str:
-    """How many say what; nothing where nothing is decided."""
-    if all(lead.outcome == UNDECIDED for lead in leads):
-        return ""
-    if len(leads) == 1:
-        return leads[0].outcome
-    shown, opposite, undecided = (sum(x.outcome == kind for x in leads) for kind in (SHOWN, OPPOSITE, UNDECIDED))
-    others = [f"opposite in {opposite}"] * bool(opposite) + [f"not decided in {undecided}"] * bool(undecided)
-    return ", ".join([f"shown in {shown} of {len(leads)}", *others])
 
 
 def _every(found: Sequence[EverySeed]) -> str:
@@ -100,39 +94,21 @@ def _every(found: Sequence[EverySeed]) -> str:
     texts = []
     for f in found:
         name = ", ".join([f.place.method] * methods + [f.place.setting] * settings)
-        count = (
-            f"{f.agree} of {len(f.values)} seeds ({_values(f.values, f.shown)}{_share(f)})" if f.values else "no seed"
-        )
+        count = "no seed"
+        if f.values:
+            low, high = f.share
+            share = f"; {100 * low:.0f} to {100 * high:.0f} % of all seeds" if f.outcome != UNDECIDED else ""
+            count = f"{f.agree} of {len(f.values)} seeds ({_values(f.values, f.shown)}{share})"
         texts.append(f"{name} {count}".strip())
     return "; ".join(texts)
 
 
-def _share(found: EverySeed) -> str:
-    """Of how many seeds it may be true, where that is decided."""
-    low, high = found.share
-    return f"; {100 * low:.0f} to {100 * high:.0f} % of all seeds" if found.outcome != UNDECIDED else ""
-
-
 def _values(values: Sequence[float], shown: Column) -> str:
-    """The least and the greatest."""
     texts = (
         "never" if math.isinf(value) else f"{shown.scale * value:.{shown.digits}f}"
         for value in (min(values), max(values))
     )
     return " to ".join(dict.fromkeys(texts))
-
-
-def _label(shown: Column) -> str:
-    name = shown.name[0].upper() + shown.name[1:]
-    return f"{name}, points" if shown.unit == "points" else name
-
-
-def _size(found: Sequence[Finding]) -> str:
-    counts = sorted({len(f.leads if isinstance(f, Lead) else f.values) for f in found})
-    seeds = " to ".join(str(n) for n in dict.fromkeys((counts[0], counts[-1])))
-    settings = {(f.first if isinstance(f, Lead) else f.place)[:2] for f in found}
-    where = f"{len(settings)} settings, " if len(settings) > 1 else ""
-    return f"{where}{seeds} {'seed' if seeds == '1' else 'seeds'}"
 
 
 def _groups(items: Iterable[T], key: Callable[[T], str]) -> dict[str, list[T]]:

@@ -183,7 +183,13 @@ class Found(NamedTuple):
 def energy_command(options: EnergyOptions) -> int:
     """Measure or read rounds until the target, plan, write, print; gives the exit code."""
     _check_contradictions(options)
-    places, target, quiet = _places(options), options.target_worst, options.as_json
+    target, quiet = options.target_worst, options.as_json
+    # the grid, bandwidth by bandwidth, each from the lowest SNR to the highest
+    snrs, bandwidths = sorted(set(options.snr or SNRS)), sorted(set(options.bandwidth or BANDWIDTHS))
+    places = [LinkConditions(snr, hertz, options.rate_min) for hertz in bandwidths for snr in snrs]
+    for place in places:
+        check(place.bandwidth, place.snr_db)
+        place.link()  # it refuses an impossible rate
     radio = Radio(POWER if options.power is None else options.power, options.downlink)
     _processor(options, 0.0)  # its numbers are checked before anything runs
     output.require()
@@ -193,24 +199,47 @@ def energy_command(options: EnergyOptions) -> int:
     if out is not None:
         check_free(out, "plan", overwrite=overwrite)
 
-    place = out or Path("runs") / name
-    with claimed(place, "plan", overwrite=overwrite, anew=out is None, tell=console.warn) as claim:
+    folder = out or Path("runs") / name
+    job = f"{label_of(config.algorithm)} on {config.dataset}"
+    with claimed(folder, "plan", overwrite=overwrite, anew=out is None, tell=console.warn) as claim:
         found = _found(options, config, places)
         cycles = options.cycles_per_sample
         processor = _processor(options, CYCLES_PER_FLOP * found.study.flops() if cycles is None else cycles)
+        # a round's bytes and its samples a step do not depend on τ: the least is the quickest to measure
         payloads = found.study.payloads(min(run.tau for run in found.runs), places)
         devices = Devices(processor, radio)
         costs = {place: cost_of(payloads[place.outage], processor, radio, place.link()) for place in places}
         made = plan(found.runs, costs)
         made = made._replace(notes=(*found.notes, *made.notes))
         content = _summary(found, target, devices, payloads, costs, made)
-        with filled(claim) as folder:
-            _write(folder, found.runs, made, content, f"{_job(config)}: {100 * target:g} % worst accuracy")
+        texts = {
+            "measurements.csv": measurements.to_csv(found.runs),
+            "plan.csv": output.to_csv(made),
+            "plan.md": output.to_markdown(made),
+            "summary.json": json_text(content, indent=2) + "\n",
+        }
+        with filled(claim) as stage:
+            for file, text in texts.items():
+                (stage / file).write_text(text, encoding="utf-8")
+            pictures = [stage / "heatmap.png", stage / "heatmap.svg"]
+            output.save_heatmap(made, pictures, f"{job}: {100 * target:g} % worst accuracy")
         claim.finished = True
     if quiet:
         print(json_text({**content, "directory": str(claim.directory)}))
-    else:
-        _print(made, f"{_job(config)}: local steps with the least energy to {100 * target:g} % worst", claim.directory)
+        return 0
+    title = f"{job}: local steps with the least energy to {100 * target:g} % worst"
+    view = Table(title=title, title_justify="left")
+    view.add_column("bandwidth", justify="right")
+    cells = output.grid(made)
+    for snr in snrs:
+        view.add_column(f"{snr:g} dB", justify="right")
+    for bandwidth in bandwidths:
+        best = (cells[snr, bandwidth].best for snr in snrs)
+        view.add_row(output.hertz(bandwidth), *(NOTHING if b is None else f"{b.tau} ({b.joules:.3g} J)" for b in best))
+    console.out.print(view)
+    for note in made.notes:
+        console.out.print(f"note: {note}", markup=False)
+    console.out.print(f"heat map: {claim.directory / 'heatmap.png'}", markup=False)
     return 0
 
 
@@ -259,16 +288,6 @@ def _processor(options: EnergyOptions, cycles: float) -> Processor:
     )
 
 
-def _places(options: EnergyOptions) -> list[LinkConditions]:
-    """The grid, bandwidth by bandwidth, each from the lowest SNR to the highest."""
-    snrs, bandwidths = sorted(set(options.snr or SNRS)), sorted(set(options.bandwidth or BANDWIDTHS))
-    places = [LinkConditions(snr, hertz, options.rate_min) for hertz in bandwidths for snr in snrs]
-    for place in places:
-        check(place.bandwidth, place.snr_db)
-        place.link()
-    return places
-
-
 def _steps(options: EnergyOptions) -> list[int]:
     return sorted(set(options.steps or STEPS))
 
@@ -310,10 +329,6 @@ def _found(options: EnergyOptions, config: Config, places: list[LinkConditions])
     return Found(study, made, [rare] if config.evaluate_every > 1 else [], "here")
 
 
-def _job(config: Config) -> str:
-    return f"{label_of(config.algorithm)} on {config.dataset}"
-
-
 def _summary(
     found: Found,
     target: float,
@@ -352,33 +367,3 @@ def _summary(
 
 def _plain(candidate: Candidate | None) -> dict[str, object] | None:
     return None if candidate is None else candidate._asdict()
-
-
-def _write(
-    folder: Path, runs: Sequence[Measurement], made: LocalStepsPlan, content: Mapping[str, object], title: str
-) -> None:
-    write = {
-        "measurements.csv": measurements.to_csv(runs),
-        "plan.csv": output.to_csv(made),
-        "plan.md": output.to_markdown(made),
-        "summary.json": json_text(content, indent=2) + "\n",
-    }
-    for name, text in write.items():
-        (folder / name).write_text(text, encoding="utf-8")
-    output.save_heatmap(made, [folder / "heatmap.png", folder / "heatmap.svg"], title)
-
-
-def _print(made: LocalStepsPlan, title: str, directory: Path) -> None:
-    view = Table(title=title, title_justify="left")
-    view.add_column("bandwidth", justify="right")
-    snrs, bandwidths = output.axes([cell.place for cell in made.cells])
-    cells = output.grid(made)
-    for snr in snrs:
-        view.add_column(f"{snr:g} dB", justify="right")
-    for bandwidth in bandwidths:
-        best = (cells[snr, bandwidth].best for snr in snrs)
-        view.add_row(output.hertz(bandwidth), *(NOTHING if b is None else f"{b.tau} ({b.joules:.3g} J)" for b in best))
-    console.out.print(view)
-    for note in made.notes:
-        console.out.print(f"note: {note}", markup=False)
-    console.out.print(f"heat map: {directory / 'heatmap.png'}", markup=False)

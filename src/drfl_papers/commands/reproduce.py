@@ -32,15 +32,38 @@ SOURCES: Mapping[str, Source] = {"auto": "auto", "original": "original", "stand-
 def reproduce_command(options: ReproduceOptions) -> int:
     """List the papers' tables and figures, or run some of them; gives the exit code."""
     quiet = options.as_json
-    chosen = _chosen(options.names, options.everything)
+    if options.names and options.everything:
+        raise InputError("--all takes no names: leave one of them out", code="conflicting-options", field="all")
+    known = names()
+    chosen = [load_spec(name) for name in dict.fromkeys(known if options.everything else options.names or [])]
     # short results go elsewhere, so that they replace no long ones
     out = options.out or (RESULTS / "quick" if options.quick else RESULTS)
     if not chosen:
-        _list(out, quiet)
+        specs = [load_spec(name) for name in known]
+        finished = {spec.name: os.path.isfile(out / spec.name / "table.md") for spec in specs}
+        if quiet:
+            rows = [{"name": s.name, "paper": s.paper, "title": s.title, "done": finished[s.name]} for s in specs]
+            print(json_text({"specifications": rows, "directory": str(out)}))
+            return 0
+        table = Table("name", "what it is", "title", "done")
+        for spec in specs:
+            table.add_row(spec.name, spec.paper, spec.title, "yes" if finished[spec.name] else "")
+        console.out.print(table)
+        console.out.print(f"Run some with 'drfl reproduce NAME …', all with --all; results go to {out}.", markup=False)
         return 0
     with signals.at_once():  # nothing to tidy up yet
         workers = workers_by_options(options.jobs, options.ray, os.cpu_count() or 1)
         plans, skipped = _plans(chosen, options, out)
+    # the command in its shortest form, without where files lie on this machine
+    words = ["drfl", "reproduce", *(["--all"] if options.everything else options.names or [])]
+    if options.quick:
+        words.append("--quick")
+    sizes = {"repeats": options.repeats, "rounds": options.rounds, "settings": options.only, "device": options.device}
+    for name, value in sizes.items():
+        if value is not None:
+            words += [f"--{name}", shlex.quote(str(value))]
+    if options.data != "auto":
+        words += ["--data", options.data]
     written: dict[str, str] = {}
 
     def keep(collected: Collected, folder: Path) -> None:
@@ -50,7 +73,7 @@ def reproduce_command(options: ReproduceOptions) -> int:
         reproduce(
             plans,
             out,
-            _command(options),
+            " ".join(words),
             workers=workers,
             data_dir=options.data_dir,
             done=done,
@@ -61,19 +84,21 @@ def reproduce_command(options: ReproduceOptions) -> int:
     return 1 if skipped else 0
 
 
-def _chosen(wanted: Sequence[str] | None, everything: bool) -> list[Specification]:
-    if wanted and everything:
-        raise InputError("--all takes no names: leave one of them out", code="conflicting-options", field="all")
-    return [load_spec(name) for name in dict.fromkeys(names() if everything else wanted or [])]
-
-
 def _plans(chosen: Sequence[Specification], options: ReproduceOptions, out: Path) -> tuple[list[Plan], list[str]]:
     """What can be run; with --all, also the sentences on what cannot."""
     if (source := SOURCES.get(options.data.lower())) is None:
         raise InputError(f"--data '{options.data}' is none of {', '.join(SOURCES)}", code="unknown-name", field="data")
     for spec in chosen:
         output.check(spec)
-    scale = _scale(options)
+    scale = Scale(
+        quick=options.quick,
+        repeats=options.repeats,
+        rounds=options.rounds,
+        settings=None if options.only is None else tuple(part.strip() for part in options.only.split(",")),
+        device=options.device or "cpu",
+    )
+    if options.tuned is not None:
+        scale = replace(scale, tuned=options.tuned)
     sources = Sources(source, options.data_dir, console.lines(options.as_json))
     plans, skipped = [], []
     for spec in chosen:
@@ -87,43 +112,6 @@ def _plans(chosen: Sequence[Specification], options: ReproduceOptions, out: Path
         output.check_plan(plan)
         check_place(plan, out, options.overwrite)
     return plans, skipped
-
-
-def _scale(options: ReproduceOptions) -> Scale:
-    scale = Scale(
-        quick=options.quick,
-        repeats=options.repeats,
-        rounds=options.rounds,
-        settings=None if options.only is None else tuple(part.strip() for part in options.only.split(",")),
-        device=options.device or "cpu",
-    )
-    return scale if options.tuned is None else replace(scale, tuned=options.tuned)
-
-
-def _command(options: ReproduceOptions) -> str:
-    """The command in its shortest form, without where files lie on this machine."""
-    words = ["drfl", "reproduce", *(["--all"] if options.everything else options.names or [])]
-    if options.quick:
-        words.append("--quick")
-    sizes = {"repeats": options.repeats, "rounds": options.rounds, "settings": options.only, "device": options.device}
-    for name, value in sizes.items():
-        if value is not None:
-            words += [f"--{name}", shlex.quote(str(value))]
-    return " ".join([*words, *([] if options.data == "auto" else ["--data", options.data])])
-
-
-def _list(out: Path, quiet: bool) -> None:
-    specs = [load_spec(name) for name in names()]
-    found = {spec.name: os.path.isfile(out / spec.name / "table.md") for spec in specs}
-    if quiet:
-        rows = [{"name": s.name, "paper": s.paper, "title": s.title, "done": found[s.name]} for s in specs]
-        print(json_text({"specifications": rows, "directory": str(out)}))
-        return
-    table = Table("name", "what it is", "title", "done")
-    for spec in specs:
-        table.add_row(spec.name, spec.paper, spec.title, "yes" if found[spec.name] else "")
-    console.out.print(table)
-    console.out.print(f"Run some with 'drfl reproduce NAME …', all with --all; results go to {out}.", markup=False)
 
 
 def _report(written: Mapping[str, str], skipped: Sequence[str], quiet: bool) -> None:
@@ -159,15 +147,12 @@ def _progress(quiet: bool) -> Iterator[Callable[[Done], None]]:
 
         def plain(done: Done) -> None:
             if not done.known:
-                line = f"[{done.finished}/{done.total}] {_label(done)}; {_left(done, start)}"
+                job = done.cell.job
+                run = f"{job.get('algorithm')}, seed {job.get('seed')}: {done.record.get('stopped')}"
+                line = f"[{done.finished}/{done.total}] {run}; {_left(done, start)}"
                 console.err.print(line, markup=False)
 
         yield plain
-
-
-def _label(done: Done) -> str:
-    job = done.cell.job
-    return f"{job.get('algorithm')}, seed {job.get('seed')}: {done.record.get('stopped')}"
 
 
 def _left(done: Done, start: float) -> str:

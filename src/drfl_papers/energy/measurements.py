@@ -52,7 +52,22 @@ def read_csv(path: Path) -> list[Measurement]:
                 code="missing-column",
                 field=missing[0],
             )
-        found = [_parsed(row, f"{path}, line {line}") for line, row in enumerate(reader, start=2)]
+        found = []
+        for line, row in enumerate(reader, start=2):
+            where = f"{path}, line {line}"
+            tau, seed = _whole(row, "tau", 1, where), _whole(row, "seed", 0, where)
+            rounds = _whole(row, "rounds", 0, where) if (row["rounds"] or "").strip() else None
+            text = (row.get("outage") or "0").strip()
+            try:
+                outage = float(text)
+            except ValueError:
+                outage = math.nan
+            if not 0 <= outage <= 1:
+                raise InputError(
+                    f"{where}: outage must lie between 0 and 1, not '{text}'", code="out-of-range", field="outage"
+                )
+            # six digits, as the outage of a channel has: the planner matches them exactly
+            found.append(Measurement(tau, seed, rounds, round(outage, 6)))
     except csv.Error as error:
         raise InputError(
             f"cannot read the measurements {path}: {error}", code="file-unreadable", field=str(path)
@@ -62,19 +77,6 @@ def read_csv(path: Path) -> list[Measurement]:
             f"{path} holds no measurements: give at least one row {','.join(COLUMNS)}", code="no-rows", field=str(path)
         )
     return found
-
-
-def _parsed(row: Mapping[str, str | None], where: str) -> Measurement:
-    tau, seed = _whole(row, "tau", 1, where), _whole(row, "seed", 0, where)
-    rounds = _whole(row, "rounds", 0, where) if (row["rounds"] or "").strip() else None
-    text = (row.get("outage") or "0").strip()
-    try:
-        outage = float(text)
-    except ValueError:
-        outage = math.nan
-    if not 0 <= outage <= 1:
-        raise InputError(f"{where}: outage must lie between 0 and 1, not '{text}'", code="out-of-range", field="outage")
-    return Measurement(tau, seed, rounds, round(outage, 6))
 
 
 def _whole(row: Mapping[str, str | None], name: str, low: int, where: str) -> int:
@@ -108,9 +110,18 @@ def from_runs(directories: Iterable[Path], target: float) -> tuple[list[Measurem
                 code="unsupported-metric",
                 field=str(path),
             )
-    found = [Measurement(_tau(path, run), _seed(path, run), _rounds(path, run, target)) for path, run in runs]
+    found = [_measured(path, run, target) for path, run in runs]
     for path, run in runs[1:]:
-        _check_alike(runs[0][0], runs[0][1], path, run)
+        first, one = runs[0]
+        pairs = ((_job(one), _job(run), FREE), (_own(one), _own(run), ("steps",)))
+        for name, mine, theirs in ((n, a, b) for a, b, free in pairs for n in sorted({*a, *b} - {*free})):
+            if mine.get(name) != theirs.get(name):
+                raise InputError(
+                    f"{first} and {path} differ in {name} ({mine.get(name)} and {theirs.get(name)}): runs must be of "
+                    "one job, with other local steps and seeds only",
+                    code="runs-differ",
+                    field=name,
+                )
     every = max((_number(run.config.get("evaluate_every"), 1) for _, run in runs), default=1)
     notes = [f"the runs were tested every {every} rounds only, so rounds are rounded up to such"] if every > 1 else []
     for path, run in runs:
@@ -118,6 +129,36 @@ def from_runs(directories: Iterable[Path], target: float) -> tuple[list[Measurem
         if note:
             notes.append(f"{path}: the worst accuracy is that of the other clients{note}")
     return found, notes
+
+
+def _measured(path: Path, run: RunRecord, target: float) -> Measurement:
+    """Rounds until the target, of a run that says its local steps and seed."""
+    tau = _number(_own(run).get("steps", run.config.get("steps")), 0)
+    if tau < 1:
+        raise InputError(
+            f"{path / 'config.toml'} does not say how many local steps were taken: run it again",
+            code="damaged-run",
+            field=str(path / "config.toml"),
+        )
+    seed = _number(run.summary.get("seed"), -1)
+    if seed < 0:
+        raise InputError(
+            f"{path / 'summary.json'} does not say which seed was used: run it again",
+            code="damaged-run",
+            field=str(path / "summary.json"),
+        )
+    reached = run.history[run.history["worst_score"] >= target - 1e-9]  # files have six decimals
+    if len(reached):
+        return Measurement(tau, seed, int(reached["round"].iloc[0]))
+    stopped = run.summary.get("stopped")
+    if stopped in ("target", "interrupted"):  # with more rounds it might have reached the target
+        how = "by Ctrl-C" if stopped == "interrupted" else "at a target of its own"
+        raise InputError(
+            f"{path} was stopped {how}, below a worst accuracy of {target:g}: run it again until that, or remove it",
+            code="unfinished-run",
+            field=str(path),
+        )
+    return Measurement(tau, seed, None)
 
 
 def _own(run: RunRecord) -> dict[str, object]:
@@ -134,53 +175,3 @@ def _job(run: RunRecord) -> dict[str, object]:
 
 def _number(value: object, default: int) -> int:
     return value if isinstance(value, int) and not isinstance(value, bool) else default
-
-
-def _tau(path: Path, run: RunRecord) -> int:
-    tau = _number(_own(run).get("steps", run.config.get("steps")), 0)
-    if tau < 1:
-        raise InputError(
-            f"{path / 'config.toml'} does not say how many local steps were taken: run it again",
-            code="damaged-run",
-            field=str(path / "config.toml"),
-        )
-    return tau
-
-
-def _seed(path: Path, run: RunRecord) -> int:
-    seed = _number(run.summary.get("seed"), -1)
-    if seed < 0:
-        raise InputError(
-            f"{path / 'summary.json'} does not say which seed was used: run it again",
-            code="damaged-run",
-            field=str(path / "summary.json"),
-        )
-    return seed
-
-
-def _rounds(path: Path, run: RunRecord, target: float) -> int | None:
-    reached = run.history[run.history["worst_score"] >= target - 1e-9]  # files have six decimals
-    if len(reached):
-        return int(reached["round"].iloc[0])
-    stopped = run.summary.get("stopped")
-    if stopped in ("target", "interrupted"):
-        how = "by Ctrl-C" if stopped == "interrupted" else "at a target of its own"
-        raise InputError(
-            f"{path} was stopped {how}, below a worst accuracy of {target:g}: run it again until that, or remove it",
-            code="unfinished-run",
-            field=str(path),
-        )
-    return None
-
-
-def _check_alike(first: Path, one: RunRecord, path: Path, other: RunRecord) -> None:
-    """Raise an InputError where two runs are not of one job."""
-    for mine, theirs, free in ((_job(one), _job(other), FREE), (_own(one), _own(other), ("steps",))):
-        for name in sorted({*mine, *theirs} - {*free}):
-            if mine.get(name) != theirs.get(name):
-                raise InputError(
-                    f"{first} and {path} differ in {name} ({mine.get(name)} and {theirs.get(name)}): runs must be of "
-                    "one job, with other local steps and seeds only",
-                    code="runs-differ",
-                    field=name,
-                )

@@ -38,18 +38,14 @@ def grid(plan: LocalStepsPlan) -> dict[tuple[float, float], PlannedSteps]:
 
 def to_csv(plan: LocalStepsPlan) -> str:
     """A row a cell; the columns of the best are empty where no τ reaches the target."""
-    return csv_text(HEADER, (_row(cell) for cell in plan.cells))
-
-
-def _row(cell: PlannedSteps) -> list[object]:
-    best, second = cell.best, cell.runner_up
-    return [
-        f"{cell.place.snr_db:g}",
-        f"{cell.place.bandwidth:g}",
-        f"{cell.place.outage:.6f}",
-        *(("",) * 4 if best is None else (best.tau, f"{best.joules:.6g}", f"{best.seconds:.6g}", f"{best.rounds:g}")),
-        *(("", "") if second is None else (second.tau, f"{second.joules:.6g}")),
-    ]
+    rows = []
+    for place, best, second in plan.cells:
+        chosen = (
+            ("",) * 4 if best is None else (best.tau, f"{best.joules:.6g}", f"{best.seconds:.6g}", f"{best.rounds:g}")
+        )
+        other = ("", "") if second is None else (second.tau, f"{second.joules:.6g}")
+        rows.append([f"{place.snr_db:g}", f"{place.bandwidth:g}", f"{place.outage:.6f}", *chosen, *other])
+    return csv_text(HEADER, rows)
 
 
 def to_markdown(plan: LocalStepsPlan) -> str:
@@ -63,16 +59,13 @@ def to_markdown(plan: LocalStepsPlan) -> str:
     below = [
         "| SNR | bandwidth | outage | best τ | energy, J | time, s | rounds | next best τ | its energy, J |",
         "| ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: |",
-        *(_line(cell) for cell in plan.cells),
     ]
+    for place, best, second in plan.cells:
+        where = [f"{place.snr_db:g} dB", hertz(place.bandwidth), f"{100 * place.outage:.3g} %"]
+        below.append("| " + " | ".join([*where, *_numbers(best), *_numbers(second)[:2]]) + " |")
     notes = [f"- {note}" for note in plan.notes]
     parts = (["# Local steps with the least energy"], top, below, *([notes] if notes else []))
     return "\n\n".join("\n".join(part) for part in parts) + "\n"
-
-
-def _line(cell: PlannedSteps) -> str:
-    where = [f"{cell.place.snr_db:g} dB", hertz(cell.place.bandwidth), f"{100 * cell.place.outage:.3g} %"]
-    return "| " + " | ".join([*where, *_numbers(cell.best), *_numbers(cell.runner_up)[:2]]) + " |"
 
 
 def _numbers(candidate: Candidate | None) -> list[str]:

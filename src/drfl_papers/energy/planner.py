@@ -117,7 +117,23 @@ def plan(measurements: Sequence[Measurement], costs: Mapping[LinkConditions, Cos
             strangers.append(place)
         order = choose(groups.get(place.outage, groups.get(0.0, [])), cost)
         cells.append(PlannedSteps(place, *[*order, None, None][:2]))
-    return LocalStepsPlan(tuple(cells), (*_left_out(groups), *_borrowed(strangers, 0.0 in groups)))
+    notes: list[str] = []
+    for outage, group in groups.items():
+        where = f" with {100 * outage:.3g} % outage" if outage else ""
+        for tau, runs in by_tau(group).items():
+            failed = [str(run.seed) for run in runs if run.rounds is None]
+            if failed:
+                seeds = f"seed{'s' if len(failed) > 1 else ''} {', '.join(failed)}"
+                notes.append(f"τ = {tau}{where} is left out: {seeds} never reached the target")
+    if strangers and 0.0 in groups:
+        worst = max(place.outage for place in strangers)
+        notes.append(
+            f"rounds were measured without outage and are taken for channels with up to {100 * worst:.3g} % outage, "
+            "which would need more"
+        )
+    elif strangers:
+        notes.append(f"{len(strangers)} kinds of channel have an outage at which nothing was measured")
+    return LocalStepsPlan(tuple(cells), tuple(notes))
 
 
 def check_complete(measurements: Sequence[Measurement]) -> None:
@@ -145,29 +161,3 @@ def check_complete(measurements: Sequence[Measurement]) -> None:
                     code="missing-values",
                     field="measurements",
                 )
-
-
-def _left_out(groups: Mapping[float, Sequence[Measurement]]) -> list[str]:
-    """A sentence for each τ with which some seed never reached the target."""
-    notes: list[str] = []
-    for outage, group in groups.items():
-        where = f" with {100 * outage:.3g} % outage" if outage else ""
-        for tau, runs in by_tau(group).items():
-            failed = [str(run.seed) for run in runs if run.rounds is None]
-            if failed:
-                seeds = f"seed{'s' if len(failed) > 1 else ''} {', '.join(failed)}"
-                notes.append(f"τ = {tau}{where} is left out: {seeds} never reached the target")
-    return notes
-
-
-def _borrowed(strangers: Sequence[LinkConditions], known: bool) -> list[str]:
-    """A sentence on places that no run was made for."""
-    if not strangers:
-        return []
-    if not known:
-        return [f"{len(strangers)} kinds of channel have an outage at which nothing was measured"]
-    worst = max(place.outage for place in strangers)
-    return [
-        f"rounds were measured without outage and are taken for channels with up to {100 * worst:.3g} % outage, "
-        "which would need more"
-    ]

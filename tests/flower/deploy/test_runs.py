@@ -7,6 +7,7 @@ import os
 import signal
 import sys
 import time
+from types import SimpleNamespace
 
 import pytest
 from tests.support.refusals import refusal, refused
@@ -133,7 +134,8 @@ def test_the_first_ctrl_c_leaves_and_the_second_stops(flwr, copy, monkeypatch, c
         raise KeyboardInterrupt
 
     monkeypatch.setattr(runs, "status", pressed)
-    monkeypatch.setattr(deploy, "_wait", pressed if times == 2 else lambda seconds: None)
+    sleep = pressed if times == 2 else lambda seconds: None
+    monkeypatch.setattr(deploy, "time", SimpleNamespace(sleep=sleep))
     assert call(["deploy", "follow", str(copy), "7"]) == 130
     printed = capsys.readouterr().err
     assert f"drfl deploy stop {copy} 7" in printed

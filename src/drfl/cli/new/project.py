@@ -40,12 +40,9 @@ def files(name: str) -> dict[str, str]:
     folder = resources.files("drfl.cli.new") / "templates"
     made = {file: (folder / file).read_text(encoding="utf-8") for file in TEMPLATES}
     made["README.md"] = made["README.md"].replace("@NAME@", name)
+    # as .gitignore it would hide files of drfl's own repository
     made[".gitignore"] = made.pop("gitignore")
-    return made | {DATA: _table()}
-
-
-def _table() -> str:
-    """Made-up patients: who comes back depends on age and pressure, on the island the other way round for pressure."""
+    # made-up patients: who comes back depends on age and pressure, on the island the other way round for pressure
     draw = random.Random(0)
     lines = ["clinic,age,pressure,smoker,returns"]
     for clinic, rows in ROWS.items():
@@ -55,4 +52,4 @@ def _table() -> str:
             returns = 1.5 * age + pressure_counts * pressure + smoker + draw.gauss(0, 0.7) > 0.3
             habit = "yes" if smoker else "no"
             lines.append(f"{clinic},{55 + 12 * age:.0f},{130 + 15 * pressure:.0f},{habit},{int(returns)}")
-    return "\n".join(lines) + "\n"
+    return made | {DATA: "\n".join(lines) + "\n"}
