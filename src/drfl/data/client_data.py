@@ -132,9 +132,14 @@ class ClientData:
         """N, the number of clients."""
         return len(self.train)
 
-    @cached_property
+    @property
     def sizes(self) -> Tensor:
         """Training samples per client, (N,) int64."""
+        return self._sizes
+
+    # Type checkers do not take a cached property for the plain one that a protocol asks for.
+    @cached_property
+    def _sizes(self) -> Tensor:
         return lengths(self.train)
 
     @cached_property
