@@ -23,7 +23,7 @@ import script
 
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "evidence" / "results" / "fuzz"
-BROKEN_INPUTS = script.sized(300, 100)
+BROKEN_INPUTS = script.sized(300, 200)
 """Inputs for each broken parser."""
 
 

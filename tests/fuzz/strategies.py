@@ -86,7 +86,12 @@ def mutated_bytes(draw, data):
 def mutated_text(draw, text):
     """Text with one to four faults in its words, numbers, lines and letters."""
     for _ in range(draw(sampled_from((1, 1, 2, 4)))):
-        kind = draw(sampled_from(("token", "token", "token", "line", "letter", "rest")))
+        kind = draw(sampled_from(("token",) * 6 + ("line", "letter", "rest") * 2 + ("deep",)))
+        if kind == "deep":
+            # A line of its own, as an opening in the midst of a line seldom gets as far as the parser's stack.
+            start = draw(sampled_from([match.start() for match in PARTS["line"].finditer(text)] or [0]))
+            text = f"{text[:start]}x = {draw(sampled_from(('[', '{a='))) * 3000}\n{text[start:]}"
+            continue
         spans = [match.span() for match in PARTS[kind].finditer(text)] or [(0, 0)]
         start, end = draw(sampled_from(spans))
         if kind == "rest":
