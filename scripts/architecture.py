@@ -10,13 +10,14 @@ from __future__ import annotations
 import ast
 import re
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
+from scripts.code_size import imported
 from scripts.layered_drawing import Box, drawing
 
 from drfl.core.atomic_files import atomic_write
@@ -89,21 +90,6 @@ def package(module: str) -> str | None:
     if words[0] == "drfl_papers":
         return words[0]
     return words[1] if words[0] == "drfl" and len(words) > 1 and words[1] in ALL else None
-
-
-def imported(tree: ast.AST) -> Iterator[str]:
-    """Modules and packages that code imports; not what type checkers alone see."""
-    for node in ast.iter_child_nodes(tree):
-        if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING":
-            yield from imported(ast.Module(node.orelse, []))
-            continue
-        if isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names)
-        elif isinstance(node, ast.ImportFrom) and node.module == "drfl":
-            yield from (f"drfl.{alias.name}" for alias in node.names)
-        elif isinstance(node, ast.ImportFrom):
-            yield node.module or ""
-        yield from imported(node)
 
 
 @cache

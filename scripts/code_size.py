@@ -59,6 +59,7 @@ def imported(node: ast.AST) -> Iterator[str]:
     """The dotted names that code imports, but for what only type checkers see."""
     for child in ast.iter_child_nodes(node):
         if isinstance(child, ast.If) and ast.unparse(child.test) == "TYPE_CHECKING":
+            yield from imported(ast.Module(child.orelse, []))
             continue
         if isinstance(child, ast.Import):
             yield from (alias.name for alias in child.names)

@@ -217,10 +217,9 @@ def command() -> str:
     import typer
     from typer.cli import get_docs_for_click
 
-    from drfl.cli import plugins
-    from drfl.cli.app import app
+    from drfl.cli.app import add_plugins, app
 
-    plugins.add_commands(app, ["--help"])
+    add_plugins(["--help"])
     click = typer.main.get_command(app)
     context = typer.Context(click, info_name="drfl")
     return get_docs_for_click(obj=click, ctx=context, name="drfl", title="The command")

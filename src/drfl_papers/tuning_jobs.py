@@ -17,7 +17,7 @@ def job(name: str, changes: Mapping[str, object], *, stand_in: bool = False) -> 
     Args:
         name: one of :func:`job_names`.
         changes: keys of a `Config` that take the place of the job's.
-        stand_in: take what is run where the paper's data cannot be had.
+        stand_in: use the data that stand in for those of the paper.
 
     Raises:
         InputError: no stand-in, or an impossible value.

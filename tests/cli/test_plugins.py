@@ -7,8 +7,8 @@ from importlib.metadata import EntryPoint
 import pytest
 from tests.support.refusals import refused
 
-from drfl.cli import plugins
 from drfl.cli.app import app, call
+from drfl.core import plugins
 from drfl.experiments.tuning import named_jobs
 
 
@@ -35,32 +35,40 @@ def installed(monkeypatch):
     """Set the entry points of a group; commands that a test adds are removed after it."""
     before = list(app.registered_commands)
 
-    def install(module, **values):
-        points = [EntryPoint(name, value, module.GROUP) for name, value in values.items()]
-        monkeypatch.setattr(module, "entry_points", lambda group: points if group == module.GROUP else [])
+    def install(kind, **values):
+        points = [EntryPoint(name, value, f"drfl.{kind}") for name, value in values.items()]
+        monkeypatch.setattr(plugins, "entry_points", lambda group: [p for p in points if p.group == group])
 
     yield install
     app.registered_commands[:] = before
 
 
 def test_a_command_of_another_package(installed, capsys):
-    installed(plugins, hello=f"{__name__}:hello")
+    installed("commands", hello=f"{__name__}:hello")
     assert call(["hello", "--name", "all"]) == 7
     assert capsys.readouterr().out == "hello all\n"
     assert call(["--help"]) == 0
     assert "hello" in capsys.readouterr().out
     assert call(["hullo"]) == 2
     assert "'hello'" in capsys.readouterr().err
+    call(["--help"])
+    assert capsys.readouterr().out.count("Greet") == 1  # also if the process has looked before
 
 
 def test_a_command_that_cannot_be_loaded_leaves_the_others(installed, capsys):
-    installed(plugins, broken="no_such_module:main", hello=f"{__name__}:hello")
+    installed("commands", broken="no_such_module:main", hello=f"{__name__}:hello")
     assert call(["hello"]) == 7
     assert "no_such_module" in capsys.readouterr().err
 
 
+def test_jobs_that_cannot_be_loaded_leave_the_others(installed, capsys):
+    installed("tuning_jobs", broken="no_such_module", mine=f"{__name__}:Jobs")
+    assert named_jobs.resolve("mine", {}) == ("mine", {}, False)
+    assert "no_such_module" in capsys.readouterr().err
+
+
 def test_a_name_of_drfl_stays_drfls(installed, capsys):
-    installed(plugins, run=f"{__name__}:hello", hello=f"{__name__}:hello")
+    installed("commands", run=f"{__name__}:hello", hello=f"{__name__}:hello")
     call(["--help"])
     assert capsys.readouterr().out.count("Greet") == 1
 
@@ -72,7 +80,7 @@ def test_commands_of_drfl_do_not_look_for_others(words, installed, monkeypatch, 
 
 
 def test_a_job_of_another_package(installed):
-    installed(named_jobs, mine=f"{__name__}:Jobs")
+    installed("tuning_jobs", mine=f"{__name__}:Jobs")
     assert named_jobs.resolve("MINE", {"rounds": 2}, stand_in=True) == ("mine", {"rounds": 2}, True)
     with refused("unknown-name"):
         named_jobs.resolve("other", {})

@@ -8,7 +8,8 @@ from itertools import combinations, pairwise
 from xml.etree import ElementTree
 
 from scripts import architecture
-from scripts.architecture import ALL, PARTS, SOURCE, direct, folder, graph, imported, levels, package
+from scripts.architecture import ALL, PARTS, SOURCE, direct, folder, graph, levels, package
+from scripts.code_size import imported
 from scripts.layered_drawing import LEGEND, Box, drawing
 
 IMPORTS = graph()

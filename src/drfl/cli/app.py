@@ -5,16 +5,17 @@ from __future__ import annotations
 import errno
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, cast
 
 import typer
 
-from drfl.cli import deploy, plugins, signals
+from drfl.cli import deploy, signals
 from drfl.cli import options as o
 from drfl.cli.options import expand
 from drfl.core.errors import DivergedError, DrflError, InputError, StoppedError, unknown
+from drfl.core.plugins import plugins
 from drfl.core.screen import say
 
 app = typer.Typer(
@@ -36,7 +37,7 @@ def call(arguments: Sequence[str]) -> int:
     """
     as_json = "--json" in arguments
     try:
-        plugins.add_commands(app, arguments)
+        add_plugins(arguments)
         code = app(expand(arguments), prog_name="drfl", standalone_mode=False)
         return code if isinstance(code, int) else 0
     except DivergedError as error:
@@ -57,6 +58,22 @@ def call(arguments: Sequence[str]) -> int:
         if known is None:
             raise
         return _complain(known, 2, as_json)
+
+
+def add_plugins(arguments: Sequence[str]) -> None:
+    """Add the commands of other packages, if these arguments can need one.
+
+    The search for entry points takes longer than everything else before a command starts. So drfl searches only to list
+    all commands, and if it does not know the command.
+    """
+    first = arguments[0] if arguments else "--help"
+    own = {command.name or getattr(command.callback, "__name__", "") for command in app.registered_commands}
+    own.add("deploy")
+    if first in own or (first.startswith("-") and first != "--help"):
+        return
+    for name, function in plugins("drfl.commands"):
+        if name not in own:
+            app.command(name)(cast("Callable[..., int]", function))
 
 
 def _known(error: Exception) -> DrflError | None:

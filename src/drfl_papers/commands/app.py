@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from drfl.cli import options as o
+from drfl.cli import signals
 from drfl_papers.commands.options import SEVERAL, EnergyOptions, ReproduceOptions
 
 
@@ -14,7 +15,8 @@ def reproduce(options: ReproduceOptions) -> int:
     """
     from drfl_papers.commands.reproduce import reproduce_command
 
-    return reproduce_command(options)
+    with signals.as_stopped():
+        return reproduce_command(options)
 
 
 @o.command(EnergyOptions, several=SEVERAL)
@@ -22,4 +24,5 @@ def energy(options: EnergyOptions) -> int:
     """Find the number of local steps that reaches a target with the least energy, by SNR and bandwidth."""
     from drfl_papers.commands.energy import energy_command
 
-    return energy_command(options)
+    with signals.as_stopped():
+        return energy_command(options)

@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from importlib.metadata import entry_points
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, cast
 
 from drfl.core.errors import InputError
+from drfl.core.plugins import plugins
 from drfl.experiments.config.hyperparameters import canonical
 from drfl.experiments.tuning.job import TuningJob, from_file
 
-GROUP = "drfl.tuning_jobs"
-
 
 class NamedJobs(Protocol):
-    """What an entry point in the group names: an object, or a module, with these functions."""
+    """The functions of an object, or a module, that an entry point of the group ``drfl.tuning_jobs`` names."""
 
     def job_names(self) -> Sequence[str]:
         """The names of its jobs."""
@@ -32,7 +30,7 @@ def resolve(text: str, changes: Mapping[str, object], *, stand_in: bool = False,
     Args:
         text: a name such as "mnist-linear", or the path of a TOML file as `drfl compare` takes it.
         changes: keys of a `Config` that take the place of the job's.
-        stand_in: take what is run where the paper's data cannot be had.
+        stand_in: use the data that stand in for those of a paper.
         trust: see :func:`drfl.experiments.config.config.load_config`.
 
     Raises:
@@ -44,14 +42,11 @@ def resolve(text: str, changes: Mapping[str, object], *, stand_in: bool = False,
                 "--stand-in is for the papers' jobs: remove it beside a file", code="unused-option", field="stand_in"
             )
         return from_file(Path(text), changes, trust=trust)
-    known: dict[str, NamedJobs] = {}
-    for point in entry_points(group=GROUP):
-        jobs: NamedJobs = point.load()
-        known |= dict.fromkeys(jobs.job_names(), jobs)
+    known = {name: jobs for _, jobs in plugins("drfl.tuning_jobs") for name in cast("NamedJobs", jobs).job_names()}
     try:
         name = canonical("job", text, known)
     except InputError as error:
         raise InputError(
             f"{error}, or give a TOML file, whose name ends in .toml", code=error.code, field=error.field
         ) from None
-    return known[name].job(name, changes, stand_in=stand_in)
+    return cast("NamedJobs", known[name]).job(name, changes, stand_in=stand_in)
