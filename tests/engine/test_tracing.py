@@ -196,6 +196,16 @@ def test_tidy_shortens():
         torch.testing.assert_close(a, b)
 
 
+def test_tidy_turns_products_of_products():
+    """The first product is turned into nodes that have no recorded shape, on which the second one depends."""
+
+    def function(x, y, z):
+        return [torch.bmm(torch.bmm(x, y), z)]
+
+    arguments = [torch.randn(2, 6, 5), torch.randn(2, 5, 4), torch.randn(2, 4, 3)]
+    torch.testing.assert_close(traced(function, arguments)(*arguments)[0], function(*arguments)[0])
+
+
 def test_without_the_interpreter_to_the_bit(monkeypatch):
     """Where torch has lost the functions that are not public."""
     ends = []

@@ -33,8 +33,8 @@ def divergence(p: np.ndarray, log_ratio: np.ndarray, lam: np.ndarray) -> float:
         return plain
     parts = []
     for i in _chunks(len(p)):
-        # l e^l − (e^l − 1) = Σ_{k≥2} l^k·(k − 1)/k!, cut off after l⁸: below SMALL the next term is less than 1e-15 of
-        # the sum. Above, the difference is accurate enough.
+        # The difference l e^l − (e^l − 1) cancels for small l. Below SMALL its series Σ_{k≥2} l^k·(k − 1)/k! takes its
+        # place, up to l⁸: the next term is less than 1e-15 of the sum.
         small = np.abs(log_ratio[i]) < SMALL
         x = np.where(small, log_ratio[i], 0.0)
         series = 1 / 30 + x * (1 / 144 + x * (1 / 840 + x / 5760))
@@ -69,8 +69,9 @@ def _halley(a: np.ndarray, c: np.ndarray, log_ratio: np.ndarray | None) -> np.nd
     # The root lies below both: l ≤ a, as c·e^l ≥ 0; and where l > 0, c·e^l ≤ a, that is l ≤ log a − log c.
     bound = np.minimum(a, np.clip(np.log(np.maximum(a, 1.0)) - log_c, 0.0, LARGEST))
     if log_ratio is None:
-        # To a few tenths: ω(ζ) is near e^ζ/(1 + e^ζ) for ζ ≤ 1, and ζ − log ζ above; l = a − ω(ζ) = log(ω(ζ)) − log c,
-        # the former where ω is small, the latter where a and ω would cancel.
+        # The root is l = a − ω(ζ) = log(ω(ζ)) − log c with Wright's function ω. This start is right to a few tenths:
+        # ω(ζ) is near e^ζ/(1 + e^ζ) for ζ ≤ 1, and near ζ − log ζ above. The second form avoids the cancellation of a
+        # and a large ω.
         zeta = a + log_c
         low, high = np.exp(np.minimum(zeta, 1.0)), np.maximum(zeta, 1.0)
         log_ratio = np.where(zeta <= 1, a - low / (1 + low), np.log(high - np.log(high)) - log_c)
@@ -212,8 +213,7 @@ class Direction(NamedTuple):
         tilt, step = self.at(min(max(start, low), high), None, ROUGH), 0.0
         for k in range(1000):
             kappa, D = tilt.kappa, tilt.divergence
-            # By how much log κ must grow, at most by a factor of e⁵ at a time; steepness is the derivative of the
-            # logarithm of the odds by log κ.
+            # The step is by how much log κ grows, at most 5. The steepness is the derivative of the log odds by log κ.
             blur = 2e-16 * self.pull  # differences below this are rounding
             reached, rest = max(D, TINY), max(self.pull - D, blur)
             odds = math.log(target) - math.log(max(self.pull - target, blur)) - math.log(reached) + math.log(rest)

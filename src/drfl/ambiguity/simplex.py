@@ -108,7 +108,7 @@ def onto_capped_simplex(v: Tensor, cap: float) -> Tensor:
         positive, capped = np.searchsorted(points, theta, "right"), np.searchsorted(lowered, theta, "right")
         return below[capped] - below[positive] - (capped - positive) * theta + (n - capped) * cap < 1
 
-    # The sum falls with θ, so that `short` changes once along each of the two sorted lists: no need to merge them.
+    # The sum falls with θ, so `short` changes once along each of the two sorted lists, and they need no merging.
     last = [(line, bisect_left(line, True, key=short) - 1) for line in (points, lowered)]
     left = float(max(line[k] for line, k in last if k >= 0))
     full = v - cap > left

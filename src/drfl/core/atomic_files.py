@@ -65,9 +65,9 @@ def new_folder(folder: Path) -> Iterator[Path]:
     stage = None
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
-        # Beside the target, as a folder cannot be renamed across file systems.
+        # A folder cannot be renamed across file systems, so this one is made beside the target.
         stage = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
-        # mkdtemp makes private folders; this one is shared like any other.
+        # mkdtemp makes private folders, but other users may read this one.
         stage.chmod(0o755)
         yield stage
         os.rename(stage, folder)  # fails if there is anything but an empty folder

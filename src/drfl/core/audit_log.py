@@ -147,7 +147,7 @@ class AuditLog:
         Raises:
             DrflError: The file cannot be written to, or is not this owner's log.
         """
-        # A field that drfl does not know would make the log fail its own audit later: it fails here instead.
+        # An unknown field fails here. Once written, it would make the log fail its audit.
         always: Record = dict.fromkeys(_ALWAYS - {"n", "by"}, "")
         wrong = wrong_field(self.role, {**always, **fields, "n": 1, "by": None, "event": event})
         if wrong:
@@ -158,7 +158,7 @@ class AuditLog:
                 fcntl.flock(file, fcntl.LOCK_EX)
                 size = file.seek(0, os.SEEK_END)
                 last = next(_lines_from_the_end(file, unfinished := []), None)
-                # A process that was killed while it wrote may have left a part of a line.
+                # A process killed while writing may have left part of a line.
                 if unfinished and unfinished[0]:
                     file.truncate(size - len(unfinished[0]))
                 if last is None:
@@ -168,7 +168,8 @@ class AuditLog:
                 else:
                     head, time = self._continue(file, last)
                 head = self._write(file, head, time, event, fields, self.key)
-                # On the disk before the message goes out: a crash must not leave a message without its record.
+                # The record must be on the disk before the message is sent: a crash must not leave a message without
+                # its record.
                 file.flush()
                 os.fsync(file.fileno())
                 return head
@@ -205,7 +206,7 @@ class AuditLog:
             return
         with self.path.open("rb") as file:
             for line in _lines_from_the_end(file):
-                # Not checked, as only counts are taken from it; `read` checks the chain.
+                # The chain is not verified here, as callers only count records; `read` verifies it.
                 record: Record = json.loads(line)
                 if str(record["at"]) < time:
                     return
@@ -226,7 +227,7 @@ class AuditLog:
                 f"to the {self.role} '{self.name}': use one file for each",
                 "log-of-another",
             )
-        # The last line alone tells the next one's number and digest: nothing else has to be read.
+        # The last line gives the next one's number and digest, so the lines between are not read.
         record, head = _parsed(last)
         time, own = str(record["at"]), "" if self.key is None else fingerprint(self.key.public)
         if bool(head.by) != bool(own):
@@ -306,7 +307,7 @@ def read(path: Path) -> Audited:
     text = read_bytes(path, limit=None)
     records: list[Record] = []
     heads: list[Head] = []
-    # Without the part behind the last newline: a process that was killed did not finish that line.
+    # The part after the last newline is a line that a killed process did not finish.
     for number, line in enumerate(text.split(b"\n")[:-1], start=1):
         try:
             record, head = _parsed(line)
@@ -336,7 +337,7 @@ def wrong_field(role: Role, record: Mapping[str, object]) -> str:
     if event not in EVENTS[role]:
         return f"no {role} writes the event '{event}'"
     expected, found = EVENTS[role][event] | _ALWAYS, record.keys() - {"signature"}
-    # Exactly these fields: one more would be nothing that drfl wrote.
+    # drfl writes exactly these fields, so an additional one means that the line was changed.
     if expected != found:
         missing = ", ".join(sorted(expected - found))
         return f"it lacks {missing}" if missing else f"it has another field, {', '.join(sorted(found - expected))}"
@@ -368,12 +369,12 @@ def _parsed(line: bytes) -> tuple[Record, Head]:
     if not isinstance(record, dict):
         raise ValueError("it is not a JSON object")
     n, at, by, signature = record.get("n"), record.get("at"), record.get("by"), record.get("signature", "")
-    # Integers beyond 15 digits are not exact in JSON readers that use floats.
+    # JSON readers that use floats do not represent longer integers exactly.
     if not isinstance(n, int) or isinstance(n, bool) or not 1 <= n < 10**15:
         raise ValueError("it has no number")
     if not isinstance(at, str) or not _TIME.fullmatch(at):
         raise ValueError("it has no time")
-    # The pattern alone would let a 31st of February through.
+    # The pattern alone would accept a 31st of February.
     datetime.fromisoformat(at)
     if not isinstance(record.get("event"), str) or not isinstance(record.get("previous"), str):
         raise ValueError("it has no event, or no digest of the previous line")
@@ -406,7 +407,7 @@ def _signed(n: int, digest: str) -> bytes:
 def _lines_from_the_end(file: BinaryIO, unfinished: list[bytes] | None = None) -> Iterator[bytes]:
     """The whole lines of a file, the last first; what stands behind the last end of a line goes to ``unfinished``."""
     at, rest, first = file.seek(0, os.SEEK_END), b"", True
-    # Block by block: a log grows for years, and its end is wanted with every message.
+    # Reading is in blocks from the end: a log grows for years, and every message needs its last line.
     while at > 0:
         start = max(0, at - BLOCK)
         file.seek(start)

@@ -37,7 +37,7 @@ class SigningKey:
         from cryptography.hazmat.primitives.asymmetric import ec
         from cryptography.hazmat.primitives.asymmetric.utils import decode_dss_signature
 
-        # Both numbers at full width, not as DER: all signatures of a key then have one length.
+        # Both numbers have full width, unlike in DER, so that all signatures of a key have one length.
         size = (self.private.key_size + 7) // 8
         pair = decode_dss_signature(self.private.sign(message, ec.ECDSA(hashes.SHA384())))
         return b"".join(number.to_bytes(size, "big") for number in pair).hex()
@@ -60,7 +60,7 @@ def read_signing_key(path: Path) -> SigningKey:
     except ImportError:
         raise InputError(MISSING, code="package-missing", field="cryptography") from None
     data = read_bytes(path, limit=KEY_LIMIT)
-    # ssh-keygen writes its own format, and openssl writes PEM: both make keys for Flower.
+    # Keys for Flower come from ssh-keygen, which has its own format, or from openssl, which writes PEM.
     load = serialization.load_ssh_private_key if b"OPENSSH" in data else serialization.load_pem_private_key
     try:
         private = load(data, None)
@@ -137,7 +137,7 @@ def is_signed(message: bytes, signature: str, public: str) -> bool:
         key, raw = serialization.load_ssh_public_key(public.encode()), bytes.fromhex(signature)
         half = len(raw) // 2
         pair = int.from_bytes(raw[:half], "big"), int.from_bytes(raw[half:], "big")
-        # Another length would be another spelling of the same signature.
+        # Other lengths would be other encodings of the same signature.
         if not isinstance(key, ec.EllipticCurvePublicKey) or len(raw) != 2 * ((key.key_size + 7) // 8):
             return False
         key.verify(encode_dss_signature(*pair), message, ec.ECDSA(hashes.SHA384()))

@@ -16,7 +16,7 @@ AT_A_TIME = 2**22
 
 def whole(name: str, value: int, low: int = 1) -> None:
     """Raises InputError unless `value` is an integer (no bool) of at least `low`."""
-    # A bool is an int to Python, and True is no count.
+    # A bool is an int in Python, but not a count.
     if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < low:
         raise InputError(f"{name} must be an integer of at least {low}, not {value!r}", code="out-of-range", field=name)
 
@@ -24,7 +24,7 @@ def whole(name: str, value: int, low: int = 1) -> None:
 def _finite(value: float) -> bool:
     """Whether it is a finite number; what is no number at all, a text or None, is none either."""
     try:
-        # OverflowError: an integer beyond the floats. TypeError: a text, None and the like.
+        # Integers too large for a float raise OverflowError; strings and None raise TypeError.
         return math.isfinite(value)
     except (TypeError, OverflowError):
         return False
@@ -97,14 +97,14 @@ def finite(name: str, values: Tensor) -> None:
     if not values.is_floating_point():
         return
     bad, first, start = 0, (), 0
-    # In parts: the mask of a whole data set would take a quarter of its memory again.
+    # Parts save memory: the mask of a whole float32 data set would take a quarter of its size.
     for part in values.split(max(1, AT_A_TIME // max(1, values[:1].numel()))) if values.ndim else (values,):
         good = torch.isfinite(part)
         if not bool(good.all()):
             places = torch.nonzero(~good)
             if not bad:
                 place = places[0].tolist()
-                # The place counts from the start of the whole, not of this part.
+                # The place is given in the whole tensor, not in this part.
                 first = (place[0] + start, *place[1:]) if place else ()
             bad += len(places)
         start += len(part) if part.ndim else 0

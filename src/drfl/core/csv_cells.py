@@ -25,7 +25,7 @@ def _is_formula(cell: str) -> bool:
     if not bare.startswith(FORMULA):
         return False
     try:
-        # A number may begin with a sign, and is no formula.
+        # A number may begin with a sign without being a formula.
         float(cell)
     except ValueError:
         return True

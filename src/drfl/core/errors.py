@@ -154,7 +154,7 @@ def unknown(kind: str, name: str, known: Iterable[str], field: str | None = None
         field: the option or key that has the name; None = the kind.
     """
     names = list(known)
-    # Compared without case, so that 'drdm' finds 'DRDM'.
+    # Case is ignored, so that 'drdm' finds 'DRDM'.
     by_lower = {known_name.lower(): known_name for known_name in names}
     near = difflib.get_close_matches(name.lower(), by_lower, n=1, cutoff=0.5)
     hint = f"did you mean '{by_lower[near[0]]}'? " if near else ""

@@ -118,7 +118,7 @@ def check_expansion(path: Path, size: int, needed: int, ratio: int = MOST_RATIO)
     Raises:
         InputError: it needs too much; names the limit and the remedy.
     """
-    # A limit that the user sets replaces the ratio too: a trusted file may compress as well as it can.
+    # A limit set by the user also replaces the ratio: a trusted file may compress extremely well.
     own, most = _own_limit(), memory_limit()
     allowed = most if own is not None else min(most, max(COMFORTABLE, ratio * size))
     if needed > allowed:
@@ -161,13 +161,13 @@ def open_file(path: Path, *, limit: int | None = None, follow: bool = True, reme
             raise InputError(
                 f"{_shown(path)} is a link, not a regular file{_after(remedy)}", code="not-a-file", field=str(path)
             ) from None
-        # A ValueError: a name with a zero in it.
+        # A name with a zero byte raises ValueError.
         reason = error.strerror if isinstance(error, OSError) else str(error)
         raise InputError(
             f"cannot read {_shown(path)}: {reason}{_after(remedy)}", code="file-unreadable", field=str(path)
         ) from None
     try:
-        # The same checks on the open file: between stat and open another file may have taken the name.
+        # The open file is checked again: another file may have taken the name between stat and open.
         found = os.fstat(handle)
         _check_regular(path, found, remedy)
         _check_size(path, found.st_size, limit)
@@ -287,12 +287,12 @@ def parse_json(data: bytes, path: Path, problem: str = "is not valid JSON", reme
     Raises:
         InputError: it is not JSON, nests too deeply, or is so dense that it would take up far more than its size.
     """
-    # An empty list of two bytes takes some 70 as an object: counting brackets bounds memory before parsing.
+    # An empty list of two bytes takes about 70 bytes as an object. Counting brackets bounds the memory before parsing.
     openings = data.count(b"[") + data.count(b"{")
     check_expansion(path, len(data), 70 * openings + 40 * data.count(b",") + 4 * len(data), ratio=20)
     with reading(path, problem, remedy):
         content: object = json.loads(data)
-        # Too few brackets cannot nest too deeply, and walking through a large file takes time.
+        # Walking through a large file takes time, and a few brackets cannot nest too deeply.
         if openings > DEEPEST:
             _check_depth(content)
         return content
@@ -314,7 +314,7 @@ def read_toml(
 def _check_depth(content: object) -> None:
     """Raises RecursionError unless values nest at most :data:`DEEPEST` levels."""
     level: list[object] = [content]
-    # Level by level, not recursively, as this is what must not run out of stack.
+    # This goes level by level, as a recursive check could itself run out of stack.
     for _ in range(DEEPEST):
         level = [
             part
@@ -358,7 +358,7 @@ class _Table(io.RawIOBase):
     def readinto(self, buffer: Any) -> int:  # noqa: ANN401 - as in the base class
         """Fill the buffer."""
         count = cast(io.BufferedReader, self._file).readinto(buffer)
-        # pandas would read on through the hole, which takes no space on the disk.
+        # pandas would read through the whole hole, however small the file is on the disk.
         if b"\0" in bytes(buffer[:count]):
             raise ValueError("it holds zero bytes, so it is not a table in UTF-8")
         return count
@@ -387,7 +387,7 @@ def read_csv(
     import pandas as pd
 
     with open_file(path, limit=limit, follow=follow, remedy=remedy) as file, reading(path, remedy=remedy):
-        # Columns are counted before pandas sets memory aside for each of them.
+        # Columns are counted before pandas allocates memory for each of them.
         head = file.readline(LONGEST_LINE)
         _check_columns(path, head.count(b",") + 1)
         file.seek(0)
@@ -422,14 +422,14 @@ def read_parquet(path: Path, drop: Sequence[str] = ()) -> pd.DataFrame:
     import pyarrow.compute as pc
     import pyarrow.parquet as pq
 
-    compute: Any = pc  # whose functions are made when it is imported
+    compute: Any = pc  # its functions are made at import, which type checkers do not see
     with open_file(path) as file, reading(path):
-        # Once for the schema alone: which columns are read as dictionaries depends on it.
+        # The schema is read first: it decides which columns are read as dictionaries.
         with pq.ParquetFile(file) as plain:
             schema, metadata = plain.schema_arrow, plain.metadata
         size = os.fstat(file.fileno()).st_size
         _check_columns(path, len(schema))
-        # Columns that are dropped are never decoded: free text can be most of a file.
+        # Dropped columns are never decoded: free text can be most of a file.
         wanted = [name for name in schema.names if name.strip() not in drop]
         words: list[str] = []
         width = 0
@@ -456,7 +456,7 @@ def read_parquet(path: Path, drop: Sequence[str] = ()) -> pd.DataFrame:
         for name in words:
             column = found.column(name)
             if pa.types.is_dictionary(column.type) and not _is_fixed(column.type.value_type):
-                # Counted in the dictionary: as plain words the column might already fill the memory.
+                # Sizes are computed from the dictionary: the decoded words might already fill the memory.
                 lengths = (compute.take(compute.binary_length(c.dictionary), c.indices) for c in column.chunks)
                 characters = sum(compute.sum(length).as_py() or 0 for length in lengths)
                 check_expansion(path, size, COPIES * characters + 2 * pages)
@@ -477,7 +477,7 @@ def _is_fixed(kind: pa.DataType) -> bool:
 
 def _page_bytes(file: BinaryIO, column: Any) -> int:  # noqa: ANN401 - pyarrow has no type for it
     """What the pages of a column unpack to, by their own headers: the metadata at the end of a file may say less."""
-    # The dictionary's page comes first if there is one, although not every writer sets its offset.
+    # The dictionary's page, if there is one, comes first. Not every writer sets its offset.
     start = column.data_page_offset
     if column.has_dictionary_page and 0 < (column.dictionary_page_offset or 0) < start:
         start = column.dictionary_page_offset
@@ -517,7 +517,7 @@ class _Thrift:
                 self._file.seek(self._varint(), os.SEEK_CUR)
             elif kind == 12:
                 self.struct(depth + 1)
-            elif kind not in (1, 2):  # which are truth values, with nothing behind them; headers have no lists
+            elif kind not in (1, 2):  # truth values, which take no bytes; headers have no lists
                 raise ValueError("a page has no header")
         return found
 
@@ -529,7 +529,7 @@ class _Thrift:
 
     def _varint(self) -> int:
         found = 0
-        # Seven bits a byte, the lowest first; the eighth says that more follow.
+        # Each byte holds seven bits, the lowest first. Its eighth bit is set if more bytes follow.
         for shift in range(0, 64, 7):
             byte = self._byte()
             found |= (byte & 127) << shift
@@ -538,7 +538,7 @@ class _Thrift:
         raise ValueError("a page has no header")
 
     def _integer(self) -> int:
-        # Zigzag: 0, −1, 1, −2, … are 0, 1, 2, 3, …
+        # Zigzag encoding writes 0, −1, 1, −2, … as 0, 1, 2, 3, …
         found = self._varint()
         return (found >> 1) ^ -(found & 1)
 
@@ -564,7 +564,7 @@ class Arrays:
         """
         from numpy.lib import format as npy
 
-        # NumPy appends .npy to names, and takes files that were zipped by hand without.
+        # NumPy appends .npy to names, and also reads archives whose names lack it.
         members = [next(n for n in (f"{name}.npy", name) if n in self._zip.NameToInfo) for name in names]
         needed = 0
         for name, member in zip(names, members, strict=True):
@@ -640,7 +640,7 @@ def read_pickled_tensors(path: Path, remedy: str = "") -> object:
     with open_file(path, remedy=remedy) as file, reading(path, problem, remedy):
         if zipfile.is_zipfile(file):
             with zipfile.ZipFile(file) as archive:
-                # torch stores weights without compressing them: far more content than bytes is not an honest file.
+                # torch does not compress weights, so a file that expands far beyond its size is crafted.
                 unpacked = sum(info.file_size for info in archive.infolist())
             check_expansion(path, os.fstat(file.fileno()).st_size, unpacked, ratio=2)
         file.seek(0)
@@ -661,6 +661,6 @@ def _after(remedy: str) -> str:
 def _bytes(size: int) -> str:
     if size < 10_000:
         return f"{size} bytes"
-    # Decimal units, as disks and downloads have them.
+    # The units are decimal, as for disks and downloads.
     power = min(4, int(math.log(size, 1000)))
     return f"{size / 1000**power:,.4g} {' kMGT'[power]}B"

@@ -15,9 +15,8 @@ def digest_of(tensors: Iterable[Tensor], text: str = "") -> str:
     """32 hexadecimal digits that name tensors, with their types and shapes, and a text."""
     digest = hashlib.blake2b(text.encode(), digest_size=16)
     for tensor in tensors:
-        # Type and shape first: the same bytes can stand for other numbers.
+        # The digest covers type and shape: equal bytes can represent different numbers.
         digest.update(f"{tensor.dtype} {tuple(tensor.shape)}".encode())
-        # In pieces, as numpy() of a part shares memory, and a copy of the whole would double it.
         for part in tensor.detach().cpu().contiguous().reshape(-1).split(_PIECE):
             digest.update(part.numpy().data)
     return digest.hexdigest()

@@ -20,7 +20,7 @@ def html_table(title: str, frame: pd.DataFrame, more: int = 0) -> str:
         frame: few rows.
         more: how many rows there are beside these.
     """
-    # Cut before it is escaped, so that no entity is cut in two.
+    # Cells are cut before they are escaped, so that no entity is cut in two.
     cells = frame.map(lambda cell: cell[: LONGEST - 1] + "…" if isinstance(cell, str) and len(cell) > LONGEST else cell)
     rest = f"<p>and {more:,} more</p>" if more > 0 else ""
     return f"<p>{html.escape(title)}</p>{cells.to_html(index=False, border=0, float_format='{:.3f}'.format)}{rest}"

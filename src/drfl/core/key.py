@@ -41,7 +41,7 @@ def _words(label: str | int) -> tuple[int, int, int]:
 
 @functools.lru_cache(maxsize=256)
 def _text_words(label: str) -> tuple[int, int, int]:
-    # Not hash(), which differs from process to process.
+    # Python's hash() would differ from process to process.
     digest = int.from_bytes(hashlib.blake2b(label.encode(), digest_size=8).digest(), "little")
     return 1, digest & _WORD, digest >> 32
 
@@ -96,7 +96,7 @@ class Key:
         """The generators of ``fold(label, i)`` for each i of the numbers, at a fraction of the time."""
         words = self.fold(label, 0)._entropy()
         for number in numbers:
-            # Only the last label differs, so that the other words are assembled once.
+            # Only the last label differs, so the other words are assembled once.
             words[-3:] = _words(number)
             yield np.random.Generator(np.random.Philox(np.random.SeedSequence(words)))
 

@@ -31,7 +31,7 @@ def named(what: str, known: Mapping[str, Callable[..., T]], text: str) -> T:
     key = name.lower().replace("_", "-")
     if key not in known:
         raise unknown(what, name, known)
-    # Only numbers can be given in a text; other parameters keep their defaults.
+    # A text can only give numbers; other parameters keep their defaults.
     parameters = [p for p in inspect.signature(known[key]).parameters.values() if p.annotation in TYPES]
     options = {p.name: TYPES[p.annotation] for p in parameters}
 
@@ -61,6 +61,6 @@ def text_of(known: Mapping[str, Callable[..., object]], thing: object) -> str:
     """The text that :func:`named` makes a dataclass of numbers from, with all its options."""
     name = next(name for name, make in known.items() if make is type(thing))
     fields = dataclasses.fields(cast("Any", thing))
-    # repr keeps every digit, so that the text gives the very same object back.
+    # repr keeps every digit, so the text gives an equal object.
     options = ",".join(f"{field.name}={getattr(thing, field.name)!r}" for field in fields)
     return f"{name}:{options}" if options else name

@@ -61,12 +61,14 @@ def load(kind: str, reference: str) -> object:
     try:
         found = getattr(module, name)
     except AttributeError:
-        # What the module defines, and objects such as a metric, which have no name; not what it imports.
+        # Suggestions are names that the module defines, and objects without a name, such as a metric; not its imports.
         own = []
         for known, value in vars(module).items():
+            if known.startswith("_"):
+                continue
             is_object = not hasattr(value, "__name__") and (callable(value) or dataclasses.is_dataclass(value))
             is_defined_here = getattr(value, "__module__", None) == module.__name__
-            if not known.startswith("_") and (is_object or is_defined_here):
+            if is_object or is_defined_here:
                 own.append(known)
         raise unknown(f"name in {place}", name, own, field=kind) from None
     # Instances, such as a functools.partial of the user's function, have no name of their own.
@@ -113,17 +115,17 @@ def digests(reference: str) -> dict[str, str]:
     """
     place = reference.rpartition(":")[0].strip()
     is_path = place.endswith(SUFFIX)
-    # Of the module that was loaded: its file is what ran, whatever the path leads to now.
+    # The path may lead elsewhere by now, so this takes the file of the loaded module, which is what ran.
     file = _resolved(str(sys.modules[_module_name(Path(place)) if is_path else place].__file__))
     found = {Path(place).as_posix() if is_path else place: sha256_of(file)}
     if _is_installed(file):
         return found
-    # A copy, as attributes of lazy modules may import others meanwhile.
+    # The list is a copy, as attributes of lazy modules may import others meanwhile.
     for other in list(sys.modules.values()):
         beside = getattr(other, "__file__", None) or ""
         if other.__name__ == "__main__" or other.__name__.partition(".")[0] == "drfl":
             continue
-        # Compiled packages name files that are not there; a virtual environment may lie in the user's folder.
+        # Compiled packages name files that do not exist. A virtual environment may be inside the user's folder.
         if not beside.endswith(SUFFIX) or _is_installed(Path(beside)) or not os.path.isabs(beside):
             continue
         if not _resolved(beside).is_relative_to(file.parent) or _resolved(beside) == file:
@@ -159,7 +161,7 @@ def check_received(references: Mapping[str, str], recorded: object, folder: Path
     Raises:
         UntrustedCodeError: the first reference that must not be loaded.
     """
-    # The digests come from the folder and may be anything; without a mapping nothing is known.
+    # The digests come from the folder and may be anything. If they are not a mapping, none is known.
     known = recorded if isinstance(recorded, Mapping) else {}
     trusted = {_identity(reference) for reference in given}
     doubtful = False
@@ -222,7 +224,8 @@ def _found(name: str, folder: Path) -> Path | None:
     parts = name.split(".")
     for depth in range(1, len(parts) + 1):
         full = ".".join(parts[:depth])
-        # By the finders, one part of the name after the other: importlib's find_spec would import the packages above.
+        # The finders look up one part of the name after the other, as importlib's find_spec would import parent
+        # packages.
         specs = (finder.find_spec(full, path) for finder in sys.meta_path if not isinstance(finder, _KeptOut))
         spec = next((spec for spec in specs if spec is not None), None)
         if spec is None:
@@ -239,7 +242,7 @@ def _found(name: str, folder: Path) -> Path | None:
 def lies_in(path: Path, folder: Path) -> bool:
     """Whether a path leads into a folder, as it is written or once links are followed."""
     try:
-        # By device and inode: a path can lead into a folder under many names.
+        # Folders are compared by device and inode, as a path can lead into a folder under many names.
         own = folder.stat()
     except OSError:
         return False
@@ -256,7 +259,7 @@ def keep_out(folder: Path) -> None:
 
     A folder that lies beside a file of the user's and is called like a module would otherwise take that module's place.
     """
-    # Resolved once, as the working directory may change while the process lives.
+    # The path is resolved now, as the working directory may change later.
     own = Path(os.path.realpath(folder))
     if own not in kept_out():
         sys.meta_path.insert(0, _KeptOut(own))
@@ -276,7 +279,7 @@ class _KeptOut(MetaPathFinder):
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> importlib.machinery.ModuleSpec | None:
-        # First on meta_path, it asks what the usual finder would find, and refuses if that lies in the folder.
+        # This finder comes first on meta_path. It refuses what the usual finder would find in the folder.
         spec = importlib.machinery.PathFinder.find_spec(fullname, path, target)
         for file in () if spec is None or not spec.has_location else (spec.origin, spec.cached):
             if file and lies_in(Path(file), self.folder):
@@ -315,7 +318,7 @@ def _from_file(kind: str, reference: str, path: Path) -> ModuleType:
     if spec is None or spec.loader is None:
         raise InputError(f"{kind} '{reference}': {path} is no Python file", code="unsupported-file", field=str(path))
     module = importlib.util.module_from_spec(spec)
-    # So that the file can import its neighbours, as a script does.
+    # The file can then import its neighbours, as a script can.
     folder = str(path.resolve().parent)
     if folder not in sys.path:
         sys.path.insert(0, folder)
@@ -327,7 +330,7 @@ def _from_file(kind: str, reference: str, path: Path) -> ModuleType:
         del sys.modules[name]
         raise
     except Exception as error:
-        # Otherwise the next try would find a module that is half made.
+        # Otherwise the next import would find a partly initialised module.
         del sys.modules[name]
         raise _broken(kind, reference, path, error) from error
     return module
@@ -339,7 +342,7 @@ def _by_name(kind: str, reference: str, name: str) -> ModuleType:
     except UntrustedCodeError:
         raise
     except ModuleNotFoundError as error:
-        # Only if the module itself is missing, not something that it imports.
+        # The module itself is missing, not something that it imports.
         if error.name is not None and (name == error.name or name.startswith(f"{error.name}.")):
             raise InputError(
                 f"{kind} '{reference}': there is no module {name}: give a file as {name.replace('.', '/')}.py:…, or "
@@ -358,7 +361,7 @@ def _broken(kind: str, reference: str, path: Path, error: Exception) -> InputErr
         return InputError(
             f"{kind} '{reference}': {path}, line {error.lineno}: {error.msg}", code="user-code-failed", field=kind
         )
-    # The last line in the user's file, not one in a library that it calls.
+    # The message names the last line in the user's file, not one in a library that it calls.
     lines = [f.lineno for f in traceback.extract_tb(error.__traceback__) if Path(f.filename).name == path.name]
     where = f", line {lines[-1]}" if lines else ""
     reason = " ".join(str(error).split()) or "no reason given"

@@ -63,7 +63,7 @@ def data_warnings(data: ClientData, by_class: bool = False) -> tuple[Notice, ...
             "worst by chance"
         )
         found.append(Notice(text, "few-test-rows", _single([data.names[i] for i in few])))
-    # If all clients have a single class, that is the task and not a client's peculiarity.
+    # If every client has a single class, that is a property of the task, not of a client.
     if not by_class and data.majority is not None and not bool((data.majority == 1).all()):
         single = [data.names[i] for i in (data.majority == 1).nonzero().flatten().tolist()]
         if single:
@@ -104,20 +104,20 @@ def _field(data: ClientData, columns: Sequence[int]) -> str | None:
 
 
 def _quartiles(inputs: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    # Of evenly spaced rows: to find slips, the quartiles of a sample are exact enough.
+    # Quartiles of evenly spaced rows are accurate enough to find typing errors.
     rows = inputs[:: -(-len(inputs) // SAMPLE)].double().numpy()
     low, middle, high = torch.from_numpy(np.quantile(rows, (0.25, 0.5, 0.75), axis=0))
     return low, middle, high
 
 
 def _extreme_values(data: ClientData, inputs: Tensor) -> list[Notice]:
-    """Values far off in their column, and values too large to train on where columns are not standardised."""
+    """Warnings of outliers, and of values too large for training if columns are not standardised."""
     found = []
     low, middle, high = _quartiles(inputs)
     most, at = (inputs.double() - middle).abs().max(0)
     spread = high - low
     raw = most if data.standardisation is None else most * data.standardisation.scale
-    # A column that is mostly one value has no spread to compare with: only absurd values count there, in raw units.
+    # A column that is mostly one value has no spread to compare with. There, only absurd values in raw units count.
     bad = (most > FAR * spread) & ((spread > 0) | (raw > ABSURD))
     if bool(bad.any()):
         named = _at_clients(data, bad, at)
@@ -139,22 +139,22 @@ def _extreme_values(data: ClientData, inputs: Tensor) -> list[Notice]:
 def _at_clients(data: ClientData, bad: Tensor, at: Tensor) -> list[str]:
     """The columns (p,) that are bad, those to be shown with the client whose the row ``at`` (p,) of the pool is."""
     parts = [data.train] if data.validation is None else [data.train, data.validation]
-    # Test rows of another pool have other numbers.
+    # Rows of a separate test pool are numbered separately.
     if data.test_inputs is data.inputs:
         parts.append(data.test)
     found = []
     for place, k in enumerate(bad.nonzero().flatten().tolist()):
         where, row = "", int(at[k])
-        # The search costs a pass over all clients' rows, so columns that are only counted go without.
+        # The search is a pass over all clients' rows, so only columns that the message names get one.
         if place < SHOWN:
-            clients = [(name, rows) for part in parts for name, rows in zip(data.names, part, strict=True)]
+            clients = ((name, rows) for part in parts for name, rows in zip(data.names, part, strict=True))
             where = next((f" at {name}" for name, rows in clients if bool((rows == row).any())), "")
         found.append(f"{_column(data, k)}{where}")
     return found
 
 
 def _odd_columns(data: ClientData, inputs: Tensor) -> list[Notice]:
-    """Columns that look like another unit, or do not vary, at one client of some size."""
+    """Warnings of columns that seem to have another unit, or do not vary, at a client with enough rows."""
     large = [i for i, rows in enumerate(data.train) if len(rows) >= FEW]
     if not large or data.n == 1:
         return []
@@ -165,9 +165,9 @@ def _odd_columns(data: ClientData, inputs: Tensor) -> list[Notice]:
             low, _, high = _quartiles(inputs[data.train[i].cpu()])
             spreads.append(high - low)
         spread = torch.stack(spreads)
-        # A client where most of the column is one value says nothing of its unit.
+        # A column that is mostly one value at a client does not reveal its unit.
         spread = torch.where(spread > 0, spread, torch.nan)
-        # Of an even number nanmedian takes the lower: of two clients the one of the larger spread is named.
+        # nanmedian takes the lower of two middle values, so of two clients the one with the larger spread is named.
         ratio = spread / spread.nanmedian(0).values
         odd = ((ratio >= UNITS) | (ratio <= 1 / UNITS)).nonzero().tolist()
         cases = [f"{_column(data, k)} at {data.names[large[i]]} ({float(ratio[i, k]):.2g} times)" for i, k in odd]
@@ -179,7 +179,7 @@ def _odd_columns(data: ClientData, inputs: Tensor) -> list[Notice]:
             found.append(Notice(text, "unit-mismatch", _field(data, [k for _, k in odd])))
     rows = torch.cat(data.train).cpu()
     low, high = inputs[rows].aminmax(dim=0)
-    # One of two values is often all of them at a client: whether a patient is pregnant.
+    # Columns of two values, such as "pregnant", are often constant at a client.
     several = ((inputs[rows] != low) & (inputs[rows] != high)).any(0)
     constant: list[tuple[int, str]] = []
     for i in large:

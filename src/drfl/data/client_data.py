@@ -81,7 +81,7 @@ class ClientData:
         if len(set(self.names)) < len(self.names):
             raise InputError("the names of clients must differ from each other", code="duplicate-name", field="names")
         check_pool("training", self.inputs, self.targets)
-        # One pool for both parts is looked at once.
+        # If both parts share one pool, it is checked once.
         if self.test_inputs is not self.inputs or self.test_targets is not self.targets:
             check_pool("test", self.test_inputs, self.test_targets)
             for what, a, b in (
@@ -137,7 +137,7 @@ class ClientData:
         """Training samples per client, (N,) int64."""
         return self._sizes
 
-    # Type checkers do not take a cached property for the plain one that a protocol asks for.
+    # A protocol requires `sizes` as a property, and type checkers do not accept a cached property for it.
     @cached_property
     def _sizes(self) -> Tensor:
         return lengths(self.train)
@@ -156,7 +156,7 @@ class ClientData:
     def shares_test_rows(self) -> bool:
         """Whether some test row is that of two clients, or counts twice at one."""
         rows = torch.cat(self.test)
-        # Test rows of one client may be lent to another that has none, see the partitions.
+        # Partitions lend a test row to a client that has none.
         return len(rows.unique()) < len(rows)
 
     def tensors(self) -> list[Tensor]:
@@ -186,7 +186,7 @@ class ClientData:
             self,
             inputs=inputs,
             targets=targets,
-            # One copy of all indices, not one a client: a GPU takes microseconds for each.
+            # All indices are copied at once: on a GPU each copy takes microseconds.
             train=pieces(move(torch.cat(self.train)), self.sizes),
             # One pool for both parts stays one pool: a second copy would double the memory.
             test_inputs=inputs if self.test_inputs is self.inputs else move(self.test_inputs),
@@ -217,7 +217,7 @@ class ClientData:
             )
         checks.inner_fraction("validation", fraction)
         parts = [
-            # By the client's name: its rows are the same whoever else takes part.
+            # The key depends on the client's name, so its rows are the same whichever other clients take part.
             held_out(self.targets, rows, fraction, key.fold("validation", name))
             for name, rows in zip(self.names, self.train, strict=True)
         ]
@@ -251,7 +251,7 @@ class ClientData:
                 field="standardise",
             )
         if by is None:
-            # Of training rows alone: test rows must not have a say in the scale.
+            # Only training rows determine the scale: test rows must not influence training.
             by = Standardisation.of(of_all(self.inputs, self.train, self.names))
         inputs = by.apply(self.inputs)
         tests = inputs if self.test_inputs is self.inputs else by.apply(self.test_inputs)
@@ -409,7 +409,7 @@ class ClientData:
             InputError: when a column is missing, not numeric, or has missing or infinite values, or a group
                 has a single row; names the column or group.
         """
-        # Columns may be numbered; names in files and messages are text.
+        # Columns may be numbered, but names in files and messages are strings.
         frame = frame.rename(columns=str)
         targets = (target,) if isinstance(target, str) else tuple(target)
         columns = feature_columns(frame, group, targets, features)

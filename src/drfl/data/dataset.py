@@ -68,7 +68,7 @@ class Dataset:
                 code="wrong-shape",
                 field="test_inputs",
             )
-        # Every row has a group, or none has.
+        # Either every row has a group or none has.
         rows = {"training": (self.groups, len(self.targets)), "test": (self.test_groups, len(self.test_targets))}
         if self.one_pool:
             del rows["test"]
@@ -115,7 +115,7 @@ class Dataset:
         if self.one_pool:
             return self
         inputs, targets = torch.cat([self.inputs, self.test_inputs]), torch.cat([self.targets, self.test_targets])
-        # Without a group for each test row the pool as a whole has none.
+        # If test rows have no groups, the joined pool has none.
         groups = None if self.groups is None or self.test_groups is None else self.groups + self.test_groups
         pool = {"inputs": inputs, "targets": targets, "test_inputs": inputs, "test_targets": targets}
         return replace(self, **pool, groups=groups, test_groups=None)
@@ -132,7 +132,7 @@ class Dataset:
                 code="wrong-type",
                 field="inputs",
             )
-        # One label a row, one number a row or several, or a 0 or 1 for each label.
+        # A row has one label, one or several numbers, or a 0 or 1 for each label.
         shapes = {"classification": [()], "regression": [(), (self.classes,)], "multi-label": [(self.classes,)]}
         fits = targets.ndim > 0 and tuple(targets.shape[1:]) in shapes[self.task]
         if inputs.ndim < 1 or not fits or len(inputs) != len(targets):
@@ -198,7 +198,7 @@ class Pixels:
 
     def scaled(self, pictures: Tensor) -> Tensor:
         """Pictures of these pixels as float32 in [0, 1]: each value divided by `white`."""
-        # In place on the copy: no second array of floats.
+        # The division is in place on the copy, which saves a second array of floats.
         return pictures.to(torch.float32).div_(self.white)
 
     def dataset(self) -> Dataset:

@@ -49,7 +49,7 @@ class SavedModel(NamedTuple):
         Raises:
             InputError: If names, shapes or types differ from the module's.
         """
-        # torch.compile puts a prefix before names, which other builds of the module lack.
+        # torch.compile puts a prefix before names, which the module does not have if it is not compiled.
         own = {name.replace(f"{COMPILED}.", ""): (name, value) for name, value in module.state_dict().items()}
         for name in sorted(own.keys() ^ self.weights.keys()):
             lacking = "the file" if name in own else f"the module {type(module).__name__}"
@@ -63,7 +63,7 @@ class SavedModel(NamedTuple):
                     name,
                 )
         module.load_state_dict({full: self.weights[name] for name, (full, _) in own.items()})
-        # The scaling travels with the model, so that nobody can feed it raw columns by mistake.
+        # The scaling is part of the returned model, which therefore takes raw columns.
         return module if self.standardisation is None else self.standardisation.before(module)
 
 
@@ -87,7 +87,7 @@ def model_bytes(
     if standardisation is not None:
         columns = {"mean": standardisation.mean.tolist(), "scale": standardisation.scale.tolist()}
         preparation = {"standardisation": columns}
-    # In the file's own metadata, which cannot get lost as a second file can.
+    # The document is in the file's metadata, as a second file could get lost.
     document = {"format_version": FORMAT, **about, "preparation": preparation}
     return save(
         {name: value.contiguous() for name, value in state.items()}, {KEY: json.dumps(document, allow_nan=False)}

@@ -29,7 +29,7 @@ def check_pool(part: str, inputs: Tensor, targets: Tensor) -> None:
             code="wrong-shape",
             field="targets",
         )
-    # NaN would spread through the first average to all clients, and nothing would name its source.
+    # A NaN would reach all clients with the first average, and no later error could name its source.
     checks.finite(f"{part} inputs", inputs)
     checks.finite(f"{part} targets", targets)
     if targets.is_floating_point():
@@ -112,9 +112,9 @@ def constant_answer(
     if targets.ndim != 1:
         return None
     sizes = torch.tensor([len(rows) for rows in lists])
-    # All clients at once, as there may be a million of them.
+    # One call serves all clients, as there may be a million of them.
     classes, codes, counts = targets[torch.cat(lists)].cpu().unique(return_inverse=True, return_counts=True)
-    # Negative labels are ignored ones, and floats other than 0 and 1 are no classes.
+    # Negative labels mark ignored rows, and floats other than 0 and 1 are not classes.
     if bool((classes < 0).any()) or (targets.is_floating_point() and bool(((classes != 0) & (classes != 1)).any())):
         return None
     share = counts.double() / counts.sum()

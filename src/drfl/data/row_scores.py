@@ -61,11 +61,11 @@ def placements(sizes: Tensor, output: Tensor, positive: Tensor) -> Tensor:
         (n,) float64; NaN at clients of whom an output is NaN.
     """
     client = torch.arange(len(sizes)).repeat_interleave(sizes)
-    # Sorted by client and, within a client, by output: two stable sorts, the less important one first.
+    # Two stable sorts give the order by client and, within a client, by output.
     order = output.argsort(stable=True)
     order = order[client[order].argsort(stable=True)]
     owner, ranked, is_positive = client[order], output[order], positive[order].double()
-    # Where a new value begins: rows of one value are tied and share a rank.
+    # Rows of one value are tied and share a rank; `first` marks where a new value begins.
     first = torch.ones(len(order), dtype=torch.bool)
     first[1:] = (ranked[1:] != ranked[:-1]) | (owner[1:] != owner[:-1])
     tie = first.cumsum(0) - 1
@@ -78,7 +78,7 @@ def placements(sizes: Tensor, output: Tensor, positive: Tensor) -> Tensor:
 
     positives = torch.segment_reduce(is_positive, "sum", lengths=sizes)
     found = torch.where(is_positive > 0, below(1 - is_positive), positives[owner] - below(is_positive))
-    # A single NaN leaves a client's ranks undefined, as it has no place in the order.
+    # A NaN has no rank, so it leaves all of its client's ranks undefined.
     unknown = torch.zeros(len(sizes), dtype=torch.float64).index_add(0, owner, ranked.isnan().double()) > 0
     return torch.empty_like(found).index_copy(0, order, found.masked_fill(unknown[owner], math.nan))
 

@@ -47,7 +47,7 @@ class Moments:
         parts = []
         for some in rows.split(size):
             x = inputs[some].double()
-            # Relative to the first row, so that an equal value in all gives exactly 0.
+            # Differences to the first row make the variance of a constant column exactly 0.
             difference = x - x[0]
             mean = difference.mean(0)
             variance = (difference - mean).square().mean(0)
@@ -162,7 +162,7 @@ class Standardisation:
                 code="wrong-shape",
                 field="inputs",
             )
-        # By the very layer that is saved with a model, so that both round alike.
+        # The layer that is saved with a model also scales here, so that both round alike.
         layer, scaled = Standardise(self).to(inputs.device), torch.empty_like(inputs)
         size = max(1, AT_A_TIME // max(1, inputs.shape[1]))
         for part, out in zip(inputs.split(size), scaled.split(size), strict=True):
@@ -174,7 +174,7 @@ class Standardisation:
 
         The layer is frozen, so that the trainable parameters are the model's own, in the same order.
         """
-        # On the device of the model, if it has parameters that tell.
+        # The layer goes to the device of the model's parameters, if it has any.
         parameter = next(model.parameters(), self.mean)
         layer = Standardise(self).to(parameter.device)
         found = nn.Sequential(OrderedDict(standardise=layer, model=model))
@@ -197,7 +197,7 @@ class Standardise(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Rows (B, p) in standard units; whole numbers become torch's default type."""
-        # Scaled in float64 and returned in the inputs' type: a large mean would leave few digits of a float32.
+        # The scaling is in float64: subtracting a large mean in float32 would lose most digits.
         kind = x.dtype if x.is_floating_point() else torch.get_default_dtype()
         return ((x.to(self.mean.dtype) - self.mean) / self.scale).to(kind)
 
@@ -241,10 +241,10 @@ def bounded(parts: Sequence[Moments]) -> Bounded:
     scale = whole.variance.sqrt()
     if n == 1:
         return Bounded(Standardisation.of(whole), torch.full(scale.shape, -1), torch.ones_like(scale))
-    # What the scale would be without each client: no single one may move it beyond twice or half of that.
+    # Each client's bound comes from the scale of the others: it may at most double or halve that.
     others = [_capped([*parts[:i], *parts[i + 1 :]]) for i in range(n)]
     alone = torch.stack([other.variance.sqrt() for other in others])
-    # Columns that are constant without a client say nothing of its units.
+    # If a column is constant at all other clients, they give no scale to compare with.
     known = alone > 0
     if n == 2:
         known &= known.all(0)
@@ -254,7 +254,8 @@ def bounded(parts: Sequence[Moments]) -> Bounded:
     limited = scale.maximum(low).minimum(high)
     mean, moved = whole.mean, scale > high
     if n == 2:
-        # Two clients contradict each other and neither can be told to be wrong: the geometric mean suits both.
+        # If two clients contradict each other, the data do not show which is wrong. The geometric mean treats both
+        # alike.
         limited = torch.where(low > high, (low * high).sqrt(), limited)
     else:
         near = torch.stack([other.mean for other in others]).gather(0, outlier[None])[0]
@@ -266,7 +267,7 @@ def bounded(parts: Sequence[Moments]) -> Bounded:
 def _capped(parts: Sequence[Moments]) -> Moments:
     """The combined moments, in which one group counts for at most three times the rows of the others."""
     counts = [part.count for part in parts]
-    # A client that claims very many rows must not decide the scale alone.
+    # A client that claims very many rows must not determine the scale alone.
     most = 3 * (sum(counts) - max(counts))
     return combined([Moments(min(part.count, most or part.count), part.mean, part.variance) for part in parts])
 

@@ -94,8 +94,8 @@ def sample_without_replacement(uniforms: np.ndarray, sizes: np.ndarray) -> np.nd
     chosen = picks.copy()
     chosen[row, place] = last[row, place]
     touched = np.unique(row)
-    # A row still has a repetition only where a later pick equals a last_b that was just put in. These few rows go entry
-    # by entry, against what was chosen, not what was picked: an earlier last_b counts as taken.
+    # A row still has a repetition only if a later pick equals a last_b that was just put in. These few rows are done
+    # entry by entry. Picks are compared with the chosen entries, so that an earlier last_b counts as taken.
     left = touched[np.unique(_repetitions(chosen[touched])[0])]
     picks, last, by_entry = picks[left], last[left], picks[left]
     for b in range(1, B):

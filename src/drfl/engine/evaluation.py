@@ -121,7 +121,7 @@ def position_means(each: Tensor, counted: Tensor, rows: ClientRows) -> tuple[Ten
     Returns:
         (N,) R, and (Σ_i n_i, 1) s_j.
     """
-    # How many positions count in each row.
+    # c is the number of positions that count in each row.
     c = counted.reshape(len(each), -1).sum(1).double()
     total = rows.totals(c)
     ratio = rows.totals(c * each[:, 0]) / total

@@ -56,7 +56,7 @@ def losses(problem: PooledData, batches: Batches, w: Tensor) -> Tensor:
         for part in slices(problem) if whole else rows.index.split(size):
             arguments = (taken(problem.x, part), taken(problem.y, part), *parameters)
             full = whole or alike or len(arguments[0]) == size
-            # Only passes of the common shape are traced: the last one has another shape in every cohort.
+            # The last pass has a different shape in every cohort, so a trace of it would rarely be used again.
             step = replayed(task, ("losses",), of, arguments, traced) if full else of
             found.append(step(*arguments)[0][0].double())
     values = torch.cat(found)
@@ -79,10 +79,10 @@ class Segments(NamedTuple):
     @classmethod
     def of(cls, batches: Batches, length: int, weights: Tensor) -> Segments:
         """Those of the first step's samples, whose weights (k, B) these are."""
-        # Every client has as many segments as its rows fill, the last one padded.
+        # A client's last segment is padded.
         each = -(-batches.counts // length)
         clients = torch.arange(len(each)).repeat_interleave(each)
-        # Counted from 0 within each client.
+        # Segments are numbered from 0 within each client.
         number = torch.arange(len(clients)) - (each.cumsum(0) - each)[clients]
         places = number[:, None] * length + torch.arange(length)
         real = places < batches.counts[clients][:, None]

@@ -40,7 +40,7 @@ def available() -> bool:
 
 
 def _forward(head: Sequence[nn.Module], rest: Sequence[nn.Module], input: Tensor) -> Tensor:
-    # oneDNN's tensors know no second derivatives: inputs with a gradient are somebody's who may want one.
+    # oneDNN's tensors have no second derivatives, which callers may need if inputs have a gradient.
     fits = (
         input.dim() == 4
         and not input.is_cuda

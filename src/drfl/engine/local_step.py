@@ -41,7 +41,7 @@ class AdamStep(NamedTuple):
     def step(self, u: Tensor, g: Gradient, fixed: Tensor | None, state: Sequence[Tensor], t: int) -> None:
         """See :class:`LocalStep`."""
         (m, v), (beta1, beta2) = state, (self.adam.beta1, self.adam.beta2)
-        # Squares of the whole gradient are needed, so that its factors are of no use here.
+        # Adam squares the entries of the gradient, so a gradient in factors is multiplied out.
         direction = g = written_out(g)
         if self.pull:
             direction = g + (self.pull * u if fixed is None else torch.add(fixed, u, alpha=self.pull))
@@ -49,7 +49,7 @@ class AdamStep(NamedTuple):
             direction = g + fixed
         m.mul_(beta1).add_(direction, alpha=1 - beta1)
         v.mul_(beta2).addcmul_(direction, direction, value=1 - beta2)
-        # The corrections for the start at 0 are folded into the two scalars, without tensors for m̂ and v̂.
+        # The bias corrections are part of two scalars, so that no tensors are needed for m̂ and v̂.
         deviation = v.sqrt().div_(math.sqrt(1 - beta2**t)).add_(self.adam.epsilon)
         u.addcdiv_(m, deviation, value=-self.lr / (1 - beta1**t))
 
@@ -76,11 +76,11 @@ def ascent(sam: SAM, gradients: Sequence[Tensor], clients: int | None = None) ->
         scale = sam.rho / _above_0(torch.stack([g.norm() for g in gradients]).norm())
         return [scale * g for g in gradients]
     norms = torch.stack([g.reshape(clients, -1).norm(dim=1) for g in gradients]).norm(dim=0)
-    # One scale for each model of the stack.
+    # Each model of the stack has its own scale.
     scale = sam.rho / _above_0(norms)
     return [scale.view(clients, *[1] * (g.dim() - 1)) * g for g in gradients]
 
 
 def _above_0(norm: Tensor) -> Tensor:
-    # A gradient of 0 is divided by it, and 0/0 would be NaN.
+    # Callers divide the gradient by this norm, and for a gradient of 0 the quotient 0/0 would be NaN.
     return norm.clamp(min=torch.finfo(norm.dtype).tiny ** 0.5)

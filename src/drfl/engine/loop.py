@@ -43,8 +43,9 @@ class Loop:
                     velocity = local.momentum * velocity + direction
                     move = velocity
                 u = u - local.eta * move
-                # The projection to the ball is part of the step: snapshots and averages are of projected models.
-                if local.radius is not None and (norm := u.norm()) > local.radius:
+                # The projection is part of the step, so snapshots and averages are of projected models. The comparison
+                # is false for NaN: a diverged model becomes NaN in all entries, as in the stacked engine.
+                if local.radius is not None and not (norm := u.norm()) <= local.radius:
                     u = u * (local.radius / norm)
                 total = total + u
                 # A snapshot is counted from 1, as t' ∈ {1, …, τ}: the model after t' steps, projection included.
@@ -86,7 +87,8 @@ def _test(problem: PooledData, index: Tensor, w: Tensor) -> Tests:
         else:
             each = metric.of_rows(outputs.double().cpu(), y.cpu())
         if metric.ignored is not None and metric.rows is Rows.REAL and y.dim() > 1:
-            # Rows differ in how many positions count, so that the mean of their means would be another one.
+            # The mean over positions differs from the mean of the rows' means, as rows differ in how many positions
+            # count.
             value, each = position_means(each, y.cpu() != metric.ignored, ClientRows.of([index]))
             values.append(value)
         elif metric.per_sample or metric.rows.mean:

@@ -45,7 +45,7 @@ def pixels_of(pool: Tensor) -> Tensor | None:
     Looked for once for each pool. A large pool is read through for it only as long as it is pictures.
     """
     found = _found.get(pool)
-    # torch counts the writes to a tensor: a pool that was written to may be pictures no more.
+    # torch counts the writes to a tensor. A pool that was written to is examined again.
     if found is not None and found[0] == pool._version:
         return found[1]
     size, pixels = pool.numel() * pool.element_size(), None

@@ -82,7 +82,7 @@ def _reach(address: str) -> None:
     Raises:
         InputError: it is no such address, or nothing answers there.
     """
-    # Looked at here, as Ray itself would try a wrong address for minutes.
+    # Ray itself would try a wrong address for minutes.
     host, _, port = address.rpartition(":")
     if not host or "/" in host or not port.isdecimal() or not 0 < int(port) < 2**16:
         raise InputError(
@@ -102,7 +102,7 @@ def _reach(address: str) -> None:
             code="cluster-unreachable",
             field=address,
         ) from None
-    # gRPC answers with its settings; another server closes the connection or sends something else.
+    # A gRPC server answers with its settings. Others close the connection or send something else.
     if len(answered) < 4 or answered[3] != _SETTINGS:
         raise InputError(
             f"what answers at {address} is no Ray cluster: give HOST:PORT of its head",

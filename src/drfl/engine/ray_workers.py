@@ -111,7 +111,7 @@ class RayWorkers:
         if isinstance(engine, Selective):
             engine.check(problem)
         try:
-            # Tried here, where the error still names the model, and not in the first round.
+            # Pickling is tried here, so that the error can name the model.
             cloudpickle.dumps(problem.task)
         except Exception as error:  # of the user's modules
             raise InputError(
@@ -134,7 +134,7 @@ class RayWorkers:
 
     def mean(self, problem: PooledData, batches: Batches, request: TrainRequest, weights: Tensor) -> Merged:
         """See :class:`drfl.engine.base.Summing`: a worker sends vectors (d,), however many clients it has."""
-        # Few models are sent as they are, so that the sum is the one of a run without Ray.
+        # If there are few models, workers send them, so that the sum is rounded as in a run without Ray.
         nbytes = len(weights) * request.w.nbytes
         if not (nbytes > ROOM if self._sums is None else self._sums):
             w, *others = (None if own is None else weights @ own for own in self.train(problem, batches, request))
@@ -150,14 +150,13 @@ class RayWorkers:
         """See :class:`drfl.engine.base.Engine`."""
         parts, sent = self._parts(batches, w), self._put(_array(w))
         found = self._each("losses", problem, [(batches.rows(p), sent) for p in parts])
-        # Parts are in the order of the pool: back to that of the cohort.
+        # argsort restores the order of the cohort; parts are in the order of the pool.
         return torch.cat(found)[torch.cat(parts).argsort()]
 
     def gradients(self, problem: PooledData, batches: Batches, w: Tensor) -> tuple[Tensor, Tensor]:
         """See :class:`drfl.engine.base.Engine`."""
         parts, sent = self._parts(batches, w), self._put(_array(w))
         found = self._each("gradients", problem, [(batches.rows(p), sent) for p in parts])
-        # Back to the order of the cohort.
         back = torch.cat(parts).argsort()
         return torch.cat([tensor(G) for G, _ in found])[back], torch.cat([F for _, F in found])[back]
 
@@ -169,7 +168,7 @@ class RayWorkers:
 
     def _parts(self, batches: Batches, w: Tensor) -> list[Tensor]:
         """The positions in the cohort of each worker's clients: neighbours in the pool, as much work for all."""
-        # A client's first row says where in the pool it is: neighbours share pieces, which a machine fetches once.
+        # Clients are sorted by their first row: neighbours in the pool share pieces, which a machine fetches once.
         order = batches.samples[:, 0, 0].argsort(stable=True)
         spans = _spans(batches.total(1)[order], len(self._started(w)))
         return [order[span].sort().values for span in spans]
@@ -200,7 +199,7 @@ class RayWorkers:
         ray = self._cluster.connected()
         task, x, y, autocast, masses = problem
         size = max(1, PIECE // max(1, x[:1].numel() * x.element_size()))
-        # Rounds come with the same task and tensors, each of which is put into the object store once.
+        # Every round uses the same task and tensors, so each is put into the object store once.
         pools = [x, y, *(() if masses is None else (masses,))]
         for values in pools:
             if id(values) not in self._pools:
@@ -234,7 +233,7 @@ class Worker:
     """
 
     def __init__(self, engine: Engine) -> None:
-        # Sums are rounded as they are on one thread, however many cores the machine has.
+        # With one thread, rounding does not depend on the number of cores.
         torch.set_num_threads(1)
         self._engine = engine
         self._tasks: dict[ObjectRef, Task] = {}
@@ -283,9 +282,9 @@ class Worker:
         self, pool: Placed, batches: Batches, request: TrainRequest, shift: Array | None, w: Array
     ) -> Iterator[tuple[Models, slice]]:
         """The models of some clients at a time, and where these are among all of the part."""
-        # Only here do the vectors, which travel as arrays, go back into the request.
+        # The vectors were sent as arrays, outside the request.
         whole = replace(request, w=tensor(w), shift=None if shift is None else tensor(shift))
-        # Roughly the model, its gradient and what the optimiser keeps.
+        # A client needs about three vectors: its model, its gradient and the optimiser's state.
         for (problem, own), rows in self._blocks(pool, batches, 3 * w.nbytes):
             yield self._engine.train(problem, own, whole.only(torch.arange(rows.start, rows.stop))), rows
 
@@ -307,11 +306,11 @@ class Worker:
         if pool.task not in self._tasks:
             (self._tasks[pool.task],) = self._pieces([pool.task])
         task = self._tasks[pool.task]
-        # A pool of one piece is used where it lies in shared memory, and rows keep their numbers.
+        # A pool of one piece is used in shared memory, and rows keep their numbers.
         if len(pool.x) == 1:
             x, y, *masses = map(tensor, self._pieces([*pool.x, *pool.y, *pool.masses]))
             return PooledData(task, x, y, pool.autocast, *masses), index
-        # Otherwise only the pieces that these rows are in are fetched, and the rows are numbered anew.
+        # Otherwise only the pieces with these rows are fetched, and the rows are renumbered.
         rows, at = index.unique(return_inverse=True)
         own = rows.split((rows // pool.size).unique_consecutive(return_counts=True)[1].tolist())
         which = [int(part[0]) // pool.size for part in own]
@@ -336,14 +335,14 @@ def tensor(array: Array) -> Tensor:
 
 def clients(rows: ClientRows, span: slice) -> ClientRows:
     """Some consecutive clients."""
-    # Clones, as a view would be pickled with all of the tensor behind it.
+    # The parts are cloned, as a view would be pickled with the whole tensor.
     sizes = rows.sizes[span]
     start = int(rows.starts[span.start])
     return ClientRows(rows.index[start : start + int(sizes.sum())].clone(), sizes.cumsum(0) - sizes, sizes.clone())
 
 
 def _array(values: Tensor) -> Array:
-    # Workers on one machine share arrays, unlike tensors.
+    # Workers on one machine share the memory of arrays, but not of tensors.
     return values.detach().contiguous().numpy()
 
 
@@ -355,7 +354,7 @@ def _sent(request: TrainRequest, part: Tensor) -> tuple[TrainRequest, Array | No
 
 def _spans(work: Tensor, count: int) -> list[slice]:
     """At most so many spans of neighbours, none empty, with about as much work in each."""
-    # Cuts are where the work passes a worker's share; a large client may pass several of them at once.
+    # A cut is where the work reaches a worker's share. A large client may reach several at once.
     done = work.double().cumsum(0)
     ends = torch.searchsorted(done, done[-1] * torch.arange(1, count).double() / count).tolist()
     cuts = sorted({0, len(work), *(end + 1 for end in ends)})

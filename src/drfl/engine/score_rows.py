@@ -24,7 +24,7 @@ def row_scores(measures: Sequence[Measure], rows: ClientRows, tests: Tests) -> R
         elif measure.rows is Rows.RATE or (measure.rows is not Rows.BINARY and measure.rows.mean):
             found[measure.name] = each[:, 0]
         elif measure.rows is Rows.BINARY and not bool(each.isnan().any()):
-            # Right or wrong fits a byte, which has no NaN.
+            # 0 and 1 fit into a byte; NaN does not.
             found[measure.name] = each[:, 0].to(torch.uint8)
     return RowScores(torch.cat([rows.starts, rows.sizes.sum()[None]]), rows.index, found)
 
@@ -51,7 +51,7 @@ def youden(output: Tensor, positive: Tensor) -> float | None:
     between = (ranked[1:] > ranked[:-1]).nonzero().flatten()
     # Rows up to a place are called negative: at best none or all of them.
     gain = torch.cat([torch.zeros(1, dtype=torch.float64), share.cumsum(0)[between]])
-    # argmax takes the first of equals, the lowest threshold.
+    # argmax takes the first of equal gains, which is the lowest threshold.
     best = int(gain.argmax()) - 1
     if best < 0:
         return float(ranked[0]) - 1

@@ -104,7 +104,7 @@ def slices(problem: PooledData) -> list[slice]:
 
 def mostly(problem: PooledData, index: Tensor) -> bool:
     """Whether passing the pool in slices, rows that nobody asked for included, is faster than gathering these."""
-    # A row of the forward pass costs about one multiplication a parameter.
+    # The forward pass takes about one multiplication per row and parameter.
     row, gathered = problem.task.layout.d, GATHERED * problem.x[:1].numel()
     return len(index) * (row + gathered) >= len(problem.x) * row
 
@@ -185,7 +185,7 @@ def fixed_part(request: TrainRequest, row: int | None = None) -> Tensor | None:
         row: of one of them only.
     """
     w, prox, shift = request.w, request.prox, request.shift
-    # A shift differs by client, while w and prox are common to all.
+    # Each client has its own shift, while w and prox are common to all.
     if row is not None and shift is not None:
         shift = shift[row]
     if shift is None:

@@ -101,10 +101,10 @@ class Simulation(Federation):
         # Training and test rows often share one pool, which is then tried once.
         shared = test.x is train.x and test.y is train.y
         for problem in (train,) if shared else (train, test):
-            # A branch on values of the batch, or its size, should be taken in the batch and not for some sample alone:
-            # the rows to try are those of the largest and smallest values.
+            # The trial must find a model that branches on values or on the size of its batch. So its rows include those
+            # with the largest and smallest values.
             reads = task.check(*_tried(problem, SCANNED))
-            if reads:  # then rare values matter
+            if reads:  # the model reads values, so rare ones matter
                 task.check(*_tried(problem, problem.x.numel()))
             task.check_targets(problem.x, problem.y)
         data, masses, test_masses = counted_rows(data, task.criterion)
@@ -208,8 +208,8 @@ class Simulation(Federation):
         masses = self._train.masses
         if masses is None or not bool((none := self._train.counted(batches.at(0), batches.real) == 0).any()):
             return batches, steps
-        # Clients of whose drawn rows none counts in the loss, whose report would be 0/0, draw again from those that
-        # do. If they did not answer, or reported 0, λ would pass over the clients that have few such rows.
+        # If none of a client's drawn rows counts in the loss, its reported loss would be 0/0, so it draws again among
+        # the rows that count. If it did not answer, or reported 0, λ would neglect clients with few such rows.
         counting = self._rows.only(masses[self._rows.index] != 0)
         own = draw(counting, request.cohort[none], 1, request.batch, request.key.fold("counting"), self._first)
         samples = batches.samples.clone()
@@ -301,7 +301,7 @@ class Simulation(Federation):
         rows, threshold = self._test_rows if part == "test" else self._validation_rows, None
         assert rows is not None
         if self._validation_rows is not None:
-            # On the test rows themselves the best threshold would flatter the rates.
+            # A threshold chosen on the test rows would make the rates look better than they are.
             held = tests if part == "validation" else self._scored(models, "validation")
             threshold = youden(*held.rows[place].unbind(1))
         return at_threshold(self.measures, rows, tests, threshold)
@@ -313,7 +313,7 @@ class Simulation(Federation):
             problem, rows = self._train._replace(autocast=None), self._validation_rows
         if isinstance(models, Tensor):
             return self.engine.evaluate(problem, rows, models[None])[0]
-        # One at a time: a table of models may be larger than the memory.
+        # Models are tested one at a time, as a table of them may be larger than the memory.
         alone = (ClientRows.of([rows.of_client(i)]) for i in range(self.n))
         return Tests.joined(
             [self.engine.evaluate(problem, own, models[torch.tensor([i])])[0] for i, own in enumerate(alone)]
@@ -366,7 +366,7 @@ def counted_rows(data: ClientData, loss: Loss) -> tuple[ClientData, Tensor | Non
 def _takes_whole_numbers(task: Task, x: Tensor) -> bool:
     """Whether a model embeds whole numbers, or makes of them what it needs; a linear layer does not."""
     try:
-        # The trial may draw, as dropout does: the generators stay as they were.
+        # The model may draw random numbers, as dropout does, but the generators must not change.
         with torch.no_grad(), torch.random.fork_rng([x.device] if x.is_cuda else []):
             task.outputs(task.layout.views(task.w0), x.clone())
     except IndexError:  # an embedding without such an entry, which is to be told
@@ -383,7 +383,7 @@ SCANNED = 2**22
 def _tried(problem: PooledData, numbers: int) -> tuple[Tensor, Tensor, int]:
     """Inputs and targets of rows to try, and how many of them, the first ones, are to be tried alone."""
     x, n = problem.x, len(problem.x)
-    # Strided: a large pool is not read through.
+    # A stride avoids reading all of a large pool.
     step = max(1, x.numel() // numbers)
     rows = x[::step].reshape(-1, max(1, x[:1].numel())).float()
     alone = [0, 1 % n]

@@ -212,8 +212,8 @@ def local_steps(
             if total is not None:
                 total.add_(U, alpha=1 / steps)
         else:
-            # Clients that take no such step, whose samples all have weight 0, go back to where they were; the model
-            # after the step counts in the mean of the others.
+            # A client takes this step only if one of its samples has a weight. The other clients keep their models, and
+            # their means are complete.
             takes = (weights != 0).any(2)
             on = takes[:, t - 1, None]
             U.copy_(torch.where(on, U, before))

@@ -65,7 +65,7 @@ def replayed(
         shapes = _traced.setdefault(structure.known_by, OrderedDict())
         _traced.move_to_end(structure.known_by)
         if len(_traced) > STRUCTURES:
-            # The least recently used one.
+            # The first structure is the least recently used one.
             _traced.popitem(last=False)
     else:
         shapes = _made.setdefault(task, OrderedDict())
@@ -92,9 +92,9 @@ def _attempt(
     try:
         made = make(function, arguments)
         for a, b in zip(made(*arguments), function(*arguments), strict=True):
-            # Half the digits of the largest entry: a trace may sum in another order, so equal bits cannot be asked
-            # for, while a wrong one is off by far more. NaN and ∞ stay out of the tolerance, and are compared by
-            # allclose.
+            # The tolerance is half the digits of the largest entry. A trace may sum in another order, so its bits may
+            # differ, while a wrong trace is off by far more. The tolerance leaves out NaN and ∞, which allclose
+            # compares.
             close = torch.finfo(b.dtype).eps ** 0.5 * float(b.abs().nan_to_num(0, 0).max()) if b.numel() else 0.0
             if a.shape != b.shape or not torch.allclose(a, b, rtol=0, atol=close, equal_nan=True):
                 reason = "it gives other numbers"
@@ -126,10 +126,10 @@ def traced(function: Function, arguments: Sequence[Tensor]) -> Function:
         # make_fx runs the function once on the example and records every operation, those of autograd and vmap
         # included.
         graph = simplify(make_fx(function, decomposition_table=DECOMPOSED)(*arguments))
-        # torch's interpreter takes four fifths of the time that Python's takes. torch.compile is no faster here and
-        # needs seconds and a C++ compiler; torch.jit.trace is the same, but never gives back the memory of what it has
-        # traced. These two functions are not public. Where they are gone, Python calls the operations; the results are
-        # the same to the bit.
+        # torch's interpreter takes four fifths of the time of Python's. torch.compile is not faster here, and needs
+        # seconds and a C++ compiler. torch.jit.trace is as fast, but never frees the memory of its traces. The two
+        # functions below are not public: in a version of torch without them, Python calls the operations, with results
+        # equal to the bit.
         try:
             recorded, _ = torch._C._create_graph_by_tracing(
                 lambda *tensors: tuple(graph(*tensors)), tuple(arguments), lambda value: "", True, False, None, []
@@ -202,7 +202,7 @@ def simplify(traced: GraphModule) -> GraphModule:
     for number, node in enumerate(_calls(traced)):
         _turn(traced, node)
         if node.target in _CONSTANTS:
-            # A constant is computed once, when the graph is made.
+            # Constants are computed once, when the graph is made.
             name = f"_constant_{number}"
             assert callable(node.target)
             traced.register_buffer(name, node.target(*node.args, **node.kwargs))
@@ -240,13 +240,12 @@ def _turn(traced: GraphModule, node: Node) -> None:
     stack, rows, columns = node.meta["tensor_meta"].shape
     if columns >= rows:
         return
-    # The matrix that the stack repeats, if it is one matrix expanded.
-    first = node.args[0]
-    assert isinstance(first, Node)
-    inner = first.meta["tensor_meta"].shape[2]
-    source = first.args[0] if first.target is _ATEN.expand.default else None
-    if not isinstance(source, Node) or source.meta["tensor_meta"].shape != (rows, inner):
-        source = None
+    # Only nodes of the trace have shapes: `first` may be a node that an earlier call of this function added.
+    first, source = node.args[0], None
+    if isinstance(first, Node) and first.target is _ATEN.expand.default and isinstance(first.args[0], Node):
+        # The expanded matrix, unless a stack was expanded.
+        same = first.args[0].meta["tensor_meta"].shape == first.meta["tensor_meta"].shape[1:]
+        source = first.args[0] if same else None
     with traced.graph.inserting_before(node):
         call = traced.graph.call_function
         left, right = (call(_ATEN.transpose.int, (factor, 1, 2)) for factor in node.args)

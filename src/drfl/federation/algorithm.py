@@ -185,7 +185,7 @@ def personal_models(algorithm: Algorithm, state: State, w: Tensor, fed: Federati
     inner: object = state
     while (inside := getattr(inner, "inner", None)) is not None:  # of wrappers' states
         inner = inside
-    # Personal models are made to be tested, which no round of the algorithm needs.
+    # Personal models are only made for tests, so their cost is not part of the algorithm's.
     with fed.ledger.paused():
         return core.personal(inner, w, fed, key)
 
@@ -211,7 +211,7 @@ def mixture_of(algorithm: Algorithm, state: State, fed: Federation) -> Tensor:
     lam = lam_of(state)
     if lam is not None:
         return lam
-    # Without λ the algorithm minimises a fixed mean: its own weights, or the shares of the rows.
+    # Without λ the algorithm minimises a mean with fixed weights: its own, or the clients' shares of the rows.
     weights = getattr(core_of(algorithm), "weights", None)
     return fed.shares.double() if weights is None else weights(fed)
 

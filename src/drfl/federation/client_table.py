@@ -42,7 +42,7 @@ class RowFile:
                 code="not-a-folder",
                 field="table_dir",
             )
-        # Type and device alone: keeping `like` would keep a model in memory.
+        # Only type and device are kept, as `like` itself would keep a model in memory.
         self.folder, self._like = folder, like.detach()[:0].clone()
         self._d, self._size = like.numel(), like.numel() * like.element_size()
         self._free: list[int] = []
@@ -56,7 +56,7 @@ class RowFile:
                 code="cannot-write",
                 field="table_dir",
             ) from error
-        # The file has no name any more: closing it frees its space.
+        # The file no longer has a name, so closing it frees its space.
         weakref.finalize(self, os.close, self._fd)
 
     def hold(self, row: Tensor) -> Slot:
@@ -120,7 +120,7 @@ class Slot:
 
     def __init__(self, file: RowFile, number: int) -> None:
         self.file, self.number = file, number
-        # At exit the whole file goes: no need to release its slots one by one.
+        # At exit the whole file is freed, so its slots need not be released one by one.
         weakref.finalize(self, file.release, number).atexit = False
 
 
@@ -181,7 +181,7 @@ class ClientTable:
         """
         file = None if folder is None else RowFile(folder, like)
         empty: Mapping[int, Row] = {}  # shared by all blocks, and never changed
-        # A single number expanded: the table must know d without holding a vector.
+        # An expanded number gives the table d, type and device without the memory of a vector.
         return cls(n, like.new_empty(1).expand(like.numel()), (empty,) * -(-n // BLOCK), file)
 
     @classmethod
@@ -231,7 +231,7 @@ class ClientTable:
             ValueError: there is no such client.
         """
         rows = self._like.new_zeros(len(clients), self._like.numel())
-        # Unwritten rows are 0, as the memory is.
+        # Unwritten rows remain 0.
         for client, into in zip(self._checked(clients), rows, strict=True):
             row = self._row(client)
             if row is not None:
@@ -276,9 +276,9 @@ class ClientTable:
             raise ValueError(f"the table has {self.n} rows, the weights have shape {tuple(weights.shape)}")
         d, shares = self._like.numel(), weights.detach().to(self._like)
         mixed = self._like.new_zeros(d)
-        # Rows of weight 0 are never read: with a file that is most of the time.
+        # Rows of weight 0 are not read: with a file, reading takes most of the time.
         wanted = self.clients[(weights[self.clients.to(weights.device)] != 0).cpu()].tolist()
-        # Few rows at a time, so that the whole table is never copied.
+        # A few rows are copied at a time, never the whole table.
         size = min(BLOCK, max(1, MIXED // max(d, 1)))
         for start in range(0, len(wanted), size):
             clients = wanted[start : start + size]
@@ -326,14 +326,14 @@ class ClientTable:
                 raise ValueError(f"a row of {self} cannot be {kind}")
             block = client // BLOCK
             if block not in touched:
-                # Copied once a block: the old table keeps its own.
+                # Each block is copied once, as the old table keeps its own.
                 touched[block] = dict(self._blocks[block])
             value = new(touched[block].get(client), row)
             touched[block][client] = value if self._file is None else self._file.hold(value)
         blocks = list(self._blocks)
         for block, written in touched.items():
             blocks[block] = written
-        # The list of written clients is kept up to date if it is known: sorting it anew would cost O(N) an update.
+        # A known list of written clients is updated: collecting it again would walk through all rows.
         known, first = self._clients, sorted(client for client in numbers if self._row(client) is None)
         if known is not None and first:
             known = torch.from_numpy(np.insert(known.numpy(), known.numpy().searchsorted(first), first))

@@ -108,7 +108,7 @@ class Ledger:
     def unsent(self) -> Iterator[None]:
         """Book the computation of the block, but no communication: for models that do not leave their client."""
         sent = self.totals()
-        # Work is done and counted all the same; only the messages are not.
+        # The computation still counts; only the messages do not.
         del sent["gradient_evaluations"], sent["loss_evaluations"]
         with self._set_back(sent):
             yield
@@ -172,7 +172,6 @@ class Federation(ABC):
 
     def target_advice(self) -> str:
         """The first thing to do if training fails and targets are large numbers; "" if they are not."""
-        # Only large targets need the advice.
         if self.largest_target is None or self.largest_target < LARGE_TARGET:
             return ""
         return f"standardise the targets, which reach {self.largest_target:.3g}, or "
@@ -263,7 +262,7 @@ class Federation(ABC):
         up = self.train(D.clients, w, local, key, prox=prox, snapshot=snapshot)
         if not up.clients.numel():
             return up.clients, None
-        # Weights of those who answered, which sum to 1 whoever is silent.
+        # The weights of the clients that answered sum to 1.
         a = D.weights_of(up.clients).to(w)
         return up.clients, up.merged(lambda w_i: a @ w_i)
 

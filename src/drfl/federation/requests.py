@@ -85,8 +85,8 @@ class Losses(NamedTuple):
         """The entries (k',) of :meth:`unbiased` for those who answered; arguments as there."""
         k = self.clients.numel()
         if centred and k > 1:
-            # The dual update ignores what all clients' losses share: centring takes that part of the variance out. With
-            # one reply it would take all.
+            # The dual update ignores a constant added to all losses, so centring lowers the variance. A single reply
+            # would become 0.
             return (n - 1) / (k - 1) * (self.values - self.values.mean())
         # Over those who answered, not those who were asked: E[v] stays right where dropout is independent of the data.
         return n / max(k, 1) * self.values
@@ -202,7 +202,7 @@ class GradientRequest(Request[Gradients]):
 
 def answers(reply: R, rows: Tensor) -> R:
     """Some rows of a reply: (k'',) positions in any order, or (k',) bool."""
-    # Rows of every part alike, as clients and their vectors belong together.
+    # All parts take the same rows, as clients and their vectors belong together.
     return reply._make(None if part is None else part[rows] for part in reply)
 
 

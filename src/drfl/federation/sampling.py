@@ -45,7 +45,7 @@ class Cohort(NamedTuple):
         """
         if answered.unique().numel() != answered.numel():
             raise ValueError("a client answered twice")
-        # By bisection: a cohort can be large, and its clients are ascending.
+        # Bisection suits large cohorts, whose clients are ascending.
         at = torch.searchsorted(self.clients, answered)
         if bool((self.clients[at.clamp(max=self.clients.numel() - 1)] != answered).any()):
             raise ValueError("a client answered who was not asked")
@@ -70,7 +70,7 @@ def with_replacement(weights: Tensor, m: int, key: Key) -> Cohort:
     """
     uniforms = key.generator().random(m)
     if len(weights) > MANY:
-        # With very many clients the cumulative sum over all of them is what takes the time.
+        # With very many clients a cumulative sum over all of them would take most of the time.
         drawn = _from_blocks(weights.double().cpu().numpy(), uniforms)
     else:
         law = _probabilities(weights).cumsum()  # numpy's `choice` does the same, and looks at every weight more often
@@ -161,7 +161,7 @@ def _from_blocks(weights: np.ndarray, uniforms: np.ndarray) -> np.ndarray:
     every weight is only looked at once.
     """
     starts = np.arange(0, len(weights), BLOCK)
-    # Sums by block, and below cumulative sums within those blocks alone that are hit.
+    # Cumulative sums are only needed within the blocks that are drawn, below.
     sums = np.add.reduceat(weights, starts)
     ends = sums.cumsum()
     at = uniforms * ends[-1]

@@ -61,7 +61,7 @@ class LocalSGD:
                     field="epochs",
                 )
         elif self.steps is None:
-            # The class is frozen, and None here means the default.
+            # None means the default. Only object.__setattr__ can set it, as the class is frozen.
             object.__setattr__(self, "steps", STEPS)
         else:
             checks.whole("steps", self.steps)
@@ -158,7 +158,7 @@ class LocalSGD:
                 field="epochs",
             )
         own = sizes[clients]
-        # Rounded up: the last minibatch of an epoch may be smaller.
+        # The last minibatch of an epoch may be smaller, so the number is rounded up.
         per_epoch = torch.ones_like(own) if self.batch is None else -(-own // self.batch)
         return self.epochs * per_epoch
 
@@ -171,7 +171,6 @@ class LocalSGD:
         """
         total = velocity = 0.0
         for _ in range(steps):
-            # By the recursion of the velocity itself, which needs no case for momentum 0.
             velocity = 1 + self.momentum * velocity
             total += velocity
         return total

@@ -129,7 +129,7 @@ class Cosine(Schedule):
 
     def at(self, r: int) -> float:
         """final + (1 − final)·(1 + cos(π(r − 1)/rounds))/2."""
-        # A run may be longer than the schedule: without this the cosine would rise again.
+        # In a run longer than the schedule the cosine would rise again.
         if r > self.rounds:
             return self.final
         return self.final + (1 - self.final) * (1 + math.cos(math.pi * (r - 1) / self.rounds)) / 2

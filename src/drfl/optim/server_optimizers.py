@@ -62,7 +62,7 @@ class FedAvgM(ServerOptimizer):
 
     def step(self, w: Tensor, delta: Tensor, moments: ServerMoments) -> tuple[Tensor, ServerMoments]:
         """See :class:`ServerOptimizer`."""
-        # The update plays the gradient's part with the sign turned round, so that it is added.
+        # The update takes the place of the negative gradient, so it is added.
         m = self.beta * moments.m + delta
         return w + self.lr * m, moments._replace(m=m)
 
@@ -96,7 +96,7 @@ class AdaptiveOptimizer(ServerOptimizer):
 
     def init(self, w: Tensor) -> ServerMoments:
         """m = 0, v = tau²."""
-        # v starts at τ², the least that Reddi et al. (2021) allow.
+        # Reddi et al. (2021) require v ≥ τ² at the start.
         return ServerMoments(torch.zeros_like(w), torch.full_like(w, self.tau**2))
 
     @abstractmethod
@@ -126,7 +126,7 @@ class FedYogi(AdaptiveOptimizer):
 
     def squares(self, v: Tensor, square: Tensor) -> Tensor:
         """See :class:`AdaptiveOptimizer`."""
-        # v moves by at most (1 − β₂)·Δ², so that it cannot fall as fast as with Adam.
+        # v changes by (1 − β₂)·Δ² at most, so a large v falls more slowly than with Adam.
         return v - (1 - self.beta2) * square * torch.sign(v - square)
 
 

@@ -37,7 +37,7 @@ class Flip:
 
     def __call__(self, x: Tensor, uniform: Uniform) -> Tensor:
         """See :data:`drfl.task.training_noise.Augmentation`."""
-        # One draw a sample, broadcast over its pixels.
+        # Each sample has one draw, broadcast over its pixels.
         chosen = (uniform() < self.p).reshape(-1, *[1] * (x.dim() - 1))
         return torch.where(chosen, x.flip(-1), x)
 
@@ -64,13 +64,13 @@ class Crop:
             raise InputError(
                 f"Crop needs pictures (B, C, H, W), not {tuple(x.shape)}", code="wrong-shape", field="inputs"
             )
-        # Uniform on 0…2·border, as the uniforms are below 1 and are rounded down.
+        # Places are uniform on 0…2·border: the uniforms are below 1, and long() rounds down.
         places = (2 * self.border + 1) * uniform(2)
         top, left = places.long().unbind(1)
         rows = top[:, None] + torch.arange(x.shape[2], device=x.device)
         columns = left[:, None] + torch.arange(x.shape[3], device=x.device)
         wide = pad(x, [self.border] * 4)
-        # Two gathers, not slices, whose places would have to leave the GPU for every sample.
+        # Slices would need every sample's place on the CPU; two gathers leave them on the GPU.
         down = rows[:, None, :, None].expand(-1, x.shape[1], -1, wide.shape[3])
         across = columns[:, None, None, :].expand(-1, x.shape[1], x.shape[2], -1)
         return wide.gather(2, down).gather(3, across)

@@ -51,7 +51,7 @@ def convexity(task: Task) -> str | None:
     loss = task.criterion.given
     weights: list[object] = []
     if isinstance(loss, nn.Module):
-        # By type, not isinstance, as a subclass may compute anything.
+        # Not isinstance: a subclass may compute anything.
         known = type(loss) in CONVEX_MODULES
         weights = [getattr(loss, name, None) for name in ("weight", "pos_weight")]
     else:

@@ -57,7 +57,7 @@ class Layout:
     def flatten(self, module: nn.Module) -> Tensor:
         """The module's parameters as a new vector (d,)."""
         parameters = dict(module.named_parameters())
-        # In the layout's order, whatever order the module lists its parameters in.
+        # The order is the layout's, not the one in which the module lists its parameters.
         return torch.cat([parameters[name].detach().reshape(-1) for name in self.names])
 
     def views(self, w: Tensor) -> dict[str, Tensor]:
@@ -65,7 +65,7 @@ class Layout:
         ends = list(accumulate(map(prod, self.shapes)))
         starts = [0, *ends[:-1]]
         return {
-            # Views: writing to one writes to w. Leading dimensions stay, as for the models of several clients.
+            # Writing to a view writes to w. Leading dimensions are kept, as for the models of several clients.
             name: w[..., a:b].view((*w.shape[:-1], *shape))
             for name, shape, a, b in zip(self.names, self.shapes, starts, ends, strict=True)
         }

@@ -65,7 +65,7 @@ class Loss:
     def __post_init__(self) -> None:
         loss, reduction = self.given, self._option("reduction")
         if reduction is not None and isinstance(loss, nn.Module):
-            # A shallow copy: the user's loss keeps its reduction, and both share weights.
+            # The copy is shallow: the user's loss keeps its reduction, and both share weights.
             loss = copy.copy(loss)
             setattr(loss, "reduction", "none")  # noqa: B010 - torch types attributes as tensors
         elif reduction is not None:
@@ -115,7 +115,7 @@ class Loss:
         """(n,) float64 on the CPU, the masses of rows with targets (n, …); None if all are 1."""
         if self.ignored is None or targets.is_floating_point():
             return None
-        # Without weights and ignored targets every sample counts 1, and no masses are kept.
+        # Without weights and ignored targets every mass is 1.
         weight = self._option("weight")
         if not isinstance(weight, Tensor) and not bool((targets == self.ignored).any()):
             return None
@@ -123,7 +123,7 @@ class Loss:
         def of(targets: Tensor) -> Tensor:
             mass = (~self.ignores(targets)).double()
             if isinstance(weight, Tensor):
-                # An ignored target may be −100, which is no index: class 0 stands in, times 0.
+                # An ignored target, such as −100, is not a valid index. Class 0 replaces it, with mass 0.
                 mass *= weight.to(targets.device).double()[targets.where(mass > 0, 0)]
             return mass.flatten(1).mean(1) if mass.dim() > 1 else mass
 
@@ -138,7 +138,7 @@ class Loss:
         values = self.elements(outputs, targets)
         if values.dim() < 2:
             return values
-        # A sample's loss keeps the scale of the given reduction: summed over positions if it sums.
+        # A sample's loss has the scale of the given reduction: it is a sum over positions if the reduction sums.
         return values.flatten(1).sum(1) if self.reduction in ("sum", "batchmean") else values.flatten(1).mean(1)
 
     def check_reduction(self, outputs: Tensor, targets: Tensor) -> None:
@@ -150,7 +150,7 @@ class Loss:
         code = type(self.given) if isinstance(self.given, nn.Module) else self._code
         if self.reduction in (None, "none") or str(getattr(code, "__module__", None)).startswith("torch."):
             return
-        # A loss of the user's own may divide by something else, and then the clients' mean is not what it says.
+        # A user's loss may divide by something else, and drfl's mean then differs from the loss that the user meant.
         value, masses = self.given(*self._aligned(outputs, targets)), self.masses(targets)
         count = len(targets) if masses is None else float(masses.sum())
         ours = self(outputs, targets).sum() / (1 if self.summed else count)

@@ -97,7 +97,7 @@ class Measure:
                 code="unknown-name",
                 field="rows",
             )
-        # A plain string is taken, too, as in files.
+        # Files give a plain string.
         object.__setattr__(self, "rows", Rows(self.rows))
 
     @property
@@ -132,7 +132,7 @@ class Measure:
         """Both ends without the unit, as in "80.1 – 90.0"; a dash if there is no interval."""
         if math.isnan(low) or math.isnan(high):
             return NOTHING
-        # A true minus sign, as a hyphen beside the dash of the interval is hard to read.
+        # A hyphen next to the dash of the interval is hard to read, so this is a minus sign.
         return " – ".join(self.number(end).replace("-", "−").replace("inf", "∞") for end in (low, high))
 
 

@@ -70,7 +70,7 @@ class Metric(Measure):
         """
         if self.ignored is not None:
             outputs, targets = self._counted(outputs, targets)
-        # A diverged model has no score: argmax of NaN would still name a class.
+        # A diverged model has no score, although argmax of NaN would give a class.
         if not len(outputs) or not bool(torch.isfinite(outputs).all()):
             return math.nan
         return float(self._found(outputs, targets).mean())
@@ -95,7 +95,7 @@ class Metric(Measure):
             rows = counted.nonzero()[:, 0]
             total = torch.zeros(len(outputs), 1, dtype=torch.float64).index_add(0, rows, found)
             return total / counted.reshape(len(outputs), -1).sum(1, keepdim=True)
-        # Row by row here: one NaN must not blank the scores of the other rows.
+        # Rows are judged one by one: a NaN must not remove the scores of the others.
         finite = torch.isfinite(outputs if outputs.dim() > 1 else outputs[:, None]).flatten(1).all(1)
         if self.rows in (Rows.RANKS, Rows.RATE):
             flat = _flat(outputs, targets)
@@ -246,7 +246,7 @@ def balanced_accuracy(outputs: Tensor, targets: Tensor) -> float:
     outputs, targets = _flat(outputs, targets)
     if are_classes(outputs, targets):
         truth = targets[:, None] == torch.arange(outputs.shape[1])
-        # The recall of each class; nanmean leaves out classes without a row.
+        # These are the recalls of the classes; nanmean leaves out classes without a row.
         right = truth & (outputs.argmax(1) == targets)[:, None]
         return float((right.sum(0) / truth.sum(0).double()).nanmean())
     truth = _truth(outputs, targets)
@@ -353,10 +353,10 @@ def average_precision(outputs: Tensor, targets: Tensor) -> float:
     for score, is_so in zip(scores.T, truth.T, strict=True):
         order = score.argsort(descending=True)
         ranked, hits = score[order], is_so[order].double().cumsum(0)
-        last = torch.cat([ranked[1:] != ranked[:-1], torch.ones(1, dtype=torch.bool)])  # of rows that are tied
+        last = torch.cat([ranked[1:] != ranked[:-1], torch.ones(1, dtype=torch.bool)])  # marks the last of tied rows
         hits, called = hits[last], (last.nonzero().flatten() + 1).double()
         gained = torch.cat([hits[:1], hits.diff()])
-        # NaN, and so left out of the mean, where no row is so.
+        # Without positive rows this is NaN, which nanmean leaves out.
         found.append(float((gained * hits / called).sum() / hits[-1]))
     return float(torch.tensor(found, dtype=torch.float64).nanmean())
 
@@ -458,7 +458,7 @@ def metric_of(given: Metric | MetricFn | str) -> Metric:
         if plain not in METRICS:
             raise unknown("metric", given, METRICS)
         return METRICS[plain]
-    # drfl's own functions keep what is known of them: percent, and 0 or 1 a row.
+    # drfl's own functions are known to be 0 or 1 for each row, and are shown in percent.
     if given in (argmax_accuracy, binary_accuracy, accuracy):
         return Metric("accuracy", given, percent=True, per_sample=True, rows=Rows.BINARY)
     name = getattr(given, "__name__", type(given).__name__)

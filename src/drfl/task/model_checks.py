@@ -73,7 +73,7 @@ def check_module(module: nn.Module) -> None:
         raise refused("the model's parameters are on device 'meta', where they have no values: build it on 'cpu'")
     if len(devices) > 1:
         raise refused(f"the model's parameters are on several devices ({', '.join(sorted(devices))}): call model.cpu()")
-    # The final model is saved from its state_dict, after hours of training: better refused now.
+    # The final model is saved from its state_dict. An error is better now than after hours of training.
     for name, value in module.state_dict().items():
         if not isinstance(value, Tensor) or value.layout != torch.strided:
             kind = f"a {value.layout} tensor" if isinstance(value, Tensor) else f"a {type(value).__name__}"
@@ -145,11 +145,11 @@ def check_forward(model: nn.Module, trained: Mapping[str, Tensor], x: Tensor, co
         InputError: If the model fails on these inputs, changes them or its own tensors, gives no tensor, gives other
             outputs when it is called again, or if a sample's outputs depend on the rest of its batch.
     """
-    # Copies: a forward pass that writes to its buffers must not change the user's model.
+    # The buffers are copies, as a forward pass that writes to them must not change the user's model.
     state = {**trained, **{name: buffer.clone() for name, buffer in model.named_buffers()}}
     before = {name: value.clone() for name, value in state.items()}
     frozen = {name: p for name, p in model.named_parameters() if name not in trained and not p.is_inference()}
-    # torch counts in-place changes of a tensor, which costs nothing to compare.
+    # torch counts in-place changes of a tensor, so no values need comparing.
     versions, own = {name: p._version for name, p in frozen.items()}, f"the model {type(model).__name__}"
     rows, after = x.clone(), dict(state)
     start, drawn = rows._version, _generators(x)
@@ -179,7 +179,7 @@ def check_forward(model: nn.Module, trained: Mapping[str, Tensor], x: Tensor, co
         )
     _check_output(own, outputs, len(x))
     if _differs(outputs, call(rows)):
-        # Unmoved generators mean that the model keeps something between calls.
+        # If no generator moved, the model keeps a state between calls.
         if torch.equal(drawn, _generators(x)):
             raise refused(
                 f"{own} gives other outputs when it is called again: it keeps something between calls, or draws random "
@@ -248,7 +248,7 @@ def check_gradient(trained: Mapping[str, Tensor], losses: Callable[[Mapping[str,
     Raises:
         InputError: If there is no gradient, or one is sparse.
     """
-    # Outside inference mode, in which no gradient could be taken.
+    # Gradients cannot be computed in inference mode.
     leaves = {name: value.detach().clone().requires_grad_() for name, value in trained.items()}
     with torch.inference_mode(False), torch.enable_grad():
         found = losses(leaves)
@@ -257,7 +257,7 @@ def check_gradient(trained: Mapping[str, Tensor], losses: Callable[[Mapping[str,
                 "no gradient comes back from the loss to the model's parameters: leave out detach(), numpy() and "
                 "no_grad() in model and loss"
             )
-        # A parameter may be unused, as with a head for another task.
+        # A parameter may be unused, as in a head for another task.
         gradients = torch.autograd.grad(found.sum(), list(leaves.values()), allow_unused=True)
     for name, g in zip(leaves, gradients, strict=True):
         if g is not None and g.layout != torch.strided:
@@ -345,6 +345,6 @@ def _fail(error: Exception, layer: str | None, x: Tensor) -> NoReturn:
 def place_of(error: Exception) -> str:
     """Where in the user's code an error was raised, as ", FILE.py, line 3"; "" if it was in none."""
     frames = traceback.extract_tb(error.__traceback__)
-    # The user can correct a line of their own code, not one of torch's.
+    # Lines of torch and drfl do not help the user.
     own = [frame for frame in frames if not {"torch", "drfl"} & set(Path(frame.filename).parts)]
     return f", {Path(own[-1].filename).name}, line {own[-1].lineno}" if own else ""

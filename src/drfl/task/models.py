@@ -80,7 +80,7 @@ class LSTM(nn.Module):
     def forward(self, tokens: Tensor) -> Tensor:
         """Scores (B, V) of the tokens that may follow, for texts (B, T) of tokens in 0..V-1."""
         states, _ = self.recurrent(self.embedding(tokens))
-        # The last state alone: the next character is predicted once a window.
+        # Only the last state is used: the model predicts one character per window.
         return self.output(states[:, -1])
 
 
@@ -135,7 +135,6 @@ def without_batch_norm(model: nn.Module, groups: int = 32) -> nn.Module:
                 code="unsupported-model",
                 field="model",
             )
-    # The given model stays as it is.
     model = copy.deepcopy(model)
     if isinstance(model, nn.modules.batchnorm._BatchNorm):
         return _group_norm(model, groups)
@@ -150,7 +149,8 @@ def _group_norm(norm: nn.modules.batchnorm._BatchNorm, groups: int) -> nn.GroupN
     """With the affine part of a BatchNorm layer."""
     channels = norm.num_features
     most = max(1, min(groups, channels // 2))
-    # The most groups that divide the channels, with two channels each at least: a group of one number would become 0.
+    # The number of groups is the largest that divides the channels into groups of at least two, if possible: in a group
+    # of one number, normalisation gives 0.
     made = nn.GroupNorm(max(g for g in range(1, most + 1) if channels % g == 0), channels, norm.eps, norm.affine)
     if norm.affine:
         made.weight, made.bias = norm.weight, norm.bias  # of the copy, with their type and requires_grad

@@ -116,7 +116,7 @@ class Task:
             return functional_call(self.model, dict(parameters), (x,))
         layers = dropout_layers(self.model)
         for layer in layers.values():
-            # Each forward pass starts anew, so that equal seeds give equal noise.
+            # The counter restarts with each forward pass, so that equal seeds give equal noise.
             layer.calls = 0
         seeded = {f"{name}.seeds" if name else "seeds": seeds for name in layers}
         return functional_call(self.model, {**parameters, **seeded}, (self.augmented(x, seeds),))
@@ -161,7 +161,7 @@ class Task:
             y: (n, …) their targets.
             ignoring: whether there are targets that the loss ignores.
         """
-        # One row is enough: only the shape of the outputs matters.
+        # One row suffices, as only the shape of the outputs matters.
         with torch.no_grad():
             outputs = self.outputs(self.layout.views(self.w0), x[:1])
         ignored = self.criterion.ignored if ignoring else None
@@ -191,7 +191,7 @@ class Task:
                 other, the forward pass is random or has effects, or no gradient comes back.
         """
         with torch.inference_mode(False), torch.no_grad(), torch.random.fork_rng([x.device] if x.is_cuda else []):
-            # Copies, as a model that works in place would change the clients' rows.
+            # A model that works in place would change the clients' rows, so it gets copies.
             trained, x, y = self.layout.views(self.w0), x.clone(), y.clone()
             trial = check_forward(self.model, trained, x, len(x) if alone is None else alone)
             try:
@@ -229,7 +229,7 @@ class Task:
             )
 
     def _check_losses(self, trial: ForwardPass, y: Tensor, samples: int) -> None:
-        """The loss and the metrics must give a value per sample, whatever the rest of the batch, and change nothing."""
+        """Check that loss and metrics give one value per sample, independent of the batch, and change no tensor."""
         outputs = trial.outputs
         versions = outputs._version, y._version
         of_classes = self._of_classes()

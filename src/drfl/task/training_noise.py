@@ -53,7 +53,7 @@ class Uniform:
         # Calls of different streams do not meet: there are fewer than 2^16 of each.
         own = mixed((self._seeds ^ mixed(torch.full_like(self._seeds, (self._stream << 16) + self._calls))) & WORD)
         self._calls += 1
-        # A counter-based generator: each number depends on its seed and place alone, not on the batch around it.
+        # The generator is counter-based: each number depends on its seed and place alone, not on the rest of the batch.
         places = mixed(torch.arange(prod(shape), device=own.device) + 1)
         words = mixed(own.unsqueeze(-1) ^ places)
         # A float32 holds 24 bits: more of them could be rounded up to 1.
@@ -90,13 +90,13 @@ class KeyedDropout(nn.Module):
                 f"a dropout layer gets {tuple(x.shape)} for {len(self.seeds)} samples: the batch must come first",
                 code="wrong-shape",
             )
-        # A layer that is applied twice draws other numbers the second time.
+        # A layer that is applied twice draws different numbers each time.
         uniform = Uniform(self.seeds, (self.stream << 8) + self.calls)
         self.calls += 1
         kept = uniform(*x.shape[1:2] if self.channels else x.shape[1:]) >= self.p
         if self.channels:
             kept = kept.reshape(*kept.shape, *[1] * (x.dim() - 2))
-        # With p = 1 nothing is kept, and 0/0 must not make NaN.
+        # With p = 1 a division by 0 would make the gradients NaN, although nothing is kept.
         return torch.where(kept, x / max(1 - self.p, 1e-38), 0)
 
     def extra_repr(self) -> str:

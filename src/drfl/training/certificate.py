@@ -195,7 +195,7 @@ class PooledSolver:
 
     def __call__(self, objective: Objective, w: Tensor, lam: Tensor, start: Tensor | None) -> Bound:
         """See :class:`LowerBoundMethod`."""
-        # The primal side needs all losses at w, whatever λ is.
+        # The primal value needs all clients' losses at w, whatever λ is.
         losses = objective.losses(w)
         # An earlier point was found for another λ: it is taken only where it is better than w at this one.
         if start is None or float(lam @ objective.losses(start)) >= float(lam @ losses):
@@ -219,7 +219,7 @@ class PooledSolver:
         )  # fmt: skip
         point = torch.from_numpy(found.x).to(start)
         at = objective.exchange(asked, point, lam)
-        # Most engines average losses in float64 where no gradient is asked for: the more exact value for the bound.
+        # For the bound the value is computed again: without gradients most engines average losses in float64.
         at = at._replace(value=float(lam @ objective.losses(point)))
         lower, proven = objective.floor(at, point)
         return Bound(losses, lower, at.norm, proven, point)
@@ -323,14 +323,14 @@ class Certifier:
             )
         w, lam = w.to(fed.w0), lam.detach().to("cpu", torch.float64)
         ambiguity = Simplex() if ambiguity is None else ambiguity
-        # Rounding may put a projected λ a little outside.
+        # Rounding may put a projected λ slightly outside.
         if not ambiguity.contains(lam, 1e-6):
             raise InputError(
                 "no certificate: the mixture λ lies outside the ambiguity set Λ", code="no-certificate", field="lam"
             )
         objective = Objective(fed, local.weight_decay, self.mu + local.weight_decay, local.radius)
         try:
-            # Looking at the gap is no part of the training, whose cost is what runs are compared by.
+            # Runs are compared by the cost of training, which does not include certificates.
             with fed.ledger.paused():
                 bound = self.method(objective, w, lam, start)
         except SilentClientError:

@@ -113,7 +113,7 @@ def panels_of(panels: int) -> Iterator[tuple[Figure, Sequence[Axes]]]:
             dpi=DPI,
             layout=ConstrainedLayoutEngine(w_pad=0.08, h_pad=0.06),
         )
-        # Without pyplot, which keeps every figure alive and wants a display.
+        # pyplot would keep every figure in memory, and needs a display.
         FigureCanvasAgg(figure)
         yield figure, [figure.add_subplot(down, across, k + 1) for k in range(panels)]
 
@@ -135,7 +135,7 @@ def legend(figure: Figure, axes: Sequence[Axes]) -> None:
     if found:
         longest = max(map(len, found))
         room = int(figure.get_figwidth() * 13 / (longest + 7))  # about 13 letters an inch
-        # As many rows as it takes, and then equally long ones.
+        # The legend has as few rows as possible, of equal lengths.
         columns = max(1, min(len(found), room))
         rows = -(-len(found) // columns)
         figure.legend(list(found.values()), list(found), loc="outside lower center", ncols=-(-len(found) // rows))

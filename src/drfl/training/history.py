@@ -310,11 +310,11 @@ class History:
         if len(names) <= LAMBDA_CLIENTS:
             rows = ([row.round, *(f"{x:.9f}" for x in row.lam.tolist())] for row in self.rows)
             return csv_text(("round", *names), rows)
-        # A client that mattered in any round stays, so that its curve has no gap.
+        # A client is included for all rounds if its λ was large in any of them.
         most = self.rows[0].lam
         for row in self.rows[1:]:
             most = torch.maximum(most, row.lam)
-        # Stable: of equals the first ones are kept, on every system.
+        # A stable sort selects the first of equal clients on every system.
         kept = most.argsort(descending=True, stable=True)[:LAMBDA_CLIENTS].sort().values
         return csv_text(
             ("round", EFFECTIVE, *(names[i] for i in kept.tolist())),

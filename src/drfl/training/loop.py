@@ -131,10 +131,10 @@ def run(
     checks.whole("rounds", rounds, low=0)
     checks.whole("evaluate_every", evaluate_every)
     step_size.in_round(algorithm, max(rounds, 1))  # a schedule that comes to 0 is refused before anything is asked
-    # Everything that can be refused is refused before the first client is asked.
+    # Settings are checked before the first request to a client.
     select = ModelSelection(best, patience, fed.measures[0], until)
     select.check()
-    # A fresh start may be needed again, when a step size turns out too large.
+    # The run starts again if a step size turns out to be too large.
     begin = partial(
         first, algorithm, fed, returned=returned, averaged=averaged, table_dir=table_dir, validates=select.validates
     )
@@ -211,7 +211,7 @@ def _kept(
 
 
 def _check_objects(algorithm: object, fed: object) -> None:
-    # Named here, before an attribute is missed deep inside.
+    # Without this check the first error would be a missing attribute.
     if isinstance(algorithm, type):
         raise InputError(
             f"{algorithm.__name__} is a class: give an object, such as {algorithm.__name__}(m=10)",
@@ -233,12 +233,12 @@ def _check_objects(algorithm: object, fed: object) -> None:
 
 def _warn(notices: Sequence[str], category: type[Warning]) -> None:
     for line in notices:
-        warnings.warn(line, category, stacklevel=3)  # at the line that called run
+        warnings.warn(line, category, stacklevel=3)  # stacklevel: the line that called run
 
 
 def _begun(algorithm: Algorithm[S], fed: Federation, key: Key, start: RunState) -> Played[S]:
     size = start.step_size
-    # A resumed run has the step size that was found in its progress.
+    # A resumed run already has its step size.
     if size is not None and not size.known:
         size = step_size.find(algorithm, fed, start.state.w, key.fold("step size"))
     return Played(start.round, start.skipped, cast("S", start.state), start.average, start.decaying, size, None)
@@ -266,12 +266,12 @@ def _test_and_play(
 
     If that round fails its error is returned, as a callback may end the run before it.
     """
-    # The request for the test goes out with that of the next round: clients answer both at once.
+    # The request for the test is sent with that of the next round, and clients answer both at once.
     results = fed.evaluate_later(_models(at))
     try:
         ahead = after(at)
     except DrflError as error:
         ahead = error
-    # Only now: the results arrive along with the answers of the round.
+    # The results arrive with the replies of the round, so they are read after it.
     found = results()
     return Tested(found[-1], found[0]), ahead

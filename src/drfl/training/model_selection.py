@@ -123,7 +123,7 @@ class Target:
                 field="until",
             ) from None
         found = cls(metric.strip(), number, "test" if text.startswith(TEST) else "validation")
-        # A metric that is none is refused now, not at the first test.
+        # An unknown metric is an error now, not at the first test.
         field_of(found.metric, score.name)
         return found
 
@@ -232,11 +232,11 @@ class ModelSelection(NamedTuple):
         """
         found, here = before, torch.tensor(r)
         value = self._value(self.best, metrics)
-        # Of equal rounds the last one counts, and round 0 never: it is the initial model.
+        # The last of equal rounds is selected, but never round 0, which has the initial model.
         if self.best is not None and r > 0 and bool(value >= before.value) and math.isfinite(value):
             found = found._replace(w=w.clone(), lam=lam.clone(), round=here, value=value, models=models)
         gain = self._value(self.patience, metrics)
-        # A gain below delta does not move the level: many small ones add up to one.
+        # Gains below delta leave the level unchanged, so that several small gains can add up to delta.
         if self.patience is not None and bool(gain > before.level + self.patience.delta):
             found = found._replace(level=gain, since=here.clone())
         return found
@@ -249,7 +249,7 @@ class ModelSelection(NamedTuple):
             r: the round.
             row: its row of the history; None if it was not evaluated.
         """
-        # Before the first defined metric there is nothing to gain from, and patience does not run.
+        # Patience starts with the first defined metric.
         gained = None if selected is None or selected.level == -math.inf else int(selected.since)
         if self.patience is not None and gained is not None and r - gained >= self.patience.rounds:
             return "patience"
@@ -260,7 +260,7 @@ class ModelSelection(NamedTuple):
         if rule is None:
             return torch.tensor(-math.inf, dtype=torch.float64)
         field = selection_field(rule.metric, self.score)
-        # More is better whatever the metric, so that one comparison does for all.
+        # The sign makes larger values better for every metric.
         sign = -1.0 if smaller_is_better(field, self.score) else 1.0
         return torch.tensor(sign * getattr(metrics, field), dtype=torch.float64)
 

@@ -89,7 +89,7 @@ def next_round(
             if last_try:
                 raise
             reason = str(error)
-        # The rounds done stay counted, and so does their cost.
+        # The finished rounds and their cost still count.
         size, fresh = size.set_back(at.round), begin()
         text = (
             f"the local step size is halved to {float(size.eta):.3g}, and the model set back to the initial one, in "
@@ -119,15 +119,15 @@ def _without_runaway_steps(
     while bool(excess.any()) and tried.lowered < step_size.MOST_LOWERED:
         tried = tried.halved()
         lower = with_step_size(algorithm, float(tried.eta))
-        # Below half of what the curvature allows no step runs away: the step size is not to blame, and no lie lowers
-        # it.
+        # With a step size this small no local step diverges. It is not the cause, and no malicious client can lower it
+        # further.
         if (core_of(in_round(lower, at.round + 1)).local.lr or 0.0) <= size.first / 4:
             break
-        # From where the round began: nothing was used of the replies that were rejected.
+        # The round is repeated from its beginning, as rejected replies were not used.
         again = _played(lower, fed, key, at)
         left = _excess(again, size)
-        # All steps shrink with the step size, which is no help; one that grew from step to step shrinks by far more.
-        # A client that falls silent with a smaller step size was not helped by it.
+        # All updates shrink with the step size, but an update that grew from step to step shrinks by far more. If a
+        # client does not answer again, the smaller step size did not help it.
         answered = torch.zeros(fed.n, dtype=torch.bool)
         if again.info is not None:
             answered[again.info.answered.cpu()] = True

@@ -204,7 +204,7 @@ class RunLog:
         of_model = lam if at.decaying is None else at.decaying.lam
         certificate, validation = self._certificate(at.model, of_model), None
         if self.selected is not None:
-            # Model selection sees the model to return on the validation rows alone.
+            # Model selection only uses validation rows.
             models = self._personal(at, at.model)
             found = self.fed.validate(at.model) if models is None else self.fed.evaluate_each(models, "validation")
             validation = Metrics.of(found, self.history.score)
@@ -227,7 +227,7 @@ class RunLog:
             best: key of the choice between average and last iterate; None = there is none.
         """
         if best is not None and at.round > 0 and not self.personalised:
-            # Judged on training samples, so that no test row has a say in what is returned.
+            # The choice uses training samples, so that test rows do not influence which model is returned.
             if last_is_better(self.fed, at, best):
                 at, tested = at._replace(decaying=None), Tested(tested.last, tested.last)
             self.history.rows.pop()  # for one of the model that is returned, with what the choice has cost
@@ -247,7 +247,7 @@ class RunLog:
             model, returned = self.selected.w, "selected"
             own = self.personal = self.selected.models
             tested = Tested(self.fed.evaluate(model) if own is None else self.fed.evaluate_each(own), tested.last)
-            # The last row tells of the model that is returned, with the validation of the round that it is from.
+            # The last row describes the returned model, with the validation metrics of its round.
             validation = next((r.validation for r in self.history.rows if r.round == int(self.selected.round)), None)
             self.history.rows[-1] = self.history.rows[-1]._replace(
                 metrics=Metrics.of(tested.model, self.history.score),
@@ -268,7 +268,7 @@ class RunLog:
                 score = self.history.score
                 field = selection_field(best_of.metric, score)
                 name = dict(zip(Metrics._fields, columns_of(score.name), strict=True))[field]
-                # It is kept such that more is better, whatever the metric: the sign is turned back.
+                # Selection negates metrics that are better if smaller; this restores their sign.
                 value = float(self.selected.value) * (-1 if smaller_is_better(field, score) else 1)
                 selection = Selection("validation", name, int(self.selected.round), value, undefined)
         found = Result(
@@ -277,7 +277,7 @@ class RunLog:
         )  # fmt: skip
         if average is None:
             return found
-        # Once, at the end: the theorems are about the average over the whole run.
+        # The average is evaluated once, at the end: the theorems are about the average over the whole run.
         averaged = self.fed.evaluate(average.w)
         certificate = self._certificate(average.w, average.lam)
         return found._replace(average=average, averaged=averaged, averaged_certificate=certificate)

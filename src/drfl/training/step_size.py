@@ -133,7 +133,7 @@ def in_round(algorithm: Algorithm[S], r: int) -> Algorithm[S]:
         InputError: a schedule has come to 0.
     """
     inside = getattr(algorithm, "algorithm", None)
-    # Schedules belong to the innermost algorithm; wrappers only hand its step sizes on.
+    # Schedules belong to the innermost algorithm; wrappers use its step sizes.
     if inside is not None:
         inner = in_round(inside, r)
         return algorithm if inner is inside else _with(algorithm, algorithm=inner)
@@ -188,7 +188,7 @@ def find(algorithm: Algorithm, fed: Federation, w: Tensor, key: Key) -> StepSize
     Returns:
         With η = :data:`FALLBACK` where no client answers or all losses are flat.
     """
-    # Ascending, so that answers and clients line up by searchsorted.
+    # Clients are ascending, as searchsorted matches replies to them.
     asked = sampling.uniform(fed.n, min(fed.n, CLIENTS), key.fold("clients")).clients.sort().values
     # As many samples as a local step takes: the curvature of one minibatch can be far above that of all data.
     batch = samples(algorithm.local)
@@ -196,7 +196,7 @@ def find(algorithm: Algorithm, fed: Federation, w: Tensor, key: Key) -> StepSize
     here = _finite(replies)
     if replies.clients.numel() and not here.clients.numel():
         raise _unfit(fed, "no client has a finite gradient at the initial model")
-    # What later losses are compared with, of those who answer with a number.
+    # Later losses are compared with these, at clients whose loss is finite.
     start = fed.losses(asked, w, key, batch=COMPARED)
     start = answers(start, torch.isfinite(start.values).nonzero().flatten())
     size = StepSize.unknown(fed.n)
@@ -205,7 +205,7 @@ def find(algorithm: Algorithm, fed: Federation, w: Tensor, key: Key) -> StepSize
     largest = curvature.max()
     if not largest > 0:
         return size._replace(eta=torch.tensor(FALLBACK, dtype=torch.float64))
-    # Momentum sums up steps, 1/(1 − β) of them in the long run.
+    # In the long run momentum multiplies the step size by 1/(1 − β).
     eta = (1 - algorithm.local.momentum) / (largest + algorithm.local.weight_decay)
     if not eta > torch.finfo(w.dtype).tiny:  # no step with it moves a model
         client = int(here.clients[curvature.argmax()])
@@ -226,7 +226,7 @@ def _unfit(fed: Federation, why: str) -> InputError:
 
 def _curvature(fed: Federation, w: Tensor, here: Gradients, key: Key, batch: int) -> Tensor:
     """(k,) float64 ≥ 0, the curvature of each client's loss at w (d,), where their answers were ``here``."""
-    # Where the loss is saturated its Hessian says nothing: the second bound holds η back there.
+    # A saturated loss has a Hessian near 0, whatever its curvature elsewhere. The bound ‖∇F‖²/(8F) then limits η.
     losses, slopes = here.losses.double(), _norms(here.values)
     curvature = least = capped(torch.where(losses > 0, slopes.square() / (8 * losses), 0.0))
     # Not at random: the mean gradient lies along the directions of large curvature already, which saves iterations.
@@ -237,7 +237,7 @@ def _curvature(fed: Federation, w: Tensor, here: Gradients, key: Key, batch: int
         v = v / v.norm()
         there = _finite(fed.gradients(here.clients, w + DISTANCE * v, key, batch=batch))
         rows = torch.searchsorted(here.clients, there.clients)  # those who answered again, ascending
-        # Differences of gradients, on the same samples, as clients send no Hessians.
+        # Clients send no Hessians, so differences of gradients on the same samples give H_i v.
         products = (there.values - here.values[rows]) / DISTANCE  # H_i v
         norms = _norms(products)
         # Over the answers before, which stand for those who are silent now.
@@ -272,12 +272,12 @@ def rises(size: StepSize, fed: Federation, w: Tensor, key: Key) -> bool:
     now = fed.losses(asked, w, key, batch=COMPARED)
     if not now.clients.numel():
         return False
-    # A NaN is a loss that has risen without a bound.
+    # NaN counts as an infinite loss.
     values, start = now.values.nan_to_num(torch.inf), size.losses[now.clients]
     if values.numel() > 1 and size.lowered > 0:
         most = (values - start).argmax()
         values = values.index_copy(0, most[None], start[most][None])
-    # Of a negative loss a multiple would be lower: the rise is measured by its size.
+    # The rise is relative to |loss|, as a multiple of a negative loss would be lower than the loss.
     limits = [level + RISE * level.abs() for level in (start.max(), start.mean())]
     return bool(values.max() > limits[0]) and bool(values.mean() > limits[1])
 
@@ -286,7 +286,7 @@ def capped(values: Tensor) -> Tensor:
     """(k,) ≥ 0, the largest lowered to :data:`OUTLIER` times the second largest."""
     if values.numel() < 2:
         return values
-    # So one client's lie hardly moves η.
+    # The cap limits by how much a single malicious client can lower η.
     return values.clamp(max=OUTLIER * float(values.topk(2).values[1]))
 
 

@@ -31,7 +31,7 @@ def scalars(row: Row, score: Measure) -> dict[str, float]:
         score: what its metrics are statistics of.
     """
     found = row.metrics.named(score.name) | dict(row.others)
-    # Curves that are 0 throughout would only be in the way.
+    # Counts that are all 0 are not logged.
     if any(row.undefined):
         names = (name.removeprefix("avg_") for name in row.others if name.startswith("avg_"))
         found |= {f"undefined_{name}": float(n) for name, n in zip((score.name, *names), row.undefined, strict=True)}
@@ -81,7 +81,7 @@ class Tracker(ABC):
                 f"this {type(self).__name__} was closed with its run: make a new one for each run",
                 code="already-closed",
             )
-        # Not before: a run that is refused leaves no empty store behind.
+        # The store is opened with the first step, so that a run with invalid settings leaves no empty store.
         if self._store is None:
             self._store = self.open(step.round)
         if step.row is not None:
@@ -145,7 +145,7 @@ class _Events:
     def write(self, round: int, values: Mapping[str, float]) -> None:
         for name, value in values.items():
             self.writer.add_scalar(name, value, round)
-        # TensorBoard shows a round as soon as it is tested, and a killed run loses none.
+        # After a flush TensorBoard shows the round, and a killed run does not lose it.
         self.writer.flush()
 
     def close(self, *, failed: bool) -> None:  # events have no word for failure
@@ -200,7 +200,7 @@ class MLflow(Tracker):
                 params = [Param(key, str(value)) for key, value in self.params.items()]
                 client.log_batch(run.info.run_id, params=params)
             else:
-                # A resumed run logs on from the last round that the store has.
+                # A resumed run logs the rounds after the last one in the store.
                 run = client.get_run(self.run_id)
             done = [int(m.step) for m in client.get_metric_history(run.info.run_id, "avg_loss")]
             client.update_run(run.info.run_id, status="RUNNING")

@@ -61,24 +61,23 @@ def read_adult(paths: Sequence[Path], group: str = DOCTORATE) -> Dataset:
     import pandas as pd  # here, as it takes a while to import
 
     alone = paths[0] if len(paths) == 1 else None
-    zipped = True
     if alone is not None:
         with open_file(alone) as file:
             zipped = zipfile.is_zipfile(file)
-    if not zipped:
-        raise InputError(
-            f"'{alone}' is not adult.zip: give the folder of adult.data and adult.test, or load a table of your own "
-            "with data, target and group",
-            code="wrong-dataset",
-            field=str(alone),
-        )
-    # The zip file of UCI and a folder of its files are read alike.
+        if not zipped:
+            raise InputError(
+                f"'{alone}' is not adult.zip: give the folder of adult.data and adult.test, or load a table of your "
+                "own with data, target and group",
+                code="wrong-dataset",
+                field=str(alone),
+            )
+    # UCI's zip file and a folder of its files are read in the same way.
     with open_tree(alone or paths[0].parent, "") as tree:
         rows, held = (_rows(tree, name) for name in PARTS)
     frame = pd.DataFrame(rows + held, columns=list(COLUMNS)).astype(dict.fromkeys(NUMBERS, float))
     schooling = frame["education"]
     groups = schooling.eq("Doctorate").map({True: DOCTORATE, False: "others"}) if group == DOCTORATE else frame[group]
-    # The group is no input: a model must not read off which client a row is of.
+    # The group is not an input: a model must not see which client a row belongs to.
     unused = [name for name in COLUMNS if name in (*UNUSED, group, "income")]
     features = one_hot(frame.drop(columns=unused), "adult")
     x = torch.from_numpy(features.to_numpy(dtype=np.float64, copy=True))
@@ -94,7 +93,7 @@ def _rows(tree: Tree, name: str) -> list[list[str]]:
     where, found = f"'{tree.path}': {name}", []
     lines = tree.read(name).decode("ascii", "replace").splitlines()
     for number, cells in enumerate(csv.reader(lines, skipinitialspace=True), start=1):
-        # The test file begins with a remark, and its incomes end in a full stop.
+        # The test file begins with a remark, and its incomes end in a full stop, which is removed below.
         if not cells or cells[0].startswith("|"):
             continue
         if len(cells) != len(COLUMNS):
@@ -118,7 +117,7 @@ def _rows(tree: Tree, name: str) -> list[list[str]]:
                 field=str(where),
             )
         found.append(list(row.values()))
-    # A file that was cut at the end of a line would otherwise pass.
+    # Otherwise a file cut at the end of a line would be accepted.
     if len(found) != PARTS[name]:
         raise InputError(
             f"{where} has {len(found):,} rows, where UCI's has {PARTS[name]:,}: get it again",

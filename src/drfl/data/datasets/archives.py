@@ -50,7 +50,7 @@ def read_tar_gz(path: Path, folder: str, names: Collection[str]) -> dict[str, by
         reading(path, remedy=REMEDY),
         _Limited(file, TAR_LIMIT) as unzipped,
     ):
-        # As a stream, so that nothing is unpacked twice or to the disk.
+        # Reading as a stream unpacks everything once, and nothing to the disk.
         with tarfile.open(fileobj=unzipped, mode="r|") as tar:
             for member in tar:
                 place = PurePosixPath(member.name)
@@ -140,7 +140,7 @@ class Folder:
         if not (self.path / folder).is_dir():
             return []
         with reading(self.path / folder, remedy=REMEDY), os.scandir(self.path / folder) as entries:
-            # Sorted, as the order of a folder differs from file system to file system, and rows must not.
+            # File systems list a folder in different orders, but the order of rows must be the same.
             return sorted(entries, key=lambda entry: entry.name)
 
 
@@ -165,7 +165,7 @@ class Zip:
         except InputError:
             self._file.close()
             raise
-        # Indexed once, as every class asks for its files among a hundred thousand names.
+        # The index saves a search through a hundred thousand names for every class.
         self._files: dict[str, list[str]] = {}
         names = set(self._zip.namelist()) - {""}  # a crafted one can be empty, which is_dir() does not take
         for name in sorted(name for name in names if not self._zip.getinfo(name).is_dir()):
@@ -184,7 +184,7 @@ class Zip:
     def read(self, name: str) -> bytes:
         """See `Tree`."""
         try:
-            # zipfile never leaves the archive, whatever a name in it says.
+            # zipfile only reads from the archive, whatever path a name contains.
             info = self._zip.getinfo(f"{self._top}{name}")
         except KeyError:
             raise lacks(self, name) from None

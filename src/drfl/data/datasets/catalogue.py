@@ -219,13 +219,13 @@ def _loaded(name: str, data_dir: Path | str | None, download: bool, group: str |
 
 def _as_published(info: DatasetInfo, source: DownloadSource, paths: Sequence[Path]) -> Pixels:
     train, *rest = read_pictures(source, paths, info.classes)
-    if not rest:  # the test files alone, which are divided anew
+    if not rest:  # only the test files, which are split into training and test rows
         return _split(info.name, *train, 1 / 5)
     return Pixels(info.name, *train, *rest[0], info.classes)
 
 
 def _split(name: str, pictures: Tensor, labels: Tensor, test_fraction: float, white: int = 255) -> Pixels:
-    # A fixed key: the split is part of the data set, not of a run.
+    # The key is fixed: the split is part of the data set, not of a run.
     train, test = split_rows(np.arange(len(labels)), labels.numpy(), _SPLIT_KEY.fold(name), test_fraction)
     return Pixels(name, pictures[train], labels[train], pictures[test], labels[test], 10, white)
 

@@ -56,12 +56,12 @@ def download_file(file: RemoteFile, folder: Path, mirrors: Sequence[str], *, tim
     import pooch  # here, as only a download needs it
     from requests.exceptions import ChunkedEncodingError, ConnectionError
 
-    pooch.get_logger().setLevel(logging.WARNING)  # it would write to stderr, where a refusal is one line
+    pooch.get_logger().setLevel(logging.WARNING)  # it would write to stderr, where an error is one line
     downloader: Any = pooch.HTTPDownloader(timeout=timeout, chunk_size=1 << 16)  # Any: not typed as what retrieve takes
     checksum = None if file.sha256 is None else f"sha256:{file.sha256}"
-    # Remembered before anything is made, to leave no empty folders behind.
+    # The folders made from here on are removed again if they remain empty.
     made = missing_folders(folder)
-    handled = sys.exception()  # by the caller; it is no cause of what goes wrong here
+    handled = sys.exception()  # what the caller handles is not a cause of errors here
     faults = []
     try:
         for mirror in mirrors:
@@ -69,18 +69,18 @@ def download_file(file: RemoteFile, folder: Path, mirrors: Sequence[str], *, tim
             try:
                 _LOG.info("downloading %s into '%s'", url, folder)
                 attempt = partial(pooch.retrieve, url, checksum, file.name, folder, downloader=downloader)
-                # Only a connection that drops is worth another try; a wrong checksum or a 404 stays.
+                # Only dropped connections are tried again: a wrong checksum or a 404 would recur.
                 for _ in range(_ATTEMPTS - 1):
                     with suppress(ConnectionError, ChunkedEncodingError):
                         return _readable(attempt())
                 return _readable(attempt())
             except (OSError, ValueError) as error:  # the exceptions of requests are OSErrors
-                # The one that came first says most, as requests wraps it in several that say less.
+                # requests wraps the first exception, which is the most informative, in several others.
                 cause: BaseException = error
                 while cause.__context__ is not None and cause.__context__ is not handled:
                     cause = cause.__context__
                 faults.append(f"{url}: {' '.join(str(cause).split()) or type(cause).__name__}")
-                del cause  # else it would keep this frame, and so itself and its open socket, in a circle
+                del cause  # otherwise a reference cycle through this frame would keep its socket open
     finally:
         remove_empty(made)  # those that are empty, as nothing came or the user pressed Ctrl-C
     raise InputError(
@@ -157,7 +157,7 @@ def _below(name: str, source: DownloadSource, stems: Sequence[str], data_dir: Pa
     refused = find_refused(places, source)
     if refused is not None:
         raise _pickled(name, refused, source)
-    # The folder that has most of the files is the one that the user meant.
+    # The user most likely meant the folder that has most of the files.
     nearest = max(places, key=_has)
     lacks = f"'{nearest.folder}' lacks {', '.join(missing(nearest))}; " if _has(nearest) else ""
     raise InputError(

@@ -43,7 +43,7 @@ def read_idx(path: str | Path) -> np.ndarray:
     """
     path = Path(path)
     with open_file(path, remedy=REMEDY) as raw, reading(path, remedy=REMEDY):
-        # By content: people unpack files and keep the name, or the other way round.
+        # The content decides: a file may be unpacked and keep its name, or the reverse.
         zipped = raw.read(2) == _GZIP_MAGIC
         raw.seek(0)
         if not zipped:
@@ -87,7 +87,7 @@ def _parse(path: Path, file: BinaryIO) -> np.ndarray:
         raise InputError(f"'{path}' holds no values: its shape is {shape}", code="damaged-file", field=str(path))
     if isinstance(file, gzip.GzipFile):
         check_expansion(path, os.fstat(file.fileno()).st_size, expected)
-    # One byte more than expected, to notice a file that goes on.
+    # Reading one byte more than expected detects files that are too long.
     body = _read_up_to(file, expected + 1)
     if len(body) != expected:
         fault = f"is cut short: {len(body)} of" if len(body) < expected else "has more than"
@@ -131,10 +131,10 @@ def write_idx(path: str | Path, array: np.ndarray) -> None:
             code="wrong-shape",
             field="array",
         )
-    # Big-endian, as the format has it.
+    # The format is big-endian.
     content = struct.pack(f">BBBB{array.ndim}I", 0, 0, 0x08, array.ndim, *array.shape) + array.tobytes()
     with atomic_write(path) as file:
-        # Without the time of writing, so that equal arrays give equal files.
+        # The time of writing is left out, so that equal arrays give equal files.
         file.write(gzip.compress(content, mtime=0) if path.suffix == ".gz" else content)
 
 
@@ -225,8 +225,7 @@ def read_cifar(name: str, source: DownloadSource, labels: tuple[int, ...], paths
         whole = {str(path): read_bytes(path, limit=TAR_LIMIT, remedy=REMEDY) for path in paths}
     width = len(labels) + _BYTES
     parts = []
-    for where in list(whole):
-        data = whole.pop(where)  # so that no more than one file is in memory twice
+    for where, data in whole.items():
         if not data or len(data) % width:
             raise InputError(
                 f"'{where}' has {len(data)} bytes, which is no whole number of records of {width}: it is cut "
@@ -285,7 +284,7 @@ def read_tiny_imagenet(name: str, source: DownloadSource, paths: Sequence[Path])
                 code="damaged-file",
                 field=str(tree.path),
             )
-        # A class without pictures, or pictures without a class: the archive is not whole.
+        # An archive is incomplete if a class has no pictures, or pictures have no class.
         odd = sorted(set(classes) ^ {folder for folder in tree.folders("train") if _CLASS.fullmatch(folder)})
         if odd:
             raise InputError(
@@ -311,7 +310,7 @@ def read_tiny_imagenet(name: str, source: DownloadSource, paths: Sequence[Path])
         test = []
         for row, line in enumerate(_lines(tree, _ANNOTATIONS), start=1):
             fields = line.split("\t")
-            # What is no plain name could lead out of the folder.
+            # Anything but a plain name could lead out of the folder.
             if len(fields) < 2 or not _PICTURE.fullmatch(fields[0]) or fields[1] not in number:
                 raise InputError(
                     f"'{tree.path}': line {row} of {_ANNOTATIONS} does not give a .JPEG file and a class of "
@@ -340,7 +339,7 @@ def _decoded(tree: Tree, listed: Sequence[tuple[str, int]]) -> tuple[Tensor, Ten
         data = io.BytesIO(tree.read(name))
         where = f"'{tree.path}': {name}"
         try:
-            with Image.open(data, formats=("JPEG", "PNG")) as image:  # no other decoder sees what is not trusted
+            with Image.open(data, formats=("JPEG", "PNG")) as image:  # untrusted bytes reach no other decoder
                 size = image.size
                 if size == (_SIDE, _SIDE):  # known before anything is decoded
                     pictures[k] = np.asarray(image.convert("RGB")).transpose(2, 0, 1)

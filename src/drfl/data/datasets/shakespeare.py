@@ -58,7 +58,7 @@ def read_shakespeare(paths: Sequence[Path]) -> Dataset:
     (path,) = paths
     data = read_bytes(path, limit=_LIMIT, remedy=REMEDY)
     with reading(path, remedy=REMEDY):
-        # NFKD takes letters and accents apart; the accents then go with all that is not ASCII.
+        # NFKD separates letters from accents, which are then dropped with everything else that is not ASCII.
         text = unicodedata.normalize("NFKD", data.decode("utf-8-sig").translate(_PLAIN))
     lines = text.encode("ascii", "ignore").decode("ascii").splitlines()
     start, end = (next((k for k, line in enumerate(lines) if line.startswith(mark)), None) for mark in (_START, _END))
@@ -78,7 +78,7 @@ def read_shakespeare(paths: Sequence[Path]) -> Dataset:
             code="wrong-dataset",
             field=str(path),
         )
-    # Cut by place and not at random: windows overlap, and a window would be in both parts.
+    # The text is cut at one place, as windows overlap: random windows of both parts would share text.
     cuts = {who: int(TRAINING * len(tokens)) for who, tokens in texts.items()}
     train = {who: _windows(tokens[: cuts[who]]) for who, tokens in texts.items()}
     test = {who: _windows(tokens[cuts[who] :]) for who, tokens in texts.items()}
@@ -119,7 +119,7 @@ def encode(text: str) -> np.ndarray:
 
 def _windows(tokens: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Windows (n, 80) and what comes next (n,)."""
-    # A view: nothing is copied before the windows are joined.
+    # The windows are views, so nothing is copied before they are joined.
     both = np.lib.stride_tricks.sliding_window_view(tokens, WINDOW + 1)[::STRIDE]
     return both[:, :WINDOW], both[:, WINDOW]
 

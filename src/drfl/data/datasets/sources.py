@@ -208,7 +208,7 @@ def usual_places(source: DownloadSource, stems: Sequence[str]) -> list[Location]
     """
     places: list[Location] = []
     if os.environ.get("DRFL_DATA"):
-        # What the user names comes first, and drfl's own cache last.
+        # The folder that the user names comes first, and drfl's cache last.
         places += places_below(_from_environment("DRFL_DATA", "."), source, stems)
     places += own_places(SYSTEM_DATA / source.folder, source, stems)
     torch_home = _from_environment("TORCH_HOME", "~/.cache/torch")
@@ -235,7 +235,7 @@ def find_files(places: Iterable[Location]) -> tuple[Path, ...] | None:
     for place in places:
         found = [_find_one(place.folder, name) for name in place.names]
         paths = tuple(path for path in found if path is not None)
-        # All or nothing: files of two folders may be of two editions.
+        # One folder must have all files: those of two folders may be of different editions.
         if len(paths) == len(place.names):
             return paths
     return None
@@ -248,7 +248,7 @@ def missing(place: Location) -> list[str]:
 
 def find_refused(places: Iterable[Location], source: DownloadSource) -> Path | None:
     """An edition of the data set in one of these places that drfl does not read, or None."""
-    # Looked for to name them in the error: pickled files run code when they are read.
+    # The error names such an edition. drfl does not read it, as unpickling would run code from the file.
     for folder in dict.fromkeys(place.folder for place in places):
         if folder.name in source.refused and os.path.isdir(folder):
             return folder

@@ -173,7 +173,7 @@ class Backbone:
         found = hashlib.blake2b(digest_size=16)
         for name, value in sorted(self.model.state_dict().items()):
             found.update(f"{name} {value.dtype} {tuple(value.shape)};".encode())
-            # The bytes themselves: two weights that print alike are still different.
+            # The digest is of the bytes, as different weights may print alike.
             found.update(value.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().tobytes())
         return found.hexdigest()
 
@@ -206,7 +206,7 @@ class Backbone:
         if self.scale is not None:
             mean, std = (torch.tensor(values, dtype=x.dtype, device=x.device).view(3, 1, 1) for values in self.scale)
             x = (x - mean) / std
-        # Channels last, which convolutions on CPUs take without reordering.
+        # Convolutions on CPUs take the channels-last format without reordering.
         return torch.empty_like(x, memory_format=torch.channels_last).copy_(x)
 
     def check(self, shape: torch.Size) -> None:

@@ -40,7 +40,7 @@ class SamePad(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Images (B, c, h, w) → (B, c, h', w')."""
-        # TensorFlow pads for stride 2 by the size of the image, and the odd zero goes behind.
+        # For stride 2, TensorFlow's padding depends on the size of the image, and an odd zero goes to the end.
         zeros = [max(self.kernel - 2 + side % 2, 0) for side in (x.shape[3], x.shape[2])]  # F.pad begins with the last
         return F.pad(x, [part for total in zeros for part in (total // 2, total - total // 2)])
 
@@ -62,7 +62,7 @@ class MBConv(nn.Module):
         self._expand_conv = nn.Conv2d(inputs, between, 1, bias=False) if expansion > 1 else None
         self._bn0 = nn.BatchNorm2d(between, EPS) if expansion > 1 else None
         self._pad = SamePad(kernel) if stride == 2 else nn.Identity()
-        # With stride 1 both frameworks pad alike.
+        # For stride 1 both frameworks pad in the same way.
         padding = kernel // 2 if stride == 1 else 0
         self._depthwise_conv = nn.Conv2d(between, between, kernel, stride, padding, groups=between, bias=False)
         self._bn1 = nn.BatchNorm2d(between, EPS)

@@ -72,7 +72,7 @@ def batches(backbone: Backbone, images: Tensor, resize: int | None, most: int = 
     backbone.check_images(images.shape)
     device = next(backbone.model.parameters()).device
     area = images.shape[2] * images.shape[3] if resize is None else resize * resize
-    # At least one image, however large it is.
+    # A batch has at least one image, however large.
     size = max(1, min(most, PIXELS // (backbone.channels * area)))
     for x in images.split(size):
         yield backbone.prepared(x.to(device), resize)
@@ -135,7 +135,7 @@ def choose(backbone: Backbone, images: Tensor, count: int, key: Key, resize: int
     """
     weight = next(backbone.model.parameters())
     rng = key.fold("direction").generator()
-    # Normal numbers, scaled to length 1, are uniform on the sphere.
+    # A normal vector scaled to length 1 is uniform on the sphere.
     direction = torch.from_numpy(rng.normal(size=backbone.classes)).to(weight)
     direction = direction / direction.norm()
     probes = key.fold("probes").generator().permutation(len(images))[:PROBES]
@@ -148,7 +148,7 @@ def choose(backbone: Backbone, images: Tensor, count: int, key: Key, resize: int
             code="unsupported-data",
             field="backbone",
         )
-    # Drawn among all parameters together, then told apart by where each parameter begins.
+    # Coordinates are drawn among all parameters together, and then split by parameter.
     drawn = np.zeros(sum(sizes), dtype=bool)
     drawn[key.fold("coordinates").generator().choice(len(drawn), min(count, len(drawn)), replace=False)] = True
     masks = torch.from_numpy(drawn).to(weight.device).split(sizes)

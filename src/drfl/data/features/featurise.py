@@ -69,11 +69,11 @@ def featurise(
                 Key(recipe.seed).fold("drfl.data.features", "entk"),
                 recipe.resize,
             )
-            # Before hours of work, not after.
+            # This check is before hours of work.
             check_memory(sum(map(len, images.values())), chosen.count)
             made = {name: entk(network, x, chosen, recipe.resize, log) for name, x in images.items()}
         if recipe.scaled and not shared:
-            # Before they are kept: the cache then holds what is used.
+            # Features are standardised before they are cached, so the cache holds the final values.
             standardise(made["inputs"], made["test_inputs"])
         return made
 
@@ -125,7 +125,7 @@ def standardise(inputs: Tensor, *others: Tensor) -> None:
     """
     for start in range(0, inputs.shape[1], COLUMNS):
         columns = slice(start, start + COLUMNS)
-        # A few columns at a time: all of them in float64 would double the memory.
+        # Columns are converted a few at a time: all of them in float64 would take too much memory.
         std, mean = torch.std_mean(inputs[:, columns].double(), dim=0, correction=0)
         scale = torch.where(std > CONSTANT * mean.abs(), 1 / std, torch.zeros_like(std))
         for values in (inputs, *others):

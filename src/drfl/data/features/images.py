@@ -67,12 +67,13 @@ def kept(
     except InputError:  # missing or damaged
         found, metadata = {}, {}
     fitting = {name: len(value) for name, value in found.items() if value.dim() == 2} == rows
-    # The digest tells files that were cut short or overwritten, as a full disk or a power cut leaves them.
+    # The digest detects files that a full disk or a power cut left incomplete.
     if fitting and metadata.get("digest") == digest(found[name] for name in rows):
         return found
+    del found  # frees memory before the features are computed
     made = make()
     try:
-        # Another process may look for the same features: it sees the whole file or none.
+        # Another process that looks for the same features sees the whole file or none.
         with atomic_write(path) as file:
             mode = stat.S_IMODE(os.fstat(file.fileno()).st_mode)
             save_file(made, file.name, metadata={"digest": digest(made[name] for name in rows)})

@@ -81,7 +81,7 @@ def stand_in(which: StandInBackbone, log: Log) -> Backbone:
         digest = hashlib.sha256(read_bytes(weights, limit=None)).hexdigest()
     except InputError:
         before, digest = None, ""
-    # The weights of this very training, undamaged.
+    # The cached weights are undamaged and come from the same training.
     if isinstance(before, dict) and (before.get("sha256"), before.get("training")) == (digest, asdict(training)):
         return Backbone.of(name, read_weights(weights))
     backbone, accuracy = trained(which.architecture, load_images(which.dataset), training, log)
@@ -94,7 +94,7 @@ def stand_in(which: StandInBackbone, log: Log) -> Backbone:
         "versions": {"python": platform.python_version(), "torch": importlib.metadata.version("torch")},
     }
     try:
-        # The record last: without it the weights do not count.
+        # The record is written last: weights without a record are ignored.
         for path, text in ((weights, content), (told, (json.dumps(record, indent=2) + "\n").encode())):
             with atomic_write(path) as file:
                 file.write(text)
@@ -122,7 +122,7 @@ def trained(architecture: Architecture, dataset: Images, training: Training, log
     """
     check_images(dataset)
     key = Key(training.seed).fold("drfl.data.features", architecture, dataset.name)
-    # Layers initialise themselves from torch's global generator.
+    # Layers are initialised from torch's global generator.
     with key.fold("init").torch_scope():
         fresh = (
             resnet18(dataset.classes) if architecture == "resnet18" else cnn(dataset.inputs.shape[1:], dataset.classes)

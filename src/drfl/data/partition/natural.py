@@ -107,7 +107,7 @@ class Natural:
                 code="missing-groups",
                 field="partition",
             )
-        # The groups that become clients, sorted.
+        # The largest groups become clients.
         values, counts = np.unique(np.array(dataset.groups), return_counts=True)
         if self.clients is not None and self.clients > len(values):
             raise InputError(
@@ -116,10 +116,10 @@ class Natural:
                 code="out-of-range",
                 field="clients",
             )
-        # Stable, as np.unique sorts by name: of equally large groups the first by name is taken.
+        # np.unique sorts by name, and a stable sort keeps that order among groups of equal size.
         names = tuple(sorted(values[np.argsort(-counts, kind="stable")[: self.clients]].tolist()))
         if dataset.test_groups is not None:
-            # The data set says itself which rows are for testing.
+            # The data set itself defines the test rows.
             wanted = {*dataset.groups, *dataset.test_groups} if self.clients is None else {*names}
             lone = sorted(wanted - ({*dataset.groups} & {*dataset.test_groups}))
             if lone:
@@ -134,7 +134,8 @@ class Natural:
             parts = []
             for groups in (dataset.groups, dataset.test_groups):
                 owners = np.array([place.get(who, -1) for who in groups])
-                # Sorted by client, with the rows of nobody, −1, first; then cut where the client changes.
+                # Rows are sorted by client and cut where the client changes. Rows without a client, −1, come first and
+                # are dropped.
                 order = np.argsort(owners, kind="stable").astype(np.int64)[int((owners < 0).sum()) :]
                 counts = np.bincount(owners[owners >= 0], minlength=len(names))
                 parts.append(tuple(np.split(order, np.cumsum(counts)[:-1])))

@@ -123,7 +123,7 @@ class Partition:
             recipe, clients = content.get("recipe"), content.get("clients")
             if not isinstance(recipe, dict) or not isinstance(clients, list):
                 raise InputError("it needs a table 'recipe' and a list 'clients'", code="damaged-file")
-            # A float that `save` can write: α may be ∞, no value is NaN or −∞.
+            # `save` only writes these values: α may be ∞, but no value is NaN or −∞.
             if not all(
                 isinstance(value, str | int) or (isinstance(value, float) and value > -math.inf)
                 for value in recipe.values()

@@ -168,13 +168,15 @@ class ZipfDirichlet:
         N, C = shares.shape
         single = all(np.count_nonzero(largest_remainder(int(n), p)) == 1 for n, p in zip(sizes, shares, strict=True))
         clients_of_class = np.bincount(np.arange(N) % C, minlength=C)
-        # Sizes give way to single classes where they can and need to: one sample is of one class anyway.
+        # If all shares round to a single class, every client gets one class, and the classes determine the sizes. This
+        # needs a client for every class, with a sample for each of its clients. Clients of one sample have a single
+        # class anyway.
         if single and N >= C and (supply >= clients_of_class).all() and sizes.max() > 1:
             counts = one_class_counts(supply, self.clients, self.zipf)
         else:
-            # The largest client chooses first; among equal sizes, and among classes of which as much is left, lots.
+            # The largest client chooses first. Random draws break ties between clients and between classes.
             draws = key.fold("choice")
-            # Each client's shares, the largest first; to which class each goes is decided below.
+            # A client's largest share goes to the class of which most samples are left, and so on.
             ranked = -np.sort(-shares, axis=1)
             order = np.lexsort((draws.fold("order").generator().random(N), -sizes))
             lots = draws.fold("ties").generator().random((N, C))
@@ -249,10 +251,10 @@ class DirichletDrop:
         shares = dirichlet(self.alpha, classes, self.clients, key.fold("shares"))
         supply = np.bincount(y, minlength=classes)
         counts = np.stack([largest_remainder(int(supply[c]), shares[c]) for c in range(classes)], axis=1)
-        # Each empty client gets a sample of the largest client's most common class.
+        # Each empty client gets one sample of the largest client's most common class.
         sizes = counts.sum(axis=1)
         heap = [(-int(n), i) for i, n in enumerate(sizes)]
-        heapq.heapify(heap)  # finding the largest anew for each empty client would be quadratic
+        heapq.heapify(heap)  # a search for the largest for each empty client would be quadratic
         for i in np.flatnonzero(sizes == 0):
             n, largest = heap[0]
             c = counts[largest].argmax()
@@ -261,7 +263,8 @@ class DirichletDrop:
             heapq.heapreplace(heap, (n + 1, largest))
         train = list(assign_by_class(y, counts, key.fold("train")))
         draws = key.fold("drop")
-        # Who loses and what each loses are separate draws, so that one more loser changes nobody else's rows.
+        # Clients and their dropped samples are drawn separately, so that one more such client leaves the others' rows
+        # as they are.
         losers = draws.fold("clients").generator().permutation(self.clients)
         for i in losers[: math.floor(self.client_fraction * self.clients + 0.5)]:
             n = len(train[i])

@@ -14,7 +14,7 @@ from drfl.data.partition.splitting import split_rows
 
 def held_out(targets: Tensor, rows: Tensor, fraction: float, key: Key) -> tuple[Tensor, Tensor]:
     """One client's (training rows, validation rows)."""
-    # A single row cannot be divided: it serves for both.
+    # A single row cannot be divided, so it is used for both.
     if len(rows) == 1:
         return rows, rows
     labels = targets[rows]
@@ -37,7 +37,6 @@ def as_tensors(lists: Sequence[np.ndarray]) -> tuple[Tensor, ...]:
 
 def pieces(index: Tensor, lengths: Tensor) -> tuple[Tensor, ...]:
     """Consecutive pieces of one tensor, as views."""
-    # Views of one tensor, so that a million clients take one allocation.
     return index.split(lengths.tolist())
 
 

@@ -50,7 +50,7 @@ def largest_remainder(total: int, weights: np.ndarray, minimum: int = 0) -> np.n
                 whole[np.argsort(whole - quota, kind="stable")[:short]] += 1
             parts[free] = whole
             break
-        # Those below the minimum get it and leave; the others share less, which may take more of them below.
+        # Parts below the minimum are set to it. The others then share less, so more of them may fall below.
         free = free[above]
     return parts
 
@@ -115,7 +115,8 @@ def dirichlet(alpha: float, rows: int, columns: int, key: Key) -> np.ndarray:
     if math.isinf(alpha):
         return np.full((rows, columns), 1 / columns)
     rng = key.generator()
-    # A gamma variable of small α underflows to 0: its logarithm is drawn instead, by Gamma(α + 1)·U^(1/α).
+    # A gamma variable with small α underflows to 0. Its logarithm does not: it is drawn as that of the product
+    # Gamma(α + 1)·U^(1/α).
     minus_log_u = rng.standard_exponential((rows, columns))
     gamma = rng.standard_gamma(alpha + 1, (rows, columns))
     with np.errstate(over="ignore"):  # an infinite distance is a share of zero, as it should be
@@ -150,7 +151,7 @@ def split_rows(
         few = f"{name} has {n} row{'s' * (n != 1)}: at least two are needed to train and to test"
         raise InputError(f"{few}; remove it or give test data of its own", code="few-rows")
     rng = key.generator()
-    # At least one row for each part.
+    # Each part gets at least one row.
     held = min(max(round(test_fraction * n), 1), n - 1)
     if targets is None:
         order = rng.permutation(n)
@@ -162,7 +163,7 @@ def split_rows(
     quota[shuffled] = largest_remainder(held, counts[shuffled])
     order = rng.permutation(n)
     order = order[np.argsort(codes[order], kind="stable")]
-    # The place of each row among those of its class, in random order.
+    # A row's rank is its place in the random order of its class.
     rank = np.arange(n) - np.repeat(np.cumsum(counts) - counts, counts)
     test = rank < quota[codes[order]]
     return np.sort(rows[order[~test]]), np.sort(rows[order[test]])
@@ -193,7 +194,7 @@ def share_test_set(counts: np.ndarray, test_targets: np.ndarray, key: Key) -> tu
     supply = np.array([len(pool) for pool in pools])
     mine = np.zeros((N, C), dtype=np.int64)
     for c in np.flatnonzero(supply):
-        # A class that nobody trains on is shared by size: its test rows are not lost.
+        # If no client trains on a class, its test rows are divided by the clients' sizes.
         weights = counts[:, c] if counts[:, c].any() else counts.sum(axis=1)
         mine[:, c] = largest_remainder(int(supply[c]), weights)
     test = list(assign_by_class(test_targets, mine, key.fold("deal")))
@@ -207,7 +208,7 @@ def share_test_set(counts: np.ndarray, test_targets: np.ndarray, key: Key) -> tu
             code="no-rows",
             field="test",
         )
-    # A client that got no test row borrows one of the class of which it has most.
+    # A client without test rows borrows one of its most frequent class.
     borrowed = held.argmax(axis=1)
     draws = key.fold("borrow").generator().integers(0, supply[borrowed])
     for i, c, draw in zip(empty, borrowed, draws, strict=True):

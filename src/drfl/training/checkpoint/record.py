@@ -64,7 +64,7 @@ class CheckpointRecord(BaseModel):
         for name in COUNTERS:
             if name not in ledger:
                 raise ValueError(f"it lacks {name}")
-        # Counters of a later version are dropped, and all have one order.
+        # This drops counters of later versions and fixes the order.
         return {name: ledger[name] for name in COUNTERS}
 
 

@@ -90,7 +90,7 @@ def run_identity(algorithm: Algorithm, fed: Federation, settings: Mapping[str, o
 
 def _fields(name: str, thing: object) -> dict[str, object]:
     if not dataclasses.is_dataclass(thing) or isinstance(thing, type):
-        # An address in a repr differs from process to process.
+        # Addresses in a repr differ from process to process.
         return {name: ADDRESS.sub("", repr(thing))}
     found: dict[str, object] = {name: type(thing).__name__}
     for field in dataclasses.fields(thing):
@@ -108,7 +108,7 @@ def check_same(own: Callable[[], Identity], kept: Identity) -> list[Notice]:
     Raises:
         InputError: they differ; names the first difference.
     """
-    # Taken only here, as digests of the data may take a while.
+    # The identity is computed only if it is needed, as digests of the data may take a while.
     ours = own()
     for name in {**ours, **kept}:
         if ours.get(name) != kept.get(name):
@@ -165,7 +165,7 @@ def resume_point(
         InputError: none of them can be used, and one is of another run, as ``same`` says, or the ``replies.csv`` beside
             it is not the one that it covers; or the hyperparameters do not fit the federation.
     """
-    # What was before the first round says which tensors there must be, and of which shapes.
+    # The state before the first round defines which tensors there must be, and their shapes.
     start = first(algorithm, fed) if fresh is None else fresh
     lam, ambiguity = mixture_of(algorithm, start.state, fed), ambiguity_of(algorithm) or Simplex()
 
@@ -176,7 +176,7 @@ def resume_point(
             remarks = [] if same is None else list(same(record.identity))
             replies = b""
             if record.replies is not None:
-                # The beginning that the checkpoint covers: rows of later rounds are left out.
+                # The checkpoint covers the beginning of the file; rows of later rounds are left out.
                 size, digest = record.replies
                 covered = folder / REPLIES
                 remedy = "restore it, or give another 'out'"
@@ -188,7 +188,7 @@ def resume_point(
                         code="damaged-file",
                         field=covered.name,
                     )
-        # Another run is no damage: the error goes on only if no older checkpoint fits.
+        # A checkpoint of another run is not damaged. The error is raised only if no older checkpoint fits.
         except InputError as error:
             raise _RefusedError(str(error), code=error.code, field=error.field) from None
         if found.signed and key is None:
@@ -293,7 +293,7 @@ class Checkpoints:
         elif self.every is not None:
             due = progress.round % self.every == 0
         else:
-            # The next one may begin once the last one's time is at most its share of the time since.
+            # Writing took `_took` seconds, which must be at most SHARE of the time since.
             due = SHARE * (self._clock() - self._ended) >= self._took
         if due:
             self.write(progress)
@@ -301,7 +301,7 @@ class Checkpoints:
     def write(self, progress: RunState) -> None:
         """Write a checkpoint now."""
         began = self._clock()
-        # Computed once, when the first checkpoint is due: digests of the data may take a while.
+        # The identity is computed with the first checkpoint, as digests of the data may take a while.
         self._known = self._known or self._identity()
         replies = None if self._replies is None else self._replies()
         try:
@@ -311,7 +311,7 @@ class Checkpoints:
             where = f"round {progress.round} to {self.folder}"
             intact = "there is none yet"
             for path in store.checkpoints(self.folder):
-                # Damaged ones were passed over when the run was resumed.
+                # Damaged checkpoints may remain from before the run was resumed.
                 with suppress(DamagedError):
                     r = store.read(path, self.key).record.round
                     intact = f"that of round {r} is intact: make room and resume"

@@ -88,7 +88,7 @@ def check(specs: Mapping[str, Spec], tensors: Mapping[str, Tensor]) -> None:
         DamagedError: one is missing, is not described, has another type or shape, or holds a number out of range;
             names the first.
     """
-    # Sorted, so that the same fault has the same message.
+    # Names are sorted, so that the same fault always has the same message.
     for name in sorted(tensors.keys() - specs.keys()):
         raise DamagedError(f"{name} is no part of this algorithm's", field=name)
     lengths: dict[str, int] = {}
@@ -99,7 +99,7 @@ def check(specs: Mapping[str, Spec], tensors: Mapping[str, Tensor]) -> None:
         if part.ndim == len(spec.shape):
             for length, size in zip(spec.shape, part.shape, strict=True):
                 if isinstance(length, str):
-                    # The first tensor with a named length decides it; the others must agree.
+                    # The first tensor with a named length defines it, and the others must agree.
                     lengths.setdefault(length, size)
         shape = tuple(lengths.get(length, length) if isinstance(length, str) else length for length in spec.shape)
         if part.dtype != spec.dtype or tuple(part.shape) != shape:
@@ -112,7 +112,7 @@ def check(specs: Mapping[str, Spec], tensors: Mapping[str, Tensor]) -> None:
 
 def _number_fault(part: Tensor, spec: Spec) -> str | None:
     """What a tensor of the right type and shape holds that it cannot hold."""
-    # Other bytes would be true in one operation and false in another.
+    # Bytes other than 0 and 1 would be true in one operation and false in another.
     if part.dtype == torch.bool and bool((part.view(torch.uint8) > 1).any()):
         return "bytes that are neither true nor false"
     if spec.finite and not all(bool(piece.isfinite().all()) for piece in part.reshape(-1).split(PIECE)):
@@ -123,7 +123,7 @@ def _number_fault(part: Tensor, spec: Spec) -> str | None:
         # A guard has NaN for clients that have not reported yet.
         if not bool(((part[odd] == start) | (part[odd].isnan() & start.isnan())).all()):
             return "NaN or infinity"
-    # NaN is outside of nothing here: whether it may occur was decided above.
+    # Comparisons are false for NaN; the checks above decide whether it may occur.
     outside = torch.zeros_like(part, dtype=torch.bool)
     for bound, is_beyond in ((spec.low, torch.lt), (spec.high, torch.gt)):
         if bound is not None:
@@ -304,7 +304,7 @@ def run_state_of(
         specs |= state_specs(getattr(fresh, part), part)
     specs |= history_specs(fresh, lam, record, measures)
     specs |= {"point": Spec(fresh.state.w.dtype, tuple(fresh.state.w.shape))} if "point" in tensors else {}
-    # Everything is checked before anything is built of it: the file may come from anybody.
+    # Everything is checked before it is used, as the file may come from an untrusted source.
     check(specs, tensors)
     parts = {part: restored(getattr(fresh, part), tensors, part) for part in PARTS}
     for name, part in parts.items():
@@ -334,9 +334,9 @@ def run_state_of(
 def _rows(columns: Mapping[str, Tensor], record: CheckpointRecord, others: Sequence[str]) -> tuple[Row, ...]:
     """The rows of a history whose columns fit :func:`history_specs`."""
     rounds, certificate = columns["round"], columns["certificate"]
-    # The counters at the checkpoint itself follow those of the last row.
+    # The last entries are the counters at the checkpoint itself.
     booked = torch.cat([columns["ledger"], torch.tensor([[record.ledger[name] for name in COUNTERS]])])
-    # A row without a certificate has NaN in all of its places.
+    # A row without a certificate has NaN in all columns.
     none, sums = certificate[:, 0].isnan(), columns["lam"].sum(-1)
     is_proof = torch.isin(certificate[~none, 3], torch.tensor([0.0, 1.0], dtype=certificate.dtype))
     rules = (
@@ -357,7 +357,7 @@ def _rows(columns: Mapping[str, Tensor], record: CheckpointRecord, others: Seque
         found.append(Row(
             r, Metrics(*plain["metrics"][k]), dict(zip(COUNTERS, plain["ledger"][k], strict=True)), columns["lam"][k],
             seconds=plain["seconds"][k],
-            # NaN alone differs from itself.
+            # Only NaN differs from itself.
             certificate=None if primal != primal else Certificate(primal, lower, norm, bool(proven)),
             flagged=columns["flagged"][k] if "flagged" in columns else None,
             last=Metrics(*plain["last"][k]),

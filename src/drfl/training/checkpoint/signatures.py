@@ -28,7 +28,7 @@ def read_key(path: Path) -> bytes:
         InputError: it cannot be read, or its length is not that of a key.
     """
     with open_file(path, remedy="give a file with a key as checkpoint_key") as file:
-        # One byte more tells a key that is too long, without reading a file of any size.
+        # One byte beyond the limit shows that a key is too long, without reading a large file.
         key = file.read(LONGEST + 1)
     if not SHORTEST <= len(key) <= LONGEST:
         size = f"{len(key)} bytes" if len(key) <= LONGEST else f"more than {LONGEST} bytes"
@@ -49,7 +49,7 @@ def signature(key: bytes, name: str, sums: bytes) -> bytes:
         name: the checkpoint's, so that nobody can change its round.
         sums: its ``SHA256SUMS``, which stand for its other files.
     """
-    # A name holds no line break, so that name and sums cannot be shifted into each other.
+    # A name has no line break, so the boundary between name and sums is unambiguous.
     return hmac.new(key, name.encode() + b"\n" + sums, hashlib.sha256).hexdigest().encode() + b"\n"
 
 
@@ -63,7 +63,7 @@ def sign(key: bytes | None, name: str, content: bytes) -> bytes:
     """
     if key is None:
         return content
-    # The prefix keeps a file's signature from passing for a checkpoint's.
+    # The prefix prevents the use of a file's signature as a checkpoint's.
     mac = hmac.new(key, b"file\n" + name.encode() + b"\n" + content, hashlib.sha256).hexdigest().encode()
     if content.startswith(b"{"):
         return b'{"hmac_sha256": "' + mac + b'",\n' + content[1:]
@@ -96,7 +96,7 @@ def read_signed(key: bytes | None, folder: Path, name: str) -> bytes:
         raise InputError(
             f"{path} is not signed, and a checkpoint_key was given: restore the file", code="not-signed", field=name
         )
-    # In constant time: how long it takes tells nothing of the right signature.
+    # The comparison takes constant time, so its duration reveals nothing about the right signature.
     if not hmac.compare_digest(sign(key, name, content), data):
         raise InputError(
             f"{path}: its signature is not that of the checkpoint_key that was given: restore the file, or give the "

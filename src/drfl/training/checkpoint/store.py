@@ -142,7 +142,7 @@ def write(folder: Path, progress: RunState, identity: Identity, replies: Extent 
         files[SIGNATURE] = signature(key, name_of(progress.round), files[SUMS])
     folder.mkdir(parents=True, exist_ok=True)
     final = folder / name_of(progress.round)
-    # A folder under its own name is whole: it is written under another one and renamed.
+    # The folder is written under a temporary name and renamed, so a folder with its final name is complete.
     temporary = folder / f".{final.name}.part"
     remove_known(temporary, FILES)
     temporary.mkdir()
@@ -151,7 +151,7 @@ def write(folder: Path, progress: RunState, identity: Identity, replies: Extent 
             _put(temporary / name, data)
         _flush(temporary)
         remove_known(final, FILES)
-        # The files are on the disk before the folder has its name, so that a power cut leaves no half of a checkpoint.
+        # The files are on the disk before the rename, so a power cut cannot leave an incomplete checkpoint.
         os.rename(temporary, final)
         _flush(folder)
     except BaseException:
@@ -172,7 +172,7 @@ def _put(path: Path, data: bytes) -> None:
 
 def _flush(folder: Path) -> None:
     """Bring the names in a folder to the disk, where the system can."""
-    # Without this a power cut may lose the new name, though the files are there.
+    # Otherwise a power cut may lose the new name, although the files are on the disk.
     if hasattr(os, "O_DIRECTORY"):
         handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
         try:
