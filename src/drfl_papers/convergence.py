@@ -164,8 +164,8 @@ def draw(collected: Collected, folder: Path) -> list[str]:
                 ways = [way.errors for way in found[setting, method.name] if way.errors]
                 if not ways:
                     continue
-                # A run ends early once it is at rounding, so the seeds share only the rounds of the shortest.
-                # The logarithmic axis has no place for an exact zero.
+                # A run ends once its error reaches rounding precision, so take only the rounds that all seeds have.
+                # A logarithmic axis cannot show zero.
                 length = min(map(len, ways))
                 errors = [np.maximum(way[:length], np.finfo(float).tiny) for way in ways]
                 look, middle = figures.look(place), np.median(errors, axis=0)

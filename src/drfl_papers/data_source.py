@@ -56,7 +56,7 @@ class Sources:
             if cell.cell.kind != "training":
                 continue
             job = {name: cell.cell.job[name] for name in OF_DATA if name in cell.cell.job}
-            # cells share their data: a failed download, too, would be tried again for each of them
+            # cells share their data: without this, each cell would repeat a failed download
             key = tuple(job.items())
             if key not in self._tried:
                 values = {**job, **({"data_dir": self._data_dir} if self._data_dir else {})}

@@ -118,9 +118,9 @@ def processor_of(planned: Planned, setting: str) -> Processor:
 
 @functools.lru_cache
 def _cycles(dataset: str, model: str, loss: str) -> float:
-    """Cycles of one sample's gradient; to count them a pass through the model is made."""
+    """Cycles of one sample's gradient, counted in a pass through the model."""
     info = DATASETS[dataset].info
-    with torch.random.fork_rng(devices=[]):  # the initial weights must not take draws from the caller
+    with torch.random.fork_rng(devices=[]):  # drawing initial weights must not change the caller's random state
         task = Task(MODELS[model](info.shape, info.classes), LOSSES[loss])
     return CYCLES_PER_FLOP * sample_flops(task, torch.zeros(1, *info.shape), torch.zeros(1, dtype=torch.int64))
 

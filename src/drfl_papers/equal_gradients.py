@@ -42,7 +42,7 @@ def cut(plan: Plan, found: Runs) -> Runs | None:
                     run = replace(run, points=points, rounds=points[-1].round)
                 cuts.append(run)
             shorter[setting, name] = tuple(cuts)
-    # of a run that was tested at its ends alone, a cut would leave nothing but the initial model
+    # if runs were tested only at their start and end, a cut would leave only the initial model
     return shorter if different and any(len(run.points) > 2 for group in found.values() for run in group) else None
 
 
@@ -64,7 +64,7 @@ def result_tables(plan: Plan, found: Runs) -> tuple[ResultTable, ...]:
     titled = []
     for table in (*tables.final(plan, shorter, beside=False), *paired_tests.tables(plan, shorter, stored=False)):
         head = table.title[:1]
-        title = (head.lower() if head.isascii() else head) + table.title[1:]  # a Greek letter is a symbol and stays
+        title = (head.lower() if head.isascii() else head) + table.title[1:]  # keep Greek symbols
         titled.append(replace(table, title=f"At equal gradients: {title}"))
     first, *rest = titled
     return (replace(first, notes=(note, *first.notes)), *rest)

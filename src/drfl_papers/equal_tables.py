@@ -48,7 +48,7 @@ def tables(plan: Plan, found: Runs) -> tuple[ResultTable, ...]:
                     continue
                 equal = shown.text(fmean(run.equal[name] for run in known))
                 measured = shown.text(fmean(run.final[metric] for run in known))
-                # compared as shown: numbers that read the same count as the same
+                # compare the rounded numbers, so that numbers shown as equal count as equal
                 if shown.small:
                     mark = "" if float(measured) > float(equal) else ", not above"
                 else:

@@ -49,7 +49,7 @@ def reproduce(
         StoppedError: a signal asked to stop; what has ended is kept.
     """
     records: dict[str, Record] = {}
-    # several tables may share a cell, which runs once: each waits for the keys that it still lacks
+    # several tables may share a cell, which runs once: each table waits for the keys that it lacks
     waiting = {plan.spec.name: {planned.cell.key for planned in plan.cells} for plan in plans}
     cells = [planned.cell for plan in plans for planned in plan.cells]
     for end in run_all(cells, out / CELLS, run_cell, workers=workers, data_dir=data_dir, watch=watch):
@@ -63,7 +63,7 @@ def reproduce(
             if not left:
                 del waiting[plan.spec.name]
                 collected = collect(plan, records)
-                # written at once, so that a stop later on loses no result that is complete
+                # write at once, so that a later interruption loses no complete result
                 with claimed(out / plan.spec.name, "reproduction", overwrite=True) as claim, filled(claim) as stage:
                     write(collected, stage, command)
                     claim.finished = True

@@ -52,7 +52,7 @@ def sentences(plan: Plan) -> list[str]:
 
 
 def _size(plan: Plan) -> str:
-    """Repeats and rounds of communication, the rounds method by method where they differ."""
+    """Repeats and rounds of communication, with the rounds by method if they differ."""
     found: dict[int, list[str]] = {}
     for planned in plan.cells:
         rounds = planned.cell.job.get("rounds", plan.rounds)

@@ -73,7 +73,7 @@ def summary(collected: Collected, command: str) -> dict[str, object]:
         "methods": {
             method.name: {
                 "algorithm": method.algorithm,
-                # of the first seed; what a distance cell chose from its grid is among the results
+                # parameters of the first seed; `results` has the values that a distance cell chose from its grid
                 "parameters": {s: collected.records[s, method.name][0].get("parameters") for s in plan.settings},
             }
             for method in spec.methods
@@ -117,7 +117,7 @@ def _place(group: Sequence[Run]) -> dict[str, object]:
         for name in ACCURACY_COLUMNS:
             interval = Interval.of(list(finals(group, name).values()))
             named = {"mean": interval.mean, "half_width": interval.half, "std": interval.std}
-            # JSON has no NaN, which the half width of a single run is
+            # the half width of a single run is NaN, which JSON does not have
             found[name] = {key: None if math.isnan(value) else round(value, DIGITS) for key, value in named.items()}
     return found
 

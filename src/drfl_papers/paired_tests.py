@@ -165,7 +165,7 @@ def to_csv(found: Sequence[Difference]) -> str:
 
 
 def _note(found: Sequence[Difference], equally_long: bool, stored: bool) -> str:
-    """What the differences mean, and what a verdict takes."""
+    """Explain the differences, and when a verdict is given."""
     reference, pairs = found[0].reference, sorted({d.found.n for d in found})
     seeds = f"{pairs[0]}" if len(pairs) == 1 else f"{pairs[0]} to {pairs[-1]}"
     text = f"Mean difference over the seeds that both methods came to the end of, {seeds}"

@@ -99,7 +99,7 @@ def plan(spec: Specification, scale: Scale) -> Plan:
     """
     if scale.stand_in and spec.stand_in is None:
         scale = Scale(**{**vars(scale), "stand_in": False})
-    # what was asked for, or the fewest of the specification, the stand-in and the short version
+    # options come first, then the minimum over the specification, the stand-in and the short version
     cuts = [(spec.rounds, spec.repeats)]
     if scale.stand_in and spec.stand_in is not None:
         cuts.append((spec.stand_in.rounds or spec.rounds, spec.stand_in.repeats or spec.repeats))
@@ -130,7 +130,7 @@ def collect(plan: Plan, records: Mapping[str, Record]) -> Collected:
 
 
 def _settings(spec: Specification, scale: Scale) -> list[SpecSetting]:
-    """The settings that are run.
+    """The settings to run.
 
     Raises:
         InputError: there is no such setting.
@@ -139,7 +139,7 @@ def _settings(spec: Specification, scale: Scale) -> list[SpecSetting]:
     chosen = list(scale.settings) if scale.settings is not None else names
     if scale.settings is None and scale.stand_in and spec.stand_in is not None and spec.stand_in.settings is not None:
         chosen = spec.stand_in.settings
-    # A name that has commas may come as its parts, as from a list with commas: the longest match wins.
+    # A name with commas may arrive split at them, as from a list with commas: take the longest match.
     plain, wanted, at = {_plain(name): name for name in names}, set[str](), 0
     while at < len(chosen):
         texts = {end: _plain(",".join(chosen[at:end])) for end in range(len(chosen), at, -1)}
@@ -200,7 +200,7 @@ def _cell(
     rounds: int,
 ) -> Cell:
     name, own = base(spec, setting), {} if isinstance(spec.job, str) else spec.job
-    # a number of rounds that was asked for, or the short version's, comes before the method's own
+    # the rounds of an option or of the short version override those of the method
     rounds = rounds if method.rounds is None or scale.rounds is not None or scale.quick else method.rounds
     if spec.kind == "distance":
         return saddle_distance.cell({**own, **setting.job, **method.job}, method, seed, rounds)

@@ -33,7 +33,7 @@ def drawing(folder: Path, name: str, panels: int) -> Iterator[tuple[Figure, Sequ
     """
     with panels_of(panels) as (figure, axes):
         yield figure, axes
-        # no date and no version, so that the same records give the same bytes
+        # leave out date and version, so that the same records give the same bytes
         figure.savefig(folder / f"{name}.png", metadata={"Software": None})
         figure.savefig(folder / f"{name}.svg", metadata={"Date": None, "Creator": None})
 

@@ -114,7 +114,7 @@ def runs(collected: Collected) -> dict[Place, tuple[Run, ...]]:
         group = []
         for seed, record in zip(seeds(collected, place), collected.records[place], strict=True):
             rows = cast("Sequence[Mapping[str, float]]", record["rows"])
-            # a run that broke off has not all of these
+            # a run that broke off lacks some of these
             rounds, halved = (int(cast(int, record.get(name, 0))) for name in ("rounds", "halved"))
             run = Run(
                 seed,

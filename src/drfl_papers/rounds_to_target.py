@@ -62,7 +62,7 @@ def tables(collected: Collected) -> tuple[ResultTable, ...]:
         return ()
     shown = []
     for target, setting in itertools.product(levels(spec), collected.plan.settings):
-        # the paper gives rounds to the first target alone
+        # the paper gives rounds only for the first target
         papers = spec.reached if spec.targets and target == spec.targets[0] else {}
         rows = []
         for method in spec.methods:

@@ -168,9 +168,9 @@ def cell(job: Job, method: MethodRow, seed: int, rounds: int) -> Cell:
             field=str(first["loc"][0]),
         ) from None
     checks.whole("trial", distance.trial)
-    _draw(distance, 0)  # so that what is out of range is found before anything runs
+    _draw(distance, 0)  # finds values out of range before anything runs
     algorithm = canonical("algorithm", method.algorithm, ALGORITHMS)
-    # what the grid leaves: the method's values over what the job fixes, over the algorithm's defaults
+    # outside the grid, the method's values override those fixed by the job, which override the algorithm's defaults
     exact = {"m": distance.clients, "sampling": "everybody", "batch": None, "dual_batch": None}
     exact |= {"steps": distance.steps, "ambiguity": _ambiguity(distance.rho)}
     fixed = {name: value for name, value in exact.items() if takes(algorithm, name)}
@@ -185,7 +185,7 @@ def cell(job: Job, method: MethodRow, seed: int, rounds: int) -> Cell:
         rounds=rounds,
     )
     points = _points(work)
-    # each value beside the first of the others is enough to refuse it: all combinations may be many
+    # check each value with the first values of the others, as there may be many combinations
     make(algorithm, _values(work, points[0], 1.0))
     for name, choices in method.grid.items():
         for choice in choices:

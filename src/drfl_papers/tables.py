@@ -45,7 +45,7 @@ class ResultTable:
         lines = [[_safe(text) for text in self.header]]
         for row in self.rows:
             lines.append([_safe(f"**{entry.text}**" if entry.best else entry.text) for entry in row])
-        # columns line up in plain text too, numbers at the right
+        # align columns in the plain text too, with numbers at the right
         widths = [max(3, *map(len, column)) for column in zip(*lines, strict=True)]
         lines.insert(1, ["-" * widths[0], *(f"{'-' * (width - 1)}:" for width in widths[1:])])
         texts = []
@@ -64,8 +64,8 @@ def final(plan: Plan, found: Runs, beside: bool = True) -> tuple[ResultTable, ..
         beside: whether the paper's numbers stand beside ours.
     """
     spec, made = plan.spec, []
-    for metric in spec.metrics:
-        shown, place = column(metric), spec.metrics.index(metric)
+    for place, metric in enumerate(spec.metrics):
+        shown = column(metric)
         header, columns = ["method"], [[TableEntry(method.name) for method in spec.methods]]
         for setting in plan.settings:
             header.append(setting)

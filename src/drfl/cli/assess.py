@@ -121,7 +121,7 @@ def _print_several(
 def _print_gains(
     runs: Sequence[AssessedRun], pairs: Sequence[PairedRuns], unpaired: Sequence[str], seeds: Sequence[OverSeeds]
 ) -> None:
-    """The runs against the first, on the same test rows and over seeds."""
+    """Print how the runs compare with the first, on the same test rows and over seeds."""
     if pairs:
         first, measure = pairs[0].first.record, pairs[0].gain.measure
         level, some = pairs[0].gain.level, any(pair.gain.undefined for pair in pairs)

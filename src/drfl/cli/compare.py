@@ -100,9 +100,9 @@ def compare_command(options: CompareOptions) -> int:
 
 
 def _design(options: CompareOptions) -> tuple[Design, Path | None]:
-    """What is compared, and the configuration of the comparison to go on with; None where there is none.
+    """What to compare, and the stored configuration of the comparison to resume; None if a new one starts.
 
-    The options come before the file, and the file before what is gone on with.
+    Options override the configuration file, which replaces the stored configuration.
     """
     kept = None
     if options.resume:
@@ -117,7 +117,7 @@ def _design(options: CompareOptions) -> tuple[Design, Path | None]:
     named = dict.fromkeys((options.names or "").split(","))
     given = references_of({**options.settings, "algorithms": named})
     file = read_file(options.config or kept, given, trust=options.trust)
-    # the algorithms named, else those that the file has tables of, else all
+    # compare the algorithms named, else those with a table in the file, else all
     tables = file.get("algorithms")
     listed = list(tables) if isinstance(tables, dict) else []
     if options.names is not None:
@@ -219,7 +219,7 @@ def _title(comparison: Comparison) -> str:
     length = f"{config.rounds} rounds"
     if config.until is not None:
         length = f"until {config.until}, at most {length}"
-    # the table has means over the seeds that ended, fewer than asked for after an interruption
+    # means are over the seeds that ended; after an interruption these are fewer than requested
     whole = [name for name in map(label_of, comparison.algorithms) if not failures(comparison.outcomes, name)]
     runs = [sum(outcome.algorithm == name for outcome in comparison.outcomes) for name in whole] or [0]
     few, many = min(runs), max(runs)
@@ -240,10 +240,11 @@ def _view(comparison: Comparison, shown: Mapping[str, str], title: str | None = 
         view.add_column("\n".join(textwrap.wrap(text, HEADING, break_long_words=False)), justify="right", no_wrap=True)
     names = spreads(comparison.outcomes, comparison.measures[0].name)  # in the table's order
     for name, cells in zip(names, rows, strict=True):
-        own = [outcome for outcome in comparison.outcomes if outcome.algorithm == name]
-        rounds = [outcome.rounds for outcome in own if outcome.stopped == "target"]
-        taken = f"none of {len(own)}"
-        if rounds:
-            taken = f"{Spread.of(rounds).text('.0f', '.0f')} ({len(rounds)} of {len(own)})"
-        view.add_row(*cells, *([taken] if reached else []))
+        row = list(cells)
+        if reached:
+            own = [outcome for outcome in comparison.outcomes if outcome.algorithm == name]
+            rounds = [outcome.rounds for outcome in own if outcome.stopped == "target"]
+            mean = f"{Spread.of(rounds).text('.0f', '.0f')} ({len(rounds)} of {len(own)})" if rounds else ""
+            row.append(mean or f"none of {len(own)}")
+        view.add_row(*row)
     return view

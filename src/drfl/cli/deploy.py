@@ -247,7 +247,7 @@ def _follow(directory: Path, number: str) -> int:
     except KeyboardInterrupt as error:
         if signals.code_of(error) != INTERRUPTED:  # whoever sends SIGTERM waits for no second Ctrl-C
             raise
-        # the run itself goes on, unless Ctrl-C is pressed again
+        # the run continues unless Ctrl-C is pressed again
         say(
             f"run {number} goes on; 'drfl deploy stop {directory} {number}' stops it, and so does Ctrl-C again within "
             f"{GRACE:g} seconds",

@@ -83,7 +83,7 @@ def _annotation(name: str) -> object:
     """The type and option of a setting, as typer wants them; one that is not given is None."""
     hint = get_args(HINTS[name])[0]
     kinds = [kind for kind in get_args(hint) or (hint,) if kind is not type(None)]
-    kind: object = str  # what typer knows no type for, the configuration makes from text
+    kind: object = str  # the configuration parses text for types that typer does not know
     if "/" in _flag(name):
         kind = bool
     elif get_origin(hint) in (tuple, dict) or get_origin(kinds[0]) in (tuple, dict):

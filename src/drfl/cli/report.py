@@ -18,7 +18,7 @@ def report_command(options: ReportOptions) -> int:
     from drfl.report import load_run, write_report
 
     out = options.out or (PAGE if options.pdf is None else None)
-    # before anything is read, which takes a while, make sure that the files may be written
+    # reading takes a while, so check first that the files may be written
     if options.pdf is not None:
         from drfl.report.pdf.names import check
 

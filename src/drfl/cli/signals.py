@@ -44,7 +44,7 @@ def at_once() -> _Handled:
 
     def leave(number: int) -> None:
         os.write(2, b"drfl: interrupted\n")
-        os._exit(128 + number)  # without Python's own end, which would wait for threads of a half-loaded torch
+        os._exit(128 + number)  # skip Python's shutdown: it would wait for threads of a half-loaded torch
 
     return _Handled(leave)
 

@@ -59,7 +59,7 @@ def overrides(
         if option in values:
             _check_used(option, parameter, names, parsed)
     tables: dict[str, dict[str, object]] = {}
-    # those for one algorithm come last, so that they win
+    # values for one algorithm come last, so that they override those for all
     for own in sorted(parsed, key=lambda param: param.algorithm is not None):
         for name in names if own.algorithm is None else [own.algorithm]:
             tables.setdefault(name, {})[own.name] = own.value
@@ -67,7 +67,7 @@ def overrides(
 
 
 def _parsed(texts: Sequence[str], names: Sequence[str]) -> list[_Param]:
-    """The texts of ``--param``, of which no two may set the same parameter."""
+    """Parse the values of ``--param``; no two may set the same parameter."""
     params: list[_Param] = []
     for text in texts:
         name, equals, value = text.partition("=")

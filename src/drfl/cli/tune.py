@@ -66,7 +66,7 @@ def tune_command(options: TuneOptions) -> int:
             log=console.lines(quiet),
         )
     make_place(folder, job.name)
-    # the command in its shortest form, without where files lie on this machine
+    # the command in its shortest form, without this machine's paths
     words = ["drfl", "tune", Path(options.job).name]
     if options.names is not None:
         words += ["--algorithms", options.names]

@@ -44,7 +44,7 @@ def admit(members: Mapping[int, Member], entries: Sequence[SiteEntry]) -> None:
     Raises:
         InputError: a site has too many rows or classes, or too large a share of all rows; names it.
     """
-    # As all sites claim: a site that claims more raises its own share, which max_share bounds.
+    # The total includes unchecked claims. A site that claims more rows raises its own share, which max_share bounds.
     total = sum(member.train for member in members.values())
     for client, entry in enumerate(entries):
         member = members[client]

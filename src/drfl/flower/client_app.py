@@ -195,7 +195,7 @@ def work(site: Site, ask: Ask, shift: Tensor | None, memory: RecordDict) -> Answ
         InputError: the model sent, the data and the task do not fit each other.
     """
     start = time.perf_counter()
-    # Flower starts a process for each message, which torch gives all cores of the machine.
+    # Flower starts one process per message, and torch would use all cores of the machine in each.
     if site.threads is not None:
         torch.set_num_threads(site.threads)
     task = task_of(ask.model, tuple(site.data.inputs.shape[1:])) if site.task is None else site.task
@@ -214,11 +214,11 @@ def work(site: Site, ask: Ask, shift: Tensor | None, memory: RecordDict) -> Answ
             return Answer(lacking=True, digest=site.digest)
         request = replace(request, shift=row.unsqueeze(0))
     engine = engine_of(ask.model.engine, site.device)
-    # Anew for every message, as a site keeps nothing; by the code of a simulation, so that the bits are the same.
+    # A site keeps nothing between messages. Simulations use the same code, so that the bits are the same.
     data = site.data if ask.standardisation is None else site.data.standardised(ask.standardisation)
     # first: this process's client 0 draws the samples of client `ask.client`, as in a simulation of all.
     fed = Simulation(data, task, engine=engine, device=site.device, first=ask.client)
-    # The digest goes with every reply, so that the server notices data that change in a run.
+    # Every reply carries the digest, so that the server notices data that change during a run.
     answer = Answer(digest=site.digest)
     # The test and the request are on the same w, so that their order does not matter.
     if ask.test:
@@ -230,12 +230,12 @@ def work(site: Site, ask: Ask, shift: Tensor | None, memory: RecordDict) -> Answ
             answer = answer._replace(also=also, products=tuple(map(tuple, both)))
     if request is not None:
         reply = fed.ask(replace(request, cohort=torch.tensor([0])))
-        # The reply has one row, as the cohort is this client alone; what was not asked for is None.
+        # Each part has one row, as the cohort is this client alone. Parts that the request does not need are None.
         parts = tuple(part[0] for part in reply[1:] if part is not None)
         answer = answer._replace(parts=site.policy.shortened(request, parts))
         if isinstance(request, TrainRequest) and request.shift is not None:
-            # With DRDM and FedDyn the shift −h_i moves by μ(w_i − w), which the server computes too. Where it moves
-            # otherwise, or rounds otherwise, its version differs, and the server sends its own.
+            # DRDM and FedDyn change the shift −h_i by μ(w_i − w), and the server computes the same sum. If the two
+            # differ, even in rounding, so do their versions, and the server sends its shift.
             kept = request.shift[0].add(answer.parts[0] - request.w, alpha=request.prox)
             memory[KEPT] = ArrayRecord({"shift": array_of(kept)})
             answer = answer._replace(version=version(kept))
@@ -299,15 +299,15 @@ def reply(message: Message, context: Context, site: Site) -> Message:
             digest = digest_of_content(message.content)
             log.add("asked", **about, digest=digest, server=None if server is None else str(server))
         site.policy.check_run(run, site.folder)
-        # After the line in the log: the count includes this request.
+        # The log has this request already, so that the count includes it.
         site.policy.check_count(log)
-        # Within a time limit: a loader or a model of the site's own may hang.
+        # The site's loader or model may hang, so the work has a time limit.
         answer = within(site.timeout, partial(work, site, ask, shift, context.state))
     except Exception as error:
         if log is not None:
             log.add("refused", **about, request=request, reason=printable(str(error)[:300]))
         raise
-    # The log has the digest of what leaves the site, and is written before it leaves.
+    # Record the digest of the reply before the reply leaves the site.
     content = write_answer(answer)
     if log is not None:
         write_head(content, log.add("sent", **about, digest=digest_of_content(content), request=request))
@@ -337,7 +337,7 @@ def identity(site: Site) -> RecordDict:
     """
     # The losses that a server can name ignore torch's default, or take no class labels.
     loss = Loss(nn.CrossEntropyLoss()) if site.task is None else site.task.criterion
-    # Rows whose targets are all ignored count for nothing in a simulation either.
+    # Simulations do not count rows whose targets are all ignored either.
     data, _, _ = counted_rows(site.data, loss)
     classes = 1
     if not data.targets.is_floating_point():

@@ -75,7 +75,7 @@ class AuditedRun:
         """
         if self.audit is None or not self._open:
             return
-        # Before it is tried: a run that fails while it closes must not close again.
+        # A run that fails while it closes must not close again.
         self._open = False
         head = self.audit.add("closing", run=self._run, outcome=outcome)
         try:
@@ -89,7 +89,7 @@ class AuditedRun:
     def _tell(self, audit: AuditLog, head: Head) -> None:
         end = time.monotonic() + self.timeout
         clients = {node.id: client for client, node in self.roster.nodes(self.grid).items()}
-        # One head for all: every site then holds the same proof of the whole run.
+        # All sites get the same head, so that each holds the same proof of the whole run.
         content = write_head(RecordDict(), head)
         messages = [Message(content, node, CLOSING, ttl=max(1.0, self.timeout)) for node in clients]
         ids = self.grid.push_messages(messages)
@@ -100,7 +100,7 @@ class AuditedRun:
                 try:
                     if one.reply is None or not one.reply.has_content():
                         raise ProtocolError(one.problem or "it gave no answer")
-                    # Its size is checked before it is read, as a site may send anything.
+                    # Check the size before reading, as a site may send anything.
                     if payload(one.reply.content) > MOST_TEXT:
                         raise ProtocolError("its answer is too long")
                     theirs = read_head(one.reply.content)

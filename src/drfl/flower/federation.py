@@ -119,7 +119,7 @@ class FlowerFederation(Federation):
         else:
             answers, cost = self._exchange(request.cohort.tolist(), request.w, request)
         self.ledger.add(cost)
-        # The cohort's order, so that sums over clients round alike whoever is fastest, and as in a simulation.
+        # In the cohort's order sums round as in a simulation, whichever reply arrives first.
         clients = [client for client in request.cohort.tolist() if client in answers]
         empty = request.nobody()
         if not clients:
@@ -193,7 +193,7 @@ class FlowerFederation(Federation):
                 if both is not None:
                     self._products[client] = both
                 elif client not in self._products:
-                    # Before two models were tested, those of one with itself: its sums of squares, which it has sent.
+                    # Until two models are tested, use the products of the one model with itself: its sums of squares.
                     squares: list[tuple[float, ...]] = []
                     for measure, sums in zip(self.measures, found[0].sums, strict=True):
                         if measure.rows is Rows.RANKS:
@@ -224,13 +224,13 @@ class FlowerFederation(Federation):
         questions = {}
         for client in clients:
             ask = Ask(client, self._model, w, None, bool(tested), "", self.standardisation, *tested[1:])
-            # In a test that goes along with a request, clients outside the cohort get the test alone.
+            # If a test travels with a request, clients outside the cohort get only the test.
             places = [] if request is None else (request.cohort == client).nonzero().flatten().tolist()
             if request is None or not places:
                 questions[client] = ClientRequest(ask, None)
                 continue
             own = request.only(torch.tensor(places[:1]))
-            # The shift travels beside the request, named by its version, as the site may hold it already.
+            # Send the shift separately, identified by its version, as the site may hold it already.
             shift = own.shift[0] if isinstance(own, TrainRequest) and own.shift is not None else None
             if isinstance(own, TrainRequest):
                 own = replace(own, shift=None)
@@ -239,7 +239,7 @@ class FlowerFederation(Federation):
             )
         found = self._post.exchange(questions, all_of_them=all_of_them)
         for client, answer in found.answers.items():
-            # Warn, once, of data that differ from those that the site described before the run.
+            # Warn once if a site's data differ from those that it described before the run.
             health = self._post.health[client]
             if answer.digest != self._digests[client] and not health.data_changed:
                 health.data_changed = True
@@ -258,7 +258,7 @@ def measures_of(model: Model) -> tuple[Metric, ...]:
     Of a model of the sites' own nobody here knows what the targets are: a row may have several labels, and its loss
     may ignore some of them.
     """
-    # No model is built for it: a metric looks at the shapes of outputs and targets alone.
+    # Metrics need only the shapes and types of outputs and targets, so no model is built.
     outputs = torch.empty(1, model.classes or 2)
     targets = torch.empty(1, dtype=torch.int64) if model.loss in OF_CLASS else torch.empty_like(outputs)
     found = tuple(resolved(metric_of(name), outputs, targets) for name in model.metrics)

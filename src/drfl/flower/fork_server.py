@@ -50,7 +50,7 @@ def opened(folder: Path) -> Iterator[socket.socket]:
     Raises:
         OSError: there can be none.
     """
-    # Private: whoever reaches the socket runs code as this user.
+    # The folder is private, as any process that reaches the socket can run code as this user.
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     mine, back = os.getpid(), Path.cwd()
     door, shim = socket.socket(socket.AF_UNIX), folder.resolve() / PROGRAM
@@ -64,7 +64,7 @@ def opened(folder: Path) -> Iterator[socket.socket]:
     finally:
         os.chdir(back)
     door.listen()
-    # So that `wanted` is looked at now and then, although nobody calls.
+    # The timeout lets `calls` check `wanted` when no call comes.
     door.settimeout(LOOK)
     # -I and -S: it needs the standard library alone, and starts in a fraction of the time without the rest.
     call = shlex.join([sys.executable, "-IS", str(Path(fork_client.__file__)), str(shim.parent)])
@@ -91,7 +91,7 @@ def calls(door: socket.socket, wanted: Callable[[], bool]) -> Iterator[tuple[soc
         except TimeoutError:
             continue
         with caller, suppress(OSError):
-            # A caller that hangs must not keep the others waiting for ever.
+            # A caller that hangs must not block the others.
             caller.settimeout(PATIENCE)
             with caller.makefile("rb") as whole:
                 told = whole.read(LONGEST)
@@ -120,7 +120,7 @@ def forked(folder: Path, wanted: Callable[[], bool]) -> list[str] | None:
 
 def main() -> None:
     """Load, wait and fork."""
-    # When the SuperNode ends, this process gets another parent, and ends too.
+    # When the SuperNode ends, this process gets another parent; it then ends too.
     parent = os.getppid()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C ends the SuperNode, and this process follows it
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # the kernel then removes children that have ended

@@ -35,7 +35,7 @@ def read_identity(content: RecordDict) -> tuple[SiteIdentity, Moments | None]:
     vectors = vectors_in(content, ("mean", "variance"))
     if not vectors:
         return about, None
-    # Only vectors are standardised by column: with any other shape moments do not fit.
+    # Only inputs that are vectors have columns; with any other shape, moments are invalid.
     columns = about.shape[0] if len(about.shape) == 1 else 0
     fits = [found.dtype == torch.float64 and found.shape == (columns,) for found in vectors.values()]
     if len(fits) != 2 or not all(fits) or not 0 < columns <= MOST_COLUMNS:

@@ -68,11 +68,11 @@ class InProcessGrid(Grid):
         ids = []
         for message in messages:
             name = str(uuid.uuid4())
-            # The SuperLink numbers messages; Flower has no public way to do it.
+            # The SuperLink numbers messages, and Flower has no public way to set the number.
             message.metadata.__dict__["_message_id"] = name
             node = message.metadata.dst_node_id
             self.count[node] += 1
-            # A message to a node that is away is taken and never answered, as the SuperLink does it.
+            # Like the SuperLink, accept messages to nodes that are away, and never answer them.
             if node not in self.away:
                 self._replies[name] = self.answer(_travelled(message), self.contexts[node])
             ids.append(name)

@@ -207,7 +207,7 @@ def write_ask(ask: Ask, shift: Tensor | None, arrays: Mapping[str, Array] | None
         vectors |= {"mean": array_of(ask.standardisation.mean), "scale": array_of(ask.standardisation.scale)}
     asked, request = ask.request, None
     if asked is not None:
-        # The key itself, not numbers drawn from it: a site draws the minibatches that a simulation would.
+        # Send the key, not numbers drawn from it, so that a site draws the minibatches that a simulation would draw.
         key = KeyNote(seed=str(asked.key.seed), path=list(asked.key.path))
         if isinstance(asked, TrainRequest):
             plain = {name: getattr(asked.local, name) for name in LocalNote.model_fields}
@@ -253,7 +253,7 @@ def read_ask(content: RecordDict) -> tuple[Ask, Tensor | None]:
             key, cohort = Key(int(plain.key.seed), tuple(plain.key.path)), torch.tensor([about.client])
             if isinstance(plain, TrainNote):
                 optimizer = local_optimizers.parse(plain.local.optimizer)
-                # A schedule stays at the server: η is that of this round.
+                # The server applies the schedule and sends the η of this round.
                 local = LocalSGD(**plain.local.model_dump(exclude={"optimizer"}), optimizer=optimizer)
                 if plain.snapshot is not None and plain.snapshot > local.tau:
                     raise InputError(
@@ -306,11 +306,11 @@ def read_answer(content: RecordDict) -> Answer:
     Raises:
         ProtocolError: it is no reply of this version of drfl.
     """
-    # Nothing else may be there: what is not read could carry data out of a site unseen.
+    # Reject other records: a record that drfl does not read could carry data out of a site unseen.
     if set(content) - {AUDIT} != {"vectors", "numbers", "answer"}:
         raise ProtocolError("a reply has other records than drfl's")
     about = read_note(content, "answer", AnswerNote)
-    # At most three, as the schema says, whatever the site claims.
+    # The schema allows at most three parts.
     places = tuple(str(place) for place in range(about.parts))
     vectors = vectors_in(content, places)
     record = content.metric_records.get("numbers")
@@ -329,15 +329,12 @@ def read_answer(content: RecordDict) -> Answer:
         raise ProtocolError("a reply has a part twice, or lacks one")
     parts = tuple({**vectors, **scalars}[place] for place in places)
     work = numbers.gradients, numbers.losses, numbers.seconds
-    results: list[SiteTest | None] = []
-    for tested in (numbers.test, numbers.also):
-        if tested is None:
-            results.append(None)
-        else:
-            score, loss, samples, others, sums = tested
-            results.append(SiteTest(score, loss, samples, tuple(others), _pieces(sums, 5)))
+    test, also = (
+        None if tested is None else SiteTest(*tested[:3], tuple(tested[3]), _pieces(tested[4], 5))
+        for tested in (numbers.test, numbers.also)
+    )
     products = None if numbers.products is None else _pieces(numbers.products, 2)
-    return Answer(parts, results[0], *work, about.version, about.lacking, about.digest, results[1], products)
+    return Answer(parts, test, *work, about.version, about.lacking, about.digest, also, products)
 
 
 def _pieces(values: list[float], length: int) -> tuple[tuple[float, ...], ...]:
@@ -371,7 +368,6 @@ def read_head(content: RecordDict) -> Head | None:
     Raises:
         ProtocolError: It has another form.
     """
-    # A sender that keeps no log sends none.
     if AUDIT not in content:
         return None
     try:

@@ -148,7 +148,7 @@ class Registered:
 
     def nodes(self, grid: Grid) -> dict[int, Node]:
         """See :class:`Roster`."""
-        # By key and not by id: a node that restarts gets another id.
+        # Identify nodes by key, as a node that restarts gets another id.
         known = {key: client for client, key in enumerate(self.keys)}
         there = (node for node in grid.get_nodes() if node.public_key in known)
         return {known[node.public_key]: Node(node.node_id, node.last_activated_at) for node in there}
@@ -283,7 +283,7 @@ def member_of(reply: Message | None, problem: str = "") -> Member:
         raise ProtocolError(f"its identity is rejected, as {problem}")
     if reply.has_error():
         raise ProtocolError(f"it cannot say who it is: {printable(reply.error.reason or f'error {reply.error.code}')}")
-    # Before it is parsed, as a site may send anything.
+    # Check the size before parsing, as a site may send anything.
     if not reply.has_content() or payload(reply.content) > most_identity_bytes():
         raise ProtocolError("its identity is rejected, as it is empty or too long")
     try:
@@ -334,7 +334,7 @@ def gathered(
             "or leave them out of server.toml",
             code="sites-missing",
         )
-    # In the order of the clients, on which every random draw depends.
+    # Every random draw depends on the order of the clients.
     members = {client: told[node.id] for client, node in sorted(nodes.items())}
     for client, member in members.items() if audit is not None else ():
         try:
@@ -365,7 +365,7 @@ def enrolled(grid: Grid, least: int, wait: float, timeout: float) -> dict[int, M
         # Nodes may leave again before enough have come: only those that are online count.
         told = {node: member for node, member in told.items() if node in present}
         left = max(PAUSE, min(timeout, end - time.monotonic()))
-        # Only the nodes that have not answered yet.
+        # Ask only nodes that have not answered yet.
         told |= identities(grid, sorted(present - told.keys()), left)
         if len(told) >= least:
             break

@@ -37,7 +37,7 @@ def paired_csv(
         for j, measure in enumerate(measures):
             one, other, both = returned[i, j].tolist(), last[i, j].tolist(), products[i, j].tolist()
             if measure.rows.mean:
-                # Sums of whole numbers are written as such, so that they are read back exactly.
+                # Write sums of whole numbers without a fraction, so that they are read back exactly.
                 numbers, whole = (*one[1:3], *other[1:3], both[0]), measure.rows is Rows.BINARY
                 samples = int(result.evaluation.samples[i])
                 rows.append((name, measure.name, "", samples, *(exact(x, whole=whole) for x in numbers)))

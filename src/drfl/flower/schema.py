@@ -242,7 +242,7 @@ def read_note(content: RecordDict, name: str, kind: type[T]) -> T:
     """
     record = content.config_records.get(name)
     text = None if record is None else record.get("json")
-    # The length first: parsing a long text takes time before it fails.
+    # Check the length first, as parsing a long text takes time before it fails.
     if not isinstance(text, str) or len(text) > MOST_TEXT:
         raise ProtocolError("a message is not drfl's: its text is missing or too long")
     try:
@@ -274,7 +274,7 @@ def _size(value: object) -> int:
 
 def validation_message(error: ValidationError) -> str:
     """What is wrong with a message, in a line that quotes nothing of it but names of fields, cut short."""
-    # Without the input: a site's own text must not get into logs and terminals.
+    # Leave out the input: text from a site must not reach logs and terminals.
     first = error.errors(include_url=False, include_input=False)[0]
     where = ".".join(map(str, first["loc"]))
     if first["loc"] == ("protocol",):

@@ -67,14 +67,14 @@ def main(grid: Grid, context: Context) -> None:
     Raises:
         DrflError: it cannot run, or diverges; Flower shows the line as the reason why the run failed.
     """
-    # drfl's log lines go to where Flower collects them, without those of libraries.
+    # Send drfl's log lines, but not those of libraries, to the stream that Flower collects.
     logger = logging.getLogger("drfl")
     if not logger.handlers:
         handler = logging.StreamHandler()
         handler.setFormatter(OneLine("%(asctime)s %(levelname)s %(message)s"))
         logger.addHandler(handler)
     logger.setLevel(logging.INFO)
-    # Else each line would appear twice where the root logger has a handler, too.
+    # If the root logger has a handler too, each line would appear twice.
     logger.propagate = False
     logging.getLogger("flwr").addFilter(in_one_line)
     path = context.run_config.get(DEPLOYMENT)
@@ -148,7 +148,7 @@ def serve(grid: Grid, path: Path) -> Path:
     folder = path.resolve().parent
     settings = placed(read_server(path), folder)
     out = folder / settings.out
-    # Before anything is asked of the sites: what can fail here fails at once.
+    # Check first what needs no site, so that such errors show at once.
     check_sites(out, settings)
     key = key_of(settings.job, out)
     check_received(out, settings.job.checkpoint_key)
@@ -157,7 +157,7 @@ def serve(grid: Grid, path: Path) -> Path:
         LOG.warning(notice)
     audit = log_of(settings, folder)
     roster = roster_of(settings, folder, audit)
-    # From here on the log says how the run ended, whatever happens.
+    # From here on the log records how the run ends, even after an error.
     with AuditedRun(audit, grid, roster, settings.timeout) as audited:
         members = gathered(grid, roster, settings.wait, settings.timeout, audit)
         admit(members, settings.sites)
@@ -218,7 +218,7 @@ def check_sites(out: Path, settings: ServerSettings) -> None:
             before = tomllib.loads(path.read_text(encoding="utf-8")).get("sites")
         except (OSError, ValueError, RecursionError):
             continue  # where it is needed, the files of a run are read again
-        # In order, too: client i of the checkpoint must stay the same site.
+        # The order counts too: client i of the checkpoint must stay the same site.
         if isinstance(before, list) and before != list(settings.job.sites):
             changes = [
                 f"{verb} {', '.join(names)}"
@@ -285,7 +285,7 @@ def deployment(
             audit.add("used", round=replies.round, what=replies.kind, stream=replies.key, sites=names)
 
     def rejected(one: Rejection) -> None:
-        # A client's number always: the transport has let in no reply of a sender that is none.
+        # one.client is always a client's number, as the transport accepts no reply from other senders.
         if audit is not None:
             reason = str(one.reason)
             audit.add("rejected", site=sites.names[one.client], round=one.round, what=one.kind, reason=reason)
@@ -293,7 +293,7 @@ def deployment(
     # Innermost: the log is of the replies that the algorithm used, not of those that wrappers rejected.
     inner = Recorded(make(config.algorithm, parameters), used)
     held = probe_rows(settings, folder, sites)
-    algorithm = wrap_algorithm(config, inner, keep, held, task, sites.names, None if audit is None else rejected)
+    algorithm = wrap_algorithm(config, inner, keep, held, task, sites.names, rejected)
     begun = first(algorithm, fed, returned=config.returned, averaged=config.averaged, table_dir=table_dir(config))
     origin = Origin(model_source(config.model, sites.members[0].shape, classes), config.loss)
     return Deployment(config, sites, task, fed, algorithm, begun, record, origin)

@@ -29,7 +29,7 @@ def read(path: Path, kind: type[M]) -> M:
     try:
         return kind.model_validate(content)
     except ValidationError as error:
-        # One at a time: the others often follow from the first.
+        # Report only the first error: the others often follow from it.
         first = error.errors()[0]
         where = ".".join(map(str, first["loc"]))
         cause = first.get("ctx", {}).get("error", first["msg"])
@@ -277,7 +277,7 @@ class ServerSettings(BaseModel):
             raise ValueError(
                 f"site '{unprobed[0]}' has no probe, and others have: give it rows too, the same file will do"
             )
-        # Rows that nothing looks at would give a false sense of protection.
+        # Probes that no rule uses would give a false sense of protection.
         if self.sites and not unprobed and not uses_rows(self.job.guards, self.job.aggregator):
             raise ValueError(
                 'the sites have probes, and nothing uses them: set job.aggregator = "probe" or job.guards = '
@@ -289,7 +289,7 @@ class ServerSettings(BaseModel):
 
     def unprotected(self) -> Notice | None:
         """A notice if there are more than two sites and nothing bounds what one of them can do to the model."""
-        # With two sites or one, no limit could tell which of them is wrong.
+        # With two sites or fewer, no rule could tell which of them is wrong.
         limited = all(site.rows is not None or site.max_share is not None for site in self.sites)
         if len(self.sites) <= 2 or limited or self.job.aggregator is not None or self.sites[0].probe is not None:
             return None

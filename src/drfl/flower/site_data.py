@@ -59,7 +59,7 @@ def held_rows(sites: Sequence[SiteEntry], folder: Path, dtype: str) -> ClientDat
         if probe.loader is None:
             rows[name] = _pairs(probe, folder)[0]
         else:
-            # Of a loader's data, which are a whole client, the training rows alone.
+            # A loader returns a whole client: take only its training rows.
             found = _loaded(probe.loader, folder)
             rows[name] = found.inputs[found.train[0]], found.targets[found.train[0]]
     return ClientData.from_arrays(rows, rows, dtype=getattr(torch, dtype))
@@ -67,7 +67,7 @@ def held_rows(sites: Sequence[SiteEntry], folder: Path, dtype: str) -> ClientDat
 
 def _loaded(name: str, folder: Path) -> ClientData:
     module, _, function = name.partition(":")
-    # A loader lies beside site.toml, wherever the SuperNode was started.
+    # Import a loader from the folder of the settings, not from the working directory.
     if str(folder) not in sys.path:
         sys.path.insert(0, str(folder))
     try:
@@ -98,9 +98,8 @@ def _pairs(source: SiteData, folder: Path) -> tuple[Pair, Pair | None]:
             raise InputError(
                 f"'{path}' has test_inputs or test_targets without the other", code="missing-column", field=str(path)
             )
-        values[::2] = [
-            x if x.is_floating_point() else x.double() for x in values[::2]
-        ]  # a table's, which are no tokens
+        # Integer inputs are columns of a table, not tokens.
+        values[::2] = [x if x.is_floating_point() else x.double() for x in values[::2]]
         return (values[0], values[1]), (values[2], values[3]) if len(values) == 4 else None
     if source.csv is not None:
         target = str(source.target)
@@ -126,12 +125,12 @@ def _of_csv(path: Path, target: str) -> Pair:
             code="not-a-number",
             field=[*odd, target][0],
         )
-    # Integers are class labels, all other numbers are values to be predicted.
+    # Integers are class labels; other numbers are regression targets.
     kind = np.int64 if pd.api.types.is_integer_dtype(targets) else np.float64
     return torch.from_numpy(np.array(inputs, np.float64)), torch.from_numpy(np.array(targets, kind))
 
 
 def _of_idx(images: Path, labels: Path) -> Pair:
-    # Bytes become numbers in [0, 1], as drfl's own data sets are.
+    # Scale bytes to [0, 1], as in drfl's data sets.
     pixels = torch.from_numpy(read_idx(images)).unsqueeze(1) / 255
     return pixels, torch.from_numpy(read_idx(labels).astype(np.int64))

@@ -47,10 +47,10 @@ class SiteHealth:
         """It gave none: "silent", "failed" or "rejected"."""
         setattr(self, how, getattr(self, how) + 1)
         self.strikes += 1
-        # Silence costs everybody the whole timeout, an error costs nothing.
+        # A silent site costs the whole timeout; an error costs no time.
         free = 0 if how == "silent" else TOLERATED
         if self.strikes > free:
-            # Doubled each time, up to a limit, so that a site that recovers takes part again.
+            # The backoff doubles up to a limit, so that a site that recovers takes part again.
             self.backoff = min(LONGEST, 2 ** (self.strikes - free - 1))
 
     def skip(self) -> None:

@@ -55,7 +55,7 @@ class SitePolicy(BaseModel):
         if self.approved is None:
             return
         path = folder / self.approved
-        # Read with every request: a person may agree while the run waits, and take it back.
+        # Read the file for every request, as a person may approve the run, or withdraw approval, at any time.
         if str(run) not in (read_text(path).split() if path.exists() else []):
             raise RefusedError(f"run {run} {UNAPPROVED}")
 
@@ -68,7 +68,7 @@ class SitePolicy(BaseModel):
         if self.requests_a_day is None or log is None:
             return
         today = Counter(line["event"] for line in log.since(datetime.now(UTC).date().isoformat()))
-        # Refused requests gave nothing away, and do not count.
+        # Refused requests disclosed nothing, so they do not count.
         if today["asked"] + today["identified"] - today["refused"] > self.requests_a_day:
             raise RefusedError(
                 f"this site answers {self.requests_a_day} requests a day, and has done so today",
@@ -89,6 +89,6 @@ class SitePolicy(BaseModel):
 def _within(vector: Tensor, origin: Tensor, radius: float) -> Tensor:
     """The vector (d,) itself where it is near the origin, else the point at the radius on the way to it."""
     away = vector - origin
-    # In float64: the squares of a large model overflow or vanish in float32.
+    # Use float64, as the sum of squares may overflow or vanish in float32.
     length = float(torch.linalg.vector_norm(away, dtype=torch.float64))
     return vector if length <= radius else origin + away * (radius / length)

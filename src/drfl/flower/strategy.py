@@ -96,10 +96,10 @@ class DrflStrategy(Strategy):
         engine: str = "auto",
         table_dir: str | None = None,
     ) -> None:
-        protected, core = isinstance(algorithm, Protected), algorithm
+        protected, core = False, algorithm
         while isinstance(core, Wrapping):
-            core = core.algorithm
             protected = protected or isinstance(core, Protected)
+            core = core.algorithm
         if engine not in ENGINES:
             raise unknown("engine", engine, ENGINES)
         checks.whole("min_available_nodes", min_available_nodes)
@@ -162,7 +162,7 @@ class DrflStrategy(Strategy):
         names = [member.name for member in members.values()]
         roster = Named(names, min(timeout, TELLING), {node: member.name for node, member in told.items()})
         log(INFO, "%d sites, lambda in this order: %s", len(names), ", ".join(names))
-        # Without names: the sites have model and loss of their own.
+        # The names are empty, as the sites define model and loss.
         model = Model("", "", str(layout.dtype).removeprefix("torch."), 0, self.engine)
         fed = FlowerFederation(grid, roster, members, model, w0, Deadline(timeout))
         book = _Book(layout, evaluate_fn)
@@ -211,7 +211,7 @@ class _Book:
             self.result.evaluate_metrics_clientapp[step.round] = MetricRecord(found)
             told = describe(step.row.metrics, step.score, step.row.note)
             log(INFO, "[ROUND %d/%d] %s", step.round, step.rounds, told)
-        # After the sites' own results, in the order in which Flower's strategies call it.
+        # Flower's strategies also evaluate centrally after they have the sites' results.
         if self.evaluate_fn is not None:
             central = self.evaluate_fn(step.round, record(self.layout, step.state.w))
             if central is not None:

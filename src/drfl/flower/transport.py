@@ -91,7 +91,7 @@ class PendingRequest:
         """Ask once more: at once the first time, then after pauses that double."""
         self.node = None
         if self.sent > 1:
-            # Lost messages often come in rows, as when a machine restarts: pauses leave it time.
+            # Several messages in a row are lost while a machine restarts: pauses give it time.
             self.due = time.monotonic() + min(SLOWEST, PAUSE * 2 ** (self.sent - 1))
 
 
@@ -133,7 +133,7 @@ class Transport:
         """
         start = time.monotonic()
         end, given = start + self.deadline.timeout, f"{self.deadline.timeout:g} s"
-        # A quorum counts those asked for more than a test, or all if there are none.
+        # A quorum counts only clients that get more than a test; if there are none, it counts all.
         working = {client for client, question in questions.items() if question.ask.request is not None}
         counting, enough = working or set(questions), None
         if self.deadline.least is not None and not all_of_them:
@@ -194,7 +194,7 @@ class Transport:
         for client in back:
             # A site that was offline gave no bad reply: back, it is asked at once.
             self.health[client].backoff = 0
-        # The backoff counts exchanges, so that an unreachable site costs no timeout in each of them.
+        # Skip sites in backoff, so that an unreachable site does not cost a timeout in every exchange.
         left_out = {client for client, health in self.health.items() if health.backoff}
         chosen = {c: question for c, question in questions.items() if c not in self.gone | left_out}
         too_few = len(chosen) < min(len(questions), self.deadline.least or 0)
@@ -251,7 +251,7 @@ class Transport:
         only_test = pending.question.ask.request is None
         if reply is not None and reply.has_error():
             text = (reply.error.reason or f"error {reply.error.code}")[-10_000:].strip()
-            # Flower gives the type and the text of what the app raised in this form; the last line has the reason.
+            # Flower gives the type and the text of the app's exception in this form; the last line has the reason.
             raised = re.fullmatch(r"<class '([^']*)'>:<'(.*)'>", text, flags=re.DOTALL)
             if raised is not None:
                 text = f"{raised[1].rpartition('.')[2]}: {raised[2]}"
@@ -285,7 +285,7 @@ class Transport:
             return
         del waiting[client]
         if not only_test:
-            # As a simulation books it, so that the ledgers agree.
+            # Count the cost as a simulation does, so that the ledgers agree.
             sizes = (part.numel() * part.element_size() if part.ndim else SCALAR_BYTES for part in answer.parts)
             found.cost.up(1, sum(sizes))
             found.cost.gradient_evaluations += answer.gradients
@@ -329,7 +329,7 @@ class Transport:
         """Log a reply by its digest and the head in it; None of either if the reply is too malformed to have one."""
         if self.audit is None:
             return
-        # Both as far as they can be read: a log line for a broken reply is worth having.
+        # Record what can be read: even a broken reply gets a line in the log.
         digest = head = None
         try:
             if one.reply is not None and one.reply.has_content():

@@ -155,7 +155,7 @@ def findings_csv(decided: Sequence[Decided]) -> str:
     rows: list[list[object]] = []
     for name, finding in ((one.claim.id, finding) for one in decided for finding in one.found):
         if isinstance(finding, EverySeed):
-            # a count of seeds compares nothing, so the columns of the other place and of the tests stay empty
+            # a count of seeds has no second place and no tests, so those columns stay empty
             n = len(finding.values)
             counts = (finding.agree, n - finding.agree, finding.outcome)
             rows.append([name, finding.metric, *finding.place, "", "", n, *[""] * 8, *counts])

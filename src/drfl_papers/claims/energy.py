@@ -39,7 +39,7 @@ def least_energy_steps(
     about = cast("Mapping[str, Mapping[str, float]]", stored.summary(result)["energy"])[setting]
     processor = Processor(about["cycles_per_sample"], about["frequency"], about["capacitance"])
     channel = Channel.uniform(1, bandwidth, snr_db)
-    # What a round took on average, by the ledgers, as the energy map counts it.
+    # Average cost of a round by the ledgers, as in the energy map.
     ended = [row for row in rows if row["bytes_up"] and int(row["rounds"])]
 
     def mean(column: str, per_step: bool = False) -> float:

@@ -177,7 +177,7 @@ def lead_of(
     """
     first, second = values
     leads = tuple(
-        # where neither ever gets there, the difference of two infinities would be NaN
+        # if neither reaches the level, the difference of the two infinities would be NaN
         0.0 if math.isinf(first[seed]) and math.isinf(second[seed]) else sign * (first[seed] - second[seed])
         for seed in sorted(first.keys() & second.keys())
     )
@@ -210,7 +210,7 @@ def ahead(lead: Lead, p_holm: float) -> Lead:
     if not lead.testable:
         return replace(lead, p_holm=math.nan, outcome=UNDECIDED)
     forward = lead.wins > lead.losses if lead.by_signs else lead.tests.mean > 0
-    if lead.tests.p_flips > LEVEL:  # with too few pairs for sign flips it is NaN, and the t-test alone decides
+    if lead.tests.p_flips > LEVEL:  # with too few pairs p_flips is NaN, and only the t-test decides
         return replace(lead, p_holm=p_holm, outcome=NOT_SHOWN, p_claim=1.0)
     outcome = NOT_SHOWN if not p_holm <= LEVEL else SHOWN if forward else OPPOSITE
     return replace(lead, p_holm=p_holm, outcome=outcome, p_claim=lead.tests.p_t if forward else 1.0)

@@ -156,7 +156,7 @@ class ToLevel(_Measure):
                 for row in known
                 if int(row["seed"]) not in broken
             }
-        # The specification has no such target: the curves tell when the metric first reached it.
+        # The specification has no such target: find in the curves when the metric first reached the level.
         small, found = shown_as(self.metric).small, {}
         for row in stored.of(result, "curves.csv", setting, method):
             seed, value = int(row["seed"]), float(row[self.metric])

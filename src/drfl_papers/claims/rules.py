@@ -278,7 +278,7 @@ def _tested(stored: StoredResults, leads: Sequence[Lead]) -> list[Finding]:
         both = frozenset((lead.first.method, lead.second.method))
         same = lead.first[:2] == lead.second[:2]
         printed.append(known.get((*lead.first[:2], lead.metric, both)) if same else None)
-    # p-values corrected for different families must not mix: all are the tables', or none
+    # p-values corrected for different families must not be mixed: take all from the tables, or none
     if None in printed:
         p = holm([lead.tests.p_t if lead.testable else math.nan for lead in leads]).tolist()
     else:

@@ -27,7 +27,7 @@ def verdict(settings: Sequence[InSetting], needed: Literal["all", "most"], left_
     shown, against = sum(s.shown for s in settings), sum(s.opposite for s in settings)
     if n and against >= (1 if needed == "all" else n / 2):
         return FALSE
-    # settings that are not decided can no longer overturn a majority
+    # undecided settings cannot overturn a majority
     if needed == "most" and shown > n / 2:
         return HOLDS
     if not n or any(s.undecided for s in settings):

@@ -189,7 +189,7 @@ def energy_command(options: EnergyOptions) -> int:
     places = [LinkConditions(snr, hertz, options.rate_min) for hertz in bandwidths for snr in snrs]
     for place in places:
         check(place.bandwidth, place.snr_db)
-        place.link()  # it refuses an impossible rate
+        place.link()  # raises an error if the rate is impossible
     radio = Radio(POWER if options.power is None else options.power, options.downlink)
     _processor(options, 0.0)  # its numbers are checked before anything runs
     output.require()
@@ -205,7 +205,7 @@ def energy_command(options: EnergyOptions) -> int:
         found = _found(options, config, places)
         cycles = options.cycles_per_sample
         processor = _processor(options, CYCLES_PER_FLOP * found.study.flops() if cycles is None else cycles)
-        # a round's bytes and its samples a step do not depend on τ: the least is the quickest to measure
+        # bytes per round and samples per step do not depend on τ: measure with the smallest, which is fastest
         payloads = found.study.payloads(min(run.tau for run in found.runs), places)
         devices = Devices(processor, radio)
         costs = {place: cost_of(payloads[place.outage], processor, radio, place.link()) for place in places}

@@ -54,7 +54,7 @@ def reproduce_command(options: ReproduceOptions) -> int:
     with signals.at_once():  # nothing to tidy up yet
         workers = workers_by_options(options.jobs, options.ray, os.cpu_count() or 1)
         plans, skipped = _plans(chosen, options, out)
-    # the command in its shortest form, without where files lie on this machine
+    # the command in its shortest form, without this machine's paths
     words = ["drfl", "reproduce", *(["--all"] if options.everything else options.names or [])]
     if options.quick:
         words.append("--quick")

@@ -66,7 +66,7 @@ def read_csv(path: Path) -> list[Measurement]:
                 raise InputError(
                     f"{where}: outage must lie between 0 and 1, not '{text}'", code="out-of-range", field="outage"
                 )
-            # six digits, as the outage of a channel has: the planner matches them exactly
+            # the outage of a channel has six digits, and the planner compares for equality
             found.append(Measurement(tau, seed, rounds, round(outage, 6)))
     except csv.Error as error:
         raise InputError(
@@ -113,9 +113,10 @@ def from_runs(directories: Iterable[Path], target: float) -> tuple[list[Measurem
     found = [_measured(path, run, target) for path, run in runs]
     for path, run in runs[1:]:
         first, one = runs[0]
-        pairs = ((_job(one), _job(run), FREE), (_own(one), _own(run), ("steps",)))
-        for name, mine, theirs in ((n, a, b) for a, b, free in pairs for n in sorted({*a, *b} - {*free})):
-            if mine.get(name) != theirs.get(name):
+        for mine, theirs, free in ((_job(one), _job(run), FREE), (_own(one), _own(run), ("steps",))):
+            names = sorted({*mine, *theirs} - {*free})
+            name = next((name for name in names if mine.get(name) != theirs.get(name)), None)
+            if name is not None:
                 raise InputError(
                     f"{first} and {path} differ in {name} ({mine.get(name)} and {theirs.get(name)}): runs must be of "
                     "one job, with other local steps and seeds only",
@@ -132,7 +133,7 @@ def from_runs(directories: Iterable[Path], target: float) -> tuple[list[Measurem
 
 
 def _measured(path: Path, run: RunRecord, target: float) -> Measurement:
-    """Rounds until the target, of a run that says its local steps and seed."""
+    """The rounds of a run to the target, with its local steps and seed."""
     tau = _number(_own(run).get("steps", run.config.get("steps")), 0)
     if tau < 1:
         raise InputError(
@@ -167,7 +168,7 @@ def _own(run: RunRecord) -> dict[str, object]:
 
 
 def _job(run: RunRecord) -> dict[str, object]:
-    """The configuration. Of a target only its rows matter, as validation rows do not train."""
+    """The configuration. A target matters only by its rows, as validation rows do not train."""
     until = run.config.get("until")
     on_validation = isinstance(until, str) and not until.startswith(TEST)
     return {**run.config, "until": "on validation rows" if on_validation else None}

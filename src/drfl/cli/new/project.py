@@ -40,9 +40,9 @@ def files(name: str) -> dict[str, str]:
     folder = resources.files("drfl.cli.new") / "templates"
     made = {file: (folder / file).read_text(encoding="utf-8") for file in TEMPLATES}
     made["README.md"] = made["README.md"].replace("@NAME@", name)
-    # as .gitignore it would hide files of drfl's own repository
+    # a template named .gitignore would hide files in drfl's own repository
     made[".gitignore"] = made.pop("gitignore")
-    # made-up patients: who comes back depends on age and pressure, on the island the other way round for pressure
+    # synthetic patients: age and pressure decide whether they return; the island has the opposite effect of pressure
     draw = random.Random(0)
     lines = ["clinic,age,pressure,smoker,returns"]
     for clinic, rows in ROWS.items():

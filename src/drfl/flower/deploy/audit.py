@@ -33,20 +33,11 @@ def audit(paths: Sequence[Path], keys: TrustedKeys | None = None, without: Seque
             yield Finding("problem", Notice(str(error), error.code, error.field))
     servers, sites = ([log for log in logs if log.role == role] for role in ("server", "site"))
     server = servers[0] if len(servers) == 1 else None
-    names: dict[Path, str | None] = {log.path: log.name for log in sites}
-    history = [] if server is None else server.records
-    for log in sites if history else ():
-        # A site may call itself by another name than server.toml does.
-        joined = [one for one in history if one["event"] == "joined" and one.get("name") == log.name]
-        own = list(dict.fromkeys(str(record.get("site")) for record in joined))
-        if len(own) > 1:  # several sites call themselves so: they are told apart by their logs' heads
-            heads = set(map(str, log.heads))
-            own = list(dict.fromkeys(str(record.get("site")) for record in joined if record.get("head") in heads))
-        names[log.path] = own[0] if len(own) == 1 else None
+    names = {log.path: log.name if server is None else _name_in_server_toml(log, server) for log in sites}
     for log in logs:
         name = SERVER if log.role == "server" else names[log.path] or log.name
         findings = [*few(records(log)), *signatures(log, name, trusted)]
-        # Only records that have their fields can be put together.
+        # The next checks need complete records.
         if all(finding.text.code != "bad-record" for finding in findings):
             findings += few(ServerRuns(log).findings() if log.role == "server" else requests_of_site(log))
         yield from findings
@@ -65,7 +56,7 @@ def audit(paths: Sequence[Path], keys: TrustedKeys | None = None, without: Seque
 def _beside(
     server: Audited, sites: Sequence[Audited], names: dict[Path, str | None], without: Sequence[str]
 ) -> Iterator[Finding]:
-    # The name in server.toml, which the server's records have.
+    # The server's records have the names of server.toml.
     by_name: dict[str, Audited] = {}
     for log in sites:
         name = names[log.path]
@@ -84,7 +75,7 @@ def _beside(
     for name in without:
         if name not in joined:
             raise unknown("site", name, sorted(set(joined)))
-    # Each site once, in the order in which they first joined.
+    # Every run has joins: compare each site once, in the order of the first ones.
     for name in dict.fromkeys(joined):
         if name in by_name:
             yield from compared(server, by_name[name], name)
@@ -93,3 +84,13 @@ def _beside(
         else:
             text = f"{name}: the log of this site is missing. Give it too, or use --without {name}"
             yield say(server, "problem", text, "missing-log")
+
+
+def _name_in_server_toml(log: Audited, server: Audited) -> str | None:
+    """The name in server.toml of the site whose log this is. The site may use another name itself; None if unknown."""
+    joined = [record for record in server.records if record["event"] == "joined" and record.get("name") == log.name]
+    names = list(dict.fromkeys(str(record.get("site")) for record in joined))
+    if len(names) > 1:  # several sites use the log's name: the heads of their logs tell them apart
+        heads = set(map(str, log.heads))
+        names = list(dict.fromkeys(str(record.get("site")) for record in joined if record.get("head") in heads))
+    return names[0] if len(names) == 1 else None

@@ -18,7 +18,7 @@ def same_history(sites: Sequence[Audited]) -> Iterator[Finding]:
                 head = Head.parse(str(record.get("server")))
             except ValueError:
                 continue
-            # The first log that mentions a line decides; every other one must agree.
+            # All later logs must agree with the first log that mentions a line.
             digest, other, n = told.setdefault(head.n, (head.digest, log, record["n"]))
             if digest != head.digest:
                 text = f"it notes another line {head.n} of the server's log than line {n} of {quoted(other)}"
@@ -47,10 +47,10 @@ def _noted(log: Audited, record: Record, name: str, other: Audited, keys: dict[s
         head = Head.parse(str(record.get(name)))
     except ValueError:
         return say(log, "problem", f"the message came without the head of {quoted(other)}", "without-head", n)
-    # A signature is proof against the owner of that log, whoever shows it.
+    # A valid signature proves that the owner of the other log wrote this head.
     signed = head.by in keys and head.is_signed_by(keys[head.by])
     proof = "it is signed with a key of that log" if signed else "the head is not signed with a key of that log"
-    # A head that somebody holds cannot be taken back: the log must still have that line.
+    # A log must still have every line whose head was sent out.
     if head.n > len(other.heads):
         text = f"it notes line {head.n} of {quoted(other)}, which has only {len(other.heads)} lines: lines were removed"
         return say(log, "problem", f"{text} there ({proof})", "truncated-log", n)
@@ -111,7 +111,8 @@ def _site_by_server(server: Audited, site: Audited, name: str) -> Iterator[Findi
                 yield say(site, "problem", text, "request-not-recorded", n)
                 continue
             expected = {"site": name, "what": record.get("what"), "digest": record.get("digest")}
-            for field in [field for field, value in expected.items() if theirs.get(field) != value]:
+            different = [field for field, value in expected.items() if theirs.get(field) != value]
+            for field in different:
                 text = f"it differs in its {field} from the request in line {found} of {quoted(server)}"
                 yield say(site, "problem", text, "other-request", n)
         elif record["event"] == "closed" and (server.records[found - 1]["event"] != "closing" or ends[-1:] < [found]):

@@ -64,7 +64,7 @@ class TrustedKeys:
     def beside(cls, logs: Sequence[Path]) -> TrustedKeys:
         """The keys in the deployment's folder that one of the logs lies in; none if no log does."""
         for log in logs:
-            # Keys from where the operator keeps them, never from the log that they are to check.
+            # Take keys from the operator's folder, never from the log that they check.
             if (log.absolute().parent / "server.toml").is_file():
                 return cls.of(log.absolute().parent)
         return cls()
@@ -87,7 +87,7 @@ def signatures(log: Audited, name: str, trusted: TrustedKeys) -> Iterator[Findin
     key, revoked = first, trusted.revoked.get(name, set())
     for record, head in zip(log.records, log.heads, strict=True):
         new = record.get("key") if record["event"] == "key" else None
-        # A line that introduces a key is signed by the old key, or by the new one if the old is lost.
+        # The old key signs the line that introduces a new one; if the old key is lost, the new one does.
         signer = new if isinstance(new, str) and head.by == fingerprint(new) else key
         if head.by != fingerprint(signer) or not head.is_signed_by(signer):
             text = "it is not signed with the log's key, so somebody without that key wrote it"
@@ -97,7 +97,7 @@ def signatures(log: Audited, name: str, trusted: TrustedKeys) -> Iterator[Findin
             if signer == key:
                 yield say(log, "note", "a new key, signed by the previous one", "new-key", head.n)
             elif key in revoked:
-                # The old key was revoked, perhaps because it was lost: it could not sign the new one.
+                # A revoked key may be lost, so it need not have signed the new one.
                 text = "a new key, after the operator revoked the previous one"
                 yield say(log, "note", text, "new-key", head.n)
             else:

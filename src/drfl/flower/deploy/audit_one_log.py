@@ -35,7 +35,7 @@ def requests_of_site(log: Audited) -> Iterator[Finding]:
         event = record["event"]
         if event == "asked":
             asked.add((line_of(record.get("server")), record.get("what")))
-        # A request whose head is refused is in the log as the refusal alone.
+        # If a site refuses the head of a request, its log has only the refusal.
         refused_head = event == "refused" and record.get("request") is None
         if (
             event in ("sent", "refused")
@@ -70,7 +70,7 @@ class ServerRuns:
         for record in self.log.records:
             event = record["event"]
             if event == "started":
-                # A new start ends a run that was left open: the server was killed.
+                # A run may still be open if the server was killed: the new start ends it.
                 self.run, self.sites = str(record.get("run")), set(_names(record))
                 self.joined, self.pending, self.usable, self.closing, self.parted = set(), {}, {}, None, set()
             elif event in ("opened", "key"):
@@ -97,12 +97,12 @@ class ServerRuns:
         return say(self.log, "problem", text, code, record["n"])
 
     def _exchange(self, record: Record) -> Iterator[Finding]:
-        """A request, its outcome, or the use of a reply."""
+        """Check a request, its outcome, or the use of a reply."""
         event, site, what = record["event"], record.get("site"), record.get("what")
         if event == "asked":
             if site not in self.joined:
                 yield self._problem(f"'{site}' received a request before it joined", "not-joined", record)
-            # A server asks a site again once it knows what became of the request before.
+            # A server asks a site again only after it has recorded the outcome of the previous request.
             yield from self._left_open({n: one for n, one in self.pending.items() if one["site"] == site})
             self.pending = {n: one for n, one in self.pending.items() if one["site"] != site}
             self.pending[record["n"]] = record
@@ -122,7 +122,7 @@ class ServerRuns:
                     yield self._problem(text, "used-without-reply", record)
 
     def _end(self, record: Record) -> Iterator[Finding]:
-        """A run is closed, its sites leave it, and it ends."""
+        """Check how a run closes, its sites leave it, and it ends."""
         if record["event"] == "closing":
             if self.closing is not None or record.get("run") != self.run:
                 yield self._problem("it closes another run, or closes the run twice", "wrong-end", record)

@@ -49,7 +49,7 @@ def data(site: SiteFolder) -> Iterator[CheckResult]:
     yield note("limits", Notice(f"{text} in server.toml: twice the rows and the classes of today", "proposed-limits"))
     if told is not None:
         try:
-            told.check("this site")  # else the server would not accept it
+            told.check("this site")  # the server makes the same check
         except DrflError as error:
             yield bad("columns", str(error))
             return
@@ -102,7 +102,7 @@ def check_deployment(folder: DeploymentFolder) -> Iterator[CheckResult]:
     if not address.insecure:
         yield from guarded("certificate", lambda: check_network.superlink(folder, address))
         yield from guarded("keys", lambda: check_network.keys(folder, known))
-    # A SuperLink that cannot be reached would only fail the next check too.
+    # The next check needs a SuperLink that can be reached.
     reached = True
     for verdict in check_network.check_connection(address, folder.certificates / "ca.crt"):
         yield verdict
@@ -191,7 +191,7 @@ def _flower(*programs: str) -> Iterator[CheckResult]:
 
 
 def _agrees(folder: DeploymentFolder, address: Address) -> Iterator[CheckResult]:
-    # Flower reads config.toml, drfl server.toml and the scripts superlink.env.
+    # Flower reads config.toml, drfl reads server.toml, and the scripts read superlink.env.
     insecure = read_toml(folder.settings).get("insecure", False)
     if insecure is not address.insecure:
         yield bad("server.toml", "insecure contradicts INSECURE in superlink.env; write a new folder with init")

@@ -72,7 +72,8 @@ def superlink(folder: DeploymentFolder, address: Address) -> Iterator[CheckResul
     """The authority's and the SuperLink's certificates: present, valid now, signed and for this host."""
     place = folder.certificates
     authority, certificate = _certificate(place / "ca.crt"), _certificate(place / "superlink.crt")
-    content, path = _bytes(place / "superlink.key"), place / "superlink.key"
+    path = place / "superlink.key"
+    content = _bytes(path)
     try:
         key = forms.load_pem_private_key(content, None)
     except (ValueError, TypeError, UnsupportedAlgorithm):
@@ -87,8 +88,8 @@ def superlink(folder: DeploymentFolder, address: Address) -> Iterator[CheckResul
     if _public(certificate.public_key()) != _public(key.public_key()):
         yield bad("certificate", "superlink.key does not belong to superlink.crt; delete both and run ./make-keys.sh")
         return
-    # Flower takes such a key all the same, so that nothing else would tell.
-    yield from _open_to_others(place / "superlink.key")
+    # Flower accepts a key that others can read, so drfl has to report it.
+    yield from _open_to_others(path)
     for name, found in (("ca.crt", authority), ("superlink.crt", certificate)):
         yield _in_time(name, found)
     if covers(certificate, address.host):
@@ -105,7 +106,7 @@ def covers(certificate: x509.Certificate, host: str) -> bool:
     """Whether a certificate is for a host, by its alternative names alone."""
     names = _names(certificate)
     try:
-        # In its short form, as an IPv6 address can be written in several ways.
+        # An IPv6 address has several spellings: compare the short form.
         return str(ipaddress.ip_address(host)) in names
     except ValueError:
         return host.lower() in (name.lower() for name in names)
@@ -141,7 +142,7 @@ def revoked_twin(revoked: Path, path: Path) -> Path | None:
         InputError: The file at the path holds no such key.
     """
     public = read_public_key(path)
-    # By content: the same key can be written with another comment or line ending.
+    # Compare the keys themselves, as their files may differ in comments and line endings.
     for old in sorted(revoked.glob("*.pub")):
         with suppress(InputError):
             if read_public_key(old) == public:
@@ -252,7 +253,7 @@ def check_connection(address: Address, authority: Path) -> Iterator[CheckResult]
     elif _speaks_http(address):
         yield ok("HTTP", "it speaks plain HTTP, as the deployment is insecure")
     else:
-        # Any certificate will do here: whether the other end speaks TLS at all decides what to advise.
+        # Accept any certificate: the advice depends only on whether the other end speaks TLS.
         context = ssl.create_default_context()
         context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
         try:
@@ -261,14 +262,14 @@ def check_connection(address: Address, authority: Path) -> Iterator[CheckResult]
                 context.wrap_socket(plain, server_hostname=address.host),
             ):
                 text = f"TLS at {address} where plain HTTP is expected; take the folder made with --insecure"
-                yield bad("HTTP", text)
         except OSError as error:
-            yield bad("HTTP", _stranger(address, error))
+            text = _stranger(address, error)
+        yield bad("HTTP", text)
 
 
 def _encrypted(address: Address, authority: Path) -> CheckResult:
     try:
-        # The deployment's own authority alone is trusted, not those of the system.
+        # Trust only the deployment's authority, not those of the system.
         context = ssl.create_default_context(cafile=str(authority))
     except (OSError, ssl.SSLError):
         return bad("TLS", f"{authority} is missing or no certificate; run ./make-keys.sh on the SuperLink's machine")
@@ -293,7 +294,7 @@ def _encrypted(address: Address, authority: Path) -> CheckResult:
             )
         return bad("TLS", text)
     except OSError as error:
-        # A plain server answers a TLS greeting with an error that says nothing: ask it in HTTP.
+        # The error of a plain HTTP server at a TLS greeting is not specific: try HTTP.
         if _speaks_http(address):
             return bad("TLS", f"plain HTTP at {address} where TLS is expected; start it with ./start-superlink.sh")
         return bad("TLS", _stranger(address, error))

@@ -36,7 +36,7 @@ def without_site(text: str, name: str) -> str:
     """
     settings = tomllib.loads(text)
     place = [table["name"] for table in settings["sites"]].index(name)
-    # Line by line and not through a TOML writer, which would lose comments and order.
+    # Edit lines, as a TOML writer would lose comments and order.
     lines = text.split("\n")
     start, end = _site_tables(lines, len(settings["sites"]))[place]
     stop = 1 + max(number for number in range(start, end) if not _blank(lines[number]) and not _comment(lines[number]))
@@ -67,11 +67,11 @@ def with_limits(text: str, limits: Mapping[str, Mapping[str, int | float]]) -> s
     settings = tomllib.loads(text)
     lines = text.split("\n")
     ranges = _site_tables(lines, len(settings["sites"]))
-    # From the end, so that the places of the earlier tables stay right.
+    # Start at the end, so that the line numbers of earlier tables stay valid.
     for table, (start, end) in reversed(list(zip(settings["sites"], ranges, strict=True))):
         names = (number for number in range(start, end) if _NAME.match(lines[number]))
         place = next(names, start)
-        # The file may have been written on Windows.
+        # The file may have Windows line endings.
         carriage = "\r" if lines[place].endswith("\r") else ""
         added = tomli_w.dumps(limits.get(table["name"], {})).splitlines()
         lines[place + 1 : place + 1] = [line + carriage for line in added]
@@ -98,7 +98,7 @@ def replace(path: Path, text: str) -> Path:
         shutil.copy2(real, kept)
         try:
             with atomic_write(real) as file:
-                # Who may read the settings stays as the operator has it.
+                # Keep the permissions that the operator gave the file.
                 os.fchmod(file.fileno(), stat.S_IMODE(real.stat().st_mode))
                 file.write(text.encode())
         except BaseException:
@@ -132,7 +132,7 @@ def _site_tables(lines: Sequence[str], count: int) -> list[tuple[int, int]]:
 
 def _verified(text: str, expected: Mapping[str, object]) -> str:
     try:
-        # Read back before it is written: lines of a text in quotes may look like headers.
+        # Parse the new text before writing it, as lines of a multi-line string may look like headers.
         same = tomllib.loads(text) == expected
     except tomllib.TOMLDecodeError:
         same = False

@@ -48,7 +48,7 @@ def require() -> None:
 
 def fits(version: str) -> bool:
     """Whether a version of Flower is one of the supported ones."""
-    # Major and minor alone; what follows may be a release candidate's letters.
+    # Compare only major and minor: the third part may have letters, as in a release candidate.
     numbers = [int(part) if part.isdecimal() else 0 for part in version.split(".")[:2]]
     return OLDEST <= tuple(numbers) < NEWEST
 
@@ -134,7 +134,7 @@ def node_states(home: Path) -> dict[str, str]:
 
 def last_object(text: str) -> dict[str, object] | None:
     """The JSON object that a text ends with, None if it ends with none; lines may stand before it."""
-    # flwr prints notes before its JSON: the object begins at a line of its own.
+    # flwr prints notes before its JSON, which begins on a new line.
     for start in (index for index, c in enumerate(text) if c == "{" and (index == 0 or text[index - 1] == "\n")):
         try:
             found = json.loads(text[start:])

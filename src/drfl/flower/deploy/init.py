@@ -166,7 +166,7 @@ def write(plan: DeploymentPlan, path: Path, keys: bool = False) -> None:
             code="invalid-name",
             field=str(root),
         )
-    # All or nothing: half a deployment would be hard to tell from a whole one.
+    # Write all files or none: half a deployment would be hard to tell from a whole one.
     with new_folder(root) as stage:
         for name, text in files(plan, root).items():
             target = stage / name
@@ -195,13 +195,13 @@ def files(plan: DeploymentPlan, root: Path) -> dict[str, str]:
     """
     secure = not plan.insecure
     kind = "secure" if secure else "insecure"
-    address = {"ADDRESS": plan.address, "PORT": str(plan.port)}
+    port = {"PORT": str(plan.port)}
+    address = {"ADDRESS": plan.address, **port}
     days = {"DAYS": str(DAYS), "CA_DAYS": str(CA_DAYS)}
     names = {"NAMES": " ".join(plan.sites), "REVOKED": _text("revoked.sh").rstrip("\n")}
     trust = f"root-certificates = {json.dumps(str(root / 'certificates/ca.crt'))}" if secure else "insecure = true"
-    port, volume = str(plan.port), json.dumps(f".:{root}")
-    compose = {"ROOT": str(root), "ROOT_YAML": json.dumps(str(root)), "VOLUME_YAML": volume, "PORT": port}
-    services = [_filled("compose-site.yaml", {"NAME": name, "PORT": port}) for name in plan.sites]
+    compose = {"ROOT": str(root), "ROOT_YAML": json.dumps(str(root)), "VOLUME_YAML": json.dumps(f".:{root}"), **port}
+    services = [_filled("compose-site.yaml", {"NAME": name, **port}) for name in plan.sites]
     count = "one site" if len(plan.sites) == 1 else f"{len(plan.sites)} sites"
     note = _filled(f"readme-{kind}.md", days).rstrip("\n")
     shown = {"COUNT": count, "LIST": ", ".join(plan.sites), "ADDRESS": plan.address, "NOTE": note}
@@ -230,12 +230,12 @@ def files(plan: DeploymentPlan, root: Path) -> dict[str, str]:
         "image/Dockerfile": _text("Dockerfile"),
     }
     security = _text(f"supernode-{kind}.sh")
-    for name, port in zip(plan.sites, plan.site_ports, strict=True):
+    for name, site_port in zip(plan.sites, plan.site_ports, strict=True):
         place = f"sites/{name}"
         key = "" if plan.insecure else SITE_KEY
         values = {"NAME": name, "PROGRAMS": _programs("flower-supernode"), "SECURITY": security, "KEY": key}
         made[f"{place}/site.toml"] = _filled("site.toml", values)
-        made[f"{place}/superlink.env"] = _environment(plan, PORT=port)
+        made[f"{place}/superlink.env"] = _environment(plan, PORT=site_port)
         made[f"{place}/start-supernode.sh"] = _filled("start-supernode.sh", values)
     return made
 
@@ -258,6 +258,6 @@ def _text(name: str) -> str:
 def _filled(name: str, values: Mapping[str, str]) -> str:
     text = _text(name)
     for key, value in values.items():
-        # Not str.format, as shell scripts are full of braces.
+        # str.format does not work here, as shell scripts contain braces.
         text = text.replace(f"@{key}@", value)
     return text

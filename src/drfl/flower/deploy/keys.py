@@ -67,7 +67,7 @@ def revoke(folder: DeploymentFolder, name: str, key_only: bool = False) -> Revok
         try:
             ask(folder.home, ["supernode", "unregister", node])
         except DrflError:
-            # The SuperLink may refuse the site already, as after a call that was cut off.
+            # An earlier call that was cut off may have unregistered the site already.
             if node_states(folder.home).get(node, GONE[0]) not in GONE:
                 raise
     elif not _revoked_before(site):
@@ -106,7 +106,6 @@ def rotate(folder: DeploymentFolder, name: str, key: Path) -> str:
             code="revoked-key",
             field="--key",
         )
-    # First the new key, then the old one goes: the site is known at every moment.
     answer = ask(folder.home, ["supernode", "register", str(key.absolute())])
     node = str(answer.get("node-id") or "")
     if not node:
@@ -188,7 +187,7 @@ def _revoked_before(site: SitePaths) -> bool:
 
 def _put_away(site: SitePaths) -> Path:
     """Move the file of a site's key to those revoked, and forget the site's number."""
-    # With the time in its name, as a site can lose several keys.
+    # The name has the time, as a site can have several revoked keys.
     place = _revoked(site) / f"{site.name}-{edit_settings.stamp()}.pub"
     place.parent.mkdir(parents=True, exist_ok=True)
     if site.public_key.exists():

@@ -62,7 +62,7 @@ def propose(folder: DeploymentFolder) -> Proposal:
     share, notices, limits = share_limit(len(names)), [], {}
     for site in settings.sites:
         rows, _ = today[site.name]
-        # Twice today's rows, so that a site can grow without an edit.
+        # Propose twice today's rows, so that a site can grow before its limit has to change.
         wanted: dict[str, int | float | None] = {"rows": 2 * rows, "classes": classes or None, "max_share": share}
         if share is not None and site.max_share is None and rows > share * total:
             text = f"{site.name} has {rows / total:.0%} of all rows, more than {share:g}: set its max_share yourself"
@@ -88,7 +88,7 @@ def reported(folder: DeploymentFolder, settings: ServerSettings) -> dict[str, tu
     for record in read(path).records:
         name, rows, classes = record.get("site"), record.get("rows"), record.get("classes", 0)
         if record["event"] == "joined" and name in names and isinstance(rows, int) and isinstance(classes, int):
-            # The last report wins: limits follow what a site has now.
+            # Later reports replace earlier ones.
             found[str(name)] = rows, classes
     return found
 

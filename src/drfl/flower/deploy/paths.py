@@ -198,7 +198,7 @@ def read_toml(path: Path) -> dict[str, object]:
 
 
 def _address(path: Path) -> Address:
-    # Shell assignments, as the start scripts source the same file.
+    # The file holds shell assignments, as the start scripts source it too.
     lines = files.read_text(path, remedy="write a new folder with 'drfl deploy init'").splitlines()
     values = dict(line.split("=", 1) for line in lines if "=" in line and not line.startswith("#"))
     host, _, port = values.get("ADDRESS", "").rpartition(":")

@@ -29,7 +29,7 @@ def print_result(folder: DeploymentFolder) -> None:
     if not isinstance(summary, dict) or not isinstance(final := summary.get("final"), dict):
         return
     title = f"{summary.get('algorithm')}, {summary.get('clients')} sites, {summary.get('rounds')} rounds"
-    # The server writes the same files as a simulation, so that its summary is shown alike.
+    # A deployment writes the same summary as a simulation.
     table = Table(title=title, title_justify="left")
     measures = parts.measures_of(summary)
     headings = {
@@ -121,7 +121,7 @@ def status(folder: DeploymentFolder, number: str) -> Status:
     runs = ask(folder.home, ["list", "--run-id", _number(number)]).get("runs")
     if not isinstance(runs, list) or not runs or not isinstance(runs[0], dict):
         raise DrflError(f"the SuperLink knows no run {number}", code="unknown-name", field="run")
-    # On one line, as Flower's reason may be a whole traceback.
+    # Flower's reason may be a whole traceback: join its lines.
     details = " ".join(str(runs[0].get("status-details", "")).split())
     return Status(str(runs[0].get("status", "unknown")), "" if details == "N/A" else details)
 
@@ -157,7 +157,7 @@ def follow(folder: DeploymentFolder, number: str, show: Callable[[str], None]) -
     ) as process:  # fmt: skip
         try:
             for line in process.stdout or ():
-                # Not those of the command itself.
+                # Skip the lines that flwr itself adds.
                 if not (line.startswith("Using SuperLink:") or "logstream for run_id" in line):
                     show(line.rstrip("\n"))
         finally:
@@ -173,7 +173,7 @@ def follow(folder: DeploymentFolder, number: str, show: Callable[[str], None]) -
         except InputError:
             raise
         except DrflError:
-            # A SuperLink may restart while a run goes on; only a long absence counts.
+            # A SuperLink may restart during a run, so only a long absence counts as an error.
             if time.monotonic() > limit:
                 raise
         time.sleep(PAUSE)
