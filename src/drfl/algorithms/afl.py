@@ -93,7 +93,7 @@ class AFL:
         f = fed.losses(everybody, model.w if self.dual_after else w, key.fold("xi"), batch=self.dual_batch)
         lam_next = lam
         if f.clients.numel():
-            # A round of τ local steps stands for τ published ones: λ moves τ times as far.
+            # A round of τ local steps replaces τ published rounds, so λ moves τ times as far.
             gamma = None if self.gamma is None else self.local.tau * self.gamma
             v = f.unbiased(fed.n)
             step, squares = step_size(gamma, v, squares)

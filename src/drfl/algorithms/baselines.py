@@ -58,17 +58,17 @@ class LocalOnly:
     def init(self, fed: Federation) -> LocalOnlyState:
         """The initial model at every client."""
         rows = fed.w0.expand(fed.n, -1)
-        # Written in full: a row of a table that was never written is 0.
+        # Write every row: rows of a table that were never written read as 0.
         table = fed.client_table().put(torch.arange(fed.n), rows)
         return LocalOnlyState(fed.w0, table, table, torch.zeros((), dtype=torch.int64))
 
     def round(self, state: LocalOnlyState, fed: Federation, key: Key) -> tuple[LocalOnlyState, Info]:
         """Local steps at every client from its own model."""
         models, average, rounds = state.models, state.average, state.rounds + 1
-        # The weight of the latest model in the polynomial-decay average after so many rounds.
+        # Weight of the latest model in the polynomial-decay average.
         weight, answered = (DECAY + 1) / (int(rounds) + DECAY), list[int]()
         for i in range(fed.n):
-            # One by one, as a request sends one model and each starts from its own.
+            # One client per request: a request carries a single model, and each client starts from its own.
             client = torch.tensor([i])
             with fed.ledger.unsent():
                 up = fed.train(client, models[client][0], self.local, key.fold("sgd"))
@@ -84,7 +84,7 @@ class LocalOnly:
 
     def personal(self, state: LocalOnlyState, w: Tensor, fed: Federation, key: Key) -> ClientTable:
         """See :class:`drfl.federation.algorithm.Personal`."""
-        # What is tested is told by the global model that goes with it: the last, or an average.
+        # The global model tells which personal models go with it: the last ones or the averages.
         return state.models if w is state.w or torch.equal(w, state.w) else state.average
 
 
@@ -144,6 +144,6 @@ class FineTuned(FedAvg):
     def personal(self, state: FedAvgState, w: Tensor, fed: Federation, key: Key) -> ClientTable:
         """See :class:`drfl.federation.algorithm.Personal`."""
         up = fed.train(torch.arange(fed.n), w, replace(self.local, steps=self.fine_steps, epochs=None), key.fold("sgd"))
-        # Who does not answer keeps the global model.
+        # Clients that do not answer keep the global model.
         table = fed.client_table().put(torch.arange(fed.n), w.expand(fed.n, -1))
         return table.put(up.clients, up.w)

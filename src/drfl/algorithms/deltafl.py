@@ -95,5 +95,5 @@ def tail(losses: Tensor, weights: Tensor, theta: float) -> Tensor:
     order = losses.argsort(descending=True)
     held = weights[order].cumsum(0) / weights.sum()
     short = int((held < (1 - theta) * (1 - ROUNDING)).sum())  # so many do not suffice
-    # By value, not by position: ties at the quantile are all in the tail.
+    # Compare values, not positions: all losses tied at the quantile belong to the tail.
     return losses >= losses[order[min(short, len(losses) - 1)]]

@@ -191,7 +191,7 @@ class DualDRDM(Regularised):
         lam_up = lam[up.clients].to(w)
 
         def corrected(w_i: Tensor) -> Tensor:  # the global model that local models w_i (k, d) make
-            # With the λ of before the dual step, which c is made with.
+            # Use λ from before the dual update, as c does.
             c_next = c - mu * moves(w_i, w, lam_up)
             return a @ w_i - c_next / mu
 

@@ -180,13 +180,14 @@ class DRFAGA:
         lam_next = lam
         if f.clients.numel():
             try:
-                gradient = f.unbiased(N) - self.ambiguity.penalty_gradient(lam)  # ∇_λ F(w̄, λ)
-            except InputError as error:  # KL's has none where a λ_i is 0
+                penalty_gradient = self.ambiguity.penalty_gradient(lam)
+            except InputError as error:  # KL has no gradient if a λ_i is 0
                 raise InputError(
                     f"{error}: lower gamma, or take DRFAProx, AFL, ScaffPD, DRDM or DualDRDM, which need none",
                     code=error.code,
                     field=error.field,
                 ) from error
+            gradient = f.unbiased(N) - penalty_gradient  # ∇_λ F(w̄, λ)
             step, squares = step_size(self.gamma, gradient, squares)
             lam_next = self.ambiguity.project(lam + step * gradient)
         return DRFAState(model.w, lam_next, squares), Info(D, answered, f, model.average)

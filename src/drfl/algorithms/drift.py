@@ -58,7 +58,7 @@ def summed(rows: Callable[[slice], Tensor], d: int, weights: Tensor | None = Non
         d: its width.
         weights: (k,) of the sum; None = all 1.
     """
-    # A whole matrix (k, d) of differences would take as much memory as the local models.
+    # The whole matrix (k, d) would take as much memory as the local models.
     parts = (rows(slice(start, start + COLUMNS)) for start in range(0, d, COLUMNS))
     return torch.cat([part.sum(0) if weights is None else weights @ part for part in parts])
 

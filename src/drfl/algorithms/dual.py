@@ -55,11 +55,11 @@ def step_size(gamma: float | None, v: Tensor | SparseVector, squares: Tensor) ->
     Returns:
         The step and the new sum of squares.
     """
-    # Summed also where γ is given, so that the state is the same in either case.
+    # Add to the sum even if γ is given, so that the state is the same in both cases.
     squares = squares + (v.spread() if isinstance(v, SparseVector) else spread(v))
     if gamma is not None:
         return gamma, squares
-    # Until losses differ there is no direction, and no scale to divide by.
+    # While all losses are equal there is no direction, and no scale to divide by.
     return (RATE / max(float(squares) ** 0.5, LEAST) if float(squares) > 0 else 0.0), squares
 
 
@@ -172,7 +172,7 @@ class SnapshotMethod:
         f = fed.losses(U.clients, model.snapshot, key.fold("xi"), batch=self.dual_batch)
         if not f.clients.numel():
             return Ascent(lam, squares, f, lam)
-        # Sparse: of a million clients only the m who report differ from the rest.
+        # Sparse: of a million clients, only the m that report differ from the rest.
         v = SparseVector(fed.n, f.clients, f.scaled(fed.n, centred=self.centred))
         gamma = None if self.gamma is None else self.local.tau * self.gamma
         step, squares = step_size(gamma, v, squares)

@@ -83,7 +83,7 @@ class Averaging:
         """The state after a round that has merged the local models to this one."""
         if self.server is None or state.server is None:
             return FedAvgState(model.w)
-        # The mean move takes the place of a gradient.
+        # The server optimizer takes the mean update in place of a gradient.
         return FedAvgState(*self.server.step(state.w, model.w - state.w, state.server))
 
 

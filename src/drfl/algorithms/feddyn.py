@@ -84,7 +84,7 @@ class FedDyn:
         if not up.clients.numel():
             return state, Info.nobody(D)
 
-        # c is the mean of all N rows h_i: those of the others stay as they are.
+        # c is the mean of all N rows h_i. Only the rows of clients that answered change.
         def drift(w_i: Tensor) -> Tensor:  # what c changes by when the local models are w_i (k', d)
             return -mu / N * moves(w_i, w)
 

@@ -69,7 +69,7 @@ class FedNova(Averaging):
 
         steps = self.local.steps_of(fed.sizes, up.clients)
         norms = torch.tensor([self.local.effective(tau_i) for tau_i in steps.tolist()], dtype=torch.float64)
-        # Of those who answered, of sum 1.
+        # Weights of the clients that answered; they sum to 1.
         p = Cohort(D.clients, self.weights(fed)[D.clients]).weights_of(up.clients)
         tau = p @ norms
 

@@ -95,7 +95,7 @@ class QFedAvg:
                 field="losses",
             )
         F = torch.zeros(N, dtype=torch.float64).index_copy(0, f.clients, f.values)
-        # Only those who have reported: without a loss a client has no weight.
+        # Train only clients that reported: without a loss a client has no weight.
         up = fed.train(f.clients.sort().values, w, self.local, key.fold("sgd"))
         if not up.clients.numel():
             return state, Info.nobody(D)

@@ -107,8 +107,8 @@ class SCAFFOLD:
         def dc_i(part: slice) -> Tensor:  # c_i⁺ − c_i, option II, in some columns (k', part)
             return (x[part] - up.w[:, part]) / (K_i * eta) - c[part]
 
-        # A client at a time, and c by columns: the differences (k', d) are never all in memory.
+        # Update c_i client by client and c by columns: the differences (k', d) are never all in memory.
         c_i_next = c_i.add(up.clients, ((x - y_i) / (k * eta) - c for y_i, k in zip(up.w, K, strict=True)))
-        # Over all N: the controls of those who did not answer stay, so that c remains the mean of all.
+        # Divide by N: clients that did not answer keep their control variates, and c remains the mean of all.
         c_next = c + summed(dc_i, x.numel()) / N
         return SCAFFOLDState(model.w, c_next, c_i_next), Info(D, up.clients, average=model.average)

@@ -73,7 +73,7 @@ class Reports(NamedTuple):
         clients = self.c.clients
         known = SparseVector(len(lam), clients, lam[clients])
         total = known.sum()
-        # Over those who have reported, their λ made to sum to 1.
+        # Sum over the clients that have reported, with their λ normalised to sum to 1.
         if kept is not None and total > 0:
             return (kept.sums[0] / float(total)).to(self.c.dtype)
         return self.c.mix(known.dense() / total if total > 0 else self.seen / self.seen.sum())

@@ -35,7 +35,7 @@ class SparseVector(NamedTuple):
         """() Σ_i v_i."""
         if self.n <= MANY:
             return self.dense().sum()
-        # Over the k values and the rest at once: of millions of entries nearly all are alike.
+        # Add the rest in one term: nearly all of millions of entries are equal.
         return self._ordered().sum() + (self.n - self.rows.numel()) * self.fill
 
     def spread(self) -> Tensor:
@@ -47,7 +47,7 @@ class SparseVector(NamedTuple):
 
     def combined(self, other: SparseVector, f: Callable[[Tensor, Tensor], Tensor]) -> SparseVector:
         """f(v_i, u_i) for every entry of this vector v and of another one u (N,) with the same rows."""
-        # As tensors: f is written for those, and must round the rest as it rounds an entry.
+        # f takes tensors, and must round the fill as it rounds an entry.
         fills = torch.tensor([[self.fill], [other.fill]], dtype=torch.float64)
         return self._replace(values=f(self.values, other.values), fill=float(f(*fills)))
 

@@ -201,7 +201,7 @@ def scaffpd_accelerated(
     return _accelerated(tau, gamma_0, growth * mu)
 
 
-# A function of its own, as a generator checks nothing before its first value is asked for.
+# Kept apart from the public functions: a generator would run their checks only at its first value.
 def _accelerated(tau: float, gamma: float, mu: float) -> Iterator[PrimalDualSteps]:
     theta = 1.0
     while True:
@@ -244,7 +244,7 @@ def scaffpd_constant(
         raise InputError(
             f"c_omega must be a finite number of at least 1, not {c_omega}", code="out-of-range", field="c_omega"
         )
-    # The positive root of (E.54), divided by μ_xμ_λ.
+    # The positive root of (E.54), after division by μ_xμ_λ.
     half = 0.5 + 24 * L_xx / mu_x
     omega = c_omega * (half + math.sqrt(half**2 + 8 * L_lx**2 / (mu_x * mu_lam)))
     if noise is not None:
@@ -276,7 +276,7 @@ def scaffpd_local(tau: float, L_xx: float, steps: int) -> LocalRates:
     _constant("L_xx", L_xx)
     checks.whole("steps", steps)
     s = tau * L_xx
-    # The three lower bounds on η_g in turn.
+    # The three lower bounds on η_g, in the order of the docstring.
     server_lr = max(1.0, 4 * math.sqrt(36 * s + 2 * s**2), 2 * s * math.sqrt((steps - 1) / steps))
     return LocalRates(tau / (server_lr * steps), server_lr)
 

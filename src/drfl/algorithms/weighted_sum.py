@@ -118,7 +118,7 @@ class WeightedSum(NamedTuple):
         was, weights = before.weights(rows, self.alike[rows]), now.weights(rows, alike)
         weighed, stays = weights[0] != 0, weights[0] == was[0]
         if 2 * (weighed & (alike | stays) & ~new).sum() < weighed.sum():
-            # Most moved each in its own way: the sum over λ alone, in the rows' type.
+            # Most λ_i follow no common law: start again from the sum over λ alone, in the rows' dtype.
             sums = torch.zeros_like(self.sums)
             sums[0] = now.table.mix(now.lam)
             return WeightedSum(sums, torch.zeros_like(self.alike), torch.zeros_like(self.updates))
@@ -139,11 +139,10 @@ class WeightedSum(NamedTuple):
 
 
 def _law_of(target: Tensor, lam: Tensor, usual: Tensor) -> tuple[Law, Tensor]:
-    """The law that most λ_i (k,) follow, and who does (k,) bool.
+    """The law that most λ_i (k,) follow, and which of them do, (k,) bool.
 
-    A projection keeps the order of its targets, so that λ_i between the least and the greatest are at no bound. Laws
-    that may be the one are, the likeliest first, the one through two such λ_i, and those of the greatest or the least
-    alone.
+    A projection keeps the order of its targets, so that λ_i between the least and the greatest are at no bound. The
+    candidates are, most likely first, the law through two such λ_i, that of the greatest and that of the least.
     """
     if lam.numel():
         low, high = int(lam.argmin()), int(lam.argmax())

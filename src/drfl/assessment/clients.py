@@ -140,7 +140,7 @@ def interval(low: Floats, high: Floats, measure: Measure) -> tuple[Floats, Float
     low, high = turned(low, measure), turned(high, measure)
     if measure.percent:  # a fraction, also where the rows' values have no bounds
         low, high = np.clip(low, 0, 1), np.clip(high, 0, 1)
-    # Turning swaps the ends.
+    # Turning swaps the ends of the interval.
     return (low, high) if measure.more_is_better else (high, low)
 
 
@@ -162,7 +162,7 @@ def scores_of(measure: Measure, sums: Floats, auc_interval: AucInterval = "delon
             return RankScores(first, second, third)
         return DeLongScores(first, second, third, *squares)
     if measure.rows in (Rows.BINARY, Rows.RATE):
-        # Where less is better rows are turned, here and below, so that the worst always has the smallest score.
+        # If smaller is better, turn the rows here and below, so that the worst client always has the smallest score.
         return BinaryScores(first, second if measure.more_is_better else first - second)
     if measure.rows == Rows.UNIT:
         found = BoundedScores(first, second, third)
@@ -253,7 +253,7 @@ def assess_clients(
     worst, p = worst_score(scores, alpha), could_be_worst(scores, alpha, independent=independent)
     ends = interval(np.array([worst.low]), np.array([worst.high]), measure)
     equal = None
-    # Only where rows are right or wrong does the mean alone say how much test sets vary.
+    # Only for binary scores does the mean determine how much test sets vary.
     if isinstance(scores, BinaryScores) and measure.more_is_better:
         equal = equal_clients(scores.count.sum() / scores.n.sum(), scores.n)
     test = None if len(scores.n) < 2 or isinstance(scores, RankScores) else homogeneity(scores)
@@ -267,7 +267,7 @@ def assess_clients(
         low=in_place(low),
         high=in_place(high),
         worst=WorstScore(float(turned(np.array([worst.value]), measure)[0]), float(ends[0][0]), float(ends[1][0])),
-        # A client without a value could be the worst: nothing speaks against it.
+        # A client without a value counts as one that could be the worst: no evidence excludes it.
         candidates=in_place(p, 1.0) > alpha,
         p_worst=in_place(p),
         equal=equal,

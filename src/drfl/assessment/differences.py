@@ -45,7 +45,7 @@ class BinaryGains:
     def lower(self, alpha: float) -> Floats:
         """Bounds (N,) that d_i is below with probability at most α."""
         changed = self.better + self.worse
-        # d = ψ·(2q − 1) is least at the end of ψ that the sign of the other factor asks for.
+        # The sign of 2q − 1 decides which bound on ψ makes d = ψ·(2q − 1) smallest.
         direction = 2 * BinaryScores(changed, self.better).lower(SHARE * alpha) - 1
         amount, rest = BinaryScores(self.n, changed), (1 - SHARE) * alpha / 2
         return direction * np.where(direction > 0, amount.lower(rest), amount.upper(rest))
@@ -155,7 +155,7 @@ def worst_gain(a: Scores, b: Scores, gains: Gains, alpha: float = 0.05, *, indep
     """
     value = float(np.nanmin(b.values) - np.nanmin(a.values))
     reach = a.range[1] - a.range[0]
-    if not np.isfinite(reach):  # beyond this no difference is looked for
+    if not np.isfinite(reach):  # unbounded scores: limit the search for δ
         ends = np.concatenate([a.lower(1e-6), b.lower(1e-6), a.upper(1e-6), b.upper(1e-6)])
         reach = float(2 * np.ptp(np.concatenate([a.values, b.values, ends[np.isfinite(ends)]])))
     low = _lower(a, b, gains.lower(alpha / 4), alpha, reach, independent)
@@ -172,7 +172,7 @@ def _lower(a: Scores, b: Scores, paired: Floats, alpha: float, reach: float, ind
     low, high, rivals = -reach, reach, Rivals.of(a, alpha)
     for _ in range(STEPS):
         middle = (low + high) / 2
-        # Clients whose paired rows alone do not show it; a bound that is NaN shows nothing.
+        # Clients whose own paired rows do not show it. A NaN bound shows nothing, hence the negation.
         left = np.flatnonzero(~(paired > middle))
         shown = not len(left) or bool((rivals.beat(b, left, middle, independent=independent) <= alpha / 4).all())
         low, high = (middle, high) if shown else (low, middle)

@@ -131,7 +131,7 @@ def assess_gain(
         raise no_row_values(measure)
     n = first[:, 0] + (first[:, 1] if measure.rows is Rows.RANKS else 0)
     products = products.reshape(len(names), -1)
-    # Clients at which the measure is defined with both models.
+    # Clients at which the measure is defined for both models.
     known = np.isfinite(first + second).all(1) & np.isfinite(products).all(1)
     known &= np.isfinite(scores_of(measure, first).values)
     if not known.any():
@@ -142,10 +142,10 @@ def assess_gain(
     if isinstance(a, RankScores) and isinstance(b, RankScores):
         gains = MeanGains(a.gain(b, products), True)
     elif measure.rows is Rows.BINARY:
-        # Rows that B alone has right, and rows that A alone has: the others say nothing (McNemar).
+        # Rows that only B and rows that only A gets right; the others carry no information (McNemar).
         gains = BinaryGains(first[:, 0], second[:, 1] - products[:, 0], first[:, 1] - products[:, 0])
     else:
-        # Of the differences B − A, row by row: Σ(b − a)² = Σb² + Σa² − 2Σab.
+        # Sums over rows of the differences b − a and of their squares: Σ(b − a)² = Σb² + Σa² − 2Σab.
         total, squares = second[:, 1] - first[:, 1], second[:, 2] + first[:, 2] - 2 * products[:, 0]
         bounded = measure.rows is Rows.UNIT
         gains = MeanGains.of(first[:, 0], total, np.maximum(0.0, squares), bounded=bounded)
@@ -201,7 +201,7 @@ def sums_of_rows(
     """
 
     def sums(values: Floats) -> Floats:
-        # No client is without rows, for which reduceat would give its next one's first.
+        # Every client must have rows: for one without, reduceat would return the first value of the next.
         return np.add.reduceat(values, starts[:-1])
 
     n = np.diff(starts).astype(np.float64)

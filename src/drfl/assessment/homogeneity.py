@@ -77,7 +77,7 @@ def _means_differ(scores: BoundedScores | RealScores) -> float:
     several = scores.n > 1
     if np.count_nonzero(several) < 2:
         return p
-    # Welch's test, of the clients with two rows or more.
+    # Welch's test over the clients with at least two rows.
     n, means = scores.n[several], scores.values[several]
     weight, groups = n * (n - 1) / within[several], len(n) - 1
     mean = weight @ means / weight.sum()
@@ -88,16 +88,16 @@ def _means_differ(scores: BoundedScores | RealScores) -> float:
 
 def _drawn(scores: BinaryScores) -> tuple[float, float]:
     """p-values by Pearson's χ² and by the smallest share."""
-    # As few parts as it takes for each to have fewer rows than NumPy can draw a table of.
+    # Split the clients until each part has fewer rows than NumPy's sampler accepts.
     count = 1
     while count < len(scores.n) and max(scores.n[k::count].sum() for k in range(count)) >= ROWS:
         count *= 2
     parts = [slice(k, None, count) for k in range(min(count, len(scores.n)))]
     n = scores.n.astype(np.int64)
     draws = int(np.clip(MOST // len(n), FEWEST, DRAWS))
-    # A generator of its own: the same tables give the same p-values.
+    # Fixed seed: the same tables give the same p-values.
     rng, below = np.random.Generator(np.random.Philox(0)), np.zeros(2)
-    size = max(1, MOST // (10 * len(n)))  # tables at a time: all of them would take gigabytes
+    size = max(1, MOST // (10 * len(n)))  # tables per chunk: all at once would take gigabytes
     for start in range(0, draws, size):
         tables = np.tile(scores.count, (min(size, draws - start), 1))
         for part in parts:

@@ -28,14 +28,14 @@ def possible_sums(measure: Measure, value: float, samples: int, sums: Sequence[f
         return _possible_ranks(value, samples, sums)
     if measure.rows is Rows.WHOLE:
         return sums[0] == samples and all(map(math.isnan, sums[1:]))
-    # Only measures that rank rows have the last two.
+    # Only ranking measures use the last two sums.
     return list(sums[3:]) == [0, 0] and _possible_mean(measure, value, samples, sums)
 
 
 def _possible_ranks(value: float, samples: int, sums: Sequence[float]) -> bool:
     """The same of a measure that ranks rows."""
     first, second, pairs, *squares = sums
-    # Ties count for half a pair, so that the squares of a row's pairs come in quarters.
+    # A tie counts as half a pair, so 2·pairs and 4·square are whole numbers.
     counted = first >= 0 and second >= 0 and first.is_integer() and first + second == samples
     if not counted or not 0 <= pairs <= first * second or not (2 * pairs).is_integer():
         return False

@@ -85,7 +85,7 @@ def _smallest(shown: Callable[[Floats], Floats], power: float) -> int:
                 code="out-of-range",
                 field="difference",
             )
-    # Bisected below the first power of two that is enough.
+    # Bisect below the first power of two that suffices.
     low = high // 2
     while high - low > 1:
         middle = (low + high) // 2

@@ -127,8 +127,8 @@ class BoundedScores:
     def above(self, theta: Floats | float) -> Floats:
         """Of the smaller of the two bounds, twice."""
         mean, theta = np.nan_to_num(self.values), np.asarray(theta, dtype=np.float64)
-        # Maurer and Pontil's bound is so far from the mean at the δ with distance = √(2V/n)·√l + 7/(3(n−1))·l and
-        # l = ln(2/δ), a quadratic equation in √l.
+        # Maurer and Pontil's bound lies at this distance from the mean for the δ with distance = √(2V/n)·√l +
+        # 7/(3(n−1))·l and l = ln(2/δ), a quadratic equation in √l.
         a, b = 7 / (3 * np.maximum(1.0, self.n - 1)), np.sqrt(2 * self._variance() / np.maximum(1.0, self.n))
         root = (-b + np.sqrt(b**2 + 4 * a * np.maximum(0.0, mean - theta))) / (2 * a)
         bernstein = np.where(self.n > 1, np.minimum(1.0, 2 * np.exp(-(root**2))), 1.0)
@@ -222,12 +222,12 @@ class RankScores:
             products: (N, 2), see :func:`drfl.data.row_scores.products`.
         """
         del products  # which the distribution-free bound makes no use of
-        # (1 + d)/2 lies in [0, 1] like an area, so that the bounds of areas apply.
+        # (1 + d)/2 lies in [0, 1] like an area, so the bounds for areas apply.
         pairs = (self.positive * self.negative + other.pairs - self.pairs) / 2
         return RankScores(self.positive, self.negative, pairs)
 
     def _independent(self) -> Floats:
-        # So many pairs have no row in common.
+        # The number of pairs that share no row.
         return np.minimum(self.positive, self.negative)
 
 
@@ -274,7 +274,7 @@ class DeLongScores(RankScores):
         variance = self._variance(k, most)[0]
         n = np.divide(binomial, variance, out=np.zeros_like(variance), where=variance > 0)
         fewest = self._independent()
-        # No area has more variance than as many answers as the smaller class has rows.
+        # The variance of an area never exceeds that of `fewest` binary answers.
         n = np.clip(n, fewest, np.maximum(fewest, self.positive * self.negative))
         return BinaryScores(n, n * area).above(theta)
 

@@ -142,7 +142,7 @@ def holm(p: Sequence[float] | np.ndarray) -> np.ndarray:
         raise InputError("a p-value lies between 0 and 1", code="out-of-range", field="p")
     order = tested[np.argsort(given[tested], kind="stable")]
     adjusted = np.full(len(given), math.nan)
-    # Times m, m − 1, …, 1 from the smallest on, and none below the one before it.
+    # Multiply the sorted p-values by m, m − 1, …, 1; none may fall below the one before it.
     adjusted[order] = np.minimum(1.0, np.maximum.accumulate(given[order] * np.arange(len(order), 0, -1)))
     return adjusted
 
@@ -174,7 +174,7 @@ def verdict(difference: SeedDifference, p_holm: float, *, less_is_better: bool =
         return "one pair only" if difference.n else "no pair"
     if difference.n < T_FROM:
         return "not decided"
-    # Both tests have to show it. NaN of the t-test shows nothing; of the flips, for too few pairs, it vetoes nothing.
+    # Both tests must reject. A NaN from the t-test does not; a NaN from the sign flips (too few pairs) is no veto.
     if not p_holm <= LEVEL or difference.p_flips > LEVEL:
         return "no difference shown"
     return "better" if (difference.mean > 0) != less_is_better else "worse"

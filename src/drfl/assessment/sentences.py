@@ -42,7 +42,7 @@ def sentences(found: Assessment) -> list[str]:
     rest = float(np.nanmean(found.values))
     try:
         rows = rows_for_worst(rest, DIFFERENCE, len(found.names), alpha=1 - found.level)
-    except InputError:  # the others are at 0 or 100 %, where nothing can be worse by so much, or better
+    except InputError:  # the average is at 0 or 100 %, or too near for this difference
         return lines
     low, high = int(found.samples.min()), int(found.samples.max())
     have = f"{low:,}" if low == high else f"{low:,} to {high:,}"
@@ -92,7 +92,7 @@ def equality(found: Assessment) -> list[str]:
             "If all clients were equally good the worst of them would measure "
             f"{shown(equal.worst)} on average{found.note}, and {ends}."
         )
-    # Of two tests the smaller p-value counts twice (Bonferroni).
+    # Bonferroni: double the smaller of the two p-values.
     differ = test.p_spread if np.isnan(test.p_worst) else min(1.0, 2 * min(test.p_spread, test.p_worst))
     verdict = "The clients differ" if differ <= 1 - found.level else "No difference between the clients is shown"
     by = "" if np.isnan(test.p_worst) else f", by the worst one p = {_p(test.p_worst)}"

@@ -96,8 +96,8 @@ class Rivals(NamedTuple):
         """Of N clients, for decisions at level α."""
         (least, most), many = scores.range, len(scores.n) - 1
         others = max(1, np.count_nonzero(scores.n) - 1)
-        # A client is compared with rivals down to a part of α: the last of the narrow cells has to be decided far below
-        # it. They lie where the smallest p-value, times N − 1, is neither 1 nor near 0.
+        # The narrow cells cover the θ at which the smallest p-value, times N − 1, is neither 1 nor negligible. A client
+        # is compared with rivals at a fraction of α, so `negligible` has to be far below it.
         negligible = min(NEGLIGIBLE, alpha / 50)
         start = float(np.min(scores.upper((1 - negligible) / others)))
         if np.isfinite(start):
@@ -105,12 +105,12 @@ class Rivals(NamedTuple):
             end = max(start, float(np.min(upper)))
             cells = int(np.clip(EVALUATIONS / len(scores.n), *CELLS))
             narrow = np.linspace(start, end, cells - 1)
-            # Any edges are valid. Far in the tail those of two rivals do: quantiles of all of many clients take long
+            # Any edges are valid. In the far tail use the quantiles of two rivals: those of many clients are slow
             # there.
             lowest = np.unique([np.argmin(upper), np.argmin(scores.upper(negligible * TAIL[8] / others))])
             beyond = select(scores, lowest).upper(negligible * TAIL[:, None] / others).min(1)
             tail = np.maximum.accumulate(np.clip(np.nan_to_num(beyond, nan=most, posinf=most), end, most))
-        else:  # scores without bounds, and nowhere two rows
+        else:  # unbounded scores, and no client has two rows
             narrow, tail = np.array([most]), np.array([])
         edges = np.concatenate([[least], narrow, tail, [most]])
         if not many:

@@ -112,11 +112,11 @@ def _sums(run: RunRecord, own: Measure) -> Floats | None:
     if set(columns) <= set(run.clients.columns):
         found = [run.clients[column].to_numpy(float) for column in columns]
     elif own.rows is Rows.BINARY:
-        # Older runs have the shares alone, which say how many rows are right.
+        # Older runs have only the shares, from which the number of right rows follows.
         found = [np.round(values * n)]
     else:
         return None
-    # In the order of Evaluation.sums; of values that are 0 or 1 the squares are the sums.
+    # In the order of Evaluation.sums. For values of 0 and 1, the sums of squares equal the sums.
     if own.rows is Rows.RANKS:
         found.insert(1, n - found[0])
     elif own.rows is Rows.RATE:

@@ -47,7 +47,7 @@ def client_table(run: RunRecord, found: Assessment | None) -> TableBlock:
         sure = [] if found is None else [_ends(found, i), _could(found, i)]
         rows.append(
             [
-                # The values are the other measures', then loss, samples, training samples and λ.
+                # `values` holds the other measures, then loss, samples, training samples and λ.
                 clean(name, 60), scored([value], score), *sure,
                 *(scored([other], measure) for other, measure in zip(values, others, strict=False)),
                 spread([values[-4]], 3), count(values[-3]), count(values[-2]), percent([values[-1]], 2),
@@ -103,7 +103,7 @@ def by_client_tables(groups: Sequence[Group]) -> list[TableBlock]:
             [clean(name, 60), span(float(run.clients["samples"].iloc[i]) for run in every)]
             for i, name in enumerate(names)
         ]
-        # two columns an algorithm: the value or its mean over seeds, and the interval, which a mean has not, at a seed
+        # Two columns per algorithm: the value or its mean over seeds, and the interval at one seed, as a mean has none.
         head, marked = ["Client", "Test samples"], False
         for group, runs, first in zip(groups, shown, firsts, strict=True):
             found = told_of(first, measure)

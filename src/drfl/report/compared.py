@@ -91,13 +91,13 @@ def standing(groups: Sequence[Group], lost: Sequence[str] = ()) -> Standing | No
     best, *others = sorted(rivals, key=lambda g: -means[g.key])
     pairs = [paired(best, other) for other in others]
     own = [seed_difference(_gains(pair)) for pair in pairs]
-    # Of the others among each other, for which the best may have to be corrected.
+    # The correction for the best may have to count the differences among the others.
     rest = [seed_difference(_gains(paired(a, b))) for i, a in enumerate(others) for b in others[i + 1 :]]
     verdicts, tests = decided(own, rest)
     alpha, against = LEVEL / max(tests, 1), []
     for rival, gain, verdict, pair in zip(others, own, verdicts, pairs, strict=True):
         low, reach = math.nan, Reach.NOWHERE
-        if verdict == "better":  # test rows, which take long to compare, matter only where the seeds decide
+        if verdict == "better":  # comparing test rows is slow, and pointless if the seeds do not decide
             lows = [row_low(run, other, alpha) for run, other in pair]
             if None not in lows:
                 low = population_low(_gains(pair), [x for x in lows if x is not None], alpha)

@@ -24,7 +24,7 @@ def configurations(groups: Sequence[Group]) -> list[Configuration]:
         if run.config:
             try:
                 settings = tomli_w.dumps(run.config)
-            except (TypeError, ValueError):  # built by hand, it may hold what TOML cannot
+            except (TypeError, ValueError):  # a configuration built by hand may hold what TOML cannot
                 settings = json.dumps(run.config, indent=2, default=str, ensure_ascii=False)
         made.append(
             Configuration(

@@ -40,8 +40,8 @@ def curves(groups: Sequence[Group], column: str, title: str, unit: str = "%") ->
     series = [(group, rounds, scale * values) for group in groups for rounds, values in [group.curve(column)]]
     _add_lines(figure, series, ".1f" if unit == "%" else ".4g", f"{unit}")
 
-    # fit the y axis to what matters: the first rounds climb steeply and would squeeze the rest together. Losses get a
-    # log axis if they shrink a lot, percentages the range of the values after a tenth of the rounds
+    # Fit the y axis to the later rounds: the steep first ones would squeeze the rest together. Losses get a log axis if
+    # they shrink a lot. Percentages get the range of the values after a tenth of the rounds.
     if unit != "%":
         finite = np.concatenate([values[np.isfinite(values)] for _, _, values in series])
         if finite.size and finite.min() > 0 and finite.max() > 5 * finite.min():
@@ -102,7 +102,7 @@ def client_scores(groups: Sequence[Group]) -> go.Figure:
             x=[rank + 1 for rank in ranks], y=numbers(run.score.scale * clients["score"]), mode="markers",
             marker={"color": group.colour, "size": dot, "opacity": 0.9 if alone else 0.35},
             name=name, legendgroup=group.key, customdata=list(details),
-            # plotly would replace a "%{" in the name
+            # Plotly would expand a "%{" in the name.
             hovertemplate=(
                 f"<b>%{{customdata[0]}}</b><br>{name.replace('%{', '% {')}{seed}"
                 f"<br>{run.score.words} %{{y:.{run.score.digits}f}} {run.score.unit}"
@@ -111,7 +111,7 @@ def client_scores(groups: Sequence[Group]) -> go.Figure:
             ),
         )  # fmt: skip
     for group in groups:
-        # A mean needs the same ranks in every run, and no run that failed.
+        # A mean needs the same ranks in every run, and no failed run.
         if len({len(run.clients) for run in group.runs}) > 1 or len(group.runs) == 1 or group.failed:
             continue
         ranked = score.scale * np.array([worst_first(run)["score"].to_numpy(np.float64) for run in group.runs])
@@ -121,7 +121,7 @@ def client_scores(groups: Sequence[Group]) -> go.Figure:
             x=[rank + 1 for rank in ranks], y=numbers(ranked.mean(0)[ranks]), mode="lines", line=line,
             name=label(group.label), legendgroup=group.key, hoverinfo="skip",
         )  # fmt: skip
-    # The line stands for ranks, which are other clients in every seed: only dots have a text.
+    # A line shows ranks, which are other clients at each seed: only dots have hover text.
     figure.update_layout(hovermode="closest")
     figure.update_xaxes(range=[0, max(group.clients for group in groups) + 1])
     return figure
@@ -144,7 +144,7 @@ def mixture(group: Group, order: Sequence[str], top: float, uniform: float) -> g
     """
     run = group.runs[0]
     rounds = run.lam.iloc[:, 0].astype(int)
-    # Evenly spaced rounds: with all of them the page would grow with the length of the run.
+    # Sample rounds evenly: with all of them the page would grow with the length of the run.
     kept = sorted({round(i * (len(rounds) - 1) / (HEAT_COLUMNS - 1)) for i in range(HEAT_COLUMNS)})
     columns = {name: place for place, name in enumerate(run.lam.columns[1:], start=1)}
     values = run.lam.iloc[kept, [columns[name] for name in order]].to_numpy(float).T
@@ -225,14 +225,14 @@ def _add_lines(
     """A line and, with several seeds, a band for each (group, (R,) rounds, (runs, R) values)."""
     last = max((int(rounds[-1]) for _, rounds, _ in series if len(rounds)), default=0)
     figure.update_xaxes(range=[-0.02 * last, 1.02 * last] if last else [-1, 1])
-    # Else plotly labels halves of rounds.
+    # Otherwise plotly labels half rounds.
     if last <= 6:
         figure.update_xaxes(dtick=1)
     for group, rounds, values in series:
         middle = values.mean(0)  # NaN where a seed failed: the others' mean would flatter the algorithm
         shown = (middle == middle).nonzero()[0]
         if len(values) > 1:
-            # forth along the largest values and back along the smallest
+            # Forth along the largest values and back along the smallest.
             known, ends = rounds[shown].tolist(), values[:, shown]
             red, green, blue = (int(group.colour[i : i + 2], 16) for i in (1, 3, 5))
             figure.add_scatter(

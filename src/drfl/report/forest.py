@@ -49,7 +49,7 @@ def forest(told: Sequence[Told], rows: Sequence[int]) -> go.Figure:
     margin = 0.03 * (max(known) - min(known)) or 1e-3 * measure.scale
     least, most = min(known) - margin, max(known) + margin
     for k, one in enumerate(told):
-        # Algorithms one below the other within a row, which is 1 high.
+        # Stack the algorithms within a row, which is 1 high.
         shift = ((k + 0.5) / len(told) - 0.5) * 0.76
         figure.add_scatter(**_bars(one, rows, shift, list(SYMBOLS)[k % len(SYMBOLS)], 3 * (most - least)))
     figure.update_layout(hovermode="closest", height=round(70 + (len(rows) + equal) * (10 + 8 * len(told))))
@@ -57,7 +57,7 @@ def forest(told: Sequence[Told], rows: Sequence[int]) -> go.Figure:
     found = told[0].found
     names = ["* " * _marked(told, i) + label(found.names[i], 24) for i in rows]
     figure.update_yaxes(
-        # From below to above, so that the first row is on top.
+        # Reversed, so that the first row is on top.
         range=[len(rows) - 0.4, -1.6 if equal else -0.6], showgrid=False, ticks="", tickfont={"size": 11},
         tickvals=list(range(-1 if equal else 0, len(rows))), ticktext=[*([EQUAL] if equal else []), *names],
     )  # fmt: skip
@@ -70,7 +70,7 @@ def shown_rows(told: Sequence[Told]) -> list[int]:
 
     from drfl.assessment.clients import turned
 
-    # fmin, as one algorithm may have no value where the others do.
+    # fmin ignores NaN: one algorithm may lack a value that others have.
     worst = np.fmin.reduce([turned(one.found.values, one.found.measure) for one in told])
     order = [int(i) for i in np.argsort(worst, kind="stable") if math.isfinite(worst[i])]
     return order[: told[0].run.most_shown(min(MOST, max(FEWEST, BARS // len(told))))]
@@ -111,8 +111,8 @@ def _bars(one: Told, rows: Sequence[int], shift: float, symbol: str, far: float)
     points = [(float(found.values[i]), float(found.low[i]), float(found.high[i])) for i in rows]
     details = []
     for i in rows:
-        could = ", could be the worst" * bool(found.candidates[i])
-        more = f"{count(float(found.samples[i]))} test samples{could}"
+        more = f"{count(float(found.samples[i]))} test samples"
+        more += ", could be the worst" if found.candidates[i] else ""
         details.append([label(found.names[i], 60), _point(one, i), more])
     at = [r + shift for r in range(len(rows))]
     if found.equal is not None:

@@ -168,7 +168,7 @@ class Group:
         lookups = [dict(zip(map(int, rounds), values, strict=True)) for rounds, values in series]
         shared = sorted(set.intersection(*(set(lookup) for lookup in lookups)))
         values = np.array([[lookup[r] for r in shared] for lookup in lookups], dtype=np.float64)
-        # A mean over the seeds that worked would flatter the algorithm, so it has none.
+        # A mean over the seeds that worked would flatter the algorithm: failed seeds make it NaN.
         values = np.concatenate([values, np.full((len(self.failed), len(shared)), np.nan)])
         return np.array(shared, dtype=np.int64), np.where(np.isfinite(values), values, np.nan)
 
@@ -185,19 +185,18 @@ def group_runs(records: Sequence[RunRecord], failed: Sequence[FailedRun] = ()) -
     """
     runs: dict[str, list[RunRecord]] = {}
     for record in records:
-        # the summary's part first: in a label it stands before what the configuration says
         settings = {name: text(record.summary, name) for name in ("algorithm", "dataset", "clients")}
         flat = flatten(record.config)
         settings |= {f"config.{name}": flat[name] for name in flat if name.rsplit(".", 1)[-1] not in INCIDENTAL}
         runs.setdefault(json.dumps(settings, sort_keys=True), []).append(record)
 
-    # groups that share an algorithm are called by the settings in which they differ
+    # Name groups of one algorithm by the settings in which they differ.
     labels, every = [], [json.loads(key) for key in runs]
     for mine in every:
         rivals = [other for other in every if other["algorithm"] == mine["algorithm"]]
         names = dict.fromkeys(name for other in rivals for name in other)
         differing = [name for name in names if len({other.get(name) for other in rivals}) > 1]
-        if "dataset" in differing:  # the configuration says it again, in other words
+        if "dataset" in differing:  # the configuration repeats it in other words
             differing = [name for name in differing if not name.startswith(("config.data", "config.dataset"))]
         parts = [f"{name.rsplit('.', 1)[-1]} {mine.get(name, 'default')}" for name in differing]
         labels.append(f"{mine['algorithm']} ({', '.join(parts)})" if parts else mine["algorithm"])
@@ -234,7 +233,7 @@ def flatten(values: Mapping[str, object], prefix: str = "") -> dict[str, str]:
 def _styles(algorithms: Sequence[str]) -> list[tuple[str, str]]:
     """A colour and dash each: its own for a known algorithm, spare ones for others and for second configurations."""
     styles: dict[int, tuple[str, str]] = {}
-    # Known algorithms first, so that no spare style takes one of theirs.
+    # Known algorithms first, so that no spare style duplicates theirs.
     for index, algorithm in enumerate(algorithms):
         if algorithm in STYLES and STYLES[algorithm] not in styles.values():
             styles[index] = STYLES[algorithm]
@@ -242,7 +241,7 @@ def _styles(algorithms: Sequence[str]) -> list[tuple[str, str]]:
         if index not in styles:
             taken = set(styles.values())
             colours = {colour for colour, _ in taken}
-            # A colour that nobody has before one that only the dash tells apart.
+            # Prefer an unused colour to one that only the dash distinguishes.
             fresh = [style for style in SPARE if style[0] not in colours]
             free = [style for style in SPARE if style not in taken]
             styles[index] = [*fresh, *free, *SPARE][0]

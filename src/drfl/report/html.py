@@ -75,7 +75,7 @@ def render(records: Sequence[RunRecord], title: str | None = None, failed: Seque
             configurations=configurations(groups),
             versions=versions_table(groups),
         ),
-        drawn=figures.drawn,  # after sections, which draw them
+        drawn=figures.drawn,  # after `sections`, which draws them
     )
 
     library, library_hash = _plotly()
@@ -84,7 +84,7 @@ def render(records: Sequence[RunRecord], title: str | None = None, failed: Seque
         page=page,
         style=_resource("style.css"),
         script=script,
-        # By these hashes the content security policy knows the scripts that may run.
+        # The content security policy allows only scripts with these hashes.
         script_hash=_hash(script),
         library=library,
         library_hash=library_hash,
@@ -146,5 +146,5 @@ def _plotly() -> tuple[str, str]:
     from plotly.offline import get_plotlyjs
 
     source = get_plotlyjs()
-    # Without a time in the archive, so that the same runs give the same page.
+    # No timestamp in the archive: the same runs give the same page.
     return base64.b64encode(gzip.compress(source.encode(), 9, mtime=0)).decode(), _hash(source)

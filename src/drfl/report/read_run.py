@@ -190,7 +190,7 @@ def load_run(directory: Path) -> RunRecord:
     clients = _frame(directory, "clients.csv", wanted, words=("client",)).rename(columns={score: "score"})
     history = _frame(directory, "history.csv", ("round", *names, *LEDGER_COLUMNS, "flagged_mass"))
     lam = _frame(directory, "lambda.csv", ("round",))
-    # Of very many clients the file has 1/Σλ² over all of them, then the largest λ.
+    # For very many clients the file has 1/Σλ² over all of them, then the largest λ.
     effective = None
     if len(clients) > LAMBDA_CLIENTS and lam.shape[1] == LAMBDA_CLIENTS + 2 and lam.columns[1] == EFFECTIVE:
         effective, lam = lam.iloc[:, 1], lam.iloc[:, [0, *range(2, lam.shape[1])]]  # a client may be called so, too
@@ -198,7 +198,7 @@ def load_run(directory: Path) -> RunRecord:
         raise _damaged(directory, "lambda.csv", "a weight is not between 0 and 1")
     names_of_lam = lam.columns[1:].tolist()
     known = clients["client"].tolist()
-    if effective is not None:  # lambda.csv has some of the clients, in the same order
+    if effective is not None:  # lambda.csv lists some of the clients, in the same order
         some = set(names_of_lam)
         known = [name for name in known if name in some]
     if names_of_lam != known:
@@ -250,7 +250,7 @@ def _columns(
     """
     import numpy as np
 
-    # Eight bytes a number; a list of floats takes four times as much.
+    # An array takes 8 bytes per number, a list of floats four times as much.
     found: list[list[str] | array[float]] = [[] if column in words else array("d") for column in header]
     for line, row in enumerate(rows, start=2):
         if len(row) != len(header):

@@ -165,7 +165,7 @@ def mixture(groups: Sequence[Group], figures: Figures) -> Section:
         heading="How many clients λ is spread over",
         caption="1/Σλ²: N when all weigh the same, 1 when one client has all the weight.",
     )
-    # the same rows and colours in every map whose algorithms' first runs have the same clients
+    # All maps share the colour scale. They share the rows too if the first runs have the same clients.
     names = [group.runs[0].lam.columns[1:].tolist() for group in moving]
     alike = all(own == names[0] for own in names)
     top = max(float(group.runs[0].lam.iloc[:, 1:].to_numpy(float).max()) for group in moving)

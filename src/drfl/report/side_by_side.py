@@ -30,7 +30,7 @@ class Told(NamedTuple):
 
 def at_one_seed(groups: Sequence[Group]) -> list[RunRecord]:
     """A run of each algorithm: at the first seed that all have, or each one's first."""
-    # Reversed, so that of two runs of one seed the first one stays.
+    # Reversed: of two runs at one seed the first one wins.
     seeds = [{run.seed: run for run in reversed(group.runs)} for group in groups]
     shared = next((run.seed for run in groups[0].runs if all(run.seed in own for own in seeds)), None)
     return [group.runs[0] if shared is None else own[shared] for group, own in zip(groups, seeds, strict=True)]

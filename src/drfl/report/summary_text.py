@@ -75,7 +75,7 @@ def notices(groups: Sequence[Group], lost: Sequence[str] = ()) -> list[str]:
     """
     most = max(len(group.runs) + len(group.failed) for group in groups)
     own = [f"{group.label}{line}" for group in groups for line in _notices_on(group, most)]
-    # failures and warnings of the runs, each once, with all whose they are
+    # Failures and warnings, each once, with the algorithms that they concern.
     found: dict[str, list[tuple[str, RunRecord]]] = {}
     for group in groups:
         for run in group.runs:
@@ -147,7 +147,7 @@ def cards(groups: Sequence[Group], found: Standing | None) -> list[Card]:
     group = groups[0]
     bytes_sent = mean(run.ledger("bytes_up") + run.ledger("bytes_down") for run in group.runs)
     own = group.runs[0]
-    # Of several seeds each has a worst client of its own.
+    # With several seeds each run has its own worst client.
     named = len(group.runs) == 1 and own.clients["score"].notna().any()
     who = clean(worst_first(own)["client"].iloc[0], 40) if named else ""
     note = f"{who}{group.note(group.score)}".strip()
@@ -191,7 +191,7 @@ def takeaway(groups: Sequence[Group], found: Standing | None) -> Takeaway | None
         found: what their seeds and test rows show.
     """
     if found is None:
-        # one algorithm may be left of several, as the others have failed runs
+        # If all others have failed runs, one algorithm is left without a rival.
         own = [group for group in groups if not group.reference]
         whole = [group for group in own if not group.failed and not any(run.diverged for run in group.runs)]
         if len(whole) != 1 or len(own) < 2 or any(run.stopped_on_test for run in whole[0].runs):
@@ -203,13 +203,13 @@ def takeaway(groups: Sequence[Group], found: Standing | None) -> Takeaway | None
     from drfl.assessment.sentences import signed_interval  # loads scipy
 
     best, score = found.best, found.best.score
-    # Against FedAvg, which every reader knows, if it is there.
+    # Compare with FedAvg if it is there: every reader knows it.
     rival = next((one for one in found.against if one.rival.label == "FedAvg"), found.against[0])
     worst = scored(best.finals("worst_score"), score)
     value = f"{worst}{THIN}%" if score.percent else f"{score.words} {worst}"
     own, other, gain = best.note(score), rival.rival.note(score), rival.gain
     ahead = gain.mean
-    if not gain.n:  # no seed has the same clients: the difference of means, turned such that larger is better
+    if not gain.n:  # no seed has the same clients: use the difference of means, signed so that larger is better
         ahead = mean(best.finals("worst_score")) - mean(rival.rival.finals("worst_score"))
         ahead = ahead if score.more_is_better else -ahead
     less = "less" if (ahead < 0) == score.more_is_better else "more"
@@ -291,9 +291,9 @@ def _labels(found: Sequence[Against]) -> str:
 def _best_card(groups: Sequence[Group], metric: str, title: str) -> Card:
     """The best value of a statistic over algorithms with whose it is; references and failed runs take no part."""
     score = groups[0].score
-    # A spread is the better the smaller it is, whatever the score.
+    # A smaller spread is better, whatever the score.
     best = min if metric == "std_score" or not score.more_is_better else max
-    # As shown: what looks equal is equal, and has several winners.
+    # Compare rounded values: scores that look equal share the win.
     means = {group.key: round(score.scale * mean(group.finals(metric)), score.digits) for group in groups}
     rivals = [group for group in groups if math.isfinite(means[group.key]) and not group.reference]
     if not rivals:
@@ -308,7 +308,7 @@ def _best_card(groups: Sequence[Group], metric: str, title: str) -> Card:
 
 def _card(title: str, group: Group, metric: str, note: str = "") -> Card:
     value = scored(group.finals(metric), group.score)
-    # The spread is set smaller.
+    # The card shows the spread in a smaller font.
     middle, _, spread = value.partition(" ± ")
     unit = f"{THIN}%" if group.score.percent and value != NOTHING else ""
     return Card(title, middle, spread, unit, note or group.note(group.score).strip())

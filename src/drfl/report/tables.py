@@ -44,7 +44,7 @@ def summary_table(groups: Sequence[Group]) -> TableBlock:
     shown: list[Sequence[str | TableCell]] = []
     for (name, measure), title in columns.items():
         head.append(title)
-        # what is shown alike is bold alike, references never
+        # Bold all values that look like the best, but never a reference.
         means = [round(measure.scale * mean(group.finals(name)), measure.digits) for group in groups]
         rivals = [v for v, group in zip(means, groups, strict=True) if math.isfinite(v) and not group.reference]
         smaller = name == "std_score" or not measure.more_is_better

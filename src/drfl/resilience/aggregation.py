@@ -76,11 +76,11 @@ class Aggregating(WrappedFederation):
         if penalised:
             rate = torch.full((k, 1), request.prox, dtype=torch.float64)
         else:
-            steps = [local.effective(tau) for tau in local.steps_of(self.fed.sizes, reply.clients).tolist()]
+            steps = [local.effective(tau_i) for tau_i in local.steps_of(self.fed.sizes, reply.clients).tolist()]
             rate = 1 / (local.eta * torch.tensor(steps, dtype=torch.float64))[:, None]
         rate = rate.to(w)
 
-        # (k, d) what was added to the directions; replies need not come in the order of the cohort.
+        # (k, d) what was added to the directions. Replies may come in another order than the cohort.
         if request.shift is None:
             shift = w.new_zeros(k, 1)
         else:

@@ -94,7 +94,7 @@ def _norms(U: Tensor) -> Tensor:
 def _shortened(U: Tensor, radius: Tensor) -> Tensor:
     """(k, d) vectors no longer than the radius, in their directions."""
     norms = _norms(U)
-    # Where nothing is cut the factor is exactly 1, and the vector stays to the bit.
+    # If nothing is cut the factor is exactly 1, and the vector stays bit-identical.
     return torch.where(norms > radius, radius / norms, 1).to(U)[:, None] * U
 
 
@@ -158,7 +158,7 @@ class TrimmedMean(_Rule):
 
     def bound(self, U: Tensor, centre: Tensor | None = None) -> Tensor:
         """See :class:`drfl.resilience.Aggregator`."""
-        # Coordinate by coordinate, so that each may trust other clients.
+        # Trim each coordinate separately: each may trust different clients.
         inner = U.sort(0).values[self.f : len(U) - self.f]
         return _around(inner.mean(0), U.clamp(inner[0], inner[-1]))
 
@@ -204,7 +204,7 @@ class GeometricMedian(_Rule):
         for _ in range(self.iterations):
             weights = 1 / _norms(V - z).clamp(min=least)
             if not bool(torch.isfinite(weights).all()):
-                break  # all vectors are one
+                break  # all vectors are equal
             before, z = z, weights / weights.sum() @ V
             if (z - before).norm() <= self.tolerance * (V - z).norm(dim=1).median():
                 break

@@ -122,7 +122,7 @@ class UnreliableFederation(WrappedFederation):
             reply = self.fed.ask(request if available is None or reached == asked else request.only(available))
         else:
             reply = request.nobody()
-        # Sent all the same: the server does not know beforehand who is away.
+        # Count the download of unavailable clients too: the server does not know who is away.
         self.ledger.down(asked - reached, request.vectors * request.w.numel() * request.w.element_size())
         size = (self.ledger.bytes_up - up) // max(1, len(reply.clients))  # bytes of one reply
         if self.lost is not None and request.kind in self.lost.kinds:
@@ -327,8 +327,8 @@ class Faulty(Wrapper[S]):
         late = None
         if faults.spread is not None:
             late = Stragglers(faults.pace(n, draws), faults.spread, faults.deadline, draws.fold("time"))
-        # Where nothing can fail in this round the federation itself, so that the round is that of a run without
-        # failures, bit for bit.
+        # If nothing can fail in this round, use the federation itself: the round is then bit-identical to one without
+        # failures.
         if bool(silent.any()) or not (lost is None and twice is None and late is None):
             fed = UnreliableFederation(fed, unavailable=silent, lost=lost, duplicates=twice, stragglers=late)
         inner, info = self.algorithm.round(state.inner, fed, key)

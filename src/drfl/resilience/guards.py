@@ -256,7 +256,7 @@ class ServerProbe:
         checks.whole("rows", rows)
 
         def some(mine: Tensor, i: int) -> Tensor:
-            # A key a client: its rows do not depend on who else is there.
+            # One key per client: its rows do not depend on the other clients.
             generator = key.fold("probe", i).generator()
             return mine[torch.from_numpy(generator.choice(len(mine), min(rows, len(mine)), replace=False))]
 
@@ -271,7 +271,7 @@ class ServerProbe:
 
     def gradients(self, w: Tensor, clients: Tensor) -> Tensor:
         """(k, d) gradients at w (d,) on the rows held for the clients (k,)."""
-        # Cohorts are asked in ascending order; the rows then go back to the order of `clients`.
+        # Requests list clients in ascending order; indexing restores the order of `clients`.
         order = clients.argsort()
         found = self.fed.gradients(clients[order], w, _KEY)
         if len(found.clients) != len(clients):
@@ -356,11 +356,11 @@ class PeerAudit(WithoutMemory):
         outside = torch.ones(fed.n, dtype=torch.bool).index_fill(0, request.cohort, False).nonzero().flatten()
         reference, size = torch.empty(0, dtype=torch.float64), min(self.peers, len(outside))
         if size:
-            # A key of its own below the request's: the draw changes none of the algorithm's.
+            # A separate key folded from the request's: this draw changes none of the algorithm's.
             drawn = request.key.fold("peers").generator().choice(len(outside), size, replace=False)
             asked = outside[torch.from_numpy(drawn)].sort().values
             reference = fed.losses(asked, request.w, request.key, batch=request.batch).values
-        if len(reference) < self.peers:  # where too few are outside or answer, the cohort's own reports help out
+        if len(reference) < self.peers:  # too few are outside the cohort or answer: add its own reports
             reference = torch.cat([reference, reports.values])
         least = self.floor * reference.median().abs()
         return keep_all(near_median(reports.values, reference, self.k, least), memory)

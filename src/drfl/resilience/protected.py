@@ -147,7 +147,7 @@ class Validated(WrappedFederation):
             if bool(excess.any()):
                 self._exceeded(checked.reply.clients, excess)
                 checked = checked.without(excess > 0, Reason.OUT_OF_PROPORTION)
-            # Validation has taken them out; as excess they are infinite.
+            # Validation has removed non-finite replies: count their excess as infinite.
             endless = checked.clients[checked.rows_with(Reason.NOT_FINITE)]
             if len(endless):
                 self._exceeded(endless, torch.full((len(endless),), torch.inf, dtype=torch.float64))
@@ -155,7 +155,7 @@ class Validated(WrappedFederation):
         bad = codes > 0
         self.answered[checked.reply.clients] = True
         if bool(bad.any()):
-            # A sender that is no client counts as client N.
+            # A sender that is not a client counts as client N.
             row = torch.where((clients >= 0) & (clients < self.n), clients, self.n)
             self.rejected += int(bad.sum())
             # A valid index: these reasons are only given to clients that were asked.
@@ -298,7 +298,7 @@ class Protected(Wrapper[S]):
         if self.aggregator is not None:
             core = core_of(self.algorithm)
             most = min(n, (core.m or n) if isinstance(core, Sized) else n)
-            if most < self.aggregator.least:  # no request could ever have replies enough
+            if most < self.aggregator.least:  # no request could ever get enough replies
                 raise InputError(
                     f"{self.aggregator} needs {self.aggregator.least} replies or more, and at most {most} clients are "
                     "asked: take median-clip (MedianClip), which needs three, or leave the aggregator out",

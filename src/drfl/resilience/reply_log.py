@@ -162,7 +162,7 @@ class ReplyLog:
     def __init__(self) -> None:
         self._file: Path | None = None
         self._pending: list[UsedReplies] = []
-        # Kept up with what is written, so that a checkpoint need not read the file.
+        # Updated at every write, so that a checkpoint need not read the file.
         self._size, self._digest = 0, hashlib.sha256()
 
     def add(self, counted: UsedReplies) -> None:
@@ -180,7 +180,7 @@ class ReplyLog:
             InputError: it cannot be written, or the rows are not those of a list of replies.
         """
         _parse(rows, file)
-        # In full from the start: what a resumed run finds beyond its checkpoint is dropped.
+        # Replace the file: a resumed run drops rows beyond its checkpoint.
         content = rows or csv_text(COLUMNS, ()).encode()
         try:
             with atomic_write(file) as out:
@@ -249,7 +249,7 @@ def _parse(data: bytes, file: Path) -> list[dict[str, str]]:
             f"cannot read the list of replies '{file}': {error}", code="damaged-file", field=str(file)
         ) from None
     for row in rows:
-        # DictReader pads short rows with None, and puts what long ones have too much under the key None.
+        # DictReader pads short rows with None, and puts surplus fields under the key None.
         if tuple(row) != COLUMNS or None in row.values() or not row["round"].isdecimal():
             raise InputError(
                 f"'{file}' is no list of replies: it needs the columns {', '.join(COLUMNS)}",

@@ -122,11 +122,11 @@ def validated(request: Request[R], reply: R, norm: float | None = None) -> Check
     if clients.dtype != torch.int64 or clients.ndim != 1:
         raise ValueError(f"clients must be int64 of shape (k',), not {clients.dtype} of shape {tuple(clients.shape)}")
     stranger, duplicate = REASONS.index(Reason.STRANGER) + 1, REASONS.index(Reason.DUPLICATE) + 1
-    asked, seen, firsts = set(request.cohort.tolist()), set(), []
+    asked, seen, first_codes = set(request.cohort.tolist()), set(), []
     for client in clients.tolist():
-        firsts.append(stranger if client not in asked else duplicate if client in seen else 0)
+        first_codes.append(stranger if client not in asked else duplicate if client in seen else 0)
         seen.add(client)
-    codes = torch.tensor(firsts, dtype=torch.int64)
+    codes = torch.tensor(first_codes, dtype=torch.int64)
     if not k:
         return Checked(reply, clients, codes)
     codes = _codes(request, reply[1:], codes, norm)
@@ -158,9 +158,10 @@ def _codes(request: Request[R], parts: Sequence[Tensor | None], codes: Tensor, n
         return torch.where(codes == 0, REASONS.index(reason) + 1, codes)
     for part, wanted in zip(parts, expected, strict=False):
         if wanted is not None and part is not None:
-            # A sum shows NaN and infinity and takes no memory. It may also overflow, so that it alone rejects nobody.
+            # NaN and infinity show in the sum, which takes no memory. A sum may also overflow, so it alone rejects
+            # nothing.
             if not math.isfinite(part.sum()):
-                # A row at a time, here and below, to save memory.
+                # Row by row, here and below, to save memory.
                 broken = torch.tensor([not bool(torch.isfinite(row).all()) for row in part])
                 codes[(codes == 0) & broken] = REASONS.index(Reason.NOT_FINITE) + 1
             if norm is not None and wanted.shape:

@@ -49,7 +49,7 @@ class Tried:
     def vectors(self) -> Tensor:
         """(draws, n) of many sizes: spread out, with ties, near the simplex, mostly zero, and far from the origin."""
         g = self._generator(0)
-        # Sizes from 1/1000 to 1000.
+        # Sizes range from 1/1000 to 1000.
         normal, size = self._normal(g), 10 ** (6 * torch.rand(self.draws, 1, generator=g, dtype=torch.float64) - 3)
         zeros = torch.rand(self.draws, self.n, generator=g) < 0.7
         kinds = (
@@ -88,7 +88,7 @@ class Tried:
         pairs = torch.randint(len(inside), (2, 40), generator=g)
         means = (inside[pairs[0]] + inside[pairs[1]]) / 2
         ends = [*unit, *torch.softmax(3 * self._normal(g)[:20], 1)]
-        # On the way from a mixture in the set to each of the ends, the last one that is in it.
+        # From a mixture in the set towards each end, bisect for the last point in the set.
         start, edges = inside.mean(0), []
         for end in ends:
             if self.ambiguity.contains(end, EDGE):
@@ -172,7 +172,7 @@ def projection_is_firm(tried: Tried) -> None:
         moved = float((tried.ambiguity.project(lam) - lam).abs().max())
         require(moved <= 1e-9, f"the projection of {_short(v)}, projected again, moves by {moved:.1e}")
     apart, before = lams - lams.roll(1, 0), tried.vectors - tried.vectors.roll(1, 0)
-    # Relative to the vectors' size, by which rounding grows.
+    # Relative to the size of the vectors, with which rounding grows.
     excess = ((apart.square() - apart * before).sum(1) / (1 + before.abs().amax(1))).max()
     require(float(excess) <= 1e-9, f"projections lie farther apart than firm nonexpansiveness allows, by {excess:.1e}")
 
@@ -193,7 +193,7 @@ def prox_is_optimal(tried: Tried) -> None:
 def prox_tends_to_the_projection(tried: Tried) -> None:
     """With step 0 or a tiny step the prox is the projection; where ψ = 0 it is that for every step."""
     for v, step in zip(tried.vectors, tried.steps, strict=True):
-        # A penalty as weak as this moves λ by less than is allowed below.
+        # With so small a step the penalty moves λ by less than the tolerance below.
         for short in (0.0, 1e-14 if tried.ambiguity.penalised else step):
             off = float((tried.ambiguity.prox(v, short) - tried.ambiguity.project(v)).abs().max())
             require(off <= 1e-6, f"prox of {_short(v)} with step {short:.3g} is {off:.1e} away from the projection")
@@ -229,7 +229,7 @@ def penalty_fits_its_gradient(tried: Tried) -> None:
         ahead, behind = (tried.ambiguity.penalty(middle + sign * h * (end - centre)) for sign in (1, -1))
         slope = (ahead - behind) / (2 * h)
         claimed = float(tried.ambiguity.penalty_gradient(middle) @ (end - centre))
-        # Rounding of ψ, which the difference divides by h.
+        # Rounding error of ψ, which the difference quotient divides by h.
         noise = 1e-10 * abs(ahead) / h
         size = abs(slope) + abs(claimed) + 1e-3 * float(tried.penalties.abs().max())
         require(
@@ -256,7 +256,7 @@ def poison_is_refused(tried: Tried) -> None:
     for value in (math.nan, math.inf, -math.inf):
         v = torch.zeros(tried.n, dtype=torch.float64)
         v[tried.n // 2] = value
-        # Methods that take a mixture have to refuse it as well.
+        # Methods that take a mixture must refuse it too.
         others = (ambiguity.contains, ambiguity.penalty, ambiguity.penalty_gradient)
         for name, call in (*_calls(tried, v, 1.0), *((f.__name__, partial(f, v)) for f in others)):
             try:

@@ -192,7 +192,7 @@ class Pushing(FalseVectors):
 
     def __init__(self, fed: Federation, clients: Iterable[int], key: Key, length: float = 1.0) -> None:
         super().__init__(fed, clients)
-        # Normal entries: their direction is uniform on the sphere.
+        # The direction of a vector of normal entries is uniform on the sphere.
         direction = torch.from_numpy(key.generator().normal(size=fed.w0.numel())).to(fed.w0)
         self.direction, self.length = direction / direction.norm(), length
 
@@ -221,9 +221,9 @@ class ALittle(FalseVectors):
         f, k = len(own), len(honest)
         if k < 2:
             return own
-        # Honest ones who must lie farther out for the liars to be in a majority with them.
+        # Honest clients that must lie farther out for the attackers to form a majority with them.
         supporters = (f + k) // 2 + 1 - f
-        # Of few clients it would be negative or infinite.
+        # Clamped: with few clients z would be negative or infinite.
         z = NormalDist().inv_cdf(min(max((k - supporters) / k, 0.5), 0.99)) if self.z is None else self.z
         return (honest.mean(0) - z * honest.std(0)).expand_as(own)
 
@@ -270,7 +270,7 @@ class Adaptive(FalseVectors):
         size = own.norm(dim=1, keepdim=True)
         along = own / size.clamp(min=TINY)
         against = -(honest if len(honest) else own).mean(0).expand_as(own)
-        # Orthogonal to their own, so that the cosine with it is just the one allowed.
+        # Orthogonal to their own vectors, so that the cosine is exactly the one allowed.
         across = against - (against * along).sum(1, keepdim=True) * along
         across = across / across.norm(dim=1, keepdim=True).clamp(min=TINY)
         return self.length * size * (self.cosine * along + (1 - self.cosine**2) ** 0.5 * across)

@@ -75,7 +75,7 @@ def average_is_of_the_iterates(subject: Subject) -> None:
 
     Catches averages that take the start along, lag a round behind, or count rounds in which nobody answered.
     """
-    # Nobody answers round 3, which must not count.
+    # Nobody answers in round 3, so it must not count.
     algorithm, fed = subject.variant(m=3, full=True, steps=1), _SilentOnce(subject.exact, 3)
     steps: list[Step] = []
     try:
@@ -180,7 +180,7 @@ def losses_at(fed: Federation, w: Tensor) -> Tensor:
 
 def _saddle(fed: Federation, algorithm: Algorithm, state: State) -> float:
     """The larger of ‖Σ_i λ_i ∇f_i(w)‖ and max_{u∈Λ} F(w, u) − F(w, λ): both are 0 exactly at a saddle point."""
-    # Without a field for it Λ is the whole simplex.
+    # An algorithm without a set uses the whole simplex.
     chosen = ambiguity_of(algorithm) or Simplex()
     losses, lam = losses_at(fed, state.w), mixture_of(algorithm, state, fed)
     gain = chosen.worst_case(losses).value - (float(lam @ losses) - chosen.penalty(lam))

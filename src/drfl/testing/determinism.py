@@ -124,7 +124,7 @@ def clients_have_no_names(subject: Subject) -> None:
     n = subject.n
     if subject.exact.w0.numel() == n:
         raise NotApplicable("models have as many entries as there are clients, so tables cannot be told apart")
-    # A permutation that leaves few in place: 2 has an inverse modulo an odd n.
+    # A permutation with few fixed points; i ↦ 2i + 1 modulo n is one only for odd n.
     order = [(2 * i + 1) % n if n % 2 else n - 1 - i for i in range(n)]
     algorithm = subject.variant(everybody=True, full=True)
     here = last_of(algorithm, subject.exact, 3)
@@ -145,7 +145,7 @@ def types_are_kept(subject: Subject) -> None:
     for dtype in (torch.float32, torch.float64):
         fed = exact(subject.trial, dtype)
         ends[dtype] = last_of(copy.deepcopy(algorithm), fed, 3)
-        # Where N = d, vectors over clients have the shape of models.
+        # If N = d, vectors over clients have the shape of models.
         models = of_model_shape(ends[dtype]) if fed.n != fed.w0.numel() else {"w": ends[dtype].w}
         turned = [f"{path} into {t.dtype}" for path, t in models.items() if t.dtype != dtype]
         require(not turned, f"a model in {dtype} turned {', '.join(turned)}")
@@ -153,8 +153,8 @@ def types_are_kept(subject: Subject) -> None:
         averaging.averaged = True
         _, info = own.round(own.init(averaging), averaging, Key(SEED).fold("round", 1))
         if info.average is not None:
-            turned = info.average.dtype
-            require(turned == dtype, f"the averaged model in {dtype} turned into {turned}")
+            mean_dtype = info.average.dtype
+            require(mean_dtype == dtype, f"the averaged model in {dtype} turned into {mean_dtype}")
         lam = mixture_of(algorithm, ends[dtype], fed)
         require(lam.dtype == torch.float64, f"λ is {lam.dtype}, not float64")
     far = far_apart(ends[torch.float32], ends[torch.float64], 1e-3)

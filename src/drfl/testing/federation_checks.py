@@ -57,7 +57,7 @@ class FederationSubject:
         require(mine.shape == oracles.shape, f"{what} has shape {tuple(mine.shape)}, not {tuple(oracles.shape)}")
         if not oracles.numel():
             return
-        # Relative where numbers are large, absolute near 0.
+        # Relative for large numbers, absolute near 0.
         allowed = (self.tolerance if tolerance is None else tolerance) * (1 + float(oracles.double().abs().max()))
         off = float((mine.double() - oracles.double()).abs().max())
         require(off <= allowed, f"{what} is off by {off:.1e}")
@@ -77,7 +77,7 @@ def _labelled(rng: np.random.Generator, n: int, shift: float) -> tuple[np.ndarra
 
 def task(dtype: torch.dtype = torch.float64) -> Task:
     """A linear model of three classes, with parameters that no generator is asked for."""
-    # The layer draws its weights from the global generator, which must stay as it was.
+    # nn.Linear draws its weights from the global generator, which must stay as it was.
     with torch.random.fork_rng(devices=[]):
         model = nn.Linear(2, 3).to(dtype)
     with torch.no_grad():
@@ -197,7 +197,7 @@ def momentum_starts_anew(served: FederationSubject) -> None:
     ask = TrainCall(replace(LOCAL, momentum=0.9))
     _same(served, ask)
     fed = served.both()[0]
-    # Twice of one federation: the second call would start with what the first left.
+    # Call one federation twice: the second call must not start with the momentum of the first.
     first, again = ask.of(fed), ask.of(fed)
     served.close(again.w, first.w, "the same call again")
 
@@ -249,7 +249,7 @@ def evaluates_every_client(served: FederationSubject) -> None:
 def ignored_targets_do_not_count(served: FederationSubject) -> None:
     """Targets that the loss ignores count in no loss, step or score; catches means over all rows."""
     whole = data()
-    # −100 is what PyTorch's losses ignore.
+    # PyTorch's losses ignore the target −100.
     masked = replace(
         whole,
         targets=whole.targets.index_fill(0, torch.arange(1, len(whole.targets), 3), -100),
@@ -284,14 +284,14 @@ def ledger_counts(served: FederationSubject) -> None:
     mine, oracle = served.both()
     require(set(mine.ledger.totals().values()) == {0}, "the ledger of a fresh federation is not empty")
     vector, k = mine.w0.numel() * mine.w0.element_size(), len(EVERYBODY)
-    # Of fewer rows than a minibatch takes, all are drawn.
+    # A minibatch has no more rows than the client.
     drawn, everybody = sum(min(BATCH, n) for n in SIZES), torch.tensor(EVERYBODY)
 
     def expect(what: str, down: int, up: int, gradients: int, losses: int) -> None:
         nonlocal before
         now = mine.ledger.totals()
         said = {name: now[name] - before[name] for name in now}
-        # A request and a reply for each client.
+        # One request and one reply per client.
         want = (k * down, k * up, 2 * k, gradients, losses)
         require(tuple(said.values()) == want, f"for {what} the ledger counts {said}, not {want}")
         before = now
@@ -322,7 +322,7 @@ def inputs_stay(served: FederationSubject) -> None:
     fed.evaluate(w)
     changed = [name for name, tensor in given.items() if not torch.equal(tensor, before[name])]
     require(not changed, f"requests changed the {', '.join(changed)} that they were given")
-    # A reply that shares memory with the server's model would change it here.
+    # If the reply shared memory with the server's model, this would change it.
     reply.w.zero_()
     served.close(fed.w0, before["model"], "the initial model, once a reply has been overwritten,")
 

@@ -53,7 +53,7 @@ class DropoutFederation(WrappedFederation):
         """Send a request, and lose the replies of the silent."""
         reply = self.fed.ask(request)
         kept = [j for j, i in enumerate(reply.clients.tolist()) if i not in self.silent[request.kind]]
-        # Shuffled: an algorithm must go by who answers, not by the place of an answer.
+        # Shuffled: an algorithm must match answers by client, not by position.
         order = kept if self._rng is None else self._rng.permutation(kept)
         return answers(reply, torch.tensor(order, dtype=torch.int64))
 
@@ -137,7 +137,7 @@ class PermutedClients(WrappedFederation):
     def __init__(self, fed: Federation, order: Sequence[int]) -> None:
         super().__init__(fed)
         self.order = torch.tensor(order, dtype=torch.int64)
-        # The inverse permutation.
+        # argsort inverts a permutation.
         self._back = self.order.argsort()
         self.shares = fed.shares[self.order]
         self.majority = None if fed.majority is None else fed.majority[self.order]

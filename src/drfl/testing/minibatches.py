@@ -76,7 +76,7 @@ def minibatches_are_distinct_samples(served: FederationSubject) -> None:
         up = fed.train(everybody, fed.w0, local, key, snapshot=1)
         first, last = by_client(up, given(up.snapshot), EVERYBODY), by_client(up, up.w, EVERYBODY)
         f = fed.losses(everybody, fed.w0, key.fold("losses"), batch=BATCH)
-        # With a step size of 1 a step is the mean of the samples.
+        # With step size 1, a step is the mean of the samples.
         moves = {"the first step": fed.w0 - first, "the second step": first - last}
         means = moves | {"a loss report": by_client(f, f.values, EVERYBODY)[:, None]}
         for what, mean in means.items():
@@ -84,7 +84,7 @@ def minibatches_are_distinct_samples(served: FederationSubject) -> None:
                 batches.append((i, _decoded(float(mean[i]), i, what, served.tolerance)))
     for i, size in enumerate(SIZES):
         drawn = {batch for j, batch in batches if j == i}
-        # Of as few rows as one minibatch takes there is only one.
+        # A client with at most BATCH rows has only one minibatch.
         enough = 1 if size <= BATCH else 8
         require(len(drawn) >= enough, f"client {i} drew only {len(drawn)} different minibatches in 24 draws of {size}")
 
@@ -101,7 +101,7 @@ def minibatches_are_unbiased(served: FederationSubject) -> None:
     _require_mean(losses, oracle.losses(everybody, w, KEY).values, "losses", served.tolerance)
     _require_mean(gradients, oracle.gradients(everybody, w, KEY).values.flatten(), "gradients", served.tolerance)
 
-    # every sample of a client is in a minibatch with probability min(batch, n_i)/n_i
+    # Every sample is in a minibatch with probability min(batch, n_i)/n_i.
     fed, counts = served.make(_coded(), _coded_task()), [0 * np.arange(n) for n in SIZES]
     for k in range(KEYS):
         f = fed.losses(everybody, fed.w0, KEY.fold("frequencies", k, "losses"), batch=BATCH)

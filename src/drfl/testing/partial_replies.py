@@ -71,7 +71,7 @@ def silence_is_absence(subject: Subject) -> None:
     asked = _asked(many, state, fed, key)
     answering = sorted(asked)[-max(1, n - 3) :]
     with_silent, _ = many.round(state, DropoutFederation.without(fed, asked - set(answering)), key)
-    # a draw of exactly those who answered, which cannot be asked for
+    # Sampling accepts no given cohort: try keys until one draws exactly the clients that answered.
     clients = set(answering)
     keys = (Key(SEED).fold("trial", trial) for trial in range(TRIES))
     key = next((key for key in keys if _asked(few, state, fed, key) == clients), None)

@@ -59,7 +59,7 @@ class QuadraticFederation(Federation):
         cohort, w, local, prox, shift = request.cohort, request.w, request.local, request.prox, request.shift
         refuse("QuadraticFederation", local.optimizer, "its steps are plain ones")
         A, b = self.A[cohort], self.b[cohort]
-        # What does not depend on u in the direction A u − b + shift + prox·(u − w) + decay·u.
+        # The part of the direction A u − b + shift + prox·(u − w) + decay·u that does not depend on u.
         constant = (0 if shift is None else shift) - b - prox * w
         u, velocity = w.repeat(len(cohort), 1), torch.zeros_like(b)
         total, at_snapshot = torch.zeros_like(b), None

@@ -130,10 +130,10 @@ def tables(state: State, n: int) -> dict[str, Tensor]:
 def bits_differ(a: State, b: State) -> list[str]:
     """Paths at which two states are not equal bit for bit (NaN equals NaN)."""
 
-    def same(a: Tensor, b: Tensor) -> bool:
-        if a.dtype != b.dtype or a.shape != b.shape:
+    def same(x: Tensor, y: Tensor) -> bool:
+        if x.dtype != y.dtype or x.shape != y.shape:
             return False
-        return bool(((a == b) | ((a != a) & (b != b))).all())
+        return bool(((x == y) | ((x != x) & (y != y))).all())
 
     return _differing(leaves(a), leaves(b), same)
 
@@ -142,9 +142,9 @@ def far_apart(a: State, b: State, tolerance: float) -> list[str]:
     """Paths at which two states differ by more than ``tolerance`` × (1 + size of the entry), with the distance."""
     one, other = leaves(a), leaves(b)
 
-    def close(a: Tensor, b: Tensor) -> bool:
-        size = float(a.double().nan_to_num().abs().max()) if a.numel() else 0.0
-        return gap(a, b) <= tolerance * (1 + size)
+    def close(x: Tensor, y: Tensor) -> bool:
+        size = float(x.double().nan_to_num().abs().max()) if x.numel() else 0.0
+        return gap(x, y) <= tolerance * (1 + size)
 
     return [f"{path} by {gap(one[path], other[path]):.1e}" for path in _differing(one, other, close)]
 

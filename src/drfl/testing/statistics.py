@@ -40,7 +40,7 @@ def snapshot_step(subject: Subject) -> None:
     per_round = [[call.snapshot for call in calls if call.snapshot is not None] for calls in rounds]
     if not any(per_round):
         raise NotApplicable("no snapshot is asked for")
-    # The global snapshot is one model only if all were taken at the same step.
+    # The snapshots form one global model only if all were taken at the same step.
     torn = sum(len(set(steps)) > 1 for steps in per_round)
     require(not torn, f"in {torn} of {ROUNDS} rounds clients got different snapshot steps: draw one for the cohort")
     drawn = [steps[0] for steps in per_round if steps]
@@ -66,7 +66,7 @@ def cohort_law(subject: Subject) -> None:
     rounds = _recorded(algorithm, Recording(still), still, state)
     asked = _frequencies([first_asked(calls) for calls in rounds], still.n)
     if by_lam:
-        # The probability to be drawn at least once.
+        # Probability of being drawn at least once.
         law, name = 1 - (1 - lam) ** m, f"m = {m} draws with replacement by λ = {[round(p, 2) for p in lam.tolist()]}"
     else:
         k = m if subject.has("m") else still.n
@@ -139,7 +139,7 @@ def fresh_samples(subject: Subject) -> None:
         key = Key(SEED).fold("round", r)
         state, _ = algorithm.round(state, recording, key)
         for call in recording.take():
-            # A key of the round, or one folded from it.
+            # The round's key, or one folded from it.
             inside = call.key.seed == key.seed and call.key.path[: len(key.path)] == key.path
             require(inside, f"the key of a {call.kind} request is not folded from the round's key")
             purpose = seen.setdefault(call.key, (r, call.kind))
@@ -165,7 +165,7 @@ def _frequencies(cohorts: Sequence[Tensor], n: int) -> np.ndarray:
 
 
 def _require_law(found: np.ndarray, law: np.ndarray, what: str) -> None:
-    # Of a frequency over so many independent rounds.
+    # Standard error of a frequency over ROUNDS independent rounds.
     error = np.sqrt(law * (1 - law) / ROUNDS)
     off = np.abs(found - law) > ERRORS * error + 1e-12
     said = ", ".join(f"client {i} {found[i]:.2f} instead of {law[i]:.2f}" for i in np.flatnonzero(off))
@@ -206,7 +206,7 @@ def mixture_stays_in_its_set(subject: Subject) -> None:
             try:
                 subject.variant(ambiguity=chosen)
             except InputError:
-                continue  # the algorithm has no use for this set and says so
+                continue  # the algorithm does not support this set
         algorithm = subject.variant(m=3, full=True, gamma=0.2, ambiguity=chosen)
         lam = subject.mixture(algorithm.init(subject.exact))
         try:

@@ -139,9 +139,9 @@ class Subject:
 
     def still(self) -> ConstantFederation:
         """As many clients, whose losses differ and never change; models have 3 parameters."""
-        # Shuffled, so that a mix-up of clients with places shows.
+        # Shuffled, so that confusing clients with positions shows.
         values = np.random.default_rng(self.n).permutation(np.linspace(0.1, 2, self.n))
-        # d ≠ N: models and tables of clients are told apart by their shapes.
+        # d ≠ N: shapes distinguish models from tables of clients.
         return ConstantFederation(torch.from_numpy(values), d=3 if self.n != 3 else 4)
 
     def skewed(self) -> Tensor:
@@ -207,7 +207,7 @@ class Subject:
         if full:
             local["batch"], changes = None, changes | dict.fromkeys(BATCH_NAMES)
         changes["local"] = dataclasses.replace(algorithm.local, **local)  # pyright: ignore[reportArgumentType]
-        # Not every algorithm has all of them.
+        # Not every algorithm has all of these fields.
         mine = {name: value for name, value in changes.items() if name in self.fields}
         return dataclasses.replace(algorithm, **mine)  # pyright: ignore
 

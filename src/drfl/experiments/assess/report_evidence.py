@@ -26,9 +26,6 @@ DEPLOYED = "traffic.json"
 
 PARTITION = "partition.json"
 
-PIECE = 2**20
-"""Bytes of a file at a time."""
-
 
 def gathered(folders: Sequence[Path], level: float = 0.95, failed: Sequence[FailedRun] = ()) -> Evidence:
     """Read finished runs, assess each, and compare them row by row and over seeds.
@@ -46,7 +43,7 @@ def gathered(folders: Sequence[Path], level: float = 0.95, failed: Sequence[Fail
     labels = {id(record): group.label for group in groups for record in group.runs}
     order = {key: place for place, key in enumerate(labels)}
     found.sort(key=lambda run: order[id(run.record)])
-    # configurations of one algorithm are compared too, each under its label
+    # Configurations of one algorithm are compared too, each under its label.
     runs: list[AssessedRun] = []
     for run in found:
         summary = {**run.record.summary, "algorithm": labels[id(run.record)]}
@@ -59,12 +56,12 @@ def gathered(folders: Sequence[Path], level: float = 0.95, failed: Sequence[Fail
     for name, own in by_seed.items():
         for a, b in ((first[seed], own[seed]) for seed in first if seed in own):
             same = _setting(a.record) == _setting(b.record)
-            # Runs without a file of their test rows may have been tested on the same ones.
+            # A run without a file of test rows counts as tested on the same rows.
             if a.rows is not None and b.rows is not None:
                 same = same and torch.equal(a.rows.starts, b.rows.starts) and torch.equal(a.rows.rows, b.rows.rows)
             if not same:
                 apart.add(name)
-    # Worst clients can only be compared if the clients are the same ones.
+    # Compare worst clients only between algorithms that ran on the same data.
     alike = [run for run in runs if run.record.algorithm not in apart]
     alone = next((run for run in alike if run.record.algorithm in local), None)
     by_rows, unpaired = paired(alike)
@@ -72,7 +69,7 @@ def gathered(folders: Sequence[Path], level: float = 0.95, failed: Sequence[Fail
         unpaired.append("the runs are not all on the same data, partition and test rows")
     evidence: list[RunEvidence] = []
     for run in found:
-        # Rows that the partition gave a client to train on, and that it did not train on; None if that is not known.
+        # Rows that the partition gave a client and that it did not train on; None if unknown.
         path, held_out = run.directory / PARTITION, None
         if is_file(path):
             partition, frame = Partition.load(path), run.record.clients

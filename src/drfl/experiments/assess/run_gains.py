@@ -133,7 +133,7 @@ def paired(runs: Sequence[AssessedRun]) -> tuple[list[PairedRuns], list[str]]:
     if len({run.record.algorithm for run in runs}) < 2:
         return [], []
     found, reasons, first = list[PairedRuns](), list[str](), runs[0]
-    # Of another seed the model, and often the test rows, are others.
+    # At another seed the model differs, and often the test rows do.
     alike = [run for run in runs[1:] if run.record.seed == first.record.seed]
     others = [run for run in alike if run.record.algorithm != first.record.algorithm]
     if not others:
@@ -163,18 +163,18 @@ def over_seeds(runs: Sequence[AssessedRun], failed: Collection[str] = ()) -> lis
     found: list[tuple[str, SeedDifference, str]] = []
     excluded = set(names) if names[0] in failed else {*failed}
     for name in names[1:]:
-        # Seeds at which test rows have not stopped a run are chosen ones too.
+        # If test rows stopped a run at some seed, the remaining seeds are a selected subset.
         if chosen & {names[0], name}:
             continue
         both = [(run, by_seed[name][seed]) for seed, run in by_seed[names[0]].items() if seed in by_seed[name]]
         pairs = [_worst(second) - _worst(first) for first, second in both]
-        # NaN: the measure is undefined at all clients of a run.
+        # NaN: the measure is undefined at every client of a run.
         known = [gain for gain in pairs if np.isfinite(gain)]
         if len(known) > 1:
             tested = [run.assessment for pair in both for run in pair if run.assessment is not None]
             counts, clients = [len(one.undefined) for one in tested], [len(one.names) for one in tested]
             found.append((name, seed_difference([] if name in excluded else known), undefined_share(counts, clients)))
-    # One family: whoever shows all pairs looks for the best of them.
+    # Correct all pairs as one family: the reader will look for the best of them.
     family = holm_family([gain for _, gain, _ in found])
     scope = Redrawn.of([run.record.drawn for run in by_seed[names[0]].values()]).words
     return [
@@ -219,7 +219,7 @@ def _gain(first: AssessedRun, second: AssessedRun) -> GainAssessment:
                 field=run.record.label,
             )
         rows.append(run.rows)
-    # Pairing takes the difficulty of a row out of the error, which needs the very same rows.
+    # Pairing removes the difficulty of a row from the error, which requires identical rows.
     if not rows[0].same_rows(rows[1]):
         raise InputError(
             f"{both} have different test rows: run both on the same data, partition and seed", code="runs-differ"
@@ -264,7 +264,7 @@ def over_last(run: AssessedRun) -> GainAssessment | None:
         raise InputError(
             f"{path} is damaged: {' '.join(str(error).split())}; run it again", code="damaged-file", field=str(path)
         ) from None
-    # A gain over all clients needs a line for each.
+    # A gain over all clients needs a line for each client.
     if any(part.shape[1] != len(own.names) for part in each):
         return None
     none = np.zeros(len(own.names))
@@ -277,7 +277,7 @@ def over_last(run: AssessedRun) -> GainAssessment | None:
         n, returned, squares, last, last_squares, both = each[0]
         returned, last = (np.stack([n, *own, none, none], 1) for own in ((returned, squares), (last, last_squares)))
         products = np.stack([both, none], 1)
-    # The file may come from anybody: products that no rows can have would make any interval.
+    # The file may be forged: impossible products would allow any interval.
     if not all(map(possible_products, repeat(own.measure), last.tolist(), returned.tolist(), products.tolist())):
         raise InputError(
             f"{path} is damaged: its sums contradict each other; run it again", code="damaged-run", field=str(path)

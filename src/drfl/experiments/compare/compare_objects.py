@@ -94,7 +94,7 @@ def compare_objects(
     except ValidationError as error:
         raise input_error(error) from None
     design, build = Design(config, tuple(algorithms), seeds), object_jobs(config, clients, learned)
-    # Workers may not find the user's modules where the program found them: they get them whole.
+    # Workers may be unable to import the user's modules, so send the modules themselves.
     own = config.user_modules()
     if options.out is None:
         if options.resume or options.overwrite:
@@ -102,7 +102,7 @@ def compare_objects(
                 "resume and overwrite need out, the folder of the comparison", code="needs-option", field="out"
             )
         with tempfile.TemporaryDirectory(prefix="drfl-") as folder:
-            # The folder goes, and what was only in its files has to be read before.
+            # The folder is deleted on exit: read now what is only in its files.
             found = _compared(build, design, Path(folder) / "comparison", options, own)
             return found._replace(directory=None, histories=found.to_histories(), client_rows=found.to_clients())
     return _compared(build, design, options.out, options, own)
@@ -115,14 +115,14 @@ def _compared(
     kept = None
     if options.resume:
         keep_out(out)
-        # Before anything in the folder is parsed.
+        # Check the signatures before parsing any file of the folder.
         check_received(out, design.config.checkpoint_key)
         kept = kept_config(out, "comparison", overwrite=options.overwrite, given=True)
         check_cells_same(out, design)
     else:
         check_free(out, "comparison", overwrite=options.overwrite)
     ready = PreparedComparison.of(design, build, kept)
-    # Nothing is left to run: the results are read, not computed again.
+    # Nothing is left to run: read the results.
     if kept is not None and is_finished(out):
         tidy(out, "comparison")
         return Comparison(*design, kept_outcomes(out, ready), ready.clients, out, ready.warnings)
@@ -149,7 +149,7 @@ def _compared(
         comparison = Comparison(*design, design.in_order(outcomes), ready.clients, out, ready.warnings)
         with filled(claim) as folder:
             write_comparison(comparison, folder, claim.directory, ready.identity)
-        # Only then are checkpoints and cells of no more use.
+        # Checkpoints and records of cells are needed until all cells are done.
         claim.finished = len(outcomes) == len(design.cells)
         for notice in comparison.notices:
             tell(notice)

@@ -75,7 +75,7 @@ class Design(NamedTuple):
 
     def in_order(self, outcomes: Iterable[Outcome]) -> tuple[Outcome, ...]:
         """Outcomes in :attr:`order`."""
-        # Outcomes come in the order in which they ended.
+        # Outcomes arrive in order of completion.
         places = {(label_of(algorithm), seed): place for place, (algorithm, seed) in enumerate(self.order)}
         return tuple(sorted(outcomes, key=lambda outcome: places[outcome.algorithm, outcome.seed]))
 
@@ -131,7 +131,7 @@ class PreparedComparison(NamedTuple):
         for algorithm in design.algorithms:
             job = build(algorithm, design.seeds[0])
             if before is not None:
-                # The file of a comparison has no algorithm and no seed: what it says of this run has both.
+                # A comparison's file names no single algorithm and no seed: add those of this run.
                 tables, name = before.get("algorithms"), job.config.algorithm
                 own = tables.get(name, {}) if isinstance(tables, dict) else {}
                 kept_run = {**before, "algorithm": name, "seed": job.config.seed, "algorithms": {name: own}}
@@ -139,7 +139,7 @@ class PreparedComparison(NamedTuple):
                 if isinstance(files, dict) and needed:
                     kept_run["files"] = {path: digest for path, digest in files.items() if path in needed}
                 check_settings(job, kept_run)
-            # Of the first algorithm alone: data and initial model are the same for all.
+            # Only for the first algorithm: data and initial model are the same for all.
             if not found:
                 found.append((job.data.n, identity(job), warnings_of(job)))
         return cls(design, build, *found[0])
@@ -155,7 +155,7 @@ def from_config(config: Config, log: Callable[[str], None] | None = None) -> Bui
     Raises:
         InputError: the data cannot be had.
     """
-    # Once for all runs, which only divide it in their own ways.
+    # Load the data once: runs only partition it in different ways.
     dataset = load_data(config, log)
     return lambda algorithm, seed: build(config.for_algorithm(algorithm, seed), dataset)
 
@@ -167,7 +167,7 @@ def kept_cells(directory: Path) -> tuple[list[str], list[int]]:
         InputError: the folder's manifest cannot be read.
     """
     manifest = read_manifest(directory) if directory.is_dir() else None
-    # From the right, as an algorithm may have "-seed" in its name.
+    # Split from the right: an algorithm's name may contain "-seed".
     pairs = [name.rpartition("-seed") for name in (() if manifest is None else manifest.cells)]
     return list(dict.fromkeys(p[0] for p in pairs)), list(dict.fromkeys(int(p[2]) for p in pairs))
 
@@ -230,7 +230,7 @@ def start(claim: ClaimedFolder, ready: PreparedComparison, warn: Callable[[str],
             f"cannot write into {claim.directory} ({error.strerror}): give another --out",
             code="cannot-write", field=str(claim.directory),
         ) from None  # fmt: skip
-    # Last, as from here on the folder can be resumed.
+    # Last: from here on the folder can be resumed.
     claim.begin(ready.config)
 
 
@@ -257,7 +257,7 @@ def kept_outcomes(directory: Path, ready: PreparedComparison) -> tuple[Outcome, 
             code="file-unreadable",
             field=str(path),
         ) from None
-    # The data behind equal names may be others by now.
+    # The data may have changed under the same name.
     check_same(ready.build(*ready.design.order[0]), found.identity)
     return found.outcomes
 
@@ -354,7 +354,7 @@ def recalled(claim: ClaimedFolder, algorithm: str, seed: int) -> Outcome | None:
     except (InputError, ValidationError):
         return None
     folder = claim.directory / name
-    # A run that broke off has a record and no folder of results.
+    # A failed run has a record but no folder of results.
     whole = outcome.metrics is None or is_finished(folder)
     if not whole or (outcome.algorithm, outcome.seed) != (label_of(algorithm), seed):
         return None
@@ -373,14 +373,14 @@ def ran(algorithm: str, seed: int, run: Callable[[], Finished]) -> tuple[Outcome
     try:
         finished = run()
     except (DivergedError, InputError) as error:
-        # Both are outcomes: another algorithm may do better at the same seed.
+        # Both are outcomes: another algorithm may succeed at the same seed.
         how = "diverged" if isinstance(error, DivergedError) else "refused"
         return Outcome(label_of(algorithm), seed, how, reason=str(error)), None
     result, last, score = finished.result, finished.result.history.last, finished.job.fed.measures[0]
     if not finished.ended:
         return Outcome(label_of(algorithm), seed, finished.stopped, result.rounds), finished
     evaluation, measures = result.evaluation, finished.job.fed.measures
-    # How far apart equally good clients would be can be computed of right and wrong answers alone.
+    # The value expected if all clients were equal follows only from right and wrong answers.
     equal, defined = None, ~evaluation.score.isnan()
     if score.name == ACCURACY.name and bool(defined.any()):
         equal = equal_clients(last.metrics.avg_score, evaluation.samples[defined].numpy())

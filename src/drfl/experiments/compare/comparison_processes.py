@@ -82,14 +82,14 @@ def compare_in_processes(
         InputError: what is compared cannot be sent to another process, or see ``compare``.
         DrflError: a worker died.
     """
-    # Workers map the data from one copy in memory.
+    # Workers map one shared copy of the data.
     tensors = SharedTensors()
     try:
         with WorkerProcesses(jobs, _enter, pickled((ready, claim, kept_out()), own, tensors.dumps)) as processes:
             try:
                 futures = [processes.submit(_cells, cells) for cells in ready.design.stacks(stack)]
                 for future in futures:
-                    # Woken now and then: a signal only sets a flag here.
+                    # Wake up regularly: a signal only sets a flag.
                     while not wait([future], LOOK).done:
                         if watch.stop:
                             processes.ask_to_stop()
@@ -123,7 +123,7 @@ def _cells(cells: Sequence[tuple[str, int]]) -> tuple[list[Outcome | None], list
             code="not-picklable",
             field="jobs",
         )
-    # Cells that were queued behind the stop are not begun.
+    # Do not start cells that were queued when the stop was requested.
     if _ComparisonWorker.watch.stop:
         return [None], lines
     return run_or_recall_stack(

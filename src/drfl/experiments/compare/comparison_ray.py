@@ -43,18 +43,18 @@ def compare_on_ray(
         DrflError: a worker was lost again and again.
     """
     order = ready.design.order
-    # What has ended is told again and not run again.
+    # Report cells that have ended without running them again.
     known = {cell: found for cell in order if (found := recalled(claim, *cell)) is not None}
     tasks = Tasks(cluster, ready, _cell, own)
     try:
         asked = {tasks.begin(*cell): cell for cell in order if cell not in known}
         for cell in order:
             while cell not in known:
-                # Kept as they end, in any order, and yielded in the order of the design.
+                # Store outcomes as they arrive, but yield them in the order of the design.
                 for ref in tasks.ended(LOOK):
-                    found = tasks.result(ref)
-                    assert isinstance(found, tuple)
-                    outcome, files = found  # of _cell
+                    result = tasks.result(ref)
+                    assert isinstance(result, tuple)
+                    outcome, files = result  # see _cell
                     store(claim, outcome, files)
                     known[asked[ref]] = outcome
                 if watch.stop and cell not in known:

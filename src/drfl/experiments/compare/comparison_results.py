@@ -96,7 +96,7 @@ class Comparison(NamedTuple):
         """A row per run that ended: algorithm, seed, rounds, how it ended and the metrics, those of compare.csv."""
         import pandas as pd
 
-        # By way of the CSV text, so that the frame has the digits of compare.csv.
+        # Go through the CSV text, so that the frame has the digits of compare.csv.
         frame = pd.read_csv(io.StringIO(csv_text(_columns(self), _rows(self))), keep_default_na=False, na_values=[""])
         return frame.astype({"algorithm": str, "stopped": str, "stopped_on": object}).fillna({"stopped_on": ""})
 
@@ -111,7 +111,7 @@ class Comparison(NamedTuple):
         body = "\n".join((r"\toprule", lines[0], r"\midrule", *lines[1:], r"\bottomrule"))
         for legend in self.legends:
             body += f"\n\\multicolumn{{{len(head)}}}{{l}}{{{legend}}} \\\\"
-        # After the table is put together: the cells are the same text as in Markdown.
+        # Escape the finished table: its cells are shared with Markdown.
         body = body.replace("%", r"\%").replace("±", r"$\pm$").replace("_", r"\_").replace("–", "--")
         body = body.replace(DAGGER, r"$\dagger$").replace(DOUBLE_DAGGER, r"$\ddagger$")
         return f"\\begin{{tabular}}{{l{'r' * (len(head) - 1)}}}\n{body}\n\\end{{tabular}}\n"
@@ -159,7 +159,7 @@ class Comparison(NamedTuple):
         """What the seeds redraw: the test rows, the initial model, both or neither."""
         from drfl.assessment.scope import Redrawn
 
-        # Runs that broke off know neither their test rows nor their model.
+        # Failed runs record neither test rows nor an initial model.
         ended = (outcome for outcome in self.outcomes if not outcome.failed)
         return Redrawn.of(list({o.seed: (o.test_rows or None, o.initial_model or None) for o in ended}.values()))
 
@@ -344,11 +344,11 @@ def table(
     known, worst = spreads(comparison.outcomes, measures[0].name), f"worst_{measures[0].name}"
     references = {o.algorithm for o in comparison.outcomes if o.reference}
     rivals = {name: row for name, row in known.items() if name not in references}
-    # References show what federation costs, and are no rivals.
+    # References show what federation costs; they do not compete.
     winners = {name: best(rivals, name, measures) for name in shown}
     beside = {f"worst_{m.name}": _undefined(comparison, m) for m in measures}
     if worst in shown:
-        # Columns that say how sure the worst client is.
+        # Columns that show the uncertainty of the worst client.
         sure, score, intervals = {}, measures[0], first_intervals(comparison.outcomes)
         if intervals is not None:
             digits, head = score.digits - 1, "95 %" if len(comparison.seeds) == 1 else f"95 %, seed {intervals[0]}"

@@ -40,7 +40,7 @@ def differences(
     if against not in names:
         raise unknown("algorithm", against, names)
     less_is_better = column(of, measures).small
-    # The seeds at which an algorithm happens to work, or that test rows did not choose, are no fair part of all.
+    # If runs failed or were stopped on test rows, the remaining seeds are a selected subset.
     excluded: dict[str, str] = {}
     for name in names:
         own = runs[runs["algorithm"] == name]
@@ -48,7 +48,7 @@ def differences(
             excluded[name] = FAILED
         else:
             excluded[name] = ON_TEST if (own["stopped_on"] == "test").any() else ""
-    # Aligned by seed: a difference is of two runs that share data and initial model.
+    # Subtract seed by seed: runs at one seed share data and initial model.
     known = {name: runs[runs["algorithm"] == name].set_index("seed")[of] for name in names}
     others = {name: (known[name] - known[against]).dropna() for name in names if name != against}
     reasons = [excluded[against] or excluded[name] for name in others]

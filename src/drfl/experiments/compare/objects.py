@@ -138,7 +138,7 @@ class ObjectConfig(Config):
             elif value in SAMPLINGS.values():
                 found[name] = next(known for known, draw in SAMPLINGS.items() if draw is value)
             else:
-                # An address differs from process to process, and would make it another run.
+                # Drop memory addresses: they differ between processes, and equal runs would look different.
                 found[name] = ADDRESS.sub("", repr(value))
         return found
 
@@ -151,7 +151,6 @@ class ObjectConfig(Config):
 
     def user_modules(self, *functions: Callable[..., object]) -> list[ModuleType]:
         """The modules that these classes, and functions of the user's, are from, less the program that runs."""
-        # In the order in which they occur, each once.
         names = dict.fromkeys(kind.__module__ for kind in _own((*self._algorithms.values(), self._model())))
         names |= dict.fromkeys(getattr(function, "__module__", "__main__") for function in functions)
         return [sys.modules[name] for name in names if name != "__main__" and name in sys.modules]
@@ -163,7 +162,7 @@ def _own(things: Iterable[object]) -> list[type]:
     for kind in dict.fromkeys(map(type, things)):
         if kind.__module__.partition(".")[0] not in ("drfl", "torch"):
             file = getattr(sys.modules.get(kind.__module__), "__file__", None)
-            # At a prompt a class has no file.
+            # A class defined at a prompt has no file.
             if file is None or "site-packages" not in Path(file).parts:
                 found.append(kind)
     return found
@@ -173,7 +172,7 @@ def _sources(kinds: Iterable[type]) -> dict[str, str]:
     """SHA-256 of the classes' sources; not of those that were typed in at a prompt."""
     found: dict[str, str] = {}
     for kind in kinds:
-        # Typed in at a prompt: there is no source to tell it by.
+        # A class typed in at a prompt has no source.
         with suppress(OSError, TypeError):
             found[f"class {kind.__qualname__}"] = hashlib.sha256(inspect.getsource(kind).encode()).hexdigest()
     return found
@@ -181,7 +180,7 @@ def _sources(kinds: Iterable[type]) -> dict[str, str]:
 
 def _named(thing: object) -> str:
     """The module and the name of a class or function, or of an object's class."""
-    # A partial has no name of its own.
+    # A functools.partial has no __qualname__.
     while isinstance(thing, functools.partial):
         thing = thing.func
     kind = thing if hasattr(thing, "__qualname__") else type(thing)

@@ -195,7 +195,7 @@ def build(config: Config, dataset: Dataset | None = None) -> Job:
     """
     dataset = load_data(config) if dataset is None else dataset
     key = Key(config.seed)
-    # From here on everything depends on the seed alone: algorithms differ in nothing else.
+    # From here on everything depends on the seed alone: all algorithms get the same data and initial model.
     partition = divide(config, dataset)
     data = ClientData.from_dataset(dataset, partition)
     share = VALIDATION if config.validation is None else config.validation
@@ -203,11 +203,11 @@ def build(config: Config, dataset: Dataset | None = None) -> Job:
         data = held_out_training(data, share, key)
     elif config.selection().validates or config.validation is not None:
         data = data.with_validation(share, key)
-    # Last, so that the training rows are those that are left after the hold-out.
+    # After the hold-out: evaluate on the training rows that are left.
     if config.judged_on == "training":
         data = training_as_test(data)
     shape = tuple(dataset.inputs.shape[1:])
-    # The initial model must not depend on what torch's generator was used for before.
+    # Isolate torch's generator: the initial model must not depend on its earlier use.
     with key.fold("model").torch_scope():
         model = make_model(config.model, shape, dataset.classes)
     score, *others = config.measures()
@@ -250,7 +250,7 @@ def job_of(
         table_dir=table_dir(config),
         validates=validates,
     )
-    # A method that can prove nothing is refused before the first round.
+    # Refuse a certificate whose assumptions do not hold before the first round.
     certify = None
     if config.certificate is not None:
         certify = Certifier(task, METHODS[config.certificate])

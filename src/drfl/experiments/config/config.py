@@ -305,12 +305,13 @@ def config_of(file: Mapping[str, object], overrides: Mapping[str, object]) -> Co
     beaten = {parameter for option, parameter in COMMON.items() if option in overrides}
     merged: dict[str, object] = {}
     for name, table in (tables if isinstance(tables, dict) else {}).items():
-        # Parameters that an option sets for all algorithms do not stay as the file has them.
-        own = isinstance(table, dict)
-        merged[name] = {key: value for key, value in table.items() if key not in beaten} if own else table
+        # An option that sets a parameter of all algorithms overrides the file.
+        if isinstance(table, dict):
+            table = {key: value for key, value in table.items() if key not in beaten}
+        merged[name] = table
     changes = overrides.get("algorithms")
     for name, table in (changes if isinstance(changes, dict) else {}).items():
-        # Names of algorithms are not told apart by their case.
+        # Algorithm names are case-insensitive.
         same = next((known for known in merged if known.lower() == name.lower()), name)
         before = merged.get(same)
         merged[same] = {**(before if isinstance(before, dict) else {}), **table}

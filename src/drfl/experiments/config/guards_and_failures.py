@@ -77,7 +77,7 @@ def guards_of(texts: tuple[str, ...] | None) -> tuple[Guard | ProbeAudit, ...]:
         InputError: see :func:`drfl.core.registry.named`.
     """
     if texts is None:
-        # The default is wide enough to leave honest reports alone.
+        # The default is wide enough to leave honest reports unchanged.
         return (RobustClip(),)
     if [text.strip().lower() for text in texts] == ["none"]:
         return ()
@@ -126,7 +126,7 @@ def failures_of(table: Mapping[str, float]) -> FailureModel:
     Raises:
         InputError: a name is unknown, or a value out of range.
     """
-    # Looked at first, as pydantic would not name the nearest one.
+    # Check the names first: pydantic would not suggest the nearest one.
     known = [field.name for field in fields(FailureModel)]
     for name in table:
         if name not in known:
@@ -134,7 +134,7 @@ def failures_of(table: Mapping[str, float]) -> FailureModel:
     try:
         return TypeAdapter(FailureModel).validate_python(dict(table))
     except ValidationError as error:
-        # A fault that concerns several numbers has no place of its own.
+        # An error that concerns several fields has an empty location.
         first = error.errors()[0]
         where = ".".join(map(str, first["loc"]))
         raise InputError(

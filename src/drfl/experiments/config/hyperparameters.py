@@ -177,9 +177,9 @@ def make(algorithm: str, values: Mapping[str, Value]) -> Algorithm:
     for name in values:
         if name not in known:
             raise unknown(f"parameter of {label}", name, known, field=f"{label}.{name}")
-    # The local solver and the algorithm share one table in files.
+    # In files, the local solver and the algorithm share one table.
     given = _checked(label, LocalSGD, {k: v for k, v in values.items() if k in LOCAL})
-    # Epochs take the place of steps, whose default would contradict them.
+    # `epochs` replaces `steps`, whose default would conflict with it.
     without = {"steps": None} if given.get("epochs") is not None and "steps" not in given else {}
     local = dataclasses.replace(_local_of(algorithm), **without, **given)
     own = _checked(label, cls, {k: v for k, v in values.items() if k not in LOCAL})

@@ -32,7 +32,7 @@ def make_model(name: str, shape: tuple[int, ...], classes: int) -> nn.Module:
         return MODELS[name](shape, classes)
     found = user_code.load("model", name)
     if isinstance(found, nn.Module):
-        # The user's module stays as it is: runs at other seeds begin with it too.
+        # Copy the user's module: runs at other seeds start from it too.
         return copy.deepcopy(found)
     if not callable(found):
         raise InputError(
@@ -40,7 +40,7 @@ def make_model(name: str, shape: tuple[int, ...], classes: int) -> nn.Module:
             code="wrong-type",
             field="model",
         )
-    # A function may make a model of the shape and the number of classes, or a fixed one.
+    # A function takes the input shape and the number of classes, or nothing.
     given = (shape, classes) if _takes_both(found) else ()
     try:
         made = found(*given)
@@ -59,7 +59,7 @@ def make_model(name: str, shape: tuple[int, ...], classes: int) -> nn.Module:
 
 def _takes_both(function: Callable[..., object]) -> bool:
     """Whether a function makes a model of an input's shape and a number of classes, and not of nothing."""
-    # Parameters with defaults do not count: they are for other uses of the function.
+    # Parameters with defaults are optional and do not count.
     return sum(p.default is p.empty for p in inspect.signature(function).parameters.values()) == 2
 
 
@@ -80,7 +80,7 @@ def model_source(name: str, shape: tuple[int, ...], classes: int) -> dict[str, o
     arguments = {"arguments": {"shape": list(shape), "classes": classes}}
     if not user_code.is_reference(name):
         return {"class": f"drfl.models.{MODELS[name].__name__}", **arguments}
-    # The digests tell whoever loads the model file whether the code is still the same.
+    # The digests show a reader of the model file whether the code has changed.
     found, files = user_code.load("model", name), {"sha256": user_code.digests(name)}
     called = not isinstance(found, nn.Module) and callable(found) and _takes_both(found)
     return {"reference": name, **files, **(arguments if called else {})}
@@ -95,7 +95,7 @@ def make_loss(name: str) -> SampleFn:
     if not user_code.is_reference(name):
         return LOSSES[name]
     found = user_code.load("loss", name)
-    # torch.nn.CrossEntropyLoss and the like are named by their class.
+    # A class, such as torch.nn.CrossEntropyLoss.
     if isinstance(found, type):
         found = found()
     if not callable(found):

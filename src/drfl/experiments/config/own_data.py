@@ -41,12 +41,12 @@ def completed(values: Mapping[str, object]) -> dict[str, object]:
     Raises:
         InputError: an option is missing, or one means nothing.
     """
-    found, name = dict(values), values.get("dataset")
-    folder = folder_name(str(name)) if is_hub(name) else None
-    if folder is not None:  # dataset = "hf:FOLDER" is data of the user's own
+    found, dataset = dict(values), values.get("dataset")
+    folder = folder_name(str(dataset)) if is_hub(dataset) else None
+    if folder is not None:  # dataset = "hf:FOLDER" names local data
         if found.get("data") is not None:
             raise InputError(
-                f"give either data or dataset '{name}', a folder: leave one out",
+                f"give either data or dataset '{dataset}', a folder: leave one out",
                 code="conflicting-options",
                 field="data",
             )
@@ -57,7 +57,7 @@ def completed(values: Mapping[str, object]) -> dict[str, object]:
     if found.get("data") is not None:
         paths = paths_of(found["data"])
         found["dataset"] = _label(found, paths)
-        # Several files name their own clients, one file each.
+        # If there are several files, each one is a client.
         groups = found.get("group") is not None or (saved_folder(paths) is None and len(files_of(paths)) > 1)
         _default(found, "partition", "natural" if groups else free)
     elif is_hub(found.get("dataset")):
@@ -146,7 +146,7 @@ def _label(values: Mapping[str, object], paths: Sequence[Path]) -> str:
     if not paths:
         raise InputError("data names no file: give at least one", code="empty", field="data")
     saved, label = saved_folder(paths), values.get("dataset")
-    # A row of a saved folder or of arrays may have several targets in one column.
+    # In a saved folder or in arrays, one column may hold several targets per row.
     if saved is None:
         arrays = any(path.suffix.lower() == ".npz" for path in files_of(paths))
     else:
@@ -188,7 +188,7 @@ def check_task(task: TaskName, partition: str, loss: str, measures: Sequence[Met
     """
     if task != CLASSIFICATION and partition not in WITHOUT_CLASSES:
         raise InputError(by_class(partition, task), code="wrong-task", field="partition")
-    # What a user's loss suits is not known.
+    # The task that a user's loss is for is unknown.
     if not user_code.is_reference(loss) and loss not in LOSSES_OF[task]:
         home = next(known for known, losses in LOSSES_OF.items() if loss in losses)
         raise InputError(

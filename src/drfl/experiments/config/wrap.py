@@ -120,7 +120,7 @@ def wrap_algorithm(
         aggregator=aggregator,
         on_rejection=on_rejection,
     )
-    # Without a cast a type checker tells the wrappers' states apart, which nothing here depends on.
+    # The casts hide the types of the wrappers' states: no wrapper accepts a union of them.
     algorithm = cast("Algorithm", protected)
     if config.faults is not None:
         algorithm = cast("Algorithm", Faulty(algorithm, failures_of(config.faults)))

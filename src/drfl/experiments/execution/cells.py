@@ -105,7 +105,7 @@ class Cell(NamedTuple):
     @property
     def key(self) -> str:
         """The name of its record: a digest of the job."""
-        # Sorted, so that equal jobs have one digest whatever the order of their keys.
+        # Sorted: equal jobs have equal digests, whatever the order of their keys.
         text = json.dumps([FORMAT, self.kind, self.job], sort_keys=True, ensure_ascii=False)
         return hashlib.sha256(text.encode()).hexdigest()[:24]
 

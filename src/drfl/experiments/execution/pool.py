@@ -177,7 +177,7 @@ class Pool:
             data.stacks += 1
         future = self._processes.submit(_work, stack, folder, self._data_dir, (key, data.payload))
 
-        def ended(_: object) -> None:  # data that no stack waits for any more are dropped
+        def ended(_: object) -> None:  # drop data that no stack needs any more
             with self._lock:
                 data.stacks -= 1
                 if not data.stacks:
@@ -196,7 +196,7 @@ class Pool:
         """End the workers, at once if by an error."""
         self._processes.__exit__(kind, error, trace)
         with self._lock:  # cancelled futures end while this is done
-            # Files of data sets that were not used up.
+            # Data of stacks that never ended are still open.
             for tensors in (self._tensors, *(data.tensors for data in self._data.values())):
                 tensors.close()
 
@@ -240,7 +240,7 @@ def as_ended(futures: Collection[Future[T]], watch: StopSignal) -> Iterator[Futu
         StoppedError: a signal asked to stop. What has ended is kept.
     """
     while futures:
-        # Asked for anew in every round, as more may have been added.
+        # Wait on the current set every time: callers may add futures meanwhile.
         done = wait(futures, LOOK, FIRST_COMPLETED).done
         if watch.stop:
             raise StoppedError("interrupted: what is finished is kept, and the same command continues it", watch.code)
@@ -271,7 +271,7 @@ def run_all(
         DrflError: a worker died.
         StoppedError: a signal asked to stop.
     """
-    # Tables and figures may want the same run.
+    # Tables and figures may use the same run.
     distinct = {cell.key: cell for cell in wanted}
     found = {key: record for key, cell in distinct.items() if (record := cells.read(folder, cell)) is not None}
     for finished, (key, record) in enumerate(found.items(), 1):
@@ -280,7 +280,7 @@ def run_all(
     if not missing:
         return
     total, whole, spent, finished = len(distinct), sum(cell.cost for cell in missing), 0.0, len(found)
-    # No more processes than there is work for: each takes seconds to start.
+    # Start no more processes than there is work for: each takes seconds.
     count = workers if isinstance(workers, Cluster) else min(workers, len(missing))
     with pool_of(count, run, data_dir, shared=True) as pool:
         futures = {pool.submit([cell], folder): cell for cell in missing}
@@ -329,7 +329,7 @@ def _side_by_side(run: Run, stack: Sequence[Cell], folder: Path, data_dir: Path 
 def _kept(run: Run, cell: Cell, folder: Path, data_dir: Path | None) -> Record:
     record = run(cell, data_dir)
     cells.write(folder, cell, record)
-    # As it is read again, so that a result does not depend on whether it was kept before.
+    # Return the record as it is read back, so that fresh and stored results are identical.
     return cells.read(folder, cell) or record
 
 

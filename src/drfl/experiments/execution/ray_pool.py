@@ -81,7 +81,7 @@ class Tasks:
     def stop(self) -> None:
         """End the calls that are under way, and drop those that are not."""
         for ref in self._open:
-            # A run does not look for a flag on another machine.
+            # A run on another machine cannot see the stop flag.
             self._ray.cancel(ref, force=True)
         self._open.clear()
 
@@ -118,7 +118,7 @@ class RayPool:
         (cell,) = stack
         key = training_cells.data_key(cell, self._data_dir) if self._shared else None
         if key is not None and key not in self._data:
-            # Once for all cells on these data.
+            # Upload the data once for all cells.
             self._data[key] = self._tasks.put(training_cells.data(key))
         data = [] if key is None else [self._data[key]]
         ref, future = self._tasks.begin(cell, self._data_dir, key, data), Future[list[Record]]()
@@ -157,11 +157,11 @@ def _called(function: Callable[..., object], what: list[ObjectRef], *arguments: 
     import ray
     import torch
 
-    # As in a worker process of this machine: with more threads sums would be rounded otherwise.
+    # One thread, as in local worker processes: more would change the rounding of sums.
     torch.set_num_threads(1)
-    # In a list, as Ray would fetch a reference that is an argument of its own at every call.
+    # The reference is inside a list: Ray would fetch a bare one at every call.
     (ref,) = what
-    # Unpickled once a worker, not once a call.
+    # Unpickle once per worker, not once per call.
     if ref != _RayCellWorker.ref:
         try:
             _RayCellWorker.what, _RayCellWorker.ref = cloudpickle.loads(ray.get(ref)), ref

@@ -40,7 +40,7 @@ def job_of(config: Config) -> dict[str, object]:
 
     Its ``files`` are the digests of the user's Python files and tables: with others it is another cell.
     """
-    # Tables of other algorithms would make equal runs different cells.
+    # Drop the tables of other algorithms: they would give equal runs different digests.
     own = {config.algorithm: config.algorithms.get(config.algorithm, {})}
     files = config.user_files([config.algorithm])
     for path in files_of(config.data) if config.data is not None else []:
@@ -64,7 +64,7 @@ def cost_of(config: Config, clients: int = 30) -> float:
     """Local steps of all clients, and a little for every test."""
     parameters = config.parameters(config.algorithm)
     m, steps = (parameters.get(name) for name in ("m", "steps"))
-    # A rough measure: it only says how far a search or a table is.
+    # A rough estimate: only progress displays use it.
     everybody = config.clients or clients
     asked = m if isinstance(m, int) and m else everybody
     return config.rounds * (asked * (steps if isinstance(steps, int) else 1) + TEST)
@@ -108,7 +108,7 @@ def record_of(ready: Job) -> Record:
     try:
         finished = execute(ready, [participation])
         last = finished.result.history.last
-        # An algorithm that asks for no losses does not see that its model, finite still, has run away.
+        # An algorithm that requests no losses cannot notice that the loss of its finite model is infinite.
         if math.isinf(last.metrics.avg_loss):
             raise DivergedError(f"the average loss over clients is infinite after round {last.round}")
     except (DivergedError, InputError) as error:
@@ -146,7 +146,6 @@ def set_back(record: Record) -> str:
     Args:
         record: of :func:`train`; one that a run broke off, or that is older than these numbers, has none of them.
     """
-    # Records of older versions lack these numbers.
     rollbacks, rounds = (int(cast("int", record.get(name, 0))) for name in ("rollbacks", "rounds"))
     effective = int(cast("int", record.get("effective_rounds", rounds)))
     return Marks(False, rollbacks, rounds, effective).counted if rollbacks else ""

@@ -147,7 +147,7 @@ class WorkerProcesses:
                 break
             if call is not None:
                 call.future.cancel()
-        # One end mark for each thread; calls under way come to their end before.
+        # One end marker per thread; each thread finishes its current call first.
         for _ in self._threads:
             self._calls.put(None)
         for thread in self._threads:
@@ -164,7 +164,7 @@ class WorkerProcesses:
             except OSError:
                 self._lost = True
             while (call := self._calls.get()) is not None:
-                # Cancelled while it waited.
+                # The call was cancelled while queued.
                 if not call.future.set_running_or_notify_cancel():
                     continue
                 try:
@@ -172,7 +172,7 @@ class WorkerProcesses:
                         raise LostWorkerError
                     pipe.send((call.function, call.arguments))
                     good, answer = pipe.recv()
-                # The process is gone, perhaps killed for its memory: calls after this one fail too.
+                # The process died, perhaps for lack of memory. Later calls fail too.
                 except (EOFError, OSError):
                     self._lost, good, answer = True, False, LostWorkerError()
                 except Exception as error:
@@ -219,5 +219,5 @@ def _work(pipe: Connection, asked: Connection) -> None:
 
 def _leave_with(sentinel: int) -> None:
     wait([sentinel])
-    # At once: nothing of a worker outlives the process that made it.
+    # Exit at once: a worker must not outlive its parent.
     os._exit(1)

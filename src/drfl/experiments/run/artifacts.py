@@ -91,7 +91,8 @@ def write_run(directory: Path, job: Running, result: Result) -> None:
     for name, (w, evaluation) in models.items():
         interval = result.stopped_on != "test"
         metrics = {} if evaluation is None else {"metrics": model_metrics(evaluation, job.fed.measures[0], interval)}
-        # The state_dict() at w, made in the task's own model and not in a copy, whose frozen part may be large.
+        # Take the state_dict() at w from the task's own model: a copy would duplicate its frozen part, which may be
+        # large.
         before = job.task.w0
         job.task.layout.load(job.task.model, w)
         try:
@@ -101,7 +102,7 @@ def write_run(directory: Path, job: Running, result: Result) -> None:
         content = model_bytes(state, job.data.standardisation, {**about, **metrics})
         (directory / f"{name}.safetensors").write_bytes(content)
     if isinstance(job.fed, Simulation):
-        # The values of single rows, which comparisons of runs pair; a deployment has none.
+        # Comparisons of runs pair the values of single rows. A deployment has none.
         scores = job.fed.row_scores(result.model if result.personal is None else result.personal)
         test_rows.write(directory / TEST_ROWS, scores._replace(data=data))
 
@@ -113,7 +114,7 @@ def summary(job: Running, result: Result) -> dict[str, object]:
     undefined = undefined_names(result.evaluation, job.fed.measures, job.data.names)
     chosen, size, step_size, averaged = result.selection, result.step_size, None, None
     if size is not None:
-        # Client −1: no curvature was found, and the step size is the fallback.
+        # Client −1: no curvature is known, and lr is the fallback.
         client = None if int(size.client) < 0 else int(size.client)
         step_size = {
             "lr": float(size.eta),
@@ -189,7 +190,7 @@ def constant_of(job: Running, evaluation: Evaluation) -> ConstantAnswer | None:
 
     A server knows of its sites the share of each one's own most frequent class alone.
     """
-    # A constant answer is a rival to accuracy alone.
+    # A constant answer competes only on accuracy.
     if all(measure.name != ACCURACY.name for measure in job.fed.measures):
         return None
     if isinstance(job.fed, Simulation):
@@ -207,7 +208,7 @@ def beside(job: Running, evaluation: Evaluation) -> dict[str, object]:
         ends = {"accuracy": found.overall, "worst_accuracy": float(found.shares.min())}
         constant = {"class": found.label, **rounded(ends)}
     if any(measure.rows is Rows.RATE for measure in job.fed.measures):
-        # tanh is the logistic function without an overflow for large odds.
+        # (1 + tanh(x/2))/2 is the logistic function without overflow.
         odds, chosen = evaluation.threshold or 0.0, evaluation.threshold is not None
         threshold = {"probability": (1 + math.tanh(odds / 2)) / 2, "chosen_on": "validation" if chosen else None}
     return {"constant": constant, "threshold": threshold}
@@ -218,7 +219,7 @@ def _protection(state: State, names: Sequence[str]) -> dict[str, object]:
     out in how many rounds.
     """
     memory, inner, flags = None, state, flagged(state)
-    # The protection may be inside other wrappers, such as one that calls rounds off.
+    # Other wrappers, such as Quorum, may enclose the protection.
     while memory is None and isinstance(inner, WrapperState):
         memory, inner = inner.memory if isinstance(inner.memory, Memory) else None, inner.inner
     if memory is None or flags is None:
@@ -254,7 +255,7 @@ def _end(metrics: Mapping[str, float], asked: bool, certificate: Certificate | N
     """The metrics, and where it was asked for the certificate: NaN where there is none."""
     if not asked:
         return {**rounded(metrics)}
-    # The columns are there in every run that asked, also where no certificate could be had.
+    # A run that asked for a certificate has these columns even if it got none.
     names = (*CERTIFICATE_COLUMNS, "gradient_norm")
     values = {name: round(getattr(certificate, name, math.nan), GAP_DIGITS) for name in names}
     return {**rounded(metrics), **values, "proven": certificate is not None and certificate.proven}
@@ -282,14 +283,14 @@ def config_toml(config: Config, clients: int, algorithms: Sequence[str] | None =
     names = list(algorithms or [config.algorithm])
     own = {"algorithms", "cohort", "steps", "batch", "lr", "files"}
     plain = config.model_dump(mode="json", exclude_none=True, exclude=own)
-    # Sorted, so that the same run has the same bytes.
+    # Sorted: the same run writes the same bytes.
     plain = dict(sorted({**plain, **config.partition_parameters(defaults=True)}.items()))
     if algorithms is not None:
         plain = {name: value for name, value in plain.items() if name not in ("algorithm", "seed")}
     tables: dict[str, dict[str, object]] = {}
     for name in names:
         parameters = config.parameters(name, clients)
-        # TOML has no null: None is "full" of a batch, and left out otherwise.
+        # TOML has no null: write None as "full" for batch sizes, and omit it otherwise.
         full = {key: "full" if value is None and "batch" in key else value for key, value in parameters.items()}
         tables[name] = {key: value for key, value in full.items() if value is not None}
     files = config.user_files(names)
@@ -334,7 +335,7 @@ def model_metrics(evaluation: Evaluation, score: Measure, interval: bool = True)
     low, high = (worst_interval(evaluation, score) if interval else None) or (math.nan, math.nan)
     ends = {f"worst_{score.name}_low": low, f"worst_{score.name}_high": high}
     found = {**Metrics.of(evaluation, score).named(score.name), **ends}
-    # A model file is JSON inside, which has no NaN.
+    # The metadata of a model file is JSON, which has no NaN.
     defined = rounded({name: value for name, value in found.items() if math.isfinite(value)})
     return {"clients": len(evaluation.score), "undefined": undefined_counts(evaluation)[0], **defined}
 
@@ -369,7 +370,7 @@ def _clients_csv(job: Running, result: Result) -> str:
     evaluation, last = result.evaluation, result.last
     score, *others = (measure.name for measure in job.fed.measures)
     sums = {} if evaluation.sums is None else sum_columns(job.fed.measures, evaluation.sums)
-    # Simultaneous 95 % intervals; none if the test rows have stopped the run, or no row has a score of its own.
+    # Simultaneous 95 % intervals. There are none if test rows stopped the run or single rows have no score.
     ends = None if result.stopped_on == "test" else client_intervals(evaluation, job.fed.measures[0])
     named = (f"{score}_low", f"{score}_high")
     intervals = {} if ends is None else {n: [f"{x:.{DIGITS}f}" for x in e] for n, e in zip(named, ends, strict=True)}

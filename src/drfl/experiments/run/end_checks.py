@@ -66,7 +66,7 @@ def end_checks(job: Running, result: Result) -> EndChecks:
     majority, accuracy = job.fed.majority, result.evaluation.score
     by_class = job.partition is not None and job.partition.recipe.get("partition") in BY_CLASS
     if majority is not None and job.fed.measures[0].name == ACCURACY.name and not by_class:
-        # A client of one class has nothing to tell apart.
+        # A client with a single class has nothing to distinguish.
         below = ((accuracy <= majority) & (majority < 1)).nonzero().flatten()
         poor = below[(accuracy - majority)[below].argsort()].tolist()
         served = [f"{job.data.names[i]} ({100 * accuracy[i]:.1f} %, {100 * majority[i]:.1f} % that way)" for i in poor]
@@ -78,7 +78,7 @@ def end_checks(job: Running, result: Result) -> EndChecks:
             )
             warnings.append(notice)
     left_out = () if result.selection is None else result.selection.undefined
-    # If model selection saw no client at all, the run has warned already.
+    # If model selection ignored every client, the run has warned already.
     if left_out and len(left_out) < job.data.n:
         score, named = job.fed.measures[0], listed([job.data.names[i] for i in left_out], "client")
         notice = Notice(

@@ -134,7 +134,7 @@ class Manifest(BaseModel):
             OSError: the folder cannot be written to.
         """
         with atomic_write(folder / NAME) as file:
-            # The signature is of the file without it.
+            # The signature covers the file without the signature.
             content = self.model_dump_json(indent=2, exclude={"hmac_sha256"}).encode() + b"\n"
             file.write(sign(key, NAME, content))
 
@@ -166,7 +166,7 @@ def entries(folder: Path) -> set[str]:
 
 def foreign(folder: Path, manifest: Manifest) -> list[str]:
     """The names in a folder that are not drfl's."""
-    # A search keeps no checkpoints: a folder of that name is somebody else's.
+    # A search writes no checkpoints: such a folder is not its own.
     own = {*manifest.files, *manifest.cells, NAME}
     return sorted(entries(folder) - (own if manifest.kind == "search" else {*own, CHECKPOINT}))
 
@@ -185,7 +185,7 @@ def is_finished(folder: Path) -> bool:
     Raises:
         InputError: the folder's manifest cannot be read.
     """
-    # This file alone says that work is under way: results may be those of an earlier run.
+    # This file alone marks work under way: any results may be from an earlier run.
     if is_file(folder / CHECKPOINT / CONFIG):
         return False
     manifest = read_manifest(folder)
@@ -207,7 +207,7 @@ def _missing_cells(folder: Path, manifest: Manifest) -> list[str]:
     """The runs of a comparison whose outcome is not among its results."""
     outcomes = (_json(folder / OUTCOMES) or {}).get("outcomes")
     known = [item for item in outcomes if isinstance(item, dict)] if isinstance(outcomes, list) else []
-    # The file may hold anything: what is no outcome counts for none.
+    # The file may hold anything: an entry that is not an outcome matches no cell.
     ended = {f"{item.get('algorithm')}-seed{item.get('seed')}" for item in known}
     return [cell for cell in manifest.cells if cell not in ended]
 
@@ -232,7 +232,7 @@ def interruption(folder: Path) -> Notice | None:
     if kind not in COMMANDS or summary is None or is_finished(folder) or (manifest is None and has_ended(summary)):
         return None
     if manifest is not None and kind == "comparison":
-        # A comparison has a summary also where only some of its runs have ended.
+        # A comparison writes a summary even if only some of its runs have ended.
         missing = len(_missing_cells(folder, manifest))
         how = f"was interrupted: its results lack {missing} of {len(manifest.cells)} runs"
     elif has_ended(summary):

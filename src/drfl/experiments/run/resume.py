@@ -53,7 +53,7 @@ def identity(job: Running) -> dict[str, object]:
     """The configuration, what the data and the initial model are (as digests), and versions, as plain values."""
     data = job.data
     layout = job.task.layout
-    # Names too: equal numbers under other names are other clients.
+    # Include names: equal numbers under other names are other clients.
     named = "\n".join((*data.names, *layout.names, *map(str, layout.shapes)))
     return {
         "config": settings(job),
@@ -82,7 +82,7 @@ def check_same(job: Running, kept: Mapping[str, object]) -> list[Notice]:
         theirs = RunIdentity.model_validate(dict(kept))
     except ValidationError as error:
         raise DamagedError(f"run.json, identity.{first_fault(error)}") from None
-    # Settings first: their message says more than that of a digest.
+    # Compare settings first: their message is more specific than that of a digest.
     check_settings(job, theirs.config)
     own = RunIdentity.model_validate(identity(job))
     for what in ("data", "model"):
@@ -97,7 +97,7 @@ def check_same(job: Running, kept: Mapping[str, object]) -> list[Notice]:
     before, now, ours = theirs.versions, own.versions, settings(job)
     pairs = {name: (before.get(name), now.get(name)) for name in sorted({*before, *now})}
     unset = "not set"
-    # Settings and versions that change the last digits at most do not keep a run from going on.
+    # Settings and versions that change only the last digits give warnings, not errors.
     pairs |= {name: (SHORT.repr(theirs.config.get(name, unset)), repr(ours.get(name, unset))) for name in ROUNDING}
     return [
         Notice(
@@ -114,7 +114,7 @@ def check_settings(job: Running, kept: Mapping[str, object]) -> None:
     Raises:
         InputError: they differ; names the first difference.
     """
-    # Flat, so that a message names the one key that differs.
+    # Flatten, so that a message names the one key that differs.
     ours, theirs = _flat(settings(job)), _flat({k: v for k, v in kept.items() if k not in FREE})
     for name in sorted({*ours, *theirs} - {*ROUNDING}):
         if ours.get(name) != theirs.get(name) and name.startswith(FILES):
@@ -167,7 +167,7 @@ def kept_config(directory: Path | None, kind: Kind = "run", *, overwrite: bool, 
             field="resume",
         )
     try:
-        # Makes sure that the folder is of this kind, and that no link lies in it.
+        # Checks that the folder is of this kind and contains no links.
         manifest = held(directory, kind, resume=True)
     except OSError as error:
         raise InputError(
@@ -186,7 +186,7 @@ def kept_config(directory: Path | None, kind: Kind = "run", *, overwrite: bool, 
 
 def _config_in(directory: Path) -> Path | None:
     """The configuration of the work under way in a folder, or of its results; None if it has neither."""
-    # Work under way comes first: results beside it may be from before.
+    # Work under way comes first: results beside it may be older.
     return next((path for path in (directory / CHECKPOINT / CONFIG, directory / CONFIG) if path.is_file()), None)
 
 
@@ -216,7 +216,7 @@ def key_of(config: Config, directory: Path) -> bytes | None:
     if path is None:
         return None
     key = read_key(path)
-    # Whoever can write to the folder could replace the key along with what it signs.
+    # Anyone who can write to the folder could replace the key along with what it signs.
     if path.resolve().is_relative_to(directory.resolve()):
         raise InputError(
             f"checkpoint_key '{path}' lies in {directory}, which it is to protect: keep it elsewhere",
@@ -298,7 +298,7 @@ def checkpoint_writer(
     Raises:
         InputError: the folder cannot be written to.
     """
-    # Also without checkpoints: a folder in which a run was killed is then known as unfinished.
+    # Even without checkpoints, so that the folder of a killed run is recognised as unfinished.
     claim.begin(config_toml(job.config, job.data.n))
     every = job.config.checkpoint_every
     same = partial(identity, job)

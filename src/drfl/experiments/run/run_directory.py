@@ -70,7 +70,7 @@ def check_free(path: Path, kind: Kind, *, overwrite: bool = False) -> None:
         place = path
         while not place.exists():
             place = place.parent
-        try:  # asking for permission is not enough: root has it also where nothing can be created
+        try:  # a permission check is not enough: root passes it even if nothing can be created
             os.rmdir(tempfile.mkdtemp(prefix=".drfl-", dir=place))
         except OSError as error:
             raise InputError(
@@ -123,7 +123,7 @@ def held(path: Path, kind: Kind, *, resume: bool = False, overwrite: bool = Fals
             code="already-exists",
             field=str(path),
         )
-    # A link would lead writing and removing elsewhere.
+    # A link could redirect writes and deletions outside the folder.
     check_links(path)
     for name in foreign(path, manifest):
         if name in KINDS[kind].fixed:
@@ -250,7 +250,7 @@ def claimed(
         directory, made = _make(directory, anew)
         lock, new = _locked(directory, kind, resume, overwrite, key)
         claim = _taken(directory, kind, cells, config, resume, overwrite, new, tell, key)
-    except (InputError, OSError) as error:  # nothing is left of an attempt that fails
+    except (InputError, OSError) as error:  # a failed attempt leaves nothing behind
         if lock is not None:
             lock.release()
         remove_empty(made)
@@ -264,7 +264,7 @@ def claimed(
     refused = False
     try:
         yield claim
-    except DivergedError:  # it would diverge again
+    except DivergedError:  # a repetition would diverge again
         claim.finished = True
         raise
     except InputError:
@@ -272,7 +272,7 @@ def claimed(
         raise
     finally:
         with suppress(OSError):
-            # Under the lock: nobody takes the folder before it is tidy.
+            # Clean up under the lock, before another process can take the folder.
             begun = is_file(claim.checkpoints / CONFIG)
             if claim.finished or not (claim.resumable or (begun and (claim.continued or not refused))):
                 clear_checkpoint(claim.directory, claim.manifest.kind)
@@ -300,11 +300,11 @@ def _make(directory: Path, anew: bool) -> tuple[Path, list[Path]]:
     """A folder, and what had to be made for it; where it must be a new one, the next free name is taken."""
     while True:
         place = default_directory(directory.parent, directory.name) if anew else directory
-        # Before they are made: an attempt that fails removes these and no others.
+        # List them before they are made: a failed attempt removes these and no others.
         made = missing_folders(place)
         try:
             place.parent.mkdir(parents=True, exist_ok=True)
-            # mkdir is atomic: of two processes one alone gets a new folder.
+            # mkdir is atomic: only one of two processes gets a new folder.
             place.mkdir(exist_ok=not anew)
             return place, made
         except FileExistsError:  # another process was faster
@@ -322,12 +322,12 @@ def _locked(directory: Path, kind: Kind, resume: bool, overwrite: bool, key: byt
     """
     new = held(directory, kind, resume=resume, overwrite=overwrite) is None
     if new:
-        # Halves of a manifest, which a killed process has left.
+        # Remove partial manifests that a killed process left.
         for name in {path.name for path in directory.iterdir()} - entries(directory):
             (directory / name).unlink(missing_ok=True)
         Manifest.new(kind).write(directory, key)
     (directory / CHECKPOINT).mkdir(exist_ok=True)
-    # The system drops it with the process, however that ends.
+    # The operating system releases the lock with the process, however that ends.
     lock = FileLock(directory / CHECKPOINT / LOCK, timeout=0)
     try:
         lock.acquire()
@@ -352,7 +352,7 @@ def _taken(
     key: bytes | None,
 ) -> ClaimedFolder:
     """The folder that this process has locked, with the manifest that it finds or makes."""
-    # Read again under the lock, as another process may have written since.
+    # Read again under the lock: another process may have written since.
     manifest = held(directory, kind, resume=True) or Manifest.new(kind)
     if manifest.files and not (new or resume or overwrite):
         raise InputError(
@@ -362,7 +362,7 @@ def _taken(
         )
     check_cells(directory, cells)
     claim = ClaimedFolder(directory, manifest, continued=resume and is_file(directory / CHECKPOINT / CONFIG), key=key)
-    # Cells go now, results only once there are others.
+    # Remove cells now, but keep results until new ones replace them.
     if overwrite and manifest.cells:
         clear(directory, manifest, key)
         claim.write(Manifest.new(kind, cells=cells))
@@ -399,7 +399,7 @@ def filled(claim: ClaimedFolder) -> Iterator[Path]:
         _empty(stage, claim)
         stage.mkdir()
         yield stage
-        # The summary says that the results are whole, and comes last.
+        # The summary marks the results as complete, so it moves last.
         names = sorted((path.name for path in stage.iterdir()), key=lambda name: (name == SUMMARY, name))
         before = claim.manifest
         for name in names:
@@ -415,7 +415,7 @@ def filled(claim: ClaimedFolder) -> Iterator[Path]:
         # listed first, so that a process killed in between leaves no file that is not known
         claim.write(Manifest.new(before.kind, tuple({*before.files, *names}), before.cells))
         for name in names:
-            # Within one folder of the disk this is atomic.
+            # Atomic, as both paths are on the same file system.
             os.replace(stage / name, claim.directory / name)
         for name in set(before.files).difference(names):
             if is_file(claim.directory / name):

@@ -116,7 +116,7 @@ def execute(
         DivergedError: see :func:`drfl.training.loop.run`.
     """
     config, select, watch = job.config, job.config.selection(), watch or StopSignal()
-    # A setting of the whole process, which is given back.
+    # The number of threads is global to the process: restore it afterwards.
     before = torch.get_num_threads()
     torch.set_num_threads(config.threads or before)
     try:
@@ -158,12 +158,12 @@ def write_results(finished: Finished, claim: ClaimedFolder, more: Mapping[str, s
 
     with filled(claim) as folder:
         write_run(folder, finished.job, finished.result)
-        # The files are still in a temporary folder, whose name nobody knows.
+        # The files are still in a temporary folder: label the report with the final name.
         record = dataclasses.replace(load_run(folder), label=claim.directory.name)
         write_report([record], folder / "report.html")
         for name, text in (more or {}).items():
             (folder / name).write_text(text, encoding="utf-8")
-    # Interrupted, it keeps its checkpoint.
+    # An interrupted run keeps its checkpoint.
     claim.finished = finished.ended
 
 

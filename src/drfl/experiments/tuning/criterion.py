@@ -71,7 +71,7 @@ class Criterion:
         """What counts for a run without a model: 0 of a fraction such as accuracy, else an infinity."""
         if self.smaller:
             return math.inf
-        # A finite value where there is one: the mean over seeds stays a number.
+        # Finite if possible, so that the mean over seeds is a number.
         return 0.0 if self.score.percent else -math.inf
 
     def sentence(self) -> str:
@@ -121,7 +121,7 @@ class Criterion:
                 field=self.metric,
             )
         value = float(rows[-1][self.metric])
-        # Optuna takes no NaN, and a score that is undefined is no good one.
+        # Optuna rejects NaN: an undefined score counts as the worst.
         return self.worst if math.isnan(value) else value
 
 

@@ -176,7 +176,7 @@ def changes_of(texts: Sequence[str]) -> dict[str, object]:
     found: dict[str, object] = {}
     for text in texts:
         key, equals, value = text.partition("=")
-        # As the command spells options.
+        # Accept the spelling of command-line options.
         key = key.strip().replace("-", "_")
         if not equals or not key:
             raise InputError(
@@ -192,6 +192,6 @@ def changes_of(texts: Sequence[str]) -> dict[str, object]:
             raise InputError(f"--set gives {key} twice: leave one out", code="given-twice", field=key)
         try:
             found[key] = tomllib.loads(f"value = {value.strip()}")["value"]
-        except (ValueError, RecursionError):  # also of numbers with thousands of digits, and of deep nesting
+        except (ValueError, RecursionError):  # also for numbers with thousands of digits and for deep nesting
             found[key] = value.strip()
     return found

@@ -153,7 +153,7 @@ class ObjectSubject:
         if self.first is None:
             return None
         trial = _at(self.name, self.runs.space, self.first).trial
-        # Parameters outside of the space run as they are, but Optuna cannot learn from them.
+        # Parameters outside the space run too, but Optuna cannot learn from them.
         table, places = dict(trial.params), dict(trial.distributions)
         inside = all(places[name]._contains(places[name].to_internal_repr(value)) for name, value in table.items())
         return SearchPoint(table, table, places) if inside else SearchPoint({}, table)
@@ -222,9 +222,11 @@ def tune_objects(
     algorithm = runs.algorithm("algorithm", point.table)
     name = type(algorithm).__name__
     name = name if name.isidentifier() else "algorithm"
-    # Made before anything is written: a first trial that cannot start at every seed is refused here.
-    jobs = {seed: runs.job(name, algorithm, seed) for seed in seeds}
-    known = {seed: {what: identity(job)[what] for what in ("data", "model")} for seed, job in jobs.items()}
+    # Build the first trial at every seed before anything is written: one that cannot start is refused here.
+    known: dict[int, dict[str, object]] = {}
+    for seed in seeds:
+        digests = identity(runs.job(name, algorithm, seed))
+        known[seed] = {what: digests[what] for what in ("data", "model")}
     config = runs.config(name, algorithm, seeds[0])
     subject = ObjectSubject(name, runs, known, options.first, config.parameters(name))
     subject.defaults()  # a parameter may be missing
@@ -247,7 +249,7 @@ def _tuned(search: Search, runs: ObjectRuns, out: Path, options: SearchOptions, 
     def pool() -> AbstractContextManager[Submitter]:
         if options.jobs == 1:
             return InProcess(runs)
-        # The classes of one algorithm of the space tell which modules workers need.
+        # The classes of one algorithm of the space show which modules workers need.
         algorithm = runs.algorithm(search.name, search.following(search.name, ()).table)
         modules = runs.config(search.name, algorithm, FIRST_SEED).user_modules(runs.space)
         return pool_of(workers_of(options.jobs), runs, own=modules)
@@ -258,7 +260,7 @@ def _tuned(search: Search, runs: ObjectRuns, out: Path, options: SearchOptions, 
     trials = run(search, out, pool=pool, ended=ended, stack=options.stack)
     write(search, trials, out, "drfl.tune")
     own = trials[search.name]
-    # The best of trials that all broke off would be an arbitrary one.
+    # If all trials failed, the best one would be arbitrary.
     if not any("rounds" in trial.stopped for trial in own):
         how = " or ".join(sorted({how for trial in own for how in trial.stopped}))
         raise DrflError(

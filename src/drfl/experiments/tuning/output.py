@@ -86,7 +86,7 @@ def write(search: Search, trials: Mapping[str, Sequence[Trial]], folder: Path, c
         InputError: they cannot be written.
     """
     path = folder / f"{search.name}.toml"
-    # No times: the same search gives the same bytes.
+    # No timestamps: the same search writes the same bytes.
     texts = {folder / TRIALS: trials_csv(search, trials), path: tomli_w.dumps(content(search, trials, command))}
     try:
         for place, text in texts.items():

@@ -32,7 +32,7 @@ def of_class(cls: type) -> OwnSpace | None:
     Raises:
         InputError: it is a method of objects.
     """
-    # Statically, as a static method looks like a plain function once it is got.
+    # Plain attribute access would turn a static method into a function.
     found = inspect.getattr_static(cls, "space", None)
     if found is None or not callable(getattr(cls, "space", None)):
         return None
@@ -81,7 +81,7 @@ def spaces_of(texts: list[str], algorithms: list[str]) -> dict[str, str]:
                 code="invalid-format",
                 field="space",
             )
-        # Names are not told apart by their case.
+        # Algorithm names are case-insensitive.
         name = labels.get(label.lower()) if equals else algorithms[0]
         if name is None:
             raise InputError(
@@ -123,7 +123,7 @@ def call(name: str, space: Callable[[optuna.Trial], T], trial: optuna.Trial) -> 
         raise InputError(
             f"the space of {name}: {type(error).__name__}: {why}", code="user-code-failed", field="space"
         ) from error
-    # The store is a database of plain values.
+    # The store holds plain values only.
     for parameter, value in trial.params.items():
         if not isinstance(value, bool | int | float | str | None):
             raise InputError(
@@ -164,10 +164,10 @@ def code_of(function: object) -> str:
 
     Of what is no Python function, its type's name.
     """
-    # What a partial fixes is not looked at.
+    # Arguments that a partial fixes do not count.
     while isinstance(function, functools.partial):
         function = function.func
-    # A decorator would stand for what it decorates.
+    # Otherwise all functions with the same decorator would look equal.
     code = getattr(inspect.unwrap(function) if callable(function) else function, "__code__", None)
     if not isinstance(code, CodeType):
         return type(function).__qualname__

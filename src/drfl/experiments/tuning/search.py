@@ -92,13 +92,13 @@ class Search:
     def following(self, name: str, trials: Sequence[Trial]) -> SearchPoint:
         """What the trial after these tries."""
         subject = self.subjects[name]
-        # The first trial are the defaults, so that tuning never returns less than they give.
+        # The first trial runs the defaults, so that tuning never returns less than they give.
         defaults = None if trials else subject.defaults()
         return self.suggested(name, trials) if defaults is None else defaults
 
     def suggested(self, name: str, trials: Sequence[Trial]) -> SearchPoint:
         """What Optuna would try after these."""
-        # A trial draws from its number, and not from what ran before: a search resumes as it would have gone on.
+        # The key depends on the trial's number, not on what ran before: a resumed search draws the same trials.
         key = Key(0).fold("tuning", json.dumps(dict(self.common), sort_keys=True), name, len(trials))
         return suggest(self.subjects[name].draw, trials, key, smaller=self.criterion.smaller)
 

@@ -130,7 +130,7 @@ def default_table(config: Config, base: Mapping[str, Value]) -> dict[str, Value]
         config: the job, for this algorithm.
         base: what all trials have in common.
     """
-    # None is a rule, by which each run finds its own, and no number.
+    # None means that each run finds its own step size.
     lr = config.parameters(config.algorithm)["lr"]
     return {**base, **({} if lr is None else {"lr": lr})}
 
@@ -147,7 +147,7 @@ def default_point(values: Mapping[str, Value], space: Space) -> dict[str, Value]
         value = dimension.default
         if value is None:
             value = values.get(dimension.parameter or dimension.name)
-        # A default that is a rule or None has no place in the space.
+        # A default that is None or a rule is not a point of the space.
         if isinstance(value, bool) or not isinstance(value, int | float):
             return {}
         if not dimension.low <= value <= dimension.high:

@@ -64,7 +64,7 @@ class TrialStore:
 
     def __exit__(self, *error: object) -> None:
         """Close the file."""
-        # SQLAlchemy keeps connections open for the next session.
+        # SQLAlchemy would keep its connections open.
         self._storage.remove_session()
         self._storage.engine.dispose()
 
@@ -84,13 +84,13 @@ class TrialStore:
                 storage=self._storage, study_name=algorithm, direction=self._direction, load_if_exists=True
             )
             known = study.user_attrs.get(_FINGERPRINT)
-            # A study that is new, or whose process was killed before this line.
+            # A new study, or one whose process was killed before the next line.
             if known is None:
                 study.set_user_attr(_FINGERPRINT, dict(fingerprint))
             elif known != dict(fingerprint):
-                wanted = fingerprint
-                name = next(n for n in {**known, **wanted} if known.get(n, "nothing") != wanted.get(n, "nothing"))
-                before, now = known.get(name, "nothing"), wanted.get(name, "nothing")
+                none = "nothing"
+                name = next(n for n in {**known, **fingerprint} if known.get(n, none) != fingerprint.get(n, none))
+                before, now = known.get(name, none), fingerprint.get(name, none)
                 raise InputError(
                     f"{self.path} has trials of {algorithm} with {name} = {before}, not {now}: "
                     f"give another --out, or delete {self.path}",
@@ -106,9 +106,9 @@ class TrialStore:
                         own[0], dict(frozen.params), own[1], tuple(own[2]), tuple(own[3]), frozen.distributions,
                         *map(tuple, own[4:]),
                     )  # fmt: skip
-                    # Two processes may have run the same trial: the first one stays.
+                    # Two processes may have run the same trial: the first one counts.
                     found.setdefault(trial.number, trial)
-        # As far as they are there without a gap: the search goes on from the first that is missing.
+        # Up to the first gap: the search continues with the first missing trial.
         trials: list[Trial] = []
         while len(trials) in found:
             trials.append(found[len(trials)])
@@ -127,7 +127,7 @@ class TrialStore:
         optuna = needed()
         counts = trial.undefined, trial.clients, trial.set_back
         own = [trial.number, trial.table, trial.scores, trial.stopped, *counts]
-        # Whole, in one transaction, so that a killed process leaves no trial without its score.
+        # In one transaction: a killed process leaves no trial without its score.
         frozen = optuna.trial.create_trial(
             value=trial.score,
             params=trial.point,
@@ -239,7 +239,7 @@ def run(
     with TrialStore(folder, smaller=search.criterion.smaller) as store:
         trials = {a: store.open(a, search.fingerprint(a))[: search.trials] for a in search.subjects}
         if any(len(own) < search.trials for own in trials.values()):
-            # Made only where something is missing: processes take seconds to start.
+            # Start processes only if something is missing: that takes seconds.
             with pool() as at_work:
                 _Loop(search, store, at_work, folder / CELLS, trials, ended, stack, watch or StopSignal()).run()
     return trials
@@ -264,7 +264,7 @@ class _Loop:
         self._running: dict[str, _Running] = {}
         self._futures: dict[Future[list[Record]], tuple[str, list[Cell]]] = {}
         missing = {a: search.trials - len(own) for a, own in trials.items()}
-        # That of one trial, the first one: all have as many rounds.
+        # The cost of the first trial stands for all: they have the same number of rounds.
         self._cost = {a: sum(c.cost for c in search.cells(a, search.following(a, ()).table)) for a in search.subjects}
         self._whole = sum(self._cost[a] * missing[a] for a in search.subjects)
         self._spent = 0.0
@@ -285,12 +285,12 @@ class _Loop:
             if running is None:
                 if len(self._trials[algorithm]) == self._search.trials:
                     return
-                # Depends on the trials before alone, which are all kept.
+                # Depends only on earlier trials, which are all stored.
                 point = self._search.following(algorithm, self._trials[algorithm])
                 running = self._running[algorithm] = _Running(point, self._search.cells(algorithm, point.table))
                 missing = list[Cell]()
                 for cell in running.cells:
-                    # Runs of a trial that was cut off are not run again.
+                    # Reuse the runs of an interrupted trial.
                     record = cells.read(self._folder, cell)
                     if record is not None:
                         running.records[cell.key] = record

@@ -71,7 +71,7 @@ class Trial(NamedTuple):
     @property
     def score(self) -> float:
         """What it is judged by: the mean over its seeds, or the worst value where any of its runs broke off."""
-        # A mean over the other seeds would hide that a trial cannot be relied on.
+        # A mean over the other seeds would hide that the trial is unreliable.
         broken = (score for score, how in zip(self.scores, self.stopped, strict=True) if how in BROKEN)
         return next(broken, mean(self.scores))
 
@@ -79,7 +79,7 @@ class Trial(NamedTuple):
 def best(trials: Sequence[Trial], *, smaller: bool = False) -> Trial:
     """The one with the best score, the largest or the ``smaller`` ones; of equal ones the earliest."""
     sign = -1 if smaller else 1
-    # Of equal scores the earliest, so that a longer search changes nothing without need.
+    # Equal scores go to the earliest trial: a longer search changes the choice only for a better score.
     return max(trials, key=lambda trial: (sign * trial.score, -trial.number))
 
 
@@ -128,7 +128,7 @@ def suggest(
         multivariate=True,
         constant_liar=False,
     )
-    # A new study for every point: the sampler has no state of its own.
+    # A new study for every point, so that the sampler keeps no state.
     study = optuna.create_study(direction=direction(smaller), sampler=sampler)
     for trial in trials:
         if trial.point:

@@ -59,7 +59,7 @@ def alone(evidence: Evidence) -> Question:
     elif not evidence.over_local:
         answer = "Beside the models stands what each client has alone; the two cannot be compared row by row."
     else:
-        # of the first algorithm alone: the table has the others
+        # Only the first algorithm: the table has the others.
         first = evidence.over_local[0]
         gain, label = first.gain, printable(first.second, 60)
         better, worse = len(gain.better), len(gain.worse)
@@ -88,7 +88,7 @@ def _table(evidence: Evidence, groups: list[Group]) -> TableBlock:
                 intervals[name] = f" ({found.measure.interval(float(low), float(high))})"
         column = []
         for name in names:
-            value = values.get(name, math.nan)  # runs need not have the same clients
+            value = values.get(name, math.nan)  # runs may have different clients
             cell = f"{score.scale * value:.{score.digits}f}{intervals.get(name, '')}"
             column.append(cell if math.isfinite(value) else NOTHING)
         columns.append(column)

@@ -92,7 +92,7 @@ def _answer(run: RunEvidence, own: Sequence[Measure], *, several: bool) -> str:
 
 def _measured(record: RunRecord, own: Measure) -> list[float]:
     """(N,) of the clients."""
-    # The column of the score is called so, whatever it measures.
+    # The column of the score is called "score", whatever it measures.
     return record.clients["score" if own.name == record.score.name else own.name].to_numpy(float).tolist()
 
 

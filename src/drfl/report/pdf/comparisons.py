@@ -38,24 +38,24 @@ def compared(evidence: Evidence) -> Question:
         )
     blocks: list[Block] = [Points(last)] if last else []
     if len(evidence.groups) < 2:
-        seeds, of = len(evidence.runs), "one run was given"
-        if seeds > 1:
-            of = f"its {plural(seeds, 'seed')} say how much it varies, not what it gains"
+        of = "one run was given"
+        if len(evidence.runs) > 1:
+            of = f"its {plural(len(evidence.runs), 'seed')} say how much it varies, not what it gains"
         answer = f"With nothing: there is one algorithm in this report, {_first(evidence)}; {of}."
         return Question(ASKED, answer, [*blocks, Points([REMEDY])])
     if evidence.over_seeds:
         own, rows = evidence.runs[0].record.score, []
-        for row in evidence.over_seeds:
-            gain = row.gain
-            few = f" ({plural(gain.n, 'seed')})" if row.verdict == "not decided" else ""
-            value, interval = signed_interval(own, gain.mean, gain.low, gain.high)
-            p = f"{gain.p_t:.2g}" if gain.n >= T_FROM and math.isfinite(gain.p_t) else NOTHING
-            rows.append([printable(row.second, 60), f"{row.verdict}{few}", value, interval, str(gain.n), p])
+        for pair in evidence.over_seeds:
+            difference = pair.gain
+            few = f" ({plural(difference.n, 'seed')})" if pair.verdict == "not decided" else ""
+            value, interval = signed_interval(own, difference.mean, difference.low, difference.high)
+            p = f"{difference.p_t:.2g}" if difference.n >= T_FROM and math.isfinite(difference.p_t) else NOTHING
+            rows.append([printable(pair.second, 60), f"{pair.verdict}{few}", value, interval, str(difference.n), p])
         caption = f"Against {_first(evidence)}, over seeds: the gain of the worst client's {_points(own)}"
         head = ["Algorithm", "Verdict", "Mean gain", "95 % t-interval", "Seeds", "p, t-test"]
-        if any(row.undefined for row in evidence.over_seeds):
+        if any(pair.undefined for pair in evidence.over_seeds):
             head.append(UNDEFINED)
-            rows = [[*row, seeds.undefined] for row, seeds in zip(rows, evidence.over_seeds, strict=True)]
+            rows = [[*row, pair.undefined] for row, pair in zip(rows, evidence.over_seeds, strict=True)]
         note = (
             f"Verdict: paired t-test after Holm's correction over the {plural(len(rows), 'row')} of this table and, "
             f"from six seeds on, sign flips; below {T_FROM} seeds none. It holds {evidence.over_seeds[0].scope}; the "

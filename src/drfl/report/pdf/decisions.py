@@ -49,7 +49,7 @@ RETURNED = {
 
 def decided(evidence: Evidence) -> Question:
     """The section: decisions with the rows that they went by, and how many rows there are."""
-    # a row for each decision that all runs made alike, numbers aside, else one for each way, with whose it is
+    # One row per decision if all runs made it in the same way, numbers aside; otherwise one row per way, with its runs.
     rows: list[list[str]] = []
     labels = [label_of(evidence, run) for run in evidence.runs]
     for made in zip(*map(_decisions, evidence.runs), strict=True):
@@ -66,7 +66,7 @@ def decided(evidence: Evidence) -> Question:
     head = ["Decision", "Went by", "What came out"]
     decisions = TableBlock("Decisions, and the rows that they went by", head, rows, words=3)
 
-    # likewise a row for all runs whose clients hold as many rows
+    # Likewise one row for all runs with the same numbers of rows.
     sizes: dict[tuple[str, str, str], list[str]] = {}
     for run, label in zip(evidence.runs, labels, strict=True):
         frame = run.record.clients
@@ -92,7 +92,7 @@ def on_validation(record: RunRecord) -> bool:
 
 def _answer(evidence: Evidence) -> str:
     """Whether test rows had a say."""
-    # The first that holds is said: what concerns test rows before what does not.
+    # The first condition that holds gives the answer: those that involve the test rows come first.
     records = [run.record for run in evidence.runs]
     early = [record for record in records if record.stopped_on_test]
     if any(map(on_validation, records)):
@@ -113,15 +113,15 @@ def _answer(evidence: Evidence) -> str:
 
 
 def _decisions(run: RunEvidence) -> list[Decision]:
-    """Those of a run, each at the same place in every run's list."""
+    """The decisions of a run, in the same order for every run."""
     record = run.record
     summary, rounds = record.summary, number(record.summary, "rounds")
-    # {} stands for a number: runs whose decisions differ in it alone share a row.
+    # {} stands for a number: decisions that differ only in it share a row.
     made = [Decision("Model and the clients' weights λ", "training rows", "in {} rounds", rounds)]
 
     what, found = "Local step size", table(summary, "step_size")
     lr = number(found, "lr")
-    # drfl looked for it; otherwise it is a parameter.
+    # A finite lr here is one that drfl found; otherwise it is a parameter.
     if math.isfinite(lr):
         came = "{}, by the curvature of the loss" + (", halved as the loss rose" if number(found, "halved") > 0 else "")
         came += f"; {SET_BACK}, {record.marks.counted}" if record.marks.rollbacks else ""
@@ -191,7 +191,7 @@ def _remarks(evidence: Evidence) -> list[str]:
     for summary in (run.record.summary for run in evidence.runs):
         value, of = summary.get("partition"), text(summary, "partition")
         if isinstance(value, dict):
-            # without the seed, by which runs of one partition differ
+            # Without the seed, in which runs on one partition differ.
             parameters = [
                 f"{key} {item:.4g}" if isinstance(item, float) else f"{key} {item}"
                 for key, item in value.items()

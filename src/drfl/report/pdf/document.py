@@ -45,7 +45,7 @@ def document(evidence: Evidence, title: str | None = None) -> Document:
     return Document(
         title=printable(title or headline(groups), 200),
         lead=printable(lead(groups)),
-        # four digits at most: nobody reads 0.3333333333333333
+        # At most four digits: nobody reads 0.3333333333333333.
         facts=[
             (name, re.sub(r"\d+\.\d{5,}", lambda found: f"{float(found[0]):.4g}", printable(value)))
             for name, value in facts(groups)

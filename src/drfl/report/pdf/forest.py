@@ -40,7 +40,7 @@ def draw_forest(sheet: FPDF, block: Forest) -> None:
     _cells(sheet, top, tuple(head for head, _, _ in COLUMNS), bold=True)
     first, last = top + ROW, top + ROW * (len(block.rows) + 2.4)
 
-    # band and dotted line first: they lie behind the marks
+    # Draw band and dotted line first, behind the marks.
     if block.band is not None:
         low, high = map(plot.x, block.band)
         sheet.set_fill_color(BAND)
@@ -63,7 +63,6 @@ def draw_forest(sheet: FPDF, block: Forest) -> None:
     rule = first + ROW * (len(block.rows) + 0.2)
     sheet.line(sheet.l_margin, rule, left - GAP, rule)
 
-    # the axis
     sheet.set_line_width(0.2)
     sheet.line(plot.left, last, plot.left + plot.width, last)
     sheet.set_font("text", "", SIZE - 0.5)
@@ -98,7 +97,7 @@ def _cells(sheet: FPDF, y: float, texts: tuple[str, ...], *, bold: bool = False)
     sheet.set_text_color(INK)
     x = sheet.l_margin
     for text, (_, width, align) in zip(texts, COLUMNS, strict=True):
-        # A long name, such as that of the last row, may use an empty next column.
+        # A long name may extend into an empty next column.
         room = width + (COLUMNS[1][1] if not texts[1] and align == "L" else 0) - 1
         sheet.set_xy(x, y)
         sheet.cell(width, ROW, fitted(sheet, text, room), align=align)
@@ -125,7 +124,7 @@ def _mark(sheet: FPDF, plot: _Plot, row: ForestRow, y: float, *, diamond: bool) 
         return
     sheet.line(low, y, high, y)
     for end, place, side in ((row.low, low, 1), (row.high, high, -1)):
-        # An arrow where the interval goes on beyond the axis, else a short bar.
+        # An arrow if the interval continues beyond the axis, otherwise a short bar.
         if plot.beyond(end):
             sheet.line(place, y, place + 1.2 * side, y - 0.8)
             sheet.line(place, y, place + 1.2 * side, y + 0.8)
@@ -142,7 +141,7 @@ def _mark(sheet: FPDF, plot: _Plot, row: ForestRow, y: float, *, diamond: bool) 
 def ticks(low: float, high: float) -> tuple[list[float], int]:
     """Round numbers between the ends, and how many decimals they need."""
     step = 10.0 ** math.floor(math.log10((high - low) / TICKS))
-    # 1e-9: a tick at an end must not go to rounding
     step *= next(factor for factor in (1, 2, 5, 10) if (high - low) / (factor * step) <= TICKS)
+    # 1e-9: do not lose a tick at an end to rounding.
     first, last = math.ceil(low / step - 1e-9), math.floor(high / step + 1e-9)
     return [k * step for k in range(first, last + 1)], max(0, -math.floor(math.log10(step) + 1e-9))

@@ -92,13 +92,13 @@ def client_names(names: Sequence[str]) -> tuple[str, ...]:
     """
     plain = [in_glyphs(without_folders(clean(name, LONGEST).strip())) for name in names]
     for i, name in enumerate(plain):
-        # fpdf2 draws from left to right
+        # fpdf2 draws from left to right: reorder right-to-left text.
         if any(unicodedata.bidirectional(c) in RIGHT_TO_LEFT for c in name):
             from fpdf.bidi import BidiParagraph
 
             plain[i] = BidiParagraph(name).get_reordered_string()
     return tuple(
-        # Names that are cut, or have boxes, may look alike and be different.
+        # Different names may look alike if they are cut or have missing glyphs.
         f"{shown or BOX} (no. {place})" if BOX in shown or not shown or plain.count(shown) > 1 else shown
         for place, shown in enumerate(plain, start=1)
     )

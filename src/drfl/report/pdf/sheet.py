@@ -107,7 +107,7 @@ class Sheet(FPDF):
             self.block(Points(document.notices))
         self.ln(3)
         for number, question in enumerate(document.questions, start=1):
-            # A question stays with the first lines of its answer.
+            # Keep a question with the first lines of its answer.
             self._keep(22)
             self.ln(1)
             self.block(Paragraph(f"{number}  {question.asked}", heading=True))
@@ -129,7 +129,7 @@ class Sheet(FPDF):
         self.multi_cell(self.epw - 4, LINE + 0.6, question.answer, align="L", new_x="LMARGIN")
         self.set_line_width(1.0)
         self.set_draw_color(BLACK)
-        # A bar beside the answer, unless that goes on at the top of the next page.
+        # A bar beside the answer, unless the answer continues on the next page.
         if self.y > top:
             self.line(MARGIN + 0.7, top, MARGIN + 0.7, self.y)
         self.ln(2)
@@ -157,7 +157,7 @@ class Sheet(FPDF):
         elif isinstance(block, Listing):
             self._listing(block.caption, [in_glyphs(line, mono=True) for line in block.lines])
         elif isinstance(block, Digests):
-            # Room for the caption and a dozen rows, and below for the first digests of each run.
+            # Keep the caption with up to a dozen rows, and below, the first rows of each run together.
             self._keep(5 + 3.6 * len(block.rows[:12]))
             self._caption(block.caption)
             for whose, name, digits in block.rows:
@@ -170,7 +170,7 @@ class Sheet(FPDF):
                 self.multi_cell(0, 3.6, digits, align="L", new_x="LMARGIN", wrapmode=WrapMode.CHAR)
             self.ln(1.6)
         elif isinstance(block, Forest):
-            self._keep(height_of(block) + 5 * LINE)  # with what is said of it
+            self._keep(height_of(block) + 5 * LINE)  # with the text below it
             self.ln(1)
             self._caption(block.caption)
             draw_forest(self, block)
@@ -199,7 +199,7 @@ class Sheet(FPDF):
                 self.multi_cell(0, NARROW, line or " ", align="L", new_x="LMARGIN", wrapmode=WrapMode.CHAR)
         else:
             for start in range(0, len(lines), 2 * MANY):
-                # Down the left column, then the right one, page by page.
+                # Fill the left column, then the right one, page by page.
                 part = lines[start : start + 2 * MANY]
                 rows = -(-len(part) // 2)
                 self._keep(NARROW * rows)
@@ -215,7 +215,7 @@ class Sheet(FPDF):
 
     def _table(self, block: TableBlock) -> None:
         cells = [[cell if isinstance(cell, str) else cell.text for cell in row] for row in block.rows]
-        # Caption, head and first rows stay together.
+        # Keep caption, head and first rows together.
         self._keep(LINE * min(6, len(cells) + 2) + 6)
         self.ln(1)
         self._caption(block.caption)
@@ -223,7 +223,7 @@ class Sheet(FPDF):
         self.set_draw_color(PALE)
         self.set_line_width(0.15)
 
-        # as much as a column's texts want, its head in one line or else broken between words
+        # Columns as wide as their texts need, with the head on one line or else broken between words.
         wide = [max((self.get_string_width(row[k]) for row in cells), default=0) for k in range(len(block.head))]
         self.set_font(style="B")
         whole = [self.get_string_width(title) for title in block.head]
@@ -235,7 +235,7 @@ class Sheet(FPDF):
             if sum(widths) <= self.epw:
                 break
         else:
-            # narrow columns get what they want; each that does leaves the others more, so ask again
+            # Narrow columns get their width. Each one leaves more room for the others, so repeat.
             left, shared = self.epw, list(range(len(widths)))
             while fits := [k for k in shared if widths[k] <= left / len(shared)]:
                 left -= sum(widths[k] for k in fits)

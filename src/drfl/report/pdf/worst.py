@@ -46,7 +46,7 @@ def worst(evidence: Evidence) -> Question:
             blocks += [Paragraph(title, heading=True), Paragraph(_unsure(run)), _values(run.record)]
         else:
             blocks += _one(run.record, found, title, FEW if len(evidence.groups) > 1 else MOST)
-            # Once, before the first plot.
+            # Explain the plot once, before the first one.
             legend = legend or notes(found)
     blocks = [_every_run(evidence), *legend, *blocks]
 
@@ -167,10 +167,10 @@ def forest(found: Assessment, title: str, most: int) -> Forest:
     band = None if found.equal is None else (scale * found.equal.low, scale * found.equal.high)
     known = [value for value in found.values.tolist() if math.isfinite(value)]
     line = scale * sum(known) / len(known)
-    drawn = [x for row in (*rows, who) for x in (row.value, row.low, row.high) if math.isfinite(x)] + list(band or ())
-    room = MARGIN * (max(drawn) - min(drawn)) or 1.0
-    ends = min(drawn) - room, max(drawn) + room
-    if own.percent:  # a share stays within its bounds
+    finite = [x for row in (*rows, who) for x in (row.value, row.low, row.high) if math.isfinite(x)] + list(band or ())
+    room = MARGIN * (max(finite) - min(finite)) or 1.0
+    ends = min(finite) - room, max(finite) + room
+    if own.percent:  # the axis of a share ends just beyond 0 and 100
         ends = max(ends[0], -room), min(ends[1], 100 + room)
     axis = f"{own.words}, {own.unit}".rstrip(", ") + ("" if own.more_is_better else " (less is better)")
     about = _which(len(rows), len(found.names))
@@ -199,7 +199,7 @@ def notes(found: Assessment) -> list[Block]:
         lines.append(
             "Grey band: where the worst would measure in 95 of 100 federations if all clients were equally good."
         )
-    # as of values without bounds on few rows
+    # Values without bounds have endless intervals if there are few rows.
     if any(math.isinf(x) for ends in (found.low, found.high) for x in ends.tolist()):
         lines.append("Arrow: the interval goes beyond the axis.")
     return [Paragraph(" ".join(lines), small=True)]

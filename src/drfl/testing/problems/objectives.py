@@ -126,7 +126,7 @@ class Softmax:
         W, rows = w.view(self.classes, -1), []
         for x, y in zip(self.x, self.y, strict=True):
             error = (x @ W.T).softmax(1)
-            # softmax − one-hot, the gradient in the logits.
+            # softmax − one-hot is the gradient in the logits.
             error[torch.arange(len(y)), y] -= 1
             rows.append((error.T @ x / len(y)).flatten())
         return torch.stack(rows) + self.ridge * w
@@ -134,7 +134,7 @@ class Softmax:
     def hessian(self, w: Tensor, lam: Tensor) -> Tensor:
         """(d, d) Σ_i λ_i ∇²f_i."""
         W, C, p = w.view(self.classes, -1), self.classes, self.x[0].shape[1]
-        # A class at a time: the Hessians of all rows together, (n_i, C·p, C·p), would not fit.
+        # One class at a time: the Hessians of all rows, (n_i, C·p, C·p), would not fit in memory.
         H = torch.zeros(C, p, C, p, dtype=w.dtype)
         for x, weight in zip(self.x, lam.tolist(), strict=True):
             P = (x @ W.T).softmax(1)

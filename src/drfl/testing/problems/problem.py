@@ -53,7 +53,7 @@ def solve(functions: Functions, mixtures: Mixtures | Entropic | Ball) -> Saddle:
     """
     match mixtures:
         case Mixtures():
-            # by an interior-point method from the average optimum, polished
+            # An interior-point method from the optimum of the average loss, then polishing.
             n, curvature = mixtures.n, mixtures.curvature
             lam = torch.full((n,), 1 / n, dtype=torch.float64)
             w = weighted_optimum(functions, lam)
@@ -94,7 +94,7 @@ def _ball(functions: Functions, ball: Ball) -> Saddle:
     if ball.radius == 0:
         w = weighted_optimum(functions, lam)
         return Saddle(w, lam, float(lam @ functions.losses(w)))
-    # Where the simplex's own saddle point is in the ball, the radius does not matter.
+    # If the saddle point of the whole simplex is in the ball, the radius does not matter.
     whole = solve(functions, ball.simplex)
     if ball.divergence(whole.lam) <= ball.radius:
         return whole
@@ -102,7 +102,7 @@ def _ball(functions: Functions, ball: Ball) -> Saddle:
     def excess(log_rho: float) -> float:
         return ball.divergence(solve(functions, ball.penalty(math.exp(log_rho))).lam) - ball.radius
 
-    # A bracket, by steps of e²: the divergence falls as ρ grows.
+    # Bracket the root in steps of a factor e²: the divergence falls as ρ grows.
     high = low = math.log(1 + abs(whole.value))
     while excess(high) > 0:
         low, high = high, high + 2

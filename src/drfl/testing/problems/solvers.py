@@ -212,7 +212,7 @@ def interior(functions: Functions, mixtures: Mixtures, w: Tensor, lam: Tensor) -
     """
     f = functions.losses(w)
     excess, scale = f - f.mean(), float(1 + f.abs().max())
-    # Multipliers have to start strictly above 0.
+    # Multipliers must start strictly above 0.
     slack = excess.abs().mean() + 1e-3 * scale
     at = Iterate(w, lam, f.mean(), (-excess).clamp(min=0) + slack, excess.clamp(min=0) + slack)
     for _ in range(ITERATIONS):
@@ -223,7 +223,7 @@ def interior(functions: Functions, mixtures: Mixtures, w: Tensor, lam: Tensor) -
         barrier = 0.1 * gap
         now = conditions(functions, mixtures, at, barrier)
         step = _newton_step(functions, mixtures, at, now)
-        # not quite the longest step within all bounds, halved until it brings the conditions nearer to 0
+        # Slightly less than the longest step within all bounds, halved until the conditions get nearer to 0.
         pairs = (
             (at.lam - mixtures.low, step.lam), (mixtures.high - at.lam, -step.lam), (at.z, step.z), (at.Z, step.Z),
         )  # fmt: skip
@@ -271,7 +271,7 @@ def polish(functions: Functions, mixtures: Mixtures, at: Iterate) -> tuple[Tenso
     """
     n, low, high, curvature = mixtures
     scale = float(1 + functions.losses(at.w).abs().max())
-    # A bound holds where its multiplier outweighs the distance from it, both in the losses' unit.
+    # A bound is active if its multiplier exceeds the distance from it, both in the losses' unit.
     at_low, at_high = (at.lam - low) * scale < at.z, (high - at.lam) * scale < at.Z
     free = (~(at_low | at_high)).double()
     stiffness, none = torch.full_like(free, curvature), torch.zeros_like(free)
@@ -287,7 +287,7 @@ def polish(functions: Functions, mixtures: Mixtures, at: Iterate) -> tuple[Tenso
         if not nearer_norm < norm / 2:
             break
         at, residual, norm = nearer, after, nearer_norm
-    # At a bound that holds, the slope must push λ_i against it.
+    # At an active bound, the slope must push λ_i against it.
     slopes = conditions(functions, mixtures, at).losses
     outside = (slopes[at_low], -slopes[at_high], low - at.lam, at.lam - high)
     wrong = max(norm, *(float(part.max()) for part in outside if part.numel()))

@@ -149,7 +149,7 @@ def robust_regression(
     a = torch.from_numpy(_normal(key.fold("inputs"), n, samples, d))
     truth = c * _normal(key.fold("truth"), d) + sigma * _normal(key.fold("shift"), n, d)
     y = torch.einsum("nmd,nd->nm", a, torch.from_numpy(truth))
-    # Rows times √(2/m): ½‖Aw − b‖² is then the mean of the squares.
+    # Rows scaled by √(2/m) make ½‖Aw − b‖² the mean of the squares.
     functions = LeastSquares(a * (2 / samples) ** 0.5, y * (2 / samples) ** 0.5, mu)
     eigenvalues = torch.linalg.eigvalsh(functions.hessians)
     return Quadratic(
@@ -217,7 +217,7 @@ def logistic(
         rows = np.sort(key.fold("samples").generator().permutation(total)[:samples])
         inputs, targets = source.inputs[rows], source.targets[rows]
         cut = dataclasses.replace(source, inputs=inputs, targets=targets, groups=None)
-        if source.one_pool:  # else the test part is one of its own and stays whole
+        if source.one_pool:  # otherwise the separate test set stays whole
             groups = None if source.groups is None else tuple(source.groups[row] for row in rows)
             cut = dataclasses.replace(cut, test_inputs=inputs, test_targets=targets, groups=groups)
         source = cut
@@ -228,7 +228,7 @@ def logistic(
     test_inputs = inputs if data.test_inputs is data.inputs else _features(data.test_inputs)
     data = dataclasses.replace(data, inputs=inputs, test_inputs=test_inputs, standardisation=None)
     x, y = (tuple(pool[rows] for rows in data.train) for pool in (data.inputs, data.targets))
-    # of the cross-entropies without the penalty: the softmax's own Hessian diag(p) − ppᵀ is at most ½
+    # Smoothness of the cross-entropies without the penalty: the softmax's Hessian diag(p) − ppᵀ is at most ½.
     smoothness = max(float(torch.linalg.matrix_norm(part, 2)) ** 2 / len(part) for part in x) / 2
     return Problem(
         f"logistic on {source.name}", Softmax(x, y, source.classes, mu), data,
