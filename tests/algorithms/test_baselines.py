@@ -133,7 +133,7 @@ def test_clients_elsewhere_have_no_pool_and_no_models_of_their_own():
         def evaluate(self, w):
             return self.inside.evaluate(w)
 
-    with refused("simulation-only"):
+    with refused("simulation-only", None, "Pooled"):
         drfl.run(drfl.Pooled(local=LOCAL), Elsewhere(), rounds=1)
     with refused("simulation-only", None, "LocalOnly", "FineTuned"):
         drfl.run(drfl.LocalOnly(local=LOCAL), Elsewhere(), rounds=1)

@@ -316,7 +316,7 @@ def test_non_finite(name, bad):
 @pytest.mark.parametrize("name", CASES)
 def test_not_a_vector_or_a_step(name):
     for shape in ((0,), (2, 2), ()):
-        with refused("wrong-shape"):
+        with refused("wrong-shape", None, str(tuple(shape))):
             CASES[name](2).project(torch.zeros(shape))
     for step in (-1.0, math.nan, math.inf):
         with refused("out-of-range", "step"):
@@ -346,7 +346,7 @@ def test_bad_parameters(make, name, value):
     [
         ([0.5, 0.5, 0.0], ("out-of-range", "prior", "2", "0.0")),
         ([0.5, 0.6, -0.1], ("out-of-range", "prior", "2", "-0.1")),
-        ([0.5, 0.5, math.nan], ("out-of-range", "prior", "2")),
+        ([0.5, 0.5, math.nan], ("out-of-range", "prior", "2", "nan")),
         ([0.5, 0.4], ("invalid-value", "prior", "1", "0.9")),
         ([], ("wrong-shape", "prior", "(0,)")),
         ([[0.5, 0.5]], ("wrong-shape", "prior", "(1, 2)")),

@@ -47,8 +47,8 @@ MISTAKES = [
     (["run", "--threads", "100000"], ("invalid-value", "threads", "100000")),
     (["run", "--param", "sampling=all"], ("unknown-name", "sampling")),
     (["run", "--param", "ambiguity=simplex:floor=1"], ("out-of-range", "floor", "floor=1.0", "30")),
-    (["run", "--param", "ambiguity=simplex:flor=0.1"], ("invalid-format",)),
-    (["run", "--alpha", "0"], ("out-of-range", "alpha")),
+    (["run", "--param", "ambiguity=simplex:flor=0.1"], ("invalid-format", "ambiguity", "name:option=number")),
+    (["run", "--alpha", "0"], ("out-of-range", "alpha", "'one-class'")),
     (["run", "--alpha", "-1"], ("out-of-range", "alpha")),
     (["run", "--alpha", "nan"], ("out-of-range", "alpha")),
     (["run", "--zipf", "-1"], ("out-of-range", "zipf")),
@@ -75,7 +75,7 @@ MISTAKES = [
     (["run", "--certificate", "--model", "mlp"], ("no-certificate", "certificate", "2")),
     (["run", "--certificate", "--dataset", "digits", "--model", "cnn"], ("no-certificate", "certificate", "Conv2d")),
     (["compare", "--certificate", "--model", "mlp", "--seeds", "1"], ("no-certificate", "certificate", "2")),
-    (["run", "--dataset", "mnist", "--data-dir", "nowhere"], ("folder-not-found", "data_dir")),
+    (["run", "--dataset", "mnist", "--data-dir", "nowhere"], ("folder-not-found", "data_dir", "'nowhere'")),
     (["run", "none.toml"], ("file-not-found", "none.toml")),
     (["compare", "--until", "accuracy=1"], ("unknown-name", "metric")),
     (["compare", "--seeds", "x"], ("invalid-format", "seeds", "'x'")),
@@ -120,7 +120,7 @@ TOML_MISTAKES = [
     ("[algorithms.DRDM.ambiguity]\nalpha = 0.2", ("wrong-type", "DRDM.ambiguity", "DRDM.ambiguity = {'alpha': 0.2}")),
     ("[algorithms.DRDM]\nm = [1, 2]", ("wrong-type", "DRDM.m", "DRDM.m = [1, 2]")),
     ("alpha = -1.0", ("out-of-range", "alpha")),
-    ("certificate = 'poled'", ("invalid-value", "certificate")),
+    ("certificate = 'poled'", ("invalid-value", "certificate", "'poled'", "'pooled'", "'gradient'")),
     ("certificate = 'gradient'", ("unsupported-combination", "certificate", "'gradient'", "weight_decay")),
     ("certificate = true\nmodel = 'mlp'", ("no-certificate", "certificate", "2")),
 ]
@@ -176,7 +176,7 @@ def test_overwrite_replaces_runs_only(tmp_path, monkeypatch):
     (tmp_path / "a/summary.json").write_text("{}")
     monkeypatch.chdir(tmp_path / "a")
     for out in (".", "..", str(tmp_path / "a")):
-        check_refusal(["run", "--overwrite", "--out", out], "unsafe-folder")
+        check_refusal(["run", "--overwrite", "--out", out], "unsafe-folder", None, "--out")
     assert (tmp_path / "a/mine.txt").read_text() == "precious"
 
 

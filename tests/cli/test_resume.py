@@ -15,7 +15,7 @@ import pandas as pd
 import pytest
 from tests.cli.test_run import FILES
 from tests.support.marks import crossed, long_beyond
-from tests.support.refusals import notice_codes, notices, refusal
+from tests.support.refusals import notice_codes, notices, quotes, refusal
 from tests.support.run_files import different, results_in
 
 import drfl
@@ -89,10 +89,11 @@ def test_another_run_is_refused_by_the_difference(stop, capsys):
     ):
         error = refused(["run", "--out", "a", "--resume", *options], capsys)
         assert (error.code, error.field) == ("other-run", field)
-        assert all(value in str(error) for value in values)
+        assert quotes(str(error), *values)
     stop(None)
     assert call(["run", *SMALL, "--out", "a", "--resume"]) == 0
-    assert refused(["run", "--out", "a", "--resume", "--lr", "0.7"], capsys).field == "algorithms.DRDM.lr"
+    error = refused(["run", "--out", "a", "--resume", "--lr", "0.7"], capsys)
+    assert (error.field, quotes(str(error), "0.7")) == ("algorithms.DRDM.lr", True)
 
 
 @pytest.mark.parametrize(
@@ -106,6 +107,7 @@ def test_another_number_of_threads_is_told_and_the_run_goes_on(job, stop, tmp_pa
     capsys.readouterr()
     told = notices(["run", "--out", "a", "--resume", "--threads", "2"])
     assert [(notice.code, notice.field) for notice in told] == [("other-version", "threads"), ("resumed", None)]
+    assert quotes(told[0], "1", "2")
     assert "3 of 6" in told[-1]
     for name in ("history.csv", "lambda.csv"):  # the last digits differ on some machines, as they are told they may
         one, other = (pd.read_csv(tmp_path / run / name) for run in ("a", "w/a"))
@@ -301,7 +303,7 @@ def test_report_and_assess_tell_of_an_interruption(stop, tmp_path, capsys):
     for command in (["report", "a", "--out", "page.html"], ["assess", "a"]):
         told = notices(command)
         assert [(notice.code, notice.field) for notice in told] == [("interrupted", "a")]
-        assert "4" in told[0]
+        assert quotes(told[0], "4")
     capsys.readouterr()
     assert call(["assess", "a", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["runs"][0]["interrupted"] is True
@@ -364,7 +366,7 @@ def test_a_full_disk_is_one_line_and_the_run_can_go_on(monkeypatch, tmp_path, ca
     monkeypatch.setattr(store, "_put", full)
     error = refusal(["run", *SMALL, "--out", "a", "--checkpoint-every", "1"], exit_code=1)
     assert error.code == "cannot-write"
-    assert all(part in str(error) for part in ("3", "No space left", "2"))
+    assert quotes(str(error), "3", "No space left", "2")
     monkeypatch.undo()
     monkeypatch.chdir(tmp_path)
     assert call(["run", "--out", "a", "--resume"]) == 0

@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 
 import pytest
-from tests.support.refusals import refusal
+from tests.support.refusals import check_refusal
 from tests.support.small_search import Here
 
 from drfl.cli import tune
@@ -71,5 +71,5 @@ def test_a_search_hands_over_stacks(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("command", [["compare", *SMALL], ["tune", "job.toml"]])
 def test_a_cluster_has_no_stacks(command, tmp_path, capsys):
-    assert refusal([*command, "--stack", "2", "--ray", "local", "--out", "a"]).code == "conflicting-options"
+    check_refusal([*command, "--stack", "2", "--ray", "local", "--out", "a"], "conflicting-options", "stack")
     assert not (tmp_path / "a").exists()

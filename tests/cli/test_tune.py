@@ -13,13 +13,15 @@ import tomllib
 
 import pytest
 from tests.support.marks import long_beyond
-from tests.support.refusals import check_refusal, refusal
+from tests.support.refusals import check_refusal
 from tests.support.rollbacks import set_back_once
 from tests.support.small_search import Here
 
 from drfl.cli import tune
 from drfl.cli.app import call
 from drfl.core.run_end import DOUBLE_DAGGER, SET_BACK
+from drfl.experiments.tuning.criterion import Criterion
+from drfl.task.metrics import ACCURACY
 
 JOB = "dataset = 'digits'\nclients = 4\ncohort = 3\nengine = 'loop'\nsteps = 2\nbatch = 8\nrounds = 2\n"
 SMALL = ["job.toml", "--algorithms", "FedAvg,DRFA", "--seeds", "2"]
@@ -119,7 +121,7 @@ def test_a_search_in_which_every_run_diverges(here, tmp_path, capsys):
         (["job.toml", "--set", "cohort=9"], ("out-of-range", "m", "m=9")),
         (["job.toml", "--criterion", "wurst"], ("unknown-name", "criterion", "'wurst'")),
         (["job.toml", "--stand-in"], ("unused-option", "stand_in", "--stand-in")),
-        (["mnist-linear", "--stand-in"], ("unused-option", "stand_in")),
+        (["mnist-linear", "--stand-in"], ("unused-option", "stand_in", "'mnist-linear'")),
         (["job.toml", "--out", "job.toml"], ("not-a-folder", "job.toml")),
         (["job.toml", "--out", "."], ("foreign-folder", ".")),
         (["mnist-linear", "--data-dir", "nowhere"], ("folder-not-found", "data_dir", "'nowhere'")),
@@ -156,6 +158,7 @@ def test_the_step_size_in_multiples_of_what_each_run_finds(here, capsys):
     found = json.loads(capsys.readouterr().out)
     assert found["provenance"]["command"].endswith(" --relative-step-size")
     assert found["provenance"]["relative_step_size"] is True
+    assert found["provenance"]["criterion"] == Criterion("worst", ACCURACY, halving_diverges=True).sentence()
     with open("a/trials.csv", newline="") as file:
         rows = list(csv.DictReader(file))
     assert list(rows[0])[:3] == ["algorithm", "trial", "lr_schedule"], "no trial has an η that is a number"
@@ -166,9 +169,8 @@ def test_the_step_size_in_multiples_of_what_each_run_finds(here, capsys):
 
 def test_a_job_with_a_schedule_of_its_own_is_not_searched_in_multiples(tmp_path, capsys):
     (tmp_path / "job.toml").write_text(JOB + "[algorithms.FedAvg]\nlr_schedule = 'cosine:rounds=2'\n")
-    error = refusal(["tune", "job.toml", "--relative-step-size"])
-    assert error.code == "conflicting-options"
-    assert all(part in str(error) for part in ("lr_schedule = 'cosine:rounds=2'", "FedAvg"))
+    named = ["lr_schedule = 'cosine:rounds=2'", "FedAvg"]
+    check_refusal(["tune", "job.toml", "--relative-step-size"], "conflicting-options", "relative_step_size", *named)
 
 
 def test_without_the_papers_data_it_names_the_stand_in(tmp_path, monkeypatch, capsys):

@@ -7,12 +7,14 @@ import json
 from pathlib import Path
 
 import pytest
-from tests.support.refusals import check_refusal, refusal
+from tests.support.refusals import check_refusal
 from tests.support.small_search import Here
 
 from drfl.cli import tune
 from drfl.cli.app import call
 from drfl.experiments.config.config import load_config
+from drfl.experiments.tuning.criterion import Criterion
+from drfl.task.metrics import METRICS
 
 MINE = """
 from dataclasses import dataclass
@@ -86,6 +88,7 @@ def test_a_score_of_which_less_is_better(capsys):
     assert code == 0
     content = json.loads(capsys.readouterr().out)
     assert content["scores"]["FedAvg"]["score"] == min(float(row["score"]) for row in rows)
+    assert content["provenance"]["criterion"] == Criterion("worst", METRICS["log_loss"]).sentence()
 
 
 @pytest.mark.long
@@ -93,9 +96,7 @@ def test_another_space_and_another_file_are_other_searches(tmp_path, capsys):
     own = ["--algorithms", "mine.py:Plain"]
     assert tried(*own)[0] == 0
     capsys.readouterr()
-    error = refusal(["tune", "job.toml", *SMALL, *own, "--space", "mine.py:wide"])
-    assert error.code == "other-run"
-    assert "mine.py:Plain" in str(error)
+    check_refusal(["tune", "job.toml", *SMALL, *own, "--space", "mine.py:wide"], "other-run", None, "mine.py:Plain")
 
 
 @pytest.mark.parametrize(
@@ -106,7 +107,10 @@ def test_another_space_and_another_file_are_other_searches(tmp_path, capsys):
             ("invalid-format", "space", "ALGORITHM=FILE.py:FUNCTION"),
         ),
         (["--algorithms", "mine.py:Plain", "--space", "mine.py:wid"], ("unknown-name", "space", "'wide'")),
-        (["--algorithms", "mine.py:Plain,FedAvg", "--space", "mine.py:wide"], ("invalid-format", "space")),
+        (
+            ["--algorithms", "mine.py:Plain,FedAvg", "--space", "mine.py:wide"],
+            ("invalid-format", "space", "Plain=mine.py:wide"),
+        ),
         (["--algorithms", "FedAvg", "--space", "AFL=mine.py:wide"], ("unused-option", "space", "AFL")),
         (["--algorithms", "mine.py:Plain", "--space", "mine.py:wrong"], ("unknown-name", "Plain.shares")),
         (

@@ -157,9 +157,9 @@ def with_value(value):
         ({"a": np.zeros((4, 3))}, ("wrong-type", "a", "'a'")),
         ({"a": (np.array(["x", "y"]), np.zeros(2))}, ("wrong-type", "a", "'a'")),
         ({"a": pair(1)}, ("few-rows", None, "'a'", "1")),
-        ({"a": with_value(np.nan)}, ("not-finite", None, "12", "(2, 1)")),
-        ({"a": with_value(1e300)}, ("not-finite",)),
-        ({"a": (np.zeros((2, 1)), np.array([0.0, np.inf]))}, ("not-finite",)),
+        ({"a": with_value(np.nan)}, ("not-finite", "training inputs", "1", "12", "(2, 1)")),
+        ({"a": with_value(1e300)}, ("not-finite", "training inputs")),
+        ({"a": (np.zeros((2, 1)), np.array([0.0, np.inf]))}, ("not-finite", "training targets")),
     ],
 )
 def test_unusable_arrays_are_refused_by_name(train, error):
@@ -261,7 +261,7 @@ def test_a_pool_on_disk_is_not_copied(tmp_path):
 def test_what_is_not_finite_is_found_piece_by_piece(at_a_time, tmp_path, monkeypatch):
     monkeypatch.setattr(checks, "AT_A_TIME", at_a_time)
     assert of_pool(mapped(tmp_path / "good.npy")).n == 2
-    with refused("not-finite", None, "120", "(7, 1)"):
+    with refused("not-finite", "training inputs", "2", "120", "(7, 1)"):
         of_pool(mapped(tmp_path / "bad.npy", bad=([7, 31], [1, 0])))
     with refused("not-finite", "x", "()"):
         checks.finite("x", torch.tensor(torch.nan))
@@ -300,7 +300,7 @@ def test_numbers_and_several_targets_from_python():
             ClientData.from_frame(frame, group="who", target=target)
     with refused("not-a-number", "w"):
         ClientData.from_frame(frame.assign(w="x"), group="who", target=("y", "w"), features=["x"])
-    with refused("count-mismatch", "columns"):
+    with refused("count-mismatch", "columns", "2"):
         dataclasses.replace(data, columns=("x", "y"))
 
 
@@ -321,7 +321,7 @@ def test_iid_divides_rows_without_classes():
         (x.int(), "regression", ("wrong-type", "inputs", "torch.int32")),
         (x, "multi-label", ("not-binary", "targets")),
         (x[:, 0], "multi-label", ("wrong-shape", "inputs")),
-        (x / 0, "regression", ("not-finite",)),
+        (x / 0, "regression", ("not-finite", "targets")),
     ):
         with refused(*error):
             Dataset("odd", x, targets, x, targets, 1, task=task)

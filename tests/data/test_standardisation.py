@@ -121,7 +121,7 @@ def test_what_is_no_table_of_numbers_is_refused(inputs, dtype):
 
 def test_columns_that_overflow_are_refused_by_client_and_data_are_standardised_once():
     x, y = np.array([[1e200, 1.0], [-1e200, 1.0]] * 3), np.arange(6) % 2
-    with refused("invalid-statistics", "client 'client-1'", "client-1", "5"):
+    with refused("invalid-statistics", "client 'client-1'", "client-1", "5", "column 1", "2e+199"):
         ClientData.from_arrays([(x * 0, y), (x, y)], standardise=True)
     with refused("conflicting-options", "standardise"):
         load().standardised()
@@ -187,7 +187,7 @@ def test_statistics_that_cannot_be_used():
 )
 def test_moments_that_no_rows_have_are_refused_in_one_line(mean, variance):
     claim(3, [0, LARGEST], [0, 1]).check("site 'b'")
-    with refused("invalid-statistics", "site 'b'", "'b'", "3", "2") as caught:
+    with refused("invalid-statistics", "site 'b'", "'b'", "3", "column 2") as caught:
         claim(3, [0, mean], [0, variance]).check("site 'b'")
     assert "\n" not in str(caught.value)
 

@@ -128,12 +128,12 @@ def test_ray_is_missing(monkeypatch):
 
 @pytest.mark.parametrize("address", ["nowhere", "ray://head:10001", "head:0", "head:port", ":6379"])
 def test_an_address_that_is_none(address):
-    with refused("invalid-value", "ray"):
+    with refused("invalid-value", "ray", address):
         Cluster(address).connected()
 
 
-@pytest.mark.parametrize("says", [None, b"SSH-2.0-x\r\n", b""])
-def test_something_else_answers(says, monkeypatch):
+@pytest.mark.parametrize(("says", "told"), [(None, "timed out"), (b"SSH-2.0-x\r\n", "HOST:PORT"), (b"", "HOST:PORT")])
+def test_something_else_answers(says, told, monkeypatch):
     monkeypatch.setattr(ray_cluster, "PATIENCE", 0.2)
     with socket.create_server(("127.0.0.1", 0)) as server:
         held = []
@@ -149,7 +149,7 @@ def test_something_else_answers(says, monkeypatch):
         thread = threading.Thread(target=answer)
         thread.start()
         address = f"127.0.0.1:{server.getsockname()[1]}"
-        with refused("cluster-unreachable", address):
+        with refused("cluster-unreachable", address, told):
             Cluster(address).connected()
         thread.join()
         held[0].close()

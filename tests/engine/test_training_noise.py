@@ -184,8 +184,8 @@ def test_seeds_are_a_client_s_own():
     ("augment", "error"),
     [
         (lambda x, u: x[:, :1], ("wrong-shape", "augment", "torch.float64", "(4, 1, 6, 6)")),
-        (lambda x, u: x.float(), ("wrong-shape", "augment")),
-        (lambda x, u: x.nosuch, ("model-data-mismatch", "model")),
+        (lambda x, u: x.float(), ("wrong-shape", "augment", "torch.float32")),
+        (lambda x, u: x.nosuch, ("model-data-mismatch", "model", "nosuch")),
     ],
 )
 def test_a_wrong_augmentation_is_told_before_training(augment, error):
@@ -208,7 +208,7 @@ def test_a_batch_that_does_not_come_first_is_told():
         def forward(self, x):
             return self.out(self.drop(x.flatten(1).T).T)
 
-    with refused("wrong-shape", None, "(72, 4)"):
+    with refused("wrong-shape", None, "(72, 4)", "4 samples"):
         simulation(Turned)
 
 

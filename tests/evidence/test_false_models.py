@@ -8,7 +8,7 @@ import pandas
 import pytest
 import scipy.stats
 import torch
-from tests.support.pages import quotes
+from tests.support.pages import one_paragraph_quotes
 from tests.support.scripts import ROOT, script
 
 from drfl.assessment.seeds import seed_difference
@@ -81,9 +81,9 @@ def test_what_the_page_says_of_mnist_is_stored():
         (62, 24, 100),
         (71, 49, 92),
     ]
-    assert quotes("docs/resilience.md", "62 %", "24", "100", "71 %", "49", "92")
+    assert one_paragraph_quotes("docs/resilience.md", "62 %", "24", "100", "71 %", "49", "92")
     spared = [worst("none", "DualDRDM", defence).mean for defence in ("default", "median", "trimmed mean")]
-    assert quotes("docs/resilience.md", *(f"{value:.1f}" for value in spared))
+    assert one_paragraph_quotes("docs/resilience.md", *(f"{value:.1f}" for value in spared))
     robust = ("median length", "geometric median", "centred clipping", "multi-Krum")
     both = ("DualDRDM", "ScaffPD")
     assert {int(worst("adaptive to probe", "ScaffPD", rule).mean) for rule in robust} <= set(range(74, 81))

@@ -1,5 +1,7 @@
 """What a site claims of itself is held against what the server's file grants it."""
 
+import re
+
 import pytest
 from tests.support.refusals import logged, refused
 
@@ -9,7 +11,7 @@ from drfl.flower.client_app import client_app, identity, task_of
 from drfl.flower.in_process import InProcessGrid
 from drfl.flower.messages import Model
 from drfl.flower.nodes import Member
-from drfl.flower.schema import ProtocolError, read_note
+from drfl.flower.schema import PROTOCOL, ProtocolError, read_note
 from drfl.flower.settings import SiteEntry, read_server
 
 from .conftest import grid_of, site
@@ -114,7 +116,7 @@ def test_an_honest_site_tells_of_itself_and_a_site_without_test_rows_says_that_i
     assert (told.name, told.train, told.test, told.classes, told.shape) == ("a", 30, 15, 3, [6])
     named = site("a")
     object.__setattr__(named, "name", "x" * 200)
-    with refused("invalid-value", None, "128"):
+    with refused("invalid-value", None, "name", "128"):
         identity(named)
 
 
@@ -131,8 +133,8 @@ def test_the_reason_of_a_rejected_identity_names_the_field_and_quotes_nothing(ca
     grid = Lying(client_app(lambda context: sites[context.node_config["name"]]), [{"name": name} for name in "ab"])
     with refused("sites-missing", None, "a, b"):
         nodes.gathered(grid, nodes.SelfNamed("ab", 1.0), 0.01, 1.0)
-    assert "name" in caplog.text
-    with refused("protocol", kind=ProtocolError):
+    assert re.search(r"rejected\b.*\bname .*\bfield required$", caplog.text, flags=re.MULTILINE)
+    with refused("protocol", None, "drfl's protocol", str(PROTOCOL), kind=ProtocolError):
         read_note(
             RecordDict({"identity": ConfigRecord({"json": '{"protocol": 1}'})}), "identity", type(read_identity())
         )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import multiprocessing
-import re
 import threading
 from datetime import UTC, datetime
 
@@ -184,7 +183,7 @@ def test_a_site_answers_so_many_requests_a_day_of_every_kind(tmp_path, caplog):
         assert (1 in up.clients.tolist()) == (r < 2)
         if not r:
             fed.evaluate(fed.w0)
-    assert re.search(r"\b5\b", caplog.text)
+    assert "RefusedError: this site answers 5 requests a day" in caplog.text
     log = read(tmp_path / "b").records
     assert [r["event"] for r in log].count("sent") == 3
     assert [r["what"] for r in log if r["event"] == "refused"] == ["train"] * 2
@@ -212,7 +211,7 @@ def test_of_requests_at_once_none_is_overlooked(tmp_path):
 
 
 def test_a_site_tells_nothing_of_itself_before_a_person_has_agreed(tmp_path, caplog):
-    with refused("sites-missing"):
+    with refused("sites-missing", None, ": b"):
         gathered(sites_of(tmp_path, approved="approved"), SelfNamed("abcd", 0.5), 1.0, 0.5)
     told = [record.getMessage() for record in caplog.records if "agree to it" in record.getMessage()]
     assert len(told) == 1  # asked several times, logged once
@@ -237,7 +236,7 @@ def test_the_server_waits_for_the_agreement(tmp_path):
 def test_settings_that_contradict_each_other_are_refused():
     about = {"name": "a", "data": {"npz": "x.npz"}}
     assert SiteSettings.model_validate(about).policy == SitePolicy()
-    with pytest.raises(ValueError, match=r"requests_a_day|audit"):
+    with pytest.raises(ValueError, match=r"policy\.requests_a_day .* audit = "):
         SiteSettings.model_validate({**about, "policy": {"requests_a_day": 5}})
     assert SiteSettings.model_validate({**about, "audit": "log", "policy": {"requests_a_day": 5}}).audit is not None
     for wrong in ({"max_step": 0}, {"requests_a_day": 0}, {"steps": 3}):

@@ -147,6 +147,7 @@ def test_a_site_that_lacks_what_was_sent_is_rejected(always, messages, caplog):
     assert info.answered.tolist() == [0, 2, 3]
     assert grid.count[2] - before == messages + 1  # the request for losses names no shift
     assert ("reply-rejected", "b") in logged(caplog)
+    assert re.search(r"b: reply rejected, [^.]*\blacks\b", caplog.text)
 
 
 def test_messages_to_one_site_come_at_ever_longer_intervals():
@@ -202,6 +203,7 @@ class Impostor(InProcessGrid):
 def test_a_reply_of_another_node_is_rejected(caplog):
     assert trained(federation(grid_of(grid=Impostor))) == [1, 2, 3]
     assert ("reply-rejected", "a") in logged(caplog)
+    assert re.search(r"a: reply rejected, [^.]*\banother node\b", caplog.text)
 
 
 def test_how_a_site_is_left_out():

@@ -134,7 +134,7 @@ WRONG = {
 def test_rows_that_nothing_uses_are_refused(tmp_path):
     path = deployment(tmp_path)
     path.write_text(path.read_text().replace('aggregator = "probe:rows=12"', ""))
-    with refused("invalid-value"):
+    with refused("invalid-value", None, "job.aggregator"):
         server_app.serve(grid_of(), path)
     path.write_text(path.read_text().replace("[job]\n", '[job]\nguards = ["probe"]\n'))
     server_app.serve(grid_of(), path)
@@ -142,9 +142,9 @@ def test_rows_that_nothing_uses_are_refused(tmp_path):
 
 @pytest.mark.parametrize(("how", "error"), WRONG.values(), ids=WRONG)
 def test_rows_that_cannot_be_used_are_said_at_once(tmp_path, how, error):
-    with refused(*error) as error:
+    with refused(*error) as caught:
         server_app.serve(grid_of(), deployment(tmp_path, **how))
-    assert "\n" not in str(error.value)
+    assert "\n" not in str(caught.value)
     assert not (tmp_path / "run").exists()
 
 

@@ -11,7 +11,7 @@ import torch
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec, ed25519
 from tests.support.marks import long_except
-from tests.support.refusals import refused
+from tests.support.refusals import quotes, refused
 from tests.support.rollbacks import set_back_once
 from tests.support.run_files import different, results_in
 
@@ -159,7 +159,7 @@ def test_the_auc_of_both_models_is_paired_too_and_rates_are_at_one_half(tmp_path
     own = [sites[name].data.test_targets for name in "abcd"]
     assert drfl.assess(out, measure="sensitivity").samples.tolist() == [int(y.sum()) for y in own]
     assert json.loads((out / "summary.json").read_text())["threshold"] == {"probability": 0.5, "chosen_on": None}
-    assert any("0.5" in r.getMessage() for r in caplog.records)
+    assert any(quotes(r.getMessage(), "rates", "probability 0.5") for r in caplog.records)
     damaged = (out / "paired.csv").read_text().splitlines()
     cells = damaged[1].split(",")
     damaged[1] = ",".join([*cells[:-1], str(10 * float(cells[-1]) + 1e6)])
@@ -265,8 +265,8 @@ def test_sites_of_other_shapes_are_refused_by_name(tmp_path):
     [
         ("dataset = 'mnist'", ("invalid-value", "job", "'dataset'")),
         ("alpha = 0.1", ("invalid-value", "job", "'alpha'")),
-        ("algorithm = 'no'", ("damaged-file",)),
-        ("classes = 2", ("out-of-range", "classes")),
+        ("algorithm = 'no'", ("damaged-file", None, "server.toml")),
+        ("classes = 2", ("out-of-range", "classes", "2")),
         ("guards = ['probe']", ("unsupported-combination", "guard", "'peers'")),
         ("m = 3", ("invalid-value", "job.m")),
     ],

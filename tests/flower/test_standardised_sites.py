@@ -183,7 +183,7 @@ def test_a_site_that_tells_what_no_rows_have_is_refused_by_name(mean, variance, 
     sites = tables()
     grid = grid_of(sites, Lying)
     grid.told = {"mean": mean, "variance": variance}
-    with refused("invalid-statistics", "site 'b'", "'b'", "20") as caught:
+    with refused("invalid-statistics", "site 'b'", "'b'", "20", "column 1") as caught:
         server_app.serve(grid, server(tmp_path, sites))
     assert "\n" not in str(caught.value)
     assert not (tmp_path / "run").exists()
@@ -253,25 +253,25 @@ def test_mean_and_scale_travel_with_a_message():
 def test_a_second_model_travels_to_be_tested_and_is_of_the_kind_of_the_first():
     assert read_ask(write_ask(ask(also=torch.ones(6)), None))[0].also.tolist() == [1.0] * 6
     for change in ({"also": torch.ones(5)}, {"also": torch.ones(6).double()}, {"also": torch.ones(6), "test": False}):
-        with refused("protocol", kind=ProtocolError):
+        with refused("protocol", None, "second model", kind=ProtocolError):
             read_ask(write_ask(ask(**change), None))
 
 
 @pytest.mark.parametrize(
-    ("mean", "scale"),
+    ("mean", "scale", "quoted"),
     [
-        ([0.0, 0.0], None),
-        ([0.0, 0.0], [1.0]),
-        ([0.0, 0.0], [1.0, 0.0]),
-        ([0.0, float("nan")], [1.0, 1.0]),
+        ([0.0, 0.0], None, ("mean and scale",)),
+        ([0.0, 0.0], [1.0], ("scale", "(1,)")),
+        ([0.0, 0.0], [1.0, 0.0], ("scales", "positive")),
+        ([0.0, float("nan")], [1.0, 1.0], ("means", "finite")),
     ],
 )
-def test_a_message_with_other_vectors_is_rejected(mean, scale):
+def test_a_message_with_other_vectors_is_rejected(mean, scale, quoted):
     by = {"mean": mean} if scale is None else {"mean": mean, "scale": scale}
     content = write_ask(ask(standardisation=None), None)
     vectors = content.array_records["vectors"]
     content["vectors"] = ArrayRecord({**vectors, **{n: array_of(torch.tensor(v).double()) for n, v in by.items()}})
-    with refused("protocol", kind=ProtocolError):
+    with refused("protocol", None, *quoted, kind=ProtocolError):
         read_ask(content)
 
 
@@ -291,7 +291,7 @@ def test_an_identity_with_other_vectors_is_rejected(vectors):
     with refused("protocol", kind=ProtocolError):
         read_identity(content)
     del content["vectors"]
-    with refused("protocol", kind=ProtocolError):
+    with refused("protocol", None, "records", kind=ProtocolError):
         read_identity(content)
 
 

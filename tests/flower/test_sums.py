@@ -205,11 +205,11 @@ def test_answers_that_contradict_themselves_are_not_believed(answer):
 
 def test_products_without_a_second_test_and_sums_that_are_no_fives_cannot_be_read():
     for answer in (changed()._replace(also=None), changed()._replace(products=None)):
-        with refused("protocol", kind=ProtocolError):
+        with refused("protocol", None, "products", kind=ProtocolError):
             read_answer(write_answer(answer))
-    with refused("protocol", kind=ProtocolError):
+    with refused("protocol", None, "sums", kind=ProtocolError):
         read_answer(write_answer(changed(0, (10.0, 6.0))))
-    with refused("protocol", kind=ProtocolError):
+    with refused("protocol", None, "products", kind=ProtocolError):
         read_answer(write_answer(changed(products=products_with(0, 5.0))))
 
 

@@ -88,7 +88,7 @@ def mutated_text(draw, text):
     for _ in range(draw(sampled_from((1, 1, 2, 4)))):
         kind = draw(sampled_from(("token",) * 6 + ("line", "letter", "rest") * 2 + ("deep",)))
         if kind == "deep":
-            # A line of its own, as an opening in the midst of a line seldom gets as far as the parser's stack.
+            # On a line of its own: inside a line such an opening seldom reaches the parser's limit of nesting.
             start = draw(sampled_from([match.start() for match in PARTS["line"].finditer(text)] or [0]))
             text = f"{text[:start]}x = {draw(sampled_from(('[', '{a='))) * 3000}\n{text[start:]}"
             continue

@@ -110,19 +110,25 @@ MISTAKES = {
     "every must be an integer": (lambda: StepDecay(0), ("out-of-range", "every")),
     "'cosine:rounds=2,final=0.0' is 0 in round 3": (
         lambda: run(FedAvg(local=replace(LOCAL, lr_schedule=Cosine(2))), federation(), rounds=3),
-        ("invalid-value", "lr_schedule"),
+        ("invalid-value", "lr_schedule", "'cosine:rounds=2,final=0.0'", "round 3"),
     ),
-    "steps=3 and epochs=2 both": (lambda: LocalSGD(steps=3, epochs=2), ("conflicting-options", "epochs")),
-    "adam needs lr": (lambda: LocalSGD(optimizer=Adam()), ("needs-option", "optimizer")),
+    "steps=3 and epochs=2 both": (
+        lambda: LocalSGD(steps=3, epochs=2),
+        ("conflicting-options", "epochs", "steps=3", "epochs=2"),
+    ),
+    "adam needs lr": (lambda: LocalSGD(optimizer=Adam()), ("needs-option", "optimizer", "adam", "lr")),
     "momentum has no effect on optimizer adam": (
         lambda: LocalSGD(lr=0.1, optimizer=Adam(), momentum=0.5),
-        ("unused-option", "momentum"),
+        ("unused-option", "momentum", "adam"),
     ),
     "optimizer='adam' must be an object": (lambda: LocalSGD(lr=0.1, optimizer="adam"), ("wrong-type", "optimizer")),
-    "DRFA cannot take epochs": (lambda: DRFA(local=LocalSGD(epochs=1)), ("unsupported-combination", "epochs")),
-    "AFL cannot take epochs": (lambda: AFL(local=LocalSGD(epochs=1)), ("unsupported-combination", "epochs")),
-    "ScaffPD cannot take epochs": (lambda: ScaffPD(local=LocalSGD(epochs=1)), ("unsupported-combination", "epochs")),
-    "so give mu": (lambda: FedDyn(local=LocalSGD(epochs=1)), ("unsupported-combination", "epochs")),
+    "DRFA cannot take epochs": (lambda: DRFA(local=LocalSGD(epochs=1)), ("unsupported-combination", "epochs", "DRFA")),
+    "AFL cannot take epochs": (lambda: AFL(local=LocalSGD(epochs=1)), ("unsupported-combination", "epochs", "AFL")),
+    "ScaffPD cannot take epochs": (
+        lambda: ScaffPD(local=LocalSGD(epochs=1)),
+        ("unsupported-combination", "epochs", "ScaffPD"),
+    ),
+    "so give mu": (lambda: FedDyn(local=LocalSGD(epochs=1)), ("unsupported-combination", "epochs", "mu")),
 }
 
 

@@ -49,7 +49,9 @@ def test_a_file_that_is_missing_and_one_too_many_are_named(archives, names):
 @pytest.mark.long
 def test_data_that_git_has_lost_are_missed(names, tmp_path):
     less = [name for name in names if name != TABLE]
-    with pytest.raises(CommandFailedError, match=r"whl .*drfl/data/datasets/embedded/heart_disease\.csv\n.*tar\.gz"):
+    with pytest.raises(
+        CommandFailedError, match=r"whl lacks drfl/data/datasets/embedded/heart_disease\.csv\n.*tar\.gz lacks"
+    ):
         dist.check(*dist.build(less, tmp_path / "out"), less)
 
 

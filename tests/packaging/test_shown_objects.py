@@ -28,7 +28,7 @@ def test_a_line_says_what_it_is(result):
     shown = [repr(thing) for thing in (result, result.history, drfl.History(), DATA, FED)]
     assert [line for line in shown if len(line) > 160 or "\n" in line] == []
     assert re.match(r"<Result .*\b3 .*\b8 .*accuracy 0\.", shown[0])
-    assert shown[2].startswith("<History ")
+    assert re.fullmatch(r"<History [^\d]*>", shown[2])
     assert all(part in shown[3] for part in ("40", "(site 0, site 1, site 2, …)", "16", "(3,)"))
     assert re.match(r"<Simulation .*\b40 .*\b8 .*Auto>", shown[4])
 
@@ -45,7 +45,7 @@ def test_a_history_as_a_frame_is_what_the_file_says(result):
     ("algorithm", "fed", "error"),
     [
         (drfl.FedAvg, FED, ("wrong-type", "algorithm", "FedAvg", "FedAvg(m=10)")),
-        ("FedAvg", FED, ("wrong-type", "algorithm")),
+        ("FedAvg", FED, ("wrong-type", "algorithm", "str")),
         (drfl.LocalSGD(), FED, ("wrong-type", "algorithm", "LocalSGD")),
         (drfl.FedAvg(m=5), DATA, ("wrong-type", "fed", "ClientData")),
         (drfl.FedAvg(m=5), drfl.Simulation, ("wrong-type", "fed", "Simulation")),
@@ -68,7 +68,7 @@ def test_html_is_a_small_table_and_escaped(result):
         assert "<b>" not in shown
     assert "&lt;b&gt;site" in data._repr_html_()
     assert "and 488 more" in data._repr_html_()
-    assert result._repr_html_()
+    assert re.search(r"\blast iterate\b", result._repr_html_())
 
 
 def test_a_history_is_drawn_and_saved(result, tmp_path):

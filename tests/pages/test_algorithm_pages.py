@@ -31,7 +31,6 @@ from drfl.optim.local import LocalSGD
 FOLDER = ROOT / "docs" / "algorithms"
 PAGES = {path.stem: path.read_text(encoding="utf-8") for path in sorted(FOLDER.glob("*.md"))}
 INDEX = PAGES.pop("index")
-"""The first headings of a page; others may follow."""
 
 SILENT = ["nobody answers the", "model", "λ"]
 COST = [
@@ -100,8 +99,17 @@ def test_every_algorithm_has_a_page_and_every_page_an_algorithm():
 
 
 @pytest.mark.parametrize("name", ALGORITHMS)
+def test_a_page_has_each_section_once_and_none_is_empty(name):
+    text = page_of(name)
+    found = headings(text)
+    assert len(found) == len({*found})
+    assert all(section(text, heading).strip() for heading in found)
+
+
+@pytest.mark.parametrize("name", ALGORITHMS)
 def test_a_page_begins_with_what_one_sees_at_a_glance(name):
     top = section(page_of(name), "")
+    assert re.search(r"\b(19|20)\d\d\b", top.partition("| at a glance")[0]), "the paper's year"
     rows = dict(table(top, ["at a glance", ""]))
     assert all(rows.values())
     assert rows["Python"] == f"`drfl.{name}`"

@@ -9,7 +9,7 @@ from statistics import fmean, median
 
 import pytest
 from tests.ambiguity.cases import CASES
-from tests.support.pages import quotes
+from tests.support.pages import one_paragraph_quotes
 from tests.support.scripts import ROOT, script
 
 from drfl.task.metrics import ACCURACY
@@ -83,7 +83,7 @@ def test_one_step_size_for_all_partitions_fails_on_others():
     rows = TABLES.rows_of("absolute_step_size/runs.csv")
     # That of a model that always says 0 is ½.
     failed = [row for row in rows if row["stopped"] != "rounds" or not float(row["avg_loss"]) < 1]
-    assert quotes("docs/tuning.md", str(len(failed)), str(len(rows)))
+    assert one_paragraph_quotes("docs/tuning.md", str(len(failed)), str(len(rows)))
 
 
 def test_the_default_guard_does_what_none_does():
@@ -104,7 +104,7 @@ def test_only_the_bootstrap_over_few_seeds_shows_differences_that_are_not_there(
     three, five, _, ten = (
         f"{100 * float(row['share']):.0f} %" for row in rows if row["test"] == "percentile bootstrap"
     )
-    assert quotes("EXPERIMENTS.md", three, five, ten)
+    assert one_paragraph_quotes("EXPERIMENTS.md", three, five, ten)
 
 
 def test_the_rule_of_reports_shows_no_more_winners_among_equals_than_it_says():
@@ -113,7 +113,7 @@ def test_the_rule_of_reports_shows_no_more_winners_among_equals_than_it_says():
         few = row["algorithms"] == "2"  # one difference, which both rules decide alike
         assert (float(row["low"]) > 0.05) == (row["rule"] == "its own differences" and not few)
     alone = [100 * float(row["share"]) for row in rows if row["rule"] == "its own differences"]
-    assert quotes("docs/runs.md", f"{max(alone):.0f} %")
+    assert one_paragraph_quotes("docs/runs.md", f"{max(alone):.0f} %")
 
 
 def test_verdicts_of_reproductions_are_those_of_their_tables():
@@ -137,7 +137,7 @@ def places():
 def test_worst_accuracies_are_counted_beside_those_of_equally_good_clients():
     level = [seeds for worst, equal, seeds in places() if worst >= equal]
     assert sorted(level) == [5] * 6 + [6] * 6 + [10] * 9
-    assert quotes("EXPERIMENTS.md", str(len(places())), str(len(level)))
+    assert one_paragraph_quotes("EXPERIMENTS.md", str(len(places())), str(len(level)))
 
 
 def test_step_sizes_that_were_lowered_are_counted():
@@ -148,7 +148,7 @@ def test_step_sizes_that_were_lowered_are_counted():
     assert {len(own) for own in runs.values()} == {35}
     lowered = {method: sum(own) for method, own in runs.items()}
     assert (lowered.pop("DRDM"), lowered.pop("DRFA"), max(lowered.values())) == (12, 9, 2)
-    assert quotes("EXPERIMENTS.md", "12", "35", "9")
+    assert one_paragraph_quotes("EXPERIMENTS.md", "12", "35", "9")
 
 
 def test_the_cnns_values_hold_where_sizes_differ():
@@ -190,7 +190,7 @@ def test_what_a_server_step_is_worth_is_what_the_page_of_scaffold_says():
 
     features = [worth(f"drdm-table-{n}") for n in (5, 6)] + [worth(f"scaffpd-table-{n}") for n in (1, 2, 3)]
     linear = f"{worth('drdm-table-3'):.2f}"
-    assert quotes("docs/algorithms/scaffold.md", f"{min(features):.1f}", f"{max(features):.1f}", linear)
+    assert one_paragraph_quotes("docs/algorithms/scaffold.md", f"{min(features):.1f}", f"{max(features):.1f}", linear)
 
 
 def test_hostile_sites_did_no_harm():
@@ -205,7 +205,7 @@ def test_how_many_chosen_trials_halve_their_step_size():
     chosen = [{r["algorithm"]: r for r in reversed(TABLES.rows_of(f"tuning/{job}/confirmed.csv"))} for job in jobs]
     ends = ["diverged" in row["confirmed_ends"] for first in chosen for row in first.values()]
     for page in ("docs/tuning.md", "EXPERIMENTS.md"):
-        assert quotes(page, str(sum(ends)), str(len(ends))), page
+        assert one_paragraph_quotes(page, str(sum(ends)), str(len(ends))), page
 
 
 def test_how_many_clean_runs_the_bound_on_steps_changes():
@@ -218,17 +218,17 @@ def test_how_many_clean_runs_the_bound_on_steps_changes():
         name = next((name for name, start in found.items() if row["job"].startswith(start)), "of the comparisons")
         counts[name] = [n + int(row[column]) for n, column in zip(counts[name], ("runs", "the same"), strict=True)]
     numbers = {str(number) for pair in counts.values() for number in pair}
-    assert quotes(page := "docs/resilience.md", *numbers)
+    assert one_paragraph_quotes(page := "docs/resilience.md", *numbers)
     rows = TABLES.rows_of("step_bound_unchanged/differences.csv")
     assert len(rows) == sum(runs - same for runs, same in counts.values())
     leads = sorted(100 * (float(row["avg_accuracy_with"]) - float(row["avg_accuracy_without"])) for row in rows)
-    assert quotes(page, str(len(rows)), f"{-leads[0]:.1f}", f"{leads[-1]:.1f}", f"{median(leads):+.1f}")
+    assert one_paragraph_quotes(page, str(len(rows)), f"{-leads[0]:.1f}", f"{leads[-1]:.1f}", f"{median(leads):+.1f}")
     left_out = [row for row in rows if int(row["halved"]) == 0]
     assert [(row["setting"], row["algorithm"]) for row in left_out] == [("σ = 0.3", "SCAFFOLD")]
     ends = {(row["setting"], row["algorithm"]): row for row in rows if row["job"] == "drdm-table-2"}
     for setting in ("σ = 0.3", "σ = 0.7"):
         both = (f"{100 * float(ends[setting, 'DRDM'][f'avg_accuracy_{way}']):.1f}" for way in ("with", "without"))
-        assert quotes(page, *both)
+        assert one_paragraph_quotes(page, *both)
 
 
 def test_with_the_step_size_that_drfl_finds_the_bound_changes_nothing():
@@ -242,7 +242,7 @@ def test_with_the_step_size_that_drfl_finds_the_bound_changes_nothing():
     )
     equal = str(sum(once[m] == back[m] for m in once))
     without, bounded = (f"{100 * float(ends['q-FFL', '4', bound]['avg_accuracy']):.1f} %" for bound in ("0", "100"))
-    assert quotes("docs/resilience.md", equal, str(len(once)), without, bounded)
+    assert one_paragraph_quotes("docs/resilience.md", equal, str(len(once)), without, bounded)
     assert ends["q-FFL", "4", "0"]["halved"] == "0"
 
 
@@ -267,4 +267,6 @@ def test_how_many_runs_found_their_step_size_too_large():
     # Figures share runs with tables.
     runs = {tuple(row[k] for k in numbers): row for table in tables for row in TABLES.rows_of(f"{table}/cells.csv")}
     assert {row["stopped"] for row in runs.values()} == {"rounds"}
-    assert quotes("EXPERIMENTS.md", f"{len(runs):,}", str(sum(int(row["halved"]) > 0 for row in runs.values())))
+    assert one_paragraph_quotes(
+        "EXPERIMENTS.md", f"{len(runs):,}", str(sum(int(row["halved"]) > 0 for row in runs.values()))
+    )

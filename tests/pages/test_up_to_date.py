@@ -57,14 +57,15 @@ def test_a_changed_number_is_noticed(block):
 
 
 START = GENERATOR.START.format("scale.numbers")
+ONE_END = r"scale: .*scale\.\w+ .*<!-- end -->"
 WRONG = {
     "unknown": (TEXTS["scale"] + GENERATOR.START.format("scale.nothing") + GENERATOR.END, "scale.nothing"),
     "of another page": (TEXTS["scale"] + GENERATOR.START.format("speed.auto") + GENERATOR.END, "speed.auto"),
-    "missing": (TEXTS["scale"].replace(START, ""), "scale.numbers"),
-    "twice": (TEXTS["scale"] + START + GENERATOR.END, "scale.numbers"),
-    "without an end": (TEXTS["scale"].replace(GENERATOR.END, ""), "scale"),
-    "with two ends": (TEXTS["scale"] + GENERATOR.END, "scale"),
-    "an end before it": (GENERATOR.END + TEXTS["scale"], "scale"),
+    "missing": (TEXTS["scale"].replace(START, ""), r"scale\.numbers.*\b0\b"),
+    "twice": (TEXTS["scale"] + START + GENERATOR.END, r"scale\.numbers.*\b2\b"),
+    "without an end": (TEXTS["scale"].replace(GENERATOR.END, ""), ONE_END),
+    "with two ends": (TEXTS["scale"] + GENERATOR.END, ONE_END),
+    "an end before it": (GENERATOR.END + TEXTS["scale"], "scale: <!-- end -->"),
 }
 
 

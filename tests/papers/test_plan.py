@@ -97,12 +97,12 @@ def test_a_setting_with_a_comma_in_its_name_can_be_named_in_a_list():
 
 
 def test_what_is_wrong_is_said_in_one_line(tmp_path):
-    with refused("unknown-name", "setting", "'alpha=0.2'", "0.1, α = 0.5"):
+    with refused("unknown-name", "setting", "'alpha=0.2'", "α = 0.1, α = 0.5"):
         plan(small_spec(), Scale(settings=("alpha=0.2",)))
-    with refused("file-not-found", str(tmp_path / "mnist-linear.toml")):
+    with refused("file-not-found", str(tmp_path / "mnist-linear.toml"), "drfl tune mnist-linear"):
         plan(small_spec(job="mnist-linear"), Scale(tuned=tmp_path))
     (tmp_path / "mnist-linear.toml").write_text("[algorithms.FedAvg]\n")
-    with refused("missing-option", "DRDM", "'drfl"):
+    with refused("missing-option", "DRDM", "drfl tune mnist-linear"):
         plan(small_spec(job="mnist-linear"), Scale(tuned=tmp_path))
     (tmp_path / "broken.toml").write_bytes(b"\xff[")
     with refused("damaged-file", str(tmp_path / "broken.toml"), "TOML"):
@@ -122,10 +122,10 @@ def test_records_find_their_places():
         ({"metrics": ["worst_acuracy"]}, ("invalid-value", None, "worst_accuracy")),
         ({"reference": "DRDN"}, ("invalid-value", None, "DRDM")),
         ({"reached": {"DRDN": 3}}, ("invalid-value", None, "DRDM")),
-        ({"values": {"α = 0.2": {}}}, ("invalid-value", None, "0.1")),
+        ({"values": {"α = 0.2": {}}}, ("invalid-value", None, "α = 0.1")),
         ({"values": {"α = 0.1": {"DRDN": [1.0, 2.0, 3.0]}}}, ("invalid-value", None, "DRDM")),
-        ({"values": {"α = 0.1": {"DRDM": [1.0]}}}, ("invalid-value", None, "3")),
-        ({"settings": [{"name": "a"}, {"name": "a"}], "values": {}}, ("invalid-value",)),
+        ({"values": {"α = 0.1": {"DRDM": [1.0]}}}, ("invalid-value", None, "1", "3")),
+        ({"settings": [{"name": "a"}, {"name": "a"}], "values": {}}, ("invalid-value", None, "two settings")),
     ],
 )
 def test_a_specification_that_contradicts_itself_is_refused(changes, error):

@@ -14,7 +14,9 @@ import pytest
 from tests.support.refusals import refused
 
 from drfl.report import figures, render, write_report
+from drfl.report.compared import standing
 from drfl.report.groups import group_runs
+from drfl.report.summary_text import takeaway
 
 EVIL = '</script><script>alert(1)</script><!--<b onclick="x">\'&amp;%{y}{{ 6 * 7 }}{% x %}'
 
@@ -61,7 +63,7 @@ class Page(html.parser.HTMLParser):
 def test_one_run(record):
     run = record("drfa-digits", "DRFA", clients=6)
     page = Page(render([run]))
-    assert "DRFA" in page.text
+    assert re.search(r"DRFA \S+ digits\b", page.text)
     assert "drfl run drfa-digits/config.toml" in page.text
     assert f"{100 * run.final('worst_accuracy'):.1f}" in page.text
     assert "100 MB" in page.text  # 60 down, 40 up
@@ -77,7 +79,8 @@ def test_a_comparison(comparison):
     finals = [100 * run.final("worst_accuracy") for run in comparison[3:]]
     assert f"{np.mean(finals):.1f} ± {np.std(finals, ddof=1):.1f}" in page.text
     assert re.search(r"Not decided:\s+DRFA measures best for the worst client, .* more than FedAvg", page.text)
-    assert re.search(r"\b3 [^.]*\b5 ", page.text)
+    assert re.search(r"FedAvg \S+ it constant\b", page.text)
+    assert re.search(r"\b3 seeds [^.]*\b5\b", page.text)
     assert sum(tag == "button" for tag, _ in page.elements) == 2
     assert len(page.figures) == 3 + 2 + 2 + 2
     average = page.figures["figure-1"]["data"]
@@ -87,6 +90,7 @@ def test_a_comparison(comparison):
 
 
 GAP = [1.0, 0.1, 0.02, 3e-4, 0.0, -1e-9]
+UNPROVEN = r"lower bound [^.]*gradient norm"
 
 
 def test_certificates_have_a_section_a_figure_and_a_table(record):
@@ -101,6 +105,8 @@ def test_certificates_have_a_section_a_figure_and_a_table(record):
     assert row.split() == ["0.5", "±", "0", "0.5", "±", "0", "-1e-09", "±", "0", "1e-07", "±", "0"]
     (alt,) = [attrs["aria-label"] for _, attrs in page.elements if "Duality gap" in (attrs.get("aria-label") or "")]
     assert "DRFA -1e-09 ± 0" in alt
+    assert re.search(r"\bgap of 0\b", page.text)
+    assert not re.search(UNPROVEN, page.text)
 
 
 def test_gaps_of_several_seeds_are_their_mean_within_a_band(record):
@@ -110,6 +116,7 @@ def test_gaps_of_several_seeds_are_their_mean_within_a_band(record):
     band, line = gap["data"]
     assert (line["x"], line["y"]) == ([0, 1, 2], [2.0, 0.2, 0.02])
     assert band["y"] == [3.0, 0.3, 0.03, 0.01, 0.1, 1.0]
+    assert not re.search(r"\bgap of 0\b", page.text)
 
 
 def test_a_gap_that_is_missing_in_one_seed_is_not_drawn_from_the_others(record):
@@ -121,6 +128,7 @@ def test_a_gap_that_is_missing_in_one_seed_is_not_drawn_from_the_others(record):
 
 def test_a_doubtful_certificate_is_told_so(record):
     page = Page(render([record("a", "DRFA", rounds=5, gap=GAP, proven=False), record("b", rounds=5, gap=GAP)]))
+    assert re.search(UNPROVEN, page.text)
     assert re.search(r"Proven.*?DRFA \S+ \S+ \S+ \S+ no FedAvg \S+ \S+ \S+ \S+ yes", page.text)
 
 
@@ -220,7 +228,9 @@ def test_values_that_are_not_finite(record):
     text = render(runs)
     page = Page(text)
     assert not re.search(r"\bnan\b|NaN|Infinity", text.replace(page.scripts["library"], ""))
-    assert re.search(r"FedAvg [^.]*\(seed 0\)", page.text)
+    assert re.search(r"FedAvg diverged \(seed 0\)", page.text)
+    assert re.search(r"\binterrupted [^.]*\b1 round\b", page.text)
+    assert re.search(r"\bskipped 2 rounds\b", page.text)
     assert page.figures["figure-1"]["data"][0]["y"] == [10.0, None]
     Page(render(runs[:1]))
 
@@ -228,12 +238,17 @@ def test_values_that_are_not_finite(record):
 def test_a_seed_that_failed_is_not_averaged_away(record):
     runs = [record(f"r{seed}", "DRFA", seed) for seed in range(3)]
     runs[1].summary["final"] = {"avg_accuracy": None, "worst_accuracy": None}
-    page = Page(render([*runs, record("f", "FedAvg")]))
-    assert re.search(r"DRFA [^.]*\(seed 1\)", page.text)
+    runs.append(record("f", "FedAvg"))
+    page = Page(render(runs))
+    assert re.search(r"DRFA diverged \(seed 1\)", page.text)
+    assert re.search(r"FedAvg has 1 run [^.]*\b3\b", page.text)
+    groups = group_runs(runs)
+    assert takeaway(groups, standing(groups)) is None
 
 
 def test_one_evaluated_round(record):
     page = Page(render([record("a", "DRFA", rounds=0)]))
+    assert re.search(r"\bOne round [^.]*: there is nothing to draw\b", page.text)
     assert "markers" in page.figures["figure-1"]["data"][0]["mode"]
 
 
@@ -301,9 +316,11 @@ def test_import_is_light():
 @pytest.mark.long
 def test_very_many_clients_are_thinned_out_and_the_page_says_so(record):
     """Dots at even steps of the rank, both ends among them; the table stops at its limit."""
-    many = record("many", "DRFA", clients=5001, rounds=1)
-    page = render([many])
-    assert re.search(r"\b1000\b[^.]*\b5001\b", page)
+    many, few = record("many", "DRFA", clients=5001, rounds=1), record("few", "DRFA", clients=40, rounds=1)
+    page, thinned = render([many]), r"\bdots [^.]*\brank\b"
+    assert re.search(thinned, page)
+    assert re.search(r"\b1000\b[^.]*\b5001 clients; clients\.csv\b", page)
+    assert not re.search(thinned, render([few]))
     dots = figures.client_scores(group_runs([many])).data[0]
     assert len(dots.x) == figures.DOTS
     assert (dots.x[0], dots.x[-1]) == (1, 5001)

@@ -48,9 +48,10 @@ def test_one_run_answers_each_question(run):
     pages = texts(render_pdf(Evidence((one,))))
     worst = one.assessment.names[one.assessment.order[0]]
     whole = " ".join(" ".join(pages).split())
-    assert whole.count(worst) >= 2  # on the first page, and in its section
+    assert all(worst in page for page in pages[:2])  # on the first page, and in its section
     assert all(whole.count(f"{k} ") for k in range(1, 7))
-    assert "LocalOnly" in whole
+    assert any("LocalOnly, Pooled" in answer for answer in answers(Evidence((one,))))
+    assert any(getattr(block, "band", None) for block in document(Evidence((one,))).questions[0].blocks)
     assert "--metric calibration-error" in whole
     assert one.data in whole
     assert "drfl run fedavg/config.toml" in whole

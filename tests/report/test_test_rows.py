@@ -41,19 +41,19 @@ def test_it_comes_back_as_it_was_and_the_same_scores_are_the_same_bytes(tmp_path
 @pytest.mark.parametrize(
     ("change", "error"),
     [
-        ({"starts": None}, ("damaged-file",)),
-        ({"data": "x"}, ("damaged-file",)),
-        ({"starts": torch.tensor([0, 2])}, ("damaged-file",)),
-        ({"starts": torch.tensor([0, 0, 3])}, ("damaged-file",)),
-        ({"starts": torch.tensor([0.0, 2, 3])}, ("damaged-file",)),
-        ({"rows": torch.tensor([4, -1, 7])}, ("damaged-file",)),
+        ({"starts": None}, ("damaged-file", None, "'starts', 'rows'")),
+        ({"data": "x"}, ("damaged-file", None, "'starts', 'rows'")),
+        ({"starts": torch.tensor([0, 2])}, ("damaged-file", None, "'starts'")),
+        ({"starts": torch.tensor([0, 0, 3])}, ("damaged-file", None, "'starts'")),
+        ({"starts": torch.tensor([0.0, 2, 3])}, ("damaged-file", None, "'starts' and 'rows'")),
+        ({"rows": torch.tensor([4, -1, 7])}, ("damaged-file", None, "'rows'")),
         ({"accuracy": torch.tensor([1, 2, 1], dtype=torch.uint8)}, ("damaged-file", None, "'accuracy'")),
         ({"accuracy": torch.tensor([1, 1], dtype=torch.uint8)}, ("damaged-file", None, "'accuracy'")),
         ({"brier": torch.tensor([1, 1, float("inf")], dtype=torch.float64)}, ("damaged-file", None, "'brier'")),
         ({"brier": torch.ones(3)}, ("damaged-file", None, "'brier'")),
         ({"auc.output": None}, ("damaged-file", None, "'auc.positive'")),
         ({"auc.positive": None}, ("damaged-file", None, "'auc.output'")),
-        ({"A b": torch.ones(3, dtype=torch.float64)}, ("damaged-file", None, "'A")),
+        ({"A b": torch.ones(3, dtype=torch.float64)}, ("damaged-file", None, "'A b'")),
     ],
 )
 def test_a_damaged_file_is_one_line(change, error, tmp_path):

@@ -172,9 +172,9 @@ def test_without_quarantine_everybody_is_always_asked():
 
 def test_most_replies_not_finite_is_divergence():
     fed = Claims(fed_of(), range(N), math.nan)
-    with refused("not-finite", kind=NonFiniteError):
+    with refused("not-finite", None, "losses", kind=NonFiniteError):
         states_of(Protected(algorithm_of("AFL")), fed, 1)
-    with refused("diverged", kind=DivergedError):
+    with refused("diverged", None, "round 1", kind=DivergedError):
         run(Protected(algorithm_of("AFL")), fed, rounds=2)
 
 

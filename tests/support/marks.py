@@ -1,20 +1,19 @@
-"""Which parameters of a test `make test` tries; the others are for `make test-all`."""
+"""Mark the parameters of a test that only `make test-all` runs; `make test` runs the others."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from itertools import product
 
 import pytest
 
 
 def long_beyond(first, values, ids=None):
-    """The parameters, of which those after the first ones are long.
+    """All parameters; those after the first few are marked as long.
 
     Args:
-        first: how many `make test` tries.
+        first: how many `make test` runs.
         values: all parameters.
-        ids: their names; None = themselves.
+        ids: their names; None = the values as text.
     """
     values = list(values)
     names = [str(value) for value in values] if ids is None else list(ids)
@@ -22,24 +21,29 @@ def long_beyond(first, values, ids=None):
 
 
 def long_except(kept, values, ids=None):
-    """The parameters, of which those whose ids are not kept are long."""
+    """All parameters; those whose ids are not in ``kept`` are marked as long."""
     values = list(values)
     names = [str(value) for value in values] if ids is None else list(ids)
     assert set(kept) <= set(names), set(kept) - set(names)
     return [
-        pytest.param(*as_tuple(value), id=name, marks=() if name in kept else pytest.mark.long)
+        pytest.param(
+            *(value if isinstance(value, tuple) else (value,)),
+            id=name,
+            marks=() if name in kept else pytest.mark.long,
+        )
         for value, name in zip(values, names, strict=True)
     ]
 
 
 def crossed(*parameters):
-    """All combinations of the values of several arguments; `make test` tries so many that each value is in one.
+    """All combinations of the values of several arguments; most are marked as long.
 
-    It tries the first values together, the second values together, and so on; a list that ends starts again.
+    `make test` runs the combination of all first values, that of all second values, and so on; the shorter lists start
+    again. So it tries each value at least once.
 
     Args:
-        parameters: for each argument its values, or ids with values. A value made by `pytest.param`, with
-            an id, can stand for several arguments, and `make test` leaves it out if it is marked as long.
+        parameters: for each argument its values, or ids with values. A value made by `pytest.param`, with an id, can
+            give several arguments. If it is marked as long, `make test` does not use it.
     """
     lists = [
         [_parameter(*item) for item in (p.items() if isinstance(p, dict) else zip(p, p, strict=True))]
@@ -61,8 +65,3 @@ def _parameter(name, value):
     if hasattr(value, "marks") and hasattr(value, "values"):
         return value
     return pytest.param(value, id=str(getattr(name, "__name__", name)))
-
-
-def as_tuple(value) -> Iterable:
-    """A parameter's values: several where it is a tuple."""
-    return value if isinstance(value, tuple) else (value,)

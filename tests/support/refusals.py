@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from unittest import mock
@@ -10,6 +11,11 @@ import pytest
 
 from drfl.cli import app, console
 from drfl.core.errors import DrflError, InputError, Notice
+
+
+def quotes(text: str, *values: str) -> bool:
+    """Whether the text has all these names, numbers and values; "7" is not found in "17", "7.5" or "f7"."""
+    return all(re.search(rf"(?<![\w−-])(?<!\d[.,]){re.escape(value)}(?!\w)(?![.,]\d)", text) for value in values)
 
 
 @contextmanager
@@ -22,9 +28,7 @@ def refused(
     """
     with pytest.raises(kind) as caught:
         yield caught
-    error = caught.value
-    assert (error.code, error.field) == (code, error.field if field is None else field), error
-    assert not [value for value in quoted if value not in str(error)], error
+    _check(caught.value, code, field, quoted)
 
 
 def refusal(arguments: Sequence[str], *, exit_code: int = 2) -> DrflError:
@@ -38,9 +42,12 @@ def check_refusal(
     arguments: Sequence[str], code: str, field: str | None = None, *quoted: str, exit_code: int = 2
 ) -> None:
     """Assert that a command of drfl is refused; see :func:`refused` for the code, the field and what is quoted."""
-    error = refusal(arguments, exit_code=exit_code)
+    _check(refusal(arguments, exit_code=exit_code), code, field, quoted)
+
+
+def _check(error: DrflError, code: str, field: str | None, quoted: Sequence[str]) -> None:
     assert (error.code, error.field) == (code, error.field if field is None else field), error
-    assert not [value for value in quoted if value not in str(error)], error
+    assert quotes(str(error), *quoted), error
 
 
 def notices(arguments: Sequence[str], *, exit_code: int = 0) -> list[Notice]:
@@ -57,11 +64,11 @@ def notices(arguments: Sequence[str], *, exit_code: int = 0) -> list[Notice]:
     return found
 
 
+def notice_codes(arguments: Sequence[str], *, exit_code: int = 0) -> list[str]:
+    """The codes of the notices that a command of drfl prints."""
+    return [notice.code for notice in notices(arguments, exit_code=exit_code)]
+
+
 def logged(caplog: pytest.LogCaptureFixture) -> list[tuple[str, str | None]]:
     """Code and field of the notices in the log."""
     return [(record.msg.code, record.msg.field) for record in caplog.records if isinstance(record.msg, Notice)]
-
-
-def notice_codes(arguments: Sequence[str], *, exit_code: int = 0) -> list[str]:
-    """The codes of these notices."""
-    return [notice.code for notice in notices(arguments, exit_code=exit_code)]

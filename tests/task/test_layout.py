@@ -85,9 +85,9 @@ def test_wrong_length(length):
 
 
 def test_nothing_to_train():
-    with refused("unsupported-model", "model"):
+    with refused("unsupported-model", "model", "trainable parameter"):
         Layout.of(nn.Flatten())
-    with refused("unsupported-model", "model"):
+    with refused("unsupported-model", "model", "trainable parameter"):
         Layout.of(net().requires_grad_(False))
 
 
@@ -105,7 +105,7 @@ NORMS = [nn.BatchNorm1d(3), nn.BatchNorm2d(3), nn.InstanceNorm2d(3, affine=True,
 @pytest.mark.parametrize("norm", NORMS, ids=lambda layer: type(layer).__name__)
 def test_running_statistics(norm):
     module = nn.Sequential(nn.Linear(3, 3), norm)
-    with refused("unsupported-model", "model", "eval()") as raised:
+    with refused("unsupported-model", "model", f"1 ({type(norm).__name__})", "running statistics", "eval()") as raised:
         Layout.of(module)
     assert "\n" not in str(raised.value)
     # only BatchNorm has a replacement among drfl's models
@@ -125,7 +125,7 @@ def test_statistics_of_the_batch():
 @pytest.mark.parametrize("layer", [nn.AlphaDropout(0.1), nn.FeatureAlphaDropout(0.1), nn.RReLU()])
 def test_random_layers(layer):
     module = nn.Sequential(nn.Linear(3, 3), layer)
-    with refused("unsupported-model", "model", "1"):
+    with refused("unsupported-model", "model", f"1 ({type(layer).__name__})", "global generator"):
         Layout.of(module)
     assert Layout.of(module.eval()).d == 12
 

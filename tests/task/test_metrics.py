@@ -154,9 +154,9 @@ def test_metrics_that_cannot_be(given, error):
 @pytest.mark.parametrize(
     ("make", "error"),
     [
-        (lambda: Metric("Worst", len), ("invalid-name", "metric")),
+        (lambda: Metric("Worst", len), ("invalid-name", "metric", "'Worst'")),
         (lambda: Metric("loss", len), ("invalid-name", "metric", "'loss'")),
-        (lambda: Metric("mine", 3), ("wrong-type", "metric")),
+        (lambda: Metric("mine", 3), ("wrong-type", "metric", "int")),
         (
             lambda: metric_of(Metric("mine", lambda o, y: 1 / 0)).of(BINARY, TWO),
             ("user-code-failed", "mine", "ZeroDivisionError"),

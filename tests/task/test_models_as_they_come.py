@@ -72,7 +72,7 @@ def test_every_batch_norm_becomes_a_group_norm():
 
 
 def test_the_refusal_names_the_remedy():
-    with refused("unsupported-model", "model"):
+    with refused("unsupported-model", "model", "drfl.models.without_batch_norm(model)"):
         drfl.Layout.of(resnet_like())
     with refused("unsupported-model", "model", "without_batch_norm"):
         drfl.Layout.of(nn.BatchNorm1d(3, track_running_stats=False).eval())

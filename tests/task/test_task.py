@@ -78,7 +78,7 @@ def test_further_dimensions_are_averaged(loss):
     ids=["reduced", "over_samples"],
 )
 def test_reduced_loss(loss):
-    with refused("wrong-shape"):
+    with refused("wrong-shape", "the loss", "5"):
         Task(net(), loss).check(X, Y)
 
 
@@ -91,7 +91,7 @@ def test_reduced_metric_that_promised_a_value_per_sample():
 def test_a_loss_that_mixes_samples():
     """(B, 1) outputs less (B,) targets broadcast to (B, B): every sample is compared with every target."""
     task = Task(net(1), lambda outputs, y: (outputs - y) ** 2, score=binary_accuracy)
-    with refused("unsupported-model", "loss"):
+    with refused("unsupported-model", "loss", "sample"):
         task.check(X, torch.tensor([0.0, 1.0, 1.0, 0.0, 1.0]))
 
 
@@ -105,7 +105,7 @@ def test_model_that_mixes_samples():
         def forward(self, x):
             return super().forward(x - x.mean(0))
 
-    with refused("unsupported-model", "model"):
+    with refused("unsupported-model", "model", "sample"):
         Task(Centred(4, 3)).check(X, Y)
 
 
@@ -130,7 +130,7 @@ def test_floating_point_targets_need_another_score():
 
 
 def test_outputs_without_classes():
-    with refused("wrong-task", "auc", "(B"):
+    with refused("wrong-task", "auc", "(B, classes)"):
         Task(nn.Sequential(net(1), nn.Flatten(0)), lambda o, y: o, "auc").check(X, Y[:, None].expand(-1, 2))
 
 
@@ -166,7 +166,7 @@ def test_random_forward_pass():
 
     model = Noisy(4, 3)
     before = torch.random.get_rng_state()
-    with refused("unsupported-model", "model"):
+    with refused("unsupported-model", "model", "global generator"):
         Task(model).check(X, Y)
     assert torch.equal(before, torch.random.get_rng_state())
     Task(model.eval()).check(X, Y)

@@ -110,7 +110,7 @@ def test_waived_checks_are_not_run():
     report = check_algorithm(FedAvg(local=ONE), solves=AVERAGE, waive={"converges": "weighted by samples"})
     assert report.failed == ()
     assert "converges" not in report.passed
-    with pytest.raises(ConformanceError):
+    with pytest.raises(ConformanceError, match="converges: "):
         check_algorithm(FedAvg(local=ONE), solves=AVERAGE)
 
 
@@ -150,7 +150,7 @@ def test_a_claim_about_sampled_cohorts_is_tested():
 @pytest.mark.long
 def test_a_special_case_that_does_not_hold():
     wrong = Reduction("mu=1 is FedAvg", FedProx(mu=1.0), FedAvg())
-    with pytest.raises(ConformanceError, match="'mu=1 is FedAvg'"):
+    with pytest.raises(ConformanceError, match=r"'mu=1 is FedAvg' .*\bw by "):
         check_algorithm(FedProx(local=ONE), reductions=[wrong])
 
 

@@ -155,7 +155,7 @@ def test_flipped_labels_are_the_liars_alone():
     assert flipped.test_targets is data.test_targets
     assert torch.equal(flipped_labels(data, []).targets, data.targets)
     for wrong in ([3], [-1]):
-        with refused("out-of-range", "client"):
+        with refused("out-of-range", "client", str(wrong[0])):
             flipped_labels(data, wrong)
     with refused("wrong-task", "targets"):
         flipped_labels(least_squares().data, [0])
@@ -185,7 +185,7 @@ def test_label_noise_refuses_what_it_cannot_do():
     data = pools((4, 6))
     for wrong, error in (
         ((2, 0.5), ("out-of-range", "client", "2")),
-        ((-1, 0.5), ("out-of-range", "client")),
+        ((-1, 0.5), ("out-of-range", "client", "-1")),
         ((0, 1.5), ("out-of-range", "share")),
     ):
         with refused(*error):

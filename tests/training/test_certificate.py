@@ -301,7 +301,7 @@ def test_a_paused_ledger_counts_again_afterwards():
 
 def test_what_is_not_convex_is_refused_unless_vouched_for():
     task = task_of(mlp)
-    with refused("no-certificate", "certificate", "certificate: the model trains 2"):
+    with refused("no-certificate", "certificate", "2 layers", "linear model"):
         Certifier(task)
     assert Certifier(task, assume_convex=True).assume_convex
 

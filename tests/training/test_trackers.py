@@ -127,5 +127,5 @@ def test_without_the_library_the_extra_is_named(make, module, monkeypatch):
 
 def test_a_folder_that_cannot_be_is_one_line(tmp_path):
     (tmp_path / "file").write_text("")
-    with refused("cannot-write", str(tmp_path / "file/tb"), "tb': Not"):
+    with refused("cannot-write", str(tmp_path / "file/tb"), "Not a directory"):
         go(TensorBoard(tmp_path / "file" / "tb"))

@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from tests.support.refusals import refused
+from tests.support.refusals import check_refusal, refused
 
 from drfl.cli.app import call
 from drfl.cli.new import project
@@ -84,10 +84,9 @@ def test_a_folder_that_is_not_empty_is_left_alone(tmp_path, monkeypatch, capsys)
     monkeypatch.chdir(tmp_path)
     Path("mine").mkdir()
     Path("mine/notes").write_text("x")
-    assert call(["new", "mine"]) == 2
-    assert capsys.readouterr().err.count("\n") == 1
-    assert call(["new", "mine/notes"]) == 2
-    assert "mine/notes" in capsys.readouterr().err
+    check_refusal(["new", "mine"], "folder-not-empty", "mine")
+    check_refusal(["new", "mine/notes"], "not-a-folder", "mine/notes")
+    assert capsys.readouterr().err.count("\n") == 2
     assert [path.name for path in Path("mine").iterdir()] == ["notes"]
     Path("empty").mkdir()
     assert call(["new", "empty"]) == 0

@@ -131,8 +131,8 @@ def test_unknown_names_get_the_nearest():
 @pytest.mark.parametrize(
     ("stem", "array", "error"),
     [
-        (STEMS[0], np.zeros((20, 16), np.uint8), ("wrong-shape",)),
-        (STEMS[1], np.zeros((20, 1), np.uint8), ("wrong-shape",)),
+        (STEMS[0], np.zeros((20, 16), np.uint8), ("wrong-shape", None, STEMS[0], "(20, 16)")),
+        (STEMS[1], np.zeros((20, 1), np.uint8), ("wrong-shape", None, STEMS[1], "(20, 1)")),
         (STEMS[1], np.zeros(19, np.uint8), ("count-mismatch", None, "20", "19")),
         (STEMS[3], np.full(10, 10, np.uint8), ("wrong-dataset", None, "0..9")),
         (STEMS[2], np.zeros((10, 5, 5), np.uint8), ("wrong-shape", "test_inputs")),

@@ -101,27 +101,23 @@ def without(start):
     return {name: content for name, content in FILES.items() if not name.startswith(start)}
 
 
+NO_LIST = ("damaged-file", None, "wnids.txt", "n01443537")
+BAD_LINE = ("damaged-file", None, "1", "val/val_annotations.txt", ".JPEG", "wnids.txt")
 BROKEN = [
-    (without(FIRST), ("damaged-file",)),
-    (without(f"train/{WNIDS[1]}/images"), ("damaged-file", None, WNIDS[1])),
+    (without(FIRST), ("damaged-file", None, "classes")),
+    (without(f"train/{WNIDS[1]}/images"), ("damaged-file", None, f"train/{WNIDS[1]}/images/")),
     (without(f"train/{WNIDS[1]}"), ("damaged-file", None, "wnids.txt", WNIDS[1])),
     (without("train"), ("damaged-file", None, "wnids.txt", "train/", "n01443537")),
     (without("val/images/val_2"), ("damaged-file", None, "val/images/val_2.JPEG")),
     ({**FILES, "wnids.txt": FILES["wnids.txt"][:10]}, ("damaged-file", None, "wnids.txt", "train/")),
-    ({**FILES, "wnids.txt": b"\n"}, ("damaged-file",)),
-    ({**FILES, "wnids.txt": FILES["wnids.txt"] * 2}, ("damaged-file",)),
-    ({**FILES, "wnids.txt": b"../../etc\n"}, ("damaged-file",)),
-    ({**FILES, "wnids.txt": b"\xff\xfe"}, ("damaged-file",)),
-    ({**FILES, "val/val_annotations.txt": b""}, ("damaged-file",)),
-    ({**FILES, "val/val_annotations.txt": b"val_0.JPEG\n"}, ("damaged-file", None, "val/val_annotations.txt")),
-    (
-        {**FILES, "val/val_annotations.txt": b"val_0.JPEG\tn00000000\n"},
-        ("damaged-file", None, "val/val_annotations.txt"),
-    ),
-    (
-        {**FILES, "val/val_annotations.txt": f"../../a.JPEG\t{WNIDS[0]}\n".encode()},
-        ("damaged-file", None, "val/val_annotations.txt"),
-    ),
+    ({**FILES, "wnids.txt": b"\n"}, NO_LIST),
+    ({**FILES, "wnids.txt": FILES["wnids.txt"] * 2}, NO_LIST),
+    ({**FILES, "wnids.txt": b"../../etc\n"}, NO_LIST),
+    ({**FILES, "wnids.txt": b"\xff\xfe"}, NO_LIST),
+    ({**FILES, "val/val_annotations.txt": b""}, ("damaged-file", None, "val/val_annotations.txt", "empty")),
+    ({**FILES, "val/val_annotations.txt": b"val_0.JPEG\n"}, BAD_LINE),
+    ({**FILES, "val/val_annotations.txt": b"val_0.JPEG\tn00000000\n"}, BAD_LINE),
+    ({**FILES, "val/val_annotations.txt": f"../../a.JPEG\t{WNIDS[0]}\n".encode()}, BAD_LINE),
     ({**FILES, FIRST: b"no picture"}, ("damaged-file", None, FIRST)),
     ({**FILES, FIRST: b""}, ("damaged-file", None, "JPEG")),
     ({**FILES, FIRST: picture(np.eye(64) * 255, "JPEG")[:-200]}, ("damaged-file", None, "JPEG")),
@@ -164,7 +160,7 @@ def flipped():
         (ZIP[: len(ZIP) // 2], ("damaged-file",)),
         (ZIP[1000:], ("damaged-file",)),
         (flipped(), ("damaged-file", None, "Bad CRC-32")),
-        (encrypted(), ("damaged-file",)),
+        (encrypted(), ("damaged-file", None, "encrypted")),
         (zipped(FILES, top="other"), ("damaged-file", None, "wnids.txt")),
     ],
 )

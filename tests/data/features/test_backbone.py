@@ -55,9 +55,9 @@ def test_the_digest_names_the_weights():
     [
         (mlp((1, 8, 8), 3).state_dict(), ("ResNet-18",)),
         ({}, ("ResNet-18",)),
-        ({**cnn((1, 8, 8), 3).state_dict(), "2.weight": torch.zeros(2)}, ()),
+        ({**cnn((1, 8, 8), 3).state_dict(), "2.weight": torch.zeros(2)}, ("2.weight",)),
         ({**cnn((1, 8, 8), 3).state_dict(), "0.weight": torch.zeros(2)}, ()),
-        ({"fc.weight": torch.zeros(3, 2), "layer1.0.conv1.weight": torch.zeros(1)}, ()),
+        ({"fc.weight": torch.zeros(3, 2), "layer1.0.conv1.weight": torch.zeros(1)}, ("conv1.weight",)),
         ({**LITE, "_conv_stem.weight": torch.zeros(2**20, 1)}, ("_conv_head.weight",)),
         (
             {
@@ -74,6 +74,7 @@ def test_other_weights_are_refused_in_one_line(state, quoted):
     with refused("damaged-file", "backbone", *quoted) as caught:
         Backbone.of("mine", state)
     assert "\n" not in str(caught.value)
+    assert ("ResNet-18" in str(caught.value)) == ("ResNet-18" in quoted)
 
 
 @pytest.mark.parametrize(

@@ -154,5 +154,5 @@ def test_tables_are_refused(weights):
 
 
 def test_images_of_another_size_are_refused(weights):
-    with refused("unsupported-data", "backbone"):
+    with refused("unsupported-data", "backbone", "28×28", "resize = 8"):
         featurise(pictures(shape=(1, 28, 28)), Recipe("entk", weights))

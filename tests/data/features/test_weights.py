@@ -150,7 +150,7 @@ def test_torch_s_own_cache_comes_first(imagenet, home, monkeypatch):
 def test_a_download_that_is_wrong_leaves_nothing(imagenet, home):
     what, origin = imagenet
     origin.write_bytes(origin.read_bytes()[:-1])
-    with refused("download-failed", "resnet18-f37072fd.pth"):
+    with refused("download-failed", "resnet18-f37072fd.pth", what.file.sha256):
         published(what)
     origin.unlink()
     with refused("download-failed", "resnet18-f37072fd.pth", "404"):

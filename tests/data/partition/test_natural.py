@@ -61,7 +61,7 @@ def test_a_test_part_of_its_own_is_kept():
 
 
 def test_what_does_not_fit_is_one_clear_line(heart):
-    with refused("out-of-range", "clients", "'natural'", "5"):
+    with refused("out-of-range", "clients", "4", "'natural'", "5"):
         make_partition(heart, Natural(5), Key(0))
     with refused("missing-groups", "partition", "'digits'"):
         make_partition(load("digits"), Natural(), Key(0))

@@ -13,6 +13,7 @@ from drfl.core.key import Key
 from drfl.data import Partition, ZipfDirichlet
 
 Y = np.arange(60) % 3
+FORMAT = "drfl-partition-1"
 
 
 def test_what_is_saved_is_loaded(tmp_path):
@@ -48,14 +49,14 @@ def content(**changes):
         ("", ("damaged-file", None, "JSON")),
         ("\xff", ("damaged-file", None, "JSON")),
         ("[" * 100_000, ("damaged-file", None, "JSON")),
-        ("[]", ("damaged-file",)),
-        (content(format="other"), ("damaged-file",)),
+        ("[]", ("damaged-file", None, FORMAT)),
+        (content(format="other"), ("damaged-file", None, FORMAT)),
         (content(recipe=[]), ("damaged-file", None, "'recipe'")),
-        (content(recipe={"a": None}), ("damaged-file",)),
-        (content(recipe={"seed": math.nan}), ("damaged-file",)),
-        (content(recipe={"seed": -math.inf}), ("damaged-file",)),
+        (content(recipe={"a": None}), ("damaged-file", None, "'recipe'")),
+        (content(recipe={"seed": math.nan}), ("damaged-file", None, "'recipe'")),
+        (content(recipe={"seed": -math.inf}), ("damaged-file", None, "'recipe'")),
         (content(clients={}), ("damaged-file", None, "'clients'")),
-        (content(clients=[]), ("damaged-file",)),
+        (content(clients=[]), ("damaged-file", None, "(0)")),
         (content(clients=[3]), ("damaged-file", None, "'name'")),
         (content(client={"name": 3}), ("damaged-file", None, "'name'")),
         (content(client={"train": "0"}), ("damaged-file", None, "'train'")),
@@ -63,10 +64,10 @@ def content(**changes):
         (content(client={"test": [True]}), ("damaged-file", None, "'test'")),
         (content(client={"test": [10**30]}), ("damaged-file", None, "'test'")),
         (content(client={"train": []}), ("damaged-file", None, "'a'")),
-        (content(client={"train": [1, 0]}), ("damaged-file",)),
-        (content(client={"train": [1, 1]}), ("damaged-file",)),
-        (content(client={"test": [-1]}), ("damaged-file",)),
-        (content(clients=[{"name": "a", "train": [0], "test": [0]}] * 2), ("damaged-file",)),
+        (content(client={"train": [1, 0]}), ("damaged-file", None, "'a'", "training", "sorted")),
+        (content(client={"train": [1, 1]}), ("damaged-file", None, "'a'", "training", "sorted")),
+        (content(client={"test": [-1]}), ("damaged-file", None, "'a'", "test", "sorted")),
+        (content(clients=[{"name": "a", "train": [0], "test": [0]}] * 2), ("damaged-file", None, "names")),
     ],
 )
 def test_other_files_are_refused_by_name(tmp_path, text, error):

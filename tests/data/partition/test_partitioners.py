@@ -234,7 +234,10 @@ def test_alpha_must_be_positive_and_the_limit_is_pointed_at(method, alpha):
         (lambda: DirichletDrop(client_fraction=1.1), ("out-of-range", "client_fraction")),
         (lambda: DirichletDrop(sample_fraction=math.nan), ("out-of-range", "sample_fraction")),
         (lambda: OneClass(3).split(balanced(), balanced(), 10, Key(0)), ("few-clients", "clients", "10", "3")),
-        (lambda: OneClass(5).split(np.array([0, 0, 0, 0, 1]), np.arange(2), 2, Key(0)), ("few-rows", "clients")),
+        (
+            lambda: OneClass(5).split(np.array([0, 0, 0, 0, 1]), np.arange(2), 2, Key(0)),
+            ("few-rows", "clients", "class 1", "1 training"),
+        ),
     ],
 )
 def test_impossible_parameters_are_refused(make, error):

@@ -107,7 +107,7 @@ HOLES = [None, 1.0] + [2.0] * 8
         ({"ill": pd.Series(["a", 1] * 5, dtype=object)}, {}, ("wrong-type", "ill")),
         ({"hospital": ["a", None] * 5}, {}, ("missing-values", "hospital", "5")),
         ({"hospital": ["a"] * 9 + ["lonely"]}, {}, ("few-rows", None, "'lonely'", "1")),
-        ({"dose": np.full(10, 1e300)}, {}, ("not-finite",)),
+        ({"dose": np.full(10, 1e300)}, {}, ("not-finite", "training inputs")),
         ({}, {"test_fraction": 1.5}, ("out-of-range", "test_fraction")),
     ],
 )

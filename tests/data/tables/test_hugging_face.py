@@ -229,7 +229,7 @@ def check_refused(words, capsys, *error):
         ("--dataset hf:clinic/heart", ("missing-option", "target", "'hf:clinic/heart'")),
         ("--dataset hf:./gone --target y", ("invalid-value", "dataset", "'hf:./gone'")),
         ("--dataset hf:. --target y", ("invalid-value", "dataset", "save_to_disk")),
-        ("--dataset hf:saved --data saved --target ill", ("conflicting-options", "data")),
+        ("--dataset hf:saved --data saved --target ill", ("conflicting-options", "data", "'hf:saved'")),
         ("--dataset hf:a --target y --data-dir .", ("unused-option", "data_dir", "'hf:a'")),
         ("--dataset hf:a --target y --target y --task regression", ("given-twice", "target", "'y'")),
         ("--dataset hf:a --target y --features entk --backbone cnn-mnist", ("unsupported-combination", "features")),
@@ -238,9 +238,9 @@ def check_refused(words, capsys, *error):
         ("--data saved --target il", ("unknown-name", "target", "'il'", "'ill'")),
         (
             "--data saved --target ill --group site",
-            ("unsupported-data", "signs"),
+            ("unsupported-data", "signs", "age"),
         ),
-        ("--data splits --target ill", ("invalid-splits", "dataset", "'train'", "'test'")),
+        ("--data splits --target ill", ("invalid-splits", "dataset", "a, b", "'train'", "'test'")),
         ("--data blank --target ill --drop signs", ("missing-values", "age", "blank, split 'train', row 4")),
         ("--data unknown --target ill --drop signs", ("missing-values", "ill", "'train'", "2", "-1")),
         (
@@ -252,7 +252,7 @@ def check_refused(words, capsys, *error):
             ("wrong-shape", "image", "4", "5x5", "1", "8x6"),
         ),
         ("--data holes --target label --drop who", ("missing-values", "image", "61")),
-        ("--data ragged --target y", ("wrong-shape", "x", "(1,)", "(2,)")),
+        ("--data ragged --target y", ("wrong-shape", "x", "row 2", "(1,)", "row 1", "(2,)")),
         ("--data torn --target ill", ("file-unreadable", "torn")),
     ],
 )

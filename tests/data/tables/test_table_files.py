@@ -152,7 +152,7 @@ def test_lines_are_those_of_the_file_whatever_is_between_the_rows():
         ("--data all.csv --target ill --dataset digits", ("conflicting-options", "data")),
         ("--data all.csv --target ill --data-dir .", ("unused-option", "data_dir")),
         ("--data all.csv --target ill --partition natural", ("missing-groups", "partition")),
-        ("--data all.csv --target ill --group site --clients 3", ("out-of-range", "clients", "'natural'")),
+        ("--data all.csv --target ill --group site --clients 3", ("out-of-range", "clients", "'natural'", "2")),
         ("--data empty --target ill", ("file-not-found", "empty")),
         ("--data odd.txt --target ill", ("unsupported-file", "odd.txt")),
         ("--data all.csv --data odd.npz --target ill", ("conflicting-options", "data")),

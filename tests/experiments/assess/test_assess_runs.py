@@ -179,4 +179,4 @@ def test_a_count_that_cannot_be_is_one_line(comparison, count, tmp_path, capsys)
     rows[1][rows[0].index("accuracy_count")] = count
     with (folder / "clients.csv").open("w", newline="") as file:
         csv.writer(file).writerows(rows)
-    check_refusal(["assess", str(folder)], "damaged-run", None, "run/clients.csv", "'Cleveland'")
+    check_refusal(["assess", str(folder)], "damaged-run", None, "run/clients.csv", "accuracy", "'Cleveland'")

@@ -13,11 +13,11 @@ from drfl.experiments.config.config import load_config
     ("values", "error"),
     [
         ({"loss": "hinge"}, ("unknown-name", "loss", "cross-entropy, squared")),
-        ({"validation": 0}, ("invalid-value", "validation")),
+        ({"validation": 0}, ("invalid-value", "validation", "validation = 0")),
         ({"validation": 1.0}, ("invalid-value", "validation", "1.0")),
         ({"validation": float("nan")}, ("invalid-value", "validation", "nan")),
-        ({"feature_count": 0}, ("invalid-value", "feature_count")),
-        ({"resize": 0}, ("invalid-value", "resize")),
+        ({"feature_count": 0}, ("invalid-value", "feature_count", "feature_count = 0")),
+        ({"resize": 0}, ("invalid-value", "resize", "resize = 0")),
         ({"features": "ntk"}, ("invalid-value", "features", "'penultimate'", "'entk'")),
     ],
 )

@@ -79,7 +79,7 @@ def test_the_probe_holds_rows_of_every_client():
         ({"aggregator": "mean"}, ("unknown-name", "aggregator", "'mean'")),
         ({"aggregator": "krum:f=0"}, ("out-of-range", "f")),
         ({"step_bound": 0.5}, ("out-of-range", "step_bound")),
-        ({"step_bound": math.inf}, ("out-of-range", "step_bound", "0")),
+        ({"step_bound": math.inf}, ("out-of-range", "step_bound", "0", "inf")),
         ({"aggregator": "median:f=1"}, ("invalid-format", "aggregator", "'f'")),
         ({"aggregator": "centred-clip:momentum=1"}, ("out-of-range", "momentum", "[0, 1)")),
     ],
@@ -169,7 +169,7 @@ def test_a_mistake_is_one_line(options, message, tmp_path, monkeypatch, capsys):
 
 
 def test_faults_are_numbers():
-    with refused("invalid-value", "faults"):
+    with refused("invalid-value", "faults", "drop"):
         failures_of({"drop": "often"})
 
 

@@ -111,7 +111,7 @@ def test_a_folder_without_a_manifest_is_somebody_elses(overwrite, tmp_path):
 
 def test_a_folder_of_another_kind_is_left_alone(tmp_path):
     fill(tmp_path / "a")
-    with refused("foreign-folder", str(tmp_path / "a")), claimed(tmp_path / "a", overwrite=True):
+    with refused("foreign-folder", str(tmp_path / "a"), "plan", "run"), claimed(tmp_path / "a", overwrite=True):
         pytest.fail("it was taken")
     assert names(tmp_path / "a") == ["manifest.json", "plan.csv", "summary.json"]
 
@@ -190,7 +190,7 @@ def test_a_link_in_the_checkpoints_is_refused(link, how, tmp_path):
     os.rename(run / link, tmp_path / "aside")
     (run / link).symlink_to(target)
     before = names(tmp_path)
-    with refused("link-in-the-way"), claimed(run, **{how: True}):
+    with refused("link-in-the-way", str(run / link)), claimed(run, **{how: True}):
         pytest.fail("it was taken")
     assert names(tmp_path) == before
     assert {path.read_text() for path in folder.rglob("*") if path.is_file()} == {"mine"}

@@ -135,7 +135,7 @@ def test_data_and_task_may_be_functions_of_the_seed():
         ({"own": partial(space, m=9)}, ("out-of-range", "m", "m=9")),
         ({"criterion": "wurst"}, ("unknown-name", "criterion", "'wurst'", "'worst'")),
         ({"trials": 0}, ("out-of-range", "trials", "1")),
-        ({"first": {"share": 0.5}}, ("user-code-failed", "space", "Halfway: ValueError")),
+        ({"first": {"share": 0.5}}, ("user-code-failed", "space", "Halfway: ValueError", "lr")),
         ({"validation": 1.5}, ("invalid-value", "validation", "1.5")),
     ],
 )

@@ -54,6 +54,7 @@ def test_the_file_says_what_was_chosen_and_how(written):
     assert content["scores"]["DRFA"]["refused"] == 1
     provenance = content["provenance"]
     assert provenance["command"] == "drfl tune small"
+    assert provenance["criterion"] == search.criterion.sentence()
     assert (provenance["trials"], provenance["seeds"], provenance["rounds"]) == (4, [1000, 1001], 2)
     assert (provenance["metric"], provenance["validation"]) == ("worst_accuracy", 0.2)
     assert (provenance["stand_in"], provenance["device"]) == (False, "cpu")

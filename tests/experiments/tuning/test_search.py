@@ -89,6 +89,7 @@ def test_a_run_that_halves_its_step_size_is_out_where_multiples_of_it_are_compar
     assert (strict.end(record), strict.of(record)) == ("diverged", 0.0)
     assert (strict.end({**record, "halved": 0}), strict.of({**record, "halved": 0})) == ("rounds", 0.8)
     free = Criterion("worst", ACCURACY)
+    assert free.sentence() != strict.sentence()
     assert (free.end(record), free.of(record)) == ("rounds", 0.8)
 
 

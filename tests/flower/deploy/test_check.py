@@ -10,7 +10,7 @@ from datetime import datetime, timedelta
 import pytest
 from cryptography import x509
 from tests.flower.deploy.servers import serving
-from tests.support.refusals import refused
+from tests.support.refusals import quotes, refused
 
 from drfl.core.errors import DrflError
 from drfl.flower.deploy import check, check_network, flower_cli
@@ -37,7 +37,7 @@ def test_another_authority_is_refused(with_keys, tmp_path):
     write(DeploymentPlan(("a",)), tmp_path / "other", keys=True)
     with serving(HTTP, with_keys / "certificates") as port:
         (found,) = reach(port, tmp_path / "other")
-    assert "certificates/ca.crt" in found
+    assert all(part in found for part in (f"localhost:{port}", "certificates/ca.crt"))
 
 
 def test_a_certificate_for_another_host_is_refused(with_keys, monkeypatch):
@@ -45,41 +45,42 @@ def test_a_certificate_for_another_host_is_refused(with_keys, monkeypatch):
     monkeypatch.setattr(socket, "create_connection", lambda a, timeout: connect(("127.0.0.1", a[1]), timeout))
     with serving(HTTP, with_keys / "certificates") as port:
         (found,) = reach(port, with_keys, host="fl.example.org")
-    assert "fl.example.org" in found
+    assert all(part in found for part in ("fl.example.org", "make-keys.sh"))
 
 
 def test_plain_http_where_tls_is_expected_and_the_other_way_round(with_keys):
     with serving(HTTP) as port:
-        assert "HTTP" in reach(port, with_keys)[0]
+        assert quotes(reach(port, with_keys)[0], f"HTTP at localhost:{port}", "TLS", "./start-superlink.sh")
         assert reach(port, with_keys, insecure=True) == []
     with serving(HTTP, with_keys / "certificates") as port:
-        assert "--insecure" in reach(port, with_keys, insecure=True)[0]
+        assert quotes(reach(port, with_keys, insecure=True)[0], f"TLS at localhost:{port}", "HTTP", "--insecure")
 
 
 def test_what_is_no_superlink(with_keys):
     with serving(b"SSH-2.0-x\r\n") as port:
-        assert "SuperLink" in reach(port, with_keys)[0]
-        assert "SuperLink" in reach(port, with_keys, insecure=True)[0]
+        for insecure in (False, True):
+            (found,) = reach(port, with_keys, insecure=insecure)
+            assert re.search(rf"localhost:{port} [^;]*\bSuperLink \(", found)
     with serving(b"220 hello\r\n", with_keys / "certificates") as port:
-        assert "HTTP" in reach(port, with_keys)[0]
+        assert re.search(r"\bno HTTP\b.*\bSuperLink;", reach(port, with_keys)[0])
 
 
 def test_nothing_listens(with_keys, monkeypatch):
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port = listener.getsockname()[1]
-    assert f"localhost:{port}" in reach(port, with_keys)[0]
+    assert quotes(reach(port, with_keys)[0], f"localhost:{port}", "./start-superlink.sh")
 
     def unknown(*_, **__):
         raise socket.gaierror(-2, "Name or service not known")
 
     monkeypatch.setattr(socket, "create_connection", unknown)
-    assert "nowhere.example" in reach(1, with_keys, host="nowhere.example")[0]
+    assert quotes(reach(1, with_keys, host="nowhere.example")[0], "nowhere.example", "superlink.env")
 
     def silent(*_, **__):
         raise TimeoutError
 
     monkeypatch.setattr(socket, "create_connection", silent)
-    assert "localhost:1" in reach(1, with_keys)[0]
+    assert quotes(reach(1, with_keys)[0], "localhost:1", "firewall")
 
 
 def certificate_problems(root, host="localhost"):
@@ -100,10 +101,10 @@ def test_certificates_that_are_not(copy, tmp_path):
     place.joinpath("superlink.key").chmod(0o644)
     assert "chmod 600" in certificate_problems(copy)[0]
     shutil.copy(place / "ca.key", place / "superlink.key")
-    assert "superlink.key" in certificate_problems(copy)[0]
+    assert quotes(certificate_problems(copy)[0], "superlink.key", "superlink.crt")
     write(DeploymentPlan(("a",)), tmp_path / "other", keys=True)
     shutil.copy(tmp_path / "other/certificates/ca.crt", place / "ca.crt")
-    assert "ca.crt" in certificate_problems(copy)[0]
+    assert quotes(certificate_problems(copy)[0], "superlink.crt", "ca.crt", "superlink.*")
     (place / "superlink.crt").write_text("nonsense")
     assert str(place / "superlink.crt") in certificate_problems(copy)[0]
     (place / "superlink.crt").unlink()
@@ -136,7 +137,7 @@ def test_keys_that_do_not_fit(copy):
     assert re.match(r"b: .*\ba\b", found)
     shutil.copy(copy / "sites/b/key.pub", copy / "keys/a.pub")
     found = problems(check_network.keys(folder, folder.sites()))
-    assert found[0].startswith("a: ")
+    assert re.match(rf"a: {copy}/sites/a/key .*{copy}/keys/a\.pub;", found[0])
     (copy / "keys/a.pub").unlink()
     assert "a.pub; run ./make-keys.sh" in problems(check_network.keys(folder, folder.sites()))[0]
     (copy / "keys/a.pub").write_text("ssh-rsa nonsense")
@@ -162,8 +163,9 @@ def test_who_is_online(copy, monkeypatch):
     first, second = problems(check.online(folder, folder.sites(), False))
     assert "offline" in first
     assert "offline" not in second
+    assert all("./start-supernode.sh" in text for text in (first, second))
     nodes(monkeypatch, n13="online")
-    assert "11" in problems(check.online(folder, folder.sites(), False))[0]
+    assert quotes(problems(check.online(folder, folder.sites(), False))[0], "11", "./register-sites.sh")
 
 
 def test_who_is_online_without_keys(copy, monkeypatch):
@@ -202,7 +204,7 @@ def test_the_rows_that_the_server_holds_are_loaded(copy):
     (copy / "rows.csv").write_text("age,sick\n61,1\n47,0\n58,1\n")
     text = path.read_text().replace('public_key = "', 'probe = {csv = "rows.csv", target = "sick"}\npublic_key = "')
     path.write_text(text)
-    with refused("invalid-value"):
+    with refused("invalid-value", None, "job.aggregator"):
         list(check.probes(folder))
     text = text.replace("\n[job]", '\n[job]\naggregator = "probe"', 1)
     path.write_text(text)

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 
 import pytest
-from tests.support.refusals import refusal, refused
+from tests.support.refusals import check_refusal, refused
 
 from drfl.cli.app import call
 from drfl.core.errors import DrflError
@@ -266,7 +267,7 @@ def test_register_sites_does_not_register_a_revoked_key(superlink, copy, tmp_pat
     shutil.copy(next((copy / "keys/revoked").iterdir()), copy / "keys/b.pub")
     done, registered = register()
     assert (done.returncode, registered) == (1, [])  # a is registered already
-    assert "keys/b.pub" in done.stderr
+    assert re.search(r"keys/b\.pub .*\brevoked\b", done.stderr)
 
 
 def test_a_new_key_is_registered_before_the_old_one_is_revoked(superlink, copy, new_key, capsys):
@@ -306,4 +307,4 @@ def test_what_cannot_be_done_is_told_in_a_line_and_nothing_is_asked(superlink, c
 
 def test_an_insecure_deployment_has_no_keys(tmp_path):
     write(DeploymentPlan(("a", "b"), port=18000, insecure=True), tmp_path / "fl", keys=False)
-    assert refusal(["deploy", "revoke", str(tmp_path / "fl"), "a"]).code == "insecure-deployment"
+    check_refusal(["deploy", "revoke", str(tmp_path / "fl"), "a"], "insecure-deployment")

@@ -10,7 +10,7 @@ import time
 from types import SimpleNamespace
 
 import pytest
-from tests.support.refusals import refusal, refused
+from tests.support.refusals import check_refusal, quotes, refusal, refused
 
 from drfl.cli import deploy
 from drfl.cli.app import call
@@ -94,7 +94,8 @@ def test_a_run_that_did_not_end_continues(flwr, copy, capsys):
     flwr(list=ended("finished:failed", "No heartbeat"))
     assert call(["deploy", "follow", str(copy), "7"]) == 1
     told = capsys.readouterr().err.splitlines()
-    assert all(part in told[0] for part in ("7", "No heartbeat"))
+    assert len(told) == 2
+    assert quotes(told[0], "7", "No heartbeat")
     assert f"'drfl deploy run {copy}'" in told[1]
 
 
@@ -168,7 +169,8 @@ def test_sigterm_leaves_nothing_running(flwr, copy, monkeypatch):
 
 def test_stop(flwr, copy, capsys):
     flwr(stop=json.dumps({"success": False, "error-message": "run is already finished"}))
-    assert refusal(["deploy", "stop", str(copy), "7"], exit_code=1).code == "superlink-failed"
+    error = refusal(["deploy", "stop", str(copy), "7"], exit_code=1)
+    assert (error.code, quotes(str(error), "run is already finished")) == ("superlink-failed", True)
     assert call(["deploy", "stop", str(copy), "seven"]) == 2
 
 
@@ -207,8 +209,8 @@ def test_versions(version, fits):
 def test_without_flower(command, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(flower_cli, "flower_version", lambda: None)
-    assert call(["deploy", *command.split()]) == 2
-    assert "'drfl[flower]'" in capsys.readouterr().err
+    check_refusal(["deploy", *command.split()], "package-missing", "flwr", "'drfl[flower]'")
+    assert capsys.readouterr().err.count("\n") == 1
     assert not list(tmp_path.iterdir())
 
 
@@ -220,9 +222,7 @@ def test_the_command_writes_and_checks(tmp_path, monkeypatch, capsys):
     lines = capsys.readouterr().out.splitlines()
     assert any(line.startswith("ok       server.toml: ") and line.endswith("2 sites: a, b") for line in lines)
     assert lines[-1].startswith("problem  SuperLink: ")
-    assert "localhost:18001" in lines[-1]
-    assert call(["deploy", "check", "fl", "--site", "c"]) == 2
-    assert "'c'" in capsys.readouterr().err
-    assert call(["deploy", "run", "fl/sites/a"]) == 2
-    assert "drfl: " in capsys.readouterr().err
+    assert all(part in lines[-1] for part in ("localhost:18001", "./start-superlink.sh"))
+    check_refusal(["deploy", "check", "fl", "--site", "c"], "unknown-name", "site", "'c'")
+    check_refusal(["deploy", "run", "fl/sites/a"], "wrong-folder", None, "fl/sites/a")
     assert deploy.GRACE > 0

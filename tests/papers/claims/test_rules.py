@@ -286,8 +286,8 @@ def test_the_numbers_told_are_those_of_the_files(made):
 @pytest.mark.parametrize(
     ("text", "error"),
     [
-        (RULE + AHEAD + "colour = 1", ("invalid-value", "claims.toml")),
-        (RULE + AHEAD.replace("ahead", "behind"), ("invalid-value", "claims.toml")),
+        (RULE + AHEAD + "colour = 1", ("invalid-value", "claims.toml", "colour")),
+        (RULE + AHEAD.replace("ahead", "behind"), ("invalid-value", "claims.toml", "kind")),
         (RULE + AHEAD + RULE + AHEAD, ("duplicate-name", "c")),
         ("[[claim", ("invalid-value", "claims.toml")),
     ],

@@ -10,7 +10,7 @@ import sys
 import pytest
 import tomli_w
 from tests.support.marks import long_beyond
-from tests.support.refusals import refusal
+from tests.support.refusals import check_refusal, quotes, refusal
 from tests.support.small_spec import SMALL
 
 from drfl.cli.app import call
@@ -90,7 +90,7 @@ def test_a_table_is_made_and_shown_beside_the_papers(capsys, tmp_path):
 @pytest.mark.long
 def test_the_stand_in_is_taken_and_named_where_the_data_are_nowhere(capsys, tmp_path):
     assert call(["reproduce", "--all", *QUICK, "--out", "a"]) == 0
-    assert "small-table-2" in capsys.readouterr().err
+    assert re.search(r"small-table-2 .*\bstand-in\b.*'cifar-10'", capsys.readouterr().err)
     assert "The data are nowhere." in (tmp_path / "a/small-table-2/table.md").read_text()
     assert "The data are nowhere." not in (tmp_path / "a/small-table-1/table.md").read_text()
     # both tables rest on the same cells, and the second run finds them all
@@ -111,11 +111,14 @@ def test_the_originals_alone_may_be_asked_for(capsys, tmp_path):
 
 
 def test_what_is_wrong_is_said_in_one_line(capsys, tmp_path):
-    assert "'small-table-1'" in str(refused(capsys, "small-tabel-1"))
-    assert refused(capsys, "small-table-1", "--all").code == "conflicting-options"
-    assert "auto, original, stand-in" in str(refused(capsys, "small-table-1", "--data", "mine"))
-    error = refused(capsys, "small-table-1", "--settings", "alpha=9")
-    assert (error.code, error.field) == ("unknown-name", "setting")
+    for arguments, *told in (
+        (["small-tabel-1"], "unknown-name", "'small-table-1'"),
+        (["small-table-1", "--all"], "conflicting-options", "--all"),
+        (["small-table-1", "--data", "mine"], "invalid-value", "auto, original, stand-in"),
+        (["small-table-1", "--settings", "alpha=9"], "unknown-name", "setting 'alpha=9'"),
+    ):
+        error = refused(capsys, *arguments)
+        assert (error.code, quotes(str(error), told[1])) == (told[0], True), error
     assert "--repeats" in str(refused(capsys, "small-table-1", "--repeats", "0"))
     (tmp_path / "file").write_text("")
     assert "file" in str(refused(capsys, "small-table-1", "--out", "file"))
@@ -127,7 +130,7 @@ def test_a_smaller_result_asks_before_it_takes_the_place_of_a_larger(capsys):
     assert call(["reproduce", "small-table-1", "--rounds", "1", "--jobs", "1", "--out", "a"]) == 0
     capsys.readouterr()
     smaller = ["--rounds", "1", "--repeats", "1", "--jobs", "1", "--out", "a"]
-    assert refused(capsys, "small-table-1", *smaller).code == "other-run"
+    check_refusal(["reproduce", "small-table-1", *smaller], "other-run", "repeats", "2", "1")
 
 
 def test_without_matplotlib_figures_are_refused_before_anything_runs(capsys, monkeypatch, tmp_path):

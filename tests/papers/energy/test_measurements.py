@@ -58,7 +58,7 @@ def test_columns_may_stand_in_any_order_and_beside_others(tmp_path):
         ("tau,seed,rounds\n1\n", ("out-of-range", "seed", "2")),
         ("tau,seed,rounds\n1.5,0,5\n", ("out-of-range", "tau", "2")),
         ("tau,seed,rounds\n²,0,5\n", ("out-of-range", "tau", "2")),
-        ("tau,seed,rounds,outage\n1,0,5,2\n", ("out-of-range", "outage", "0", "1", "'2'")),
+        ("tau,seed,rounds,outage\n1,0,5,2\n", ("out-of-range", "outage", "line 2", "0", "1", "'2'")),
         ("tau,seed,rounds,outage\n1,0,5,nan\n", ("out-of-range", "outage", "2")),
         ("tau,seed,rounds,outage\n1,0,5,some\n", ("out-of-range", "outage", "2")),
     ],
@@ -138,9 +138,9 @@ def test_a_run_that_ended_before_it_could(made):
 @pytest.mark.parametrize(
     ("options", "error"),
     [
-        ({"clients": 5}, ("runs-differ", "clients", "(4", "5)")),
-        ({"algorithm": "DRFA"}, ("runs-differ", "algorithm", "(FedAvg", "DRFA)")),
-        ({"algorithms": {"FedAvg": {"lr": 0.1}}}, ("runs-differ", "lr", "(0.5", "0.1)")),
+        ({"clients": 5}, ("runs-differ", "clients", "(4 and 5)")),
+        ({"algorithm": "DRFA"}, ("runs-differ", "algorithm", "(FedAvg and DRFA)")),
+        ({"algorithms": {"FedAvg": {"lr": 0.1}}}, ("runs-differ", "lr", "(0.5 and 0.1)")),
     ],
 )
 def test_runs_of_different_jobs_do_not_compare(options, error, made):

@@ -79,10 +79,10 @@ def with_tensors(files, change):
     return {**files, STATE: save({name: part.contiguous() for name, part in tensors.items()})}
 
 
-def check_passed_over(folder, fed, files, field):
+def check_passed_over(folder, fed, files, field, *quoted):
     """By itself it cannot be used, and beside the one before that is."""
     (folder / "one").mkdir(), (folder / "two").mkdir()
-    with refused("damaged-checkpoint", field, NEW, kind=DamagedError) as caught:
+    with refused("damaged-checkpoint", field, NEW, *quoted, kind=DamagedError) as caught:
         point(laid(folder / "one", {NEW: files[NEW]}), fed)
     assert str(caught.value).isprintable()
     found = point(laid(folder / "two", files), fed)
@@ -110,12 +110,12 @@ RECORDS = {
     "round is huge": (put("round", 10**400), "round"),
     "round is NaN": (put("round", float("nan")), "round"),
     "round is missing": (drop("round"), "round"),
-    "round is another": (put("round", 3), "round"),
-    "skipped is more than all": (put("skipped", 5), "skipped"),
+    "round is another": (put("round", 3), "round", "3"),
+    "skipped is more than all": (put("skipped", 5), "skipped", "5", "4"),
     "skipped is nothing": (put("skipped", None), "skipped"),
     "identity is a list": (put("identity", []), "identity"),
     "identity is missing": (drop("identity"), "identity"),
-    "ledger lacks a counter": (lambda content: content["ledger"].pop("bytes_up"), "ledger"),
+    "ledger lacks a counter": (lambda content: content["ledger"].pop("bytes_up"), "ledger", "bytes_up"),
     "ledger is huge": (lambda content: content["ledger"].update(messages=10**400), "ledger.messages"),
     "ledger is negative": (lambda content: content["ledger"].update(messages=-1), "ledger.messages"),
     "ledger is less than before": (lambda content: content["ledger"].update(messages=1), "history.ledger"),
@@ -136,8 +136,8 @@ RECORDS = {
 
 @pytest.mark.parametrize("name", RECORDS)
 def test_a_record_that_cannot_be(name, original, fed, tmp_path):
-    change, field = RECORDS[name]
-    check_passed_over(tmp_path, fed, {**original, NEW: with_record(original[NEW], change)}, field)
+    change, *named = RECORDS[name]
+    check_passed_over(tmp_path, fed, {**original, NEW: with_record(original[NEW], change)}, *named)
 
 
 def changed(name, change):
@@ -164,34 +164,34 @@ def both(*changes):
 W, LAM = "state.inner.w", "state.inner.lam"
 C = "state.inner.reports.c"
 TENSORS = {
-    "w is longer": (changed(W, longer), "state.inner.w"),
-    "w is of another type": (changed(W, torch.Tensor.double), "state.inner.w"),
-    "state.inner.w": (drop(W), "state.inner.w"),
-    "w has NaN": (at(W, 3, torch.nan), "state.inner.w"),
-    "w is infinite": (at(W, 3, torch.inf), "state.inner.w"),
-    "lam of more clients": (changed(LAM, longer), "state.inner.lam"),
+    "w is longer": (changed(W, longer), "state.inner.w", "(651,)", "(650,)"),
+    "w is of another type": (changed(W, torch.Tensor.double), "state.inner.w", "torch.float64"),
+    "w is missing": (drop(W), "state.inner.w"),
+    "w has NaN": (at(W, 3, torch.nan), "state.inner.w", "NaN"),
+    "w is infinite": (at(W, 3, torch.inf), "state.inner.w", "infinity"),
+    "lam of more clients": (changed(LAM, longer), "state.inner.lam", "(6,)"),
     "lam does not add up": (changed(LAM, lambda lam: 2 * lam), "state.lam"),
     "lam is negative": (changed(LAM, lambda lam: lam + torch.tensor([-2.0, 2, 0, 0, 0])), "state.lam"),
     "lam is beyond the set": (changed(LAM, lambda lam: torch.eye(N)[0].double()), "state.lam"),
     "averaged lam is none": (changed("average.lam", lambda lam: -lam), "average.lam"),
-    "an average of too many": (changed("average.rounds", lambda r: r + 1), "average.rounds"),
+    "an average of too many": (changed("average.rounds", lambda r: r + 1), "average.rounds", "5", "4"),
     "an average of too few": (changed("average.rounds", lambda r: r - 9), "average"),
     "a step size of 0": (changed("state.inner.tau", lambda tau: 0 * tau), "state.inner"),
-    "a scalar with a shape": (changed("state.inner.tau", lambda tau: tau[None]), "state.inner.tau"),
-    "rows of nobody": (at(f"{C}.clients", 0, N), "state.inner.reports.c.clients"),
-    "rows of a negative one": (at(f"{C}.clients", 0, -1), "state.inner.reports.c.clients"),
+    "a scalar with a shape": (changed("state.inner.tau", lambda tau: tau[None]), "state.inner.tau", "(1,)"),
+    "rows of nobody": (at(f"{C}.clients", 0, N), "state.inner.reports.c.clients", str(N)),
+    "rows of a negative one": (at(f"{C}.clients", 0, -1), "state.inner.reports.c.clients", "-1"),
     "rows twice": (at(f"{C}.clients", 0, 1), "state.inner.reports.c"),
     "rows too few": (changed(f"{C}.rows", lambda rows: rows[:-1]), "state.inner.reports.c.rows"),
     "rows too short": (changed(f"{C}.rows", lambda rows: rows[:, :-1]), "state.inner.reports.c.rows"),
-    "rows with NaN": (at(f"{C}.rows", (0, 0), torch.nan), "state.inner.reports.c.rows"),
+    "rows with NaN": (at(f"{C}.rows", (0, 0), torch.nan), "state.inner.reports.c.rows", "NaN"),
     "clients that are no list": (
         changed(f"{C}.clients", lambda clients: clients[None]),
         "state.inner.reports.c.clients",
     ),
     "losses without gradients": (at("state.inner.reports.seen", 0, False), "state.inner.reports"),
     "guards of more": (changed("state.memory.guards", longer), "state.memory.guards"),
-    "a guard's peak is NaN": (at("state.memory.guards", -1, torch.nan), "state.memory.guards"),
-    "state.memory": (at("state.memory.strikes", 0, -1), "state.memory"),
+    "a guard's peak is NaN": (at("state.memory.guards", -1, torch.nan), "state.memory.guards", "NaN"),
+    "a negative count": (at("state.memory.strikes", 0, -1), "state.memory"),
     "flags that are none": (
         changed("state.memory.flagged", lambda part: torch.full((N,), 7, dtype=torch.uint8).view(torch.bool)),
         "state.memory.flagged",
@@ -199,21 +199,21 @@ TENSORS = {
     "a part that nobody has": (put("state.inner.drift", torch.zeros(3)), "state.inner.drift"),
     "a column that nobody has": (put("history.x", torch.zeros(3)), "history.x"),
     "a point too long": (changed("point", longer), "point"),
-    "a point with NaN": (at("point", 0, torch.nan), "point"),
+    "a point with NaN": (at("point", 0, torch.nan), "point", "NaN"),
     "rounds not in order": (at("history.round", 1, 0), "history.round"),
-    "rounds that wrap around": (at("history.round", 2, -(2**63)), "history.round"),
-    "rounds not from 0": (at("history.round", 0, 1), "history.round"),
-    "rounds to come": (at("history.round", -1, 5), "history.round"),
+    "rounds that wrap around": (at("history.round", 2, -(2**63)), "history.round", "-9.22337e+18"),
+    "rounds not from 0": (at("history.round", 0, 1), "history.round", "0"),
+    "rounds to come": (at("history.round", -1, 5), "history.round", "5"),
     "no rounds": (changed("history.round", lambda part: part[:0]), "history.metrics"),
     "one round more": (changed("history.round", longer), "history.metrics"),
     "metrics more": (changed("history.metrics", lambda part: part[:, :-1]), "history.metrics"),
     "metrics of fewer rows": (changed("history.metrics", lambda part: part[1:]), "history.metrics"),
-    "an accuracy of 2": (at("history.metrics", (0, 0), 2.0), "history.metrics"),
-    "a loss beyond all": (at("history.metrics", (0, 5), 1e200), "history.metrics"),
+    "an accuracy of 2": (at("history.metrics", (0, 0), 2.0), "history.metrics", "2"),
+    "a loss beyond all": (at("history.metrics", (0, 5), 1e200), "history.metrics", "1e+200"),
     "a ledger that falls": (at("history.ledger", (-1, 0), 0), "history.ledger"),
     "a counter less": (changed("history.ledger", lambda part: part[:, 1:]), "history.ledger"),
-    "seconds that are none": (at("history.seconds", 1, -1.0), "history.seconds"),
-    "seconds without end": (at("history.seconds", 1, torch.inf), "history.seconds"),
+    "seconds that are none": (at("history.seconds", 1, -1.0), "history.seconds", "-1"),
+    "seconds without end": (at("history.seconds", 1, torch.inf), "history.seconds", "inf"),
     "half a certificate": (at("history.certificate", (0, 0), torch.nan), "history.certificate"),
     "half a proof": (at("history.certificate", (0, 3), 0.5), "history.certificate"),
     "a mixture of others": (changed("history.lam", lambda part: part[:, :-1]), "history.lam"),
@@ -221,32 +221,35 @@ TENSORS = {
     "fewer flags": (changed("history.flagged", lambda part: part[1:]), "history.flagged"),
     "no flags": (changed("history.flagged", lambda part: torch.empty(0)), "history.flagged"),
     "flags of more": (changed("history.flagged", lambda part: torch.cat((part, part), 1)), "history.flagged"),
-    "two faults": (both(at(W, 0, torch.nan), changed(LAM, longer)), "state.inner.w"),
+    "two faults": (both(at(W, 0, torch.nan), changed(LAM, longer)), "state.inner.w", "NaN"),
 }
 
 
 @pytest.mark.parametrize("name", TENSORS)
 def test_tensors_that_cannot_be(name, original, fed, tmp_path):
-    change, field = TENSORS[name]
-    check_passed_over(tmp_path, fed, {**original, NEW: with_tensors(original[NEW], change)}, field)
+    change, *named = TENSORS[name]
+    check_passed_over(tmp_path, fed, {**original, NEW: with_tensors(original[NEW], change)}, *named)
 
 
-@pytest.mark.parametrize("shape", [[651], [0, 2**40], [-1], [325, 2]])
-def test_a_header_that_does_not_fit(shape, original, fed, tmp_path):
+@pytest.mark.parametrize(
+    ("shape", "field"), [([651], STATE), ([0, 2**40], STATE), ([-1], STATE), ([325, 2], "state.inner.w")]
+)
+def test_a_header_that_does_not_fit(shape, field, original, fed, tmp_path):
     data = original[NEW][STATE]
     length = int.from_bytes(data[:8], "little")
     header = json.loads(data[8 : 8 + length])
     header[W]["shape"] = shape
     head = json.dumps(header).encode()
     files = {**original[NEW], STATE: len(head).to_bytes(8, "little") + head + data[8 + length :]}
-    check_passed_over(tmp_path, fed, {**original, NEW: files}, None)
+    check_passed_over(tmp_path, fed, {**original, NEW: files}, field)
 
 
 @pytest.mark.parametrize("name", ["round-4", "round-00000003", "round-99999999", "round-000000004"])
 def test_a_name_that_disagrees_with_the_round(name, original, fed, tmp_path):
     found = point(laid(tmp_path, {OLD: original[OLD], name: original[NEW]}), fed)
     assert found.folder.name == OLD
-    assert [notice.code for notice in found.told] == ["damaged-checkpoint"]
+    (told,) = found.told
+    assert (told.code, Path(told.field).name) == ("damaged-checkpoint", name)
 
 
 def test_what_is_no_number_of_a_round_is_none_of_ours(original, fed, tmp_path):
@@ -271,7 +274,7 @@ def test_another_run_is_told_apart_from_damage(original, fed, tmp_path):
     def same(identity):
         raise InputError(f"the run to resume is of {identity['of']}")
 
-    with refused("input"):
+    with refused("input", None, "digits"):
         point(tmp_path, fed, same=same)
     assert point(tmp_path, fed, same=lambda identity: ["a remark"]).told == ("a remark",)
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 import torch
-from tests.support.refusals import refused
+from tests.support.refusals import logged, refused
 
 import drfl
 
@@ -72,7 +74,8 @@ def test_another_run_is_refused_in_one_line(changes, error, killed):
 def test_a_damaged_checkpoint_is_told_of_and_the_one_before_is_used(killed, caplog):
     (killed / "round-00000004" / "state.safetensors").write_bytes(b"")
     assert run(killed).history.to_csv() == run().history.to_csv()
-    assert "round-00000004" in caplog.text
+    ((code, field),) = logged(caplog)
+    assert (code, Path(field).name) == ("damaged-checkpoint", "round-00000004")
 
 
 def test_one_object_may_serve_several_runs(tmp_path):

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from tests.papers.energy.jobs import ALGORITHMS, digits
 from tests.support.marks import long_beyond
-from tests.support.refusals import refused
+from tests.support.refusals import notices, refused
 
 from drfl import run
 from drfl.cli.app import call
@@ -81,30 +81,30 @@ def of_another(path):
 
 
 CHANGES = {
-    "forged": (forged, "damaged-checkpoint"),
-    "unsigned": (lambda path: (path / "HMAC-SHA256").unlink(), "damaged-checkpoint"),
-    "emptied": (lambda path: (path / "HMAC-SHA256").write_bytes(b""), "damaged-checkpoint"),
-    "no text": (lambda path: (path / "HMAC-SHA256").write_bytes(b"\xff" * 65), "damaged-checkpoint"),
-    "another's": (of_another, "damaged-checkpoint"),
+    "forged": (forged, "HMAC-SHA256"),
+    "unsigned": (lambda path: (path / "HMAC-SHA256").unlink(), "HMAC-SHA256"),
+    "emptied": (lambda path: (path / "HMAC-SHA256").write_bytes(b""), "HMAC-SHA256"),
+    "no text": (lambda path: (path / "HMAC-SHA256").write_bytes(b"\xff" * 65), "HMAC-SHA256"),
+    "another's": (of_another, "HMAC-SHA256"),
     "a folder": (
         lambda path: [(path / "HMAC-SHA256").unlink(), (path / "HMAC-SHA256").mkdir()],
-        "damaged-checkpoint",
+        "?a folder",
     ),
-    "no checksums": (lambda path: (path / "SHA256SUMS").unlink(), "damaged-checkpoint"),
-    "tensors altered": (lambda path: (path / "state.safetensors").write_bytes(b"x"), "damaged-checkpoint"),
+    "no checksums": (lambda path: (path / "SHA256SUMS").unlink(), "?no checksums"),
+    "tensors altered": (lambda path: (path / "state.safetensors").write_bytes(b"x"), "SHA256SUMS"),
 }
 
 
 @pytest.mark.parametrize("name", long_beyond(3, CHANGES))
 def test_one_that_is_not_rightly_signed_is_passed_over(name, kept):
-    change, code = CHANGES[name]
+    change, field = CHANGES[name]
     change(kept / NEW)
     found = point(kept)
     assert found.folder.name == OLD
-    assert [(notice.code, Path(notice.field).name) for notice in found.told] == [(code, NEW)]
+    assert [(notice.code, Path(notice.field).name) for notice in found.told] == [("damaged-checkpoint", NEW)]
     if name != "another's":
         change(kept / OLD)
-        with refused(code, None, OLD, kind=DamagedError):
+        with refused("damaged-checkpoint", field, OLD, kind=DamagedError):
             point(kept)
 
 
@@ -195,8 +195,8 @@ def test_unsigned_ones_are_not_taken_with_a_key(tmp_path):
 @pytest.mark.parametrize(
     ("content", "error"),
     [
-        (None, ("file-not-found",)),
-        (b"", ("invalid-key", "checkpoint_key", "32", "4096")),
+        (None, ("file-not-found", "checkpoint_key")),
+        (b"", ("invalid-key", "checkpoint_key", "0", "32", "4096")),
         (b"x" * 31, ("invalid-key", "checkpoint_key", "31")),
         (b"x" * 4097, ("invalid-key", "checkpoint_key", "4096")),
     ],
@@ -268,10 +268,10 @@ def test_the_command_signs_and_takes_what_it_signed(stopped, tmp_path, capsys):
     forged(stopped / "checkpoint" / NEW)
     assert call(["run", *SMALL, "--out", "whole"]) == 0
     capsys.readouterr()
-    assert call(["run", "--out", "a", "--resume"]) == 0  # config.toml says where the key is
-    told = capsys.readouterr().err
-    assert NEW in told
-    assert "checkpoint_key" in told
+    damaged, resumed = notices(["run", "--out", "a", "--resume"])  # config.toml says where the key is
+    assert (damaged.code, Path(damaged.field).name) == ("damaged-checkpoint", NEW)
+    assert "checkpoint_key" in damaged
+    assert (resumed.code, "2 of 6" in resumed) == ("resumed", True)
     assert (stopped / "history.csv").read_bytes() == (tmp_path / "whole/history.csv").read_bytes()
     assert not any(KEY in path.read_bytes() for path in stopped.iterdir())
 
