@@ -91,6 +91,14 @@ def test_numbers_beyond_the_models_type_diverge(bad, engine):
     assert not fed.train(torch.arange(3), fed.w0 + 1, LocalSGD(lr=0.1), Key(1), prox=1e300).w.isfinite().all()
 
 
+def test_the_projection_spreads_nan_to_the_whole_model(engine):
+    fed = federation(SIZES, engine=engine, model=Unused)
+    w = fed.w0.clone()
+    w[0] = torch.nan  # of the layer that the outputs do not depend on
+    reply = fed.train(torch.arange(3), w, LocalSGD(lr=0.1, radius=0.9), Key(1))
+    assert reply.w.isnan().all()
+
+
 @pytest.mark.parametrize(
     ("model", "batch"), crossed(long_except(["linear", "group_norm"], MODELS.values(), MODELS), [8, None])
 )

@@ -92,7 +92,7 @@ class Replica:
                 # The norm of the norms is that of the whole vector: the ball constrains the model, not each parameter.
                 if local.radius is not None:
                     norm = torch.stack([p.norm() for p in self._parameters]).norm()
-                    if norm > local.radius:
+                    if not norm <= local.radius:  # NaN too, as in the other engines
                         for p in self._parameters:
                             p.mul_(local.radius / norm)
                 if into.average is not None:
