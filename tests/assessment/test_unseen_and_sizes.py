@@ -61,7 +61,7 @@ def test_smaller_differences_and_more_clients_need_more_rows():
     [
         (lambda: rows_for_worst(1.0, 0.1, 3), ("out-of-range", "accuracy", "1.0")),
         (lambda: rows_for_worst(0.5, 0.6, 3), ("out-of-range", "difference", "0.6")),
-        (lambda: rows_for_worst(0.5, 1e-7, 3), ("out-of-range", "difference", "1e-07")),
+        (lambda: rows_for_worst(0.5, 1e-7, 3), ("out-of-range", "difference", "10,000,000")),
         (lambda: rows_for_models(0.1, 0.2), ("out-of-range", "difference", "0.2")),
     ],
 )

@@ -47,7 +47,7 @@ MISTAKES = [
     (["run", "--threads", "100000"], ("invalid-value", "threads", "100000")),
     (["run", "--param", "sampling=all"], ("unknown-name", "sampling")),
     (["run", "--param", "ambiguity=simplex:floor=1"], ("out-of-range", "floor", "floor=1.0", "30")),
-    (["run", "--param", "ambiguity=simplex:flor=0.1"], ("invalid-format", "ambiguity", "name:option=number")),
+    (["run", "--param", "ambiguity=simplex:flor=0.1"], ("invalid-format", "ambiguity set", "simplex:floor=number")),
     (["run", "--alpha", "0"], ("out-of-range", "alpha", "'one-class'")),
     (["run", "--alpha", "-1"], ("out-of-range", "alpha")),
     (["run", "--alpha", "nan"], ("out-of-range", "alpha")),

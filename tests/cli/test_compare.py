@@ -189,7 +189,7 @@ def test_algorithms_that_test_rows_have_stopped_are_marked_and_not_compared(tmp_
     assert takeaway(groups, standing(groups)) is None
     capsys.readouterr()
     assert call(["assess", "a", "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)["gains"] == []
+    assert json.loads(capsys.readouterr().out)["paired"] == []
 
 
 def interrupt_after(lines, folder, arguments):

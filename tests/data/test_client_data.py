@@ -321,7 +321,7 @@ def test_iid_divides_rows_without_classes():
         (x.int(), "regression", ("wrong-type", "inputs", "torch.int32")),
         (x, "multi-label", ("not-binary", "targets")),
         (x[:, 0], "multi-label", ("wrong-shape", "inputs")),
-        (x / 0, "regression", ("not-finite", "targets")),
+        (x / 0, "regression", ("not-finite", "dataset 'odd': training targets")),
     ):
         with refused(*error):
             Dataset("odd", x, targets, x, targets, 1, task=task)

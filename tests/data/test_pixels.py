@@ -67,9 +67,12 @@ def test_floats_are_the_bytes_by_255():
         ({"inputs": PIXELS.inputs[0]}, ("wrong-type", "inputs", "uint8")),
         ({"targets": torch.tensor([0.0, 1.0])}, ("wrong-type", "targets", "int64")),
         ({"targets": torch.tensor([0])}, ("wrong-type", "targets", "2")),
-        ({"targets": torch.tensor([0, 2])}, ("out-of-range", "training labels", "0..1")),
+        ({"targets": torch.tensor([0, 2])}, ("out-of-range", "dataset 'p': training labels", "0..1")),
         ({"test_inputs": PIXELS.test_inputs[:, :1]}, ("wrong-shape", "test_inputs")),
-        ({"test_inputs": PIXELS.test_inputs[:0], "test_targets": PIXELS.test_targets[:0]}, ("empty", "test labels")),
+        (
+            {"test_inputs": PIXELS.test_inputs[:0], "test_targets": PIXELS.test_targets[:0]},
+            ("empty", "dataset 'p': test labels"),
+        ),
     ],
 )
 def test_what_does_not_fit_together_is_refused(changes, error):

@@ -211,7 +211,7 @@ def test_of_requests_at_once_none_is_overlooked(tmp_path):
 
 
 def test_a_site_tells_nothing_of_itself_before_a_person_has_agreed(tmp_path, caplog):
-    with refused("sites-missing", None, ": b"):
+    with refused("sites-missing", None, "b"):
         gathered(sites_of(tmp_path, approved="approved"), SelfNamed("abcd", 0.5), 1.0, 0.5)
     told = [record.getMessage() for record in caplog.records if "agree to it" in record.getMessage()]
     assert len(told) == 1  # asked several times, logged once

@@ -37,7 +37,7 @@ def test_the_commands_for_a_folder_of_tables_run_in_their_order(tmp_path, monkey
     for words in lines:
         small = ["--rounds", "2", "--seeds", "2"] if words[1] == "compare" else []
         assert call([*words[1:], *small]) == 0
-    assert quotes(capsys.readouterr().out, "a", "b", "c", "95 %")
+    assert quotes(capsys.readouterr().out, "FedAvg", "95 %")
 
 
 def test_every_link_leads_somewhere():

@@ -220,7 +220,7 @@ def test_a_run_that_diverges_does_not_take_the_others_along(tmp_path):
         ({"seeds": 0}, ("out-of-range", "seeds")),
         ({"seeds": [1, 1]}, ("invalid-value", "seeds")),
         ({"seeds": []}, ("invalid-value", "seeds")),
-        ({"seeds": [-1]}, ("out-of-range", "seed")),
+        ({"seeds": [-1]}, ("out-of-range", "a seed", "-1")),
         ({"jobs": 0}, ("out-of-range", "jobs")),
         ({"until": "worst=3"}, ("unknown-name", "metric")),
         ({"until": "worst_accuracy=0.5"}, ("no-validation", "until")),

@@ -224,5 +224,5 @@ def test_the_command_writes_and_checks(tmp_path, monkeypatch, capsys):
     assert lines[-1].startswith("problem  SuperLink: ")
     assert all(part in lines[-1] for part in ("localhost:18001", "./start-superlink.sh"))
     check_refusal(["deploy", "check", "fl", "--site", "c"], "unknown-name", "site", "'c'")
-    check_refusal(["deploy", "run", "fl/sites/a"], "wrong-folder", None, "fl/sites/a")
+    check_refusal(["deploy", "run", "fl/sites/a"], "not-a-deployment", "fl/sites/a")
     assert deploy.GRACE > 0

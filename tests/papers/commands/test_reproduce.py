@@ -114,7 +114,7 @@ def test_what_is_wrong_is_said_in_one_line(capsys, tmp_path):
     for arguments, *told in (
         (["small-tabel-1"], "unknown-name", "'small-table-1'"),
         (["small-table-1", "--all"], "conflicting-options", "--all"),
-        (["small-table-1", "--data", "mine"], "invalid-value", "auto, original, stand-in"),
+        (["small-table-1", "--data", "mine"], "unknown-name", "auto, original, stand-in"),
         (["small-table-1", "--settings", "alpha=9"], "unknown-name", "setting 'alpha=9'"),
     ):
         error = refused(capsys, *arguments)

@@ -213,7 +213,7 @@ TENSORS = {
     "a ledger that falls": (at("history.ledger", (-1, 0), 0), "history.ledger"),
     "a counter less": (changed("history.ledger", lambda part: part[:, 1:]), "history.ledger"),
     "seconds that are none": (at("history.seconds", 1, -1.0), "history.seconds", "-1"),
-    "seconds without end": (at("history.seconds", 1, torch.inf), "history.seconds", "inf"),
+    "seconds without end": (at("history.seconds", 1, torch.inf), "history.seconds", "infinity"),
     "half a certificate": (at("history.certificate", (0, 0), torch.nan), "history.certificate"),
     "half a proof": (at("history.certificate", (0, 3), 0.5), "history.certificate"),
     "a mixture of others": (changed("history.lam", lambda part: part[:, :-1]), "history.lam"),
