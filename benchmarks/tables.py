@@ -136,7 +136,7 @@ def loaded() -> str:
 
 
 def parallel() -> str:
-    """Runs in processes, and side by side in one."""
+    """Runs in processes."""
     found = stored("parallel")
     return paragraph(
         f"{found['seeds']} runs of {found['rounds']} rounds take {found['one_after_the_other_s']:.0f} s one after the "
@@ -144,16 +144,6 @@ def parallel() -> str:
         f"({found['of_ideal']:.2f} of what {found['jobs']} cores could give), with {found['one_after_the_other_mib']} "
         f"and {found['at_once_mib']} MiB of memory. Load average before: {found['load_average_before']:.1f}."
     )
-
-
-def stacked_runs() -> str:
-    """Seeds side by side in one stack over one run after the other."""
-    found, rows = stored("stacked_runs"), []
-    for job in ("digits", "tables"):
-        for name, line in found[job].items():
-            times = [f"{line[kind]:.2f}" for kind in ("alone_s", "stacked_s", "ratio")]
-            rows.append([f"{name}, {job}", *times, f"{line['apart']:.1g}"])
-    return markdown([f"{found['seeds']} runs, s of CPU", "one after the other", "one stack", "ratio", "apart"], rows)
 
 
 def overhead() -> str:
@@ -332,7 +322,6 @@ BLOCKS: dict[str, Callable[[], str]] = {
     "speed.auto": auto,
     "speed.loaded": loaded,
     "speed.parallel": parallel,
-    "speed.stacked-runs": stacked_runs,
     "speed.overhead": overhead,
     "speed.algorithms": algorithms,
     "speed.full-batch": full_batch,

@@ -32,7 +32,7 @@ def draw(path):
     figure, axis = plt.subplots(figsize=(5, 3.8), layout="constrained")
     for label, (algorithm, returned, colour, style) in shown.items():
         result = drfl.compare(
-            {"run": algorithm}, clients, task, rounds=ROUNDS, seeds=SEEDS, stack=SEEDS,
+            {"run": algorithm}, clients, task, rounds=ROUNDS, seeds=SEEDS,
             returned=returned, evaluate_every=EVERY, certificate="pooled",
         )  # fmt: skip
         gaps = result.to_histories().pivot(index="round", columns="seed", values="gap")

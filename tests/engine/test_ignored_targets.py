@@ -20,7 +20,6 @@ import drfl
 from drfl.core.key import Key
 from drfl.engine import Loop, RayWorkers, Simulation, Stacked, Threads, evaluation, full_batch, ray_workers, sgd
 from drfl.engine.batches import ClientRows, draw, draw_epochs
-from drfl.engine.lockstep import run_in_lockstep, shared
 from drfl.optim.local import LocalSGD
 from drfl.optim.local_optimizers import SAM
 from drfl.task.task import Task
@@ -303,29 +302,6 @@ def test_an_assessment_of_rows_that_count_differently_is_of_fractions():
     result = drfl.run(drfl.FedAvg(m=5, local=LocalSGD(lr=0.5)), Simulation(data, task("ignoring")), rounds=20)
     found = drfl.assess(result)
     assert ((found.low >= 0) & (found.low <= found.values) & (found.values <= found.high) & (found.high <= 1)).all()
-
-
-@pytest.mark.parametrize("algorithm", [drfl.DRFA(m=4), drfl.ScaffPD()], ids=["DRFA", "ScaffPD"])
-@pytest.mark.long
-def test_runs_side_by_side_are_each_alone(algorithm):
-    """As one stack; one of the runs has nothing that is ignored, another another loss on the same rows."""
-
-    def made(data, name, fed=None):
-        def play():
-            simulation = Simulation(data, task(name), engine=Stacked())
-            simulation.engine = shared(simulation.engine)
-            return drfl.run(algorithm, simulation, rounds=3, check_data=False)
-
-        return play
-
-    masked, plain = clients("ignoring", dense=False), clients("ignoring", dense=False, share=0.0)
-    makers = [made(masked, "ignoring"), made(masked, "weights"), made(plain, "ignoring"), made(masked, "ignoring")]
-    together = [future.result() for future in run_in_lockstep(makers)]
-    for found, alone in zip(together, [make() for make in makers], strict=True):
-        same(found.model, alone.model, 1e-9)
-        same(found.lam, alone.lam, 1e-9)
-        same(found.evaluation.loss, alone.evaluation.loss, 1e-9)
-    assert torch.equal(together[0].model, together[3].model)
 
 
 def test_a_frozen_backbone_does_not_lose_what_rows_count():

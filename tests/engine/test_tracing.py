@@ -16,8 +16,7 @@ from torch.nn.functional import cross_entropy
 
 from drfl.core.key import Key
 from drfl.engine import Stacked, tracing
-from drfl.engine.same_model import structure_of
-from drfl.engine.tracing import replayed, simplify, traced
+from drfl.engine.tracing import replayed, simplify, structure_of, traced
 from drfl.optim.local import LocalSGD
 from drfl.task import models
 from drfl.task.task import Task
@@ -32,7 +31,7 @@ def no_traces_of_other_tests(monkeypatch):
 
 def made_for(fed):
     """The traces for a task, which it may share."""
-    shared = tracing._traced.get(structure_of(fed._train.task).known_by, {})
+    shared = tracing._traced.get(structure_of(fed._train.task), {})
     return {**tracing._made.get(fed._train.task, {}), **shared}
 
 
@@ -86,17 +85,26 @@ def test_tasks_of_torchs_and_drfls_parts_share_their_traces(model, loss, made):
 
 def test_other_models_losses_and_metrics_have_their_own():
     model, weight = nn.Linear(2, 2), torch.ones(2)
+    frozen = [nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2)) for _ in range(2)]
+    for pair in frozen:
+        pair[1].requires_grad_(False)
+    tied = [nn.Sequential(*(nn.Linear(2, 2) for _ in range(3))) for _ in range(2)]
+    for shared_with, three in enumerate(tied):
+        three[2].weight = three[shared_with].weight
     tasks = [
         Task(model),
         Task(nn.Linear(2, 2, bias=False)),
         Task(model, nn.CrossEntropyLoss(weight)),
         Task(model, nn.CrossEntropyLoss(2 * weight)),
+        Task(model, nn.CrossEntropyLoss(label_smoothing=0.1)),
         Task(model, score="f1"),
         Task(nn.Sequential(model, nn.ReLU())),
+        *map(Task, frozen),
+        *map(Task, tied),
     ]
-    for task in tasks:
-        replayed(task, "x", lambda x: [x + 1], [torch.ones(2)], traced)
-    assert len(tracing._traced) == len(tasks)
+    structures = {structure_of(task) for task in tasks}
+    assert len(structures) == len(tasks)
+    assert None not in structures
 
 
 @pytest.mark.long

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from concurrent.futures import Future
 from pathlib import Path
 
@@ -67,15 +66,14 @@ class Here:
     def __exit__(self, *error: object) -> None:
         """Nothing to end."""
 
-    def submit(self, stack: Sequence[Cell], folder: Path) -> Future[list[Record]]:
-        """Run it, as it is one."""
-        (cell,) = stack
+    def submit(self, cell: Cell, folder: Path) -> Future[Record]:
+        """Run it."""
         if len(self.ran) == self.limit:
             raise Killed
         self.ran.append(cell)
         cells.write(folder, cell, run_cell(cell, None))
-        future: Future[list[Record]] = Future()
-        future.set_result([cells.read(folder, cell) or {}])
+        future: Future[Record] = Future()
+        future.set_result(cells.read(folder, cell) or {})
         return future
 
 

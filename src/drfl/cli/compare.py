@@ -37,7 +37,7 @@ from drfl.experiments.compare.comparison_results import (
 )
 from drfl.experiments.config.config import config_of, read_file, references_of
 from drfl.experiments.config.hyperparameters import algorithm_name
-from drfl.experiments.execution.pool import check_stack, workers_by_options
+from drfl.experiments.execution.pool import Workers, workers_by_options
 from drfl.experiments.run.artifacts import json_text
 from drfl.experiments.run.manifest import interruption, is_finished
 from drfl.experiments.run.resume import check_received, kept_config, key_of
@@ -58,7 +58,7 @@ def compare_command(options: CompareOptions) -> int:
     """Validate, run every algorithm at every seed, write, print; gives the exit code."""
     out, quiet, resume, overwrite = options.out, options.as_json, options.resume, options.overwrite
     with signals.at_once():  # nothing to tidy up yet
-        check_stack(options.stack, workers_by_options(options.jobs, options.ray, 1))
+        workers = workers_by_options(options.jobs, options.ray, 1)
         design, kept = _design(options)
         if out is not None and resume:
             check_cells_same(out, design)
@@ -78,7 +78,7 @@ def compare_command(options: CompareOptions) -> int:
         start(claim, ready, console.warn)
         for line in ready.warnings:
             console.warn(line)
-        outcomes = _outcomes(ready, claim, watch, options)
+        outcomes = _outcomes(ready, claim, watch, workers, quiet=quiet)
         comparison = Comparison(*design, outcomes, ready.clients, claim.directory, ready.warnings)
         if not comparison.outcomes:
             how = f"'drfl compare --resume --out {claim.directory}' continues it"
@@ -142,13 +142,11 @@ def _design(options: CompareOptions) -> tuple[Design, Path | None]:
 
 
 def _outcomes(
-    ready: PreparedComparison, claim: ClaimedFolder, watch: StopSignal, options: CompareOptions
+    ready: PreparedComparison, claim: ClaimedFolder, watch: StopSignal, workers: Workers, *, quiet: bool
 ) -> tuple[Outcome, ...]:
     """Run what has not ended, and show it."""
     outcomes: list[Outcome] = []
-    total, quiet = len(ready.design.cells), options.as_json
-    workers = workers_by_options(options.jobs, options.ray, 1)
-    several = workers != 1 or options.stack > 1
+    total = len(ready.design.cells)
     with ExitStack() as bars:
 
         def show(algorithm: str, seed: int) -> Sequence[Callback]:
@@ -157,12 +155,12 @@ def _outcomes(
             return [bars.enter_context(console.progress(label, quiet))]
 
         if workers != 1:
-            found = compare_at_once(ready, claim, watch, workers, console.warn, stack=options.stack)
+            found = compare_at_once(ready, claim, watch, workers, console.warn)
         else:
-            found = compare(ready, claim, watch, show, console.warn, options.stack)
+            found = compare(ready, claim, watch, show, console.warn)
         for outcome in found:
             outcomes.append(outcome)
-            if several and not quiet and outcome.metrics is not None:
+            if workers != 1 and not quiet and outcome.metrics is not None:
                 score = ready.design.config.measures()[0]
                 told = describe(outcome.metrics, score, outcome.note(score.name, ready.clients))
                 head = f"[{len(outcomes)}/{total}] {outcome.algorithm}, seed {outcome.seed}"

@@ -206,9 +206,6 @@ class CompareOptions:
         int | None,
         typer.Option(min=1, max=1024, help="Runs at a time, each in a process of its own on one thread. (default: 1)"),
     ] = None
-    stack: Annotated[
-        int, typer.Option(min=1, max=1024, help="Seeds of an algorithm whose local steps a process computes together.")
-    ] = 1
     ray: Ray = None
     resume: Resume = False
     trust: Trust = False
@@ -275,9 +272,6 @@ class TuneOptions:
         list[str] | None, typer.Option("--set", help="KEY=VALUE of the job, as in its file. Repeatable.")
     ] = None
     jobs: Jobs = None
-    stack: Annotated[
-        int, typer.Option(min=1, max=1024, help="Seeds of a trial whose local steps a process computes together.")
-    ] = 1
     ray: Ray = None
     data_dir: DataDir = None
     trust: Trust = False

@@ -18,7 +18,7 @@ from drfl.core.run_end import DOUBLE_DAGGER, SET_BACK
 from drfl.core.screen import Table
 from drfl.core.user_code import label_of
 from drfl.experiments.compare.comparison_results import UNDEFINED
-from drfl.experiments.execution.pool import check_stack, pool_of, workers_by_options
+from drfl.experiments.execution.pool import pool_of, workers_by_options
 from drfl.experiments.execution.training_cells import run_cell
 from drfl.experiments.run.artifacts import json_text
 from drfl.experiments.run.measures import Column
@@ -42,7 +42,6 @@ def tune_command(options: TuneOptions) -> int:
     """Check, search, write, print; gives the exit code."""
     with signals.at_once():  # nothing to tidy up yet
         workers = workers_by_options(options.jobs, options.ray, os.cpu_count() or 1)
-        check_stack(options.stack, workers)
         quiet, changes = options.as_json, changes_of(options.changes or [])
         if options.rounds is not None:
             if "rounds" in changes:
@@ -88,7 +87,6 @@ def tune_command(options: TuneOptions) -> int:
                 folder,
                 pool=lambda: pool_of(workers, run_cell, data_dir, shared=True),
                 ended=ended,
-                stack=options.stack,
                 watch=watch,
             )
         path = write(search, trials, folder, command)

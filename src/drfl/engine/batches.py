@@ -174,15 +174,6 @@ class Batches(NamedTuple):
             return ((torch.arange(self.samples.shape[2]) < own).double() / own.clamp(min=1)).to(like)
         return (self.real.double() / self.counts[:, None]).to(like)
 
-    def widened(self, width: int) -> Batches:
-        """The same in so many columns; fillers repeat each step's first sample, as those of a client do."""
-        samples, seeds = (
-            None if t is None else torch.cat([t, t[:, :, :1].expand(-1, -1, width - t.shape[2])], 2)
-            for t in (self.samples, self.seeds)
-        )
-        assert samples is not None
-        return self._replace(samples=samples, seeds=seeds)
-
     def rows(self, part: Tensor) -> Batches:
         """The batches of these rows (clients) only, without most of the columns that none of them needs.
 

@@ -213,7 +213,9 @@ class Simulation(Federation):
         counting = self._rows.only(masses[self._rows.index] != 0)
         own = draw(counting, request.cohort[none], 1, request.batch, request.key.fold("counting"), self._first)
         samples = batches.samples.clone()
-        samples[none] = own.widened(samples.shape[2]).samples
+        # The fillers repeat a client's first sample, as those of the draw do.
+        fillers = own.samples[:, :, :1].expand(-1, -1, samples.shape[2] - own.samples.shape[2])
+        samples[none] = torch.cat([own.samples, fillers], 2)
         return Batches(samples, batches.counts.masked_scatter(none, own.counts)), steps
 
     def _book(

@@ -16,7 +16,7 @@ from drfl.engine import full_batch
 from drfl.engine.base import Models, PooledData, Tests
 from drfl.engine.batches import Batches, ClientRows
 from drfl.engine.evaluation import evaluated, evaluated_together, worth_tracing
-from drfl.engine.local_step import LocalStep, ascent, local_step
+from drfl.engine.local_step import ascent, local_step
 from drfl.engine.pixels import gatherer
 from drfl.engine.sgd import fixed_part, functional, gradient_of, mean_losses, multiplications, taken
 from drfl.engine.tracing import Function, captured, model_of, replayed, traced
@@ -53,8 +53,8 @@ class Stacked:
 
     def train(self, problem: PooledData, batches: Batches, request: TrainRequest) -> Models:
         """See :class:`drfl.engine.base.Engine`."""
-        parts = list(self.parts(problem, batches, request.w))
-        # One part is the whole cohort in its own order (see parts), so nothing has to be put together.
+        parts = list(self._parts(problem, batches, request.w))
+        # One part is the whole cohort in its own order (see _parts), so nothing has to be put together.
         if len(parts) == 1:
             return _train_stack(problem, batches, request)
         models = Models.empty(request)
@@ -81,14 +81,14 @@ class Stacked:
         G, F = w.new_empty(len(batches.counts), w.numel()), w.new_empty(len(batches.counts))
         # The views share memory with G, so that writing a parameter's gradients fills its columns of G.
         gradient, layout, into = gradient_of(problem), problem.task.layout, problem.task.layout.views(G)
-        for part in self.parts(problem, batches, w):
+        for part in self._parts(problem, batches, w):
             rows = batches.rows(part)
             index = rows.at(0).to(w.device)
             # expand copies nothing: the clients' parameters are one w, read k times.
             parameters = layout.views(w.expand(len(part), -1)).values()
             with threads_for(index.numel() * w.numel()):
                 x, y = (taken(t, index.flatten()).view(*index.shape, *t.shape[1:]) for t in (problem.x, problem.y))
-                *g, F[part] = gradient(x, y, problem.weights(rows, w), seeds_of(rows, w), *parameters)
+                *g, F[part] = gradient(x, y, problem.weights(rows, w), _seeds(rows, w), *parameters)
             for view, values in zip(into.values(), g, strict=True):
                 view[part] = values
         return G, F.double().cpu()
@@ -100,7 +100,7 @@ class Stacked:
                 return evaluated_together(problem, rows, models)
             return evaluated(problem, rows, [functional(problem, w) for w in models])
 
-    def parts(self, problem: PooledData, batches: Batches, w: Tensor) -> Iterator[Tensor]:
+    def _parts(self, problem: PooledData, batches: Batches, w: Tensor) -> Iterator[Tensor]:
         """The clients in stacks that fit the bound, the largest batches first; padding at most doubles a batch."""
         # Stable, so that a cohort is always split in the same way: the split decides how sums are rounded.
         work = batches.total(1)
@@ -136,9 +136,9 @@ def stacking_fault(problem: PooledData) -> str | None:
     # The remainder, as a pool may hold fewer than four samples. The key is not used: engines draw nothing.
     w, rows = problem.task.w0, torch.arange(4).remainder(len(problem.x)).view(2, 1, 2)
     batches, request = Batches(rows, torch.tensor([2, 2])), TrainRequest(torch.arange(2), w, Key(0), LocalSGD(lr=0.1))
-    tensors, fault = [rows.to(w.device), batches.weights(w), seeds_of(batches, w), w], None
+    tensors, fault = [rows.to(w.device), batches.weights(w), _seeds(batches, w), w], None
     try:
-        local_steps(problem, tensors, request)
+        _local_steps(problem, tensors, request)
     # vmap may raise anything on what it does not support. What is wrong with the model itself was refused before.
     except Exception as error:
         reason = first_line(error)
@@ -153,10 +153,10 @@ def _train_stack(problem: PooledData, batches: Batches, request: TrainRequest) -
     fixed = fixed_part(request)
 
     def steps(*tensors: Tensor) -> Sequence[Tensor]:
-        return local_steps(problem, tensors, request)
+        return _local_steps(problem, tensors, request)
 
     # Whatever changes from round to round is an argument; all else is baked into the graph and named in its key.
-    tensors = [batches.samples.to(w.device), problem.weights(batches, w), seeds_of(batches, w), w]
+    tensors = [batches.samples.to(w.device), problem.weights(batches, w), _seeds(batches, w), w]
     tensors += [] if fixed is None else [fixed]
     if w.is_cuda:
         # The graph gathers minibatches from the pool at these very addresses: another pool needs another graph.
@@ -168,29 +168,20 @@ def _train_stack(problem: PooledData, batches: Batches, request: TrainRequest) -
     return Models(last, rest.pop(0) if snapshot is not None else None, rest.pop(0) if average else None)
 
 
-def local_steps(
-    problem: PooledData,
-    tensors: Sequence[Tensor],
-    request: TrainRequest,
-    descent: LocalStep | None = None,
-    snapshots: Tensor | None = None,
-) -> Sequence[Tensor]:
+def _local_steps(problem: PooledData, tensors: Sequence[Tensor], request: TrainRequest) -> Sequence[Tensor]:
     """The last models, the snapshots and the averages, those asked for, each (k, d).
 
     Args:
         problem: task and pool.
         tensors: samples (k, T, B), their weights (k, B), or (k, T, B) where steps differ, their seeds (k, T, B), or
-            (k, 0) where the task needs none, w (d,) or (k, d) and, if it is not 0, the direction's fixed part, (d,) or
-            (k, d).
+            (k, 0) where the task needs none, w (d,) and, if it is not 0, the direction's fixed part, (d,) or (k, d).
         request: everything else; a CUDA graph is replayed with other tensors than those of the request it was made of.
-        descent: the step of a stack whose clients have step sizes of their own; None = the request's.
-        snapshots: (k,) int64 the step of each client's snapshot; None = the request's.
     """
     samples, weights, seeds, w, *fixed = tensors
     local = request.local
     steps = samples.shape[1] if weights.dim() == 3 else local.fewest_steps
     # clone copies w for each client: u below are views into the rows of U, which the steps write to.
-    U, layout, descent = w.expand(len(samples), -1).clone(), problem.task.layout, descent or local_step(request)
+    U, layout, descent = w.expand(len(samples), -1).clone(), problem.task.layout, local_step(request)
     u, step = list(layout.views(U).values()), _gradient_step(problem, minibatches=samples.shape[1] > 1)
     # fixed has no entry or one: the loop below unpacks it as one iterable, of None where nothing is fixed.
     constants = [layout.views(f.expand_as(U)).values() for f in fixed] or [[None] * len(u)]
@@ -219,9 +210,7 @@ def local_steps(
             U.copy_(torch.where(on, U, before))
             if total is not None:
                 total.add_(torch.where(on, U, 0) / takes.sum(1, keepdim=True))
-        if snapshots is not None:
-            at_snapshot = U.clone() if at_snapshot is None else torch.where((snapshots == t)[:, None], U, at_snapshot)
-        elif t == request.snapshot:
+        if t == request.snapshot:
             at_snapshot = U.clone()
     return [U, *(table for table in (at_snapshot, total) if table is not None)]
 
@@ -259,7 +248,7 @@ def _gradient_step(problem: PooledData, *, minibatches: bool) -> Function:
     return step if minibatches and not problem.x.is_cuda else without_losses
 
 
-def seeds_of(batches: Batches, like: Tensor) -> Tensor:
+def _seeds(batches: Batches, like: Tensor) -> Tensor:
     """(k, T, B) the samples' seeds where the model is; (k, 0) where there are none."""
     if batches.seeds is None:
         return torch.empty(len(batches.counts), 0, dtype=torch.int64, device=like.device)

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import functools
+import io
 import logging
 import warnings
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Sequence
+from typing import Any
 from weakref import WeakKeyDictionary
 
+import cloudpickle
 import torch
 from torch import Tensor
 from torch.fx import GraphModule, Node
 
 from drfl.core.errors import Notice, first_line
-from drfl.engine.same_model import structure_of
+from drfl.core.hashing import digest_of
 from drfl.task.task import Task
 
 Function = Callable[..., Sequence[Tensor]]
@@ -30,8 +33,13 @@ Made = OrderedDict[Hashable, Function | None]
 """By name and shapes; None = it cannot be made."""
 
 _made: WeakKeyDictionary[Task, Made] = WeakKeyDictionary()
-_traced: OrderedDict[Hashable, Made] = OrderedDict()
+_traced: OrderedDict[bytes, Made] = OrderedDict()
 """By structure: those of tasks that are the same function of their tensors at any time."""
+
+UNCHANGING = ("torch", "drfl", "builtins", "collections", "functools")
+"""Packages whose code is the same as long as the process lives; that of a notebook or of a user's module may not be."""
+
+_structures: WeakKeyDictionary[Task, bytes | None] = WeakKeyDictionary()
 
 _warned: WeakKeyDictionary[Task, set[Hashable]] = WeakKeyDictionary()
 
@@ -61,9 +69,9 @@ def replayed(
         kept: for how many names and shapes, the latest used, it is kept.
     """
     structure = structure_of(task) if make is traced else None
-    if structure is not None and structure.lasting:
-        shapes = _traced.setdefault(structure.known_by, OrderedDict())
-        _traced.move_to_end(structure.known_by)
+    if structure is not None:
+        shapes = _traced.setdefault(structure, OrderedDict())
+        _traced.move_to_end(structure)
         if len(_traced) > STRUCTURES:
             # The first structure is the least recently used one.
             _traced.popitem(last=False)
@@ -79,6 +87,48 @@ def replayed(
     shapes.move_to_end(key)
     # Not the function that was called first, which holds on to its task and its data.
     return shapes[key] or function
+
+
+def structure_of(task: Task) -> bytes | None:
+    """What the task's losses and metrics are as functions of parameters, inputs, targets and seeds.
+
+    Tasks of equal structure compute the same. None = the task cannot be pickled, or code of the user's is behind it.
+    """
+    if task not in _structures:
+        file = io.BytesIO()
+        pickler = _StructurePickler(file, task)
+        try:
+            with torch.no_grad():
+                pickler.dump((task.layout.names, task.model, task.loss, task.augment, task.measures))
+            _structures[task] = file.getvalue()
+        except Exception:  # a model may hold anything, and pickling it may raise anything
+            _structures[task] = None
+    return _structures[task]
+
+
+class _StructurePickler(cloudpickle.Pickler):
+    """Writes a trained parameter as its place among the parameters, and any other tensor as its digest."""
+
+    def __init__(self, file: io.BytesIO, task: Task) -> None:
+        super().__init__(file)
+        self._places = {id(p): place for place, p in enumerate(task.model.parameters()) if p.requires_grad}
+
+    def persistent_id(self, obj: object) -> object:
+        """What stands for a tensor; None = the object itself is written."""
+        if not isinstance(obj, Tensor):
+            return None
+        # The place tells which layers share a parameter, which is part of the function.
+        place = self._places.get(id(obj))
+        # torch would write where a tensor lies in memory.
+        described = (tuple(obj.shape), str(obj.dtype), str(obj.device), obj.requires_grad)
+        return (*described, digest_of([obj]) if place is None else place)
+
+    def reducer_override(self, obj: Any) -> Any:  # noqa: ANN401 - as cloudpickle declares it
+        """Refuse code that may change."""
+        module = str(getattr(obj, "__module__", None))
+        if (isinstance(obj, type) or callable(obj)) and module.partition(".")[0] not in UNCHANGING:
+            raise TypeError(f"code of {module} may change")
+        return super().reducer_override(obj)
 
 
 def _attempt(

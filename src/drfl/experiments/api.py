@@ -37,7 +37,6 @@ def compare(
     seeds: int | Sequence[int] = 5,
     out: str | Path | None = None,
     jobs: int | Literal["ray"] = 1,
-    stack: int = 1,
     resume: bool = False,
     overwrite: bool = False,
     evaluate_every: int = 1,
@@ -69,9 +68,6 @@ def compare(
             script the call must stand under ``if __name__ == "__main__":`` where there are several. "ray" = as many as
             a Ray cluster has CPUs: the one that the program is connected to, else that of RAY_ADDRESS, else this
             machine's.
-        stack: so many seeds of an algorithm are run side by side in a process, their local steps computed together,
-            see :mod:`drfl.engine.lockstep`; faster for small models. Models agree with those of
-            ``stack=1`` up to float rounding.
         resume: go on with what is in ``out``: runs that have ended are not run again, one under way goes on from its
             checkpoint.
         overwrite: replace what is in ``out``.
@@ -108,7 +104,7 @@ def compare(
         "threads": threads, "checkpoint_every": checkpoint_every,
     }  # fmt: skip
     place = None if out is None else Path(out)
-    options = ComparisonOptions(seeds, place, jobs, stack, resume, overwrite, progress or (lambda line: None))
+    options = ComparisonOptions(seeds, place, jobs, resume, overwrite, progress or (lambda line: None))
     return compare_objects(algorithms, data, task, settings, options)
 
 
@@ -125,7 +121,6 @@ def tune(
     first: Mapping[str, bool | int | float | str | None] | None = None,
     out: str | Path | None = None,
     jobs: int | Literal["ray"] = 1,
-    stack: int = 1,
     returned: Returned = "average",
     guards: Sequence[str] | None = None,
     engine: str = "auto",
@@ -160,7 +155,6 @@ def tune(
         jobs: runs at a time, each in a process of its own; at most ``seeds``, as a trial depends on those before it.
             The result is the same for any number. In a script the call must stand under
             ``if __name__ == "__main__":`` where there are several. "ray" = on a Ray cluster, as in :func:`compare`.
-        stack: so many seeds of a trial are run side by side in a process, as in :func:`compare`.
         returned: which model a run returns, and is judged, see :func:`drfl.run`.
         guards: what looks at loss reports before the algorithm does; None = a wide one.
         engine: "auto", "stacked", "threads" or "loop".
@@ -185,7 +179,7 @@ def tune(
         "validation": validation,
     }  # fmt: skip
     place = None if out is None else Path(out)
-    options = SearchOptions(trials, seeds, criterion, first, place, jobs, stack, progress or (lambda line: None))
+    options = SearchOptions(trials, seeds, criterion, first, place, jobs, progress or (lambda line: None))
     return tune_objects(space, data, task, settings, validation, options)
 
 

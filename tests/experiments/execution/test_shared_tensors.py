@@ -78,9 +78,9 @@ def test_cells_get_their_data_so_and_nothing_is_left(tmp_path, monkeypatch):
     monkeypatch.setattr(shared_tensors, "LARGE", 1000)
     cells = [planned.cell for planned in plan(small_spec(), Scale()).cells][:3]
     with Pool(2, run_cell, shared=True) as pool:
-        futures = [pool.submit([cell], tmp_path) for cell in cells]
+        futures = [pool.submit(cell, tmp_path) for cell in cells]
         assert any(data.tensors._files for data in pool._data.values())
-        records = [record for future in futures for record in future.result()]
+        records = [future.result() for future in futures]
     assert not pool._data
     for cell, record in zip(cells, records, strict=True):
         assert record["rows"] == run_cell(cell, None)["rows"]

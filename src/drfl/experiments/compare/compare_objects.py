@@ -32,7 +32,7 @@ from drfl.experiments.compare.comparison_processes import compare_at_once
 from drfl.experiments.compare.comparison_results import Comparison, write_comparison
 from drfl.experiments.compare.objects import ObjectConfig, object_jobs
 from drfl.experiments.config.config import input_error
-from drfl.experiments.execution.pool import check_stack, workers_of
+from drfl.experiments.execution.pool import Workers, workers_of
 from drfl.experiments.run.manifest import is_finished
 from drfl.experiments.run.resume import check_received, kept_config, key_of
 from drfl.experiments.run.run_directory import check_free, claimed, filled, tidy
@@ -50,7 +50,6 @@ class ComparisonOptions(NamedTuple):
     seeds: int | Sequence[int]
     out: Path | None
     jobs: int | str
-    stack: int
     resume: bool
     overwrite: bool
     progress: Callable[[str], None] | Literal["bar"]
@@ -72,7 +71,7 @@ def compare_objects(
         settings: of every run.
         options: how it is run and kept.
     """
-    check_stack(options.stack, workers_of(options.jobs))
+    workers = workers_of(options.jobs)
     if isinstance(options.seeds, int):
         checks.whole("seeds", options.seeds)
     seeds = tuple(range(options.seeds) if isinstance(options.seeds, int) else options.seeds)
@@ -103,13 +102,18 @@ def compare_objects(
             )
         with tempfile.TemporaryDirectory(prefix="drfl-") as folder:
             # The folder is deleted on exit: read now what is only in its files.
-            found = _compared(build, design, Path(folder) / "comparison", options, own)
+            found = _compared(build, design, Path(folder) / "comparison", options, workers, own)
             return found._replace(directory=None, histories=found.to_histories(), client_rows=found.to_clients())
-    return _compared(build, design, options.out, options, own)
+    return _compared(build, design, options.out, options, workers, own)
 
 
 def _compared(
-    build: Build, design: Design, out: Path, options: ComparisonOptions, own: Collection[ModuleType]
+    build: Build,
+    design: Design,
+    out: Path,
+    options: ComparisonOptions,
+    workers: Workers,
+    own: Collection[ModuleType],
 ) -> Comparison:
     """The comparison in this folder; ``own`` are the user's modules."""
     kept = None
@@ -137,10 +141,10 @@ def _compared(
         start(claim, ready, tell)
         for line in ready.warnings:
             tell(line)
-        if options.jobs == 1:
-            found = compare(ready, claim, watch, warn=tell, stack=options.stack)
+        if workers == 1:
+            found = compare(ready, claim, watch, warn=tell)
         else:
-            found = compare_at_once(ready, claim, watch, workers_of(options.jobs), tell, own, options.stack)
+            found = compare_at_once(ready, claim, watch, workers, tell, own)
         for outcome in found:
             outcomes.append(outcome)
             show(outcome, len(outcomes))

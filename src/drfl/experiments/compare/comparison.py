@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from functools import partial
 from pathlib import Path
 from typing import NamedTuple, Self
 
@@ -16,7 +15,6 @@ from drfl.core.atomic_files import atomic_write
 from drfl.core.errors import DivergedError, InputError
 from drfl.core.files import parse_json, read_json, read_toml
 from drfl.core.user_code import label_of
-from drfl.engine.lockstep import run_in_lockstep
 from drfl.experiments.compare.comparison_results import cell_name
 from drfl.experiments.config.build import Job, build, load_data
 from drfl.experiments.config.config import Config
@@ -67,11 +65,6 @@ class Design(NamedTuple):
     def order(self) -> tuple[tuple[str, int], ...]:
         """Algorithm and seed of each cell, in the order in which they are run."""
         return tuple((algorithm, seed) for seed, algorithm in itertools.product(self.seeds, self.algorithms))
-
-    def stacks(self, size: int) -> list[list[tuple[str, int]]]:
-        """The cells in stacks, each of so many seeds of one algorithm or fewer; of one cell each in :attr:`order`."""
-        parts = [self.seeds[at : at + size] for at in range(0, len(self.seeds), size)]
-        return [[(algorithm, seed) for seed in part] for part in parts for algorithm in self.algorithms]
 
     def in_order(self, outcomes: Iterable[Outcome]) -> tuple[Outcome, ...]:
         """Outcomes in :attr:`order`."""
@@ -268,7 +261,6 @@ def compare(
     watch: StopSignal,
     progress: Callable[[str, int], Sequence[Callback]] = lambda algorithm, seed: (),
     warn: Callable[[str], None] = lambda line: None,
-    stack: int = 1,
 ) -> Iterator[Outcome]:
     """Run every algorithm at every seed, with the same partition and initial model at each seed.
 
@@ -280,34 +272,20 @@ def compare(
         ready: what is compared.
         claim: the comparison's folder, which gets one run's folder per cell.
         watch: ends it.
-        progress: callbacks for each cell that is run by itself.
+        progress: callbacks for each cell that is run.
         warn: gets a line where a cell goes on, and what may matter then.
-        stack: so many seeds of an algorithm are run side by side, see :mod:`drfl.engine.lockstep`.
 
     Raises:
         InputError: a job cannot be built or the place cannot be written
             to.
     """
-    for cells in ready.design.stacks(stack):
-        outcomes = run_or_recall_stack(ready, claim, watch, cells, progress, warn)
-        yield from (outcome for outcome in outcomes if outcome is not None)
-        if watch.stop or None in outcomes:  # a cell cut short would bias the means
+    for algorithm, seed in ready.design.order:
+        outcome = run_or_recall(ready, claim, watch, algorithm, seed, progress, warn)
+        if outcome is None:  # a cell cut short would bias the means
             return
-
-
-def run_or_recall_stack(
-    ready: PreparedComparison,
-    claim: ClaimedFolder,
-    watch: StopSignal,
-    cells: Sequence[tuple[str, int]],
-    progress: Callable[[str, int], Sequence[Callback]] = lambda algorithm, seed: (),
-    warn: Callable[[str], None] = lambda line: None,
-) -> list[Outcome | None]:
-    """:func:`run_or_recall` of several cells side by side."""
-    if len(cells) == 1:
-        return [run_or_recall(ready, claim, watch, *cells[0], progress, warn)]
-    runs = [partial(run_or_recall, ready, claim, watch, *cell, warn=warn) for cell in cells]
-    return [run.result() for run in run_in_lockstep(runs)]
+        yield outcome
+        if watch.stop:
+            return
 
 
 def run_or_recall(

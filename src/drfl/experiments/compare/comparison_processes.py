@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator
 from concurrent.futures import wait
 from types import ModuleType
 
@@ -11,7 +11,7 @@ import cloudpickle
 from drfl.core.errors import InputError
 from drfl.core.user_code import keep_out, kept_out
 from drfl.engine.ray_cluster import Cluster
-from drfl.experiments.compare.comparison import PreparedComparison, run_or_recall_stack
+from drfl.experiments.compare.comparison import PreparedComparison, run_or_recall
 from drfl.experiments.execution.pool import LOOK, Workers, pickled
 from drfl.experiments.execution.shared_tensors import SharedTensors
 from drfl.experiments.execution.worker_processes import StopFlag, WorkerProcesses
@@ -47,14 +47,13 @@ def compare_at_once(
     workers: Workers,
     warn: Callable[[str], None],
     own: Collection[ModuleType] = (),
-    stack: int = 1,
 ) -> Iterator[Outcome]:
     """:func:`compare_in_processes`, or :func:`drfl.experiments.compare.comparison_ray.compare_on_ray`."""
     if isinstance(workers, Cluster):
         from drfl.experiments.compare.comparison_ray import compare_on_ray
 
         return compare_on_ray(ready, claim, watch, workers, own)
-    return compare_in_processes(ready, claim, watch, workers, warn, own, stack)
+    return compare_in_processes(ready, claim, watch, workers, warn, own)
 
 
 def compare_in_processes(
@@ -64,10 +63,8 @@ def compare_in_processes(
     jobs: int,
     warn: Callable[[str], None],
     own: Collection[ModuleType] = (),
-    stack: int = 1,
 ) -> Iterator[Outcome]:
-    """As :func:`drfl.experiments.compare.comparison.compare`, with several runs, or stacks, at a time, in the same
-    order.
+    """As :func:`drfl.experiments.compare.comparison.compare`, with several runs at a time, in the same order.
 
     Args:
         ready: what is compared. It goes to the workers by cloudpickle, so that what a notebook defines may be in it.
@@ -76,7 +73,6 @@ def compare_in_processes(
         jobs: how many processes.
         warn: gets a line where a run goes on.
         own: the user's modules, which the workers get whole, as they may not find them.
-        stack: so many seeds of an algorithm are run side by side in a process.
 
     Raises:
         InputError: what is compared cannot be sent to another process, or see ``compare``.
@@ -87,18 +83,18 @@ def compare_in_processes(
     try:
         with WorkerProcesses(jobs, _enter, pickled((ready, claim, kept_out()), own, tensors.dumps)) as processes:
             try:
-                futures = [processes.submit(_cells, cells) for cells in ready.design.stacks(stack)]
+                futures = [processes.submit(_cell, *cell) for cell in ready.design.order]
                 for future in futures:
                     # Wake up regularly: a signal only sets a flag.
                     while not wait([future], LOOK).done:
                         if watch.stop:
                             processes.ask_to_stop()
-                    outcomes, lines = future.result()
+                    outcome, lines = future.result()
                     for line in lines:
                         warn(line)
-                    yield from (outcome for outcome in outcomes if outcome is not None)
-                    if None in outcomes:
+                    if outcome is None:
                         break
+                    yield outcome
             finally:
                 processes.ask_to_stop()  # also if the caller has had enough
     finally:
@@ -115,7 +111,7 @@ def _enter(payload: bytes, stop: StopFlag) -> None:
         _ComparisonWorker.failed = f"{type(error).__name__}: {' '.join(str(error).split())}"
 
 
-def _cells(cells: Sequence[tuple[str, int]]) -> tuple[list[Outcome | None], list[str]]:
+def _cell(algorithm: str, seed: int) -> tuple[Outcome | None, list[str]]:
     lines: list[str] = []
     if _ComparisonWorker.failed:
         raise InputError(
@@ -125,7 +121,6 @@ def _cells(cells: Sequence[tuple[str, int]]) -> tuple[list[Outcome | None], list
         )
     # Do not start cells that were queued when the stop was requested.
     if _ComparisonWorker.watch.stop:
-        return [None], lines
-    return run_or_recall_stack(
-        _ComparisonWorker.ready, _ComparisonWorker.claim, _ComparisonWorker.watch, cells, warn=lines.append
-    ), lines
+        return None, lines
+    ready, claim, watch = _ComparisonWorker.ready, _ComparisonWorker.claim, _ComparisonWorker.watch
+    return run_or_recall(ready, claim, watch, algorithm, seed, warn=lines.append), lines

@@ -18,7 +18,6 @@ from drfl.data.tables.hugging_face import Columns, read_hub, read_saved
 from drfl.data.tables.table_files import read_tables
 from drfl.data.validation_split import held_out_training, training_as_test
 from drfl.engine import ENGINES, Simulation
-from drfl.engine.lockstep import shared
 from drfl.experiments.config.config import Config, table_dir
 from drfl.experiments.config.hyperparameters import make
 from drfl.experiments.config.learned import Origin, make_loss, make_model, model_source
@@ -240,7 +239,7 @@ def job_of(
             code="no-validation",
             field=option,
         )
-    engine = shared(ENGINES[config.engine]())
+    engine = ENGINES[config.engine]()
     fed = Simulation(data, task, engine=engine, device=config.device, precision=config.precision)
     begun = first(
         algorithm,

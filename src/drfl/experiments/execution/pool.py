@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from contextlib import AbstractContextManager
-from functools import partial
 from pathlib import Path
 from types import ModuleType, TracebackType
 from typing import NamedTuple, Protocol, Self, TypeVar
@@ -16,7 +15,6 @@ import cloudpickle
 from drfl.core import checks
 from drfl.core.errors import InputError, StoppedError
 from drfl.data import Dataset
-from drfl.engine.lockstep import run_in_lockstep
 from drfl.engine.ray_cluster import LOCAL, Cluster
 from drfl.experiments.execution import cells, training_cells
 from drfl.experiments.execution.cells import Cell, Record
@@ -94,26 +92,11 @@ def workers_by_options(jobs: int | None, ray: str | None, default: int) -> Worke
     return Cluster(ray, jobs)
 
 
-def check_stack(stack: int, workers: Workers) -> None:
-    """Make sure that so many runs can be stacked where they run.
-
-    Raises:
-        InputError: it is no number of runs, or they are spread over a cluster one by one.
-    """
-    checks.whole("stack", stack)
-    if stack > 1 and isinstance(workers, Cluster):
-        raise InputError(
-            "stack computes runs of one process together, and on a Ray cluster each has its own: remove it",
-            code="conflicting-options",
-            field="stack",
-        )
-
-
 class Submitter(Protocol):
     """Runs cells and keeps their records."""
 
-    def submit(self, stack: Sequence[Cell], folder: Path) -> Future[list[Record]]:
-        """Have cells run side by side; their records are kept in the folder before the future has them."""
+    def submit(self, cell: Cell, folder: Path) -> Future[Record]:
+        """Have a cell run; its record is kept in the folder before the future has it."""
         ...
 
 
@@ -161,26 +144,25 @@ class Pool:
         self._lock = threading.Lock()  # futures end in another thread than they are begun in
         self._processes = WorkerProcesses(workers, _enter, pickled(run, own, self._tensors.dumps))
 
-    def submit(self, stack: Sequence[Cell], folder: Path) -> Future[list[Record]]:
-        """Have cells run side by side; their records are kept in the folder before the future has them.
+    def submit(self, cell: Cell, folder: Path) -> Future[Record]:
+        """Have a cell run; its record is kept in the folder before the future has it.
 
         A damaged worker, e.g. one that the system killed for its memory, fails the future with an error of drfl's own.
         """
-        # Those of a stack differ by their seeds alone.
-        key = training_cells.data_key(stack[0], self._data_dir) if self._shared else None
+        key = training_cells.data_key(cell, self._data_dir) if self._shared else None
         if key is None:
-            return self._processes.submit(_work, stack, folder, self._data_dir)
+            return self._processes.submit(_work, cell, folder, self._data_dir)
         with self._lock:
             if key not in self._data:
                 self._data[key] = _Data(training_cells.data(key))
             data = self._data[key]
-            data.stacks += 1
-        future = self._processes.submit(_work, stack, folder, self._data_dir, (key, data.payload))
+            data.cells += 1
+        future = self._processes.submit(_work, cell, folder, self._data_dir, (key, data.payload))
 
-        def ended(_: object) -> None:  # drop data that no stack needs any more
+        def ended(_: object) -> None:  # drop data that no cell needs any more
             with self._lock:
-                data.stacks -= 1
-                if not data.stacks:
+                data.cells -= 1
+                if not data.cells:
                     self._data.pop(key).tensors.close()
 
         future.add_done_callback(ended)
@@ -196,16 +178,16 @@ class Pool:
         """End the workers, at once if by an error."""
         self._processes.__exit__(kind, error, trace)
         with self._lock:  # cancelled futures end while this is done
-            # Data of stacks that never ended are still open.
+            # Data of cells that never ended are still open.
             for tensors in (self._tensors, *(data.tensors for data in self._data.values())):
                 tensors.close()
 
 
 class _Data:
-    """A data set as workers get it, and how many stacks of cells that have not ended are to."""
+    """A data set as workers get it, and the number of cells on it that have not ended."""
 
     def __init__(self, data: Dataset) -> None:
-        self.tensors, self.stacks = SharedTensors(), 0
+        self.tensors, self.cells = SharedTensors(), 0
         self.payload = pickled(data, dumps=self.tensors.dumps)
 
 
@@ -283,9 +265,9 @@ def run_all(
     # Start no more processes than there is work for: each takes seconds.
     count = workers if isinstance(workers, Cluster) else min(workers, len(missing))
     with pool_of(count, run, data_dir, shared=True) as pool:
-        futures = {pool.submit([cell], folder): cell for cell in missing}
+        futures = {pool.submit(cell, folder): cell for cell in missing}
         for future in as_ended(futures, watch or StopSignal()):
-            cell, (record,) = futures.pop(future), future.result()
+            cell, record = futures.pop(future), future.result()
             spent, finished = spent + cell.cost, finished + 1
             yield Done(cell, record, False, finished, total, spent / whole)
 
@@ -305,8 +287,8 @@ def _enter(payload: bytes, stop: StopFlag) -> None:
 
 
 def _work(
-    stack: Sequence[Cell], folder: Path, data_dir: Path | None, data: tuple[training_cells.DataKey, bytes] | None = None
-) -> list[Record]:
+    cell: Cell, folder: Path, data_dir: Path | None, data: tuple[training_cells.DataKey, bytes] | None = None
+) -> Record:
     if _CellWorker.failed:
         raise InputError(
             f"what is run cannot be made in another process ({_CellWorker.failed}): leave jobs out",
@@ -316,14 +298,7 @@ def _work(
     if data is not None:
         key, payload = data
         training_cells.data.given(key, lambda: cloudpickle.loads(payload))
-    return _side_by_side(_CellWorker.run, stack, folder, data_dir)
-
-
-def _side_by_side(run: Run, stack: Sequence[Cell], folder: Path, data_dir: Path | None) -> list[Record]:
-    if len(stack) == 1:
-        return [_kept(run, stack[0], folder, data_dir)]
-    runs = [partial(_kept, run, cell, folder, data_dir) for cell in stack]
-    return [found.result() for found in run_in_lockstep(runs)]
+    return _kept(_CellWorker.run, cell, folder, data_dir)
 
 
 def _kept(run: Run, cell: Cell, folder: Path, data_dir: Path | None) -> Record:
@@ -343,10 +318,10 @@ class InProcess:
     def __init__(self, run: Run) -> None:
         self._run = run
 
-    def submit(self, stack: Sequence[Cell], folder: Path) -> Future[list[Record]]:
-        """Run cells; an error is raised here."""
-        future: Future[list[Record]] = Future()
-        future.set_result(_side_by_side(self._run, stack, folder, None))
+    def submit(self, cell: Cell, folder: Path) -> Future[Record]:
+        """Run a cell; an error is raised here."""
+        future: Future[Record] = Future()
+        future.set_result(_kept(self._run, cell, folder, None))
         return future
 
     def __enter__(self) -> Self:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection
 from concurrent.futures import Future
 from pathlib import Path
 from types import ModuleType, TracebackType
@@ -113,22 +113,21 @@ class RayPool:
         self._tasks, self._data_dir, self._shared = Tasks(cluster, run, _run, own), data_dir, shared
         self._data: dict[training_cells.DataKey, ObjectRef] = {}
 
-    def submit(self, stack: Sequence[Cell], folder: Path) -> Future[list[Record]]:
-        """Have one cell run; its record is kept in the folder before the future has it."""
-        (cell,) = stack
+    def submit(self, cell: Cell, folder: Path) -> Future[Record]:
+        """Have a cell run; its record is kept in the folder before the future has it."""
         key = training_cells.data_key(cell, self._data_dir) if self._shared else None
         if key is not None and key not in self._data:
             # Upload the data once for all cells.
             self._data[key] = self._tasks.put(training_cells.data(key))
         data = [] if key is None else [self._data[key]]
-        ref, future = self._tasks.begin(cell, self._data_dir, key, data), Future[list[Record]]()
+        ref, future = self._tasks.begin(cell, self._data_dir, key, data), Future[Record]()
 
         def ended(_: object) -> None:
             try:
                 record = self._tasks.result(ref)
                 assert isinstance(record, dict)
                 cells.write(folder, cell, record)
-                future.set_result([cells.read(folder, cell) or record])
+                future.set_result(cells.read(folder, cell) or record)
             except BaseException as error:  # whoever waits for the future is to have it
                 future.set_exception(error)
 

@@ -13,7 +13,6 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from drfl.core.errors import InputError, Notice
 from drfl.core.files import read_toml
 from drfl.core.hashing import digest_of
-from drfl.engine.lockstep import own_seconds
 from drfl.experiments.config.build import Running
 from drfl.experiments.config.config import Config
 from drfl.experiments.run.artifacts import FREE, config_toml, settings, versions
@@ -302,4 +301,4 @@ def checkpoint_writer(
     claim.begin(config_toml(job.config, job.data.n))
     every = job.config.checkpoint_every
     same = partial(identity, job)
-    return None if every == 0 else Checkpoints(claim.checkpoints, same, every, key, own_seconds, replies)
+    return None if every == 0 else Checkpoints(claim.checkpoints, same, every, key, replies=replies)

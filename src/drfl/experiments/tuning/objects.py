@@ -23,7 +23,7 @@ from drfl.experiments.config.build import Job
 from drfl.experiments.config.config import input_error
 from drfl.experiments.config.hyperparameters import Value
 from drfl.experiments.execution.cells import Cell, Record
-from drfl.experiments.execution.pool import InProcess, Submitter, check_stack, pool_of, workers_of
+from drfl.experiments.execution.pool import InProcess, Submitter, Workers, pool_of, workers_of
 from drfl.experiments.execution.training_cells import cost_of, job_of, record_of
 from drfl.experiments.run.resume import identity
 from drfl.experiments.tuning import own_spaces
@@ -182,7 +182,6 @@ class SearchOptions(NamedTuple):
     first: Mapping[str, Value] | None
     out: Path | None
     jobs: int | str
-    stack: int
     progress: Callable[[str], None]
 
 
@@ -207,7 +206,7 @@ def tune_objects(
     needed()
     for name in ("trials", "seeds"):
         checks.whole(name, getattr(options, name))
-    check_stack(options.stack, workers_of(options.jobs))
+    workers = workers_of(options.jobs)
     if not callable(space) or isinstance(space, type):
         what = space.__name__ if isinstance(space, type) else type(space).__name__
         raise InputError(
@@ -238,26 +237,28 @@ def tune_objects(
     search = Search(name, {name: subject}, options.trials, options.seeds, criterion, common, about)
     if options.out is None:
         with tempfile.TemporaryDirectory(prefix="drfl-") as folder:
-            return _tuned(search, runs, Path(folder) / "search", options, kept=False)
-    return _tuned(search, runs, options.out, options, kept=True)
+            return _tuned(search, runs, Path(folder) / "search", options, workers, kept=False)
+    return _tuned(search, runs, options.out, options, workers, kept=True)
 
 
-def _tuned(search: Search, runs: ObjectRuns, out: Path, options: SearchOptions, *, kept: bool) -> Tuned:
+def _tuned(
+    search: Search, runs: ObjectRuns, out: Path, options: SearchOptions, workers: Workers, *, kept: bool
+) -> Tuned:
     check_place(out, search.name)
     make_place(out, search.name)
 
     def pool() -> AbstractContextManager[Submitter]:
-        if options.jobs == 1:
+        if workers == 1:
             return InProcess(runs)
         # The classes of one algorithm of the space show which modules workers need.
         algorithm = runs.algorithm(search.name, search.following(search.name, ()).table)
         modules = runs.config(search.name, algorithm, FIRST_SEED).user_modules(runs.space)
-        return pool_of(workers_of(options.jobs), runs, own=modules)
+        return pool_of(workers, runs, own=modules)
 
     def ended(end: Ended) -> None:
         options.progress(f"[{end.finished}/{end.total}] {end.told(search.criterion.shown)}")
 
-    trials = run(search, out, pool=pool, ended=ended, stack=options.stack)
+    trials = run(search, out, pool=pool, ended=ended)
     write(search, trials, out, "drfl.tune")
     own = trials[search.name]
     # If all trials failed, the best one would be arbitrary.

@@ -215,7 +215,6 @@ def run(
     *,
     pool: MakePool,
     ended: Callable[[Ended], None] = lambda end: None,
-    stack: int = 1,
     watch: StopSignal | None = None,
 ) -> dict[str, list[Trial]]:
     """Run what is missing of the trials.
@@ -225,7 +224,6 @@ def run(
         folder: where trials and records are kept.
         pool: makes what runs the cells; called where there is something to run.
         ended: told of each trial that ended now.
-        stack: so many seeds of a trial are run side by side, see :mod:`drfl.engine.lockstep`.
         watch: stops it.
 
     Returns:
@@ -241,7 +239,7 @@ def run(
         if any(len(own) < search.trials for own in trials.values()):
             # Start processes only if something is missing: that takes seconds.
             with pool() as at_work:
-                _Loop(search, store, at_work, folder / CELLS, trials, ended, stack, watch or StopSignal()).run()
+                _Loop(search, store, at_work, folder / CELLS, trials, ended, watch or StopSignal()).run()
     return trials
 
 
@@ -256,13 +254,12 @@ class _Loop:
         folder: Path,
         trials: dict[str, list[Trial]],
         ended: Callable[[Ended], None],
-        stack: int,
         watch: StopSignal,
     ) -> None:
         self._search, self._store, self._pool, self._folder = search, store, pool, folder
-        self._trials, self._ended, self._stack, self._watch = trials, ended, stack, watch
+        self._trials, self._ended, self._watch = trials, ended, watch
         self._running: dict[str, _Running] = {}
-        self._futures: dict[Future[list[Record]], tuple[str, list[Cell]]] = {}
+        self._futures: dict[Future[Record], tuple[str, Cell]] = {}
         missing = {a: search.trials - len(own) for a, own in trials.items()}
         # The cost of the first trial stands for all: they have the same number of rounds.
         self._cost = {a: sum(c.cost for c in search.cells(a, search.following(a, ()).table)) for a in search.subjects}
@@ -273,9 +270,8 @@ class _Loop:
         for algorithm in self._search.subjects:
             self._go_on(algorithm)
         for future in as_ended(self._futures, self._watch):
-            algorithm, stack = self._futures.pop(future)
-            keys = [cell.key for cell in stack]
-            self._running[algorithm].records.update(zip(keys, future.result(), strict=True))
+            algorithm, cell = self._futures.pop(future)
+            self._running[algorithm].records[cell.key] = future.result()
             self._go_on(algorithm)
 
     def _go_on(self, algorithm: str) -> None:
@@ -296,9 +292,8 @@ class _Loop:
                         running.records[cell.key] = record
                     else:
                         missing.append(cell)
-                for at in range(0, len(missing), self._stack):
-                    stack = missing[at : at + self._stack]
-                    self._futures[self._pool.submit(stack, self._folder)] = algorithm, stack
+                for cell in missing:
+                    self._futures[self._pool.submit(cell, self._folder)] = algorithm, cell
             elif len(running.records) == len(running.cells):
                 records = [running.records[cell.key] for cell in running.cells]
                 tested = [pair for pair in map(self._search.criterion.undefined, records) if pair[1]]
