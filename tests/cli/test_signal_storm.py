@@ -154,12 +154,14 @@ def is_ready(pid: int) -> bool:
 def expected(number: int, code: int, ready: bool, log: str) -> bool:
     """Whether a process that a signal reached may end with this code.
 
-    Before any code of drfl runs, Python itself dies of the signal, or of Ctrl-C while it loads site-packages. It aborts
-    if Ctrl-C ends the main thread while foreign ones run, which no code of drfl can prevent by then.
+    Before any code of drfl runs, Python itself dies of the signal, or of Ctrl-C while it loads site-packages or what
+    `python -m` needs. It aborts if Ctrl-C ends the main thread while foreign ones run, which no code of drfl can
+    prevent by then.
     """
     if number == signal.SIGKILL or (code != 128 + number and not ready):
+        early = "init_import_site" in log or ("KeyboardInterrupt" in log and f"{os.sep}drfl{os.sep}" not in log)
         interrupted = number == signal.SIGINT and (
-            (code == 1 and "init_import_site" in log) or (code == -signal.SIGABRT and "KeyboardInterrupt" in log)
+            (code == 1 and early) or (code == -signal.SIGABRT and "KeyboardInterrupt" in log)
         )
         return code == -number or interrupted
     return code == 128 + number

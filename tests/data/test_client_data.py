@@ -159,6 +159,8 @@ def with_value(value):
         ({"a": pair(1)}, ("few-rows", None, "'a'", "1")),
         ({"a": with_value(np.nan)}, ("not-finite", "training inputs", "1", "12", "(2, 1)")),
         ({"a": with_value(1e300)}, ("not-finite", "training inputs")),
+        ({"a": (np.ones((2, 1)) + 1j, np.array([0, 1]))}, ("wrong-type", "a", "training inputs")),
+        ({"a": (np.ones((2, 1)), np.array([0, 1j]))}, ("wrong-type", "a", "training targets")),
         ({"a": (np.zeros((2, 1)), np.array([0.0, np.inf]))}, ("not-finite", "training targets")),
     ],
 )

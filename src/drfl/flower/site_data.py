@@ -99,7 +99,7 @@ def _pairs(source: SiteData, folder: Path) -> tuple[Pair, Pair | None]:
                 f"'{path}' has test_inputs or test_targets without the other", code="missing-column", field=str(path)
             )
         # Integer inputs are columns of a table, not tokens.
-        values[::2] = [x if x.is_floating_point() else x.double() for x in values[::2]]
+        values[::2] = [x if x.is_floating_point() or x.is_complex() else x.double() for x in values[::2]]
         return (values[0], values[1]), (values[2], values[3]) if len(values) == 4 else None
     if source.csv is not None:
         target = str(source.target)

@@ -117,6 +117,14 @@ def _as_pair(name: str, pair: Pair, part: str) -> tuple[Tensor, Tensor]:
         raise InputError(
             f"client '{name}': {part} data are not numeric arrays: {error}", code="wrong-type", field=name
         ) from error
+    for what, values in (("inputs", x), ("targets", y)):
+        if values.is_complex():
+            raise InputError(
+                f"client '{name}': {part} {what} are complex numbers; give real ones, such as the real and the "
+                "imaginary part as two columns",
+                code="wrong-type",
+                field=name,
+            )
     if x.ndim < 1 or y.ndim < 1 or len(x) != len(y):
         raise InputError(
             f"client '{name}': {part} inputs of shape {tuple(x.shape)} do not go with targets of shape "
