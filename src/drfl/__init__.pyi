@@ -60,6 +60,7 @@ from drfl.experiments.api import assess as assess
 from drfl.experiments.api import assess_gain as assess_gain
 from drfl.experiments.api import compare as compare
 from drfl.experiments.api import tune as tune
+from drfl.experiments.config.data_settings import DataSettings as DataSettings
 from drfl.federation import sampling as sampling
 from drfl.federation.algorithm import Algorithm as Algorithm
 from drfl.federation.algorithm import Info as Info

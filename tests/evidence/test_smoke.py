@@ -13,8 +13,9 @@ import pytest
 from tests.support.scripts import ROOT
 
 import drfl
-from drfl.experiments.config.build import build, load_data
+from drfl.experiments.config.build import build
 from drfl.experiments.config.config import load_config
+from drfl.experiments.config.data_settings import load_data
 from evidence import script, stand_in_data
 
 PLACES = ("evidence", "benchmarks")

@@ -88,7 +88,7 @@ def base(algorithm):
 
 def go_on(job, start, keep):
     """The run to its end."""
-    options = {name: getattr(job.config, name) for name in ("rounds", "seed", "evaluate_every", "averaged")}
+    options = {name: getattr(job.settings, name) for name in ("rounds", "seed", "evaluate_every", "averaged")}
     return run(job.algorithm, job.fed, certify=job.certify, start=start, keep=keep, **options)
 
 

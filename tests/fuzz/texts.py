@@ -15,9 +15,10 @@ from drfl.algorithms import ALGORITHMS
 from drfl.cli.options import expand
 from drfl.cli.to_config import overrides
 from drfl.core.errors import InputError
+from drfl.experiments.config.about_run import run_toml
 from drfl.experiments.config.config import Config, load_config
 from drfl.experiments.execution import cells
-from drfl.experiments.run.artifacts import config_toml, json_text
+from drfl.experiments.run.artifacts import json_text
 from drfl.experiments.run.manifest import Manifest
 from drfl.experiments.run.runner import parse_seeds
 from drfl.experiments.tuning.job import changes_of
@@ -119,7 +120,8 @@ toml = one_of(mutated_file(CONFIG), made_up())
 def read_config(item, folder):
     """As `drfl run` reads it, and written as a run does."""
     (folder / "config.toml").write_bytes(item)
-    config_toml(load_config(folder / "config.toml", {}), 4)
+    config = load_config(folder / "config.toml", {})
+    run_toml(config.about(config.built(config.algorithm, 4), 4))
 
 
 def read_job(item, folder):

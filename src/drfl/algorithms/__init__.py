@@ -38,8 +38,8 @@ BASELINES = {"LocalOnly": LocalOnly, "Pooled": Pooled, "FineTuned": FineTuned}
 REFERENCES = (LocalOnly, Pooled)
 """What is not federated: it shows what federation costs and gains, and is no rival of federated algorithms."""
 
-EVERYBODY = ("ScaffPD",)
-"""Algorithms with a cohort that ask everybody where no size is given, as published."""
+EVERYBODY = (ScaffPD,)
+"""Algorithms whose cohort is all clients unless a size is given, as published."""
 
 __all__ = [
     "AFL",

@@ -35,7 +35,7 @@ from drfl.experiments.compare.comparison_results import (
     verdict_line,
     write_comparison,
 )
-from drfl.experiments.config.config import config_of, read_file, references_of
+from drfl.experiments.config.config import Config, config_of, read_file, references_of
 from drfl.experiments.config.hyperparameters import algorithm_name
 from drfl.experiments.execution.pool import Workers, workers_by_options
 from drfl.experiments.run.artifacts import json_text
@@ -59,27 +59,27 @@ def compare_command(options: CompareOptions) -> int:
     out, quiet, resume, overwrite = options.out, options.as_json, options.resume, options.overwrite
     with signals.at_once():  # nothing to tidy up yet
         workers = workers_by_options(options.jobs, options.ray, 1)
-        design, kept = _design(options)
+        config, design, kept = _design(options)
         if out is not None and resume:
             check_cells_same(out, design)
-        ready = PreparedComparison.of(design, from_config(design.config, console.lines(quiet)), kept)
+        ready = PreparedComparison.of(design, from_config(config, console.lines(quiet)), kept)
     if out is not None and resume and is_finished(out):
         tidy(out, "comparison")
         console.warn(Notice(f"{out} is finished: there is nothing to resume", "nothing-to-resume", str(out)))
         return 0
-    place, cells = out or Path("runs") / f"compare-{design.config.data_label}", design.cells
+    place, cells = out or Path("runs") / f"compare-{config.data_label}", design.cells
     with (
         console.interruptible() as watch,
         claimed(
             place, "comparison", resume=resume, overwrite=overwrite, anew=out is None, cells=cells,
-            config=ready.config, tell=console.warn, key=key_of(design.config, place),
+            config=ready.config, tell=console.warn, key=key_of(design.settings, place),
         ) as claim,
     ):  # fmt: skip
         start(claim, ready, console.warn)
         for line in ready.warnings:
             console.warn(line)
         outcomes = _outcomes(ready, claim, watch, workers, quiet=quiet)
-        comparison = Comparison(*design, outcomes, ready.clients, claim.directory, ready.warnings)
+        comparison = ready.compared(outcomes, claim.directory)
         if not comparison.outcomes:
             how = f"'drfl compare --resume --out {claim.directory}' continues it"
             raise StoppedError(f"interrupted before one run was finished: {how}", watch.code)
@@ -99,8 +99,8 @@ def compare_command(options: CompareOptions) -> int:
     return 0 if any(outcome.metrics and not outcome.reason for outcome in comparison.outcomes) else BROKEN
 
 
-def _design(options: CompareOptions) -> tuple[Design, Path | None]:
-    """What to compare, and the stored configuration of the comparison to resume; None if a new one starts.
+def _design(options: CompareOptions) -> tuple[Config, Design, Path | None]:
+    """The configuration, what to compare, and the stored configuration; None unless a comparison is resumed.
 
     Options override the configuration file, which replaces the stored configuration.
     """
@@ -138,12 +138,12 @@ def _design(options: CompareOptions) -> tuple[Design, Path | None]:
     seeds = [] if kept is None or options.out is None else kept_cells(options.out)[1]
     if options.seeds is not None or not seeds:
         seeds = parse_seeds(options.seeds or SEEDS)
-    return Design(config, tuple(names), tuple(seeds)), kept
+    return config, Design(config, tuple(names), tuple(seeds)), kept
 
 
 def _outcomes(
     ready: PreparedComparison, claim: ClaimedFolder, watch: StopSignal, workers: Workers, *, quiet: bool
-) -> tuple[Outcome, ...]:
+) -> list[Outcome]:
     """Run what has not ended, and show it."""
     outcomes: list[Outcome] = []
     total = len(ready.design.cells)
@@ -161,13 +161,13 @@ def _outcomes(
         for outcome in found:
             outcomes.append(outcome)
             if workers != 1 and not quiet and outcome.metrics is not None:
-                score = ready.design.config.measures()[0]
+                score = ready.measures[0]
                 told = describe(outcome.metrics, score, outcome.note(score.name, ready.clients))
                 head = f"[{len(outcomes)}/{total}] {outcome.algorithm}, seed {outcome.seed}"
                 console.err.print(f"{head}: {told}", markup=False)
             if outcome.reason and not quiet:
                 console.err.print(f"{outcome.algorithm}, seed {outcome.seed}: {outcome.reason}", markup=False)
-    return ready.design.in_order(outcomes)
+    return outcomes
 
 
 def _print(comparison: Comparison, directory: Path) -> None:
@@ -213,10 +213,10 @@ HEADING = 8
 
 
 def _title(comparison: Comparison) -> str:
-    config = comparison.config
-    length = f"{config.rounds} rounds"
-    if config.until is not None:
-        length = f"until {config.until}, at most {length}"
+    settings = comparison.settings
+    length = f"{settings.rounds} rounds"
+    if settings.until is not None:
+        length = f"until {settings.until}, at most {length}"
     # means are over the seeds that ended; after an interruption these are fewer than requested
     whole = [name for name in map(label_of, comparison.algorithms) if not failures(comparison.outcomes, name)]
     runs = [sum(outcome.algorithm == name for outcome in comparison.outcomes) for name in whole] or [0]
@@ -224,7 +224,7 @@ def _title(comparison: Comparison) -> str:
     seeds = "one seed"
     if many > 1:
         seeds = f"mean ± std over {many if few == many else f'{few} to {many}'} seeds"
-    return f"{config.dataset}, {length}, {seeds}"
+    return f"{comparison.about[0].dataset}, {length}, {seeds}"
 
 
 def _view(comparison: Comparison, shown: Mapping[str, str], title: str | None = None) -> Table:
@@ -232,7 +232,7 @@ def _view(comparison: Comparison, shown: Mapping[str, str], title: str | None = 
     head, rows = table(comparison, lambda text: Text(text, "bold"), shown)
     # lines between seven columns would leave too little of 80 characters for the numbers
     view = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
-    reached = title is not None and comparison.config.until is not None
+    reached = title is not None and comparison.settings.until is not None
     view.add_column(head[0], no_wrap=True)
     for text in (*head[1:], *(["rounds to target"] if reached else [])):
         view.add_column("\n".join(textwrap.wrap(text, HEADING, break_long_words=False)), justify="right", no_wrap=True)

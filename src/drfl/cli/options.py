@@ -14,7 +14,7 @@ from typing import Annotated, TypeVar, get_args, get_origin, get_type_hints
 
 import typer
 
-from drfl.experiments.config.settings import RUNNING, TRAINING, Setting, Settings
+from drfl.experiments.config.settings import RUNNING, TRAINING, Setting, Settings, Text
 
 SEVERAL: dict[str, Mapping[str, bool]] = {}
 """Command → its options that take several values → whether these are numbers; filled by :func:`command`."""
@@ -81,7 +81,7 @@ def setting(name: str) -> object:
 @functools.cache  # several commands have the same options, and start-up counts
 def _annotation(name: str) -> object:
     """The type and option of a setting, as typer wants them; one that is not given is None."""
-    hint = get_args(HINTS[name])[0]
+    hint = next((item.form for item in get_args(HINTS[name]) if isinstance(item, Text)), get_args(HINTS[name])[0])
     kinds = [kind for kind in get_args(hint) or (hint,) if kind is not type(None)]
     kind: object = str  # the configuration parses text for types that typer does not know
     if "/" in _flag(name):

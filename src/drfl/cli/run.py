@@ -12,9 +12,11 @@ from drfl.core.run_end import SET_BACK
 from drfl.core.screen import Table
 from drfl.core.user_code import keep_out, label_of
 from drfl.experiments.compare.comparison_results import UNDEFINED, score_columns
-from drfl.experiments.config.build import build, load_data
+from drfl.experiments.config.about_run import run_toml
+from drfl.experiments.config.build import build
 from drfl.experiments.config.config import Config, config_of, read_file, references_of
-from drfl.experiments.run.artifacts import beside, config_toml, json_text, summary
+from drfl.experiments.config.data_settings import load_data
+from drfl.experiments.run.artifacts import beside, json_text, summary
 from drfl.experiments.run.data_warnings import warnings_of
 from drfl.experiments.run.manifest import failure_of, interruption, is_finished
 from drfl.experiments.run.resume import (
@@ -56,7 +58,7 @@ def run_command(options: RunOptions) -> int:
                 return 0
             console.warn(failure)
             return FAILED
-        place, anew, begun = out or default, out is None, config_toml(config, job.data.n)
+        place, anew, begun = out or default, out is None, run_toml(job.about)
         with claimed(
             place, resume=resume, overwrite=options.overwrite, anew=anew, config=begun, tell=console.warn, key=key
         ) as claim:
@@ -117,7 +119,7 @@ def _step_size(finished: Finished) -> str | None:
 
 
 def _print(finished: Finished, directory: Path) -> None:
-    config, result = finished.job.config, finished.result
+    about, result = finished.job.about, finished.result
     row, returned, score = result.history.last, result.returned, result.history.score
     rows: dict[str, tuple[Evaluation, Certificate | None]] = {returned: (result.evaluation, row.certificate)}
     if returned != "last":
@@ -126,7 +128,7 @@ def _print(finished: Finished, directory: Path) -> None:
         rows["averaged"] = (result.averaged, result.averaged_certificate)
     counts = {name: undefined_counts(found)[:1] for name, (found, _) in rows.items()}
     asked, some, clients = finished.job.certify is not None, any(map(any, counts.values())), [finished.job.data.n]
-    what = f"{label_of(config.algorithm)} on {config.dataset}"
+    what = f"{label_of(about.algorithm)} on {about.dataset}"
     table = Table(title=f"{what}, {finished.job.data.n} clients, {result.rounds} rounds", title_justify="left")
     table.add_column("iterate")
     headings = score_columns(result.history.score, fifth=True).values()
@@ -157,5 +159,5 @@ def _print(finished: Finished, directory: Path) -> None:
     if finished.stopped == "target":
         by = result.selection if result.stopped_on == "validation" else None
         note = undefined_note(counts[returned] if by is None else [len(by.undefined)], clients)
-        console.out.print(f"target {config.until} reached in round {result.rounds}{note}")
+        console.out.print(f"target {finished.job.settings.until} reached in round {result.rounds}{note}")
     console.out.print(f"report: {directory / 'report.html'}", markup=False)

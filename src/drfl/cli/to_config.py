@@ -9,7 +9,7 @@ from typing import NamedTuple
 from drfl.algorithms import ALGORITHMS
 from drfl.core.errors import InputError
 from drfl.core.user_code import label_of
-from drfl.experiments.config.config import COMMON
+from drfl.experiments.config.algorithm_settings import COMMON
 from drfl.experiments.config.hyperparameters import algorithm_name, canonical, takes
 
 

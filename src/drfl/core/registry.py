@@ -58,9 +58,20 @@ def named(what: str, known: Mapping[str, Callable[..., T]], text: str) -> T:
 
 
 def text_of(known: Mapping[str, Callable[..., object]], thing: object) -> str:
-    """The text that :func:`named` makes a dataclass of numbers from, with all its options."""
-    name = next(name for name, make in known.items() if make is type(thing))
-    fields = dataclasses.fields(cast("Any", thing))
-    # repr keeps every digit, so the text gives an equal object.
-    options = ",".join(f"{field.name}={getattr(thing, field.name)!r}" for field in fields)
-    return f"{name}:{options}" if options else name
+    """The shortest text that :func:`named` makes a dataclass of numbers from: options with their defaults are left out.
+
+    Raises:
+        ValueError: The dataclass is not a known one, or one of its fields is not a number.
+    """
+    name = next((name for name, make in known.items() if make is type(thing)), None)
+    if name is None:
+        raise ValueError(f"{type(thing).__name__} has no name")
+    options: list[str] = []
+    for field in dataclasses.fields(cast("Any", thing)):
+        value = getattr(thing, field.name)
+        if value == field.default:
+            continue
+        if not isinstance(value, int | float):
+            raise ValueError(f"{field.name} = {value!r} has no text")
+        options.append(f"{field.name}={value!r}")  # repr keeps every digit, so the text gives an equal object
+    return f"{name}:{','.join(options)}" if options else name

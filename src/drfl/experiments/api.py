@@ -23,14 +23,18 @@ if TYPE_CHECKING:
 
     from drfl.assessment.clients import Assessment, AucInterval
     from drfl.assessment.gains import GainAssessment
-    from drfl.engine.simulation import Simulation
+    from drfl.engine import Engine, Simulation
     from drfl.experiments.compare.comparison_results import Comparison
+    from drfl.experiments.config.data_settings import DataSettings
     from drfl.experiments.tuning.tuned import Tuned
+    from drfl.resilience import Aggregator, FailureModel, Guard, StepBound
+
+    Guards = str | Guard | Sequence[str | Guard] | None
 
 
 def compare(
     algorithms: Mapping[str, Algorithm],
-    data: ClientData | Callable[[int], ClientData],
+    data: ClientData | DataSettings | Callable[[int], ClientData],
     task: Task | Callable[[int], Task],
     *,
     rounds: int = 100,
@@ -46,8 +50,15 @@ def compare(
     returned: Returned = "average",
     averaged: bool = False,
     certificate: Literal["pooled", "gradient"] | None = None,
-    guards: Sequence[str] | None = None,
-    engine: str = "auto",
+    guards: Guards = None,
+    max_norm: float | None = None,
+    step_bound: float | StepBound = 100.0,
+    aggregator: str | Aggregator | None = None,
+    faults: Mapping[str, float] | FailureModel | None = None,
+    over_select: float | None = None,
+    min_replies: int | None = None,
+    repeats: int | None = None,
+    engine: str | Engine = "auto",
     device: str = "cpu",
     precision: Literal["full", "bf16"] = "full",
     threads: int = 1,
@@ -57,51 +68,60 @@ def compare(
     """Run every algorithm at every seed on the same clients from the same initial model, as ``drfl compare`` does.
 
     Args:
-        algorithms: by the name that tables and folders give them.
-        data: the clients' samples; or those at a seed, where the seed is to divide them too.
-        task: model, loss and score; or a function of the seed that makes them, while torch's generator stands at the
-            seed, so that every seed has an initial model of its own, the same one for all algorithms.
-        rounds: of communication.
-        seeds: how many, from 0; or which.
-        out: the folder to fill: a run's folder per algorithm and seed, the table, ``report.html``. None = none is kept.
-        jobs: runs at a time, each in a process of its own. The files are the same for any number, but for times. In a
-            script the call must stand under ``if __name__ == "__main__":`` where there are several. "ray" = as many as
-            a Ray cluster has CPUs: the one that the program is connected to, else that of RAY_ADDRESS, else this
-            machine's.
-        resume: go on with what is in ``out``: runs that have ended are not run again, one under way goes on from its
-            checkpoint.
-        overwrite: replace what is in ``out``.
-        evaluate_every: test every so many rounds.
-        until: stop when validation rows reach a target, such as ``"worst_accuracy=0.9"``; ``data`` must have such rows.
-            ``"test:worst_accuracy=0.9"`` stops by test rows; runs that it stops have no intervals.
-        select: return the model of the round that does best on the clients' validation rows, by "worst", "worst20" or
+        algorithms: The algorithms by the names that tables and folders give them.
+        data: The clients' samples; settings that load and divide a data set at each seed; or a function of the seed.
+        task: Model, loss and score; or a function of the seed that makes them. While it runs, torch's generator has
+            the state that belongs to the seed, so all algorithms start from the same initial model at a seed.
+        rounds: Rounds of communication.
+        seeds: The number of seeds, from 0, or the seeds themselves.
+        out: The folder to fill: one run per algorithm and seed, the table and ``report.html``. None keeps no files.
+        jobs: Runs at a time, each in its own process. Results do not depend on it. In a script, several need the call
+            under ``if __name__ == "__main__":``. "ray" takes the CPUs of a Ray cluster: the one that the program is
+            connected to, else that of RAY_ADDRESS, else this machine.
+        resume: Continue what is in ``out``. Runs that have ended are not repeated, and one that was interrupted
+            continues from its checkpoint.
+        overwrite: Replace what is in ``out``.
+        evaluate_every: Test after every such number of rounds.
+        until: Stop when validation rows reach a target, such as ``"worst_accuracy=0.9"``; ``data`` must have such rows.
+            ``"test:worst_accuracy=0.9"`` stops by test rows, and the runs that it stops have no intervals.
+        select: Return the model of the round that is best on the clients' validation rows, by "worst", "worst20" or
             "average" (score), or "loss"; ``data`` must have such rows, see :meth:`drfl.ClientData.with_validation`.
-        patience: stop when validation rows have shown no gain in so many rounds.
-        returned: which model a run returns, see :func:`drfl.run`.
-        averaged: keep the averaged solution of the theorems as well.
-        certificate: bound the distance to the saddle point at every test.
-        guards: what looks at loss reports before the algorithm does; None = a wide one.
-        engine: "auto", "stacked", "threads" or "loop".
-        device: torch's name of it.
-        precision: "full" or "bf16".
-        threads: of torch, in every run.
-        checkpoint_every: write a checkpoint every so many rounds; 0 = never, None = as often as takes 5 % of the time.
-        progress: is told of every run that ends; "bar" = a live bar over the runs, None = nobody is told.
+        patience: Stop when validation rows have shown no gain for this number of rounds.
+        returned: Which model a run returns, see :func:`drfl.run`.
+        averaged: Keep the averaged solution of the theorems too.
+        certificate: Bound the distance to the saddle point at every test.
+        guards: Checks of reported losses before the dual update: objects of :mod:`drfl.resilience`, or texts such as
+            "clip:bound=3". None takes a wide one, "none" takes none.
+        max_norm: Reject models farther than this from the one that was sent, and longer gradients.
+        step_bound: Reject updates longer than this multiple of the cohort's median; 0 for no bound.
+        aggregator: Robust aggregation rule for models and gradients: an object, or a text such as "krum:f=2".
+        faults: How clients fail: a :class:`drfl.resilience.FailureModel`, or its numbers, such as ``{"drop": 0.3}``.
+        over_select: Contact this multiple of the cohort and use the first replies.
+        min_replies: Do not count a round that fewer clients answer.
+        repeats: Repeat such a round up to this number of times.
+        engine: What computes the clients' work: an object, or "auto", "stacked", "threads" or "loop".
+        device: Torch device.
+        precision: "full", or "bf16" for local steps in bfloat16.
+        threads: Torch threads of every run.
+        checkpoint_every: Write a checkpoint after every such number of rounds; 0 writes none, None as many as take 5 %
+            of the time.
+        progress: Gets a line for every run that ends; "bar" shows a live bar instead, None nothing.
 
     Returns:
         The result: ``to_frame()``, ``to_markdown()``, ``to_latex()``, ``plot()``, ``summary()``, and ``directory``.
 
     Raises:
-        InputError: something given is impossible, or ``out`` holds something else; an algorithm cannot start.
-        DrflError: a worker process died, or an interruption left nothing that had ended.
+        InputError: An argument is impossible, ``out`` holds something else, or an algorithm cannot start.
+        DrflError: A worker process died, or nothing had ended when the comparison was interrupted.
     """
     from drfl.experiments.compare.compare_objects import ComparisonOptions, compare_objects
 
     settings = {
         "rounds": rounds, "evaluate_every": evaluate_every, "until": until, "select": select, "patience": patience,
-        "returned": returned, "averaged": averaged,
-        "certificate": certificate, "guards": guards, "engine": engine, "device": device, "precision": precision,
-        "threads": threads, "checkpoint_every": checkpoint_every,
+        "returned": returned, "averaged": averaged, "certificate": certificate, "guards": guards,
+        "max_norm": max_norm, "step_bound": step_bound, "aggregator": aggregator, "faults": faults,
+        "over_select": over_select, "min_replies": min_replies, "repeats": repeats, "engine": engine, "device": device,
+        "precision": precision, "threads": threads, "checkpoint_every": checkpoint_every,
     }  # fmt: skip
     place = None if out is None else Path(out)
     options = ComparisonOptions(seeds, place, jobs, resume, overwrite, progress or (lambda line: None))
@@ -110,7 +130,7 @@ def compare(
 
 def tune(
     space: Callable[[optuna.Trial], Algorithm],
-    data: ClientData | Callable[[int], ClientData],
+    data: ClientData | DataSettings | Callable[[int], ClientData],
     task: Task | Callable[[int], Task],
     *,
     rounds: int = 100,
@@ -122,65 +142,78 @@ def tune(
     out: str | Path | None = None,
     jobs: int | Literal["ray"] = 1,
     returned: Returned = "average",
-    guards: Sequence[str] | None = None,
-    engine: str = "auto",
+    guards: Guards = None,
+    max_norm: float | None = None,
+    step_bound: float | StepBound = 100.0,
+    aggregator: str | Aggregator | None = None,
+    faults: Mapping[str, float] | FailureModel | None = None,
+    over_select: float | None = None,
+    min_replies: int | None = None,
+    repeats: int | None = None,
+    engine: str | Engine = "auto",
     device: str = "cpu",
     precision: Literal["full", "bf16"] = "full",
     threads: int = 1,
     progress: Callable[[str], None] | None = print,
 ) -> Tuned:
-    """Look for an algorithm's hyperparameters, as ``drfl tune`` does, in a space that is an Optuna function.
+    """Search for an algorithm's hyperparameters, as ``drfl tune`` does, in a space that is an Optuna function.
 
-    Every trial runs at the seeds 1000, 1001, …, others than those that results are reported on, and is judged once,
-    after its last round, on validation rows: those that ``data`` have, else a share of each client's training rows,
-    which are then not trained on. Test rows have no say.
+    Every trial runs at the seeds 1000, 1001, …, which differ from those that results are reported on. It is judged
+    once, after its last round, on the validation rows of ``data``, or on a share of each client's training rows, which
+    the trial does not train on. Test rows are not used.
 
     Args:
-        space: gives the algorithm of a trial, whose ``suggest_float`` and the like draw the parameters. It must depend
-            on them alone, as it is called again for every run.
-        data: the clients' samples; or those at a seed, where the seed is to divide them too.
-        task: model, loss and score; or a function of the seed that makes them, while torch's generator stands at the
-            seed, so that every seed has an initial model of its own, the same one for all algorithms.
-        rounds: of communication, in every run.
-        trials: how many points are tried, by Optuna's tree-structured Parzen estimator.
-        seeds: runs of each trial; their mean counts.
-        criterion: "worst", "worst20" or "average" (score over clients), or "loss", the worst client's. Whether more is
-            better is the score's to say. A run that breaks off has the worst value.
-        validation: share of each client's training rows to judge on, where ``data`` have no validation rows.
-        first: the parameters of the first trial, by the names that the space suggests them under, such as the defaults,
-            so that the best is never behind them. None = it is drawn like the others.
-        out: the folder to fill: the trials as CSV and as an Optuna study, and the best parameters. With one that an
-            earlier call of the same search left, it goes on with that; more trials may be asked for. None = none is
-            kept.
-        jobs: runs at a time, each in a process of its own; at most ``seeds``, as a trial depends on those before it.
-            The result is the same for any number. In a script the call must stand under
-            ``if __name__ == "__main__":`` where there are several. "ray" = on a Ray cluster, as in :func:`compare`.
-        returned: which model a run returns, and is judged, see :func:`drfl.run`.
-        guards: what looks at loss reports before the algorithm does; None = a wide one.
-        engine: "auto", "stacked", "threads" or "loop".
-        device: torch's name of it.
-        precision: "full" or "bf16".
-        threads: of torch, in every run.
-        progress: is told of every trial that ends; None = nobody.
+        space: Returns the algorithm of a trial, whose ``suggest_float`` and similar methods draw the parameters. It
+            must depend on them alone, as it is called again for every run.
+        data: See :func:`compare`.
+        task: See :func:`compare`.
+        rounds: Rounds of communication in every run.
+        trials: Points to try, by Optuna's tree-structured Parzen estimator.
+        seeds: Runs of each trial; their mean counts.
+        criterion: "worst", "worst20" or "average" (score over clients), or "loss", the worst client's. The score says
+            whether more is better. A run that fails has the worst value.
+        validation: Share of each client's training rows to judge on, if ``data`` has no validation rows.
+        first: The parameters of the first trial, by the names that the space suggests them under, such as the
+            defaults, so that the best trial is never worse. None draws it like the others.
+        out: The folder to fill: the trials as CSV and as an Optuna study, and the best parameters. If it holds an
+            earlier call of the same search, that search continues, also with more trials. None keeps no files.
+        jobs: Runs at a time, each in its own process; at most ``seeds``, as a trial depends on those before it. See
+            :func:`compare`.
+        returned: Which model a run returns and is judged, see :func:`drfl.run`.
+        guards: Checks of reported losses before the dual update: objects of :mod:`drfl.resilience`, or texts such as
+            "clip:bound=3". None takes a wide one, "none" takes none.
+        max_norm: Reject models farther than this from the one that was sent, and longer gradients.
+        step_bound: Reject updates longer than this multiple of the cohort's median; 0 for no bound.
+        aggregator: Robust aggregation rule for models and gradients: an object, or a text such as "krum:f=2".
+        faults: How clients fail: a :class:`drfl.resilience.FailureModel`, or its numbers, such as ``{"drop": 0.3}``.
+        over_select: Contact this multiple of the cohort and use the first replies.
+        min_replies: Do not count a round that fewer clients answer.
+        repeats: Repeat such a round up to this number of times.
+        engine: What computes the clients' work: an object, or "auto", "stacked", "threads" or "loop".
+        device: Torch device.
+        precision: "full", or "bf16" for local steps in bfloat16.
+        threads: Torch threads of every run.
+        progress: Gets a line for every trial that ends; None shows nothing.
 
     Returns:
         The result: ``best_algorithm``, ``best_params``, ``best_value``, ``to_frame()``, and ``directory``.
 
     Raises:
-        InputError: something given is impossible, ``out`` holds something else or another search, the space fails, an
+        InputError: An argument is impossible, ``out`` holds something else or another search, the space fails, an
             algorithm cannot start, or Optuna is missing.
-        DrflError: a worker process died, or every run broke off.
+        DrflError: A worker process died, or every run failed.
     """
     from drfl.experiments.tuning.objects import SearchOptions, tune_objects
 
     settings = {
-        "rounds": rounds, "evaluate_every": rounds, "returned": returned, "guards": guards, "engine": engine,
-        "device": device, "precision": precision, "threads": threads, "judged_on": "validation",
-        "validation": validation,
+        "rounds": rounds, "evaluate_every": rounds, "returned": returned, "guards": guards, "max_norm": max_norm,
+        "step_bound": step_bound, "aggregator": aggregator, "faults": faults, "over_select": over_select,
+        "min_replies": min_replies, "repeats": repeats, "engine": engine, "device": device, "precision": precision,
+        "threads": threads, "judged_on": "validation", "validation": validation,
     }  # fmt: skip
     place = None if out is None else Path(out)
     options = SearchOptions(trials, seeds, criterion, first, place, jobs, progress or (lambda line: None))
-    return tune_objects(space, data, task, settings, validation, options)
+    return tune_objects(space, data, task, settings, options)
 
 
 def assess(

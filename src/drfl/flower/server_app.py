@@ -23,11 +23,11 @@ from drfl.core.screen import OneLine
 from drfl.data import ClientData
 from drfl.data.standardisation import Standardisation
 from drfl.experiments.assess.run_gains import PAIRED
-from drfl.experiments.config.config import table_dir
-from drfl.experiments.config.hyperparameters import make
+from drfl.experiments.config.about_run import AboutRun, run_toml
 from drfl.experiments.config.learned import Origin, model_source
-from drfl.experiments.config.wrap import over_selection, wrap_algorithm
-from drfl.experiments.run.artifacts import beside, config_toml, json_text
+from drfl.experiments.config.run_settings import RunSettings, engine_text
+from drfl.experiments.config.wrap import over_selected, wrap_algorithm
+from drfl.experiments.run.artifacts import beside, json_text
 from drfl.experiments.run.manifest import CHECKPOINT, CONFIG, failure_of, is_finished
 from drfl.experiments.run.resume import check_kept, check_received, checkpoint_writer, key_of, load_resume_point
 from drfl.experiments.run.run_directory import claimed, tidy
@@ -40,7 +40,7 @@ from drfl.flower.federation import FlowerFederation
 from drfl.flower.messages import Model
 from drfl.flower.nodes import Member, Registered, Roster, SelfNamed, gathered
 from drfl.flower.paired import paired_csv
-from drfl.flower.settings import DeployedConfig, ServerSettings, read_server
+from drfl.flower.settings import ServerSettings, read_server
 from drfl.flower.site_data import held_rows
 from drfl.flower.transport import Deadline
 from drfl.report.read_run import lines_beside
@@ -120,7 +120,8 @@ class Sites(NamedTuple):
 class Deployment(NamedTuple):
     """A run on sites, ready to start; see :class:`drfl.experiments.config.build.Running`."""
 
-    config: DeployedConfig
+    settings: RunSettings
+    about: AboutRun
     data: Sites
     task: Task
     fed: FlowerFederation
@@ -178,7 +179,7 @@ def serve(grid: Grid, path: Path) -> Path:
             if failure is not None:
                 raise DivergedError(failure, code=failure.code, field=failure.field)
             return out
-        with claimed(out, resume=True, config=config_toml(deployed.config, deployed.data.n), key=key) as claim:
+        with claimed(out, resume=True, config=run_toml(deployed.about), key=key) as claim:
             point, log = load_resume_point(claim, deployed, LOG.warning, key), deployed.replies
             start = None if point is None else point.progress
             since = 0 if start is None else start.round
@@ -270,12 +271,13 @@ def deployment(
             field="classes",
         )
     names = tuple(metric.name for metric in config.measures())
-    model = Model(config.model, config.loss, config.dtype, classes, config.engine, names)
+    model = Model(config.model, config.loss, config.dtype, classes, engine_text(config.engine), names)
     # The key that a simulation uses too: the same seed gives the same initial model.
     with Key(config.seed).fold("model").torch_scope():
         task = task_of(model, sites.members[0].shape)
     fed = FlowerFederation(grid, roster, members, model, task.w0, deadline_of(settings), standardisation, audit)
-    parameters, keep = over_selection(config, sites.n)
+    bare = config.built(config.algorithm, sites.n)
+    asked, keep = over_selected(config, bare, sites.n)
     record = ReplyLog()
 
     def used(replies: UsedReplies) -> None:
@@ -291,12 +293,12 @@ def deployment(
             audit.add("rejected", site=sites.names[one.client], round=one.round, what=one.kind, reason=reason)
 
     # Innermost: the log is of the replies that the algorithm used, not of those that wrappers rejected.
-    inner = Recorded(make(config.algorithm, parameters), used)
+    inner = Recorded(asked, used)
     held = probe_rows(settings, folder, sites)
     algorithm = wrap_algorithm(config, inner, keep, held, task, sites.names, rejected)
-    begun = first(algorithm, fed, returned=config.returned, averaged=config.averaged, table_dir=table_dir(config))
+    begun = first(algorithm, fed, returned=config.returned, averaged=config.averaged, table_dir=config.tables)
     origin = Origin(model_source(config.model, sites.members[0].shape, classes), config.loss)
-    return Deployment(config, sites, task, fed, algorithm, begun, record, origin)
+    return Deployment(config, config.about(bare, sites.n), sites, task, fed, algorithm, begun, record, origin)
 
 
 def probe_rows(settings: ServerSettings, folder: Path, sites: Sites) -> ClientData | None:

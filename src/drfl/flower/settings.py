@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 from typing import Literal, TypeVar
 
@@ -9,11 +10,18 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationIn
 
 from drfl.core.errors import InputError, Notice
 from drfl.core.files import read_toml
-from drfl.experiments.config.config import REGISTRIES, Config
+from drfl.experiments.config.about_run import AboutRun
+from drfl.experiments.config.algorithm_settings import AlgorithmSettings
+from drfl.experiments.config.config import APART
 from drfl.experiments.config.guards_and_failures import uses_rows
-from drfl.experiments.config.hyperparameters import canonical
+from drfl.experiments.config.hyperparameters import canonical, parameters_of
+from drfl.experiments.config.run_settings import RunSettings
+from drfl.experiments.config.settings import DataFields
+from drfl.experiments.config.task_settings import TaskSettings
+from drfl.federation.algorithm import Algorithm
 from drfl.flower.schema import Name
 from drfl.flower.site_policy import SitePolicy
+from drfl.task.models import LOSSES, MODELS
 from drfl.training.model_selection import TEST
 
 M = TypeVar("M", bound=BaseModel)
@@ -123,31 +131,7 @@ def read_site(path: Path) -> SiteSettings:
     return read(path, SiteSettings)
 
 
-SITES = "sites"
-"""What stands for a data set and a partition in the configuration of a deployed run."""
-
-MEANINGLESS = (
-    "dataset",
-    "data",
-    "target",
-    "group",
-    "drop",
-    "data_dir",
-    "partition",
-    "clients",
-    "alpha",
-    "zipf",
-    "features",
-    "certificate",
-    "validation",
-    "select",
-    "patience",
-    "judged_on",
-)
-"""Keys of a simulation's configuration that a deployed run does not have, as the data are the sites' own."""
-
-
-class DeployedConfig(Config):
+class DeployedConfig(TaskSettings, AlgorithmSettings, RunSettings):
     """The configuration of a run whose data stay at the sites.
 
     Args:
@@ -157,8 +141,6 @@ class DeployedConfig(Config):
         sites: the sites' names, in the order of the clients; those of ``[[sites]]``.
     """
 
-    dataset: str = SITES
-    partition: str = SITES
     classes: int | None = Field(None, ge=1)
     standardise: bool | None = None
     sites: tuple[str, ...] = ()
@@ -168,14 +150,12 @@ class DeployedConfig(Config):
         """The requests that one site gets at most in an undisturbed run, those before the first round included."""
         return 10 + 3 * self.rounds * (1 + (self.repeats or 0))
 
-    @field_validator("model", "engine")
+    @field_validator("model", "loss", mode="before")
     @classmethod
-    def _known(cls, value: str, info: ValidationInfo) -> str:
-        return canonical(str(info.field_name), value, REGISTRIES[str(info.field_name)])
-
-    def partition_parameters(self, defaults: bool = False) -> dict[str, int | float]:
-        """None: nothing is divided here."""
-        return {}
+    def _known_to_sites(cls, value: object, info: ValidationInfo) -> object:
+        """Sites make the model and its loss from their names, and run no code from elsewhere."""
+        kind = str(info.field_name)
+        return canonical(kind, value, {"model": MODELS, "loss": LOSSES}[kind]) if isinstance(value, str) else value
 
     @field_validator("until")
     @classmethod
@@ -191,13 +171,24 @@ class DeployedConfig(Config):
 
     @model_validator(mode="before")
     @classmethod
-    def _own_partition(cls, values: object) -> object:
-        """The data are the sites' own."""
-        given = values if isinstance(values, dict) else {}
-        for name in MEANINGLESS:
-            if name in given and given[name] != SITES:
+    def _data_of_sites(cls, values: object) -> object:
+        for name in values if isinstance(values, dict) else ():
+            if name in OF_SIMULATIONS:
                 raise ValueError(f"'{name}' has no effect when sites hold their own data: remove it")
         return values
+
+    def about(self, algorithm: Algorithm, clients: int) -> AboutRun:
+        """See :meth:`drfl.experiments.config.config.Config.about`."""
+        plain = {name: value for name, value in self.plain().items() if name not in APART}
+        parameters = parameters_of(algorithm, clients)
+        return AboutRun(self.algorithm, parameters, None, self.model, self.dtype, plain)
+
+
+OF_SIMULATIONS = (
+    *(field.name for field in dataclasses.fields(DataFields)),
+    *("certificate", "validation", "select", "patience", "judged_on"),
+)
+"""Keys of a simulation's configuration that a deployed run does not have."""
 
 
 SHARE = 0.5

@@ -48,10 +48,6 @@ class Constant(Schedule):
         """The factor."""
         return self.factor
 
-    def __str__(self) -> str:
-        """As short as it can be said."""
-        return "constant" if self.factor == 1 else super().__str__()
-
 
 @dataclass(frozen=True)
 class StepDecay(Schedule):

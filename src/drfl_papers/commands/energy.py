@@ -12,8 +12,9 @@ from drfl.core.errors import DivergedError, InputError
 from drfl.core.screen import Table
 from drfl.core.user_code import label_of
 from drfl.data import Dataset
-from drfl.experiments.config.build import Job, build, load_data
+from drfl.experiments.config.build import Job, build
 from drfl.experiments.config.config import Config, config_of, load_config, read_file, references_of
+from drfl.experiments.config.data_settings import load_data
 from drfl.experiments.config.hyperparameters import algorithm_name
 from drfl.experiments.run.artifacts import json_text, versions
 from drfl.experiments.run.run_directory import check_free, claimed, filled

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import tomllib
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -14,7 +15,9 @@ from tests.support.rollbacks import set_back_once
 from torch import nn
 
 import drfl
+from drfl import resilience
 from drfl.assessment.seeds import seed_difference
+from drfl.cli.app import call
 from drfl.core.run_end import DAGGER, DOUBLE_DAGGER, ON_TEST, SET_BACK
 from drfl.experiments.run.runner import StopSignal, first_intervals
 
@@ -24,6 +27,18 @@ class Mine(drfl.FedAvg):
     """An algorithm of the user's own."""
 
     note: object = nn.Identity()
+
+
+@dataclass(frozen=True)
+class Halved:
+    """A guard of the user's own: it halves every report."""
+
+    def start(self, n):
+        return torch.zeros(0, dtype=torch.float64)
+
+    def judge(self, reports, request, fed, memory):
+        kept = torch.ones(len(reports.values), dtype=torch.bool)
+        return resilience.GuardResult(reports.values.double() / 2, kept, memory)
 
 
 def clients(seed=0):
@@ -71,6 +86,95 @@ def test_each_run_is_the_one_that_run_makes(tmp_path):
     assert found.to_latex().count(r"\\") == 3
     assert found._repr_html_().count("<tr>") == 3
     assert len(repr(found)) < 200
+
+
+FILE = """
+dataset = "digits"
+partition = "dirichlet-drop"
+clients = 6
+alpha = 1.0
+rounds = 3
+guards = ["clip:bound=3", "trim:f=1"]
+aggregator = "trimmed-mean:f=1"
+faults = {drop = 0.2}
+max_norm = 50.0
+step_bound = 20.0
+min_replies = 2
+over_select = 1.5
+engine = "stacked"
+cohort = 4
+
+[algorithms.FedAvg]
+lr = 0.1
+
+[algorithms.DRFA]
+gamma = 0.01
+ambiguity = "cvar:alpha=0.5"
+"""
+
+
+def test_objects_give_the_comparison_that_a_file_gives(tmp_path):
+    (tmp_path / "job.toml").write_text(FILE)
+    assert call(["compare", str(tmp_path / "job.toml"), "--seeds", "2", "--out", str(tmp_path / "file")]) == 0
+    drfl.compare(
+        {
+            "FedAvg": drfl.FedAvg(m=4, local=drfl.LocalSGD(lr=0.1)),
+            "DRFA": drfl.DRFA(m=4, gamma=0.01, ambiguity=drfl.CVaR(0.5)),
+        },
+        drfl.DataSettings(dataset="digits", partition="dirichlet-drop", clients=6, alpha=1.0),
+        lambda seed: drfl.Task(drfl.models.linear((1, 8, 8), 10)),
+        rounds=3,
+        seeds=2,
+        out=tmp_path / "objects",
+        guards=[resilience.Clip(3), "trim:f=1"],
+        aggregator=resilience.TrimmedMean(1),
+        faults=resilience.FailureModel(drop=0.2),
+        max_norm=50.0,
+        step_bound=resilience.StepBound(20),
+        min_replies=2,
+        over_select=1.5,
+        engine=drfl.Stacked(),
+        progress=None,
+    )
+    for name in ("compare.csv", "DRFA-seed1/history.csv", "DRFA-seed1/lambda.csv", "DRFA-seed1/clients.csv"):
+        assert (tmp_path / "objects" / name).read_bytes() == (tmp_path / "file" / name).read_bytes()
+    kept, asked = (tomllib.loads((tmp_path / p / "config.toml").read_text()) for p in ("objects", "file"))
+    rules = ("guards", "aggregator", "faults", "max_norm", "step_bound", "min_replies", "over_select", "engine")
+    assert {name: kept[name] for name in rules} == {name: asked[name] for name in rules}
+    assert kept["algorithms"] == asked["algorithms"]
+    assert "dataset" not in kept
+
+
+def test_rules_of_the_users_own_are_kept_by_their_source(tmp_path):
+    drfl.compare({"mine": Mine(m=3)}, DATA, TASK, guards=Halved(), out=tmp_path / "a", **QUIET)
+    kept = tomllib.loads((tmp_path / "a" / "config.toml").read_text())
+    assert kept["guards"] == ["Halved()"]
+    assert set(kept["files"]) == {"class Mine", "class Halved"}
+    first = json.loads((tmp_path / "a" / "summary.json").read_text())
+    plain = drfl.compare({"mine": Mine(m=3)}, DATA, TASK, out=tmp_path / "b", **QUIET)
+    assert first["algorithms"]["mine"]["parameters"]["m"] == 3
+    with refused("other-run", "guards", "Halved()"):
+        drfl.compare({"mine": Mine(m=3)}, DATA, TASK, out=tmp_path / "a", resume=True, **QUIET)
+    assert len(plain.outcomes) == 2
+
+
+@pytest.mark.parametrize(
+    ("rule", "error"),
+    [
+        ({"guards": drfl.DRFA()}, ("wrong-type", "guard", "DRFA")),
+        ({"guards": ["clip:bound=3", 5]}, ("wrong-type", "guard", "int")),
+        ({"aggregator": len}, ("wrong-type", "aggregator")),
+        ({"faults": 0.3}, ("wrong-type", "faults", "float")),
+        ({"step_bound": "far"}, ("wrong-type", "step_bound", "str")),
+        ({"step_bound": 0.5}, ("out-of-range", "step_bound", "0.5")),
+        ({"engine": drfl.Loop}, ("wrong-type", "engine")),
+        ({"engine": "looop"}, ("unknown-name", "engine", "'loop'")),
+        ({"over_select": 0.5}, ("invalid-value", "over_select", "0.5")),
+    ],
+)
+def test_what_is_no_rule_is_refused(rule, error):
+    with refused(*error):
+        drfl.compare(PAIR, DATA, TASK, **{**QUIET, **rule})
 
 
 @pytest.mark.long

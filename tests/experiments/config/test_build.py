@@ -12,8 +12,9 @@ from drfl.data import load
 from drfl.data.features import featurise
 from drfl.experiments.compare.comparison import Design, PreparedComparison, compare, from_config
 from drfl.experiments.config import build as module
-from drfl.experiments.config.build import build, load_data
+from drfl.experiments.config.build import build
 from drfl.experiments.config.config import Config
+from drfl.experiments.config.data_settings import load_data
 from drfl.experiments.run.run_directory import claimed
 from drfl.experiments.run.runner import StopSignal, execute
 from drfl.task.models import cnn
@@ -29,8 +30,7 @@ def test_data_are_those_of_the_name():
 
 @pytest.mark.parametrize("engine", ["loop", "threads", "stacked"])
 def test_the_squared_loss_runs_on_every_engine(engine):
-    config = Config(loss="squared", engine=engine, dtype="float64", **SMALL)
-    losses = [build(config.model_copy(update={"engine": name})) for name in ("loop", engine)]
+    losses = [build(Config(loss="squared", engine=name, dtype="float64", **SMALL)) for name in ("loop", engine)]
     a, b = (run(job.algorithm, job.fed, rounds=2, seed=0) for job in losses)
     torch.testing.assert_close(a.state.w, b.state.w, rtol=0, atol=1e-10)
     job = losses[0]

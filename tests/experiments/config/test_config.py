@@ -7,6 +7,7 @@ from tests.support.refusals import refused
 
 from drfl.data.features import Recipe
 from drfl.experiments.config.config import load_config
+from drfl.experiments.config.hyperparameters import parameters_of
 
 
 @pytest.mark.parametrize(
@@ -39,5 +40,6 @@ def test_the_recipe_is_what_the_keys_say():
 
 @pytest.mark.parametrize(("algorithm", "clients", "m"), [("DRDM", 10, 10), ("DRDM", 30, 20), ("ScaffPD", 30, 30)])
 def test_the_default_cohort(algorithm, clients, m):
-    assert load_config(None, {}).parameters(algorithm, clients)["m"] == m
-    assert load_config(None, {"cohort": 5}).parameters(algorithm, clients)["m"] == 5
+    for options, size in (({}, m), ({"cohort": 5}, 5)):
+        config = load_config(None, options)
+        assert parameters_of(config.built(algorithm, clients), clients)["m"] == size

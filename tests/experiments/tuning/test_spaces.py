@@ -85,9 +85,7 @@ def test_the_first_trial_is_the_defaults():
         run = config(algorithm)
         table = default_table(run, {})
         assert table == {}, "η is found in the run"
-        assert make(algorithm, {**run.parameters(algorithm, 6), **table}) == make(
-            algorithm, run.parameters(algorithm, 6)
-        )
+        assert make(algorithm, {**run.parameters(algorithm), **table}) == make(algorithm, run.parameters(algorithm))
 
 
 def test_a_default_that_is_a_rule_has_no_place_in_the_space():

@@ -11,7 +11,6 @@ from pathlib import Path
 from types import ModuleType
 from typing import Literal, NamedTuple, TypeVar, cast
 
-from pydantic import ValidationError
 from torch import nn
 
 from drfl.core import checks
@@ -30,8 +29,15 @@ from drfl.experiments.compare.comparison import (
 )
 from drfl.experiments.compare.comparison_processes import compare_at_once
 from drfl.experiments.compare.comparison_results import Comparison, write_comparison
-from drfl.experiments.compare.objects import ObjectConfig, object_jobs
-from drfl.experiments.config.config import input_error
+from drfl.experiments.compare.objects import (
+    check_algorithms,
+    object_jobs,
+    rules,
+    run_settings,
+    sources_of,
+    user_modules,
+)
+from drfl.experiments.config.data_settings import DataSettings
 from drfl.experiments.execution.pool import Workers, workers_of
 from drfl.experiments.run.manifest import is_finished
 from drfl.experiments.run.resume import check_received, kept_config, key_of
@@ -57,7 +63,7 @@ class ComparisonOptions(NamedTuple):
 
 def compare_objects(
     algorithms: Mapping[str, Algorithm],
-    data: ClientData | Callable[[int], ClientData],
+    data: ClientData | DataSettings | Callable[[int], ClientData],
     task: Task | Callable[[int], Task],
     settings: Mapping[str, object],
     options: ComparisonOptions,
@@ -79,7 +85,7 @@ def compare_objects(
         checks.whole("a seed", seed, low=0)
     if not seeds or len(set(seeds)) < len(seeds):
         raise InputError(f"seeds {list(seeds)}: give at least one, none twice", code="invalid-value", field="seeds")
-    clients = of_seed("data", data, ClientData)
+    clients = clients_of_seed(data)
     learned = of_seed("task", task, Task)
     if not isinstance(algorithms, Mapping) or not algorithms:
         raise InputError(
@@ -87,14 +93,16 @@ def compare_objects(
             code="wrong-type",
             field="algorithms",
         )
+    check_algorithms(algorithms)
     first = learned(seeds[0])
-    try:
-        config = ObjectConfig.of(algorithms, first, {**settings, "dtype": str(first.layout.dtype).rpartition(".")[2]})
-    except ValidationError as error:
-        raise input_error(error) from None
-    design, build = Design(config, tuple(algorithms), seeds), object_jobs(config, clients, learned)
+    run = run_settings(settings, first)
+    objects = [*algorithms.values(), first.model, *rules(run)]
+    design, build = (
+        Design(run, tuple(algorithms), seeds),
+        object_jobs(run, algorithms, clients, learned, sources_of(objects)),
+    )
     # Workers may be unable to import the user's modules, so send the modules themselves.
-    own = config.user_modules()
+    own = user_modules(objects)
     if options.out is None:
         if options.resume or options.overwrite:
             raise InputError(
@@ -120,7 +128,7 @@ def _compared(
     if options.resume:
         keep_out(out)
         # Check the signatures before parsing any file of the folder.
-        check_received(out, design.config.checkpoint_key)
+        check_received(out, design.settings.checkpoint_key)
         kept = kept_config(out, "comparison", overwrite=options.overwrite, given=True)
         check_cells_same(out, design)
     else:
@@ -129,13 +137,13 @@ def _compared(
     # Nothing is left to run: read the results.
     if kept is not None and is_finished(out):
         tidy(out, "comparison")
-        return Comparison(*design, kept_outcomes(out, ready), ready.clients, out, ready.warnings)
+        return ready.compared(kept_outcomes(out, ready), out)
     watch, outcomes = StopSignal(), list[Outcome]()
     with (
-        _shown(options.progress, design, ready.clients) as (tell, show),
+        _shown(options.progress, ready) as (tell, show),
         claimed(
             out, "comparison", resume=options.resume, overwrite=options.overwrite, cells=design.cells,
-            config=ready.config, tell=tell, key=key_of(design.config, out),
+            config=ready.config, tell=tell, key=key_of(design.settings, out),
         ) as claim,
     ):  # fmt: skip
         start(claim, ready, tell)
@@ -150,7 +158,7 @@ def _compared(
             show(outcome, len(outcomes))
         if not outcomes:
             raise StoppedError("interrupted before one run was finished")
-        comparison = Comparison(*design, design.in_order(outcomes), ready.clients, out, ready.warnings)
+        comparison = ready.compared(outcomes, out)
         with filled(claim) as folder:
             write_comparison(comparison, folder, claim.directory, ready.identity)
         # Checkpoints and records of cells are needed until all cells are done.
@@ -162,35 +170,40 @@ def _compared(
 
 @contextmanager
 def _shown(
-    progress: Callable[[str], None] | Literal["bar"], design: Design, clients: int
+    progress: Callable[[str], None] | Literal["bar"], ready: PreparedComparison
 ) -> Iterator[tuple[Callable[[str], None], Callable[[Outcome, int], None]]]:
     """What is told a line, and what is told of a run that ended and how many have."""
     if progress != "bar":
-        yield progress, lambda outcome, done: progress(_told(outcome, done, design, clients))
+        yield progress, lambda outcome, done: progress(_told(outcome, done, ready))
         return
-    with bar(len(design.cells), "drfl.compare", "run") as shown:
+    with bar(len(ready.design.cells), "drfl.compare", "run") as shown:
 
         def ended(outcome: Outcome, done: int) -> None:
-            shown.set_postfix_str(_told(outcome, done, design, clients).partition("] ")[2], refresh=False)
+            shown.set_postfix_str(_told(outcome, done, ready).partition("] ")[2], refresh=False)
             shown.update(done - shown.n)
 
         yield partial(shown.write, file=sys.stderr), ended
 
 
-def _told(outcome: Outcome, done: int, design: Design, clients: int) -> str:
+def _told(outcome: Outcome, done: int, ready: PreparedComparison) -> str:
     """A line on a run that ended."""
-    head = f"[{done}/{len(design.cells)}] {outcome.algorithm}, seed {outcome.seed}: "
+    head = f"[{done}/{len(ready.design.cells)}] {outcome.algorithm}, seed {outcome.seed}: "
     if outcome.metrics is None:
         return f"{head}{outcome.stopped}: {outcome.reason}"
-    score = design.config.measures()[0]
-    return head + describe(outcome.metrics, score, outcome.note(score.name, clients))
+    score = ready.measures[0]
+    return head + describe(outcome.metrics, score, outcome.note(score.name, ready.clients))
+
+
+def clients_of_seed(given: ClientData | DataSettings | Callable[[int], ClientData]) -> Callable[[int], ClientData]:
+    """The clients' samples as a function of the seed, see :func:`of_seed`."""
+    return given.at if isinstance(given, DataSettings) else of_seed("data", given, ClientData)
 
 
 def of_seed(what: str, given: T | Callable[[int], T], kind: type[T]) -> Callable[[int], T]:
-    """A function of the seed, whatever was given. While the user's works, torch's generator stands at the seed.
+    """A function of the seed, whatever was given. While a user's function runs, torch's generator depends on the seed.
 
     Raises:
-        InputError: it is neither such an object nor a function.
+        InputError: It is neither such an object nor a function.
     """
     if isinstance(given, kind):
         return lambda seed: cast("T", given)
@@ -203,7 +216,8 @@ def of_seed(what: str, given: T | Callable[[int], T], kind: type[T]) -> Callable
         )
 
     def made(seed: int) -> T:
-        with Key(seed).fold(what).torch_scope():  # else layers would begin elsewhere at every call
+        # The initial model has the key that it has in `drfl compare`: an equal model starts from equal numbers.
+        with Key(seed).fold("model" if kind is Task else what).torch_scope():
             found = given(seed)
         if not isinstance(found, kind):
             raise InputError(

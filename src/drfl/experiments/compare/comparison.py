@@ -15,12 +15,14 @@ from drfl.core.atomic_files import atomic_write
 from drfl.core.errors import DivergedError, InputError
 from drfl.core.files import parse_json, read_json, read_toml
 from drfl.core.user_code import label_of
-from drfl.experiments.compare.comparison_results import cell_name
-from drfl.experiments.config.build import Job, build, load_data
+from drfl.experiments.compare.comparison_results import Comparison, cell_name
+from drfl.experiments.config.about_run import AboutRun, comparison_toml, run_toml
+from drfl.experiments.config.build import Job, build
 from drfl.experiments.config.config import Config
+from drfl.experiments.config.data_settings import load_data
+from drfl.experiments.config.run_settings import RunSettings
 from drfl.experiments.run.artifacts import (
     beside,
-    config_toml,
     initial_model_digest,
     is_reference,
     json_text,
@@ -40,6 +42,7 @@ from drfl.experiments.run.resume import (
 from drfl.experiments.run.run_directory import ClaimedFolder, claimed, filled, tidy
 from drfl.experiments.run.runner import Finished, Outcome, StopSignal, execute
 from drfl.report.read_run import lines_beside
+from drfl.task.measure import Measure
 from drfl.task.metrics import ACCURACY
 from drfl.training.checkpoint import read_signed, sign
 from drfl.training.history import undefined_names
@@ -52,12 +55,12 @@ class Design(NamedTuple):
     """What is compared.
 
     Args:
-        config: the job, for these algorithms and seeds in turn.
+        settings: how the runs go, each at its seed.
         algorithms: their names.
         seeds: their values.
     """
 
-    config: Config
+    settings: RunSettings
     algorithms: tuple[str, ...]
     seeds: tuple[int, ...]
 
@@ -88,6 +91,8 @@ class PreparedComparison(NamedTuple):
     Args:
         design: what is compared.
         build: makes its runs.
+        about: what the files say of a run of each algorithm.
+        measures: what is measured, the score first.
         clients: N.
         identity: of the first algorithm's run at the first seed, see :func:`drfl.experiments.run.resume.identity`.
         warnings: what is conspicuous in its data, see :mod:`drfl.experiments.run.data_warnings`.
@@ -95,6 +100,8 @@ class PreparedComparison(NamedTuple):
 
     design: Design
     build: Build
+    about: tuple[AboutRun, ...]
+    measures: tuple[Measure, ...]
     clients: int
     identity: Mapping[str, object]
     warnings: tuple[str, ...]
@@ -102,7 +109,17 @@ class PreparedComparison(NamedTuple):
     @property
     def config(self) -> str:
         """Its configuration as TOML, from which it resumes."""
-        return config_toml(self.design.config, self.clients, self.design.algorithms)
+        return comparison_toml(self.about)
+
+    def compared(self, outcomes: Iterable[Outcome], directory: Path) -> Comparison:
+        """The comparison with what has ended of it.
+
+        Args:
+            outcomes: of the runs that have ended.
+            directory: the folder of the runs and the report.
+        """
+        ended = self.design.in_order(outcomes)
+        return Comparison(*self.design, self.about, self.measures, self.clients, ended, directory, self.warnings)
 
     @classmethod
     def of(cls, design: Design, build: Build, kept: Path | None = None) -> Self:
@@ -120,22 +137,24 @@ class PreparedComparison(NamedTuple):
         before = None
         if kept is not None:
             before = read_toml(kept, follow=False, remedy="start again with --overwrite")
-        found: list[tuple[int, Mapping[str, object], tuple[str, ...]]] = []
+        about: list[AboutRun] = []
+        found: list[tuple[tuple[Measure, ...], int, Mapping[str, object], tuple[str, ...]]] = []
         for algorithm in design.algorithms:
             job = build(algorithm, design.seeds[0])
+            about.append(job.about)
             if before is not None:
                 # A comparison's file names no single algorithm and no seed: add those of this run.
-                tables, name = before.get("algorithms"), job.config.algorithm
+                tables, name = before.get("algorithms"), job.about.algorithm
                 own = tables.get(name, {}) if isinstance(tables, dict) else {}
-                kept_run = {**before, "algorithm": name, "seed": job.config.seed, "algorithms": {name: own}}
-                files, needed = kept_run.pop("files", None), job.config.user_files([name])
+                kept_run = {**before, "algorithm": name, "seed": job.settings.seed, "algorithms": {name: own}}
+                files, needed = kept_run.pop("files", None), job.about.files
                 if isinstance(files, dict) and needed:
                     kept_run["files"] = {path: digest for path, digest in files.items() if path in needed}
                 check_settings(job, kept_run)
             # Only for the first algorithm: data and initial model are the same for all.
             if not found:
-                found.append((job.data.n, identity(job), warnings_of(job)))
-        return cls(design, build, *found[0])
+                found.append((job.fed.measures, job.data.n, identity(job), warnings_of(job)))
+        return cls(design, build, tuple(about), *found[0])
 
 
 def from_config(config: Config, log: Callable[[str], None] | None = None) -> Build:
@@ -306,8 +325,8 @@ def run_or_recall(
         return outcome
     name = cell_name(algorithm, seed)
     job = ready.build(algorithm, seed)
-    key = key_of(job.config, claim.directory)
-    config = config_toml(job.config, job.data.n)
+    key = key_of(job.settings, claim.directory)
+    config = run_toml(job.about)
     with claimed(claim.directory / name, resume=True, config=config, key=key) as cell:
         before = load_resume_point(cell, job, lambda notice: warn(notice.within(name)), key)
         start, keep = None if before is None else before.progress, checkpoint_writer(cell, job, key)

@@ -12,8 +12,9 @@ from drfl.core.errors import Notice
 from drfl.core.files import read_csv
 from drfl.core.run_end import DAGGER, DOUBLE_DAGGER, late_rollbacks, legends, marked
 from drfl.core.user_code import label_of
-from drfl.experiments.config.config import Config
-from drfl.experiments.run.artifacts import config_toml, json_text, versions
+from drfl.experiments.config.about_run import AboutRun, comparison_toml
+from drfl.experiments.config.run_settings import RunSettings
+from drfl.experiments.run.artifacts import json_text, versions
 from drfl.experiments.run.measures import column
 from drfl.experiments.run.runner import Outcome, best, equal_worst, failures, first_intervals, gaps, spreads
 from drfl.task.measure import NOTHING, Measure, undefined_note, undefined_share
@@ -49,31 +50,30 @@ class Comparison(NamedTuple):
     """Several algorithms at several seeds.
 
     Args:
-        config: the job; algorithm and seed vary.
+        settings: how the runs go; the seed varies.
         algorithms: their names.
         seeds: their values.
-        outcomes: the cells that ended, in the order they did.
+        about: what the files say of a run of each algorithm.
+        measures: what was measured, the score first.
         clients: N.
+        outcomes: the cells that ended, in the order they did.
         directory: the folder that holds the runs and the report; None where it was not kept.
         warnings: what is conspicuous in the data, at the first seed.
         histories: of the runs, where no folder is kept that has them; see :meth:`to_histories`.
         client_rows: their clients, likewise; see :meth:`to_clients`.
     """
 
-    config: Config
+    settings: RunSettings
     algorithms: tuple[str, ...]
     seeds: tuple[int, ...]
-    outcomes: tuple[Outcome, ...]
+    about: tuple[AboutRun, ...]
+    measures: tuple[Measure, ...]
     clients: int
+    outcomes: tuple[Outcome, ...]
     directory: Path | None = None
     warnings: tuple[str, ...] = ()
     histories: pd.DataFrame | None = None
     client_rows: pd.DataFrame | None = None
-
-    @property
-    def measures(self) -> tuple[Measure, ...]:
-        """What was measured, the score first."""
-        return self.config.measures()
 
     @property
     def notices(self) -> list[Notice]:
@@ -192,21 +192,22 @@ class Comparison(NamedTuple):
     def summary(self) -> dict[str, object]:
         """Everything in one object: the job, mean and std of every metric, versions."""
         table, gap = spreads(self.outcomes, self.measures[0].name), gaps(self.outcomes)
-        named = {label_of(name): name for name in self.algorithms}
+        about = {label_of(name): one for name, one in zip(self.algorithms, self.about, strict=True)}
+        common = self.about[0]
         return {
-            "dataset": self.config.dataset,
-            "partition": {"name": self.config.partition, **self.config.partition_parameters(defaults=True)},
-            "model": self.config.model,
-            "rounds": self.config.rounds,
-            "until": self.config.until,
+            "dataset": common.dataset,
+            "partition": common.partition,
+            "model": common.model,
+            "rounds": self.settings.rounds,
+            "until": self.settings.until,
             "seeds": list(self.seeds),
             "measures": [m.name for m in self.measures],
             "warnings": [*self.warnings, *self.notices],
-            "device": self.config.device,
-            "dtype": self.config.dtype,
+            "device": self.settings.device,
+            "dtype": common.dtype,
             "algorithms": {
                 name: {
-                    "parameters": self.config.parameters(named[name], self.clients),
+                    "parameters": dict(about[name].parameters),
                     "runs": sum(o.algorithm == name and o.metrics is not None for o in self.outcomes),
                     "diverged": sum(o.algorithm == name and o.stopped == "diverged" for o in self.outcomes),
                     "refused": sum(o.algorithm == name and o.stopped == "refused" for o in self.outcomes),
@@ -265,7 +266,7 @@ def write_comparison(comparison: Comparison, folder: Path, directory: Path, iden
 
     outcomes = [outcome._asdict() for outcome in comparison.outcomes]
     texts = {
-        "config.toml": config_toml(comparison.config, comparison.clients, comparison.algorithms),
+        "config.toml": comparison_toml(comparison.about),
         "summary.json": json_text(comparison.summary(), indent=2) + "\n",
         "compare.csv": csv_text(_columns(comparison), _rows(comparison)),
         "outcomes.json": json_text({"identity": identity, "outcomes": outcomes}) + "\n",
@@ -360,7 +361,7 @@ def table(
         if equal:
             sure["if equal %"] = {name: f"{100 * value:.1f}" for name, value in equal.items()}
         beside[worst] = sure | beside[worst]
-    gap = gaps(comparison.outcomes) if comparison.config.certificate is not None and worst in shown else None
+    gap = gaps(comparison.outcomes) if comparison.settings.certificate is not None and worst in shown else None
     rows: list[list[str | T]] = []
     for name, row in known.items():
         cells: list[str | T] = [marked(name, (o.marks for o in comparison.outcomes if o.algorithm == name))]
@@ -411,7 +412,7 @@ UNDEFINED = "undefined"
 
 
 def _columns(comparison: Comparison) -> list[str]:
-    extra = [] if comparison.config.certificate is None else CERTIFICATE_COLUMNS
+    extra = [] if comparison.settings.certificate is None else CERTIFICATE_COLUMNS
     score, others = comparison.measures[0].name, other_columns(comparison.measures)
     names = columns_of(score)
     worst = (f"worst_{score}_low", f"worst_{score}_high")
@@ -421,7 +422,7 @@ def _columns(comparison: Comparison) -> list[str]:
 
 
 def _rows(comparison: Comparison) -> Iterator[list[object]]:
-    asked = comparison.config.certificate is not None
+    asked = comparison.settings.certificate is not None
     measures = [measure.name for measure in comparison.measures]
     for outcome in comparison.outcomes:
         others = other_columns(comparison.measures)

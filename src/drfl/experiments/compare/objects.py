@@ -1,165 +1,116 @@
-"""Comparisons of objects made in Python: what their files say of them, and what they are recognised by."""
+"""Runs of objects made in Python: what their files say of them, and what they are recognised by."""
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 import hashlib
 import inspect
 import re
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
-from types import ModuleType
+from types import FunctionType, ModuleType
 
-from pydantic import PrivateAttr, ValidationInfo, field_validator, model_validator
+from pydantic import ValidationError
 
 from drfl.core.errors import InputError
 from drfl.data import ClientData
+from drfl.experiments.config.about_run import AboutRun
 from drfl.experiments.config.build import Job, job_of
-from drfl.experiments.config.config import REGISTRIES, Config
-from drfl.experiments.config.guards_and_failures import aggregator_of, failures_of, guards_of, step_bound_of
-from drfl.experiments.config.hyperparameters import PARSED, SAMPLINGS, Value, canonical, plain_local
+from drfl.experiments.config.hyperparameters import parameters_of
 from drfl.experiments.config.learned import Origin
-from drfl.experiments.config.wrap import wrap_algorithm
+from drfl.experiments.config.run_settings import RunSettings
+from drfl.experiments.config.strict import input_error
 from drfl.experiments.run.manifest import CALLED
 from drfl.federation.algorithm import Algorithm
-from drfl.task.metrics import Metric
 from drfl.task.task import Task
 
-CLIENTS = "clients"
-"""What stands for data set and partition in the files, where the data came divided."""
-
-ADDRESS = re.compile(r" at 0x[0-9a-f]+")
+Kind = type | FunctionType
+"""What has a module and a source: a class or a function."""
 
 
-class ObjectConfig(Config):
-    """The configuration of a run of objects: it says what they are; `drfl run` cannot make them from it."""
+def check_algorithms(algorithms: Mapping[str, Algorithm]) -> None:
+    """Make sure that these are algorithms, under names that folders can have.
 
-    dataset: str = CLIENTS
-    partition: str = CLIENTS
-    loss: str = "given"
-    _algorithms: Mapping[str, Algorithm] = PrivateAttr(default_factory=dict)
-    _task: Task | None = PrivateAttr(default=None)
-    _sources: Mapping[str, str] = PrivateAttr(default_factory=dict)
-
-    @classmethod
-    def of(cls, algorithms: Mapping[str, Algorithm], task: Task, settings: Mapping[str, object]) -> ObjectConfig:
-        """The configuration of these algorithms, under their names.
-
-        Raises:
-            InputError: a name cannot be one of a folder, or what it stands for is no algorithm.
-        """
-        for name, algorithm in algorithms.items():
-            if not isinstance(name, str) or re.fullmatch(CALLED, name) is None:
-                raise InputError(
-                    f"algorithm {name!r}: folders are named after it; begin with a letter, go on with letters, digits, "
-                    "spaces and any of _.()=+-, and end with a letter, a digit or )",
-                    code="invalid-name",
-                    field=str(name),
-                )
-            if isinstance(algorithm, type):
-                raise InputError(
-                    f"'{name}' is the class {algorithm.__name__}: give an object, {algorithm.__name__}(…)",
-                    code="wrong-type",
-                    field=name,
-                )
-            if not (callable(getattr(algorithm, "round", None)) and hasattr(algorithm, "local")):
-                raise InputError(
-                    f"'{name}' is {algorithm!r:.60}: give an algorithm such as drfl.DRFA(m=10)",
-                    code="wrong-type",
-                    field=name,
-                )
-        score, *others = (metric.name for metric in task.measures)
-        about = {"model": type(task.model).__name__, "score": score, "metrics": tuple(others) or None}
-        config = cls.model_validate({**about, **settings})
-        config._algorithms, config._task = algorithms, task
-        config.selection().check()
-        config._sources = _sources(_own((*algorithms.values(), task.model)))  # a worker process may not find them
-        return config
-
-    @field_validator("algorithm", "dataset", "partition", "model", "loss", "engine")
-    @classmethod
-    def _known(cls, value: str, info: ValidationInfo) -> str:
-        return canonical("engine", value, REGISTRIES["engine"]) if info.field_name == "engine" else value
-
-    @field_validator("score")
-    @classmethod
-    def _known_score(cls, value: str | None) -> str | None:
-        return value
-
-    @field_validator("metrics")
-    @classmethod
-    def _known_metrics(cls, values: tuple[str, ...] | None) -> tuple[str, ...] | None:
-        return values
-
-    def _model(self) -> object:
-        return None if self._task is None else self._task.model
-
-    def measures(self) -> tuple[Metric, ...]:
-        """Those of the task."""
-        assert self._task is not None
-        return self._task.measures
-
-    @field_validator("algorithm")
-    @classmethod
-    def _algorithm(cls, value: str) -> str:
-        return value
-
-    @model_validator(mode="before")
-    @classmethod
-    def _own_data(cls, values: object) -> object:
-        return values
-
-    @model_validator(mode="after")
-    def _parameters_fit(self) -> ObjectConfig:
-        guards_of(self.guards)
-        aggregator_of(self.aggregator)
-        step_bound_of(self.step_bound)
-        failures_of(self.faults or {})
-        return self
-
-    def partition_parameters(self, defaults: bool = False) -> dict[str, int | float]:
-        """None: nothing is divided here."""
-        return {}
-
-    def parameters(self, algorithm: str, clients: int | None = None) -> dict[str, Value]:
-        """The fields of the object, as values that a file can hold."""
-        thing, found = self._algorithms[algorithm], dict[str, Value]()
-        fields = dataclasses.fields(thing) if dataclasses.is_dataclass(thing) else ()
-        for name, value in ((field.name, getattr(thing, field.name)) for field in fields):
-            if name == "local":
-                found |= plain_local(value)
-            elif isinstance(value, bool | int | float | str | None):
-                found[name] = value
-            elif isinstance(value, tuple(PARSED)):
-                found[name] = str(value)
-            elif value in SAMPLINGS.values():
-                found[name] = next(known for known, draw in SAMPLINGS.items() if draw is value)
-            else:
-                # Drop memory addresses: they differ between processes, and equal runs would look different.
-                found[name] = ADDRESS.sub("", repr(value))
-        return found
-
-    def user_files(self, algorithms: Sequence[str]) -> dict[str, str]:
-        """SHA-256 of the source of every class of the user's behind these algorithms and the model."""
-        kinds = (
-            type(thing) for thing in (*(self._algorithms[name] for name in algorithms), self._task and self._task.model)
-        )
-        return {name: self._sources[name] for kind in kinds if (name := f"class {kind.__qualname__}") in self._sources}
-
-    def user_modules(self, *functions: Callable[..., object]) -> list[ModuleType]:
-        """The modules that these classes, and functions of the user's, are from, less the program that runs."""
-        names = dict.fromkeys(kind.__module__ for kind in _own((*self._algorithms.values(), self._model())))
-        names |= dict.fromkeys(getattr(function, "__module__", "__main__") for function in functions)
-        return [sys.modules[name] for name in names if name != "__main__" and name in sys.modules]
+    Raises:
+        InputError: One is not.
+    """
+    for name, algorithm in algorithms.items():
+        if not isinstance(name, str) or re.fullmatch(CALLED, name) is None:
+            raise InputError(
+                f"algorithm {name!r}: folders are named after it; begin with a letter, go on with letters, digits, "
+                "spaces and any of _.()=+-, and end with a letter, a digit or )",
+                code="invalid-name",
+                field=str(name),
+            )
+        if isinstance(algorithm, type):
+            raise InputError(
+                f"'{name}' is the class {algorithm.__name__}: give an object, {algorithm.__name__}(…)",
+                code="wrong-type",
+                field=name,
+            )
+        if not (callable(getattr(algorithm, "round", None)) and hasattr(algorithm, "local")):
+            raise InputError(
+                f"'{name}' is {algorithm!r:.60}: give an algorithm such as drfl.DRFA(m=10)",
+                code="wrong-type",
+                field=name,
+            )
 
 
-def _own(things: Iterable[object]) -> list[type]:
-    """The user's classes behind these objects: those that are of no installed package."""
-    found: list[type] = []
-    for kind in dict.fromkeys(map(type, things)):
+def run_settings(values: Mapping[str, object], task: Task) -> RunSettings:
+    """The settings of runs of a task, checked.
+
+    Raises:
+        InputError: One is unknown or impossible.
+    """
+    try:
+        settings = RunSettings.model_validate(values)
+        settings.selection(task.measures)
+    except ValidationError as error:
+        raise input_error(error) from None
+    return settings
+
+
+def rules(settings: RunSettings) -> list[object]:
+    """The objects of the settings that may be of a user's class."""
+    return [*settings.guards, settings.engine, *([] if settings.aggregator is None else [settings.aggregator])]
+
+
+def about_objects(
+    settings: RunSettings, name: str, algorithm: Algorithm, clients: int, task: Task, sources: Mapping[str, str]
+) -> AboutRun:
+    """What the files of a run of objects say of it.
+
+    Args:
+        settings: How the run goes.
+        name: What files call the algorithm.
+        algorithm: The algorithm.
+        clients: N.
+        task: The model and its loss.
+        sources: From :func:`sources_of`.
+    """
+    score, *others = (metric.name for metric in task.measures)
+    dtype = str(task.layout.dtype).rpartition(".")[2]
+    model = type(task.model).__name__
+    about: dict[str, object] = {"model": model, "loss": _named(task.criterion.given), "score": score, "dtype": dtype}
+    if others:
+        about["metrics"] = others
+    kinds = (f"class {type(thing).__qualname__}" for thing in (algorithm, task.model, *rules(settings)))
+    files = {kind: sources[kind] for kind in kinds if kind in sources}
+    return AboutRun(name, parameters_of(algorithm, clients), None, model, dtype, {**settings.plain(), **about}, files)
+
+
+def user_modules(things: Iterable[object]) -> list[ModuleType]:
+    """The modules of the user's classes behind these objects and of the user's functions, without the main program."""
+    names = dict.fromkeys(kind.__module__ for kind in _own(things))
+    return [sys.modules[name] for name in names if name != "__main__" and name in sys.modules]
+
+
+def _own(things: Iterable[object]) -> list[Kind]:
+    """The user's functions among these objects, and the user's classes: those that no installed package has."""
+    found: list[Kind] = []
+    for kind in dict.fromkeys(thing if isinstance(thing, FunctionType) else type(thing) for thing in things):
         if kind.__module__.partition(".")[0] not in ("drfl", "torch"):
             file = getattr(sys.modules.get(kind.__module__), "__file__", None)
             # A class defined at a prompt has no file.
@@ -168,10 +119,10 @@ def _own(things: Iterable[object]) -> list[type]:
     return found
 
 
-def _sources(kinds: Iterable[type]) -> dict[str, str]:
-    """SHA-256 of the classes' sources; not of those that were typed in at a prompt."""
+def sources_of(things: Iterable[object]) -> dict[str, str]:
+    """SHA-256 of the source of every class of the user's behind these objects, but for those typed in at a prompt."""
     found: dict[str, str] = {}
-    for kind in kinds:
+    for kind in _own(things):
         # A class typed in at a prompt has no source.
         with suppress(OSError, TypeError):
             found[f"class {kind.__qualname__}"] = hashlib.sha256(inspect.getsource(kind).encode()).hexdigest()
@@ -188,22 +139,29 @@ def _named(thing: object) -> str:
 
 
 def object_jobs(
-    config: ObjectConfig, data: Callable[[int], ClientData], task: Callable[[int], Task]
+    settings: RunSettings,
+    algorithms: Mapping[str, Algorithm],
+    data: Callable[[int], ClientData],
+    task: Callable[[int], Task],
+    sources: Mapping[str, str] | None = None,
 ) -> Callable[[str, int], Job]:
     """Makes the runs of a comparison of objects.
 
     Args:
-        config: of the objects.
-        data: the clients' samples at a seed.
-        task: the model and its loss at a seed.
+        settings: How they go, each at its seed.
+        algorithms: By name.
+        data: The clients' samples at a seed.
+        task: The model and its loss at a seed.
+        sources: From :func:`sources_of` in the main process, as a worker may not find them; None = found for each run.
     """
 
     def make(name: str, seed: int) -> Job:
-        own, clients, learned = config.for_algorithm(name, seed), data(seed), task(seed)
-        algorithm = wrap_algorithm(own, config._algorithms[name], None, clients, learned)
-        kind = type(learned.model)
-        source = config._sources.get(f"class {kind.__qualname__}")
+        own, clients, learned = settings.model_copy(update={"seed": seed}), data(seed), task(seed)
+        kind, algorithm = type(learned.model), algorithms[name]
+        known = sources_of([algorithm, learned.model, *rules(own)]) if sources is None else sources
+        about = about_objects(own, name, algorithm, clients.n, learned, known)
+        source = known.get(f"class {kind.__qualname__}")
         module = {"class": _named(kind)} | ({} if source is None else {"sha256": source})
-        return job_of(own, None, clients, learned, algorithm, Origin(module, _named(learned.criterion.given)))
+        return job_of(own, about, None, clients, learned, algorithm, Origin(module, _named(learned.criterion.given)))
 
     return make

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple, Protocol
 
 import torch
@@ -10,19 +10,15 @@ from torch import Tensor
 
 from drfl.core.errors import InputError
 from drfl.core.key import Key
-from drfl.data import PARTITIONS, ClientData, Dataset, Partition, Standardisation, load, make_partition
-from drfl.data.features import featurise
-from drfl.data.features.images import folder as feature_cache
-from drfl.data.features.images import load_images
-from drfl.data.tables.hugging_face import Columns, read_hub, read_saved
-from drfl.data.tables.table_files import read_tables
+from drfl.data import ClientData, Dataset, Partition, Standardisation
 from drfl.data.validation_split import held_out_training, training_as_test
-from drfl.engine import ENGINES, Simulation
-from drfl.experiments.config.config import Config, table_dir
-from drfl.experiments.config.hyperparameters import make
+from drfl.engine import Simulation
+from drfl.experiments.config.about_run import AboutRun
+from drfl.experiments.config.config import Config
+from drfl.experiments.config.data_settings import divide, load_data
 from drfl.experiments.config.learned import Origin, make_loss, make_model, model_source
-from drfl.experiments.config.own_data import CLASSIFICATION, is_hub, saved_folder
-from drfl.experiments.config.wrap import over_selection, wrap_algorithm
+from drfl.experiments.config.run_settings import RunSettings
+from drfl.experiments.config.wrap import over_selected, wrap_algorithm
 from drfl.federation.algorithm import Algorithm
 from drfl.federation.federation import Federation
 from drfl.task.task import Task
@@ -65,8 +61,13 @@ class Running(Protocol):
     """What can be run, kept and written: a simulation's :class:`Job`, or a deployment."""
 
     @property
-    def config(self) -> Config:
-        """Where it came from."""
+    def settings(self) -> RunSettings:
+        """How it goes."""
+        ...
+
+    @property
+    def about(self) -> AboutRun:
+        """What its files say of it."""
         ...
 
     @property
@@ -114,7 +115,8 @@ class Job(NamedTuple):
     """A run that can start.
 
     Args:
-        config: where it came from.
+        settings: how it goes.
+        about: what its files say of it.
         partition: the manifest of who holds which samples; None where the data came divided.
         data: the clients' samples.
         task: the model and its loss.
@@ -125,7 +127,8 @@ class Job(NamedTuple):
         certify: makes the certificates, where they were asked for.
     """
 
-    config: Config
+    settings: RunSettings
+    about: AboutRun
     partition: Partition | None
     data: ClientData
     task: Task
@@ -134,51 +137,6 @@ class Job(NamedTuple):
     first: RunState
     origin: Origin
     certify: Certifier | None = None
-
-
-def load_data(config: Config, log: Callable[[str], None] | None = None) -> Dataset:
-    """The data that the clients of a run share out: the data set, or the features that a backbone makes of it.
-
-    Features come from drfl's cache where they were computed before.
-
-    Args:
-        config: what to run; neither its seed nor its algorithm matters.
-        log: gets a line now and then where features take their time.
-
-    Raises:
-        InputError: the data or the backbone cannot be had, or do not fit each other.
-    """
-    recipe = config.recipe()
-    if config.data is not None or is_hub(config.dataset):
-        task = config.task or CLASSIFICATION
-        columns = Columns(config.target or (), config.group, config.drop or (), task)
-        saved = None if config.data is None else saved_folder(config.data)
-        if config.data is None:
-            dataset = read_hub(config.dataset, columns)
-        elif saved is not None:
-            dataset = read_saved(saved, columns)
-        else:
-            dataset = read_tables(config.data, columns.targets, columns.group, columns.drop, task)
-    elif recipe is None:
-        dataset = load(config.dataset, data_dir=config.data_dir, group=config.group)
-    else:
-        images = load_images(config.dataset, config.data_dir)
-        dataset = featurise(images, recipe, cache=feature_cache(), log=log, device=config.device)
-    return dataset if config.test_fraction is None else dataset.pooled()
-
-
-def divide(config: Config, dataset: Dataset) -> Partition:
-    """Who holds which samples in a run; features, model and algorithm have no say in it.
-
-    Args:
-        config: what to run.
-        dataset: the data, see :func:`load_data`; only its labels and groups are looked at.
-
-    Raises:
-        InputError: the data cannot be divided so.
-    """
-    method = PARTITIONS[config.partition](**config.partition_parameters())
-    return make_partition(dataset, method, Key(config.seed).fold("partition"), config.test_fraction)
 
 
 def build(config: Config, dataset: Dataset | None = None) -> Job:
@@ -192,15 +150,15 @@ def build(config: Config, dataset: Dataset | None = None) -> Job:
         InputError: data, partition, model, algorithm or device do not work together, or a certificate was asked for
             that cannot be made.
     """
-    dataset = load_data(config) if dataset is None else dataset
+    dataset = load_data(config, device=config.device) if dataset is None else dataset
     key = Key(config.seed)
     # From here on everything depends on the seed alone: all algorithms get the same data and initial model.
-    partition = divide(config, dataset)
+    partition = divide(config, dataset, config.seed)
     data = ClientData.from_dataset(dataset, partition)
     share = VALIDATION if config.validation is None else config.validation
     if config.judged_on == "validation":
         data = held_out_training(data, share, key)
-    elif config.selection().validates or config.validation is not None:
+    elif config.selection(config.measures()).validates or config.validation is not None:
         data = data.with_validation(share, key)
     # After the hold-out: evaluate on the training rows that are left.
     if config.judged_on == "training":
@@ -211,47 +169,57 @@ def build(config: Config, dataset: Dataset | None = None) -> Job:
         model = make_model(config.model, shape, dataset.classes)
     score, *others = config.measures()
     task = Task(model.to(getattr(torch, config.dtype)), make_loss(config.loss), score, tuple(others))
-    parameters, keep = over_selection(config, data.n)
-    algorithm = wrap_algorithm(config, make(config.algorithm, parameters), keep, data, task)
+    algorithm = config.built(config.algorithm, data.n)
     origin = Origin(model_source(config.model, shape, dataset.classes), config.loss)
-    return job_of(config, partition, data, task, algorithm, origin)
+    return job_of(config, config.about(algorithm, data.n), partition, data, task, algorithm, origin)
 
 
 def job_of(
-    config: Config,
+    settings: RunSettings,
+    about: AboutRun,
     partition: Partition | None,
     data: ClientData,
     task: Task,
     algorithm: Algorithm,
     origin: Origin,
 ) -> Job:
-    """A run of an algorithm, with all that stands around it, on clients in this process.
+    """A run of an algorithm on clients in this process, with the wrappers that its settings ask for.
+
+    Args:
+        settings: how it goes.
+        about: what its files say of it.
+        partition: who holds which samples; None if the data came divided.
+        data: the clients' samples.
+        task: the model and its loss.
+        algorithm: the server program, without wrappers.
+        origin: where model and loss are from.
 
     Raises:
         InputError: they do not work together.
     """
-    validates = config.selection().validates
+    validates = settings.selection(task.measures).validates
     if validates and data.validation is None:
-        option = next(name for name in ("select", "patience", "until") if getattr(config, name) is not None)
+        option = next(name for name in ("select", "patience", "until") if getattr(settings, name) is not None)
         raise InputError(
-            f"{option} = {getattr(config, option)!r} needs validation rows: divide the clients as "
+            f"{option} = {getattr(settings, option)!r} needs validation rows: divide the clients as "
             "data.with_validation(0.2)",
             code="no-validation",
             field=option,
         )
-    engine = ENGINES[config.engine]()
-    fed = Simulation(data, task, engine=engine, device=config.device, precision=config.precision)
+    fed = Simulation(data, task, engine=settings.engine, device=settings.device, precision=settings.precision)
+    inner, keep = over_selected(settings, algorithm, data.n)
+    wrapped = wrap_algorithm(settings, inner, keep, data, task)
     begun = first(
-        algorithm,
+        wrapped,
         fed,
-        returned=config.returned,
-        averaged=config.averaged,
-        table_dir=table_dir(config),
+        returned=settings.returned,
+        averaged=settings.averaged,
+        table_dir=settings.tables,
         validates=validates,
     )
     # Refuse a certificate whose assumptions do not hold before the first round.
     certify = None
-    if config.certificate is not None:
-        certify = Certifier(task, METHODS[config.certificate])
+    if settings.certificate is not None:
+        certify = Certifier(task, METHODS[settings.certificate])
         certify.check(algorithm.local)
-    return Job(config, partition, data, task, fed, algorithm, begun, origin, certify)
+    return Job(settings, about, partition, data, task, fed, wrapped, begun, origin, certify)

@@ -5,11 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
+from typing import cast
 
 from pydantic import TypeAdapter, ValidationError
 
 from drfl.core.errors import InputError, unknown
-from drfl.core.registry import named
+from drfl.core.registry import named, text_of
+from drfl.experiments.config.hyperparameters import ADDRESS
 from drfl.resilience import (
     Aggregator,
     CentredClip,
@@ -64,24 +66,56 @@ KNOWN: Mapping[str, Callable[..., Guard | ProbeAudit]] = {**PLAIN, "probe": Prob
 """Guards by name."""
 
 
-def uses_rows(guards: tuple[str, ...] | None, aggregator: str | None) -> bool:
+def uses_rows(guards: tuple[Guard | ProbeAudit, ...], aggregator: Aggregator | ProbeRule | None) -> bool:
     """Whether a guard or the aggregator compares what clients send with rows that the server holds."""
-    rules = (*guards_of(guards), aggregator_of(aggregator))
-    return any(isinstance(rule, ProbeAudit | ProbeRule) for rule in rules)
+    return any(isinstance(rule, ProbeAudit | ProbeRule) for rule in (*guards, aggregator))
 
 
-def guards_of(texts: tuple[str, ...] | None) -> tuple[Guard | ProbeAudit, ...]:
-    """Guards from texts such as "clip:bound=3"; None = the wide default, "none" = none.
+def guards_of(given: object) -> tuple[Guard | ProbeAudit, ...]:
+    """Guards from texts such as "clip:bound=3" and from objects; None = the wide default, "none" = none.
 
     Raises:
-        InputError: see :func:`drfl.core.registry.named`.
+        InputError: One of them is neither a guard nor such a text.
     """
-    if texts is None:
+    if given is None:
         # The default is wide enough to leave honest reports unchanged.
         return (RobustClip(),)
-    if [text.strip().lower() for text in texts] == ["none"]:
+    each = [*given] if isinstance(given, list | tuple) else [given]
+    if [guard.strip().lower() for guard in each if isinstance(guard, str)] == ["none"] and len(each) == 1:
         return ()
-    return tuple(named("guard", KNOWN, text) for text in texts)
+    found: list[Guard | ProbeAudit] = []
+    for guard in each:
+        if isinstance(guard, str):
+            found.append(named("guard", KNOWN, guard))
+        elif isinstance(guard, ProbeAudit) or callable(getattr(guard, "judge", None)):
+            found.append(cast("Guard", guard))
+        else:
+            raise not_a("guard", guard, "drfl.resilience.RobustClip()", "robust:k=3")
+    return tuple(found)
+
+
+def guard_texts(guards: tuple[Guard | ProbeAudit, ...]) -> list[str] | None:
+    """What :func:`guards_of` makes the guards from; None for the default."""
+    if guards == (RobustClip(),):
+        return None
+    return [rule_text(KNOWN, guard) for guard in guards] or ["none"]
+
+
+def rule_text(known: Mapping[str, Callable[..., object]], rule: object) -> str:
+    """What a file says of a rule: the text that makes it, or the ``repr`` of a rule of the user's own."""
+    try:
+        return text_of(known, rule)
+    except ValueError:
+        return ADDRESS.sub("", repr(rule))
+
+
+def not_a(what: str, given: object, example: str, text: str) -> InputError:
+    """The refusal of a value that is no rule of a kind."""
+    return InputError(
+        f"{what}: expected an object such as {example} or a text such as '{text}', got {type(given).__name__}",
+        code="wrong-type",
+        field=what,
+    )
 
 
 AGGREGATORS: Mapping[str, Callable[..., Aggregator | ProbeRule]] = {
@@ -96,43 +130,67 @@ AGGREGATORS: Mapping[str, Callable[..., Aggregator | ProbeRule]] = {
 """Byzantine-robust rules by name."""
 
 
-def aggregator_of(text: str | None) -> Aggregator | ProbeRule | None:
-    """A rule from a text such as "krum:f=2"; None = none.
+def aggregator_of(given: object) -> Aggregator | ProbeRule | None:
+    """A rule from a text such as "krum:f=2" or an object; None = none.
 
     Raises:
-        InputError: see :func:`drfl.core.registry.named`.
+        InputError: It is neither a rule nor such a text.
     """
-    return None if text is None else named("aggregator", AGGREGATORS, text)
+    if isinstance(given, str):
+        return named("aggregator", AGGREGATORS, given)
+    if given is None or isinstance(given, ProbeRule) or callable(getattr(given, "expected", None)):
+        return cast("Aggregator | ProbeRule | None", given)
+    raise not_a("aggregator", given, "drfl.resilience.Krum(f=2)", "krum:f=2")
 
 
-def step_bound_of(factor: float) -> StepBound | None:
-    """The bound on steps; None for 0.
+def aggregator_text(rule: Aggregator | ProbeRule | None) -> str | None:
+    """What :func:`aggregator_of` makes the rule from."""
+    return None if rule is None else rule_text(AGGREGATORS, rule)
+
+
+def step_bound_of(given: object) -> StepBound | None:
+    """The bound on updates from its factor or as it is; None for 0.
 
     Raises:
-        InputError: the factor is neither 0 nor above 1.
+        InputError: The factor is neither 0 nor above 1.
     """
-    if factor and not 1 < factor < math.inf:
+    if given is None or isinstance(given, StepBound):
+        return given
+    if isinstance(given, bool) or not isinstance(given, int | float):
+        raise not_a("step_bound", given, "drfl.resilience.StepBound(100)", "100")
+    if given and not 1 < given < math.inf:
         raise InputError(
-            f"step_bound must be above 1, or 0 for none, not {factor:g}: the usual step itself is 1",
+            f"step_bound must be above 1, or 0 for none, not {given:g}: the usual step itself is 1",
             code="out-of-range",
             field="step_bound",
         )
-    return StepBound(factor) if factor else None
+    return StepBound(given) if given else None
 
 
-def failures_of(table: Mapping[str, float]) -> FailureModel:
-    """A failure model from its numbers by name.
+def step_bound_text(bound: StepBound | None) -> float | str:
+    """What :func:`step_bound_of` makes the bound from, or the ``repr`` of one with other limits."""
+    if bound is None:
+        return 0.0
+    return float(bound.factor) if bound == StepBound(bound.factor) else repr(bound)
+
+
+def failures_of(given: object) -> FailureModel | None:
+    """A failure model from its numbers by name or as it is; None = no failures.
 
     Raises:
-        InputError: a name is unknown, or a value out of range.
+        InputError: A name is unknown, or a value is out of range.
     """
+    if given is None or isinstance(given, FailureModel):
+        return given
+    if not isinstance(given, Mapping):
+        raise not_a("faults", given, "drfl.resilience.FailureModel(drop=0.3)", "drop=0.3")
     # Check the names first: pydantic would not suggest the nearest one.
     known = [field.name for field in fields(FailureModel)]
-    for name in table:
+    for name in given:
         if name not in known:
-            raise unknown("fault", name, known)
+            raise unknown("fault", str(name), known)
     try:
-        return TypeAdapter(FailureModel).validate_python(dict(table))
+        return TypeAdapter(FailureModel).validate_python(dict(given))
     except ValidationError as error:
         # An error that concerns several fields has an empty location.
         first = error.errors()[0]
@@ -142,3 +200,10 @@ def failures_of(table: Mapping[str, float]) -> FailureModel:
             code="invalid-value",
             field="faults",
         ) from None
+
+
+def failures_table(model: FailureModel | None) -> dict[str, object] | None:
+    """What :func:`failures_of` makes the model from."""
+    if model is None:
+        return None
+    return {f.name: value for f in fields(model) if (value := getattr(model, f.name)) != f.default}

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import functools
+import re
 import types
 import typing
 from collections.abc import Callable, Mapping
@@ -10,10 +13,11 @@ from collections.abc import Callable, Mapping
 from pydantic import TypeAdapter, ValidationError
 
 from drfl import ambiguity
-from drfl.algorithms import ALGORITHMS, BASELINES
-from drfl.ambiguity import AmbiguitySet, Simplex
+from drfl.algorithms import ALGORITHMS, BASELINES, EVERYBODY
+from drfl.ambiguity import AMBIGUITY_SETS, AmbiguitySet
 from drfl.core import user_code
 from drfl.core.errors import InputError, unknown
+from drfl.core.registry import text_of
 from drfl.federation import sampling
 from drfl.federation.algorithm import Algorithm
 from drfl.federation.sampling import Sampling
@@ -116,28 +120,69 @@ def _fields(algorithm: str) -> tuple[dataclasses.Field[typing.Any], ...]:
     return dataclasses.fields(typing.cast("typing.Any", algorithm_class(algorithm)))
 
 
+ADDRESS = re.compile(r" at 0x[0-9a-f]+")
+
+
+def plain(value: object) -> Value:
+    """A hyperparameter as files hold it: a number, or the text that it is made from.
+
+    Raises:
+        ValueError: It has no text, such as an object of a user's class.
+    """
+    if isinstance(value, bool | int | float | str | None):
+        return value
+    if isinstance(value, tuple(PARSED)):
+        return str(value)
+    name = next((name for name, draw in SAMPLINGS.items() if draw is value), None)
+    return text_of(AMBIGUITY_SETS, value) if name is None else name
+
+
 def defaults_of(algorithm: str) -> dict[str, Value]:
-    """Each parameter's default as a plain value; those without one (``m``) are left out."""
+    """Each parameter's default as a plain value; those without one, or whose default has no text, are left out."""
     values: dict[str, Value] = {}
     for field in _fields(algorithm):
         factory = field.default_factory
         default = field.default if factory is dataclasses.MISSING else factory()
-        if default in SAMPLINGS.values():
-            values[field.name] = next(name for name, draw in SAMPLINGS.items() if draw is default)
-        elif default == Simplex():
-            values[field.name] = "simplex"
-        elif isinstance(default, Schedule):
-            values[field.name] = str(default)
-        # A class of the user's own may have defaults that no file can hold; it keeps them.
-        elif field.name != "local" and isinstance(default, bool | int | float | str | None):
-            values[field.name] = default
+        if field.name != "local" and default is not dataclasses.MISSING:
+            with contextlib.suppress(ValueError):
+                values[field.name] = plain(default)
     return {**values, **plain_local(_local_of(algorithm))}
 
 
 def plain_local(local: LocalSGD) -> dict[str, Value]:
     """A local solver's fields as plain values."""
-    values = {name: getattr(local, name) for name in LOCAL}
-    return {name: str(value) if isinstance(value, tuple(PARSED)) else value for name, value in values.items()}
+    return {name: plain(getattr(local, name)) for name in LOCAL}
+
+
+def parameters_of(algorithm: Algorithm, clients: int) -> dict[str, Value]:
+    """The fields of an algorithm and of its local solver as plain values, the size of the cohort among them.
+
+    A field that has no text appears as its ``repr``, unless it has its default.
+
+    Args:
+        algorithm: The algorithm.
+        clients: N, for the default size of a cohort.
+    """
+    found: dict[str, Value] = {}
+    for field in dataclasses.fields(algorithm) if dataclasses.is_dataclass(algorithm) else ():
+        value = getattr(algorithm, field.name)
+        if field.name == "local":
+            found |= plain_local(value)
+            continue
+        try:
+            found[field.name] = plain(value)
+        except ValueError:
+            if value is not field.default:
+                # Drop memory addresses: they differ between processes, and equal runs would look different.
+                found[field.name] = ADDRESS.sub("", repr(value))
+    if "m" in found and found["m"] is None:
+        found["m"] = default_cohort(type(algorithm), clients)
+    return found
+
+
+def default_cohort(algorithm: type[Algorithm], clients: int) -> int:
+    """The size of an algorithm's cohort if none is given."""
+    return clients if issubclass(algorithm, EVERYBODY) else sampling.size(None, clients)
 
 
 def over_defaults(algorithm: str, given: Mapping[str, Value]) -> dict[str, Value]:
@@ -172,7 +217,15 @@ def make(algorithm: str, values: Mapping[str, Value]) -> Algorithm:
     Raises:
         InputError: unknown name, wrong type or impossible value.
     """
-    cls, label = algorithm_class(algorithm), user_code.label_of(algorithm)
+    items = tuple((name, type(value), value) for name, value in values.items())  # typed: 1 and true are equal in Python
+    return _made(algorithm, algorithm_class(algorithm), items)
+
+
+# A configuration is checked by building its algorithms; the run takes the same ones. The class is part of the key, as
+# the user's file may change.
+@functools.lru_cache(maxsize=256)
+def _made(algorithm: str, cls: type[Algorithm], items: tuple[tuple[str, type, Value], ...]) -> Algorithm:
+    values, label = {name: value for name, _, value in items}, user_code.label_of(algorithm)
     known = [*(field.name for field in _fields(algorithm) if field.name != "local"), *LOCAL]
     for name in values:
         if name not in known:

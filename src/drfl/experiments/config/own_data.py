@@ -33,13 +33,11 @@ OWN_DATA = ("target", "group", "drop", "task")
 """Settings of the user's own data alone, but for the group of a data set whose rows can be grouped in several ways."""
 
 
-def completed(values: Mapping[str, object]) -> dict[str, object]:
-    """The settings of a file and of options, with what follows from the data that they name.
-
-    Data that name their own clients are divided so, and a task has its loss, unless another is asked for.
+def with_data_defaults(values: Mapping[str, object]) -> dict[str, object]:
+    """The settings with what follows from the data that they name: data that name their own clients are divided so.
 
     Raises:
-        InputError: an option is missing, or one means nothing.
+        InputError: An option is missing, or one has no effect.
     """
     found, dataset = dict(values), values.get("dataset")
     folder = folder_name(str(dataset)) if is_hub(dataset) else None
@@ -77,8 +75,14 @@ def completed(values: Mapping[str, object]) -> dict[str, object]:
         if spec is not None:
             spec.grouped(None if found.get("group") is None else str(found["group"]))
             _default(found, "partition", spec.info.partition)
+    return found
+
+
+def with_loss(values: Mapping[str, object]) -> dict[str, object]:
+    """The settings with the loss and the score of their task, unless others are asked for."""
+    found, task = dict(values), values.get("task") or CLASSIFICATION
     losses = next((losses for known, losses in LOSSES_OF.items() if known == task), ())
-    if losses:  # else there is no such task, which is said later
+    if losses:  # an unknown task is refused later
         _default(found, "loss", losses[0])
         # What a loss of the user's own measures is not known.
         if task == "regression" and user_code.is_reference(str(found["loss"])):

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from annotated_types import Ge, Gt, Le, Lt
 
@@ -34,12 +34,39 @@ class Setting:
     hidden: bool = False
 
 
+@dataclass(frozen=True)
+class Text:
+    """Marks a setting whose value is an object, which files and options give as text.
+
+    Args:
+        form: The type of that text.
+    """
+
+    form: object
+
+
 @dataclass
-class Settings:
-    """The settings of a run. ``None`` means: the default of whoever takes the value."""
+class AlgorithmFields:
+    """The algorithm, and parameters that every algorithm has."""
 
     algorithm: Annotated[str, Setting("Algorithm; see 'drfl algorithms'. One of your own as FILE.py:CLASS.")] = "DRDM"
-    seed: Annotated[int, Ge(0), Lt(2**63), Setting("Root of all randomness.")] = 0
+    cohort: Annotated[
+        int | None,
+        Ge(1),
+        Setting("Clients per round m.", TRAINING, none="all of up to ten, else two thirds; SCAFF-PD: all"),
+    ] = None
+    steps: Annotated[int | None, Ge(1), Setting("Local steps τ.", TRAINING, none="10")] = None
+    batch: Annotated[
+        int | Literal["full"] | None, Setting("Samples per local minibatch, or 'full'.", TRAINING, none="32")
+    ] = None
+    lr: Annotated[
+        float | None, Setting("Local step size η.", TRAINING, none="found from the curvature of the clients' losses")
+    ] = None
+
+
+@dataclass
+class DataFields:
+    """The clients' data."""
 
     data: Annotated[
         tuple[Path, ...] | None,
@@ -133,23 +160,11 @@ class Settings:
             none="the data set's own test part; of tables a third",
         ),
     ] = None
-    validation: Annotated[
-        float | None,
-        Gt(0),
-        Lt(1),
-        Setting(
-            "Share of each client's training rows held out for --select, --patience, --until and thresholds.",
-            DATA,
-            none="0.2 with --select, --patience or --until, else none",
-        ),
-    ] = None
-    judged_on: Annotated[
-        Literal["test", "validation", "training"],
-        Setting(
-            "Rows to test models on: validation leaves the test rows alone, for tuning; training tells of the fit.",
-            hidden=True,
-        ),
-    ] = "test"
+
+
+@dataclass
+class TaskFields:
+    """The model, its loss and its metrics."""
 
     model: Annotated[
         str,
@@ -182,22 +197,35 @@ class Settings:
         tuple[str, ...] | None,
         Setting("What else is measured on every client's test rows. Repeatable.", TRAINING, flag="--metric"),
     ] = None
-    cohort: Annotated[
-        int | None,
-        Ge(1),
-        Setting("Clients per round m.", TRAINING, none="all of up to ten, else two thirds; SCAFF-PD: all"),
-    ] = None
-    steps: Annotated[int | None, Ge(1), Setting("Local steps τ.", TRAINING, none="10")] = None
-    batch: Annotated[
-        int | Literal["full"] | None, Setting("Samples per local minibatch, or 'full'.", TRAINING, none="32")
-    ] = None
-    lr: Annotated[
-        float | None, Setting("Local step size η.", TRAINING, none="found from the curvature of the clients' losses")
-    ] = None
-    rounds: Annotated[int, Ge(0), Setting("Rounds of communication.", TRAINING)] = 100
+    dtype: Annotated[Literal["float32", "float64"], Setting("float32 or float64.", RUNNING)] = "float32"
 
+
+@dataclass
+class RunFields:
+    """How a run goes, whatever its data, task and algorithm."""
+
+    seed: Annotated[int, Ge(0), Lt(2**63), Setting("Root of all randomness.")] = 0
+    rounds: Annotated[int, Ge(0), Setting("Rounds of communication.", TRAINING)] = 100
+    validation: Annotated[
+        float | None,
+        Gt(0),
+        Lt(1),
+        Setting(
+            "Share of each client's training rows held out for --select, --patience, --until and thresholds.",
+            DATA,
+            none="0.2 with --select, --patience or --until, else none",
+        ),
+    ] = None
+    judged_on: Annotated[
+        Literal["test", "validation", "training"],
+        Setting(
+            "Rows to test models on: validation leaves the test rows alone, for tuning; training tells of the fit.",
+            hidden=True,
+        ),
+    ] = "test"
     guards: Annotated[
-        tuple[str, ...] | None,
+        Any,
+        Text(tuple[str, ...]),
         Setting(
             "What looks at loss reports before the algorithm does: robust:k=3,floor=0.1, clip:bound=3, trim:f=2, "
             "peers:peers=5, probe:rows=16, or none. Repeatable.",
@@ -210,8 +238,8 @@ class Settings:
         float | None, Setting("Reject models farther than this from the one sent, and longer gradients.", RESILIENCE)
     ] = None
     step_bound: Annotated[
-        float,
-        Ge(0),
+        Any,
+        Text(float),
         Setting(
             "Reject models whose step is more than so many times the usual one of a cohort, and such gradients; 0 for "
             "no such bound.",
@@ -219,7 +247,8 @@ class Settings:
         ),
     ] = 100.0
     aggregator: Annotated[
-        str | None,
+        Any,
+        Text(str),
         Setting(
             "Byzantine-robust rule for models and gradients: median-clip:factor=1, trimmed-mean:f=1, median, "
             "geometric-median, krum:f=1,used=0, centred-clip:factor=1,momentum=0.9 or "
@@ -229,7 +258,8 @@ class Settings:
         ),
     ] = None
     faults: Annotated[
-        dict[str, float] | None,
+        Any,
+        Text(dict[str, float]),
         Setting(
             "How clients fail: NAME=VALUE with drop, crash, outage, groups, outage_rounds, slow, slowdown, deadline, "
             "jitter or duplicate, e.g. drop=0.3. Repeatable.",
@@ -252,7 +282,6 @@ class Settings:
         Le(1000),
         Setting("Repeat such a round up to so many times.", RESILIENCE, none="it is skipped"),
     ] = None
-
     evaluate_every: Annotated[int, Ge(1), Setting("Test every so many rounds.", RUNNING)] = 1
     until: Annotated[
         str | None,
@@ -307,10 +336,11 @@ class Settings:
         ),
     ] = None
     engine: Annotated[
-        str, Setting("auto, stacked (all clients' models side by side), threads (a client a thread) or loop.", RUNNING)
+        Any,
+        Text(str),
+        Setting("auto, stacked (all clients' models side by side), threads (a client a thread) or loop.", RUNNING),
     ] = "auto"
     device: Annotated[str, Setting("Torch device, e.g. cuda.", RUNNING)] = "cpu"
-    dtype: Annotated[Literal["float32", "float64"], Setting("float32 or float64.", RUNNING)] = "float32"
     precision: Annotated[
         Literal["full", "bf16"], Setting("bf16 computes local steps in bfloat16: faster, less exact.", RUNNING)
     ] = "full"
@@ -335,3 +365,8 @@ class Settings:
             none="unsigned",
         ),
     ] = None
+
+
+@dataclass
+class Settings(RunFields, AlgorithmFields, TaskFields, DataFields):
+    """All settings of a run, the data's first. ``None`` means: the default of whoever takes the value."""

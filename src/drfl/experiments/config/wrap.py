@@ -2,22 +2,16 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Callable
-from typing import cast
+from typing import Any, cast
 
 from drfl.core.errors import InputError
 from drfl.data import ClientData
-from drfl.experiments.config.config import Config
-from drfl.experiments.config.guards_and_failures import (
-    ProbeAudit,
-    ProbeRule,
-    aggregator_of,
-    failures_of,
-    guards_of,
-    step_bound_of,
-)
-from drfl.experiments.config.hyperparameters import Value, takes
+from drfl.experiments.config.guards_and_failures import ProbeAudit, ProbeRule
+from drfl.experiments.config.hyperparameters import default_cohort
+from drfl.experiments.config.run_settings import RunSettings
 from drfl.federation.algorithm import Algorithm
 from drfl.resilience import (
     Audit,
@@ -39,33 +33,39 @@ NEEDS_ROWS = (
 """Why there is no probe where only the clients have data."""
 
 
-def over_selection(config: Config, clients: int) -> tuple[dict[str, Value], int | None]:
-    """The algorithm's parameters, and how many of its cohort's answers are wanted; None = all.
+def over_selected(settings: RunSettings, algorithm: Algorithm, clients: int) -> tuple[Algorithm, int | None]:
+    """The algorithm with the cohort that is contacted, and how many of its replies are wanted; None = all.
+
+    Args:
+        settings: Of the run.
+        algorithm: The algorithm.
+        clients: N.
 
     Raises:
-        InputError: the algorithm has no cohort's size.
+        InputError: The algorithm has no size of a cohort.
     """
-    values = config.parameters(config.algorithm, clients)
-    if config.over_select is None:
-        return values, None
-    m = values.get("m")
-    if not takes(config.algorithm, "m"):
+    if settings.over_select is None:
+        return algorithm, None
+    name = type(algorithm).__name__
+    if not hasattr(algorithm, "m"):
         raise InputError(
-            f"over_select has no effect on {config.algorithm}, which has no cohort of size m: remove it",
+            f"over_select has no effect on {name}, which has no cohort of size m: remove it",
             code="unsupported-combination",
             field="over_select",
         )
+    thing = cast("Any", algorithm)  # a dataclass, which the protocol cannot say
+    m = default_cohort(type(algorithm), clients) if thing.m is None else thing.m
     if not isinstance(m, int):
         raise InputError(
-            f"over_select needs the cohort's size, and {config.algorithm}.m = {m!r}: give cohort a number",
+            f"over_select needs the cohort's size, and {name}.m = {m!r}: give cohort a number",
             code="needs-option",
             field="over_select",
         )
-    return {**values, "m": min(clients, math.ceil(config.over_select * m))}, m
+    return dataclasses.replace(thing, m=min(clients, math.ceil(settings.over_select * m))), m
 
 
 def wrap_algorithm(
-    config: Config,
+    settings: RunSettings,
     algorithm: Algorithm,
     keep: int | None,
     data: ClientData | None,
@@ -77,7 +77,7 @@ def wrap_algorithm(
     for.
 
     Args:
-        config: what to run.
+        settings: of the run.
         algorithm: the algorithm.
         keep: how many answers of a cohort are wanted; None = all.
         data: samples of the clients, for a probe that keeps some of them; None where only the clients have them.
@@ -91,17 +91,17 @@ def wrap_algorithm(
     if keep is not None:
         algorithm = OverSelection(algorithm, keep)
     guards: list[Guard] = []
-    for guard in guards_of(config.guards):
+    for guard in settings.guards:
         if isinstance(guard, ProbeAudit):
             if data is None:
                 raise InputError(
                     f"the guard 'probe' {NEEDS_ROWS}, or take 'peers'", code="unsupported-combination", field="guard"
                 )
-            probe = ServerProbe.of(data, task, rows=guard.rows, device=config.device)
+            probe = ServerProbe.of(data, task, rows=guard.rows, device=settings.device)
             guards.append(Audit(probe, guard.factor, guard.slack))
         else:
             guards.append(guard)
-    aggregator = aggregator_of(config.aggregator)
+    aggregator = settings.aggregator
     if isinstance(aggregator, ProbeRule):
         if data is None:
             raise InputError(
@@ -109,21 +109,22 @@ def wrap_algorithm(
                 code="unsupported-combination",
                 field="aggregator",
             )
-        probe = ServerProbe.of(data, task, rows=aggregator.rows, device=config.device)
+        probe = ServerProbe.of(data, task, rows=aggregator.rows, device=settings.device)
         aggregator = ProbeCosine(probe, aggregator.cosine, aggregator.length)
     protected = Protected(
         algorithm,
-        norm=config.max_norm,
+        norm=settings.max_norm,
         guards=tuple(guards),
         names=names or (data.names if data is not None else ()),
-        bound=step_bound_of(config.step_bound),
+        bound=settings.step_bound,
         aggregator=aggregator,
         on_rejection=on_rejection,
     )
     # The casts hide the types of the wrappers' states: no wrapper accepts a union of them.
     algorithm = cast("Algorithm", protected)
-    if config.faults is not None:
-        algorithm = cast("Algorithm", Faulty(algorithm, failures_of(config.faults)))
-    if config.min_replies is not None:
-        algorithm = Quorum(algorithm, config.min_replies, "repeat" if config.repeats else "skip", config.repeats or 1)
+    if settings.faults is not None:
+        algorithm = cast("Algorithm", Faulty(algorithm, settings.faults))
+    if settings.min_replies is not None:
+        how = "repeat" if settings.repeats else "skip"
+        algorithm = Quorum(algorithm, settings.min_replies, how, settings.repeats or 1)
     return algorithm

@@ -16,6 +16,7 @@ from drfl.core import checks
 from drfl.core.errors import InputError, StoppedError
 from drfl.data import Dataset
 from drfl.engine.ray_cluster import LOCAL, Cluster
+from drfl.experiments.config.data_settings import DataKey, loaded
 from drfl.experiments.execution import cells, training_cells
 from drfl.experiments.execution.cells import Cell, Record
 from drfl.experiments.execution.shared_tensors import SharedTensors
@@ -140,7 +141,7 @@ class Pool:
         shared: bool = False,
     ) -> None:
         self._data_dir, self._shared, self._tensors = data_dir, shared, SharedTensors()
-        self._data: dict[training_cells.DataKey, _Data] = {}
+        self._data: dict[DataKey, _Data] = {}
         self._lock = threading.Lock()  # futures end in another thread than they are begun in
         self._processes = WorkerProcesses(workers, _enter, pickled(run, own, self._tensors.dumps))
 
@@ -149,12 +150,13 @@ class Pool:
 
         A damaged worker, e.g. one that the system killed for its memory, fails the future with an error of drfl's own.
         """
-        key = training_cells.data_key(cell, self._data_dir) if self._shared else None
-        if key is None:
+        wanted = training_cells.data_of(cell, self._data_dir) if self._shared else None
+        if wanted is None:
             return self._processes.submit(_work, cell, folder, self._data_dir)
+        key = wanted.key
         with self._lock:
             if key not in self._data:
-                self._data[key] = _Data(training_cells.data(key))
+                self._data[key] = _Data(loaded(wanted))
             data = self._data[key]
             data.cells += 1
         future = self._processes.submit(_work, cell, folder, self._data_dir, (key, data.payload))
@@ -286,9 +288,7 @@ def _enter(payload: bytes, stop: StopFlag) -> None:
         _CellWorker.failed = f"{type(error).__name__}: {' '.join(str(error).split())}"
 
 
-def _work(
-    cell: Cell, folder: Path, data_dir: Path | None, data: tuple[training_cells.DataKey, bytes] | None = None
-) -> Record:
+def _work(cell: Cell, folder: Path, data_dir: Path | None, data: tuple[DataKey, bytes] | None = None) -> Record:
     if _CellWorker.failed:
         raise InputError(
             f"what is run cannot be made in another process ({_CellWorker.failed}): leave jobs out",
@@ -297,7 +297,7 @@ def _work(
         )
     if data is not None:
         key, payload = data
-        training_cells.data.given(key, lambda: cloudpickle.loads(payload))
+        loaded.given(key, lambda: cloudpickle.loads(payload))
     return _kept(_CellWorker.run, cell, folder, data_dir)
 
 

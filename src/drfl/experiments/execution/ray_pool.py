@@ -12,6 +12,7 @@ import cloudpickle
 
 from drfl.core.errors import DrflError, InputError
 from drfl.engine.ray_cluster import LOST, RETRIES, Cluster
+from drfl.experiments.config.data_settings import DataKey, loaded
 from drfl.experiments.execution import cells, training_cells
 from drfl.experiments.execution.cells import Cell, Record
 from drfl.experiments.execution.pool import Run, pickled
@@ -111,14 +112,15 @@ class RayPool:
         shared: bool = False,
     ) -> None:
         self._tasks, self._data_dir, self._shared = Tasks(cluster, run, _run, own), data_dir, shared
-        self._data: dict[training_cells.DataKey, ObjectRef] = {}
+        self._data: dict[DataKey, ObjectRef] = {}
 
     def submit(self, cell: Cell, folder: Path) -> Future[Record]:
         """Have a cell run; its record is kept in the folder before the future has it."""
-        key = training_cells.data_key(cell, self._data_dir) if self._shared else None
-        if key is not None and key not in self._data:
+        wanted = training_cells.data_of(cell, self._data_dir) if self._shared else None
+        key = None if wanted is None else wanted.key
+        if wanted is not None and wanted.key not in self._data:
             # Upload the data once for all cells.
-            self._data[key] = self._tasks.put(training_cells.data(key))
+            self._data[wanted.key] = self._tasks.put(loaded(wanted))
         data = [] if key is None else [self._data[key]]
         ref, future = self._tasks.begin(cell, self._data_dir, key, data), Future[Record]()
 
@@ -174,11 +176,9 @@ def _called(function: Callable[..., object], what: list[ObjectRef], *arguments: 
     return function(_RayCellWorker.what, *arguments)
 
 
-def _run(
-    run: Run, cell: Cell, data_dir: Path | None, key: training_cells.DataKey | None, data: list[ObjectRef]
-) -> Record:
+def _run(run: Run, cell: Cell, data_dir: Path | None, key: DataKey | None, data: list[ObjectRef]) -> Record:
     import ray
 
     if key is not None:
-        training_cells.data.given(key, lambda: ray.get(data[0]))
+        loaded.given(key, lambda: ray.get(data[0]))
     return run(cell, data_dir)

@@ -5,17 +5,18 @@ from __future__ import annotations
 import functools
 import math
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import cast
 
 from drfl.core.errors import DivergedError, InputError
 from drfl.core.files import sha256_of
 from drfl.core.run_end import Marks
-from drfl.data import Dataset
 from drfl.data.tables.table_files import files_of
-from drfl.experiments.config.build import Job, build, load_data
+from drfl.experiments.config.about_run import AboutRun
+from drfl.experiments.config.build import Job, build
 from drfl.experiments.config.config import Config, load_config
+from drfl.experiments.config.data_settings import DataSettings, loaded
 from drfl.experiments.execution.cells import Cell, Record
 from drfl.experiments.run.artifacts import rounded, versions
 from drfl.experiments.run.runner import execute
@@ -25,15 +26,6 @@ from drfl.training.history import DIGITS, LEDGER_COLUMNS
 NOT_IN_JOB = ("data_dir", "table_dir", "threads")
 """What a configuration has and a result does not depend on; cells always run on one thread."""
 
-OF_DATA = (
-    *("dataset", "data_dir", "data", "target", "group", "drop"),
-    *("features", "backbone", "feature_count", "resize", "dtype", "test_fraction"),
-)
-"""What the loaded data depend on."""
-
-DataKey = tuple[object, ...]
-"""The values of these."""
-
 
 def job_of(config: Config) -> dict[str, object]:
     """The configuration as a cell's job: plain values, without the other algorithms' tables.
@@ -42,12 +34,18 @@ def job_of(config: Config) -> dict[str, object]:
     """
     # Drop the tables of other algorithms: they would give equal runs different digests.
     own = {config.algorithm: config.algorithms.get(config.algorithm, {})}
-    files = config.user_files([config.algorithm])
+    files = config.user_files(config.algorithm)
     for path in files_of(config.data) if config.data is not None else []:
         state = path.stat()
         files[path.as_posix()] = _sha256(path, state.st_mtime_ns, state.st_size)
-    plain = config.model_copy(update={"algorithms": own, "files": files}).model_dump(mode="json", exclude_none=True)
+    plain = config.model_copy(update={"algorithms": own, "files": files}).plain()
     return {name: value for name, value in plain.items() if name not in NOT_IN_JOB}
+
+
+def cell_job(about: AboutRun) -> dict[str, object]:
+    """The job of a cell that runs objects, by what the files of its run say of it."""
+    plain = {name: value for name, value in about.settings.items() if name not in NOT_IN_JOB}
+    return {**plain, "algorithm": about.algorithm, "files": dict(about.files)}
 
 
 @functools.lru_cache(maxsize=1024)
@@ -61,13 +59,21 @@ TEST = 20
 
 
 def cost_of(config: Config, clients: int = 30) -> float:
-    """Local steps of all clients, and a little for every test."""
-    parameters = config.parameters(config.algorithm)
+    """The :func:`cost` of a configuration's run."""
+    return cost(config.rounds, config.parameters(config.algorithm), config.clients or clients)
+
+
+def cost(rounds: int, parameters: Mapping[str, object], clients: int) -> float:
+    """Local steps of all clients, and a little for every test; a rough estimate for progress displays.
+
+    Args:
+        rounds: Of the run.
+        parameters: Of its algorithm.
+        clients: N.
+    """
     m, steps = (parameters.get(name) for name in ("m", "steps"))
-    # A rough estimate: only progress displays use it.
-    everybody = config.clients or clients
-    asked = m if isinstance(m, int) and m else everybody
-    return config.rounds * (asked * (steps if isinstance(steps, int) else 1) + TEST)
+    asked = m if isinstance(m, int) and m else clients
+    return rounds * (asked * (steps if isinstance(steps, int) else 1) + TEST)
 
 
 def run_cell(cell: Cell, data_dir: Path | None) -> Record:
@@ -93,7 +99,7 @@ def train(job: Mapping[str, object], data_dir: Path | None) -> Record:
         InputError: the job cannot start.
     """
     config = _config(job, data_dir)
-    return record_of(build(config, data(_data_key(config))))
+    return record_of(build(config, loaded(config)))
 
 
 def _config(job: Mapping[str, object], data_dir: Path | None) -> Config:
@@ -102,8 +108,7 @@ def _config(job: Mapping[str, object], data_dir: Path | None) -> Config:
 
 def record_of(ready: Job) -> Record:
     """Run a job; what it gave is what :func:`train` returns."""
-    config = ready.config
-    head: Record = {"parameters": config.parameters(config.algorithm, ready.data.n), "versions": versions()}
+    head: Record = {"parameters": dict(ready.about.parameters), "versions": versions()}
     participation, start = Participation(), time.perf_counter()
     try:
         finished = execute(ready, [participation])
@@ -151,35 +156,11 @@ def set_back(record: Record) -> str:
     return Marks(False, rollbacks, rounds, effective).counted if rollbacks else ""
 
 
-def data_key(cell: Cell, data_dir: Path | None) -> DataKey | None:
-    """What the data of a cell are known by; None where it has none.
+def data_of(cell: Cell, data_dir: Path | None) -> DataSettings | None:
+    """The data of a cell; None if it has none.
 
     Args:
         cell: which.
         data_dir: where the data sets' files lie.
     """
-    return _data_key(_config(cell.job, data_dir)) if cell.kind == "training" else None
-
-
-def _data_key(config: Config) -> DataKey:
-    return tuple(getattr(config, name) for name in OF_DATA)
-
-
-class _LastData:
-    """The data of the last job, kept for the next: cells that follow each other mostly share them."""
-
-    def __init__(self) -> None:
-        self._last: tuple[DataKey, Dataset] | None = None
-
-    def __call__(self, key: DataKey) -> Dataset:
-        """The data, loaded unless they are the last."""
-        named = {name: value for name, value in zip(OF_DATA, key, strict=True) if value is not None}
-        return self.given(key, lambda: load_data(load_config(None, named)))
-
-    def given(self, key: DataKey, load: Callable[[], Dataset]) -> Dataset:
-        if self._last is None or self._last[0] != key:
-            self._last = key, load()
-        return self._last[1]
-
-
-data = _LastData()
+    return _config(cell.job, data_dir) if cell.kind == "training" else None

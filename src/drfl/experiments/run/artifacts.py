@@ -11,7 +11,6 @@ import tomllib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-import tomli_w
 from torch import Tensor
 
 from drfl.algorithms import REFERENCES
@@ -22,8 +21,8 @@ from drfl.data import ClientData
 from drfl.data.model_file import model_bytes
 from drfl.data.pools import RARE, ConstantAnswer
 from drfl.engine import Simulation
+from drfl.experiments.config.about_run import run_toml
 from drfl.experiments.config.build import Running
-from drfl.experiments.config.config import Config
 from drfl.experiments.run.data_warnings import warnings_of
 from drfl.experiments.run.end_checks import EndChecks, end_checks
 from drfl.federation.algorithm import State, core_of, flagged
@@ -69,7 +68,7 @@ def write_run(directory: Path, job: Running, result: Result) -> None:
         result: how it ended.
     """
     write = {
-        "config.toml": config_toml(job.config, job.data.n),
+        "config.toml": run_toml(job.about),
         "summary.json": json_text(summary(job, result), indent=2) + "\n",
         "history.csv": result.history.to_csv(),
         "timing.csv": result.history.timing_csv(),
@@ -109,7 +108,8 @@ def write_run(directory: Path, job: Running, result: Result) -> None:
 
 def summary(job: Running, result: Result) -> dict[str, object]:
     """The run in one object: what ran, on what, how it ended, what it cost."""
-    config, last, asked, score = job.config, result.history.last, job.certify is not None, job.fed.measures[0].name
+    about, settings = job.about, job.settings
+    last, asked, score = result.history.last, job.certify is not None, job.fed.measures[0].name
     checks = end_checks(job, result) if result.stopped in ENDS else EndChecks()
     undefined = undefined_names(result.evaluation, job.fed.measures, job.data.names)
     chosen, size, step_size, averaged = result.selection, result.step_size, None, None
@@ -126,11 +126,11 @@ def summary(job: Running, result: Result) -> dict[str, object]:
         found = Metrics.of(result.averaged, job.fed.measures[0])
         averaged = _end(found.named(score), asked, result.averaged_certificate)
     return {
-        "algorithm": label_of(config.algorithm),
-        "parameters": config.parameters(config.algorithm, job.data.n),
-        "dataset": config.dataset,
-        "partition": config.partition if job.partition is None else job.partition.recipe,
-        "model": config.model,
+        "algorithm": label_of(about.algorithm),
+        "parameters": dict(about.parameters),
+        "dataset": about.dataset,
+        "partition": about.partition if job.partition is None else job.partition.recipe,
+        "model": about.model,
         "model_parameters": job.task.layout.d,
         "clients": job.data.n,
         **({"lambda_csv_clients": LAMBDA_CLIENTS} if job.data.n > LAMBDA_CLIENTS else {}),
@@ -140,11 +140,11 @@ def summary(job: Running, result: Result) -> dict[str, object]:
         "skipped_rounds": result.skipped,
         "stopped": result.stopped,
         "stopped_on": result.stopped_on,
-        "seed": config.seed,
-        "engine": config.engine,
-        "device": config.device,
-        "dtype": config.dtype,
-        "precision": config.precision,
+        "seed": settings.seed,
+        "engine": about.settings["engine"],
+        "device": settings.device,
+        "dtype": about.dtype,
+        "precision": settings.precision,
         **_protection(result.state, job.data.names),
         "returned": result.returned,
         "selection": None if chosen is None else {**chosen._asdict(), "undefined": len(chosen.undefined)},
@@ -272,34 +272,9 @@ def _version_of(package: str) -> str:
     return importlib.metadata.version(package)  # reads a file each time
 
 
-def config_toml(config: Config, clients: int, algorithms: Sequence[str] | None = None) -> str:
-    """The configuration as TOML, with the algorithms' parameters spelt out; `drfl run FILE` repeats the run.
-
-    Args:
-        config: the configuration.
-        clients: N.
-        algorithms: those of a comparison, whose configuration names no algorithm and no seed; None = a run's own.
-    """
-    names = list(algorithms or [config.algorithm])
-    own = {"algorithms", "cohort", "steps", "batch", "lr", "files"}
-    plain = config.model_dump(mode="json", exclude_none=True, exclude=own)
-    # Sorted: the same run writes the same bytes.
-    plain = dict(sorted({**plain, **config.partition_parameters(defaults=True)}.items()))
-    if algorithms is not None:
-        plain = {name: value for name, value in plain.items() if name not in ("algorithm", "seed")}
-    tables: dict[str, dict[str, object]] = {}
-    for name in names:
-        parameters = config.parameters(name, clients)
-        # TOML has no null: write None as "full" for batch sizes, and omit it otherwise.
-        full = {key: "full" if value is None and "batch" in key else value for key, value in parameters.items()}
-        tables[name] = {key: value for key, value in full.items() if value is not None}
-    files = config.user_files(names)
-    return tomli_w.dumps({**plain, "algorithms": tables, **({"files": files} if files else {})})
-
-
-def settings(job: Running) -> dict[str, object]:
-    """The configuration with every default spelt out, but for what has no say in the results."""
-    full = tomllib.loads(config_toml(job.config, job.data.n))
+def decisive_settings(job: Running) -> dict[str, object]:
+    """The configuration with all defaults, without the keys that do not change the results."""
+    full = tomllib.loads(run_toml(job.about))
     return {name: value for name, value in full.items() if name not in FREE}
 
 
@@ -321,7 +296,7 @@ def about_model(job: Running, data: str) -> dict[str, object]:
         about |= {"classes": list(classes)} if classes is not None else {}
         if classes is not None and len(classes) == 2:  # what accuracy, AUC and F1 go by
             about |= {"positive_class": classes[1], "threshold": 0.5}
-    return {**about, "run": digest_of([job.task.w0], json_text(settings(job)) + data)}
+    return {**about, "run": digest_of([job.task.w0], json_text(decisive_settings(job)) + data)}
 
 
 def model_metrics(evaluation: Evaluation, score: Measure, interval: bool = True) -> dict[str, float]:

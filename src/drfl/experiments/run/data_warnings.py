@@ -21,13 +21,13 @@ def warnings_of(job: Running) -> tuple[Notice, ...]:
     if not isinstance(job.data, ClientData):
         return ()
     partition = None if job.partition is None else job.partition.recipe.get("partition")
-    if job.config.data is None and job.config.dataset in DATASETS and partition != "natural":
+    name, known = job.about.dataset, "data" not in job.about.settings
+    if known and name in DATASETS and partition != "natural":
         return ()
     # The simulation's, which leave out rows that no metric counts.
     data = job.fed.data if isinstance(job.fed, Simulation) else job.data
     found = data_warnings(data, by_class=partition in BY_CLASS)
-    name = job.config.dataset
-    if job.config.data is None and is_hub(name) and not hub_name(name).pinned:
+    if known and name is not None and is_hub(name) and not hub_name(name).pinned:
         return (
             Notice(
                 f"dataset '{name}' has no fixed revision, as the hub did not say which is the newest: a resumed or "

@@ -13,9 +13,10 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from drfl.core.errors import InputError, Notice
 from drfl.core.files import read_toml
 from drfl.core.hashing import digest_of
+from drfl.experiments.config.about_run import run_toml
 from drfl.experiments.config.build import Running
-from drfl.experiments.config.config import Config
-from drfl.experiments.run.artifacts import FREE, config_toml, settings, versions
+from drfl.experiments.config.run_settings import RunSettings
+from drfl.experiments.run.artifacts import FREE, decisive_settings, versions
 from drfl.experiments.run.manifest import CHECKPOINT, CONFIG, Kind, check_signatures
 from drfl.experiments.run.run_directory import ClaimedFolder, held
 from drfl.training.checkpoint import Checkpoints, DamagedError, ResumePoint, read_key, resume_point
@@ -55,7 +56,7 @@ def identity(job: Running) -> dict[str, object]:
     # Include names: equal numbers under other names are other clients.
     named = "\n".join((*data.names, *layout.names, *map(str, layout.shapes)))
     return {
-        "config": settings(job),
+        "config": decisive_settings(job),
         "data": digest_of(data.tensors(), named),
         "model": digest_of([job.task.w0], named),
         "versions": versions(),
@@ -93,7 +94,7 @@ def check_same(job: Running, kept: Mapping[str, object]) -> list[Notice]:
                 code="other-run",
                 field=what,
             )
-    before, now, ours = theirs.versions, own.versions, settings(job)
+    before, now, ours = theirs.versions, own.versions, decisive_settings(job)
     pairs = {name: (before.get(name), now.get(name)) for name in sorted({*before, *now})}
     unset = "not set"
     # Settings and versions that change only the last digits give warnings, not errors.
@@ -108,13 +109,13 @@ def check_same(job: Running, kept: Mapping[str, object]) -> list[Notice]:
 
 
 def check_settings(job: Running, kept: Mapping[str, object]) -> None:
-    """Make sure that a run is the one that was kept, going by its :func:`settings` less :data:`ROUNDING`.
+    """Make sure that a run is the one that was kept, going by its :func:`decisive_settings` less :data:`ROUNDING`.
 
     Raises:
         InputError: they differ; names the first difference.
     """
     # Flatten, so that a message names the one key that differs.
-    ours, theirs = _flat(settings(job)), _flat({k: v for k, v in kept.items() if k not in FREE})
+    ours, theirs = _flat(decisive_settings(job)), _flat({k: v for k, v in kept.items() if k not in FREE})
     for name in sorted({*ours, *theirs} - {*ROUNDING}):
         if ours.get(name) != theirs.get(name) and name.startswith(FILES):
             raise InputError(
@@ -201,17 +202,17 @@ def check_kept(directory: Path, job: Running) -> None:
     check_settings(job, read_toml(path, follow=False, remedy="start again with --overwrite"))
 
 
-def key_of(config: Config, directory: Path) -> bytes | None:
+def key_of(settings: RunSettings, directory: Path) -> bytes | None:
     """The key that a run's checkpoints are signed with; None where they are not to be.
 
     Args:
-        config: of the run.
+        settings: of the run.
         directory: the run's folder.
 
     Raises:
         InputError: it cannot be read, is no key, or lies in the folder that it is to protect.
     """
-    path = config.checkpoint_key
+    path = settings.checkpoint_key
     if path is None:
         return None
     key = read_key(path)
@@ -261,7 +262,7 @@ def load_resume_point(
             claim.checkpoints,
             job.algorithm,
             job.fed,
-            rounds=job.config.rounds,
+            rounds=job.settings.rounds,
             fresh=job.first,
             same=partial(check_same, job),
             key=key,
@@ -277,7 +278,7 @@ def load_resume_point(
         return None
     if point is None:
         return None
-    resumed = Notice(f"going on after round {point.progress.round} of {job.config.rounds}", "resumed")
+    resumed = Notice(f"going on after round {point.progress.round} of {job.settings.rounds}", "resumed")
     for notice in (*point.told, resumed):
         warn(notice)
     return point
@@ -298,7 +299,7 @@ def checkpoint_writer(
         InputError: the folder cannot be written to.
     """
     # Even without checkpoints, so that the folder of a killed run is recognised as unfinished.
-    claim.begin(config_toml(job.config, job.data.n))
-    every = job.config.checkpoint_every
+    claim.begin(run_toml(job.about))
+    every = job.settings.checkpoint_every
     same = partial(identity, job)
     return None if every == 0 else Checkpoints(claim.checkpoints, same, every, key, replies=replies)

@@ -15,7 +15,6 @@ from drfl.assessment.equal_clients import EqualClients
 from drfl.core.errors import InputError
 from drfl.core.run_end import ENDS, ON_TEST, Marks, Stopped
 from drfl.experiments.config.build import Running
-from drfl.experiments.config.config import table_dir
 from drfl.experiments.run.artifacts import write_run
 from drfl.experiments.run.end_checks import EndChecks, end_checks
 from drfl.experiments.run.measures import column, deviation
@@ -115,20 +114,21 @@ def execute(
     Raises:
         DivergedError: see :func:`drfl.training.loop.run`.
     """
-    config, select, watch = job.config, job.config.selection(), watch or StopSignal()
+    settings, watch = job.settings, watch or StopSignal()
+    select = settings.selection(job.fed.measures)
     # The number of threads is global to the process: restore it afterwards.
     before = torch.get_num_threads()
-    torch.set_num_threads(config.threads or before)
+    torch.set_num_threads(settings.threads or before)
     try:
         result = run(
             job.algorithm,
             job.fed,
-            rounds=config.rounds,
-            seed=config.seed,
-            evaluate_every=config.evaluate_every,
-            returned=config.returned,
-            averaged=config.averaged,
-            table_dir=table_dir(config),
+            rounds=settings.rounds,
+            seed=settings.seed,
+            evaluate_every=settings.evaluate_every,
+            returned=settings.returned,
+            averaged=settings.averaged,
+            table_dir=settings.tables,
             best=select.best,
             patience=select.patience,
             until=select.until,

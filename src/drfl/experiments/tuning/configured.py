@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING
 from drfl.core import user_code
 from drfl.core.errors import InputError
 from drfl.core.key import Key
-from drfl.experiments.config.build import Job, build, load_data
+from drfl.experiments.config.build import Job, build
+from drfl.experiments.config.data_settings import load_data
 from drfl.experiments.config.hyperparameters import Value
 from drfl.experiments.execution.cells import Cell
 from drfl.experiments.execution.training_cells import cost_of, job_of
@@ -63,7 +64,7 @@ class Configured:
         own = own_spaces.of_name(name, self.own)
         table = {f"{name}.{parameter}": value for parameter, value in self.base.items()}
         table |= {f"{key} of the method": value for key, value in self.method.changes.items()}
-        files = self.job.config(self.method, self.base, FIRST_SEED).user_files([name])
+        files = self.job.config(self.method, self.base, FIRST_SEED).user_files(name)
         if own is None:
             ranges = {f"the range of {name}.{d.parameter or d.name}": str(d) for d in self.space}
             return {**table, **ranges, **_named(files)}
@@ -129,7 +130,7 @@ def step_size_from_curvature(jobs: Sequence[Job]) -> float:
     """1/L̂ at the initial models, the median over the jobs, to few digits."""
     found = []
     for job in jobs:
-        key = Key(job.config.seed).fold("step size")  # the one that a run uses
+        key = Key(job.settings.seed).fold("step size")  # the one that a run uses
         found.append(float(step_size.find(job.algorithm, job.fed, job.fed.w0, key).eta))
     return spaces.rounded(statistics.median(found))
 

@@ -10,21 +10,29 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, cast
 
-from pydantic import ValidationError
-
 from drfl.core import checks
 from drfl.core.errors import DrflError, InputError
 from drfl.core.key import Key
 from drfl.data import ClientData
 from drfl.data.validation_split import held_out_training
-from drfl.experiments.compare.compare_objects import of_seed
-from drfl.experiments.compare.objects import ObjectConfig, object_jobs
-from drfl.experiments.config.build import Job
-from drfl.experiments.config.config import input_error
+from drfl.experiments.compare.compare_objects import clients_of_seed, of_seed
+from drfl.experiments.compare.objects import (
+    about_objects,
+    check_algorithms,
+    object_jobs,
+    rules,
+    run_settings,
+    sources_of,
+    user_modules,
+)
+from drfl.experiments.config.about_run import AboutRun
+from drfl.experiments.config.build import VALIDATION, Job
+from drfl.experiments.config.data_settings import DataSettings
 from drfl.experiments.config.hyperparameters import Value
+from drfl.experiments.config.run_settings import RunSettings
 from drfl.experiments.execution.cells import Cell, Record
 from drfl.experiments.execution.pool import InProcess, Submitter, Workers, pool_of, workers_of
-from drfl.experiments.execution.training_cells import cost_of, job_of, record_of
+from drfl.experiments.execution.training_cells import cell_job, cost, record_of
 from drfl.experiments.run.resume import identity
 from drfl.experiments.tuning import own_spaces
 from drfl.experiments.tuning.configured import OF_ONE
@@ -70,15 +78,19 @@ class ObjectRuns:
         space: gives the algorithm at a point.
         data: the clients' samples at a seed.
         task: model, loss and score at a seed.
-        settings: of every run.
-        validation: share of each client's training rows to judge on, where the data have no validation rows.
+        settings: of every run; ``validation`` is the share of each client's training rows to judge on, where the data
+            have no validation rows.
     """
 
     space: AlgorithmSpace
     data: Callable[[int], ClientData]
     task: Callable[[int], Task]
-    settings: Mapping[str, object]
-    validation: float
+    settings: RunSettings
+
+    @property
+    def validation(self) -> float:
+        """The share of each client's training rows to judge on."""
+        return VALIDATION if self.settings.validation is None else self.settings.validation
 
     def algorithm(self, name: str, table: Mapping[str, Value]) -> Algorithm:
         """The algorithm at a point.
@@ -87,20 +99,6 @@ class ObjectRuns:
             InputError: the space fails, or asks for a parameter that the point lacks.
         """
         return _at(name, self.space, table).algorithm
-
-    def config(self, name: str, algorithm: Algorithm, seed: int) -> ObjectConfig:
-        """What a run's record says of it.
-
-        Raises:
-            InputError: a setting is impossible, or what the space gave is no algorithm.
-        """
-        task = self.task(seed)
-        dtype = str(task.layout.dtype).rpartition(".")[2]
-        try:
-            config = ObjectConfig.of({name: algorithm}, task, {**self.settings, "dtype": dtype})
-        except ValidationError as error:
-            raise input_error(error) from None
-        return cast("ObjectConfig", config.for_algorithm(name, seed))
 
     def job(self, name: str, algorithm: Algorithm, seed: int) -> Job:
         """A run, tested on validation rows alone.
@@ -112,7 +110,7 @@ class ObjectRuns:
         def clients(seed: int) -> ClientData:
             return held_out_training(self.data(seed), self.validation, Key(seed))
 
-        return object_jobs(self.config(name, algorithm, seed), clients, self.task)(name, seed)
+        return object_jobs(self.settings, {name: algorithm}, clients, self.task)(name, seed)
 
     def __call__(self, cell: Cell, data_dir: Path | None = None) -> Record:
         """Run a cell that :meth:`ObjectSubject.cells` made."""
@@ -131,6 +129,7 @@ class ObjectSubject:
         name: what files call it.
         runs: makes its runs.
         known: what data and initial model are at each seed, as digests.
+        clients: N.
         first: the parameters of the first trial; None = it is suggested.
         sample: the fields of the algorithm at some point, by which a space that depends on more than its code is known.
     """
@@ -138,8 +137,9 @@ class ObjectSubject:
     name: str
     runs: ObjectRuns
     known: Mapping[int, Mapping[str, object]]
+    clients: int
     first: Mapping[str, Value] | None
-    sample: Mapping[str, Value]
+    sample: Mapping[str, object]
 
     def fingerprint(self) -> dict[str, object]:
         """All that its trials depend on."""
@@ -167,10 +167,16 @@ class ObjectSubject:
         """The runs of a trial."""
         algorithm, found = self.runs.algorithm(self.name, table), list[Cell]()
         for seed in seeds:
-            config = self.runs.config(self.name, algorithm, seed)
-            about = {"trial": dict(table), "parameters": config.parameters(self.name), **self.known[seed]}
-            found.append(Cell("training", {**job_of(config), **about}, cost_of(config)))
+            about = self.about(algorithm, seed)
+            job = {**cell_job(about), "trial": dict(table), "parameters": about.parameters, **self.known[seed]}
+            found.append(Cell("training", job, cost(self.runs.settings.rounds, about.parameters, self.clients)))
         return found
+
+    def about(self, algorithm: Algorithm, seed: int) -> AboutRun:
+        """What the files of a run say of it."""
+        task, settings = self.runs.task(seed), self.runs.settings.model_copy(update={"seed": seed})
+        sources = sources_of([algorithm, task.model, *rules(settings)])
+        return about_objects(settings, self.name, algorithm, self.clients, task, sources)
 
 
 class SearchOptions(NamedTuple):
@@ -187,10 +193,9 @@ class SearchOptions(NamedTuple):
 
 def tune_objects(
     space: AlgorithmSpace,
-    data: ClientData | Callable[[int], ClientData],
+    data: ClientData | DataSettings | Callable[[int], ClientData],
     task: Task | Callable[[int], Task],
     settings: Mapping[str, object],
-    validation: float,
     options: SearchOptions,
 ) -> Tuned:
     """See :func:`drfl.tune`.
@@ -200,7 +205,6 @@ def tune_objects(
         data: the clients' samples, or those at a seed.
         task: model, loss and score, or those at a seed.
         settings: of every run.
-        validation: share of each client's training rows to judge on.
         options: how it is run and kept.
     """
     needed()
@@ -214,26 +218,26 @@ def tune_objects(
             code="wrong-type",
             field="space",
         )
-    runs = ObjectRuns(space, of_seed("data", data, ClientData), of_seed("task", task, Task), settings, validation)
-    seeds = range(FIRST_SEED, FIRST_SEED + options.seeds)
-    criterion = Criterion(options.criterion, runs.task(seeds[0]).measures[0])
-    point = suggest(ObjectSubject("algorithm", runs, {}, None, {}).draw, (), Key(0).fold("tuning", "name"))
+    learned, seeds = of_seed("task", task, Task), range(FIRST_SEED, FIRST_SEED + options.seeds)
+    model = learned(seeds[0])
+    runs = ObjectRuns(space, clients_of_seed(data), learned, run_settings(settings, model))
+    criterion = Criterion(options.criterion, model.measures[0])
+    point = suggest(ObjectSubject("algorithm", runs, {}, 0, None, {}).draw, (), Key(0).fold("tuning", "name"))
     algorithm = runs.algorithm("algorithm", point.table)
     name = type(algorithm).__name__
     name = name if name.isidentifier() else "algorithm"
+    check_algorithms({name: algorithm})
     # Build the first trial at every seed before anything is written: one that cannot start is refused here.
-    known: dict[int, dict[str, object]] = {}
-    for seed in seeds:
-        digests = identity(runs.job(name, algorithm, seed))
-        known[seed] = {what: digests[what] for what in ("data", "model")}
-    config = runs.config(name, algorithm, seeds[0])
-    subject = ObjectSubject(name, runs, known, options.first, config.parameters(name))
+    jobs = {seed: runs.job(name, algorithm, seed) for seed in seeds}
+    known = {seed: {what: identity(job)[what] for what in ("data", "model")} for seed, job in jobs.items()}
+    first = jobs[seeds[0]]
+    subject = ObjectSubject(name, runs, known, first.data.n, options.first, first.about.parameters)
     subject.defaults()  # a parameter may be missing
-    common = {key: value for key, value in job_of(config).items() if key not in OF_ONE}
-    common["loss"] = own_spaces.code_of(runs.task(seeds[0]).loss)
-    for what, digest in config.user_files([name]).items():
+    common = {key: value for key, value in cell_job(first.about).items() if key not in OF_ONE}
+    common["loss"] = own_spaces.code_of(model.loss)
+    for what, digest in first.about.files.items():
         common[f"the SHA-256 of {what}"] = digest[:12]
-    about = {"rounds": config.rounds, "validation": runs.validation, "score": criterion.score.name}
+    about = {"rounds": runs.settings.rounds, "validation": runs.validation, "score": criterion.score.name}
     search = Search(name, {name: subject}, options.trials, options.seeds, criterion, common, about)
     if options.out is None:
         with tempfile.TemporaryDirectory(prefix="drfl-") as folder:
@@ -252,7 +256,7 @@ def _tuned(
             return InProcess(runs)
         # The classes of one algorithm of the space show which modules workers need.
         algorithm = runs.algorithm(search.name, search.following(search.name, ()).table)
-        modules = runs.config(search.name, algorithm, FIRST_SEED).user_modules(runs.space)
+        modules = user_modules([algorithm, runs.task(FIRST_SEED).model, runs.space, *rules(runs.settings)])
         return pool_of(workers, runs, own=modules)
 
     def ended(end: Ended) -> None:

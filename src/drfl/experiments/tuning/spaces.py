@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from drfl.algorithms import EVERYBODY
 from drfl.experiments.config.config import Config
-from drfl.experiments.config.hyperparameters import Value
+from drfl.experiments.config.hyperparameters import Value, algorithm_class
 from drfl.experiments.tuning.suggestion import Places
 
 if TYPE_CHECKING:
@@ -92,7 +92,8 @@ def fixed(algorithm: str, table: Mapping[str, Value], clients: int) -> dict[str,
         table: what the job says of it.
         clients: N.
     """
-    return {**({"m": clients} if algorithm in EVERYBODY else {}), **table}  # unless the job says otherwise
+    everybody = {"m": clients} if issubclass(algorithm_class(algorithm), EVERYBODY) else {}
+    return {**everybody, **table}  # unless the job says otherwise
 
 
 def around(algorithm: str, eta: float | None) -> Space:

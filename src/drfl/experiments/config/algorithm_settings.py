@@ -1,0 +1,80 @@
+"""The algorithms of a configuration, by name, with their hyperparameters."""
+
+from __future__ import annotations
+
+from typing import Self
+
+from pydantic import Field, field_validator, model_validator
+
+from drfl.core.errors import InputError
+from drfl.experiments.config.hyperparameters import (
+    Value,
+    algorithm_class,
+    algorithm_name,
+    default_cohort,
+    make,
+    over_defaults,
+    takes,
+)
+from drfl.experiments.config.settings import AlgorithmFields
+from drfl.experiments.config.strict import Strict
+from drfl.federation.algorithm import Algorithm
+
+COMMON = {"steps": "steps", "batch": "batch", "lr": "lr", "cohort": "m"}
+"""Options that stand for a parameter of every algorithm, and its name there."""
+
+
+class AlgorithmSettings(Strict, AlgorithmFields):
+    """Which algorithm a run has, and the hyperparameters of this and other algorithms.
+
+    Args:
+        algorithms: Parameters by algorithm; they override ``cohort``, ``steps``, ``batch`` and ``lr``.
+    """
+
+    algorithms: dict[str, dict[str, bool | int | float | str]] = Field(default_factory=dict)
+
+    @field_validator("algorithm")
+    @classmethod
+    def _known_algorithm(cls, value: str) -> str:
+        return algorithm_name(value)
+
+    @field_validator("algorithms")
+    @classmethod
+    def _known_algorithms(cls, tables: dict[str, dict[str, Value]]) -> dict[str, dict[str, Value]]:
+        names = [algorithm_name(name) for name in tables]
+        for name in names:
+            if names.count(name) > 1:
+                raise InputError(
+                    f"the table algorithms.{name} is given twice: keep one",
+                    code="given-twice",
+                    field=f"algorithms.{name}",
+                )
+        return dict(zip(names, tables.values(), strict=True))
+
+    @model_validator(mode="after")
+    def _parameters_fit(self) -> Self:
+        for name in {self.algorithm, *self.algorithms}:
+            self.built(name, None)
+        return self
+
+    def built(self, algorithm: str, clients: int | None) -> Algorithm:
+        """An algorithm with its hyperparameters. The same ones give the same object.
+
+        Args:
+            algorithm: Its name.
+            clients: N; None if it is not known yet. Then a class of the user's whose cohort has no default size is
+                built with a cohort of one.
+
+        Raises:
+            InputError: A hyperparameter is unknown, missing or impossible.
+        """
+        values = self.parameters(algorithm)
+        if takes(algorithm, "m") and "m" not in values:
+            values["m"] = 1 if clients is None else default_cohort(algorithm_class(algorithm), clients)
+        return make(algorithm, values)
+
+    def parameters(self, algorithm: str) -> dict[str, Value]:
+        """The parameters of an algorithm: its own table over the common ones over its defaults."""
+        common = {parameter: getattr(self, option) for option, parameter in COMMON.items()}
+        given = {name: value for name, value in common.items() if value is not None and takes(algorithm, name)}
+        return over_defaults(algorithm, {**given, **self.algorithms.get(algorithm, {})})

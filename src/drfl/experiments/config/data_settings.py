@@ -1,0 +1,212 @@
+"""The data of a configuration, and the way in which they are divided among clients."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from dataclasses import fields
+from pathlib import Path
+from typing import Self
+
+from pydantic import ValidationInfo, field_validator, model_validator
+
+from drfl.core.errors import InputError
+from drfl.core.key import Key
+from drfl.data import DATASETS, PARTITIONS, ClientData, Dataset, Partition, load, make_partition
+from drfl.data.features import featurise
+from drfl.data.features.images import folder as feature_cache
+from drfl.data.features.images import load_images
+from drfl.data.features.recipe import COUNT, IMAGENET, Recipe
+from drfl.data.tables.hugging_face import Columns, hub_name, read_hub, read_saved
+from drfl.data.tables.table_files import read_tables
+from drfl.experiments.config.hyperparameters import canonical
+from drfl.experiments.config.own_data import CLASSIFICATION, is_hub, saved_folder, with_data_defaults
+from drfl.experiments.config.settings import DataFields
+from drfl.experiments.config.strict import Strict
+
+
+class DataSettings(Strict, DataFields):
+    """Which data the clients hold."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _data_defaults(cls, values: object) -> object:
+        return with_data_defaults(values) if isinstance(values, dict) else values
+
+    @field_validator("dataset")
+    @classmethod
+    def _known_dataset(cls, value: str, info: ValidationInfo) -> str:
+        own = info.data.get("data") is not None or is_hub(value)
+        return value if own else canonical("dataset", value, DATASETS)
+
+    @field_validator("partition")
+    @classmethod
+    def _known_partition(cls, value: str) -> str:
+        return canonical("partition", value, PARTITIONS)
+
+    @field_validator("drop", "data", "target", mode="before")
+    @classmethod
+    def _one_or_more(cls, value: object) -> object:
+        return [value] if isinstance(value, str | Path) else value
+
+    @model_validator(mode="after")
+    def _options_fit(self) -> Self:
+        self.partition_parameters()
+        self.recipe()
+        return self
+
+    def recipe(self) -> Recipe | None:
+        """The features that the models learn from; None for the data themselves.
+
+        Raises:
+            InputError: the backbone is unknown or missing, or an option means nothing without another.
+        """
+        if self.features is None:
+            for name in ("backbone", "feature_count", "resize"):
+                if getattr(self, name) is not None:
+                    raise InputError(
+                        f"{name} requires features: remove it, or give features = 'entk'",
+                        code="unused-option",
+                        field=name,
+                    )
+            return None
+        if self.backbone is None:
+            raise InputError(
+                f"features = '{self.features}' needs a backbone, for example '{IMAGENET}'",
+                code="needs-option",
+                field="features",
+            )
+        if self.data is not None or is_hub(self.dataset):
+            raise InputError(
+                "features are made of data sets that drfl knows, not of your own: leave them out",
+                code="unsupported-combination",
+                field="features",
+            )
+        if len(DATASETS[self.dataset].info.shape) != 3:
+            raise InputError(
+                f"features are made of images, and dataset '{self.dataset}' is a table: leave them out",
+                code="unsupported-data",
+                field="features",
+            )
+        if self.features != "entk" and self.feature_count is not None:
+            raise InputError(
+                f"feature_count has no effect on features = '{self.features}': remove it",
+                code="unused-option",
+                field="feature_count",
+            )
+        return Recipe(self.features, self.backbone, self.feature_count or COUNT, self.resize)
+
+    def partition_parameters(self, defaults: bool = False) -> dict[str, int | float]:
+        """Those of clients, alpha and zipf that were given; with ``defaults`` all that the partition has.
+
+        Raises:
+            InputError: one of them means nothing to the partition.
+        """
+        given = {"clients": self.clients, "alpha": self.alpha, "zipf": self.zipf}
+        values = {name: value for name, value in given.items() if value is not None}
+        fields = inspect.signature(PARTITIONS[self.partition]).parameters
+        if defaults:
+            known = {name: fields[name].default for name in given if name in fields}
+            values = {name: value for name, value in known.items() if value is not None} | values
+        for name in values:
+            if name not in fields:
+                raise InputError(
+                    f"{name} has no effect on partition '{self.partition}': remove it",
+                    code="unused-option",
+                    field=name,
+                )
+        return values
+
+    @property
+    def data_label(self) -> str:
+        """What folders call the data: the data set's name without what no folder's name should have."""
+        name = hub_name(self.dataset).label if is_hub(self.dataset) else self.dataset
+        return name.replace(":", "-").replace("/", "-")
+
+    @property
+    def key(self) -> DataKey:
+        """What the loaded data depend on; the way in which they are divided is not part of it."""
+        return tuple(getattr(self, name) for name in LOADED)
+
+    def at(self, seed: int) -> ClientData:
+        """The clients' samples at a seed."""
+        dataset = loaded(self)
+        return ClientData.from_dataset(dataset, divide(self, dataset, seed))
+
+
+DIVIDING = ("partition", "clients", "alpha", "zipf")
+"""The settings that say how data are divided."""
+
+LOADED = tuple(field.name for field in fields(DataFields) if field.name not in DIVIDING)
+"""The settings that the loaded data depend on."""
+
+DataKey = tuple[object, ...]
+"""Their values."""
+
+
+class LoadedData:
+    """The data that were loaded last: runs that follow each other mostly share them."""
+
+    def __init__(self) -> None:
+        self._last: tuple[DataKey, Dataset] | None = None
+
+    def __call__(self, data: DataSettings) -> Dataset:
+        """The data, loaded unless they are the last ones."""
+        return self.given(data.key, lambda: load_data(data))
+
+    def given(self, key: DataKey, load: Callable[[], Dataset]) -> Dataset:
+        """The data of this key, loaded by ``load`` unless they are the last ones."""
+        if self._last is None or self._last[0] != key:
+            self._last = key, load()
+        return self._last[1]
+
+
+loaded = LoadedData()
+"""Those of this process."""
+
+
+def load_data(data: DataSettings, log: Callable[[str], None] | None = None, device: str = "cpu") -> Dataset:
+    """Load the data that a run divides among its clients: a data set, or the features that a backbone makes of it.
+
+    Features that were computed before come from drfl's cache.
+
+    Args:
+        data: What to load.
+        log: Gets lines while features are computed.
+        device: Where they are computed.
+
+    Raises:
+        InputError: The data or the backbone are not available, or do not fit each other.
+    """
+    recipe = data.recipe()
+    if data.data is not None or is_hub(data.dataset):
+        task = data.task or CLASSIFICATION
+        columns = Columns(data.target or (), data.group, data.drop or (), task)
+        saved = None if data.data is None else saved_folder(data.data)
+        if data.data is None:
+            dataset = read_hub(data.dataset, columns)
+        elif saved is not None:
+            dataset = read_saved(saved, columns)
+        else:
+            dataset = read_tables(data.data, columns.targets, columns.group, columns.drop, task)
+    elif recipe is None:
+        dataset = load(data.dataset, data_dir=data.data_dir, group=data.group)
+    else:
+        images = load_images(data.dataset, data.data_dir)
+        dataset = featurise(images, recipe, cache=feature_cache(), log=log, device=device)
+    return dataset if data.test_fraction is None else dataset.pooled()
+
+
+def divide(data: DataSettings, dataset: Dataset, seed: int) -> Partition:
+    """Divide data among clients. The result does not depend on features, model or algorithm.
+
+    Args:
+        data: Says how.
+        dataset: From :func:`load_data`; only its labels and groups matter.
+        seed: Of the run.
+
+    Raises:
+        InputError: The data cannot be divided in this way.
+    """
+    method = PARTITIONS[data.partition](**data.partition_parameters())
+    return make_partition(dataset, method, Key(seed).fold("partition"), data.test_fraction)

@@ -1,0 +1,159 @@
+"""How a run goes, whatever its data, task and algorithm."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Self, cast
+
+from pydantic import (
+    FieldSerializationInfo,
+    ValidationInfo,
+    field_serializer,
+    field_validator,
+    model_validator,
+)
+
+from drfl.core.errors import InputError
+from drfl.engine import ENGINES, Auto, Engine
+from drfl.experiments.config.guards_and_failures import (
+    ProbeAudit,
+    ProbeRule,
+    aggregator_of,
+    aggregator_text,
+    failures_of,
+    failures_table,
+    guard_texts,
+    guards_of,
+    not_a,
+    step_bound_of,
+    step_bound_text,
+)
+from drfl.experiments.config.hyperparameters import ADDRESS, canonical
+from drfl.experiments.config.settings import RunFields
+from drfl.experiments.config.strict import Strict
+from drfl.resilience import Aggregator, FailureModel, Guard, StepBound
+from drfl.task.measure import Measure, Rows
+from drfl.training.model_selection import Best, ModelSelection, Patience, Target
+
+
+def engine_of(given: object) -> Engine:
+    """An engine from its name or as it is.
+
+    Raises:
+        InputError: It is neither an engine nor the name of one.
+    """
+    if isinstance(given, str):
+        return ENGINES[canonical("engine", given, ENGINES)]()
+    if isinstance(given, type) or not callable(getattr(given, "train", None)):
+        raise not_a("engine", given, "drfl.Stacked()", "stacked")
+    return cast("Engine", given)
+
+
+def engine_text(engine: Engine) -> str:
+    """The name that :func:`engine_of` makes the engine from, or the ``repr`` of one with other options."""
+    named = (name for name, make in ENGINES.items() if engine == make())
+    return next(named, ADDRESS.sub("", repr(engine)))
+
+
+OBJECTS: Mapping[str, Callable[[object], object]] = {
+    "guards": guards_of,
+    "step_bound": step_bound_of,
+    "aggregator": aggregator_of,
+    "faults": failures_of,
+    "engine": engine_of,
+}
+"""What makes the settings that are objects, from texts and from objects."""
+
+TEXTS: Mapping[str, Callable[..., object]] = {
+    "guards": guard_texts,
+    "step_bound": step_bound_text,
+    "aggregator": aggregator_text,
+    "faults": failures_table,
+    "engine": engine_text,
+}
+"""What makes texts of them."""
+
+
+class RunSettings(Strict, RunFields):
+    """The settings of a run beside its data, task and algorithm, with rules and engine as objects.
+
+    :class:`drfl.experiments.config.settings.RunFields` has the bounds, defaults and explanations.
+
+    Args:
+        guards: Checks of reported losses, or texts such as "clip:bound=3".
+        step_bound: The bound on the length of updates, or its factor; 0 for none.
+        aggregator: The rule that aggregates models and gradients, or a text such as "krum:f=2".
+        faults: How clients fail, or a mapping such as ``{"drop": 0.3}``.
+        engine: What computes the clients' work, or its name.
+    """
+
+    # RunFields declares them for the texts of files and options; after validation they are these objects.
+    if TYPE_CHECKING:
+        guards: tuple[Guard | ProbeAudit, ...] = ()
+        step_bound: StepBound | None = None
+        aggregator: Aggregator | ProbeRule | None = None
+        faults: FailureModel | None = None
+        engine: Engine = Auto()
+
+    @field_validator("guards", "step_bound", "aggregator", "faults", "engine", mode="plain")
+    @classmethod
+    def _object(cls, value: object, info: ValidationInfo) -> object:
+        return OBJECTS[str(info.field_name)](value)
+
+    @field_serializer("guards", "step_bound", "aggregator", "faults", "engine", when_used="json")
+    def _text(self, value: Any, info: FieldSerializationInfo) -> object:  # noqa: ANN401 - of one of five types
+        return TEXTS[info.field_name](value)
+
+    @field_validator("certificate", mode="before")
+    @classmethod
+    def _yes_or_no(cls, value: object) -> object:
+        return {True: "pooled", False: None}[value] if isinstance(value, bool) else value
+
+    @model_validator(mode="after")
+    def _repeats_what(self) -> Self:
+        if self.repeats is not None and self.min_replies is None:
+            raise InputError(
+                "repeats requires min_replies: remove it, or give both",
+                code="unused-option",
+                field="repeats",
+            )
+        return self
+
+    def selection(self, measures: Sequence[Measure]) -> ModelSelection:
+        """How the run selects a model and when it stops.
+
+        Args:
+            measures: What is measured on every client's rows, the score first.
+
+        Raises:
+            InputError: ``until`` is not a target, or nothing uses the validation rows that were asked for.
+        """
+        score = measures[0]
+        best = None if self.select is None else Best(self.select)
+        patience = None if self.patience is None else Patience(self.patience, self.select or "worst")
+        found = ModelSelection(best, patience, score, Target.parse(self.until, score))
+        found.check()
+        if self.judged_on == "validation" and found.validates:
+            raise InputError(
+                "judged_on = 'validation' leaves no rows to select or stop by: remove select, patience and until",
+                code="conflicting-options",
+                field="judged_on",
+            )
+        rates = any(measure.rows is Rows.RATE for measure in measures)  # whose threshold such rows choose
+        if self.validation is not None and self.judged_on != "validation" and not (found.validates or rates):
+            raise InputError(
+                "validation requires select, patience, an until on validation rows, or a rate such as sensitivity: "
+                "remove it, or give one of them",
+                code="unused-option",
+                field="validation",
+            )
+        return found
+
+    @property
+    def tables(self) -> str | None:
+        """The folder of the server's tables, as :func:`drfl.run` takes it."""
+        return None if self.table_dir is None else str(self.table_dir)
+
+    def plain(self) -> dict[str, object]:
+        """All settings that are set as plain values, which a file can hold."""
+        return {name: value for name, value in self.model_dump(mode="json").items() if value is not None}

@@ -1,0 +1,58 @@
+"""The model of a configuration, its loss and its metrics, by name."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from pydantic import field_validator
+
+from drfl.core import user_code
+from drfl.experiments.config.hyperparameters import canonical
+from drfl.experiments.config.learned import make_measures, metric_name
+from drfl.experiments.config.settings import TaskFields
+from drfl.experiments.config.strict import Strict
+from drfl.task.metrics import Metric
+from drfl.task.models import LOSSES, MODELS
+
+
+class TaskSettings(Strict, TaskFields):
+    """Which model learns, by which loss, and what is measured; each by name or as ``FILE.py:NAME``."""
+
+    @field_validator("model")
+    @classmethod
+    def _known_model(cls, value: str) -> str:
+        if not user_code.is_reference(value):
+            return canonical("model", value, MODELS)
+        user_code.load("model", value)
+        return value.strip()
+
+    @field_validator("loss")
+    @classmethod
+    def _known_loss(cls, value: str) -> str:
+        if not user_code.is_reference(value):
+            return canonical("loss", value, LOSSES)
+        user_code.load("loss", value)
+        return value.strip()
+
+    @field_validator("score")
+    @classmethod
+    def _known_score(cls, value: str | None) -> str | None:
+        return None if value is None else metric_name(value)
+
+    @field_validator("metrics", mode="before")
+    @classmethod
+    def _one_or_more_metrics(cls, value: object) -> object:
+        return [value] if isinstance(value, str | Path) else value
+
+    @field_validator("metrics")
+    @classmethod
+    def _known_metrics(cls, values: tuple[str, ...] | None) -> tuple[str, ...] | None:
+        return None if values is None else tuple(metric_name(value) for value in values)
+
+    def measures(self) -> tuple[Metric, ...]:
+        """What is measured on every client's test rows, the score first.
+
+        Raises:
+            InputError: There is no such metric, or two have one name.
+        """
+        return make_measures(self.score, self.metrics or (), self.loss)
