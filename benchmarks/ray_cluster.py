@@ -29,7 +29,8 @@ from drfl.engine.batches import ClientRows, draw
 from drfl.engine.ray_cluster import Cluster
 from drfl.experiments.config.config import load_config
 from drfl.experiments.execution.cells import Cell
-from drfl.experiments.execution.pool import Workers, run_all
+from drfl.experiments.execution.executor import Workers
+from drfl.experiments.execution.run_cells import run_all
 from drfl.experiments.execution.training_cells import cost_of, job_of
 from drfl.experiments.run.artifacts import versions
 from drfl_papers.execute import run_cell

@@ -57,7 +57,7 @@ def worst_loss(model: str, algorithm: str, setting: dict[str, float], seed: int,
     }
     job = build(load_config(HERE / f"{model}.toml", own), dataset)
     try:
-        rounds, returned = job.config.rounds, job.config.returned
+        rounds, returned = job.settings.rounds, job.settings.returned
         result = run(
             job.algorithm, job.fed, rounds=rounds, seed=seed, evaluate_every=rounds, returned=returned, check_data=False
         )  # fmt: skip

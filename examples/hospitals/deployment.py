@@ -34,8 +34,9 @@ from drfl.core.errors import DrflError
 from drfl.data import load
 from drfl.experiments.config.build import Job, build
 from drfl.experiments.config.config import Config
+from drfl.experiments.config.run_settings import engine_of
 from drfl.experiments.run.artifacts import versions
-from drfl.flower.settings import MEANINGLESS
+from drfl.flower.settings import OF_SIMULATIONS
 from drfl.training.history import csv_text
 from drfl.training.loop import Result, run
 
@@ -70,26 +71,30 @@ class Run(NamedTuple):
 
 def configured(model: str, algorithm: str, seed: int, rounds: int) -> Config:
     """The simulation's configuration, with the engine of both."""
-    return config_of(model, algorithm, seed, rounds).model_copy(update={"engine": ENGINE, "evaluate_every": rounds})
+    return config_of(model, algorithm, seed, rounds).model_copy(
+        update={"engine": engine_of(ENGINE), "evaluate_every": rounds}
+    )
 
 
 def job_of(config: Config) -> dict[str, object]:
     """The configuration as the ``[job]`` of server.toml: all but the data, which are the sites' own, standardised."""
-    plain = config.model_dump(mode="json", exclude_unset=True, exclude_none=True, exclude={*MEANINGLESS, "algorithms"})
+    plain = config.model_dump(
+        mode="json", exclude_unset=True, exclude_none=True, exclude={*OF_SIMULATIONS, "algorithms"}
+    )
     own = {config.algorithm: config.algorithms[config.algorithm]}
     return {**plain, "standardise": False, "algorithms": own}
 
 
 def simulated(job: Job) -> Result:
     """The simulation."""
-    config = job.config
+    settings = job.settings
     return run(
         job.algorithm,
         job.fed,
-        rounds=config.rounds,
-        seed=config.seed,
-        evaluate_every=config.rounds,
-        returned=config.returned,
+        rounds=settings.rounds,
+        seed=settings.seed,
+        evaluate_every=settings.rounds,
+        returned=settings.returned,
     )
 
 

@@ -74,7 +74,7 @@ def risks(job: Job, w: Tensor, inputs: Tensor) -> np.ndarray:
 def simulate(model: str, name: str, seed: int, dataset: Dataset, rounds: int | None = None) -> list[Site]:
     """One run, and how well its last model does at every site."""
     job = build(config_of(model, name, seed, rounds), dataset)
-    rounds, returned = job.config.rounds, job.config.returned
+    rounds, returned = job.settings.rounds, job.settings.returned
     result = run(
         job.algorithm,
         job.fed,
@@ -90,18 +90,16 @@ def simulate(model: str, name: str, seed: int, dataset: Dataset, rounds: int | N
 
 def served(job: Job, name: str, w: Tensor, lam: Tensor, own: ClientTable | None = None) -> list[Site]:
     """How well the model w (d,) of a run, or each site's own (N, d), does at every site, and the final λ (N,)."""
-    everybody, config = torch.arange(job.data.n), job.config
+    everybody, seed = torch.arange(job.data.n), job.settings.seed
     models = [w if own is None else own[client][0] for client in everybody.split(1)]
     trained = [
-        float(job.fed.losses(client, model, Key(config.seed)).values)
+        float(job.fed.losses(client, model, Key(seed)).values)
         for client, model in zip(everybody.split(1), models, strict=True)
     ]
     test = job.fed.evaluate(w) if own is None else job.fed.evaluate_each(own)
     measured = zip(models, trained, test.loss.tolist(), lam.tolist(), strict=True)
     return [
-        Site(
-            config.model, name, config.seed, site, len(ill), int(ill.sum()), scores(risks(job, model, x), ill), *numbers
-        )
+        Site(config.model, name, seed, site, len(ill), int(ill.sum()), scores(risks(job, model, x), ill), *numbers)
         for (site, x, ill), (model, *numbers) in zip(tested(job.data), measured, strict=True)
     ]
 

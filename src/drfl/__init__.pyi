@@ -59,8 +59,8 @@ from drfl.engine import Threads as Threads
 from drfl.experiments.api import assess as assess
 from drfl.experiments.api import assess_gain as assess_gain
 from drfl.experiments.api import compare as compare
+from drfl.experiments.api import data_spec as data_spec
 from drfl.experiments.api import tune as tune
-from drfl.experiments.config.data_settings import DataSettings as DataSettings
 from drfl.federation import sampling as sampling
 from drfl.federation.algorithm import Algorithm as Algorithm
 from drfl.federation.algorithm import Info as Info

@@ -9,7 +9,8 @@ from pathlib import Path
 from drfl.core.errors import InputError
 from drfl.experiments.execution import training_cells
 from drfl.experiments.execution.cells import Cell, Record
-from drfl.experiments.execution.pool import Done, Workers, run_all
+from drfl.experiments.execution.executor import Workers
+from drfl.experiments.execution.run_cells import Done, run_all
 from drfl.experiments.run.run_directory import check_free, claimed, filled
 from drfl.experiments.run.runner import StopSignal
 from drfl_papers.output import write

@@ -19,6 +19,7 @@ from drfl.experiments.config.build import build
 from drfl.flower import nodes, server_app, transport
 from drfl.flower.client_app import Site, client_app
 from drfl.flower.in_process import InProcessGrid
+from drfl.flower.settings import DeployedConfig
 
 
 @pytest.fixture(autouse=True)
@@ -84,7 +85,7 @@ def test_a_run_that_fails_ends_the_script(tmp_path):
 def test_the_job_has_the_simulations_parameters(model):
     for algorithm in deployment.ALGORITHMS:
         config = deployment.configured(model, algorithm, seed=3, rounds=7)
-        there = server_app.DeployedConfig.model_validate(deployment.job_of(config))
+        there = DeployedConfig.model_validate(deployment.job_of(config))
         assert there.parameters(algorithm) == config.parameters(algorithm)
         for name in ("seed", "rounds", "model", "engine", "loss", "dtype"):
             assert getattr(there, name) == getattr(config, name)

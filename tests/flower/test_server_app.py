@@ -23,7 +23,6 @@ from drfl.data import ClientData
 from drfl.experiments.assess.assess_runs import assess_run
 from drfl.experiments.assess.report_evidence import gathered
 from drfl.experiments.assess.run_gains import over_last
-from drfl.experiments.config.hyperparameters import make
 from drfl.experiments.config.wrap import wrap_algorithm
 from drfl.flower import nodes, server_app
 from drfl.flower.client_app import Site, client_app
@@ -83,7 +82,7 @@ def test_it_leaves_the_files_of_a_run(tmp_path):
             ("a", "30"), ("b", "18"), ("c", "41"), ("d", "12"),
         ]  # fmt: skip
     summary = json.loads((out / "summary.json").read_text())
-    assert (summary["rounds"], summary["dataset"], summary["stopped"]) == (4, "sites", "rounds")
+    assert (summary["rounds"], summary["dataset"], summary["stopped"]) == (4, "own data", "rounds")
     traffic = json.loads((out / "traffic.json").read_text())
     assert (traffic["since_round"], traffic["exchanges"], traffic["answers"]) == (0, 4 + 4 + 1, 4 * (4 + 4 + 1))
     assert traffic["messages"] == 2 * traffic["answers"]
@@ -327,7 +326,7 @@ def test_a_simulation_that_plays_the_list_of_replies_ends_with_the_same_model(al
     assert any(len(row.split(",")[3].split()) < 4 for row in rows)
     config = read_server(tmp_path / "server.toml").job
     fed = simulation()
-    inner = Replayed(make(algorithm, config.parameters(algorithm, 4)), read_replies(out / "replies.csv"))
+    inner = Replayed(config.built(algorithm, 4), read_replies(out / "replies.csv"))
     found = drfl.run(wrap_algorithm(config, inner, None, None, None), fed, rounds=6)
     w = torch.cat([part.flatten() for part in drfl.read_model(out / "model.safetensors").weights.values()])
     assert torch.equal(w.sort().values, found.model.sort().values)

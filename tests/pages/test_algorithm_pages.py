@@ -262,7 +262,7 @@ def test_what_one_sees_at_a_glance_is_what_a_round_does(name):
     assert rows["λ"].startswith("none") == (lam_of(before) is None)
     fields = {field.name for field in dataclasses.fields(ALGORITHMS[name])}
     assert rows["asks"].startswith("m draws") == ("sampling" in fields)
-    everybody = name in EVERYBODY or any(exchange.asked == N for exchange in fed.exchanges)
+    everybody = ALGORITHMS[name] in EVERYBODY or any(exchange.asked == N for exchange in fed.exchanges)
     assert ("all N" in rows["asks"]) == everybody
     assert ("m of N" in rows["asks"]) == any(exchange.asked == M for exchange in fed.exchanges)
 

@@ -56,7 +56,7 @@ EXCEPTIONS = {
     "drfl/data/datasets/formats.py": "decodes a picture in memory",
     "drfl/data/features/weights.py": "a wheel that the opener opened",
     "drfl/data/tables/hugging_face.py": "the package datasets opens its own folders",
-    "drfl/experiments/compare/comparison_ray.py": "what a worker of its own wrote",
+    "drfl/experiments/compare/parallel.py": "what a worker of its own wrote",
     "drfl/experiments/compare/comparison_results.py": "its own text",
     "drfl/experiments/run/artifacts.py": "its own text",
     "drfl/experiments/run/run_directory.py": "results that it has just written, to sign them",

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from drfl.experiments.execution import cells
 from drfl.experiments.execution.cells import Cell, Record
-from drfl.experiments.execution.pool import Run
+from drfl.experiments.execution.run_cells import Run
 from drfl.experiments.execution.training_cells import run_cell
 from drfl.experiments.tuning import study
 from drfl.experiments.tuning.configured import prepare

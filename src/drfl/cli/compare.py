@@ -26,7 +26,6 @@ from drfl.experiments.compare.comparison import (
     kept_cells,
     start,
 )
-from drfl.experiments.compare.comparison_processes import compare_at_once
 from drfl.experiments.compare.comparison_results import (
     Comparison,
     columns_beside,
@@ -35,9 +34,10 @@ from drfl.experiments.compare.comparison_results import (
     verdict_line,
     write_comparison,
 )
+from drfl.experiments.compare.parallel import compare_in_parallel
 from drfl.experiments.config.config import Config, config_of, read_file, references_of
 from drfl.experiments.config.hyperparameters import algorithm_name
-from drfl.experiments.execution.pool import Workers, workers_by_options
+from drfl.experiments.execution.executor import Workers, workers_by_options
 from drfl.experiments.run.artifacts import json_text
 from drfl.experiments.run.manifest import interruption, is_finished
 from drfl.experiments.run.resume import check_received, kept_config, key_of
@@ -155,7 +155,7 @@ def _outcomes(
             return [bars.enter_context(console.progress(label, quiet))]
 
         if workers != 1:
-            found = compare_at_once(ready, claim, watch, workers, console.warn)
+            found = compare_in_parallel(ready, claim, watch, workers, console.warn)
         else:
             found = compare(ready, claim, watch, show, console.warn)
         for outcome in found:
@@ -224,7 +224,7 @@ def _title(comparison: Comparison) -> str:
     seeds = "one seed"
     if many > 1:
         seeds = f"mean ± std over {many if few == many else f'{few} to {many}'} seeds"
-    return f"{comparison.about[0].dataset}, {length}, {seeds}"
+    return f"{comparison.about[0].label}, {length}, {seeds}"
 
 
 def _view(comparison: Comparison, shown: Mapping[str, str], title: str | None = None) -> Table:

@@ -128,7 +128,7 @@ def _print(finished: Finished, directory: Path) -> None:
         rows["averaged"] = (result.averaged, result.averaged_certificate)
     counts = {name: undefined_counts(found)[:1] for name, (found, _) in rows.items()}
     asked, some, clients = finished.job.certify is not None, any(map(any, counts.values())), [finished.job.data.n]
-    what = f"{label_of(about.algorithm)} on {about.dataset}"
+    what = f"{label_of(about.algorithm)} on {about.label}"
     table = Table(title=f"{what}, {finished.job.data.n} clients, {result.rounds} rounds", title_justify="left")
     table.add_column("iterate")
     headings = score_columns(result.history.score, fifth=True).values()

@@ -18,7 +18,8 @@ from drfl.core.run_end import DOUBLE_DAGGER, SET_BACK
 from drfl.core.screen import Table
 from drfl.core.user_code import label_of
 from drfl.experiments.compare.comparison_results import UNDEFINED
-from drfl.experiments.execution.pool import pool_of, workers_by_options
+from drfl.experiments.execution.executor import workers_by_options
+from drfl.experiments.execution.run_cells import pool_of
 from drfl.experiments.execution.training_cells import run_cell
 from drfl.experiments.run.artifacts import json_text
 from drfl.experiments.run.measures import Column

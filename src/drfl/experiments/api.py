@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Literal
 
 from torch import Tensor
 
-from drfl.core.errors import InputError
+from drfl.core.errors import InputError, unknown
 from drfl.core.run_end import ON_TEST
 from drfl.data import ClientData
 from drfl.federation.algorithm import Algorithm
@@ -69,7 +69,7 @@ def compare(
 
     Args:
         algorithms: The algorithms by the names that tables and folders give them.
-        data: The clients' samples; settings that load and divide a data set at each seed; or a function of the seed.
+        data: The clients' samples, a :func:`data_spec` that divides a data set at each seed, or a function of the seed.
         task: Model, loss and score; or a function of the seed that makes them. While it runs, torch's generator has
             the state that belongs to the seed, so all algorithms start from the same initial model at a seed.
         rounds: Rounds of communication.
@@ -126,6 +126,38 @@ def compare(
     place = None if out is None else Path(out)
     options = ComparisonOptions(seeds, place, jobs, resume, overwrite, progress or (lambda line: None))
     return compare_objects(algorithms, data, task, settings, options)
+
+
+def data_spec(**settings: object) -> DataSettings:
+    """Describe data by name, and how to divide them among clients at each seed, for :func:`compare` and :func:`tune`.
+
+    Args:
+        settings: The options of ``drfl run`` on data and clients, such as ``dataset``, ``partition``, ``clients``,
+            ``alpha`` and ``data``.
+
+    Returns:
+        The description; ``at(seed)`` gives the clients' samples.
+
+    Raises:
+        InputError: A setting is unknown or impossible.
+
+    Example:
+        >>> import drfl
+        >>> drfl.data_spec(dataset="digits", partition="iid", clients=3).at(seed=0).n
+        3
+    """
+    from pydantic import ValidationError
+
+    from drfl.experiments.config.data_settings import DataSettings
+    from drfl.experiments.config.strict import input_error
+
+    for name in settings:
+        if name not in DataSettings.model_fields:
+            raise unknown("setting", name, DataSettings.model_fields)
+    try:
+        return DataSettings.model_validate(settings)
+    except ValidationError as error:
+        raise input_error(error) from None
 
 
 def tune(

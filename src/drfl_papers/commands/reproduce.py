@@ -16,7 +16,8 @@ from drfl.cli import console, signals
 from drfl.core.errors import InputError
 from drfl.core.files import read_text
 from drfl.core.screen import Table
-from drfl.experiments.execution.pool import Done, workers_by_options
+from drfl.experiments.execution.executor import workers_by_options
+from drfl.experiments.execution.run_cells import Done
 from drfl.experiments.run.artifacts import json_text
 from drfl_papers import output
 from drfl_papers.commands.options import ReproduceOptions

@@ -14,8 +14,9 @@ from tests.support.refusals import check_refusal, quotes, refusal
 from tests.support.small_spec import SMALL
 
 from drfl.cli.app import call
-from drfl.experiments.execution import pool
-from drfl.experiments.execution.pool import InProcess
+from drfl.experiments.execution import run_cells
+from drfl.experiments.execution.executor import Here
+from drfl.experiments.execution.run_cells import CellPool
 from drfl_papers import specification
 
 QUICK = ["--quick", "--jobs", "1"]
@@ -55,9 +56,9 @@ def test_a_signal_stops_it_with_its_code_and_it_continues(number, code, monkeypa
     def here(workers, run, *given, **more):
         if number is not None:
             signal.raise_signal(number)
-        return InProcess(run)
+        return CellPool(Here(run))
 
-    monkeypatch.setattr(pool, "pool_of", here)
+    monkeypatch.setattr(run_cells, "pool_of", here)
     assert call(["reproduce", "small-table-1", *QUICK, "--out", "a"]) == code
     assert not (tmp_path / "a/small-table-1").exists()
     number = None

@@ -27,7 +27,6 @@ from drfl.experiments.compare.comparison import (
     kept_outcomes,
     start,
 )
-from drfl.experiments.compare.comparison_processes import compare_at_once
 from drfl.experiments.compare.comparison_results import Comparison, write_comparison
 from drfl.experiments.compare.objects import (
     check_algorithms,
@@ -37,8 +36,9 @@ from drfl.experiments.compare.objects import (
     sources_of,
     user_modules,
 )
+from drfl.experiments.compare.parallel import compare_in_parallel
 from drfl.experiments.config.data_settings import DataSettings
-from drfl.experiments.execution.pool import Workers, workers_of
+from drfl.experiments.execution.executor import Workers, workers_of
 from drfl.experiments.run.manifest import is_finished
 from drfl.experiments.run.resume import check_received, kept_config, key_of
 from drfl.experiments.run.run_directory import check_free, claimed, filled, tidy
@@ -152,7 +152,7 @@ def _compared(
         if workers == 1:
             found = compare(ready, claim, watch, warn=tell)
         else:
-            found = compare_at_once(ready, claim, watch, workers, tell, own)
+            found = compare_in_parallel(ready, claim, watch, workers, tell, own)
         for outcome in found:
             outcomes.append(outcome)
             show(outcome, len(outcomes))

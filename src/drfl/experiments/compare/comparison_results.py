@@ -195,7 +195,7 @@ class Comparison(NamedTuple):
         about = {label_of(name): one for name, one in zip(self.algorithms, self.about, strict=True)}
         common = self.about[0]
         return {
-            "dataset": common.dataset,
+            "dataset": common.label,
             "partition": common.partition,
             "model": common.model,
             "rounds": self.settings.rounds,

@@ -30,6 +30,11 @@ class AboutRun(NamedTuple):
     files: Mapping[str, str] = {}
 
     @property
+    def label(self) -> str:
+        """What tables and reports call the data."""
+        return self.dataset or "own data"
+
+    @property
     def partition(self) -> dict[str, object] | None:
         """The way in which the data were divided, with its parameters; None if they came divided."""
         if "partition" not in self.settings:

@@ -2,33 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from drfl.core.errors import InputError, unknown
+from drfl.core.errors import InputError
 
 
 class Strict(BaseModel):
-    """Settings that refuse unknown keys and do not change.
-
-    Raises:
-        InputError: A key is unknown, or a value is impossible.
-    """
+    """Settings that refuse unknown keys and do not change."""
 
     # Defaults given as texts become objects too.
     model_config = ConfigDict(extra="forbid", frozen=True, validate_default=True)
-
-    if not TYPE_CHECKING:  # type checkers know the fields by the annotations
-
-        def __init__(self, **values: object) -> None:
-            for name in values:
-                if name not in type(self).model_fields:
-                    raise unknown("setting", name, type(self).model_fields)
-            try:
-                super().__init__(**values)
-            except ValidationError as error:
-                raise input_error(error) from None
 
 
 def input_error(error: ValidationError) -> InputError:

@@ -128,7 +128,7 @@ def summary(job: Running, result: Result) -> dict[str, object]:
     return {
         "algorithm": label_of(about.algorithm),
         "parameters": dict(about.parameters),
-        "dataset": about.dataset,
+        "dataset": about.label,
         "partition": about.partition if job.partition is None else job.partition.recipe,
         "model": about.model,
         "model_parameters": job.task.layout.d,

@@ -5,7 +5,6 @@ from __future__ import annotations
 import tempfile
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, cast
@@ -31,7 +30,8 @@ from drfl.experiments.config.data_settings import DataSettings
 from drfl.experiments.config.hyperparameters import Value
 from drfl.experiments.config.run_settings import RunSettings
 from drfl.experiments.execution.cells import Cell, Record
-from drfl.experiments.execution.pool import InProcess, Submitter, Workers, pool_of, workers_of
+from drfl.experiments.execution.executor import Here, Workers, workers_of
+from drfl.experiments.execution.run_cells import CellPool, pool_of
 from drfl.experiments.execution.training_cells import cell_job, cost, record_of
 from drfl.experiments.run.resume import identity
 from drfl.experiments.tuning import own_spaces
@@ -251,9 +251,9 @@ def _tuned(
     check_place(out, search.name)
     make_place(out, search.name)
 
-    def pool() -> AbstractContextManager[Submitter]:
+    def pool() -> CellPool:
         if workers == 1:
-            return InProcess(runs)
+            return CellPool(Here(runs))
         # The classes of one algorithm of the space show which modules workers need.
         algorithm = runs.algorithm(search.name, search.following(search.name, ()).table)
         modules = user_modules([algorithm, runs.task(FIRST_SEED).model, runs.space, *rules(runs.settings)])

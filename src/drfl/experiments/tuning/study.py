@@ -5,7 +5,7 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, Self
@@ -15,7 +15,8 @@ from drfl.core.run_end import BROKEN, SET_BACK
 from drfl.core.user_code import label_of
 from drfl.experiments.execution import cells
 from drfl.experiments.execution.cells import Cell, Record
-from drfl.experiments.execution.pool import Submitter, as_ended
+from drfl.experiments.execution.executor import as_ended
+from drfl.experiments.execution.run_cells import CellPool
 from drfl.experiments.execution.training_cells import set_back
 from drfl.experiments.run.measures import Column
 from drfl.experiments.run.runner import StopSignal
@@ -206,7 +207,7 @@ class _Running:
     records: dict[str, Record] = field(default_factory=dict)
 
 
-MakePool = Callable[[], AbstractContextManager[Submitter]]
+MakePool = Callable[[], CellPool]
 
 
 def run(
@@ -250,7 +251,7 @@ class _Loop:
         self,
         search: Search,
         store: TrialStore,
-        pool: Submitter,
+        pool: CellPool,
         folder: Path,
         trials: dict[str, list[Trial]],
         ended: Callable[[Ended], None],

@@ -12,19 +12,22 @@ import queue
 import signal
 import threading
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from concurrent.futures import Future
 from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection, wait
-from multiprocessing.reduction import ForkingPickler
-from types import TracebackType
-from typing import NamedTuple, Self, TypeVar
+from types import ModuleType, TracebackType
+from typing import Generic, NamedTuple, Self, TypeVar
 
-from drfl.core.errors import DrflError
+import cloudpickle
+
+from drfl.core.errors import DrflError, InputError
+from drfl.core.user_code import keep_out, kept_out
+from drfl.experiments.execution.executor import THREADS, pickled
+from drfl.experiments.execution.shared_tensors import SharedTensors
+from drfl.experiments.run.runner import StopSignal
 
 T = TypeVar("T")
-
-THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 
 SIGNALS = {signal.SIGINT, signal.SIGTERM}
 
@@ -51,37 +54,67 @@ class _Call(NamedTuple):
     arguments: tuple[object, ...]
 
 
-class StopFlag:
+class StopFlag(StopSignal):
     """Whether the process that made a worker asks its calls to stop; also if that process is gone."""
 
     def __init__(self, pipe: Connection) -> None:
+        super().__init__()
         self._pipe = pipe
 
-    def is_set(self) -> bool:
+    @property
+    def stop(self) -> bool:
         """Whether to stop."""
         return self._pipe.poll()  # its other end is closed to ask; nothing is ever sent
 
 
-class WorkerProcesses:
-    """Processes of this machine, each on one thread, that run calls in the order in which they are submitted.
-
-    They ignore SIGINT and SIGTERM, which often go to the whole group: the process that made them decides what to do.
-    Workers die with that process, however it ends. Leaving the block waits for calls under way; leaving it with an
-    error kills them.
+class MappedObject(Generic[T]):
+    """An object whose large tensors all workers of this machine map into memory.
 
     Args:
-        count: how many.
-        begin: called first in each, with ``arguments`` and a flag that is set by :meth:`ask_to_stop`.
-        arguments: for ``begin``.
+        payload: The pickled object.
+        tensors: The files of its large tensors; None in a worker, which does not own them.
     """
 
-    def __init__(self, count: int, begin: Callable[..., None], *arguments: object) -> None:
+    def __init__(self, payload: bytes, tensors: SharedTensors | None = None) -> None:
+        self._payload, self._tensors = payload, tensors
+
+    def get(self) -> T:
+        """See :class:`drfl.experiments.execution.executor.Shared`."""
+        return cloudpickle.loads(self._payload)
+
+    def close(self) -> None:
+        """See :class:`drfl.experiments.execution.executor.Shared`."""
+        if self._tensors is not None:
+            self._tensors.close()
+
+    def __reduce__(self) -> tuple[type[MappedObject[T]], tuple[bytes]]:
+        """The files stay with the process that shares the object."""
+        return MappedObject, (self._payload,)
+
+
+class Processes:
+    """Processes of this machine, each on one thread, that make calls in the order in which they are submitted.
+
+    See :class:`drfl.experiments.execution.executor.Executor`. Processes ignore SIGINT and SIGTERM, which often go to
+    the whole group: the process that made them decides what to do. They die with that process, however it ends.
+
+    Args:
+        count: The number of processes.
+        what: The object of the calls. All processes map one copy of its large tensors.
+        own: The user's modules behind it.
+
+    Raises:
+        InputError: The object cannot be sent to another process.
+    """
+
+    def __init__(self, count: int, what: object, own: Collection[ModuleType] = ()) -> None:
+        self._tensors = SharedTensors()
         context = multiprocessing.get_context("spawn")
         self._calls: queue.SimpleQueue[_Call | None] = queue.SimpleQueue()
         asked, self._stop = context.Pipe(duplex=False)
         # Not among a process's own arguments: what these hold beyond a pipe's buffer is written before the process
         # reads, and if it dies first multiprocessing waits for ever.
-        self._first = bytes(ForkingPickler.dumps((begin, arguments)))
+        self._first = pickled((what, kept_out()), own, self._tensors.dumps)
         self._lost = False
         self._processes, self._threads = [], []
         before = {name: os.environ.get(name) for name in THREADS}
@@ -113,13 +146,18 @@ class WorkerProcesses:
                     os.environ[name] = value
 
     def submit(self, function: Callable[..., T], *arguments: object) -> Future[T]:
-        """Have a worker call a function of a module that it can import.
+        """See :class:`drfl.experiments.execution.executor.Executor`.
 
         A worker that died fails the future, and all that were not begun, with :class:`LostWorkerError`.
         """
         future: Future[T] = Future()
         self._calls.put(_Call(future, function, arguments))
         return future
+
+    def share(self, thing: T) -> MappedObject[T]:
+        """See :class:`drfl.experiments.execution.executor.Executor`."""
+        tensors = SharedTensors()
+        return MappedObject(pickled(thing, dumps=tensors.dumps), tensors)
 
     def ask_to_stop(self) -> None:
         """Set the workers' flags."""
@@ -155,6 +193,7 @@ class WorkerProcesses:
         for process in self._processes:
             process.join()
         self.ask_to_stop()
+        self._tensors.close()
 
     def _serve(self, pipe: Connection) -> None:
         """Pass calls to one worker, in a thread of its own."""
@@ -194,27 +233,51 @@ def _work(pipe: Connection, asked: Connection) -> None:
 
     torch.set_num_threads(1)
     try:
-        begin, arguments = pipe.recv()
+        payload = pipe.recv_bytes()
     except EOFError:
         return
-    begin(*arguments, StopFlag(asked))
+    watch = StopFlag(asked)
+    what, failed = _unpickled(payload)
     while True:
         try:
             function, given = pipe.recv()
         except EOFError:
             return
-        try:
-            answer = True, function(*given)
-        except BaseException as error:
-            if not isinstance(error, DrflError):  # a bug: the traceback of the other process does not travel with it
-                error.add_note("".join(traceback.format_exception(error)))
-            answer = False, error
+        answer = False, failed
+        if failed is None:
+            answer = _answer(function, what, watch, given)
         try:
             pipe.send(answer)
         except OSError:  # nobody listens any more
             return
         except Exception as error:  # it cannot be pickled
             pipe.send((False, DrflError(f"{type(error).__name__}: {error}", code="not-picklable")))
+
+
+def _answer(
+    function: Callable[..., object], what: object, watch: StopFlag, given: tuple[object, ...]
+) -> tuple[bool, object]:
+    """Whether a call succeeds, and what it gives or raises."""
+    try:
+        return True, function(what, watch, *given)
+    except BaseException as error:
+        if not isinstance(error, DrflError):  # a bug: the traceback of the other process does not travel with it
+            error.add_note("".join(traceback.format_exception(error)))
+        return False, error
+
+
+def _unpickled(payload: bytes) -> tuple[object, InputError | None]:
+    """The object of the calls, or the error that every call raises: here it would look like a killed process."""
+    try:
+        what, folders = cloudpickle.loads(payload)
+        for folder in folders:
+            keep_out(folder)
+    except Exception as error:
+        why = f"{type(error).__name__}: {' '.join(str(error).split())}"
+        return None, InputError(
+            f"what is run cannot be made in another process ({why}): leave jobs out", code="not-picklable", field="jobs"
+        )
+    return what, None
 
 
 def _leave_with(sentinel: int) -> None:

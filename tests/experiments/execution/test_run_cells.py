@@ -17,7 +17,7 @@ from tests.support.small_spec import small_spec
 
 from drfl.experiments.execution import cells
 from drfl.experiments.execution.cells import Cell
-from drfl.experiments.execution.pool import run_all
+from drfl.experiments.execution.run_cells import run_all
 from drfl_papers.execute import run_cell
 from drfl_papers.plan import Scale, plan
 
@@ -97,7 +97,7 @@ def test_a_job_that_cannot_start_ends_it_all(tmp_path):
 SLOW = """
 import sys
 from pathlib import Path
-from drfl.experiments.execution.pool import run_all
+from drfl.experiments.execution.run_cells import run_all
 from drfl_papers.execute import run_cell
 from tests.support.small_spec import small_spec
 from drfl_papers.plan import Scale, plan

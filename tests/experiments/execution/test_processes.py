@@ -10,57 +10,52 @@ import time
 from pathlib import Path
 
 import pytest
+import torch
 from tests.support.refusals import refused
 
 from drfl.core.errors import DrflError, InputError, StoppedError
-from drfl.experiments.execution import pool
-from drfl.experiments.execution.pool import as_ended
-from drfl.experiments.execution.worker_processes import LostWorkerError, WorkerProcesses
+from drfl.experiments.execution import executor, shared_tensors
+from drfl.experiments.execution.executor import as_ended
+from drfl.experiments.execution.processes import LostWorkerError, Processes
 from drfl.experiments.run.runner import StopSignal
 
 
-class Kept:
-    """What a worker was begun with."""
-
-    flag = None
+def answer(what, watch, n):
+    return f"{what} {n}"
 
 
-def begin(text, flag):
-    Kept.text, Kept.flag = text, flag
-
-
-def answer(n):
-    return f"{Kept.text} {n}"
-
-
-def refuse(kind):
+def refuse(what, watch, kind):
     raise kind("no", code="none", field="n") if kind is InputError else kind("no")
 
 
-def signalled(number):
+def signalled(what, watch, number):
     os.kill(os.getpid(), number)
     return "alive"
 
 
-def until_asked():
-    while not Kept.flag.is_set():
+def until_asked(what, watch):
+    while not watch.stop:
         time.sleep(0.01)
     return "stopped"
 
 
-def lambda_of():
+def lambda_of(what, watch):
     return lambda: None
 
 
-def size_of(text, flag):
-    Kept.text = str(len(text))
+def size_of(what, watch, n):
+    return f"{len(what)} {n}"
+
+
+def total(what, watch, shared):
+    return float(shared.get().sum())
 
 
 NEWBORN = """
 import os, signal, sys, time
 from multiprocessing import util
-from drfl.experiments.execution.worker_processes import LostWorkerError, WorkerProcesses
-from tests.experiments.execution.test_worker_processes import answer, size_of
+from drfl.experiments.execution.processes import LostWorkerError, Processes
+from tests.experiments.execution.test_processes import size_of
 
 spawn = util.spawnv_passfds
 
@@ -73,9 +68,9 @@ def struck(path, args, fds):
 
 util.spawnv_passfds = struck
 if __name__ == "__main__":
-    with WorkerProcesses(1, size_of, "x" * 1_000_000) as workers:
+    with Processes(1, "x" * 1_000_000) as workers:
         try:
-            print(workers.submit(answer, 1).result())
+            print(workers.submit(size_of, 1).result())
         except LostWorkerError:
             print("lost")
 """
@@ -97,7 +92,7 @@ def test_a_signal_to_a_worker_that_has_only_just_begun(number, outcome, tmp_path
 
 
 def test_calls_errors_and_signals():
-    with WorkerProcesses(1, begin, "call") as workers:
+    with Processes(1, "call") as workers:
         futures = [workers.submit(answer, n) for n in range(3)]
         assert [future.result(timeout=120) for future in futures] == ["call 0", "call 1", "call 2"]
         error = workers.submit(refuse, InputError).exception(timeout=60)
@@ -115,21 +110,47 @@ def test_calls_errors_and_signals():
             assert isinstance(lost.exception(timeout=60), LostWorkerError)
 
 
+def test_large_tensors_are_shared_and_can_be_an_argument(monkeypatch):
+    monkeypatch.setattr(shared_tensors, "LARGE", 100)
+    with Processes(1, torch.ones(200)) as workers:
+        shared = workers.share(torch.full((300,), 2.0))
+        assert shared._tensors._files
+        assert workers.submit(total, shared).result(timeout=120) == 600
+        shared.close()
+        assert workers.submit(size_of, 1).result(timeout=60) == "200 1"
+        assert workers._tensors._files
+    assert not workers._tensors._files
+
+
+class CannotArrive:
+    """Fails where it is unpickled."""
+
+    def __reduce__(self):
+        return int, ("no number",)
+
+
+def test_an_object_that_cannot_be_made_elsewhere_is_refused_by_every_call():
+    with Processes(1, CannotArrive()) as workers:
+        for n in range(2):
+            error = workers.submit(answer, n).exception(timeout=120)
+            assert (error.code, error.field) == ("not-picklable", "jobs")
+
+
 def test_a_signal_ends_the_wait(monkeypatch):
-    monkeypatch.setattr(pool, "LOOK", 0.01)
+    monkeypatch.setattr(executor, "LOOK", 0.01)
     watch = StopSignal()
     watch.signal = signal.SIGTERM
-    with refused("interrupted", kind=StoppedError) as stopped, WorkerProcesses(1, begin, "call") as workers:
+    with refused("interrupted", kind=StoppedError) as stopped, Processes(1, "call") as workers:
         list(as_ended({workers.submit(until_asked): 0}, watch))
     assert stopped.value.exit_code == 143
 
 
 GROUP = """
 import os, signal
-from drfl.experiments.execution.worker_processes import WorkerProcesses
-from tests.experiments.execution.test_worker_processes import answer, begin
+from drfl.experiments.execution.processes import Processes
+from tests.experiments.execution.test_processes import answer
 if __name__ == "__main__":
-    with WorkerProcesses(2, begin, "call") as workers:
+    with Processes(2, "call") as workers:
         print(workers.submit(answer, 1).result(), flush=True)
         os.killpg(0, signal.SIGKILL)
 """
@@ -162,14 +183,14 @@ class DiesWhereItArrives:
 @pytest.mark.long
 def test_a_worker_that_dies_in_its_start_is_an_error_however_much_it_was_sent():
     """multiprocessing waits for ever for a process that dies before it has read more than a pipe holds."""
-    with WorkerProcesses(2, begin, DiesWhereItArrives(), b"x" * 2**20) as workers:
+    with Processes(2, (DiesWhereItArrives(), b"x" * 2**20)) as workers:
         assert isinstance(workers.submit(answer, 1).exception(timeout=120), LostWorkerError)
 
 
 MASKS = """
 import signal
 from multiprocessing import popen_spawn_posix as spawn
-from drfl.experiments.execution.worker_processes import WorkerProcesses
+from drfl.experiments.execution.processes import Processes
 
 masks, launch = [], spawn.Popen._launch
 
@@ -178,7 +199,7 @@ def launched(self, process):
     masks.append({signal.SIGINT, signal.SIGTERM} <= signal.pthread_sigmask(signal.SIG_BLOCK, []))
 
 spawn.Popen._launch = launched
-with WorkerProcesses(2, repr):
+with Processes(2, None):
     pass
 print(masks)
 """

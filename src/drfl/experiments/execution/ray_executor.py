@@ -1,0 +1,138 @@
+"""Calls on a Ray cluster, each on one CPU and one thread."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from concurrent.futures import Future
+from types import ModuleType, TracebackType
+from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
+
+import cloudpickle
+
+from drfl.core.errors import DrflError, InputError
+from drfl.engine.ray_cluster import LOST, RETRIES, Cluster
+from drfl.experiments.execution.executor import THREADS, pickled
+from drfl.experiments.run.runner import StopSignal
+
+if TYPE_CHECKING:
+    from ray import ObjectRef
+
+T = TypeVar("T")
+
+
+class StoredObject(Generic[T]):
+    """An object in Ray's object store, which every machine of the cluster fetches once.
+
+    Args:
+        ref: Its reference.
+    """
+
+    def __init__(self, ref: ObjectRef) -> None:
+        # In a list: Ray would fetch a bare reference at every call.
+        self._ref = [ref]
+
+    def get(self) -> T:
+        """See :class:`drfl.experiments.execution.executor.Shared`."""
+        import ray
+
+        return ray.get(self._ref[0])
+
+    def close(self) -> None:
+        """The store drops the object with its last reference."""
+
+
+class RayExecutor:
+    """Calls on the CPUs of a cluster; see :class:`drfl.experiments.execution.executor.Executor`.
+
+    A call whose worker or machine is lost is made again, :data:`drfl.engine.ray_cluster.RETRIES` times; one that raises
+    is not.
+
+    Args:
+        cluster: The cluster.
+        what: The object of the calls; each worker gets it once.
+        own: The user's modules behind it.
+
+    Raises:
+        InputError: The object cannot be sent, or there is no such cluster.
+    """
+
+    def __init__(self, cluster: Cluster, what: object, own: Collection[ModuleType] = ()) -> None:
+        payload = pickled(what, own)
+        self._ray = cluster.connected()
+        self._what = self._ray.put(payload)
+        environment = {"env_vars": dict.fromkeys(THREADS, "1")}
+        self._call = self._ray.remote(num_cpus=1, max_retries=RETRIES, runtime_env=environment)(_called)
+        self._open: dict[ObjectRef, None] = {}
+
+    def submit(self, function: Callable[..., T], *arguments: object) -> Future[T]:
+        """See :class:`drfl.experiments.execution.executor.Executor`."""
+        ref, future = self._call.remote(function, [self._what], *arguments), Future[T]()
+        self._open[ref] = None
+
+        def ended(_: object) -> None:
+            try:
+                future.set_result(self._result(ref))
+            except BaseException as error:  # raised where the future's result is asked for
+                future.set_exception(error)
+
+        ref.future().add_done_callback(ended)
+        return future
+
+    def _result(self, ref: ObjectRef) -> Any:  # noqa: ANN401 - whatever the call gives
+        self._open.pop(ref, None)
+        try:
+            return self._ray.get(ref)
+        except self._ray.exceptions.RayTaskError as error:
+            raise error.cause from None
+        except self._ray.exceptions.RayError as error:
+            kept = "what was finished is kept; run it again with more memory a CPU"
+            raise DrflError(f"{LOST} ({type(error).__name__}): {kept}", code="worker-lost", field="ray") from None
+
+    def share(self, thing: T) -> StoredObject[T]:
+        """See :class:`drfl.experiments.execution.executor.Executor`."""
+        return StoredObject(self._ray.put(thing))
+
+    def ask_to_stop(self) -> None:
+        """End the calls that are under way, and drop those that are not: a call elsewhere cannot see a flag."""
+        for ref in [*self._open]:
+            self._ray.cancel(ref, force=True)
+        self._open.clear()
+
+    def __enter__(self) -> Self:
+        """Itself."""
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """End what is under way."""
+        self.ask_to_stop()
+
+
+class _Worker:
+    """What a worker process has fetched."""
+
+    ref: ObjectRef | None = None
+    what: object = None
+
+
+def _called(function: Callable[..., object], what: list[ObjectRef], *arguments: object) -> object:
+    import ray
+    import torch
+
+    # One thread, as in local worker processes: more would change the rounding of sums.
+    torch.set_num_threads(1)
+    # The reference is inside a list: Ray would fetch a bare one at every call.
+    (ref,) = what
+    # Unpickle once per worker, not once per call.
+    if ref != _Worker.ref:
+        try:
+            _Worker.what, _Worker.ref = cloudpickle.loads(ray.get(ref)), ref
+        except Exception as error:
+            why = f"{type(error).__name__}: {' '.join(str(error).split())}"
+            raise InputError(
+                f"what is run cannot be made on a Ray worker ({why}): install it there too",
+                code="not-picklable",
+                field="ray",
+            ) from None
+    return function(_Worker.what, StopSignal(), *arguments)
