@@ -71,9 +71,8 @@ class Run(NamedTuple):
 
 def configured(model: str, algorithm: str, seed: int, rounds: int) -> Config:
     """The simulation's configuration, with the engine of both."""
-    return config_of(model, algorithm, seed, rounds).model_copy(
-        update={"engine": engine_of(ENGINE), "evaluate_every": rounds}
-    )
+    changes = {"engine": engine_of(ENGINE), "evaluate_every": rounds}
+    return config_of(model, algorithm, seed, rounds).model_copy(update=changes)
 
 
 def job_of(config: Config) -> dict[str, object]:

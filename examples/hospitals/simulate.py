@@ -99,7 +99,7 @@ def served(job: Job, name: str, w: Tensor, lam: Tensor, own: ClientTable | None 
     test = job.fed.evaluate(w) if own is None else job.fed.evaluate_each(own)
     measured = zip(models, trained, test.loss.tolist(), lam.tolist(), strict=True)
     return [
-        Site(config.model, name, seed, site, len(ill), int(ill.sum()), scores(risks(job, model, x), ill), *numbers)
+        Site(job.about.model, name, seed, site, len(ill), int(ill.sum()), scores(risks(job, model, x), ill), *numbers)
         for (site, x, ill), (model, *numbers) in zip(tested(job.data), measured, strict=True)
     ]
 
