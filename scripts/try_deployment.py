@@ -33,8 +33,7 @@ from trial_folder import Trial, descendants, kept, named, wait_for
 import drfl
 from drfl.core.key import Key
 from drfl.data import ClientData
-from drfl.engine import ENGINES, Simulation
-from drfl.experiments.config.hyperparameters import make
+from drfl.engine import Simulation
 from drfl.experiments.config.wrap import wrap_algorithm
 from drfl.experiments.run.artifacts import versions
 from drfl.flower.client_app import task_of
@@ -83,11 +82,11 @@ def simulated(trial: Trial, job: dict[str, object], replies: Path | None = None)
     data = ClientData.from_arrays(train, test)
     with Key(config.seed).fold("model").torch_scope():
         task = task_of(Model(config.model, config.loss, config.dtype, 2), tuple(data.inputs.shape[1:]))
-    inner = make(config.algorithm, config.parameters(config.algorithm, data.n))
+    inner = config.built(config.algorithm, data.n)
     if replies is not None:
         inner = Replayed(inner, read_replies(replies))
     algorithm = wrap_algorithm(config, inner, None, None, task)
-    fed = Simulation(data, task, engine=ENGINES[config.engine]())
+    fed = Simulation(data, task, engine=config.engine)
     found = drfl.run(algorithm, fed, rounds=config.rounds, seed=config.seed)
     return Simulated(tuple(task.layout.views(found.model)), found.model, found.lam)
 
