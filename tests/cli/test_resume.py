@@ -211,14 +211,14 @@ SIGNALS = [
 def test_stopped_before_the_first_checkpoint_it_is_not_finished(number, code, every, tmp_path, capsys, monkeypatch):
     options = [*SMALL, *([] if every is None else ["--checkpoint-every", str(every)])]
     assert call(["run", *options, "--out", "w/a"]) == 0
-    load = run.load_data
-    monkeypatch.setattr(run, "load_data", lambda *given: (signal.raise_signal(number), load(*given))[1])
+    build = run.build
+    monkeypatch.setattr(run, "build", lambda *given: (signal.raise_signal(number), build(*given))[1])
     assert call(["run", *options, "--out", "a"]) == code
     assert stopped_record(tmp_path / "a") == "interrupted"
     assert json.loads((tmp_path / "a/summary.json").read_text())["rounds"] == 0
     assert call(["run", "--out", "a", "--resume"]) == code, "interrupted again"
     assert call(["run", "--out", "a", "--resume", "--json"]) == code
-    monkeypatch.setattr(run, "load_data", load)
+    monkeypatch.setattr(run, "build", build)
     capsys.readouterr()
     assert call(["run", *options, "--out", "a", "--json"]) == 2
     assert json.loads(capsys.readouterr().out)["error"]["code"] == "unfinished-run"

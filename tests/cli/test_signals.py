@@ -13,7 +13,7 @@ import pytest
 from tests.support.marks import crossed, long_except
 from tests.support.refusals import refused
 
-from drfl.cli import run, signals
+from drfl.cli import compare, run, signals, tune
 from drfl.cli.app import call
 from drfl.core.errors import StoppedError
 
@@ -108,6 +108,32 @@ def test_in_the_command_outside_the_training(number, code, monkeypatch, capsys):
     assert call(["run"]) == code
     assert capsys.readouterr().err == "drfl: interrupted\n"
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+@pytest.mark.parametrize(
+    ("module", "name", "words"),
+    [
+        (run, "load_data", ["run"]),
+        (compare, "from_config", ["compare", "--algorithms", "FedAvg"]),
+        (tune, "prepare", ["tune", "mnist-linear"]),
+    ],
+    ids=["run", "compare", "tune"],
+)
+def test_while_data_are_loaded_which_a_download_tidies_up(number, code, module, name, words, monkeypatch, capsys):
+    tidied = []
+
+    def load(*_, **__):
+        try:
+            signal.raise_signal(number)
+            pytest.fail("went on")
+        finally:
+            tidied.append(True)
+
+    monkeypatch.setattr(module, name, load)
+    assert call(words) == code
+    assert capsys.readouterr().err == "drfl: interrupted\n"
+    assert tidied
 
 
 def handlers():

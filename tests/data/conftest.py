@@ -1,10 +1,13 @@
-"""Small stand-ins for the data sets that are too large to make."""
+"""Small stand-ins for the data sets that are too large to make, and a server to download from."""
 
 from __future__ import annotations
 
+import hashlib
 import io
 import tarfile
+import threading
 import zipfile
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import numpy as np
@@ -40,6 +43,52 @@ def bare_machine(tmp_path, monkeypatch):
     monkeypatch.chdir(home)
     monkeypatch.setattr(sources, "SYSTEM_DATA", home / "system")
     return home
+
+
+def sha256(content):
+    return hashlib.sha256(content).hexdigest()
+
+
+class Handler(BaseHTTPRequestHandler):
+    """Serves the server's `answers`.
+
+    Below /cut/ it stops half-way, at /once/ the first time, below /hang/ it stays; below /both/ two must have asked.
+    """
+
+    def do_GET(self):
+        first = self.path not in self.server.asked
+        self.server.asked.append(self.path)
+        content = self.server.answers.get(self.path)
+        if content is None:
+            self.send_error(404)
+            return
+        if self.path.startswith("/both/"):
+            self.server.both.wait(30)
+        self.send_response(200)
+        self.send_header("Content-Length", str(len(content)))
+        self.end_headers()
+        broken = self.path.startswith(("/cut/", "/hang/")) or (self.path.startswith("/once/") and first)
+        self.wfile.write(content[: len(content) // 2] if broken else content)
+        self.wfile.flush()
+        if self.path.startswith("/hang/"):
+            self.server.release.wait(30)
+
+    def log_message(self, *_):
+        pass
+
+
+@pytest.fixture
+def server():
+    """A server on this machine: `answers` by path, the paths that were `asked` for, and its `address`."""
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as httpd:
+        httpd.answers, httpd.asked, httpd.release, httpd.both = {}, [], threading.Event(), threading.Barrier(2)
+        httpd.address = f"http://127.0.0.1:{httpd.server_port}"
+        thread = threading.Thread(target=httpd.serve_forever, kwargs={"poll_interval": 0.01})
+        thread.start()
+        yield httpd
+        httpd.release.set()
+        httpd.shutdown()
+        thread.join()
 
 
 def write_tiny(folder, *, style=str, train=20, test=10):

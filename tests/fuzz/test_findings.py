@@ -182,10 +182,15 @@ def test_a_damaged_record_of_a_distance_is_none(path, value, tmp_path):
     assert cells.read(tmp_path, cell) is None
 
 
-def test_a_small_file_that_unpacks_to_a_huge_one(tmp_path):
+def test_a_small_file_that_unpacks_to_a_huge_one_or_claims_to(tmp_path, monkeypatch):
     path = tmp_path / "images.gz"
-    path.write_bytes(gzip.compress(struct.pack(">BBBB3I", 0, 0, 8, 3, 2**20, 32, 32)))
-    with refused("file-too-large", str(path)):
+    head = struct.pack(">BBBB3I", 0, 0, 8, 3, 2**20, 32, 32)
+    path.write_bytes(gzip.compress(head))
+    with refused("damaged-file", str(path), "1073741824"):
+        read_idx(path)
+    monkeypatch.setenv("DRFL_FILE_LIMIT", "1M")
+    path.write_bytes(gzip.compress(head + bytes(2**21)))
+    with refused("file-too-large", str(path), "DRFL_FILE_LIMIT"):
         read_idx(path)
 
 

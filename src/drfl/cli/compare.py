@@ -62,7 +62,8 @@ def compare_command(options: CompareOptions) -> int:
         config, design, kept = _design(options)
         if out is not None and resume:
             check_cells_same(out, design)
-        ready = PreparedComparison.of(design, from_config(config, console.lines(quiet)), kept)
+    # Loading may download, which leaves something to tidy up: a signal ends it as an exception.
+    ready = PreparedComparison.of(design, from_config(config, console.lines(quiet)), kept)
     if out is not None and resume and is_finished(out):
         tidy(out, "comparison")
         console.warn(Notice(f"{out} is finished: there is nothing to resume", "nothing-to-resume", str(out)))

@@ -46,8 +46,10 @@ def run_command(options: RunOptions) -> int:
         config = _config(options)
         default = Path("runs") / f"{label_of(config.algorithm)}-{config.data_label}-seed{config.seed}".lower()
         key = key_of(config, out or default)
+    # Loading may download, which takes long and leaves something to tidy up: a signal ends it as an exception.
+    data = load_data(config, console.lines(quiet))
     with console.interruptible() as watch:
-        job = build(config, load_data(config, console.lines(quiet)))
+        job = build(config, data)
         if out is not None and resume:
             check_kept(out, job)
         if out is not None and resume and is_finished(out):

@@ -54,17 +54,19 @@ def tune_command(options: TuneOptions) -> int:
         folder = options.out or RESULTS / job.name
         check_place(folder, job.name)
         data_dir, names = options.data_dir or job.data_dir, chosen_methods(options.names, job)
-        search = prepare(
-            job,
-            names,
-            trials=options.trials,
-            repeats=options.seeds,
-            criterion=options.criterion.strip().lower(),
-            data_dir=data_dir,
-            relative=options.relative_step_size,
-            own=spaces_of(options.space or [], names),
-            log=console.lines(quiet),
-        )
+        spaces = spaces_of(options.space or [], names)
+    # Loading may download, which leaves something to tidy up: a signal ends it as an exception.
+    search = prepare(
+        job,
+        names,
+        trials=options.trials,
+        repeats=options.seeds,
+        criterion=options.criterion.strip().lower(),
+        data_dir=data_dir,
+        relative=options.relative_step_size,
+        own=spaces,
+        log=console.lines(quiet),
+    )
     make_place(folder, job.name)
     # the command in its shortest form, without this machine's paths
     words = ["drfl", "tune", Path(options.job).name]

@@ -7,6 +7,7 @@ against what the file can hold before memory is set aside for it, and every faul
 from __future__ import annotations
 
 import errno
+import gzip
 import hashlib
 import io
 import json
@@ -244,6 +245,22 @@ def read_whole(file: IO[bytes], path: Path, limit: int | None) -> bytes:
         data += piece
         _check_size(path, len(data), limit)
     return bytes(data)
+
+
+def read_gzip(path: Path, *, remedy: str = "") -> io.BytesIO:
+    """The unpacked content of a gzip file, which is read to its end, so that its checksum is verified.
+
+    Raises:
+        InputError: see :func:`open_file`; or it is damaged, or unpacks to more than :func:`check_expansion` allows.
+    """
+    content = io.BytesIO()
+    with open_file(path, remedy=remedy) as file, reading(path, remedy=remedy), gzip.GzipFile(fileobj=file) as unpacked:
+        size = os.fstat(file.fileno()).st_size
+        while piece := unpacked.read(_CHUNK):
+            content.write(piece)
+            check_expansion(path, size, content.tell())
+    content.seek(0)
+    return content
 
 
 def sha256_of(path: Path, *, follow: bool = True) -> str:

@@ -166,6 +166,6 @@ def test_described_sizes_are_those_loaded(name, request):
 
 @pytest.mark.long
 def test_importing_is_light():
-    code = "import sys, drfl.data; print([m for m in ('pandas', 'sklearn') if m in sys.modules])"
+    code = "import sys, drfl.data; print([m for m in ('pandas', 'sklearn', 'pooch', 'requests') if m in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"

@@ -15,7 +15,6 @@ from tests.data.conftest import CIFAR, cifar_archive, cifar_files, pixels_or_lin
 from tests.support.refusals import refused
 
 from drfl.data import describe, load
-from drfl.data.datasets import archives
 from drfl.data.datasets.catalogue import load_pixels
 
 CLASSES = {"cifar-10": [*range(10)], "cifar-100": [99, 98]}
@@ -211,14 +210,13 @@ def test_archives_that_are_damaged_or_devised(tmp_path, content, error):
 
 @pytest.mark.parametrize("name", ["cifar-100-binary/train.bin", "cifar-100-binary/other.bin"])
 def test_an_archive_that_unpacks_to_too_much_is_refused(tmp_path, monkeypatch, name):
-    monkeypatch.setattr(archives, "TAR_LIMIT", 100_000)
+    monkeypatch.setenv("DRFL_FILE_LIMIT", "100K")
     write_files(tmp_path, {"cifar-100-binary.tar.gz": tar_gz({name: bytes(1_000_000), **FILES})})
-    with refused("damaged-file", str(tmp_path / "cifar-100-binary.tar.gz")):
+    with refused("file-too-large", str(tmp_path / "cifar-100-binary.tar.gz"), "DRFL_FILE_LIMIT"):
         load("cifar-100", data_dir=tmp_path)
 
 
-def test_a_tar_header_that_claims_gigabytes_takes_no_memory(tmp_path, monkeypatch):
-    monkeypatch.setattr(archives, "TAR_LIMIT", 1_000_000)
+def test_a_tar_header_that_claims_gigabytes_takes_no_memory(tmp_path):
     info = tarfile.TarInfo("long")
     info.type, info.size = tarfile.XHDTYPE, 1 << 40  # its value would be read whole
     write_files(tmp_path, {"cifar-100-binary.tar.gz": gzip.compress(info.tobuf(tarfile.GNU_FORMAT) + bytes(2_000_000))})
@@ -235,10 +233,20 @@ def test_a_tar_header_that_claims_what_is_not_there_takes_no_time(tmp_path, kind
         load("cifar-100", data_dir=tmp_path)
 
 
+@pytest.mark.parametrize("kind", [tarfile.REGTYPE, tarfile.GNUTYPE_SPARSE])
+def test_a_tar_header_that_leads_back_to_itself_takes_no_time(tmp_path, kind):
+    first, second = (tarfile.TarInfo(f"cifar-100-binary/{name}") for name in ("readme.html", "train.bin"))
+    second.type, second.size = kind, -512
+    content = b"".join(info.tobuf(tarfile.GNU_FORMAT) for info in (first, second)) + bytes(20_000)
+    write_files(tmp_path, {"cifar-100-binary.tar.gz": gzip.compress(content)})
+    with refused("damaged-file", str(tmp_path / "cifar-100-binary.tar.gz")):
+        load("cifar-100", data_dir=tmp_path)
+
+
 def test_a_file_that_is_far_too_large_is_refused(tmp_path, monkeypatch):
-    monkeypatch.setattr("drfl.data.datasets.formats.TAR_LIMIT", 6147)
+    monkeypatch.setenv("DRFL_FILE_LIMIT", "6147")
     write_files(tmp_path, FILES)
-    with refused("file-too-large", str(tmp_path / "train.bin")):
+    with refused("file-too-large", str(tmp_path / "train.bin"), "DRFL_FILE_LIMIT"):
         load("cifar-100", data_dir=tmp_path)
 
 

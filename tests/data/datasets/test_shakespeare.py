@@ -10,7 +10,6 @@ from tests.support.refusals import refused
 
 from drfl.core.key import Key
 from drfl.data import Natural, load, make_partition
-from drfl.data.datasets import shakespeare
 from drfl.data.datasets.shakespeare import SHORTEST, STRIDE, VOCABULARY, WINDOW, encode, roles
 
 # The beginning of Macbeth as Project Gutenberg's older single plays have it, and of a play in its later layout.
@@ -136,7 +135,7 @@ def test_a_text_without_roles_or_without_its_end_is_one_line(tmp_path, content, 
 
 
 def test_a_file_that_is_far_too_long_is_not_read(tmp_path, monkeypatch):
-    monkeypatch.setattr(shakespeare, "_LIMIT", 1000)
+    monkeypatch.setenv("DRFL_FILE_LIMIT", "1000")
     write_files(tmp_path, {"pg100.txt": play(SHORTEST).encode()})
     with refused("file-too-large"):
         load("shakespeare", data_dir=tmp_path)

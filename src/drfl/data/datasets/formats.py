@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import gzip
+import hashlib
 import io
 import math
-import os
 import re
 import struct
 from collections.abc import Sequence
 from pathlib import Path
-from typing import BinaryIO, cast
 
 import numpy as np
 import torch
@@ -18,14 +17,13 @@ from torch import Tensor
 
 from drfl.core.atomic_files import atomic_write
 from drfl.core.errors import InputError
-from drfl.core.files import check_expansion, open_file, read_bytes, reading
+from drfl.core.files import open_file, read_bytes, read_gzip, reading
 from drfl.data.dataset import Pixels
-from drfl.data.datasets.archives import REMEDY, TAR_LIMIT, Tree, lacks, open_tree, read_tar_gz
-from drfl.data.datasets.sources import IDX_SOURCES, DownloadSource, digest_like
+from drfl.data.datasets.archives import REMEDY, Tree, open_tree, read_tar_gz
+from drfl.data.datasets.sources import IDX_SOURCES, DownloadSource
 
 _TYPES = {0x08: ">u1", 0x09: ">i1", 0x0B: ">i2", 0x0C: ">i4", 0x0D: ">f4", 0x0E: ">f8"}
 _MAX_DIMENSIONS = 32  # what every NumPy can reshape to
-_CHUNK = 1 << 20
 _GZIP_MAGIC = b"\x1f\x8b"
 
 
@@ -42,75 +40,51 @@ def read_idx(path: str | Path) -> np.ndarray:
         InputError: when the file is missing, unreadable, not IDX, cut short, too long, or its gzip is broken.
     """
     path = Path(path)
-    with open_file(path, remedy=REMEDY) as raw, reading(path, remedy=REMEDY):
-        # The content decides: a file may be unpacked and keep its name, or the reverse.
-        zipped = raw.read(2) == _GZIP_MAGIC
-        raw.seek(0)
-        if not zipped:
-            return _parse(path, raw)
-        with gzip.GzipFile(fileobj=raw) as unzipped:
-            return _parse(path, cast(BinaryIO, unzipped))
-
-
-def _parse(path: Path, file: BinaryIO) -> np.ndarray:
-    head = _read_up_to(file, 4)
-    if len(head) < 4 or head[:2] != b"\0\0":
+    # The content decides: a file may be unpacked and keep its name, or the reverse.
+    with open_file(path, remedy=REMEDY) as file, reading(path, remedy=REMEDY):
+        zipped = file.read(2) == _GZIP_MAGIC
+    data = read_gzip(path, remedy=REMEDY).getbuffer() if zipped else read_bytes(path, limit=None, remedy=REMEDY)
+    if len(data) < 4 or data[:2] != b"\0\0":
         raise InputError(
             f"'{path}' is not an IDX file: it does not begin with two zero bytes and a type",
             code="unsupported-file",
             field=str(path),
         )
-    if head[2] not in _TYPES:
+    if data[2] not in _TYPES:
         known = ", ".join(f"0x{code:02x}" for code in _TYPES)
         raise InputError(
-            f"'{path}' is not a known IDX file: type code 0x{head[2]:02x} is none of {known}",
+            f"'{path}' is not a known IDX file: type code 0x{data[2]:02x} is none of {known}",
             code="unsupported-file",
             field=str(path),
         )
-    if not 1 <= head[3] <= _MAX_DIMENSIONS:
+    dimensions = data[3]
+    if not 1 <= dimensions <= _MAX_DIMENSIONS:
         raise InputError(
-            f"'{path}' is not a usable IDX file: it claims {head[3]} dimensions",
+            f"'{path}' is not a usable IDX file: it claims {dimensions} dimensions",
             code="unsupported-file",
             field=str(path),
         )
-    sizes = _read_up_to(file, 4 * head[3])
-    if len(sizes) < 4 * head[3]:
+    start = 4 + 4 * dimensions
+    if len(data) < start:
         raise InputError(
             f"'{path}' is cut short: it ends inside its header; get the file again",
             code="damaged-file",
             field=str(path),
         )
-    shape = struct.unpack(f">{head[3]}I", sizes)
-    dtype = np.dtype(_TYPES[head[2]])
-    expected = math.prod(shape) * dtype.itemsize
+    shape = struct.unpack_from(f">{dimensions}I", data, 4)
+    dtype = np.dtype(_TYPES[data[2]])
+    expected, there = math.prod(shape) * dtype.itemsize, len(data) - start
     if not expected:
         raise InputError(f"'{path}' holds no values: its shape is {shape}", code="damaged-file", field=str(path))
-    if isinstance(file, gzip.GzipFile):
-        check_expansion(path, os.fstat(file.fileno()).st_size, expected)
-    # Reading one byte more than expected detects files that are too long.
-    body = _read_up_to(file, expected + 1)
-    if len(body) != expected:
-        fault = f"is cut short: {len(body)} of" if len(body) < expected else "has more than"
+    if there != expected:
+        fault = f"is cut short: {there} of" if there < expected else "has more than"
         raise InputError(
             f"'{path}' {fault} the {expected} bytes that its shape {shape} needs; get the file again",
             code="damaged-file",
             field=str(path),
         )
-    return np.frombuffer(body, dtype).reshape(shape).astype(dtype.newbyteorder("="), copy=False)
-
-
-def _read_up_to(file: BinaryIO, limit: int) -> bytearray:
-    """Up to `limit` bytes, fewer only at the end of the file.
-
-    In chunks, because the limit comes from the file's own header and one read of that size would allocate it.
-    """
-    data = bytearray()
-    while len(data) < limit:
-        chunk = file.read(min(_CHUNK, limit - len(data)))
-        if not chunk:
-            break
-        data += chunk
-    return data
+    array = np.frombuffer(data, dtype, offset=start).reshape(shape).astype(dtype.newbyteorder("="), copy=False)
+    return np.require(array, requirements="W")
 
 
 def write_idx(path: str | Path, array: np.ndarray) -> None:
@@ -182,11 +156,9 @@ def read_pictures(source: DownloadSource, paths: Sequence[Path], classes: int) -
     # MNIST, Fashion-MNIST and KMNIST have files of the same names: their test labels tell them apart.
     path, test_labels = paths[-1], arrays[-1]
     content = struct.pack(">BBBBI", 0, 0, 0x08, 1, len(test_labels)) + test_labels.tobytes()
+    digest = hashlib.sha256(content).hexdigest()
     for other in IDX_SOURCES:
-        known = other.files[3].content or ""
-        digest = digest_like(known)
-        digest.update(content)
-        if other is not source and digest.hexdigest() == known:
+        if digest == other.test_labels != source.test_labels:
             raise InputError(
                 f"'{path}' is of {other.folder}, not of {source.folder}: give another folder",
                 code="wrong-dataset",
@@ -220,9 +192,9 @@ def read_cifar(name: str, source: DownloadSource, labels: tuple[int, ...], paths
     """
     if len(paths) == 1:
         content = read_tar_gz(paths[0], source.inner, source.members)
-        whole = {f"{paths[0]}: {member}": content.pop(member) for member in source.members}
+        whole = {f"{paths[0]}: {member}": content[member] for member in source.members}
     else:
-        whole = {str(path): read_bytes(path, limit=TAR_LIMIT, remedy=REMEDY) for path in paths}
+        whole = {str(path): read_bytes(path, limit=None, remedy=REMEDY) for path in paths}
     width = len(labels) + _BYTES
     parts = []
     for where, data in whole.items():
@@ -257,6 +229,7 @@ def _joined(parts: Sequence[tuple[np.ndarray, np.ndarray]]) -> tuple[Tensor, Ten
 _SIDE = 64
 _CLASS = re.compile(r"n\d{8}")
 _PICTURE = re.compile(r"\w[\w.-]*\.JPEG", re.ASCII)
+_TRAINING_PICTURE = re.compile(rf"train/({_CLASS.pattern})/images/{_PICTURE.pattern}", re.ASCII)
 _ANNOTATIONS = "val/val_annotations.txt"
 
 
@@ -284,21 +257,21 @@ def read_tiny_imagenet(name: str, source: DownloadSource, paths: Sequence[Path])
                 code="damaged-file",
                 field=str(tree.path),
             )
+        pictures: dict[str, list[str]] = {}
+        for path in tree.names("train/*/images/*"):
+            found = _TRAINING_PICTURE.fullmatch(path)
+            if found:
+                pictures.setdefault(found[1], []).append(path)
         # An archive is incomplete if a class has no pictures, or pictures have no class.
-        odd = sorted(set(classes) ^ {folder for folder in tree.folders("train") if _CLASS.fullmatch(folder)})
+        odd = sorted(pictures.keys() ^ classes)
         if odd:
             raise InputError(
-                f"'{tree.path}': only one of wnids.txt and train/ has the class {odd[0]}; get it again",
+                f"'{tree.path}': class {odd[0]} must have a line in wnids.txt and pictures in train/{odd[0]}/images/; "
+                "get it again",
                 code="damaged-file",
                 field=str(tree.path),
             )
-        train = []
-        for k, wnid in enumerate(classes):
-            folder = f"train/{wnid}/images"
-            names = [f"{folder}/{name}" for name in tree.files(folder) if _PICTURE.fullmatch(name)]
-            if not names:
-                raise lacks(tree, f"{folder}/*.JPEG")
-            train += [(path, k) for path in names]
+        train = [(path, k) for k, wnid in enumerate(classes) for path in pictures[wnid]]
         if len(train) % len(classes) or any(k != i * len(classes) // len(train) for i, (_, k) in enumerate(train)):
             raise InputError(
                 f"'{tree.path}' has more training pictures of some classes than of others: it is not "

@@ -32,7 +32,6 @@ SHORTEST = 2000
 TRAINING = 0.8
 """Share of a role's text, from its beginning, for training."""
 
-_LIMIT = 1 << 26  # bytes; the complete works have 5.6 million
 _HEAD = re.compile(r"([A-Z][A-Za-z' &-]{0,29})\.")
 _DIRECTION = re.compile(r"\[[^\[\]]*\]")
 _AFTER_TITLE = ("Contents", "by William Shakespeare")
@@ -56,7 +55,7 @@ def read_shakespeare(paths: Sequence[Path]) -> Dataset:
         InputError: the file cannot be read, is cut short, or has no play with such roles.
     """
     (path,) = paths
-    data = read_bytes(path, limit=_LIMIT, remedy=REMEDY)
+    data = read_bytes(path, limit=None, remedy=REMEDY)
     with reading(path, remedy=REMEDY):
         # NFKD separates letters from accents, which are then dropped with everything else that is not ASCII.
         text = unicodedata.normalize("NFKD", data.decode("utf-8-sig").translate(_PLAIN))

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from drfl.core.atomic_files import atomic_write
 from drfl.core.errors import InputError
-from drfl.core.files import read_bytes, read_json
+from drfl.core.files import read_json, sha256_of
 from drfl.core.intraop import threads_for
 from drfl.core.key import Key
 from drfl.data.features.backbone import Backbone, resnet18
@@ -78,7 +78,7 @@ def stand_in(which: StandInBackbone, log: Log) -> Backbone:
     training = TRAININGS[which.architecture]
     try:
         before = read_json(told)
-        digest = hashlib.sha256(read_bytes(weights, limit=None)).hexdigest()
+        digest = sha256_of(weights)
     except InputError:
         before, digest = None, ""
     # The cached weights are undamaged and come from the same training.

