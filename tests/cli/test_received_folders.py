@@ -134,6 +134,7 @@ def check_refused(home, capsys, field=None, arguments=RUN, code="untrusted-code"
     assert not [name for name in sys.modules if name.startswith(("drfl_user_", "evil", "helper_of_mine"))]
 
 
+@pytest.mark.long
 def test_an_honest_folder_needs_no_flag(home, capsys):
     assert call(RUN) == 0
     assert call(["compare", "--resume", "--out", "both"]) == 0

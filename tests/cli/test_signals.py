@@ -42,6 +42,7 @@ SIGNALS = [pytest.param(signal.SIGINT, 130, id="SIGINT"), pytest.param(signal.SI
         SIGNALS,
     ),
 )
+@pytest.mark.long
 def test_while_a_package_is_imported(number, code, package, command, tmp_path):
     (tmp_path / package).mkdir()
     (tmp_path / package / "__init__.py").write_text(STUBBORN)

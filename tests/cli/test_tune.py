@@ -56,6 +56,7 @@ def disturbed(number, lines, folder):
 
 
 @pytest.mark.parametrize(("number", "code"), long_beyond(1, [(signal.SIGINT, 130), (signal.SIGTERM, 143)]))
+@pytest.mark.long
 def test_a_signal_stops_it_with_its_code_and_it_continues(number, code, tmp_path, monkeypatch):
     monkeypatch.setattr(tune, "pool_of", Here())
     assert call(["tune", *SMALL, "--trials", "2", "--out", "undisturbed"]) == 0

@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from tests.support.marks import long_beyond
 from tests.support.refusals import refused
 from torch import nn
 
@@ -77,7 +78,7 @@ def both(own):
     return simulation, FlowerFederation(grid, roster, members, model, task.w0, Deadline(5.0))
 
 
-@pytest.mark.parametrize("own", [False, True], ids=["named", "own"])
+@pytest.mark.parametrize("own", long_beyond(1, [True, False], ["own", "named"]))
 @pytest.mark.parametrize(
     "algorithm", [drfl.DRFA(m=3, local=LOCAL, dual_batch=2), drfl.ScaffPD(local=LOCAL)], ids=["DRFA", "ScaffPD"]
 )

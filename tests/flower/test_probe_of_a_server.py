@@ -130,6 +130,7 @@ WRONG = {
 }
 
 
+@pytest.mark.long
 def test_rows_that_nothing_uses_are_refused(tmp_path):
     path = deployment(tmp_path)
     path.write_text(path.read_text().replace('aggregator = "probe:rows=12"', ""))

@@ -48,7 +48,7 @@ ALGORITHMS = {
 AVERAGED = ("DRFA", "DRDM", "protected")
 
 
-@pytest.mark.parametrize("name", long_except(["FedAvg", "ScaffPD", "DualDRDM", "solver", "protected"], ALGORITHMS))
+@pytest.mark.parametrize("name", long_except(["ScaffPD", "DualDRDM", "protected"], ALGORITHMS))
 def test_every_number_is_that_of_the_simulation(name):
     options = {"rounds": 5, "seed": 3, "averaged": name in AVERAGED, "returned": "best"}
     a, b = (drfl.run(ALGORITHMS[name], fed, **options) for fed in (simulation(), federation()))
@@ -121,6 +121,7 @@ def wide(name):
 
 
 @pytest.mark.parametrize("model", ["linear", "mlp"])
+@pytest.mark.long
 def test_the_default_engine_traces_nothing_and_agrees_to_rounding(model, monkeypatch):
     monkeypatch.setattr(Stacked, "train", lambda *_, **__: pytest.fail("it traces"))
     fed = federation(model=model, engine="auto")

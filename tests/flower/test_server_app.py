@@ -135,6 +135,7 @@ def test_both_models_of_the_last_test_are_paired_client_by_client(tmp_path):
     assert not (out / "paired.csv").exists()
 
 
+@pytest.mark.long
 def test_the_auc_of_both_models_is_paired_too_and_rates_are_at_one_half(tmp_path, caplog):
     """Of sites with two classes, the smallest of which has a single positive row."""
     generator = torch.Generator().manual_seed(0)

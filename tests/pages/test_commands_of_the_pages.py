@@ -103,6 +103,7 @@ def saved_by_datasets() -> None:
 
 
 @pytest.mark.parametrize("page", long_except(["uncertainty"], COMMANDS))
+@pytest.mark.long
 def test_they_run_as_written(page, folder, capsys, monkeypatch):
     if page == "data":
         saved_by_datasets()

@@ -21,6 +21,7 @@ def folder(tmp_path_factory):
     return out
 
 
+@pytest.mark.long
 def test_it_names_every_file(folder):
     named = set(re.findall(r"^\| .*", PAGE, flags=re.MULTILINE))
     files = {name for row in named for name in re.findall(r"`([\w.-]+)`", row.split("|")[1])}

@@ -100,6 +100,7 @@ START = [(page, line) for page in sorted((DOCS / "start").glob("*.md"))
 
 
 @pytest.mark.parametrize("page", sorted({page for page, _ in START}), ids=lambda page: page.stem)
+@pytest.mark.long
 def test_the_commands_of_the_first_pages_run_as_written(page, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "sites").mkdir()

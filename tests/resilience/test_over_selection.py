@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 from tests.resilience.subjects import EVERYBODY, N, algorithm, rounds, same, small
+from tests.support.marks import long_except
 from tests.support.refusals import refused
 
 from drfl import run
@@ -42,7 +43,7 @@ def test_distinct_clients_are_counted():
     assert fed.losses(EVERYBODY, fed.w0, Key(1)).clients.tolist() == [0, 0, 1, 1]
 
 
-@pytest.mark.parametrize("name", ALGORITHMS)
+@pytest.mark.parametrize("name", long_except(["FedAvg", "SCAFFOLD", "DRFA", "ScaffPD", "DualDRDM"], ALGORITHMS))
 def test_every_algorithm_goes_on_with_the_first(name):
     many = OverSelection(algorithm(name, m=N), 3)
     faulty, fed = Faulty(many, FailureModel(slow=0.25)), Recording(small())

@@ -8,6 +8,7 @@ from decimal import Decimal, localcontext
 import pytest
 import torch
 from sklearn import metrics as reference
+from tests.support.marks import long_beyond
 from tests.support.refusals import refused
 from torch import nn
 
@@ -272,7 +273,7 @@ def as_scikit_learn(outputs, targets, classes):
 
 @pytest.mark.filterwarnings("ignore:y_pred contains classes not in y_true")
 @pytest.mark.parametrize("ignored", [-100, 255, 1])
-@pytest.mark.parametrize("scale", [0.25, 64.0])
+@pytest.mark.parametrize("scale", long_beyond(1, [0.25, 64.0]))
 @pytest.mark.parametrize("shape", [(), (7,), (3, 2)], ids=str)
 @pytest.mark.parametrize("classes", [2, 4])
 def test_positions_that_are_ignored_do_not_count(classes, shape, scale, ignored):

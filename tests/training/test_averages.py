@@ -291,6 +291,7 @@ def test_the_clients_send_nothing_for_it():
 
 
 @pytest.mark.parametrize("sampled", long_except(["True"], [False, True]))
+@pytest.mark.long
 def test_where_the_last_iterate_circles_the_average_does_not(sampled):
     """Two clients at ∓1 on a line: w follows λ and λ follows w around the saddle point (0, ½)."""
     curvature = torch.full((2, 1, 1), 0.02, dtype=torch.float64)

@@ -525,6 +525,7 @@ def progress_of(make, algorithm, rounds, **options):
 
 
 @pytest.mark.parametrize("make", [federation, steep])
+@pytest.mark.long
 def test_resumed_anywhere_it_ends_the_same_to_the_bit(make):
     """Also between two halvings; nothing is asked for again."""
     algorithm, options = DRFA(m=2), {"seed": 2, "averaged": True}

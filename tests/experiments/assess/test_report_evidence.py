@@ -29,6 +29,7 @@ def runs(tmp_path_factory):
     return [out / f"{name}-seed{seed}" for name in names.split(",") for seed in range(2)] + [out.parent / "small"]
 
 
+@pytest.mark.long
 def test_runs_are_known_by_digests_and_rows(runs):
     first = gathered(runs).runs[0]
     assert first.data == read(runs[0] / TEST_ROWS).data

@@ -119,6 +119,7 @@ def test_a_comparison_says_what_goes_for_all_of_its_runs(table, tmp_path, capsys
     assert printed.count("rates are at probability 0.5: no validation rows") == 1
 
 
+@pytest.mark.long
 def test_an_option_chooses_the_distribution_free_interval(table, tmp_path, capsys):
     run(table, tmp_path / "a", score="auc")
     widths = {}

@@ -160,6 +160,7 @@ def test_where_no_client_has_a_value_a_dash_stands_for_it(tmp_path, capsys):
     assert not re.search(r"\bnan\b", "\n".join(texts((tmp_path / "run.pdf").read_bytes())))
 
 
+@pytest.mark.long
 def test_a_comparison_shows_it(comparison, table, tmp_path, capsys):
     options = [
         "--score",

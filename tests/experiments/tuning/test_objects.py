@@ -50,6 +50,7 @@ def tuned(own=space, data=None, learned=None, **options):
     return drfl.tune(own, data or clients(), learned or task(), **{**settings, **options})
 
 
+@pytest.mark.long
 def test_the_best_is_an_algorithm_judged_on_validation_rows():
     found = tuned(seeds=2)
     best = found.best_algorithm

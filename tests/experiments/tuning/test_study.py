@@ -58,6 +58,7 @@ def test_every_algorithm_has_as_many_trials_and_begins_with_its_defaults(done):
         ["worst", "worst20", "average", "loss"],
     ),
 )
+@pytest.mark.long
 def test_a_score_is_the_criterion_on_the_rows_held_out(criterion, changes, column, tmp_path):
     search = small_search(("DRFA",), trials=2, repeats=1, criterion=criterion, **changes)
     for trial in tuned(search, tmp_path)["DRFA"]:

@@ -75,6 +75,7 @@ def test_without_a_name_it_lists_what_there_is(capsys, tmp_path):
     assert not (tmp_path / "evidence").exists()
 
 
+@pytest.mark.long
 def test_a_table_is_made_and_shown_beside_the_papers(capsys, tmp_path):
     assert call(["reproduce", "small-table-1", *QUICK]) == 0
     captured = capsys.readouterr()

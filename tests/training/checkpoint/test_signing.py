@@ -339,6 +339,7 @@ def check_every_file(folder, names, arguments, capsys, may_go=()):
         path.write_bytes(data)
 
 
+@pytest.mark.long
 def test_every_file_that_resuming_a_run_reads_is_signed(stopped, capsys):
     arguments = ["run", "--resume", "--out", "a", "--checkpoint-key", "key"]
     check_every_file(stopped, ["manifest.json", "checkpoint/config.toml"], arguments, capsys)

@@ -48,6 +48,7 @@ def test_a_resumed_run_ends_as_one_that_never_stopped(name, every, tmp_path):
     assert torch.equal(again.evaluation.loss, whole.evaluation.loss)
 
 
+@pytest.mark.long
 def test_certificates_go_on_from_where_their_search_was(tmp_path):
     algorithm = ALGORITHMS["DRFA"]
 
