@@ -19,7 +19,7 @@ import pandas as pd
 
 import script
 from drfl.assessment.seeds import holm_family, seed_difference, verdict
-from drfl.experiments.assess.run_gains import gain_of_folders
+from drfl.experiments.assess.assess_runs import gain_of_folders
 from drfl.training.history import csv_text
 
 HERE = Path(__file__).parent

@@ -50,7 +50,7 @@ PARTS: dict[str, dict[str, Part]] = {
     },
     STUDIES: {
         "experiments": Part("configured jobs and studies", "api.py"),
-        "report": Part("HTML and PDF reports", "summary_text.py"),
+        "report": Part("HTML and PDF reports", "compose.py"),
         "assessment": Part("the worst client's interval", "clients.py"),
         "testing": Part("conformance checks", "algorithm.py"),
     },

@@ -17,7 +17,7 @@ LIMIT = 2_000_000
 NEEDED = (
     "drfl/py.typed", "drfl/__init__.pyi",
     "drfl/data/datasets/embedded/heart_disease.csv", "drfl/data/datasets/embedded/CC-BY-4.0.txt",
-    "drfl/report/style.css", "drfl/report/page.js", "drfl/report/templates/report.html.j2",
+    "drfl/report/style.css", "drfl/report/templates/report.html.j2", "drfl/report/templates/report.typ",
     "drfl/flower/deploy/templates/site.toml", "drfl/cli/new/templates/study.toml",
     "drfl_papers/specs/drdm-table-1.toml", "drfl_papers/tuned/cifar10-entk.toml", "drfl_papers/jobs/cifar10-entk.toml",
 )  # fmt: skip

@@ -40,7 +40,6 @@ PACKAGES = (
     "drfl.data.features",
     "drfl_papers.energy",
     "drfl.report",
-    "drfl.report.pdf",
     "drfl.resilience",
     "drfl.testing",
     "drfl.testing.problems",

@@ -13,8 +13,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-OF_EXTRAS = {"cryptography", "flwr", "fpdf", "httpx"}
-"""What modules for deployments and for reports as PDF import, and no other may without its extra."""
+OF_EXTRAS = {"cryptography", "flwr", "httpx"}
+"""What modules for deployments import, and no other may without its extra."""
 
 
 def command(*words: str) -> str:

@@ -91,7 +91,7 @@ def test_a_mistake_about_print_is_one_line(words, error, capsys):
 
 def test_the_extra_is_named_before_a_run_is_read(monkeypatch, capsys):
     found = importlib.util.find_spec
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "fpdf" else found(name))
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "typst" else found(name))
     assert call(["report", "none", "--pdf", "r.pdf"]) == 2
     assert "pip install 'drfl[pdf]'" in capsys.readouterr().err
 

@@ -21,14 +21,14 @@ from drfl.core.errors import DivergedError, InputError, Notice
 from drfl.core.run_end import ON_TEST
 from drfl.data import ClientData
 from drfl.experiments.assess.assess_runs import assess_run
-from drfl.experiments.assess.report_evidence import gathered
-from drfl.experiments.assess.run_gains import over_last
 from drfl.experiments.config.wrap import wrap_algorithm
 from drfl.flower import nodes, server_app
 from drfl.flower.client_app import Site, client_app
 from drfl.flower.in_process import InProcessGrid
 from drfl.flower.settings import ServerSettings, read_server
-from drfl.report.pdf import Evidence, render_pdf
+from drfl.report import load_run
+from drfl.report.evidence import gathered
+from drfl.report.run_gains import over_last
 from drfl.resilience import Replayed, read_replies
 from drfl.task.measure import undefined_note
 
@@ -102,7 +102,7 @@ def test_a_deployment_stops_by_test_rows_if_that_is_asked_for_and_then_has_no_in
     assert any(ON_TEST in record.getMessage() for record in caplog.records)
     with (out / "clients.csv").open(newline="") as file:
         assert not any(name.endswith("_low") for name in next(csv.reader(file)))
-    (run,) = gathered([out]).runs
+    (run,) = gathered([load_run(out)]).runs
     assert (run.assessment, run.over_last) == (None, None)
     assert ON_TEST in run.nothing
     with refused("no-results"):
@@ -189,10 +189,13 @@ def test_a_site_of_one_class_is_left_out_of_the_auc_and_named(tmp_path, caplog):
 
 
 def test_its_folder_makes_a_report_to_print(tmp_path):
-    (run,) = gathered([server_app.serve(grid_of(), settings(tmp_path))]).runs
+    folder = server_app.serve(grid_of(), settings(tmp_path))
+    (run,) = gathered([load_run(folder)]).runs
     assert (run.deployed, run.data, run.shared) == (True, "", None)
     assert run.over_last is not None
-    assert render_pdf(Evidence((run,))).startswith(b"%PDF")
+    page = (folder / "report.html").read_text(encoding="utf-8")
+    assert "The returned model against the last iterate" in page
+    assert "drfl deploy run" in page
 
 
 class Dying(InProcessGrid):

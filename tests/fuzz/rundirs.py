@@ -10,7 +10,7 @@ from pathlib import Path
 from hypothesis.strategies import composite, integers, one_of, sampled_from
 from tests.report.conftest import write_directory
 
-from drfl.report import load_run, write_report
+from drfl.report import document, load_run, write_html
 from drfl_papers.energy.measurements import from_runs
 
 from .judge import Parser
@@ -83,7 +83,7 @@ def read_directory(item, folder):
 
 def report(item, folder):
     """The report on it, alone."""
-    write_report([load_run(put(item, folder))], folder / "report.html")
+    write_html(document([load_run(put(item, folder))]), folder / "report.html")
 
 
 RUNS = (Parser("run directories", one_damaged(), read_directory), Parser("reports", odd(), report, seconds=20))

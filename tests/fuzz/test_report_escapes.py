@@ -1,16 +1,21 @@
-"""Whatever names say, a report holds three scripts, its own."""
+"""Whatever names say, a report has the elements of its own alone: as a page, and as a PDF."""
 
 from __future__ import annotations
 
 import dataclasses
-import html.parser
 import json
+import re
 
+import pypdfium2
 import pytest
 from tests.report.conftest import write_directory
 from tests.support.marks import long_except
+from tests.support.pdf_text import texts
+from tests.support.report_page import Page
 
-from drfl.report import load_run, render
+from drfl.report import document, load_run, render_html, render_pdf
+from drfl.report.formatting import ISOLATE, clean
+from drfl.report.names import in_glyphs
 
 HOSTILE = {
     "script": "<script>alert(1)</script>",
@@ -18,52 +23,29 @@ HOSTILE = {
     "comment": "<!--<script>",
     "attribute": '" onmouseover="alert(1)" x=\'',
     "style": "</style></title><img src=x onerror=alert(1)>",
+    "rule": "} body:has(*) { background: url(//x) } {",
     "entity": "&lt;script&gt;&#60;script&#62;",
     "separators": "a\u2028b\u2029c\u0085<script>d",
-    "template": "$script ${figures} $$ %{y} {x}<script>",
-    "plotly": '<a href="javascript:alert(1)">x</a><extra></extra>',
+    "template": "$script ${figures} $$ %{y} {x}<script>{{ 6 * 7 }}{% x %}",
+    "picture": ']]></text></svg><image href="//x"/><use href="//x#y"/>',
+    "data": "</svg><svg onload=alert(1)>",
+    "typst": '#panic("x") #read("/etc/passwd") $x$ *b* _i_ `r` @l <l> \\u{41} // c',
+    "typst string": '"); panic("x',
+    "latex": "\\input{/etc/passwd} $x$ % ~",
+    "right to left": "\u202ex\u2067y\u200f שם مستشفى",
+    "controls": "a\x00\x07\x1b]0;x\x07\x7f\ufeff\ufffe\ufdd0b",
+    "emoji": "👩\u200d⚕️🏥\U0010ffff",
     "long": "<script>" * 5000,
 }
-KEPT = ("end of a script", "attribute", "separators", "plotly")
+KEPT = ("end of a script", "attribute", "separators", "picture", "typst", "right to left", "controls")
 ATTRIBUTES = {
-    "lang", "charset", "http-equiv", "content", "name", "class", "id", "aria-label", "aria-labelledby", "hidden",
-    "type", "role", "style", "tabindex", "scope", "data-group", "aria-pressed", "aria-hidden", "width", "height",
-    "x1", "x2", "y1", "y2", "stroke", "stroke-width", "stroke-dasharray",
+    "lang", "charset", "http-equiv", "content", "name", "class", "id", "aria-label", "aria-labelledby", "type", "role",
+    "tabindex", "scope", "data-group", "aria-hidden", "checked", "href", "width", "height", "x", "y", "x1", "x2", "y1",
+    "y2", "cx", "cy", "r", "d", "fill", "fill-opacity", "stroke", "stroke-width", "stroke-opacity", "stroke-dasharray",
+    "stroke-linejoin", "font-size", "font-weight", "text-anchor", "transform", "viewbox", "xmlns",
+    "preserveaspectratio", "image-rendering",
 }  # fmt: skip
-"""Those of the template and the sections."""
-
-
-class Page(html.parser.HTMLParser):
-    """Every element of a page in order, every attribute's name, and what the scripts hold."""
-
-    def __init__(self, text):
-        super().__init__()
-        self.tags, self.attributes, self.scripts, self.inside = [], set(), [], False
-        self.comments = []
-        self.feed(text)
-        self.close()
-
-    def handle_starttag(self, tag, attrs):
-        self.tags.append(tag)
-        self.attributes |= {name for name, _ in attrs}
-        self.inside = tag == "script"
-        if self.inside:
-            self.scripts.append((dict(attrs), ""))
-
-    def handle_startendtag(self, tag, attrs):
-        self.handle_starttag(tag, attrs)
-        self.inside = False
-
-    def handle_endtag(self, tag):
-        self.inside = False
-
-    def handle_comment(self, data):
-        self.comments.append(data)
-
-    def handle_data(self, data):
-        if self.inside:
-            attrs, text = self.scripts[-1]
-            self.scripts[-1] = (attrs, text + data)
+"""Those of the template and of pictures."""
 
 
 def records(folder, bad, plain):
@@ -83,27 +65,45 @@ def records(folder, bad, plain):
     return made
 
 
+def tags(page):
+    """The elements in order, but for those of pictures: where marks lie close, a picture may need none."""
+    return [tag for tag, _ in page.elements if tag not in ("path", "rect", "circle", "line")]
+
+
 @pytest.fixture(scope="module")
 def harmless(tmp_path_factory):
     """The page of runs that say nothing harmful."""
-    return Page(render(records(tmp_path_factory.mktemp("runs"), "plain", True), "plain"))
+    return Page(render_html(document(records(tmp_path_factory.mktemp("runs"), "plain", True), "plain")))
 
 
 @pytest.mark.parametrize("bad", long_except(KEPT, HOSTILE.values(), HOSTILE))
 def test_names_are_text_and_nothing_else(bad, harmless, tmp_path):
-    text = render(records(tmp_path, bad, False), bad)
+    content = document(records(tmp_path, bad, False), bad)
+    text = render_html(content)
     page = Page(text)
-    assert page.tags == harmless.tags
-    assert page.attributes == harmless.attributes
-    assert page.attributes <= ATTRIBUTES
+    assert tags(page) == tags(harmless)
+    attributes = {name for _, attrs in page.elements for name in attrs}
+    assert attributes <= ATTRIBUTES
     assert page.comments == []
-    assert [attrs for attrs, _ in page.scripts] == [
-        {"type": "application/json", "id": "figures"}, {"type": "application/octet-stream", "id": "library"}, {},
-    ]  # fmt: skip
-    assert page.scripts[1:] == harmless.scripts[1:]  # the library and the page's own script, to the letter
-    figures = page.scripts[0][1]
-    assert set(json.loads(figures)) == set(json.loads(harmless.scripts[0][1]))
-    assert figures.isascii()
-    assert "<" not in figures
-    assert bad not in text
-    assert not any(mark in text for mark in "\u2028\u2029\u0085")
+    for _, attrs in page.elements:
+        assert re.match(r"#[a-z]+$|data:image/png;base64,[\w+/=]+$", attrs.get("href", "#a"))
+        assert re.match(r"g[01]$", attrs.get("data-group", "g0"))
+    styles = re.findall(r"<style>(.*?)</style>", text, re.DOTALL)
+    assert len(styles) == 3  # the page's own, and the rules of two legends
+    assert not any("url(" in style for style in styles)
+    if not bad.isprintable() or len(bad) > 1000 or re.search("[<>&\"']", bad):
+        assert bad not in text
+    assert all(mark.isprintable() or mark in "\n\u202f\u2068\u2069" for mark in text)
+
+    pdf = render_pdf(content)
+    found = "".join("".join(texts(pdf)).split())
+    assert "root:" not in found  # /etc/passwd
+    written = pypdfium2.PdfDocument(pdf)
+    assert written.get_metadata_dict()["Title"]
+    links = [link for page in written for link in page.get_objects() if type(link).__name__ == "PdfLink"]
+    written.close()
+    assert links == []
+    for name in (b"/JavaScript", b"/JS", b"/Launch", b"/URI", b"/EmbeddedFile", b"/OpenAction"):
+        assert name not in pdf
+    if ISOLATE not in clean(bad):  # of which pdfium gives the letters in another order
+        assert "".join(in_glyphs(clean(bad)).split())[:30] in found

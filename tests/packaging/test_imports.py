@@ -13,7 +13,7 @@ from tests.support.marks import long_beyond
 
 import drfl
 
-PLOTTING = {"pandas", "sklearn", "scipy", "plotly"}
+PLOTTING = {"pandas", "sklearn", "scipy", "jinja2"}
 COMMAND = {"typer", "rich", "pydantic"}
 
 

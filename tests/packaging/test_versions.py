@@ -61,11 +61,11 @@ def test_every_extra_of_a_user_was_tried():
 
 
 def test_an_extras_lowest_versions_are_asked_for_exactly():
-    table = {"dependencies": ["numpy>=2.0"], "optional-dependencies": {"pdf": ["fpdf2>=2.8.2,<3", "numpy>=2.0"]}}
+    table = {"dependencies": ["numpy>=2.0"], "optional-dependencies": {"pdf": ["typst>=0.15,<1", "numpy>=2.0"]}}
     locked = "pytest==9.2.0\nhypothesis==6.170.15\nruff==0.17.5\n"
     tools = ["pytest==9.2.0", "hypothesis==6.170.15"]
-    assert versions.asked("highest", ["pdf"], table, locked) == ["numpy>=2.0", "fpdf2>=2.8.2,<3", *tools]
-    assert versions.asked("lowest-direct", ["pdf"], table, locked) == ["numpy>=2.0", "fpdf2==2.8.2", *tools]
+    assert versions.asked("highest", ["pdf"], table, locked) == ["numpy>=2.0", "typst>=0.15,<1", *tools]
+    assert versions.asked("lowest-direct", ["pdf"], table, locked) == ["numpy>=2.0", "typst==0.15", *tools]
 
 
 def test_pytests_report_is_counted(tmp_path):

@@ -105,8 +105,8 @@ def test_the_only_algorithm_without_failed_runs_is_compared_with_nothing_and_nam
     assert standing(both) is None
     told = takeaway(both, None)
     assert told is not None
-    assert "FedAvg" in told.rest
-    assert "DRFA (1 of 6 runs failed)" in told.rest
+    assert "FedAvg" in told.text
+    assert "DRFA (1 of 6 runs failed)" in told.text
     assert takeaway(both[:1], None) is None
     assert takeaway(both[:1] * 2, None) is None
 

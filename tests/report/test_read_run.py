@@ -3,7 +3,7 @@ import json
 import pytest
 from tests.support.refusals import refused
 
-from drfl.report import load_run, write_report
+from drfl.report import document, load_run, write_html
 from drfl.report.groups import group_runs
 
 
@@ -97,5 +97,5 @@ def test_some_clients_of_very_many(write, monkeypatch):
     assert run.lam.equals(whole.lam.iloc[:, [0, 2, 4]])
     (group,) = group_runs([run])
     assert group.effective_clients()[1][0, 0] == 0.5
-    write_report([run], directory / "report.html")
+    write_html(document([run]), directory / "report.html")
     assert "first, 2 of 4" in (directory / "report.html").read_text()

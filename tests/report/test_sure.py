@@ -7,25 +7,26 @@ import numpy as np
 import pandas as pd
 import pytest
 from tests.support.refusals import refused
+from tests.support.report_page import EVIL, Page, rendered
 
 from drfl.assessment.clients import assess_clients
 from drfl.assessment.scores import BinaryScores
 from drfl.core.run_end import DAGGER, DOUBLE_DAGGER, ON_TEST, SET_BACK
-from drfl.report import render
-from drfl.report.assessed import assessment_of, told_of, why_nothing, worst_interval
-from drfl.report.client_tables import by_client_tables, client_table
+from drfl.report.assessed import assessment_of, why_nothing, worst_interval
+from drfl.report.client_tables import FEWEST, MOST, by_client_tables, client_table
 from drfl.report.compared import standing
 from drfl.report.content import Card
-from drfl.report.forest import FEWEST, MOST, forest, in_words, legend, shown_rows
+from drfl.report.evidence import gathered
+from drfl.report.forest import PART, forests, in_words, legend
 from drfl.report.formatting import THIN
-from drfl.report.groups import group_runs
+from drfl.report.groups import at_one_seed, group_runs, which_seed
 from drfl.report.read_run import FailedRun
-from drfl.report.side_by_side import at_one_seed, side_by_side, which_seed
+from drfl.report.run_gains import assessed
 from drfl.report.summary_text import cards, notices, takeaway
 from drfl.report.tables import runs_table, summary_table
 from drfl.task.measure import NOTHING, Measure, Rows
 
-from .test_html import EVIL, Page
+from .test_figures import Drawn
 
 NAMES = ["North", "South", "East"]
 
@@ -41,6 +42,26 @@ def named(record):
     return made
 
 
+def told_of(run):
+    """What may be said of a run by its score."""
+    return assessed(run).assessment
+
+
+def of(groups):
+    """What is known of the runs of some groups."""
+    return gathered([run for group in groups for run in group.runs])
+
+
+def by_client(groups):
+    """The tables of clients against algorithms."""
+    return by_client_tables(of(groups))
+
+
+def of_one(run):
+    """The table of all clients of a run."""
+    return client_table(gathered([run]).runs[0])
+
+
 def shown(run, i):
     """Client i's interval, worked out from its counts."""
     n, right = (run.clients[name].to_numpy(float) for name in ("samples", "accuracy_count"))
@@ -50,7 +71,7 @@ def shown(run, i):
 
 def test_a_cell_has_the_value_and_the_interval_of_its_own_run(named):
     groups = named(1)
-    (table,) = by_client_tables(groups)
+    (table,) = by_client(groups)
     assert table.head == ["Client", "Test samples", "FedAvg", f"95{THIN}%", "DRFA", f"95{THIN}%"]
     run = groups[1].runs[0]
     for i, row in enumerate(table.rows):
@@ -64,7 +85,7 @@ def test_a_cell_has_the_value_and_the_interval_of_its_own_run(named):
 
 def test_of_several_seeds_it_is_the_mean_and_the_interval_of_one(named):
     groups = named(2)
-    (table,) = by_client_tables(groups)
+    (table,) = by_client(groups)
     assert table.head[2:4] == ["FedAvg", f"95{THIN}%, seed 0"]
     south = [100 * run.clients["score"][1] for run in groups[1].runs]
     assert table.rows[1][4] == f"{np.mean(south):.1f} ± {np.std(south, ddof=1):.1f}"
@@ -78,22 +99,33 @@ def test_numbered_clients_are_others_at_every_seed(record):
     cells = [(a, s) for a in ("FedAvg", "DRFA") for s in (3, 1)]
     names = ["client-0", "client-1"]
     groups = group_runs([record(f"{a}-{s}", a, s, clients=2, names=names) for a, s in cells])
-    (table,) = by_client_tables(groups)
+    (table,) = by_client(groups)
     assert "seed 1" in table.caption
     assert table.rows[0][2] == f"{100 * groups[0].runs[0].clients['score'][0]:.1f}"
     other = [record(f"other-{s}", seed=s, clients=2, names=[f"{s}a", "b"]) for s in range(2)]
     apart = [record("p", "FedAvg", 0, clients=2, names=names), record("q", "DRFA", 1, clients=2, names=names)]
-    many = [record(f"many-{s}", seed=s, clients=31) for s in range(2)]
-    for runs in (other, apart, many, many[:1]):
-        assert by_client_tables(group_runs(runs)) == []
+    for runs in (other, apart, apart[:1]):
+        assert by_client(group_runs(runs)) == []
+
+
+def test_of_many_clients_the_table_has_the_worst_with_any_algorithm(record):
+    runs = [record(name, name, clients=40, rounds=1) for name in ("FedAvg", "DRFA")]
+    for run, worst in zip(runs, (7, 31), strict=True):
+        run.clients.loc[worst, ["score", "accuracy_count"]] = [0.0, 0]
+    (table,) = by_client(group_runs(runs))
+    names = runs[0].clients["client"].tolist()
+    assert {row[0] for row in table.rows[:2]} == {names[7], names[31]}
+    assert len(table.rows) == MOST
+    assert "30 of 40 clients" in table.caption
+    many = [record(f"A{k}", f"A{k}", clients=40, rounds=1) for k in range(14)]
+    assert len(by_client(group_runs(many))[0].rows) == FEWEST
 
 
 def test_the_table_of_one_run(record):
     run = record("a", "DRFA")
     worse = np.round(0.5 * run.clients["samples"][3])
     run.clients.loc[3, ["score", "accuracy_count"]] = [worse / run.clients["samples"][3], worse]
-    found = told_of(run)
-    table = client_table(run, found)
+    found, table = told_of(run), of_one(run)
     assert table.head[1:4] == ["Accuracy (%)", f"95{THIN}%", "Could be the worst"]
     assert [row[2] for row in table.rows] == [shown(run, i) for i in found.order]
     assert [row[3] == "yes" for row in table.rows] == found.candidates[found.order].tolist()
@@ -103,11 +135,8 @@ def test_the_table_of_one_run(record):
 def test_a_client_without_a_value_is_said_to_have_none(record):
     run = record("a", clients=3)
     run.clients.loc[1, ["score", "samples", "accuracy_count"]] = [np.nan, 0, 0]
-    found = told_of(run)
-    assert client_table(run, found).rows[-1][1:4] == ["–", "–", "not known"]
-    (told,) = side_by_side(group_runs([run]))
-    assert shown_rows(told) == [0, 2]
-    page = Page(render([run]))
+    assert of_one(run).rows[-1][1:4] == ["–", "–", "not known"]
+    page = Page(rendered([run]))
     assert "no value" not in page.text
     assert not re.search(r"\bnan\b|NaN", " ".join(page.words))
 
@@ -120,12 +149,12 @@ def test_files_that_say_nothing_of_rows(record, changes):
     runs = [record(name, name, **changes) for name in ("FedAvg", "DRFA")]
     assert told_of(runs[0]) is None
     assert why_nothing(runs[0]).code == ("no-results" if "older" in changes else "unsupported-metric")
-    for text in (render(runs), render(runs[:1])):
+    for text in (rendered(runs), rendered(runs[:1])):
         page = Page(text)
         assert why_nothing(runs[0]) in page.text
         assert "no interval is known" in page.text
-        assert not any("error_x" in trace for figure in page.figures.values() for trace in figure["data"])
-    assert client_table(runs[0], None).head[:3] == ["Client", "Accuracy (%)", "Loss"]
+        assert not any("intervals" in alt for alt in page.figures)
+    assert of_one(runs[0]).head[:3] == ["Client", "Accuracy (%)", "Loss"]
 
 
 def test_without_counts_those_of_right_answers_are_taken_from_the_accuracy(record):
@@ -143,7 +172,7 @@ def test_impossible_counts_are_one_line(record, column, value):
     run.clients[column] = run.clients[column].astype(float)
     run.clients.loc[2, column] = value
     with refused("damaged-run", "a/clients.csv"):
-        render([run])
+        rendered([run])
 
 
 def of_measure(record, rows, sums, name="a", **kinds):
@@ -160,14 +189,13 @@ def test_measures_of_numbers_have_intervals_too_and_endless_ones_stay_in_the_fig
     sums = {"sum": [3.0, 1.0, 0.2], "squares": [1.5, 0.5, 0.04]}
     unit, real = (of_measure(record, rows, sums, rows, more_is_better=False) for rows in (Rows.UNIT, Rows.REAL))
     assert worst_interval(unit) == (told_of(unit).worst.low, told_of(unit).worst.high)
-    table = client_table(real, told_of(real))
+    table = of_one(real)
     assert [row[0] for row in table.rows] == ["c000", "c002", "c001"]  # less is better
     assert table.rows[1][2] == "−∞ – ∞"
-    ((told,),) = side_by_side(group_runs([real]))
-    figure = forest([told], shown_rows([told]))
-    assert figure.data[0].error_x.array[1] > np.ptp(figure.layout.xaxis.range)
-    assert all(np.isfinite(figure.layout.xaxis.range))
-    Page(render([real]))
+    assert "Arrow" in legend(told_of(real))
+    drawn = Drawn(forests(told_of(real), 3)[0])
+    assert all(np.isfinite([drawn.x(0), drawn.x(1000)]))
+    Page(rendered([real]))
     worse = of_measure(record, Rows.UNIT, {"sum": [3.0, 1.0, 0.2], "squares": [3.5, 0.5, 0.04]}, "worse")
     with refused("damaged-run", "worse/clients.csv"):
         told_of(worse)
@@ -259,12 +287,12 @@ def test_what_test_rows_have_stopped_is_marked_and_not_compared(record):
     table = summary_table(groups)
     assert [str(row[0].text) for row in table.rows] == ["FedAvg", f"DRFA {DAGGER}", "DualDRDM"]
     assert ON_TEST in table.caption
-    assert [row[1] for row in runs_table(groups).rows if DAGGER in row[1]] == [f"DRFA {DAGGER}"]
+    assert [row[0] for row in runs_table(of(groups)).rows if DAGGER in row[0]] == [f"DRFA {DAGGER}"]
     assert [line for line in notices(groups) if ON_TEST in line] == [f"DRFA has no intervals (seed 2): {ON_TEST}."]
     by = next(run for run in runs if run.stopped_on_test)
     assert (told_of(by), worst_interval(by)) == (None, None)
     assert ON_TEST in texts(cards(group_runs([by]), None))["Worst client"]
-    assert ON_TEST in Page(render([by])).text
+    assert ON_TEST in Page(rendered([by])).text
     on_validation = record("v", summary={"stopped": "target", "stopped_on": "validation"})
     assert worst_interval(on_validation) is not None
 
@@ -276,25 +304,25 @@ def test_what_was_set_back_is_marked_and_counts(record):
     runs = [record(f"f{seed}", "FedAvg", seed) for seed in range(3)]
     runs += [record(f"d{seed}", "DRFA", seed, summary=counts) for seed, counts in back.items()]
     groups = group_runs(runs)
-    table, each = summary_table(groups), runs_table(groups)
+    table, each = summary_table(groups), runs_table(of(groups))
     assert [str(row[0].text) for row in table.rows] == ["FedAvg", f"DRFA {DOUBLE_DAGGER}"]
     where = f"{DOUBLE_DAGGER} {SET_BACK}: DRFA seed 1 (2 of 10 rounds count), DRFA seed 2 (9 of 10 rounds count)"
     assert table.caption.endswith(f"; {where}")
     assert [row[3] for row in each.rows] == ["10", "10", "10", "10", "2 of 10", "9 of 10"]
-    assert [row[1] for row in each.rows][3:] == ["DRFA", f"DRFA {DOUBLE_DAGGER}", f"DRFA {DOUBLE_DAGGER}"]
+    assert [row[0] for row in each.rows][3:] == ["DRFA", f"DRFA {DOUBLE_DAGGER}", f"DRFA {DOUBLE_DAGGER}"]
     # the late one has a warning of its own in its summary
     assert [line for line in notices(groups) if SET_BACK in line] == [
         f"DRFA was {SET_BACK} (seed 2): 9 of 10 rounds count."
     ]
     assert standing(groups) is not None
-    assert where in Page(render(runs)).text
+    assert where in Page(rendered(runs)).text
 
 
 def test_every_worst_client_of_a_table_has_its_interval_beside_it(named):
     groups = named(2)
     for table, runs in (
         (summary_table(groups), at_one_seed(groups)),
-        (runs_table(groups), groups[0].runs + groups[1].runs),
+        (runs_table(of(groups)), groups[0].runs + groups[1].runs),
     ):
         at = next(i for i, head in enumerate(table.head) if head.startswith("95"))
         assert table.head[at - 1].startswith("Worst")
@@ -331,11 +359,11 @@ def test_the_headline_says_what_is_shown(record, seeds, noise, start, said):
     told, titles = takeaway(groups, standing(groups)), texts(cards(groups, standing(groups)))
     assert told is not None
     assert told.start == start
-    assert said in told.rest
-    assert "5.0 points more than FedAvg" in told.rest
-    assert ("(gain of the worst client, 95" in told.rest) == (seeds == 5)
+    assert said in told.text
+    assert "5.0 points more than FedAvg" in told.text
+    assert ("(gain of the worst client, 95" in told.text) == (seeds == 5)
     assert ("Best for the worst client" in titles) == (start == "DRFA")
-    assert "overlap" not in told.rest
+    assert "overlap" not in told.text
 
 
 def test_the_headline_names_whom_it_is_better_than_and_whom_not(record):
@@ -346,8 +374,8 @@ def test_the_headline_names_whom_it_is_better_than_and_whom_not(record):
     told = takeaway(groups, standing(groups))
     assert told is not None
     assert told.start == "DRDM"
-    assert "measures best for the worst client: " in told.rest
-    assert told.rest.endswith(
+    assert "measures best for the worst client: " in told.text
+    assert told.text.endswith(
         "It is significantly better than FedAvg on these test rows and from this initial model; the difference to DRFA "
         "is not significant (paired t-test over 5 seeds, Holm correction for 3 differences). Whether that holds for "
         "other test rows is not known: these runs keep no values of single test rows."
@@ -359,69 +387,68 @@ def test_runs_on_other_clients_are_not_compared(record):
     told = takeaway(groups, standing(groups))
     assert told is not None
     assert told.start == "Not decided:"
-    assert told.rest.endswith("Not decided against FedAvg: at no seed are the clients the same.")
-    assert len(side_by_side(groups)) == 2
+    assert told.text.endswith("Not decided against FedAvg: at no seed are the clients the same.")
 
 
 def test_the_seed_that_all_have(named, record):
     groups = named(2)
     assert [run.seed for run in at_one_seed(groups)] == ["0", "0"]
     assert which_seed(groups) == "seed 0"
-    assert which_seed(named_one := group_runs([groups[0].runs[0], groups[1].runs[0]])) == ""
+    assert which_seed(group_runs([groups[0].runs[0], groups[1].runs[0]])) == ""
     late = group_runs([*groups[0].runs, groups[1].runs[1]])
     assert [run.seed for run in at_one_seed(late)] == ["1", "1"]
     apart = group_runs([*groups[0].runs, record("z", "DRDM", 7)])
     assert which_seed(apart) == "first seed"
-    assert len(side_by_side(named_one)) == 1
 
 
 def test_the_figure_has_the_intervals_the_worst_first_and_what_equal_clients_would_show(record):
-    run = record("a", "DRFA")
-    ((told,),) = side_by_side(group_runs([run]))
-    found, figure = told.found, forest([told], shown_rows([told]))
-    (trace,) = figure.data
-    assert trace.x[0] == pytest.approx(100 * found.equal.worst, rel=1e-4)
-    assert trace.x[0] - trace.error_x.arrayminus[0] == pytest.approx(100 * found.equal.low, rel=1e-3)
-    for place, i in enumerate(found.order, start=1):
-        assert trace.x[place] == pytest.approx(100 * found.values[i], rel=1e-4)
-        assert trace.x[place] + trace.error_x.array[place] == pytest.approx(100 * found.high[i], rel=1e-3)
-        assert trace.x[place] - trace.error_x.arrayminus[place] == pytest.approx(100 * found.low[i], rel=1e-3)
-        assert figure.layout.yaxis.ticktext[place].startswith("* ") == found.candidates[i]
-    low, high = figure.layout.xaxis.range
-    assert low < 100 * min(found.low)
-    assert high > 100 * max(found.high)
-    assert figure.layout.yaxis.range[0] > figure.layout.yaxis.range[1]  # the first row is the uppermost
-    assert f"{int(found.candidates.sum())} of 6 could be the worst" in in_words([told])
+    found = told_of(record("a", "DRFA"))
+    drawn, tag = Drawn(forests(found, 30)[0]), "{http://www.w3.org/2000/svg}"
+    rows = [y for text, x, y in drawn.texts if text in found.names]
+    assert [text for text, _, _ in drawn.texts if text in found.names] == [found.names[i] for i in found.order]
+    lines = [[float(line.get(name)) for name in ("x1", "x2", "y1", "y2")] for line in drawn.root.iter(f"{tag}line")]
+    squares = [node for node in drawn.root.iter(f"{tag}rect") if node.get("width") == node.get("height")]
+    circles = [(float(node.get("cx")), float(node.get("cy"))) for node in drawn.root.iter(f"{tag}circle")]
+    marks = [(float(node.get("x")) + 3.6, float(node.get("y")) + 3.6) for node in squares]
+    for y, i in zip(rows, found.order, strict=True):
+        ends = [drawn.x(x) for x1, x2, y1, y2 in lines if y1 == y2 == y - 4 for x in (x1, x2)]
+        assert min(ends) == pytest.approx(100 * found.low[i], abs=0.1)
+        assert max(ends) == pytest.approx(100 * found.high[i], abs=0.1)
+        (place,) = [x for x, at in (marks if found.candidates[i] else circles) if at == pytest.approx(y - 4)]
+        assert drawn.x(place) == pytest.approx(100 * found.values[i], abs=0.1)
+        value, interval = [text for text, _, at in drawn.texts if at == y][2:]
+        assert value == found.measure.shown(found.values[i])
+        assert interval == found.measure.interval(found.low[i], found.high[i])
+    (band,) = [node for node in drawn.root.iter(f"{tag}rect") if node.get("fill-opacity")]
+    left, width = float(band.get("x")), float(band.get("width"))
+    assert drawn.x(left) == pytest.approx(100 * found.equal.low, abs=0.1)
+    assert drawn.x(left + width) == pytest.approx(100 * found.equal.high, abs=0.1)
+    assert f"{int(found.candidates.sum())} of 6 could be the worst" in in_words(found, "DRFA")
 
 
-@pytest.mark.long
-def test_algorithms_are_told_apart_without_colours_and_clients_are_not_too_many(record):
-    runs = [record(f"A{k}", f"A{k}", clients=31, rounds=1) for k in range(14)]
-    (told,) = side_by_side(group_runs(runs))
-    rows = shown_rows(told)
-    figure = forest(told, rows)
-    assert len({trace.marker.symbol for trace in figure.data}) == 14
-    assert len({trace.y[0] for trace in figure.data}) == 14
-    assert (len(rows), len(shown_rows(told[:1]))) == (FEWEST, MOST)
-    worst = {one.found.order[0] for one in told}
-    assert worst <= set(rows) or len(worst) > FEWEST
-    assert f"The {FEWEST} worst of 31 clients." in legend(told, rows)
-    assert "● A0, ■ A1" in legend(told, rows)
+def test_the_worst_clients_of_many_are_in_the_figure(record):
+    found = told_of(record("a", clients=50, rounds=1))
+    drawn = Drawn(forests(found, 12)[0])
+    assert [text for text, _, _ in drawn.texts if text in found.names] == [found.names[i] for i in found.order[:12]]
+
+
+def test_very_many_sites_are_in_several_figures_on_one_scale(record):
+    found = told_of(record("a", clients=PART + 5, rounds=1))
+    drawn = [Drawn(one) for one in forests(found, PART + 5)]
+    assert [sum(text in found.names for text, _, _ in one.texts) for one in drawn] == [PART, 5]
+    assert drawn[0].x(500) == pytest.approx(drawn[1].x(500))
 
 
 def test_hostile_names_stay_text_in_the_figure(record):
     run = record("a", EVIL, names=[EVIL, "%{x}", "&lt;b&gt;"], clients=3, summary={"seed": EVIL})
-    ((told,),) = side_by_side(group_runs([run]))
-    figure = forest([told], shown_rows([told])).to_plotly_json()
-    words = [*figure["layout"]["yaxis"]["ticktext"], *(text for row in figure["data"][0]["customdata"] for text in row)]
-    assert not any("<" in text for text in words)
-    assert "%{y}" not in figure["data"][0]["hovertemplate"]
-    page = Page(render([run, record("b", "DRFA", names=run.clients["client"].tolist(), clients=3)]))
-    assert sum(tag == "script" for tag, _ in page.elements) == 3
+    evidence = gathered([run])
+    words = [text for text, _, _ in Drawn(forests(evidence.runs[0].named, 3)[0]).texts]
+    assert any(EVIL.startswith(word.removesuffix("…")) for word in words if word.startswith("</"))
+    assert {"%{x}", "&lt;b&gt;"} <= set(words)
 
 
 def test_what_one_run_says_of_its_clients(record):
-    page = Page(render([record("a", "DRFA")]))
+    page = Page(rendered([record("a", "DRFA")]))
     assert re.search(r"\d of 6 clients could be the worst \(95 % confidence\)|Any of the 6", page.text)
     assert "If all clients were equally good the worst of them would measure" in page.text
     assert "exact test that all are equally good" in page.text
@@ -441,9 +468,8 @@ def test_every_site_of_a_deployment_is_shown(record):
     runs = [record(f"run-{s}", seed=s, clients=45, names=sites, config={"sites": sites}) for s in range(2)]
     for run in runs:  # a site with a single row, which is right: it measures best
         run.clients.loc[7, ["samples", "score", "accuracy_count"]] = [1, 1.0, 1]
-    (told,), (table,) = side_by_side(group_runs(runs)), by_client_tables(group_runs(runs))
-    assert sorted(shown_rows(told)) == list(range(45))
-    assert len(table.rows) == 45
-    assert len(forest(told, shown_rows(told)).layout.yaxis.ticktext) == 46  # and what equal clients would show
+    (table,), page = by_client(group_runs(runs)), Page(rendered(runs))
+    assert [row[0] for row in table.rows] == sites
+    assert "45 clients, the worst first" in page.text
     simulated = record("simulated", clients=45, names=sites)
-    assert len(shown_rows(side_by_side(group_runs([simulated]))[0])) == MOST
+    assert "he 30 worst of 45 clients" in Page(rendered([simulated])).text

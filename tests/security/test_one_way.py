@@ -68,7 +68,7 @@ EXCEPTIONS = {
     "drfl/flower/server_app.py": "a list of its own",
     "drfl/report/groups.py": "its own text",
     "drfl/report/html.py": "a file of the package",
-    "drfl/report/sections.py": "its own text",
+    "drfl/report/pdf.py": "a file of the package",
     "drfl/resilience/reply_log.py": "appends to its own list",
     "drfl/training/checkpoint/store.py": "writes and syncs a checkpoint",
     "drfl/training/trackers.py": "a store of its own",

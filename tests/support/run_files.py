@@ -11,6 +11,9 @@ ALWAYS_DIFFERENT = ("timing.csv", "traffic.json", "study.db")
 _DURATION = re.compile(r"(\d+\s(h|min)\s)?\d+(\.\d+)?(e-\d+)?\s(s|min)\b")
 """As :func:`drfl.report.formatting.duration` writes it."""
 
+_DIGEST = re.compile(r"(timing\.csv|summary\.json|traffic\.json)(</td><td><code>SHA-256 )[0-9a-f]{64}")
+"""As a report has those of files in which there are wall times."""
+
 
 def results_in(folder: Path) -> dict[str, bytes]:
     """The bytes of each file by name, which are the same for the same work however often it was interrupted."""
@@ -23,7 +26,7 @@ def results_in(folder: Path) -> dict[str, bytes]:
         if path.name == "summary.json":
             data = re.sub(rb'"wall_seconds": [0-9.e-]+', b"", data)
         elif path.name == "report.html":
-            data = _DURATION.sub("", data.decode()).encode()
+            data = _DIGEST.sub("", _DURATION.sub("", data.decode())).encode()
         found[name] = data
     return found
 

@@ -218,6 +218,7 @@ def assess_clients(
     level: float = 0.95,
     independent: bool = True,
     auc_interval: AucInterval = "delong",
+    equality: bool = True,
 ) -> Assessment:
     """Assess a model by what its test said.
 
@@ -230,6 +231,8 @@ def assess_clients(
         independent: whether no two clients share a test row; if they do, the set of candidates is larger.
         auc_interval: "delong", or "distribution-free", which holds for every law of the outputs and any number of rows,
             and is far wider.
+        equality: whether to compare the clients with equally good ones, which takes seconds for a thousand of them;
+            False leaves ``equal`` and ``homogeneity`` None.
 
     Raises:
         InputError: the measure says nothing of single rows, the level or ``auc_interval`` is none, or no client has a
@@ -252,11 +255,12 @@ def assess_clients(
     low, high = interval(scores.lower(each), scores.upper(each), measure)
     worst, p = worst_score(scores, alpha), could_be_worst(scores, alpha, independent=independent)
     ends = interval(np.array([worst.low]), np.array([worst.high]), measure)
-    equal = None
+    equal = test = None
     # Only for binary scores does the mean determine how much test sets vary.
-    if isinstance(scores, BinaryScores) and measure.more_is_better:
+    if equality and isinstance(scores, BinaryScores) and measure.more_is_better:
         equal = equal_clients(scores.count.sum() / scores.n.sum(), scores.n)
-    test = None if len(scores.n) < 2 or isinstance(scores, RankScores) else homogeneity(scores)
+    if equality and len(scores.n) > 1 and not isinstance(scores, RankScores):
+        test = homogeneity(scores)
     unseen = unseen_client(scores.values, level)
     return Assessment(
         measure=measure,

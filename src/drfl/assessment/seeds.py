@@ -35,6 +35,9 @@ FLIPS = 2**20
 EQUAL = 1e-9
 """Relative distance below which two numbers are the same but for rounding."""
 
+FAILED = "failed runs"
+"""The verdict on an algorithm of which some runs left no results: the other seeds are no fair part."""
+
 _BLOCK = 2**15
 
 

@@ -146,7 +146,7 @@ def compare(options: o.CompareOptions) -> int:
 @app.command()
 @o.command(o.ReportOptions)
 def report(options: o.ReportOptions) -> int:
-    """Write one HTML report on runs that have ended, whatever made them, or with --pdf one to print and file."""
+    """Write one report on runs that have ended, whatever made them: an HTML page, or with --pdf a PDF."""
     from drfl.cli.report import report_command
 
     with signals.as_stopped():

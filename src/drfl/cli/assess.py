@@ -11,12 +11,12 @@ from drfl.cli import console
 from drfl.cli.options import AssessOptions
 from drfl.core.run_end import has_ended
 from drfl.core.screen import Table
-from drfl.experiments.assess.assess_runs import AssessedRun, assess_run, nothing_said
-from drfl.experiments.assess.run_gains import OverSeeds, PairedRuns, over_last, over_seeds, paired
+from drfl.experiments.assess.assess_runs import assess_run
 from drfl.experiments.compare.comparison_results import UNDEFINED
 from drfl.experiments.run.artifacts import json_text
 from drfl.experiments.run.manifest import failed_in, interruption, runs_in
 from drfl.report.read_run import constant_line, threshold_line
+from drfl.report.run_gains import AssessedRun, OverSeeds, PairedRuns, nothing_said, over_last, over_seeds, paired
 from drfl.task.measure import NOTHING, PLAIN, Rows, undefined_share
 
 MOST = 30

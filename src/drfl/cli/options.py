@@ -223,7 +223,7 @@ class ReportOptions:
         None
     )
     pdf: Annotated[
-        Path | None, typer.Option(help="Write a report to print and file, A4 and grey; needs drfl's extra 'pdf'.")
+        Path | None, typer.Option(help="Write the report as a PDF of A4 pages; needs drfl's extra 'pdf'.")
     ] = None
     title: Annotated[str | None, typer.Option(help="Its heading. (default: what was run on what)")] = None
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the files.")] = False

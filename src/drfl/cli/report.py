@@ -14,13 +14,11 @@ PAGE = Path("report.html")
 
 
 def report_command(options: ReportOptions) -> int:
-    """Read the runs, write one report on them, as a page or to print; gives the exit code."""
-    from drfl.report import load_run, write_report
-
+    """Read the runs, write one report on them, as a page, a PDF or both; gives the exit code."""
     out = options.out or (PAGE if options.pdf is None else None)
     # reading takes a while, so check first that the files may be written
     if options.pdf is not None:
-        from drfl.report.pdf.names import check
+        from drfl.report.pdf import check
 
         check()
         if out is not None and out.resolve() == options.pdf.resolve():
@@ -42,13 +40,11 @@ def report_command(options: ReportOptions) -> int:
     failed = [run for path in options.runs for run in failed_in(path)]
     for notice in filter(None, map(interruption, options.runs)):
         console.warn(notice)
-    if options.pdf is not None:
-        from drfl.experiments.assess.report_evidence import gathered
-        from drfl.report.pdf import write_pdf
+    from drfl.report import document, load_run, write_html, write_pdf
 
-        write_pdf(gathered(folders, failed=failed), options.pdf, title=options.title)
-        console.out.print(f"report: {options.pdf}", markup=False)
-    if out is not None:
-        write_report([load_run(folder) for folder in folders], out, options.title, failed)
-        console.out.print(f"report: {out}", markup=False)
+    content = document([load_run(folder) for folder in folders], options.title, failed)
+    for path, write in ((options.pdf, write_pdf), (out, write_html)):
+        if path is not None:
+            write(content, path)
+            console.out.print(f"report: {path}", markup=False)
     return 0

@@ -325,7 +325,7 @@ def assess_gain(
         InputError: a folder beside something else; models without ``fed``; folders whose runs have other test rows, or
             keep none; runs that test rows have stopped; a measure that has no value for a single row.
     """
-    from drfl.experiments.assess.run_gains import gain_of_folders, gain_of_models
+    from drfl.experiments.assess.assess_runs import gain_of_folders, gain_of_models
 
     if isinstance(first, str | Path) and isinstance(second, str | Path):
         return gain_of_folders(Path(first), Path(second), measure, level, auc_interval)

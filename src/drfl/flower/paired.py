@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 from torch import Tensor
 
-from drfl.experiments.assess.run_gains import CLASSES, PAIRED_COLUMNS
 from drfl.experiments.run.artifacts import exact
+from drfl.report.run_gains import CLASSES, PAIRED_COLUMNS
 from drfl.task.measure import Measure, Rows
 from drfl.training.history import csv_text
 from drfl.training.loop import Result

@@ -22,7 +22,6 @@ from drfl.core.key import Key
 from drfl.core.screen import OneLine
 from drfl.data import ClientData
 from drfl.data.standardisation import Standardisation
-from drfl.experiments.assess.run_gains import PAIRED
 from drfl.experiments.config.about_run import AboutRun, run_toml
 from drfl.experiments.config.learned import Origin, model_source
 from drfl.experiments.config.run_settings import RunSettings, engine_text
@@ -44,6 +43,7 @@ from drfl.flower.settings import ServerSettings, read_server
 from drfl.flower.site_data import held_rows
 from drfl.flower.transport import Deadline
 from drfl.report.read_run import lines_beside
+from drfl.report.run_gains import PAIRED
 from drfl.resilience import Recorded, Rejection, ReplyLog, UsedReplies
 from drfl.task.task import Task
 from drfl.training.callbacks import describe

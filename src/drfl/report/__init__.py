@@ -1,15 +1,49 @@
-"""The HTML report on one run, or on several side by side.
+"""Reports on one run, or on several side by side: one content, as an HTML page and as a PDF.
 
-Importing this package is cheap: pandas and plotly are imported when a run is read or a report is rendered.
+Importing this package is cheap: what reads runs, sets pages or knows statistics is imported when it is used.
 
 Example:
     >>> from pathlib import Path
-    >>> from drfl.report import load_run, write_report
-    >>> runs = [load_run(Path("runs/fedavg")), load_run(Path("runs/drfa"))]  # doctest: +SKIP
-    >>> write_report(runs, Path("report.html"))  # doctest: +SKIP
+    >>> from drfl.report import document, load_run, write_html, write_pdf
+    >>> report = document([load_run(Path(f"runs/{name}")) for name in ("fedavg", "drfa")])  # doctest: +SKIP
+    >>> write_html(report, Path("report.html"))  # doctest: +SKIP
+    >>> write_pdf(report, Path("report.pdf"))  # doctest: +SKIP
 """
 
-from drfl.report.html import render, write_report
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from drfl.report.content import Document
+from drfl.report.html import render_html, write_html
+from drfl.report.pdf import render_pdf, write_pdf
 from drfl.report.read_run import FailedRun, RunRecord, load_run
 
-__all__ = ["FailedRun", "RunRecord", "load_run", "render", "write_report"]
+__all__ = [
+    "Document",
+    "FailedRun",
+    "RunRecord",
+    "document",
+    "load_run",
+    "render_html",
+    "render_pdf",
+    "write_html",
+    "write_pdf",
+]
+
+
+def document(records: Sequence[RunRecord], title: str | None = None, failed: Sequence[FailedRun] = ()) -> Document:
+    """Say what a report on one run or several says; runs that differ only in their seed are summarised together.
+
+    Args:
+        records: The runs, at least one, in the order in which algorithms shall appear.
+        title: The heading; by default what was run on what.
+        failed: Runs beside them that left no results.
+
+    Raises:
+        InputError: If there is no run, the runs are judged by different measures, or a file of a run is damaged.
+    """
+    from drfl.report.compose import compose
+    from drfl.report.evidence import gathered  # loads torch
+
+    return compose(gathered(records, failed), title)

@@ -33,8 +33,11 @@ def assessment_of(
     *,
     independent: bool = True,
     auc_interval: AucInterval = "delong",
+    equality: bool = True,
 ) -> Assessment | None:
     """The assessment of a run by one of its measures, or by its score; None for the reason of :func:`why_nothing`.
+
+    The other arguments are those of :func:`drfl.assessment.clients.assess_clients`.
 
     Raises:
         InputError: clients.csv says what cannot be.
@@ -44,20 +47,13 @@ def assessment_of(
     if sums is None or not np.isfinite(scores_of(own, sums).values).any():
         return None
     names, samples = run.clients["client"].tolist(), run.clients["samples"].to_numpy(np.int64)
-    return assess_clients(own, names, sums, samples, level=level, independent=independent, auc_interval=auc_interval)
-
-
-def told_of(run: RunRecord, measure: Measure | None = None) -> Assessment | None:
-    """The assessment at 95 %, whether or not clients share test rows; None as in :func:`assessment_of`.
-
-    Raises:
-        InputError: clients.csv says what cannot be.
-    """
-    return assessment_of(run, measure, independent=not run.shared_test_rows)
+    return assess_clients(
+        own, names, sums, samples, level=level, independent=independent, auc_interval=auc_interval, equality=equality
+    )
 
 
 def worst_interval(run: RunRecord, measure: Measure | None = None, alpha: float = 0.05) -> tuple[float, float] | None:
-    """The interval of the worst client's true value alone, which takes little time; None as in :func:`told_of`.
+    """The interval of the worst client's true value alone, which takes little time; None as in :func:`assessment_of`.
 
     Args:
         run: its files.

@@ -1,11 +1,10 @@
-"""What a report's template is filled with: plain text and numbers. The template alone makes HTML of them."""
+"""What a report says, as plain text and pictures, before it is a page or a PDF: sections of blocks of a few kinds."""
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
-from dataclasses import dataclass, field
-
-from drfl.report.groups import Group
+from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
@@ -14,30 +13,76 @@ class TableCell:
 
     Args:
         text: what it says.
-        line: the algorithm of whose line a short piece stands before the text.
+        swatch: an SVG picture before the text, a short piece of an algorithm's line.
         strong: whether it is in bold.
+        mono: whether it is in letters of one width, as a digest.
     """
 
     text: str
-    line: Group | None = None
+    swatch: str = ""
     strong: bool = False
+    mono: bool = False
 
 
 @dataclass(frozen=True)
-class TableBlock:
-    """A table.
+class Heading:
+    """What stands above the blocks that follow.
 
     Args:
-        caption: said above the table.
-        head: the columns' titles.
-        rows: cells; the first of a row is its heading.
-        words: how many columns, from the left, hold words; the others hold numbers, flush right.
+        text: what it says.
+        swatch: as in `TableCell`.
     """
 
-    caption: str
-    head: Sequence[str]
-    rows: Sequence[Sequence[str | TableCell]]
-    words: int = 1
+    text: str
+    swatch: str = ""
+
+
+@dataclass(frozen=True)
+class Paragraph:
+    """A paragraph.
+
+    Args:
+        text: what it says.
+        start: in bold before it.
+        small: whether it is a note in small print.
+    """
+
+    text: str
+    start: str = ""
+    small: bool = False
+
+
+@dataclass(frozen=True)
+class Points:
+    """A list of sentences.
+
+    Args:
+        lines: a sentence each.
+    """
+
+    lines: Sequence[str]
+
+
+@dataclass(frozen=True)
+class Caution:
+    """What to know before believing the numbers.
+
+    Args:
+        lines: a sentence each.
+    """
+
+    lines: Sequence[str]
+
+
+@dataclass(frozen=True)
+class Facts:
+    """The setting, terms and descriptions.
+
+    Args:
+        rows: a term and its description each.
+    """
+
+    rows: Sequence[tuple[str, str]]
 
 
 @dataclass(frozen=True)
@@ -60,126 +105,144 @@ class Card:
 
 
 @dataclass(frozen=True)
-class Takeaway:
-    """The comparison in a sentence or two.
+class Cards:
+    """The few numbers that matter.
 
     Args:
-        start: with which the first sentence begins: the best algorithm, or that none is shown to be.
-        rest: how it goes on.
+        cards: side by side.
     """
 
-    start: str
-    rest: str
+    cards: Sequence[Card]
+
+
+@dataclass(frozen=True)
+class TableBlock:
+    """A table.
+
+    Args:
+        caption: said above the table.
+        head: the columns' titles.
+        rows: cells; the first of a row is its heading.
+        words: how many columns, from the left, hold words; the others hold numbers, flush right.
+    """
+
+    caption: str
+    head: Sequence[str]
+    rows: Sequence[Sequence[str | TableCell]]
+    words: int = 1
+
+
+@dataclass(frozen=True)
+class Code:
+    """Lines whose columns matter, such as a configuration.
+
+    Args:
+        caption: said above.
+        lines: in order; their indentation is kept.
+    """
+
+    caption: str
+    lines: Sequence[str]
 
 
 @dataclass(frozen=True)
 class Figure:
-    """A place in the page where its script draws a figure.
+    """A picture.
 
     Args:
-        name: the element's id.
-        alt: the figure in words.
-        height: in pixels.
+        svg: the picture, of which :mod:`drfl.report.svg` has escaped every text.
+        alt: the picture in words.
         heading: above it; none if empty.
         caption: below it; none if empty.
-        line: the algorithm of whose line a short piece stands before the heading.
+        swatch: before the heading, as in `TableCell`.
     """
 
-    name: str
+    svg: str
     alt: str
-    height: int
     heading: str = ""
     caption: str = ""
-    line: Group | None = None
+    swatch: str = ""
+
+
+@dataclass(frozen=True)
+class Figures:
+    """Small pictures, as many side by side as there is room for.
+
+    Args:
+        figures: in order.
+    """
+
+    figures: Sequence[Figure]
+
+
+@dataclass(frozen=True)
+class Legend:
+    """Whose the lines and marks of the section's pictures are.
+
+    Args:
+        entries: of each algorithm the key in the pictures (``data-group``), its swatch and its label.
+    """
+
+    entries: Sequence[tuple[str, str, str]]
+
+
+@dataclass(frozen=True)
+class Fold:
+    """What a page shows once the reader opens it.
+
+    Args:
+        title: what it is.
+        blocks: in order.
+    """
+
+    title: str
+    blocks: Sequence[Block]
+
+
+Block = (
+    Heading | Paragraph | Points | Caution | Facts | Cards | TableBlock | Code | Figure | Figures | Legend | Fold
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
 class Section:
-    """A section of figures.
+    """A section.
 
     Args:
         name: the id of its heading.
-        title: its heading.
-        figures: in order.
-        note: said above the figures; nothing if empty.
-        columns: how many figures may stand side by side where the page is wide: "two", "three", or "" for one.
-        tables: below the figures.
+        title: its heading, mostly a question.
+        answer: one sentence, which the head of the report has too; none if empty.
+        blocks: what the answer rests on.
     """
 
     name: str
     title: str
-    figures: Sequence[Figure]
-    note: str = ""
-    columns: str = ""
-    tables: Sequence[TableBlock] = ()
+    answer: str
+    blocks: Sequence[Block]
 
 
 @dataclass(frozen=True)
-class Configuration:
-    """How to repeat an algorithm's first run.
-
-    Args:
-        algorithm: its label.
-        seed: of the run.
-        run: the folder of the run.
-        command: what repeats it.
-        settings: the configuration's lines; empty if none was kept.
-        seeds: how many seeds there are.
-    """
-
-    algorithm: str
-    seed: str
-    run: str
-    command: str
-    settings: str
-    seeds: int
-
-
-@dataclass(frozen=True)
-class Details:
-    """What a reader opens when they want to know exactly.
-
-    Args:
-        clients: of the only run; None where there are several.
-        runs: how each ended.
-        ledger: what each cost.
-        configurations: one per algorithm.
-        versions: of the software; None if unknown.
-    """
-
-    clients: TableBlock | None
-    runs: TableBlock
-    ledger: TableBlock
-    configurations: Sequence[Configuration]
-    versions: TableBlock | None
-
-
-@dataclass(frozen=True)
-class Page:
-    """A whole report but for its style and scripts.
+class Document:
+    """A report.
 
     Args:
         title: the heading.
-        lead: one sentence, what was run.
-        facts: the setting, terms and descriptions.
-        notices: what to know before believing the numbers.
-        cards: the few numbers that matter.
-        takeaway: the comparison in words; None for one algorithm.
-        summary: a row per algorithm; None for one run.
-        legend: the algorithms that buttons show and hide; none for one algorithm.
-        sections: the figures.
-        details: the tables that are closed at first.
-        drawn: plotly's data and layout by the figure's name, as plain JSON values.
+        head: before the answers and the sections.
+        sections: in order.
+        writer: what wrote it.
     """
 
     title: str
-    lead: str
-    facts: Sequence[tuple[str, str]]
-    notices: Sequence[str]
-    cards: Sequence[Card]
-    takeaway: Takeaway | None
-    summary: TableBlock | None
-    legend: Sequence[Group]
+    head: Sequence[Block]
     sections: Sequence[Section]
-    details: Details
-    drawn: dict[str, object] = field(repr=False)
+    writer: str
+
+
+def plain(content: object) -> object:
+    """Content as dictionaries, lists, strings and numbers; a block has its class's name under "kind"."""
+    if dataclasses.is_dataclass(content):
+        own = {field.name: plain(getattr(content, field.name)) for field in dataclasses.fields(content)}
+        return {"kind": type(content).__name__, **own}
+    if isinstance(content, Sequence) and not isinstance(content, str):
+        return [plain(one) for one in content]
+    return content

@@ -1,30 +1,47 @@
-"""The report's figures. Text from outside is escaped, as plotly reads some HTML tags; no label needs a network."""
+"""The pictures of a report beside the forest plot: curves over the rounds, clients by rank, and λ as a heat map."""
 
 from __future__ import annotations
 
-import html
+import base64
+import math
+import struct
+import zlib
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from drfl.report.formatting import clean, count, percent, spread
 from drfl.report.groups import Group
 from drfl.report.read_run import RunRecord, worst_first
+from drfl.report.svg import DASHES, SOFT, Picture, Scale, element, hint, mark, path, swatch
 
 if TYPE_CHECKING:
     import numpy as np
-    import plotly.graph_objects as go
 
 
-FONT = "system-ui, -apple-system, 'Segoe UI', Roboto, sans-serif"
-INK, RULE = "#59636e", "#e3e6ea"
-HEAT = [[0, "#f6f8fa"], [0.15, "#c9e0f1"], [0.45, "#5aa7d6"], [0.75, "#1f6fae"], [1, "#0b2f57"]]
-DOTS = 2000  # markers in one figure; more would make the page slow and large
-HEAT_ROWS = 60
+DOTS = 2000  # marks in one figure; more would make the page slow and large
+POINTS = 300  # of a line: as many as a screen tells apart
+HEAT_ROWS, FEWEST_ROWS, ALL_ROWS = 40, 12, 160  # of one heat map, and of all those of many algorithms
 HEAT_COLUMNS = 200
+HEAT = (0x1F, 0x6F, 0xAE)
 FEW_ROUNDS = 15  # up to here every evaluated round is marked
+MARKED = 5  # rounds that are marked of more
 
 
-def curves(groups: Sequence[Group], column: str, title: str, unit: str = "%") -> go.Figure:
+class Curve(NamedTuple):
+    """A line over the rounds.
+
+    Args:
+        group: whose it is.
+        rounds: (R,).
+        values: (runs, R), NaN where there is none.
+    """
+
+    group: Group
+    rounds: np.ndarray
+    values: np.ndarray
+
+
+def curves(groups: Sequence[Group], column: str, title: str, unit: str = "%") -> str:
     """A metric over the rounds: the mean over seeds as a line, the smallest to the largest as a band.
 
     Args:
@@ -35,96 +52,91 @@ def curves(groups: Sequence[Group], column: str, title: str, unit: str = "%") ->
     """
     import numpy as np
 
-    scale = 100 if unit == "%" else 1
-    figure = empty("Round", f"{title} (%)" if unit == "%" else title)
-    series = [(group, rounds, scale * values) for group in groups for rounds, values in [group.curve(column)]]
-    _add_lines(figure, series, ".1f" if unit == "%" else ".4g", f"{unit}")
-
-    # Fit the y axis to the later rounds: the steep first ones would squeeze the rest together. Losses get a log axis if
-    # they shrink a lot. Percentages get the range of the values after a tenth of the rounds.
+    factor = 100 if unit == "%" else 1
+    series = [Curve(group, rounds, factor * values) for group in groups for rounds, values in [group.curve(column)]]
+    digits = ".1f" if unit == "%" else ".4g"
     if unit != "%":
-        finite = np.concatenate([values[np.isfinite(values)] for _, _, values in series])
-        if finite.size and finite.min() > 0 and finite.max() > 5 * finite.min():
-            ticks = [m * 10.0**e for e in range(-12, 13) for m in (1, 2, 5)]
-            figure.update_yaxes(type="log", tickvals=ticks, ticktext=[f"{tick:g}" for tick in ticks])
-        return figure
+        # Losses get a logarithmic axis if they shrink a lot.
+        known = _finite(series)
+        is_log = bool(known.size and known.min() > 0 and known.max() > 5 * known.min())
+        return _chart(series, title, digits, log=is_log)
+    # Fit the axis to the values after a tenth of the rounds: the steep first ones would squeeze the rest together.
     later = np.concatenate([values[:, values.shape[1] // 10 :].ravel() for _, _, values in series])
     later = later[np.isfinite(later)]
+    ends = None
     if later.size:
         margin = max(0.5, 0.06 * float(np.ptp(later)))
         low, high = float(later.min()) - margin, float(later.max()) + margin
-        figure.update_yaxes(range=[max(0.0, low), min(100.0, high) if high <= 100.5 else high])
-    return figure
+        ends = max(0.0, low), min(100.0, high) if high <= 100.5 else high
+    return _chart(series, f"{title} (%)", digits, ends=ends)
 
 
-def gaps(groups: Sequence[Group]) -> go.Figure:
+def gaps(groups: Sequence[Group]) -> str:
     """The duality gap over the rounds on a log axis, as `curves`; what is not above 0 has no place there."""
     import numpy as np
 
-    figure = empty("Round", "Duality gap")
     found = [(group, *group.curve("gap")) for group in groups]
-    _add_lines(figure, [(group, rounds, np.where(gap > 0, gap, np.nan)) for group, rounds, gap in found], ".3g", "")
-    figure.update_yaxes(type="log", exponentformat="power")
-    return figure
+    series = [Curve(group, rounds, np.where(gap > 0, gap, np.nan)) for group, rounds, gap in found]
+    return _chart(series, "Duality gap", ".3g", log=bool(_finite(series).size))
 
 
-def effective_clients(groups: Sequence[Group]) -> go.Figure:
+def effective_clients(groups: Sequence[Group]) -> str:
     """1/Σλ² over the rounds: how many clients the mixture is spread over."""
-    figure = empty("Round", "Effective number of clients, 1/Σλ²")
-    _add_lines(figure, [(group, *group.effective_clients()) for group in groups], ".1f", "")
-    figure.update_yaxes(rangemode="tozero")
-    return figure
+    series = [Curve(group, *group.effective_clients()) for group in groups]
+    known = _finite(series)
+    ends = (0.0, 1.06 * float(known.max())) if known.size else None
+    return _chart(series, "Effective number of clients, 1/Σλ²", ".1f", ends=ends)
 
 
-def client_scores(groups: Sequence[Group]) -> go.Figure:
-    """Clients from worst to best: a dot per client, and the mean over seeds at each rank as a line; see `DOTS`."""
+def client_scores(groups: Sequence[Group]) -> str:
+    """Clients from worst to best: a mark per client, and the mean over seeds at each rank as a line; see `DOTS`."""
     import numpy as np
 
     score = groups[0].score
-    figure = empty("Clients, from worst to best", f"Test {score.words} (%)" if score.percent else f"Test {score.words}")
     shown = _with_dots(groups)
     most = DOTS // len(shown)
+    # Of all runs, as lines are their means.
+    tested = [run.clients["score"].to_numpy(np.float64) for group in groups for run in group.runs]
+    known = score.scale * np.concatenate(tested)
+    known = known[np.isfinite(known)]
+    picture = Picture(820, 340)
+    x = Scale(0, max(group.clients for group in groups) + 1, 50, 810)
+    y = Scale(*_ends(known, 0.05, top=100.0 if score.percent else math.inf), 295, 28)
+    title = f"Test {score.words} (%)" if score.percent else f"Test {score.words}"
+    picture.frame(x, y, "Clients, from worst to best", title, whole=True)
     for group, run in shown:
-        ranks, alone = _ranks(len(run.clients), most), len(group.runs) == 1
+        alone = len(group.runs) == 1
+        seed = "" if alone else f", seed {clean(run.seed, 20)}"
+        ranks = _ranks(len(run.clients), most)
+        columns = ("client", "score", "loss", "samples", "train_samples", "lambda")
         clients = worst_first(run).iloc[ranks]
-        seed = "" if alone else f", seed {label(run.seed, 20)}"
-        details = zip(
-            (label(name, 60) for name in clients["client"]),
-            map(count, clients["samples"]),
-            map(count, clients["train_samples"]),
-            (percent([value], 2) for value in clients["lambda"]),
-            (spread([value], 3) for value in clients["loss"]),
-            strict=True,
-        )
-        name = label(group.label, 40)
-        dot = 4 if len(clients) > 200 else 7 if alone else 5
-        figure.add_scatter(
-            x=[rank + 1 for rank in ranks], y=numbers(run.score.scale * clients["score"]), mode="markers",
-            marker={"color": group.colour, "size": dot, "opacity": 0.9 if alone else 0.35},
-            name=name, legendgroup=group.key, customdata=list(details),
-            # Plotly would expand a "%{" in the name.
-            hovertemplate=(
-                f"<b>%{{customdata[0]}}</b><br>{name.replace('%{', '% {')}{seed}"
-                f"<br>{run.score.words} %{{y:.{run.score.digits}f}} {run.score.unit}"
-                "<br>loss %{customdata[4]}<br>%{customdata[1]} test, %{customdata[2]} training samples"
-                "<br>λ = %{customdata[3]} %<extra></extra>"
-            ),
-        )  # fmt: skip
+        dots = []
+        for rank, name, value, loss, samples, trained, lam in zip(
+            ranks, *(clients[column].tolist() for column in columns), strict=True
+        ):
+            if math.isfinite(value):
+                said = hint(
+                    clean(name, 60),
+                    f"{group.label}{seed}",
+                    f"{score.words} {score.shown(value)}, loss {spread([loss], 3)}",
+                    f"{count(samples)} test, {count(trained)} training samples, λ = {percent([lam], 2)} %",
+                )
+                place = x.at(rank + 1), y.at(score.scale * value)
+                dots.append(mark(group.mark, *place, said, scale=1.3 if len(run.clients) <= 200 else 0.6))
+        opacity = 0.9 if alone else 0.4
+        picture.draw("g", "".join(dots), data_group=group.key, fill=group.colour, fill_opacity=opacity)
     for group in groups:
         # A mean needs the same ranks in every run, and no failed run.
         if len({len(run.clients) for run in group.runs}) > 1 or len(group.runs) == 1 or group.failed:
             continue
         ranked = score.scale * np.array([worst_first(run)["score"].to_numpy(np.float64) for run in group.runs])
-        ranks = _ranks(ranked.shape[1], most)
-        line = {"color": group.colour, "width": 2, "dash": group.dash}
-        figure.add_scatter(
-            x=[rank + 1 for rank in ranks], y=numbers(ranked.mean(0)[ranks]), mode="lines", line=line,
-            name=label(group.label), legendgroup=group.key, hoverinfo="skip",
-        )  # fmt: skip
-    # A line shows ranks, which are other clients at each seed: only dots have hover text.
-    figure.update_layout(hovermode="closest")
-    figure.update_xaxes(range=[0, max(group.clients for group in groups) + 1])
-    return figure
+        means = ranked.mean(0)
+        places = [
+            (x.at(rank + 1), y.at(means[rank])) for rank in _ranks(len(means), most) if math.isfinite(means[rank])
+        ]
+        if places:
+            picture.draw("path", d=path(places), data_group=group.key, **_stroke(group))
+    return picture.text
 
 
 def ranks_left_out(groups: Sequence[Group]) -> bool:
@@ -133,14 +145,14 @@ def ranks_left_out(groups: Sequence[Group]) -> bool:
     return any(len(run.clients) > DOTS // len(shown) for _, run in shown)
 
 
-def mixture(group: Group, order: Sequence[str], top: float, uniform: float) -> go.Figure:
-    """λ of the group's first run over the rounds as a heat map, a row per client.
+def mixture(group: Group, order: Sequence[str], names: Sequence[str], top: float) -> str:
+    """λ of the group's first run over the rounds as a heat map, a row per client, with its last value.
 
     Args:
         group: the algorithm.
         order: the clients to show, first row first.
+        names: theirs, as they are shown.
         top: the λ that gets the darkest colour.
-        uniform: 1/N.
     """
     run = group.runs[0]
     rounds = run.lam.iloc[:, 0].astype(int)
@@ -148,29 +160,35 @@ def mixture(group: Group, order: Sequence[str], top: float, uniform: float) -> g
     kept = sorted({round(i * (len(rounds) - 1) / (HEAT_COLUMNS - 1)) for i in range(HEAT_COLUMNS)})
     columns = {name: place for place, name in enumerate(run.lam.columns[1:], start=1)}
     values = run.lam.iloc[kept, [columns[name] for name in order]].to_numpy(float).T
-    names = [label(name, 24) for name in order]
-    figure = empty("Round", "")
-    figure.add_heatmap(
-        x=rounds.iloc[kept].tolist(), y=list(range(len(order))), z=[numbers(100 * row) for row in values],
-        text=[[spread([value / uniform], 2) for value in row] for row in values],
-        customdata=[[name] * len(kept) for name in names],
-        zmin=0, zmax=100 * top, colorscale=HEAT, name=label(group.label),
-        colorbar={"title": {"text": "λ (%)", "side": "top"}, "thickness": 10, "outlinewidth": 0},
-        hovertemplate="%{customdata}<br>round %{x}<br>λ = %{z:.2f} %, %{text} × uniform<extra></extra>",
+    row, left, right = 14.0, 130.0, 346.0
+    below = 20 + row * len(order)
+    picture = Picture(400, below + 42)
+    picture.write(right + 4, 13, "last", size=10, opacity=SOFT)
+    picture.draw(
+        "image", x=left, y=20, width=right - left, height=row * len(order), preserveAspectRatio="none",
+        image_rendering="pixelated", href=_png(values / top),
     )  # fmt: skip
-    few = len(order) <= 40
-    figure.update_layout(height=max(260, 90 + 11 * len(order)) if few else 420)
-    figure.update_yaxes(
-        autorange="reversed", showgrid=False, ticks="", showticklabels=few, ticktext=names,
-        tickvals=list(range(len(order))), tickfont={"size": 9},
-        title_text="" if few else "Clients, most weighted first",
+    for place, (name, own) in enumerate(zip(names, values, strict=True)):
+        y = 20 + row * (place + 0.75)
+        picture.write(left - 6, y, name, width=left - 8, anchor="end", size=10)
+        picture.write(right + 4, y, f"{percent([own[-1]], 2)} %", size=10, opacity=SOFT)
+    picture.draw(
+        "rect", x=left, y=20, width=right - left, height=row * len(order), fill="none", stroke="currentColor",
+        stroke_opacity=0.3,
     )  # fmt: skip
-    figure.update_xaxes(showgrid=False)
-    return figure
+    first, last = int(rounds.iloc[0]), int(rounds.iloc[-1])
+    picture.write(left, below + 14, f"round {first}", opacity=SOFT, size=10)
+    picture.write(right, below + 14, f"round {last}", anchor="end", opacity=SOFT, size=10)
+    # The scale of colours, from nothing to the largest λ.
+    picture.write(left, below + 34, "λ: 0 %", size=10, opacity=SOFT)
+    scale = [[step / 63 for step in range(64)]]
+    picture.draw("image", x=left + 36, y=below + 26, width=110, height=8, preserveAspectRatio="none", href=_png(scale))
+    picture.write(left + 152, below + 34, f"{percent([top], 2)} %", size=10, opacity=SOFT)
+    return picture.text
 
 
 def mixture_order(groups: Sequence[Group]) -> list[str]:
-    """The clients in the rows of every heat map: largest mean λ over rounds and algorithms first, at most HEAT_ROWS.
+    """The clients in the rows of every heat map: largest mean λ over rounds and algorithms first; see `HEAT_ROWS`.
 
     The groups' first runs must have the same clients.
     """
@@ -179,7 +197,15 @@ def mixture_order(groups: Sequence[Group]) -> list[str]:
     firsts = [group.runs[0] for group in groups]
     weights = np.mean([run.lam.iloc[:, 1:].to_numpy(np.float64).mean(0) for run in firsts], axis=0)
     names = firsts[0].lam.columns[1:].tolist()
-    return [names[i] for i in np.argsort(-weights, kind="stable")[:HEAT_ROWS]]
+    most = min(HEAT_ROWS, max(FEWEST_ROWS, ALL_ROWS // len(groups)))
+    return [names[i] for i in np.argsort(-weights, kind="stable")[:most]]
+
+
+def largest_weight(group: Group) -> float:
+    """The largest λ of the group's first run; above 0."""
+    import numpy as np
+
+    return float(np.nanmax(group.runs[0].lam.iloc[:, 1:].to_numpy(np.float64), initial=1e-12))
 
 
 def is_constant(run: RunRecord) -> bool:
@@ -190,65 +216,84 @@ def is_constant(run: RunRecord) -> bool:
     return bool(np.allclose(lam, lam[0], rtol=0, atol=1e-7, equal_nan=True))
 
 
-def label(value: object, limit: int = 200) -> str:
-    """Text from outside as a label: plotly reads some tags and decodes entities, whatever the template escapes."""
-    return html.escape(clean(value, limit))
+def swatch_of(group: Group) -> str:
+    """A short piece of the algorithm's line."""
+    return swatch(group.colour, group.dash, group.mark)
 
 
-def empty(x: str, y: str) -> go.Figure:
-    """An empty figure in the report's style; the page repaints it in the colours of the reader's scheme."""
-    import plotly.graph_objects as go
+def _finite(series: Sequence[Curve]) -> np.ndarray:
+    import numpy as np
 
-    axis = {
-        "gridcolor": RULE, "zeroline": False, "linecolor": RULE, "automargin": True, "title_font_size": 12,
-        "ticks": "outside", "ticklen": 4, "tickcolor": "rgba(0,0,0,0)", "nticks": 6,
-    }  # fmt: skip
-    return go.Figure(
-        layout={
-            "template": {},
-            "font": {"family": FONT, "size": 12, "color": INK},
-            "paper_bgcolor": "rgba(0,0,0,0)",
-            "plot_bgcolor": "rgba(0,0,0,0)",
-            "margin": {"l": 8, "r": 8, "t": 12, "b": 8},
-            "height": 320,
-            "showlegend": False,
-            "hovermode": "x unified",
-            "xaxis": axis | {"title": {"text": x, "standoff": 8}, "showgrid": False},
-            "yaxis": axis | {"title": {"text": y, "standoff": 8}},
-        }
-    )
+    return np.concatenate([curve.values[np.isfinite(curve.values)] for curve in series])
 
 
-def _add_lines(
-    figure: go.Figure, series: Sequence[tuple[Group, np.ndarray, np.ndarray]], digits: str, unit: str
-) -> None:
-    """A line and, with several seeds, a band for each (group, (R,) rounds, (runs, R) values)."""
+def _ends(known: np.ndarray, share: float, *, top: float = math.inf) -> tuple[float, float]:
+    """Ends of an axis a little beyond the values; from 0 to 1 if there are none."""
+    if not known.size:
+        return 0.0, 1.0
+    low, high = float(known.min()), float(known.max())
+    margin = share * (high - low) or share * abs(high) or share
+    return low - margin, min(top + margin / 2, high + margin)
+
+
+def _chart(
+    series: Sequence[Curve], title: str, digits: str, *, log: bool = False, ends: tuple[float, float] | None = None
+) -> str:
+    """A line and, with several seeds, a band for each."""
+    import numpy as np
+
+    known = _finite(series)
+    if log:
+        ends = float(known.min()) / 1.15, float(known.max()) * 1.15
+    low, high = _ends(known, 0.05) if ends is None else ends
     last = max((int(rounds[-1]) for _, rounds, _ in series if len(rounds)), default=0)
-    figure.update_xaxes(range=[-0.02 * last, 1.02 * last] if last else [-1, 1])
-    # Otherwise plotly labels half rounds.
-    if last <= 6:
-        figure.update_xaxes(dtick=1)
-    for group, rounds, values in series:
+    picture = Picture(400, 270)
+    x = Scale(-0.02 * last, 1.02 * last, 52, 392) if last else Scale(-1, 1, 52, 392)
+    y = Scale(low, high, 225, 28, log)
+    picture.frame(x, y, "Round", title, whole=True)
+    drawn = []
+    for place, (group, rounds, values) in enumerate(series):
         middle = values.mean(0)  # NaN where a seed failed: the others' mean would flatter the algorithm
-        shown = (middle == middle).nonzero()[0]
+        shown = np.flatnonzero(np.isfinite(middle))
+        if not shown.size:
+            continue
+        parts = [hint(f"{group.label}: {middle[shown[-1]]:{digits}} in round {rounds[shown[-1]]}")]
         if len(values) > 1:
             # Forth along the largest values and back along the smallest.
-            known, ends = rounds[shown].tolist(), values[:, shown]
-            red, green, blue = (int(group.colour[i : i + 2], 16) for i in (1, 3, 5))
-            figure.add_scatter(
-                x=[*known, *reversed(known)], y=numbers([*ends.max(0), *ends.min(0)[::-1]]),
-                mode="lines", line={"width": 0}, fill="toself", fillcolor=f"rgba({red},{green},{blue},0.16)",
-                legendgroup=group.key, name=label(group.label, 40), hoverinfo="skip",
-            )  # fmt: skip
-        extra = f" {unit}".rstrip()
-        reach = f" (%{{customdata[0]:{digits}}} to %{{customdata[1]:{digits}}})" if len(values) > 1 else ""
-        figure.add_scatter(
-            x=rounds.tolist(), y=numbers(middle), name=label(group.label, 40), legendgroup=group.key,
-            mode="lines+markers" if len(shown) <= FEW_ROUNDS else "lines",
-            line={"color": group.colour, "width": 2, "dash": group.dash}, marker={"size": 6},
-            customdata=list(zip(numbers(values.min(0)), numbers(values.max(0)), strict=True)),
-            hovertemplate=f"%{{y:{digits}}}{extra}{reach}",
-        )  # fmt: skip
+            tops, bottoms = (_thinned(rounds[shown], end[shown]) for end in (values.max(0), values.min(0)))
+            edge = [(x.at(r), y.at(value)) for r, value in (*tops, *reversed(bottoms))]
+            parts.append(element("path", d=f"{path(edge)}z", fill_opacity=0.16))
+        # A gap in the values is a gap in the line.
+        for part in np.split(shown, np.flatnonzero(np.diff(shown) > 1) + 1):
+            points = [(x.at(r), y.at(value)) for r, value in _thinned(rounds[part], middle[part])]
+            parts.append(element("path", d=path(points), **_stroke(group)))
+        marked = shown
+        if len(shown) > FEW_ROUNDS:
+            # Marks of different lines stand at different rounds, so that none hides another.
+            start = (place % 7 + 0.5) / 7
+            marked = [shown[int((step + start) / MARKED * len(shown))] for step in range(MARKED)]
+        parts += [mark(group.mark, x.at(rounds[i]), y.at(middle[i])) for i in marked]
+        drawn.append(element("g", "".join(parts), data_group=group.key, fill=group.colour))
+    picture.window(x, y, drawn)
+    return picture.text
+
+
+def _stroke(group: Group) -> dict[str, str | float]:
+    dash = DASHES[group.dash]
+    more = {"stroke_dasharray": dash} if dash else {}
+    return {"fill": "none", "stroke": group.colour, "stroke_width": 1.8, "stroke_linejoin": "round", **more}
+
+
+def _thinned(rounds: np.ndarray, values: np.ndarray) -> list[tuple[float, float]]:
+    """The points of a line; of very many the smallest and largest of each short stretch, so that no peak is lost."""
+    import numpy as np
+
+    kept = np.arange(len(rounds))
+    if len(rounds) > POINTS:
+        stretches = np.array_split(kept, POINTS // 2)
+        ends = {i for part in stretches for i in (part[values[part].argmin()], part[values[part].argmax()])}
+        kept = np.array(sorted({0, len(rounds) - 1, *map(int, ends)}))
+    return list(zip(rounds[kept].tolist(), values[kept].tolist(), strict=True))
 
 
 def _with_dots(groups: Sequence[Group]) -> list[tuple[Group, RunRecord]]:
@@ -263,8 +308,19 @@ def _ranks(n: int, most: int) -> list[int]:
     return list(range(n)) if n <= most else [round(i * (n - 1) / (most - 1)) for i in range(most)]
 
 
-def numbers(values: Sequence[float] | np.ndarray) -> list[float | None]:
-    """Five significant digits are more than a screen shows; null where not finite, which plotly leaves out."""
-    import math
-
-    return [float(f"{value:.5g}") if math.isfinite(value) else None for value in map(float, values)]
+def _png(shares: Sequence[Sequence[float]] | np.ndarray) -> str:
+    """A picture in one colour, from clear at 0 to full at 1, as a data address; a value that is none is clear."""
+    rows = [bytes(round(255 * min(1.0, max(0.0, value))) if value == value else 0 for value in row) for row in shares]
+    head = struct.pack(">2I5B", len(rows[0]), len(rows), 8, 3, 0, 0, 0)  # indices of a palette of 256 colours
+    lines = zlib.compress(b"".join(b"\0" + row for row in rows), 9)
+    chunks = (
+        (b"IHDR", head),
+        (b"PLTE", bytes(HEAT) * 256),
+        (b"tRNS", bytes(range(256))),
+        (b"IDAT", lines),
+        (b"IEND", b""),
+    )
+    data = b"\x89PNG\r\n\x1a\n" + b"".join(
+        struct.pack(">I", len(body)) + kind + body + struct.pack(">I", zlib.crc32(kind + body)) for kind, body in chunks
+    )
+    return f"data:image/png;base64,{base64.b64encode(data).decode()}"

@@ -1,156 +1,152 @@
-"""Every client with its interval: a row a client, the worst first, below what the worst of equal ones would show."""
+"""The forest plot: a row per client with its value and interval in words and to scale, and one for the worst client."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
-from drfl.report.figures import empty, label, numbers
-from drfl.report.formatting import clean, count, plural
-from drfl.report.side_by_side import Told
+from drfl.assessment.clients import Assessment
+from drfl.report.formatting import NOTHING, count
+from drfl.report.svg import FAINT, SOFT, Picture, Scale, path
 
-if TYPE_CHECKING:
-    import plotly.graph_objects as go
+ROW = 19.0
+"""From row to row."""
 
-    from drfl.task.measure import Measure
+PART = 50
+"""Clients of one picture: a page has room for no more."""
 
-SYMBOLS = {
-    "circle": "●", "square": "■", "diamond": "◆", "triangle-up": "▲", "triangle-down": "▼", "star": "★", "cross": "✚",
-    "circle-open": "○", "square-open": "□", "diamond-open": "◇", "triangle-up-open": "△", "triangle-down-open": "▽",
-    "star-open": "☆", "x": "✖",
-}  # fmt: skip
-"""Of the algorithms, which readers without colours tell apart by them, and as text."""
+LEFT, ROWS, VALUE, INTERVAL = 4.0, 240.0, 305.0, 415.0
+"""Where names start, and where the columns of numbers end."""
 
-MOST = 30
-"""Clients of one figure, of a simulation."""
+START, END = 440.0, 810.0
+"""Of the axis."""
 
-BARS = 120
-"""Of one figure: with many algorithms it has fewer clients, but not fewer than `FEWEST`."""
+MARGIN = 0.04
+"""Of the axis, beyond the outermost ends."""
 
-FEWEST = 10
-
-EQUAL = "If all were equal"
-"""The first row: the worst of clients that are all equally good."""
+WORST, EQUAL = "The worst client, whoever it is", "The worst, if all were equal"
+"""The rows below the clients."""
 
 
-def forest(told: Sequence[Told], rows: Sequence[int]) -> go.Figure:
-    """A dot and its 95 % interval for every client and algorithm.
+def forests(found: Assessment, most: int) -> list[str]:
+    """The plot of a model's worst clients; of more than a page has room for, several on one scale.
 
     Args:
-        told: runs on the same clients, at least one.
-        rows: the clients to show, first row first.
+        found: the assessment, names as they are shown.
+        most: clients shown.
     """
-    measure, equal = told[0].found.measure, any(one.found.equal is not None for one in told)
-    figure = empty(f"Test {measure.words} (%)" if measure.percent else f"Test {measure.words}", "")
-    ends = [float(end[i]) for one in told for end in (one.found.low, one.found.high, one.found.values) for i in rows]
-    ends += [end for one in told if one.found.equal is not None for end in (one.found.equal.low, one.found.equal.high)]
-    known = [measure.scale * end for end in ends if math.isfinite(end)]
-    margin = 0.03 * (max(known) - min(known)) or 1e-3 * measure.scale
-    least, most = min(known) - margin, max(known) + margin
-    for k, one in enumerate(told):
-        # Stack the algorithms within a row, which is 1 high.
-        shift = ((k + 0.5) / len(told) - 0.5) * 0.76
-        figure.add_scatter(**_bars(one, rows, shift, list(SYMBOLS)[k % len(SYMBOLS)], 3 * (most - least)))
-    figure.update_layout(hovermode="closest", height=round(70 + (len(rows) + equal) * (10 + 8 * len(told))))
-    figure.update_xaxes(range=[least, most], showgrid=True)
-    found = told[0].found
-    names = ["* " * _marked(told, i) + label(found.names[i], 24) for i in rows]
-    figure.update_yaxes(
-        # Reversed, so that the first row is on top.
-        range=[len(rows) - 0.4, -1.6 if equal else -0.6], showgrid=False, ticks="", tickfont={"size": 11},
-        tickvals=list(range(-1 if equal else 0, len(rows))), ticktext=[*([EQUAL] if equal else []), *names],
-    )  # fmt: skip
-    return figure
+    shown = found.order[:most]
+    return [_forest(found, shown, shown[start : start + PART]) for start in range(0, len(shown), PART)]
 
 
-def shown_rows(told: Sequence[Told]) -> list[int]:
-    """The clients in the rows: those with a value, by the worst that any algorithm gives them, the worst first."""
-    import numpy as np
+def _forest(found: Assessment, shown: Sequence[int], part: Sequence[int]) -> str:
+    """The plot of part of the clients, on an axis for all that are shown."""
+    own, scale = found.measure, found.measure.scale
+    rows = [(found.names[i], count(float(found.samples[i])), i) for i in part]
+    band = None if found.equal is None else (scale * found.equal.low, scale * found.equal.high)
+    known = [value for value in found.values.tolist() if math.isfinite(value)]
+    average = scale * sum(known) / len(known)
+    values = [float(end[i]) for i in shown for end in (found.values, found.low, found.high)]
+    values += [found.worst.value, found.worst.low, found.worst.high]
+    finite = [scale * value for value in values if math.isfinite(value)] + [average, *(band or ())]
+    room = MARGIN * (max(finite) - min(finite)) or 1.0
+    low, high = min(finite) - room, max(finite) + room
+    if own.percent:  # the axis of a share ends just beyond 0 and 100
+        low, high = max(low, -room), min(high, 100 + room)
 
-    from drfl.assessment.clients import turned
+    first, last = 24.0, 24.0 + ROW * (len(rows) + 1.4 + (band is not None))
+    picture, x = Picture(820, last + 42), Scale(low, high, START, END)
+    picture.write(LEFT, 14, "Client", bold=True)
+    for end, head in ((ROWS, "Test rows"), (VALUE, "Value"), (INTERVAL, "Interval")):
+        picture.write(end, 14, head, anchor="end", bold=True)
+    # Draw band, grid and average first, behind the marks.
+    if band is not None:
+        left, right = (min(max(x.at(end), START), END) for end in band)
+        width = max(1.0, right - left)
+        picture.draw("rect", x=left, y=first, width=width, height=last - first, fill_opacity=FAINT)
+    for value, label in x.ticks():
+        picture.line(x.at(value), last, x.at(value), last + 4)
+        picture.write(x.at(value), last + 17, label, anchor="middle", opacity=SOFT)
+    picture.line(START, last, END, last)
+    axis = f"{own.words}, {own.unit}".rstrip(", ") + ("" if own.more_is_better else " (less is better)")
+    picture.write((START + END) / 2, last + 34, axis, anchor="middle", opacity=SOFT)
+    picture.line(x.at(average), first, x.at(average), last, stroke_dasharray="1.5 3", stroke_width=1.5)
 
-    # fmin ignores NaN: one algorithm may lack a value that others have.
-    worst = np.fmin.reduce([turned(one.found.values, one.found.measure) for one in told])
-    order = [int(i) for i in np.argsort(worst, kind="stable") if math.isfinite(worst[i])]
-    return order[: told[0].run.most_shown(min(MOST, max(FEWEST, BARS // len(told))))]
-
-
-def legend(told: Sequence[Told], rows: Sequence[int]) -> str:
-    """What is said below the figure: whose the signs are, what is not shown, and what the first row is."""
-    found, said = told[0].found, []
-    if len(told) > 1:
-        keys = (f"{sign} {one.group.label}" for one, sign in zip(told, [*SYMBOLS.values()] * len(told), strict=False))
-        said.append(f"In each row, from above: {', '.join(keys)}.")
-    if any(len(one.group.runs) > 1 for one in told):
-        said.append(f"Seed {clean(told[0].run.seed, 24)} alone: every seed is another model.")
-    if len(rows) < len(found.names):
-        said.append(f"The {len(rows)} worst of {plural(len(found.names), 'client')}{found.note}.")
-    if any(_marked(told, i) for i in rows):
-        said.append("* could be the worst.")
-    if any(one.found.equal is not None for one in told):
-        said.append(f"{EQUAL}: what the worst of clients that are all equally good would show, 95 times of 100.")
-    return " ".join(said)
-
-
-def in_words(told: Sequence[Told]) -> str:
-    """The figure for those who do not see it."""
-    ends = "; ".join(
-        f"{one.group.label}: the worst, {clean(one.found.names[i], 40)}, {_point(one, i)}, and "
-        f"{count(float(one.found.candidates.sum()))} of {count(len(one.found.names))} could be the worst"
-        f"{one.found.note}"
-        for one in told
-        for i in one.found.order[:1]
-    )
-    return f"Clients' test {told[0].found.measure.words} with 95 % intervals, the worst first. {ends}"
-
-
-def _bars(one: Told, rows: Sequence[int], shift: float, symbol: str, far: float) -> dict[str, object]:
-    """The trace of one algorithm, whose intervals without an end reach far."""
-    found, scale = one.found, one.found.measure.scale
-    points = [(float(found.values[i]), float(found.low[i]), float(found.high[i])) for i in rows]
-    details = []
-    for i in rows:
-        more = f"{count(float(found.samples[i]))} test samples"
-        more += ", could be the worst" if found.candidates[i] else ""
-        details.append([label(found.names[i], 60), _point(one, i), more])
-    at = [r + shift for r in range(len(rows))]
+    for place, (name, size, i) in enumerate(rows):
+        y, value = first + ROW * (place + 0.5), float(found.values[i])
+        picture.write(LEFT, y + 4, name, width=ROWS - LEFT - 55)
+        picture.write(ROWS, y + 4, size, anchor="end")
+        if math.isnan(value):
+            picture.write(VALUE, y + 4, NOTHING, anchor="end")
+            picture.write(INTERVAL, y + 4, "not known", anchor="end")
+            continue
+        ends = float(found.low[i]), float(found.high[i])
+        picture.write(VALUE, y + 4, own.shown(value), anchor="end")
+        picture.write(INTERVAL, y + 4, own.interval(*ends), anchor="end")
+        _mark(picture, x, y, scale * value, scale * ends[0], scale * ends[1], filled=bool(found.candidates[i]))
+    rule = first + ROW * (len(rows) + 0.2)
+    picture.line(LEFT, rule, INTERVAL, rule, opacity=0.5)
+    y, ends = first + ROW * (len(rows) + 0.9), (found.worst.low, found.worst.high)
+    picture.write(LEFT, y + 4, WORST, bold=True)
+    picture.write(VALUE, y + 4, own.shown(found.worst.value), anchor="end", bold=True)
+    picture.write(INTERVAL, y + 4, own.interval(*ends), anchor="end", bold=True)
+    left, middle, right = (min(max(x.at(scale * end), START), END) for end in (ends[0], found.worst.value, ends[1]))
+    picture.draw("path", d=path([(left, y), (middle, y - 5.5), (right, y), (middle, y + 5.5)]) + "z")
     if found.equal is not None:
-        points = [(found.equal.worst, found.equal.low, found.equal.high), *points]
-        told = f"{_number(found.measure, found.equal.worst)} on average, 95 of 100 times "
-        details = [[EQUAL, told + found.measure.interval(found.equal.low, found.equal.high), ""], *details]
-        at = [-1 + shift, *at]
-
-    def length(value: float, end: float) -> float:
-        return far if math.isinf(end) else scale * abs(end - value)
-
-    name = label(one.group.label, 40)
-    return {
-        "x": numbers([scale * value for value, _, _ in points]), "y": numbers(at), "mode": "markers", "name": name,
-        "legendgroup": one.group.key, "marker": {"color": one.group.colour, "size": 7, "symbol": symbol},
-        "error_x": {
-            "type": "data", "symmetric": False, "color": one.group.colour, "thickness": 1.5, "width": 3,
-            "array": numbers([length(value, high) for value, _, high in points]),
-            "arrayminus": numbers([length(value, low) for value, low, _ in points]),
-        },
-        "customdata": details,
-        "hovertemplate": (
-            f"<b>%{{customdata[0]}}</b><br>{name.replace('%{', '% {')}"
-            "<br>%{customdata[1]}<br>%{customdata[2]}<extra></extra>"
-        ),
-    }  # fmt: skip
+        picture.write(LEFT, y + ROW + 4, EQUAL)
+        picture.write(VALUE, y + ROW + 4, own.shown(found.equal.worst), anchor="end")
+        picture.write(INTERVAL, y + ROW + 4, own.interval(found.equal.low, found.equal.high), anchor="end")
+    return picture.text
 
 
-def _marked(told: Sequence[Told], client: int) -> bool:
-    """Of one algorithm alone: with several, others could be the worst with each."""
-    return len(told) == 1 and bool(told[0].found.candidates[client])
+def legend(found: Assessment) -> str:
+    """How the plot is read."""
+    percent = f"{100 * found.level:g} %"
+    lines = [
+        f"Filled square: could be the worst client ({percent} confidence); open circle: could not. Line: the client's "
+        f"{percent} interval, which holds for all clients of an algorithm together (Bonferroni; {found.method}). "
+        "Diamond: the true value of whichever client is truly the worst. Dotted line: average over clients."
+    ]
+    if found.equal is not None:
+        lines.append(
+            "Grey band and last row: where the worst would measure in 95 of 100 federations, and on average, if all "
+            "clients were equally good."
+        )
+    # Values without bounds have endless intervals if there are few rows.
+    if any(math.isinf(x) for ends in (found.low, found.high) for x in ends.tolist()):
+        lines.append("Arrow: the interval goes beyond the axis.")
+    return " ".join(lines)
 
 
-def _point(one: Told, client: int) -> str:
-    found = one.found
-    ends = found.measure.interval(float(found.low[client]), float(found.high[client]))
-    return f"{_number(found.measure, float(found.values[client]))}, 95 %: {ends}"
+def in_words(found: Assessment, label: str) -> str:
+    """The plot for those who do not see it.
+
+    Args:
+        found: the assessment, names as they are shown.
+        label: of the algorithm.
+    """
+    own, i = found.measure, found.order[0]
+    ends = own.interval(float(found.low[i]), float(found.high[i]))
+    return (
+        f"Clients' test {own.words} with {100 * found.level:g} % intervals, the worst first. {label}: the worst, "
+        f"{found.names[i]}, {own.words} {own.shown(float(found.values[i]))}, {100 * found.level:g} %: {ends}, and "
+        f"{count(float(found.candidates.sum()))} of {count(len(found.names))} could be the worst{found.note}"
+    )
 
 
-def _number(measure: Measure, value: float) -> str:
-    return f"{measure.words} {measure.shown(value)}"
+def _mark(picture: Picture, x: Scale, y: float, value: float, low: float, high: float, *, filled: bool) -> None:
+    """A client's interval and its value: a filled square, or an open circle."""
+    place, radius = x.at(value), 3.6
+    for end, away in ((low, -1), (high, 1)):
+        to = min(max(x.at(end), START), END) if math.isfinite(end) else (START if away < 0 else END)
+        if away * (to - place) > radius:  # the line stops where the mark begins
+            picture.line(place + away * radius, y, to, y, stroke_width=1.2)
+        if x.low <= end <= x.high:
+            picture.line(to, y - 3, to, y + 3, stroke_width=1.2)
+        else:  # an arrow: the interval goes on beyond the axis
+            tip = path([(to - 5 * away, y - 3), (to, y), (to - 5 * away, y + 3)])
+            picture.draw("path", d=tip, fill="none", stroke="currentColor")
+    if filled:
+        picture.draw("rect", x=place - radius, y=y - radius, width=2 * radius, height=2 * radius)
+    else:
+        picture.draw("circle", cx=place, cy=y, r=radius - 0.4, fill="none", stroke="currentColor", stroke_width=1.2)

@@ -1,9 +1,11 @@
-"""Numbers, lists and text from outside as a report shows them: plain text, which the template escapes."""
+"""Numbers, lists and text from outside as a report shows them, as plain text."""
 
 from __future__ import annotations
 
 import math
+import re
 import statistics
+import unicodedata
 from collections.abc import Iterable, Sequence
 
 from drfl.core.errors import printable
@@ -11,10 +13,28 @@ from drfl.task.measure import NOTHING, Measure
 
 THIN = "\u202f"  # narrow no-break space, between a number and its unit
 
+UNDEFINED = "Undefined"
+"""The title of a column: the share of clients at which the measure before is undefined."""
+
+QUOTED = re.compile(r"""(["'])(?:~?/|[A-Za-z]:\\)[^"']*[/\\]([^"'/\\]*)\1""")
+PATH = re.compile(r"(?<![\w.…/<\\-])(?:~?/|[A-Za-z]:\\+|\\\\+)(?:[^/\\\s'\"<>]+[/\\]+)+([^/\\\s'\"<>]*)")
+"""An absolute path in quotation marks, which may have spaces, or without, and its last part; a web address is none."""
+
+ISOLATE, ISOLATE_END = "\u2068", "\u2069"
+"""Around text from right to left, which would otherwise draw the numbers behind it to its other side."""
+
 
 def clean(value: object, limit: int = 200) -> str:
-    """Text from outside as one line: control characters become spaces, what is longer than ``limit`` is cut."""
-    return printable(value, limit)
+    """Text from outside as one line: control characters become spaces, what is longer than ``limit`` is cut.
+
+    Of an absolute path the last part alone is left: a report is shared, the name of a home folder is not.
+    """
+    whole = printable(str(value).replace(ISOLATE, "").replace(ISOLATE_END, ""))
+    # Folders go before the cut, which might hide that a path is one.
+    text = printable(PATH.sub(r"…/\1", QUOTED.sub(r"\1…/\2\1", whole)), limit)
+    if not text.isascii() and any(unicodedata.bidirectional(c) in ("R", "AL") for c in text):
+        return f"{ISOLATE}{text}{ISOLATE_END}"
+    return text
 
 
 def percent(values: Sequence[float], digits: int = 1) -> str:

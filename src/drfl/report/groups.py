@@ -21,6 +21,10 @@ if TYPE_CHECKING:
 # keeps its colour from one report to the next; relatives share a colour and differ in the dash.
 GREY, ORANGE, SKY, GREEN = "#808791", "#E69F00", "#56B4E9", "#009E73"
 BLUE, VERMILION, PINK = "#2A7FC0", "#D55E00", "#CC79A7"  # blue lightened from #0072B2 for dark backgrounds
+MARKS = {
+    GREY: "circle", ORANGE: "square", SKY: "diamond", GREEN: "up", BLUE: "down", VERMILION: "cross", PINK: "bar",
+}  # fmt: skip
+"""Colour → the shape of its marks, for readers without colours."""
 STYLES = {
     "FedAvg": (GREY, "solid"),
     "FedProx": (GREY, "dash"),
@@ -73,7 +77,7 @@ class Group:
         key: an identifier that is safe in HTML attributes.
         label: the algorithm, with the settings that tell it from others of the same name.
         colour: as "#rrggbb".
-        dash: plotly's name of the line's dash.
+        dash: of its line, one of :data:`drfl.report.svg.DASHES`.
         runs: at least one, ordered by seed.
         failed: those that left no results. Statistics over seeds then have no value: the other seeds are those at which
             the algorithm happens to work.
@@ -85,6 +89,11 @@ class Group:
     dash: str
     runs: tuple[RunRecord, ...]
     failed: tuple[FailedRun, ...] = ()
+
+    @property
+    def mark(self) -> str:
+        """The shape of its marks, one of :data:`drfl.report.svg.MARKS`."""
+        return MARKS[self.colour]
 
     @property
     def seeds(self) -> str:
@@ -199,7 +208,9 @@ def group_runs(records: Sequence[RunRecord], failed: Sequence[FailedRun] = ()) -
         if "dataset" in differing:  # the configuration repeats it in other words
             differing = [name for name in differing if not name.startswith(("config.data", "config.dataset"))]
         parts = [f"{name.rsplit('.', 1)[-1]} {mine.get(name, 'default')}" for name in differing]
-        labels.append(f"{mine['algorithm']} ({', '.join(parts)})" if parts else mine["algorithm"])
+        label = clean(f"{mine['algorithm']} ({', '.join(parts)})" if parts else mine["algorithm"])
+        # Labels that were cut at the same place would make one algorithm of two.
+        labels.append(f"{label} (no. {len(labels) + 1})" if label in labels else label)
 
     styles = _styles([members[0].algorithm for members in runs.values()])
     groups = []
@@ -208,8 +219,24 @@ def group_runs(records: Sequence[RunRecord], failed: Sequence[FailedRun] = ()) -
         broken = tuple(run for run in failed if run.algorithm == ordered[0].algorithm)
         if broken:
             label = f"{label} ({len(broken)} of {len(broken) + len(ordered)} runs failed)"
-        groups.append(Group(f"g{index}", clean(label), colour, dash, ordered, broken))
+        groups.append(Group(f"g{index}", label, colour, dash, ordered, broken))
     return sorted(groups, key=lambda group: bool(group.failed))
+
+
+def at_one_seed(groups: Sequence[Group]) -> list[RunRecord]:
+    """A run of each algorithm: at the first seed that all have, or each one's first."""
+    # Reversed: of two runs at one seed the first one wins.
+    seeds = [{run.seed: run for run in reversed(group.runs)} for group in groups]
+    shared = next((run.seed for run in groups[0].runs if all(run.seed in own for own in seeds)), None)
+    return [group.runs[0] if shared is None else own[shared] for group, own in zip(groups, seeds, strict=True)]
+
+
+def which_seed(groups: Sequence[Group]) -> str:
+    """Of which runs those of :func:`at_one_seed` are: "" where each algorithm has one, "seed 0", or "first seed"."""
+    if all(len(group.runs) == 1 for group in groups):
+        return ""
+    seeds = {run.seed for run in at_one_seed(groups)}
+    return f"seed {clean(seeds.pop(), 24)}" if len(seeds) == 1 else "first seed"
 
 
 def lost_algorithms(groups: Sequence[Group], failed: Sequence[FailedRun]) -> list[str]:

@@ -41,7 +41,14 @@ LARGEST = 1e100
 ROUNDING = 1e-3
 """How far from [0, 1] a weight may lie that was worked out in float32 and written with few digits."""
 
-TEST_ROWS = "test-rows.safetensors"
+TEST_ROWS, REPORT = "test-rows.safetensors", "report.html"
+
+FILES = (
+    "config.toml", "summary.json", "history.csv", "timing.csv", "lambda.csv", "clients.csv", "partition.json",
+    "model.safetensors", "model-last.safetensors", "model-averaged.safetensors", TEST_ROWS, REPORT,
+    "traffic.json", "replies.csv", "paired.csv",
+)  # fmt: skip
+"""What a run may leave."""
 
 REMEDY = "run it again, or give a folder that `drfl run` wrote"
 DAMAGED = "is damaged"
@@ -64,6 +71,7 @@ class RunRecord:
         measures: what was measured, the score first.
         effective: (rows of ``lam``) 1/Σλ² over all clients, where ``lam`` has only some of them.
         row_scores: reads what the returned model scores on every test row; gives None if the run keeps none.
+        directory: its folder; None if it was not read from one.
     """
 
     label: str
@@ -75,6 +83,7 @@ class RunRecord:
     measures: tuple[Measure, ...] = (PLAIN,)
     effective: pd.Series | None = None
     row_scores: Callable[[], RowScores | None] = lambda: None
+    directory: Path | None = None
 
     @property
     def score(self) -> Measure:
@@ -213,6 +222,7 @@ def load_run(directory: Path) -> RunRecord:
         effective=effective,
         measures=measures,
         row_scores=partial(_row_scores, directory / TEST_ROWS),
+        directory=directory,
     )
 
 

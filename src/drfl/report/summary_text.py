@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Sequence
 
 from drfl.core.run_end import ON_TEST, SET_BACK
 from drfl.report.compared import Against, Standing
-from drfl.report.content import Card, Takeaway
+from drfl.report.content import Card, Paragraph
 from drfl.report.formatting import (
     NOTHING,
     THIN,
@@ -20,9 +21,9 @@ from drfl.report.formatting import (
     size,
     span,
 )
-from drfl.report.groups import Group
+from drfl.report.groups import Group, at_one_seed
+from drfl.report.names import client_names
 from drfl.report.read_run import FailedRun, RunRecord, listed, number, text, worst_first
-from drfl.report.side_by_side import at_one_seed
 
 NAMED = 5
 """Algorithms that a sentence names at most."""
@@ -63,7 +64,12 @@ def facts(groups: Sequence[Group]) -> list[tuple[str, str]]:
         "Device": listing(_distinct(groups, "device")),
         "Time": duration(sum(seconds)),
     }
-    return [(name, clean(value)) for name, value in found.items() if value not in ("", "?")]
+    # At most four digits: nobody reads 0.3333333333333333.
+    return [
+        (name, re.sub(r"\d+\.\d{5,}", lambda long: f"{float(long[0]):.4g}", clean(value)))
+        for name, value in found.items()
+        if value not in ("", "?")
+    ]
 
 
 def notices(groups: Sequence[Group], lost: Sequence[str] = ()) -> list[str]:
@@ -149,7 +155,7 @@ def cards(groups: Sequence[Group], found: Standing | None) -> list[Card]:
     own = group.runs[0]
     # With several seeds each run has its own worst client.
     named = len(group.runs) == 1 and own.clients["score"].notna().any()
-    who = clean(worst_first(own)["client"].iloc[0], 40) if named else ""
+    who = client_names(own.clients["client"].tolist())[int(worst_first(own).index[0])] if named else ""
     note = f"{who}{group.note(group.score)}".strip()
     worst = "; ".join(filter(None, (note, _surely(groups, group))))
     return [
@@ -183,7 +189,7 @@ def _surely(groups: Sequence[Group], group: Group, among: int = 1) -> str:
     )
 
 
-def takeaway(groups: Sequence[Group], found: Standing | None) -> Takeaway | None:
+def takeaway(groups: Sequence[Group], found: Standing | None) -> Paragraph | None:
     """Whose worst client measures best, by how much, and how far that reaches; None for fewer than two rivals.
 
     Args:
@@ -197,7 +203,7 @@ def takeaway(groups: Sequence[Group], found: Standing | None) -> Takeaway | None
         if len(whole) != 1 or len(own) < 2 or any(run.stopped_on_test for run in whole[0].runs):
             return None
         failed = listing([group.label for group in own if group is not whole[0]])
-        return Takeaway("No comparison:", f"{whole[0].label} alone has no failed run. Ranked last: {failed}.")
+        return Paragraph(f"{whole[0].label} alone has no failed run. Ranked last: {failed}.", start="No comparison:")
     from drfl.assessment.scope import POPULATION, Reach
     from drfl.assessment.seeds import T_FROM
     from drfl.assessment.sentences import signed_interval  # loads scipy
@@ -223,11 +229,11 @@ def takeaway(groups: Sequence[Group], found: Standing | None) -> Takeaway | None
     rest += f" Ranked last: {listing(found.failed)}." if found.failed else ""
     if found.reach > Reach.NOWHERE:
         scope = POPULATION if found.reach is Reach.POPULATION else found.redrawn.words
-        return Takeaway(best.label, f"serves the worst client best {scope}: {rest}")
+        return Paragraph(f"serves the worst client best {scope}: {rest}", start=best.label)
     if found.rivals("better"):
-        return Takeaway(best.label, f"measures best for the worst client: {rest}")
+        return Paragraph(f"measures best for the worst client: {rest}", start=best.label)
     start = "No significant difference:" if found.rivals("no difference shown") else "Not decided:"
-    return Takeaway(start, f"{best.label} measures best for the worst client, {rest}")
+    return Paragraph(f"{best.label} measures best for the worst client, {rest}", start=start)
 
 
 def _significance(found: Standing) -> list[str]:

@@ -1,4 +1,4 @@
-"""Tables of a report."""
+"""Tables of algorithms and of runs."""
 
 from __future__ import annotations
 
@@ -7,21 +7,22 @@ from collections.abc import Sequence
 
 from drfl.core.run_end import legends, marked
 from drfl.report.content import TableBlock, TableCell
+from drfl.report.evidence import Evidence
+from drfl.report.figures import swatch_of
 from drfl.report.formatting import (
     NOTHING,
     THIN,
+    UNDEFINED,
     clean,
     count,
-    duration,
     mean,
     scientific,
     scored,
     size,
     spread,
 )
-from drfl.report.groups import Group
-from drfl.report.read_run import RunRecord, lines_beside, number, table
-from drfl.report.side_by_side import at_one_seed, which_seed
+from drfl.report.groups import Group, at_one_seed, which_seed
+from drfl.report.read_run import RunRecord, lines_beside, number, table, worst_first
 from drfl.task.measure import Measure, undefined_share
 
 METRICS = {
@@ -35,7 +36,7 @@ METRICS = {
 def summary_table(groups: Sequence[Group]) -> TableBlock:
     """A row per algorithm: the score, mean ± std over seeds, the best in bold, other measures, and what it cost.
 
-    Behind every worst client stands the interval of its true value, at one seed.
+    Behind every worst client is the interval of its true value, at one seed.
     """
     score, *others = groups[0].measures
     columns = {(name, score): head for name, head in METRICS.items()}
@@ -64,7 +65,7 @@ def summary_table(groups: Sequence[Group]) -> TableBlock:
                 shown.append(undefined)
     rows = [
         [
-            TableCell(marked(group.label, (run.marks for run in group.runs)), line=group),
+            TableCell(marked(group.label, (run.marks for run in group.runs)), swatch=swatch_of(group)),
             *(cells[i] for cells in shown),
             size(mean(run.ledger("bytes_up") for run in group.runs)),
             size(mean(run.ledger("bytes_down") for run in group.runs)),
@@ -102,9 +103,6 @@ def interval_cell(run: RunRecord, measure: Measure) -> str:
     return NOTHING if ends is None else measure.interval(*ends)
 
 
-UNDEFINED = "Undefined"
-"""The title of the share of clients at which the measure before is undefined."""
-
 WORDS = {"avg": "Average", "worst": "Worst"}
 """What is said of the measures beside the score."""
 
@@ -113,7 +111,7 @@ def certificate_table(groups: Sequence[Group]) -> TableBlock:
     """A row per algorithm: both sides of the final duality gap, mean ± std over seeds."""
     rows = [
         [
-            TableCell(group.label, line=group),
+            TableCell(group.label, swatch=swatch_of(group)),
             *(scientific(group.finals(name)) for name in ("primal", "lower", "gap", "gradient_norm")),
             "yes" if all(run.proven for run in group.runs) else "no",
         ]
@@ -123,32 +121,46 @@ def certificate_table(groups: Sequence[Group]) -> TableBlock:
     return TableBlock("Certificate of the final (w, λ), on training data", head, rows)
 
 
-def runs_table(groups: Sequence[Group]) -> TableBlock:
-    """A row per run: how it ended."""
-    score = groups[0].score
-    some = any(run.undefined(score) for group in groups for run in group.runs)
-    rows = [
-        [
-            clean(run.label),
-            marked(group.label, [run.marks]),
-            clean(run.seed, 24),
-            f"{count(run.marks.effective_rounds)} of " * bool(run.marks.rollbacks)
-            + count(number(run.summary, "rounds")),
-            scored([run.final("avg_score")], group.score),
-            scored([run.final("worst_score")], group.score),
-            interval_cell(run, group.score),
-            *([undefined_share([run.undefined(score)], [len(run.clients)])] if some else []),
-            spread([run.final("worst_loss")], 3),
-            clean(run.summary.get("device", NOTHING), 40),
-            duration(number(run.summary, "wall_seconds")),
-        ]
-        for group in groups
-        for run in group.runs
+def runs_table(evidence: Evidence) -> TableBlock:
+    """A row per run: how it ended, and its worst client with the interval of its true value."""
+    groups, score = evidence.groups, evidence.groups[0].score
+    some, unit = any(run.record.undefined(score) for run in evidence.runs), " (%)" if score.percent else ""
+    rows: list[list[str]] = []
+    for group in groups:
+        for record in group.runs:
+            run = evidence.of(record)
+            place, found = int(worst_first(record).index[0]), run.assessment
+            could = NOTHING if found is None else f"{int(found.candidates.sum())} of {len(found.names)}"
+            rows.append(
+                [
+                    marked(group.label, [record.marks]),
+                    clean(record.seed, 24),
+                    run.names[place] if math.isfinite(record.final("worst_score")) else NOTHING,
+                    f"{count(record.marks.effective_rounds)} of " * bool(record.marks.rollbacks)
+                    + count(number(record.summary, "rounds")),
+                    scored([record.final("avg_score")], score),
+                    scored([record.final("worst_score")], score),
+                    interval_cell(record, score),
+                    could,
+                    *([undefined_share([record.undefined(score)], [len(record.clients)])] if some else []),
+                    spread([record.final("worst_loss")], 3),
+                ]
+            )
+    head = [
+        "Algorithm",
+        "Seed",
+        "Measures worst",
+        "Rounds",
+        f"Average{unit}",
+        f"Worst{unit}",
+        f"95{THIN}%",
+        "Could be it",
     ]
-    unit = " (%)" if groups[0].score.percent else ""
-    worst = (f"Worst{unit}", f"95{THIN}%", *([UNDEFINED] if some else []), "Worst loss")
-    head = ["Run", "Algorithm", "Seed", "Rounds", f"Average{unit}", *worst, "Device", "Time"]
-    return TableBlock("Runs", head, rows, words=2)
+    caption = (
+        f"Each model: its {score.words} on average over clients and at the worst client; 95{THIN}%: the true value of "
+        "the worst client, whoever it is, and how many clients could be it"
+    )
+    return TableBlock(caption, [*head, *([UNDEFINED] if some else []), "Worst loss"], rows, words=3)
 
 
 def ledger_table(groups: Sequence[Group]) -> TableBlock:

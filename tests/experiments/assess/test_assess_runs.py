@@ -16,7 +16,7 @@ import drfl
 from drfl.cli.app import call
 from drfl.data import ClientData
 from drfl.experiments.assess.assess_runs import assess_run
-from drfl.experiments.assess.run_gains import over_seeds
+from drfl.report.run_gains import over_seeds
 
 
 @pytest.fixture(scope="module")

@@ -14,13 +14,14 @@ import pytest
 import torch
 from tests.support.pdf_text import texts
 from tests.support.refusals import refused
+from tests.support.report_page import rendered
 
 import drfl
 from drfl.cli.app import call
 from drfl.data.row_scores import RowScores
 from drfl.experiments.assess.assess_runs import assess_run, nothing_said
-from drfl.experiments.assess.run_gains import over_seeds, paired
-from drfl.report import load_run, render, test_rows
+from drfl.report import load_run, test_rows
+from drfl.report.run_gains import over_seeds, paired
 from drfl.task.measure import undefined_note, undefined_share
 from drfl.training.history import undefined_names, undefined_notices
 
@@ -213,11 +214,11 @@ def test_an_assessment_shows_it(single, comparison, capsys):
 
 
 def test_a_report_shows_it(single, comparison, tmp_path):
-    page = render([load_run(single)])
+    page = rendered([load_run(single)])
     for title in ("Worst client", "Average over clients", "Std over clients"):
         card = page[page.index(f">{title}<") :][:600]
         assert NOTE.strip() in card, title
-    page = render([load_run(path) for path in sorted(comparison.glob("*-seed*"))])
+    page = rendered([load_run(path) for path in sorted(comparison.glob("*-seed*"))])
     assert len(re.findall(rf">\s*{SHARE}\s*<", page)) >= 2 + 4  # of each algorithm, and of each run
     assert NOTE.strip() in page
     for folder in (single, comparison):

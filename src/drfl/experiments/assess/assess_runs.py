@@ -1,36 +1,20 @@
-"""Assess finished runs from their folders."""
+"""Assess finished runs from their folders, one alone or one against another."""
 
 from __future__ import annotations
 
 import warnings
 from pathlib import Path
-from typing import NamedTuple
+
+from torch import Tensor
 
 from drfl.assessment.clients import Assessment, AucInterval
-from drfl.core.errors import InputError, Notice, RunWarning, unknown
-from drfl.data.row_scores import RowScores
+from drfl.assessment.gains import GainAssessment, assess_gain, no_row_values, sums_of_pair
+from drfl.core.errors import InputError, RunWarning, unknown
+from drfl.engine.simulation import Simulation
 from drfl.experiments.run.manifest import interruption
-from drfl.report.assessed import assessment_of, why_nothing
 from drfl.report.read_run import RunRecord, load_run
+from drfl.report.run_gains import AssessedRun, assessed, gain_over, nothing_said
 from drfl.task.measure import Measure
-
-
-class AssessedRun(NamedTuple):
-    """A run with what may be said of it.
-
-    Args:
-        directory: its folder.
-        record: its files.
-        measure: what it is assessed by.
-        assessment: of its returned model; None for the reason of :func:`nothing_said`.
-        rows: what that model scores on every test row; None of a deployment.
-    """
-
-    directory: Path
-    record: RunRecord
-    measure: Measure
-    assessment: Assessment | None
-    rows: RowScores | None
 
 
 def assess_run(
@@ -48,11 +32,7 @@ def assess_run(
         InputError: the folder is no run's, is damaged, or has no such measure.
     """
     record = load_run(directory)
-    rows = record.row_scores()
-    shared = rows is not None and rows.shared
-    own = measure_of(record, measure)
-    found = assessment_of(record, own, level, independent=not shared, auc_interval=auc_interval)
-    return AssessedRun(directory, record, own, found, rows)
+    return assessed(record, measure_of(record, measure), level, auc_interval=auc_interval)
 
 
 def assess_folder(
@@ -84,9 +64,60 @@ def warn_of_interruption(directory: Path) -> None:
         warnings.warn(RunWarning(notice), stacklevel=4)
 
 
-def nothing_said(run: AssessedRun) -> Notice:
-    """Why a run has no assessment, and the remedy."""
-    return why_nothing(run.record, run.measure).within(run.record.label)
+def gain_of_folders(
+    first: Path, second: Path, measure: str | None = None, level: float = 0.95, auc_interval: AucInterval = "delong"
+) -> GainAssessment:
+    """The gain of one run's returned model over another's.
+
+    Args:
+        first: folder of the run compared with.
+        second: folder of the run whose gain it is.
+        measure: one of their measures; None = their score.
+        level: of the intervals.
+        auc_interval: see :func:`drfl.assessment.clients.assess_clients`.
+
+    Raises:
+        InputError: see :func:`assess_run`; or the runs cannot be compared row by row, see
+            :func:`drfl.report.run_gains.paired`.
+    """
+    runs = [assess_run(directory, measure, level, auc_interval) for directory in (first, second)]
+    for directory in (first, second):
+        warn_of_interruption(directory)
+    return gain_over(*runs)
+
+
+def gain_of_models(
+    fed: Simulation,
+    first: Tensor,
+    second: Tensor,
+    *,
+    measure: str | None = None,
+    level: float = 0.95,
+    auc_interval: AucInterval = "delong",
+) -> GainAssessment:
+    """The gain of one model over another on the test rows of a simulation.
+
+    Args:
+        fed: the simulation.
+        first: (d,) the model compared with.
+        second: (d,) the model whose gain it is.
+        measure: one of what it measures; None = its score.
+        level: of the intervals.
+        auc_interval: see :func:`drfl.assessment.clients.assess_clients`.
+
+    Raises:
+        InputError: there is no such measure, or it has no value for a row.
+    """
+    known = {own.name: own for own in fed.measures}
+    if measure is not None and measure not in known:
+        raise unknown("measure", measure, known)
+    own = fed.measures[0] if measure is None else known[measure]
+    if not own.rows.paired:
+        raise no_row_values(own, fed.measures)
+    rows = fed.row_scores(first), fed.row_scores(second)
+    sums = sums_of_pair(own, rows, ("the first model", "the second model"))
+    independent = not fed.data.shares_test_rows
+    return assess_gain(own, fed.data.names, *sums, level=level, independent=independent, auc_interval=auc_interval)
 
 
 def measure_of(record: RunRecord, name: str | None) -> Measure:

@@ -262,7 +262,7 @@ def write_comparison(comparison: Comparison, folder: Path, directory: Path, iden
         directory: whose sub-folders are the finished runs; its name is the report's title.
         identity: of the first run, see :func:`drfl.experiments.run.resume.identity`.
     """
-    from drfl.report import write_report
+    from drfl.report import document, write_html
 
     outcomes = [outcome._asdict() for outcome in comparison.outcomes]
     texts = {
@@ -276,7 +276,7 @@ def write_comparison(comparison: Comparison, folder: Path, directory: Path, iden
         (folder / name).write_text(text, encoding="utf-8")
     records = _records(comparison, directory)
     if records:
-        write_report(records, folder / "report.html", directory.name, _failed(comparison))
+        write_html(document(records, directory.name, _failed(comparison)), folder / "report.html")
 
 
 def verdict_line(comparison: Comparison, directory: Path) -> str | None:
@@ -293,7 +293,7 @@ def verdict_line(comparison: Comparison, directory: Path) -> str | None:
     failed = _failed(comparison)
     groups = group_runs(_records(comparison, directory), failed)
     said = takeaway(groups, standing(groups, lost_algorithms(groups, failed))) if groups else None
-    return None if said is None else f"{said.start} {said.rest}"
+    return None if said is None else f"{said.start} {said.text}"
 
 
 def _records(comparison: Comparison, directory: Path) -> list[RunRecord]:

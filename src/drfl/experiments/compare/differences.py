@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from drfl.assessment.seeds import holm_family, seed_difference, verdict
+from drfl.assessment.seeds import FAILED, holm_family, seed_difference, verdict
 from drfl.core.errors import unknown
 from drfl.core.run_end import BROKEN
 from drfl.experiments.run.measures import column
@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 
 COLUMNS = ("seeds", "difference", "low", "high", "p", "verdict")
 
-FAILED, ON_TEST = "failed runs", "stopped on test rows"
-"""Verdicts on algorithms of which some runs have no value, or one that was chosen: the other seeds are no fair part."""
+ON_TEST = "stopped on test rows"
+"""The verdict on an algorithm of which a run's value was chosen: the other seeds are no fair part."""
 
 
 def differences(

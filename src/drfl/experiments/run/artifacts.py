@@ -46,13 +46,6 @@ from drfl.training.history import (
 )
 from drfl.training.loop import Result
 
-FILES = (
-    "config.toml", "summary.json", "history.csv", "timing.csv", "lambda.csv", "clients.csv", "partition.json",
-    "model.safetensors", "model-last.safetensors", "model-averaged.safetensors", "test-rows.safetensors", "report.html",
-    "traffic.json", "replies.csv", "paired.csv",
-)  # fmt: skip
-"""What a run may leave."""
-
 FREE = ("data_dir", "data", "table_dir", "checkpoint_every", "checkpoint_key")
 """Keys of a configuration that have no say in the results."""
 

@@ -22,8 +22,7 @@ from drfl.core.errors import InputError, Notice
 from drfl.core.files import read_csv, read_json
 from drfl.core.run_end import BROKEN, has_ended
 from drfl.experiments.config.config import MANIFEST as NAME
-from drfl.experiments.run.artifacts import FILES
-from drfl.report.read_run import FailedRun
+from drfl.report.read_run import FILES, FailedRun
 from drfl.training.checkpoint import read_signed, sign, store
 from drfl.training.checkpoint.record import first_fault
 

@@ -154,15 +154,15 @@ def write_results(finished: Finished, claim: ClaimedFolder, more: Mapping[str, s
     Raises:
         InputError: the place cannot be written to.
     """
-    from drfl.report import load_run, write_report
+    from drfl.report import document, load_run, write_html
 
     with filled(claim) as folder:
         write_run(folder, finished.job, finished.result)
-        # The files are still in a temporary folder: label the report with the final name.
-        record = dataclasses.replace(load_run(folder), label=claim.directory.name)
-        write_report([record], folder / "report.html")
         for name, text in (more or {}).items():
             (folder / name).write_text(text, encoding="utf-8")
+        # The files are still in a temporary folder: label the report with the final name.
+        record = dataclasses.replace(load_run(folder), label=claim.directory.name)
+        write_html(document([record]), folder / "report.html")
     # An interrupted run keeps its checkpoint.
     claim.finished = finished.ended
 

@@ -1,4 +1,4 @@
-"""What a printed report is made from, read from folders of runs."""
+"""What a report is made from, read from folders of runs."""
 
 from __future__ import annotations
 
@@ -9,9 +9,10 @@ import pytest
 from tests.support.refusals import refused
 
 from drfl.cli.app import call
-from drfl.experiments.assess.report_evidence import gathered
-from drfl.experiments.assess.run_gains import gain_of_folders
-from drfl.report.pdf.document import document
+from drfl.experiments.assess.assess_runs import gain_of_folders
+from drfl.report import load_run
+from drfl.report.compose import compose
+from drfl.report.evidence import gathered
 from drfl.report.read_run import TEST_ROWS
 from drfl.report.test_rows import read, write
 
@@ -29,9 +30,17 @@ def runs(tmp_path_factory):
     return [out / f"{name}-seed{seed}" for name in names.split(",") for seed in range(2)] + [out.parent / "small"]
 
 
+def gathered_from(folders):
+    return gathered([load_run(folder) for folder in folders])
+
+
+def section(evidence, name):
+    return next(one for one in compose(evidence).sections if one.name == name)
+
+
 @pytest.mark.long
 def test_runs_are_known_by_digests_and_rows(runs):
-    first = gathered(runs).runs[0]
+    first = gathered_from(runs).runs[0]
     assert first.data == read(runs[0] / TEST_ROWS).data
     model = runs[0] / "model.safetensors"
     assert first.files["model.safetensors"] == hashlib.sha256(model.read_bytes()).hexdigest()
@@ -43,7 +52,7 @@ def test_runs_are_known_by_digests_and_rows(runs):
 
 
 def test_every_configuration_is_compared_with_the_first(runs):
-    found = gathered(runs)
+    found = gathered_from(runs)
     labels = [group.label for group in found.groups]
     assert labels[1:3] == ["DualDRDM", "LocalOnly"]
     assert [(row.first, row.second) for row in found.by_rows] == [(labels[0], label) for label in labels[1:]]
@@ -51,39 +60,40 @@ def test_every_configuration_is_compared_with_the_first(runs):
     assert found.by_rows[0].gain.worst == direct.worst
     assert [row.second for row in found.over_local] == [label for label in labels if label != "LocalOnly"]
     assert [(row.second, row.verdict) for row in found.over_seeds] == [(n, "not decided") for n in labels[1:3]]
-    assert len(document(found).questions) == 6
+    assert all(one.answer for one in compose(found).sections if one.name != "training")
 
 
 def test_other_data_are_not_compared(runs, tmp_path):
     other = tmp_path / "other"
     words = [*FEW.split(), "--test-fraction", "0.5", "--out", str(other)]
     assert call(["run", "--algorithm", "DualDRDM", *words]) == 0
-    found = gathered([runs[0], other])
+    found = gathered_from([runs[0], other])
     assert (found.by_rows, found.over_seeds) == ((), ())
-    assert "not compared row by row" in document(found).questions[1].answer
+    assert "not compared row by row" in section(found, "compared").answer
 
 
 def test_other_test_rows_are_not_compared_whatever_the_settings_say(runs, tmp_path):
     other = shutil.copytree(runs[2], tmp_path / "other")
     rows = read(other / TEST_ROWS)
     write(other / TEST_ROWS, rows._replace(rows=rows.rows.flip(0)))
-    more = gathered([*runs[:2], other, runs[3]])
+    more = gathered_from([*runs[:2], other, runs[3]])
     assert (more.by_rows, more.over_seeds) == ((), ())
-    assert len(gathered(runs[:4]).over_seeds) == 1
+    assert len(gathered_from(runs[:4]).over_seeds) == 1
 
 
 def test_a_deployment_is_known_by_its_traffic(runs, tmp_path):
     folder = shutil.copytree(runs[0], tmp_path / "run", ignore=shutil.ignore_patterns(TEST_ROWS, "partition.json"))
     (folder / "traffic.json").write_text("{}")
-    (one,) = gathered([folder]).runs
+    (one,) = gathered_from([folder]).runs
     assert (one.deployed, one.data, one.shared, one.validation) == (True, "", None, None)
-    said = document(gathered([folder])).questions
-    assert "keeps no digest" in said[5].answer
-    assert any("drfl deploy run" in getattr(block, "caption", "") for block in said[5].blocks)
+    known = section(gathered_from([folder]), "identity")
+    assert "keeps no digest" in known.answer
+    (configuration,) = known.blocks[-1].blocks
+    assert "drfl deploy run" in configuration.caption
 
 
 def test_a_damaged_run_is_one_line(runs, tmp_path):
     folder = shutil.copytree(runs[0], tmp_path / "run")
     (folder / TEST_ROWS).write_bytes(b"nothing")
     with refused("damaged-file", str(folder / "test-rows.safetensors")):
-        gathered([folder])
+        gathered_from([folder])

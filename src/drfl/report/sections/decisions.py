@@ -7,11 +7,9 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from drfl.core.run_end import SET_BACK
-from drfl.report.content import TableBlock
-from drfl.report.formatting import NOTHING, count, listing
-from drfl.report.pdf.content import Paragraph, Points, Question
-from drfl.report.pdf.evidence import Evidence, RunEvidence
-from drfl.report.pdf.names import printable
+from drfl.report.content import Paragraph, Points, Section, TableBlock
+from drfl.report.evidence import Evidence, RunEvidence
+from drfl.report.formatting import NOTHING, clean, count, listing
 from drfl.report.read_run import RunRecord, listed, number, table, text
 
 ASKED = "What was decided on which data?"
@@ -47,11 +45,11 @@ RETURNED = {
 """How a run comes to its model."""
 
 
-def decided(evidence: Evidence) -> Question:
+def decided(evidence: Evidence) -> Section:
     """The section: decisions with the rows that they went by, and how many rows there are."""
     # One row per decision if all runs made it in the same way, numbers aside; otherwise one row per way, with its runs.
     rows: list[list[str]] = []
-    labels = [label_of(evidence, run) for run in evidence.runs]
+    labels = [", seed ".join(label_of(evidence, run)) for run in evidence.runs]
     for made in zip(*map(_decisions, evidence.runs), strict=True):
         ways: dict[tuple[str, str, str], list[tuple[str, float]]] = {}
         for label, (what, by, came, value) in zip(labels, made, strict=True):
@@ -76,7 +74,7 @@ def decided(evidence: Evidence) -> Question:
     parts = ["", "Training", "Validation", "Test"]
     counts = TableBlock("Rows over all clients (fewest to most at a client)", parts, counted)
     said = [Points(_remarks(evidence)), Paragraph(KEPT, small=True)]
-    return Question(ASKED, _answer(evidence), [decisions, counts, *said])
+    return Section("decisions", ASKED, _answer(evidence), [decisions, counts, *said])
 
 
 KEPT = (
@@ -130,7 +128,7 @@ def _decisions(run: RunEvidence) -> list[Decision]:
         lr = number(table(summary, "parameters"), "lr")
         made.append(Decision(what, "not in the run's files", "given: {}" if math.isfinite(lr) else "given", lr))
 
-    until = printable(record.config.get("until", "its target"), 60)
+    until = clean(record.config.get("until", "its target"), 60)
     by, came = {
         "rounds": ("no rows", "{}, as planned"),
         "target": ("test rows" if record.stopped_on_test else "validation rows", f"{{}}: stopped at {until}"),
@@ -141,14 +139,14 @@ def _decisions(run: RunEvidence) -> list[Decision]:
 
     selection, returned = table(summary, "selection"), text(summary, "returned")
     if selection.get("metric") is None:
-        made.append(RETURNED.get(returned, Decision(MODEL, UNKNOWN, printable(returned, 60))))
+        made.append(RETURNED.get(returned, Decision(MODEL, UNKNOWN, clean(returned, 60))))
     else:
-        metric = printable(selection["metric"], 40).replace("_", " ")
-        part = printable(selection.get("part", "validation"), 24)
+        metric = clean(selection["metric"], 40).replace("_", " ")
+        part = clean(selection.get("part", "validation"), 24)
         came = f"round {{}}, the best by {metric}"
         made.append(Decision(MODEL, f"{part} rows", came, number(selection, "round")))
 
-    judged = f"{printable(record.config.get('judged_on', 'test'), 20)} rows"
+    judged = f"{clean(record.config.get('judged_on', 'test'), 20)} rows"
     return [
         *made,
         Decision("Settings of the algorithm", "not in the run's files", "as in its configuration, in the last section"),
@@ -156,10 +154,10 @@ def _decisions(run: RunEvidence) -> list[Decision]:
     ]
 
 
-def label_of(evidence: Evidence, run: RunEvidence) -> str:
-    """What a run is called among several: its algorithm and seed."""
+def label_of(evidence: Evidence, run: RunEvidence) -> tuple[str, str]:
+    """What a run is called among several: its algorithm and its seed."""
     group = next(group for group in evidence.groups if run.record in group.runs)
-    return f"{printable(group.label, 60)}, seed {printable(run.record.seed, 24)}"
+    return clean(group.label, 60), clean(run.record.seed, 24)
 
 
 def _some(labels: Sequence[str]) -> str:
@@ -199,8 +197,8 @@ def _remarks(evidence: Evidence) -> list[str]:
             ]
             of = f"{value.get('partition', value.get('name', '?'))}"
             of += f" ({', '.join(parameters)})" if parameters else ""
-        partitions.add(printable(of))
+        partitions.add(clean(of))
     said.append(f"Who holds which rows: {listing(sorted(partitions))}.")
     if any(listed(run.record.summary, "warnings") for run in evidence.runs):
-        said.append("Warnings on the data are on the first page.")
+        said.append("Warnings on the data are at the beginning.")
     return said

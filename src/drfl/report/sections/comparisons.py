@@ -7,12 +7,9 @@ from collections.abc import Sequence
 
 from drfl.assessment.seeds import T_FROM
 from drfl.assessment.sentences import signed_interval
-from drfl.report.content import TableBlock
-from drfl.report.formatting import NOTHING, listing, plural
-from drfl.report.pdf.content import Block, Paragraph, Points, Question
-from drfl.report.pdf.evidence import Evidence, RowGain
-from drfl.report.pdf.names import printable
-from drfl.report.tables import UNDEFINED
+from drfl.report.content import Block, Paragraph, Points, Section, TableBlock
+from drfl.report.evidence import Evidence, RowGain
+from drfl.report.formatting import NOTHING, UNDEFINED, clean, listing, plural
 from drfl.task.measure import Measure, undefined_share
 
 ASKED = "Compared with what?"
@@ -27,7 +24,7 @@ SAID = {
 """Verdict → how the answer begins that lists whose it is."""
 
 
-def compared(evidence: Evidence) -> Question:
+def compared(evidence: Evidence) -> Section:
     """The section: gains over the first algorithm, over seeds and row by row."""
     last = []
     for gain in (run.over_last for run in evidence.runs if run.over_last is not None):
@@ -42,7 +39,7 @@ def compared(evidence: Evidence) -> Question:
         if len(evidence.runs) > 1:
             of = f"its {plural(len(evidence.runs), 'seed')} say how much it varies, not what it gains"
         answer = f"With nothing: there is one algorithm in this report, {_first(evidence)}; {of}."
-        return Question(ASKED, answer, [*blocks, Points([REMEDY])])
+        return Section("compared", ASKED, answer, [*blocks, Points([REMEDY])])
     if evidence.over_seeds:
         own, rows = evidence.runs[0].record.score, []
         for pair in evidence.over_seeds:
@@ -50,7 +47,7 @@ def compared(evidence: Evidence) -> Question:
             few = f" ({plural(difference.n, 'seed')})" if pair.verdict == "not decided" else ""
             value, interval = signed_interval(own, difference.mean, difference.low, difference.high)
             p = f"{difference.p_t:.2g}" if difference.n >= T_FROM and math.isfinite(difference.p_t) else NOTHING
-            rows.append([printable(pair.second, 60), f"{pair.verdict}{few}", value, interval, str(difference.n), p])
+            rows.append([clean(pair.second, 60), f"{pair.verdict}{few}", value, interval, str(difference.n), p])
         caption = f"Against {_first(evidence)}, over seeds: the gain of the worst client's {_points(own)}"
         head = ["Algorithm", "Verdict", "Mean gain", "95 % t-interval", "Seeds", "p, t-test"]
         if any(pair.undefined for pair in evidence.over_seeds):
@@ -65,9 +62,9 @@ def compared(evidence: Evidence) -> Question:
         blocks += [TableBlock(caption, head, rows, words=2), Paragraph(note, small=True)]
     if evidence.by_rows:
         blocks += gains_table(evidence.by_rows, f"Against {_first(evidence)}, on the same test rows", GAIN)
-    reasons = [Paragraph(f"Not compared row by row: {printable(reason)}.", small=True) for reason in evidence.unpaired]
+    reasons = [Paragraph(f"Not compared row by row: {clean(reason)}.", small=True) for reason in evidence.unpaired]
     blocks += reasons
-    return Question(ASKED, _answer(evidence), blocks)
+    return Section("compared", ASKED, _answer(evidence), blocks)
 
 
 REMEDY = (
@@ -82,7 +79,7 @@ GAIN = (
 
 
 def _first(evidence: Evidence) -> str:
-    return printable(evidence.groups[0].label, 60)
+    return clean(evidence.groups[0].label, 60)
 
 
 def _answer(evidence: Evidence) -> str:
@@ -98,7 +95,7 @@ def _answer(evidence: Evidence) -> str:
         parts.append(f"{evidence.over_seeds[0].scope}, over {over}, {said}")
     if evidence.by_rows:
         found = _verdicts([(row.second, row.gain.worst.shown) for row in evidence.by_rows])
-        parts.append(f"on the same test rows (seed {printable(evidence.by_rows[0].seed, 24)}), {found}")
+        parts.append(f"on the same test rows (seed {clean(evidence.by_rows[0].seed, 24)}), {found}")
     else:
         parts.append("not compared row by row")
     return f"Compared with {_first(evidence)}: {'; '.join(parts)}."
@@ -108,7 +105,7 @@ def _verdicts(found: Sequence[tuple[str, str]]) -> str:
     """Whose verdicts are alike, each kind in a clause."""
     said = []
     for verdict, words in SAID.items():
-        who = [printable(label, 60) for label, own in found if own == verdict]
+        who = [clean(label, 60) for label, own in found if own == verdict]
         if who:
             said.append(f"{words} {listing(who)}")
     return ", ".join(said)
@@ -132,12 +129,12 @@ def gains_table(pairs: Sequence[RowGain], caption: str, note: str) -> list[Block
         gain, worst = pair.gain, pair.gain.worst
         value, interval = signed_interval(gain.measure, worst.value, worst.low, worst.high)
         better, worse = (f"{len(names)} of {len(gain.names)}" for names in (gain.better, gain.worse))
-        rows.append([printable(pair.second, 60), worst.shown, value, interval, better, worse])
+        rows.append([clean(pair.second, 60), worst.shown, value, interval, better, worse])
     head = ["Algorithm", "Verdict", "Gain", f"{100 * level:g} % interval", "Better at", "Worse at"]
     if any(pair.gain.undefined for pair in pairs):
         shares = [undefined_share([len(pair.gain.undefined)], [len(pair.gain.names)]) for pair in pairs]
         head, rows = [*head, UNDEFINED], [[*row, share] for row, share in zip(rows, shares, strict=True)]
-    seed = f" (seed {printable(pairs[0].seed, 24)})"
+    seed = f" (seed {clean(pairs[0].seed, 24)})"
     return [
         TableBlock(f"{caption}{seed}: the gain of the worst client's {_points(own)}", head, rows, words=2),
         Paragraph(note, small=True),

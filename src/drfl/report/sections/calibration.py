@@ -5,15 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from drfl.report.assessed import assessment_of
-from drfl.report.content import TableBlock
-from drfl.report.formatting import NOTHING, count, listing
-from drfl.report.pdf.content import Block, Paragraph, Points, Question
-from drfl.report.pdf.evidence import Evidence, RunEvidence
-from drfl.report.pdf.names import client_names, printable
-from drfl.report.pdf.worst import MOST, places
+from drfl.report.content import Block, Paragraph, Points, Section, TableBlock
+from drfl.report.evidence import Evidence, RunEvidence
+from drfl.report.formatting import NOTHING, UNDEFINED, clean, count, listing
 from drfl.report.read_run import RunRecord
-from drfl.report.tables import UNDEFINED
+from drfl.report.sections.worst import MOST, places
 from drfl.task.measure import Measure, undefined_note, undefined_share
 
 ASKED = "Can its probabilities be believed, at every client?"
@@ -40,11 +36,11 @@ NOTE = (
 )
 
 
-def calibrated(evidence: Evidence) -> Question:
+def calibrated(evidence: Evidence) -> Section:
     """The section: each client's calibration error, Brier score and log loss."""
     own = [m for name in MEASURES for m in evidence.runs[0].record.measures if m.name == name]
     if not own:
-        return Question(ASKED, NONE, [Points([HOW])])
+        return Section("calibration", ASKED, NONE, [Points([HOW])])
     groups, several = evidence.groups, len(evidence.runs) > 1
     blocks: list[Block] = []
     if several:
@@ -52,7 +48,7 @@ def calibrated(evidence: Evidence) -> Question:
         some = any(record.undefined(m) for record in records for m in own)
         rows = [
             [
-                printable(group.label, 60), printable(record.seed, 24),
+                clean(group.label, 60), clean(record.seed, 24),
                 *(m.shown(record.final(f"{what}_{m.name}")) for m in own for what in ("avg", "worst")),
                 *([undefined_share([record.undefined(m) for m in own], [len(record.clients)])] if some else []),
             ]
@@ -62,12 +58,12 @@ def calibrated(evidence: Evidence) -> Question:
         heads = [f"{m.words[:1].upper()}{m.words[1:]}, {what}" for m in own for what in ("average", "worst")]
         heads += [UNDEFINED] if some else []
         blocks.append(TableBlock("Over clients, each counting once", ["Algorithm", "Seed", *heads], rows, words=2))
-    blocks += [_clients(evidence.first_of(g), own, printable(g.label, 60), len(groups) > 1) for g in groups[:TABLES]]
+    blocks += [_clients(run, own, clean(group.label, 60), len(groups) > 1) for group, run in evidence.shown[:TABLES]]
     if len(groups) > TABLES:
-        more = listing([printable(group.label, 60) for group in groups[TABLES:]])
+        more = listing([clean(group.label, 60) for group in groups[TABLES:]])
         blocks.append(Paragraph(f"By client in the clients.csv of their runs: {more}.", small=True))
     blocks.append(Paragraph(NOTE, small=True))
-    return Question(ASKED, _answer(evidence.runs[0], own, several=several), blocks)
+    return Section("calibration", ASKED, _answer(evidence.runs[0], own, several=several), blocks)
 
 
 def _answer(run: RunEvidence, own: Sequence[Measure], *, several: bool) -> str:
@@ -78,14 +74,12 @@ def _answer(run: RunEvidence, own: Sequence[Measure], *, several: bool) -> str:
     if not known:
         return f"That is not known: {first.words} is undefined on every client's test rows."
     i = max(known, key=lambda place: values[place])
-    names, rows = client_names(frame["client"].tolist()), count(frame["samples"].to_numpy(float)[i])
+    rows = count(frame["samples"].to_numpy(float)[i])
     mean = first.shown(sum(values[place] for place in known) / len(known))
     note = undefined_note([len(values) - len(known)], [len(values)])
-    model = (
-        f"With {printable(run.record.algorithm, 60)}, seed {printable(run.record.seed, 24)}, the" if several else "The"
-    )
+    model = f"With {clean(run.record.algorithm, 60)}, seed {clean(run.record.seed, 24)}, the" if several else "The"
     return (
-        f"{model} {first.words} is largest at {names[i]}, {first.shown(values[i])} on {rows} test rows, where the "
+        f"{model} {first.words} is largest at {run.names[i]}, {first.shown(values[i])} on {rows} test rows, where the "
         f"average over clients is {mean}{note}."
     )
 
@@ -99,8 +93,8 @@ def _measured(record: RunRecord, own: Measure) -> list[float]:
 def _clients(run: RunEvidence, own: Sequence[Measure], label: str, several: bool) -> TableBlock:
     """A row a client of a run, worst by its score first."""
     record = run.record
-    found = [assessment_of(record, measure, independent=run.shared is not True) for measure in own]
-    names, samples = client_names(record.clients["client"].tolist()), record.clients["samples"].to_numpy(float)
+    found = [run.by(measure) for measure in own]
+    samples = record.clients["samples"].to_numpy(float)
     columns = [_measured(record, measure) for measure in own]
     rows = []
     for i in places(record)[: record.most_shown(MOST)]:
@@ -113,9 +107,9 @@ def _clients(run: RunEvidence, own: Sequence[Measure], label: str, several: bool
             else:
                 interval = measure.interval(float(assessed.low[i]), float(assessed.high[i]))
                 cells.append(f"{measure.shown(values[i])} ({interval})")
-        rows.append([names[i], count(samples[i]), *cells])
-    which = f"{label}, seed {printable(record.seed, 24)}" if several else "Clients"
+        rows.append([run.names[i], count(samples[i]), *cells])
+    which = f"{label}, seed {clean(record.seed, 24)}" if several else "Clients"
     caption = f"{which}: the worst by {record.score.words} first"
-    if len(rows) < len(names):
-        caption += f"; {len(rows)} of {count(len(names))} clients"
+    if len(rows) < len(run.names):
+        caption += f"; {len(rows)} of {count(len(run.names))} clients"
     return TableBlock(caption, ["Client", "Test rows", *(f"{m.words[:1].upper()}{m.words[1:]}" for m in own)], rows)

@@ -4,25 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from itertools import repeat
-from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
-from torch import Tensor
 
 from drfl.assessment.clients import Assessment, AucInterval, turned
 from drfl.assessment.gains import GainAssessment, assess_gain, no_row_values, sums_of_pair
 from drfl.assessment.possible_sums import possible_products
 from drfl.assessment.scope import Redrawn
 from drfl.assessment.scores import Floats
-from drfl.assessment.seeds import SeedDifference, holm_family, seed_difference, verdict
-from drfl.core.errors import InputError, unknown
+from drfl.assessment.seeds import FAILED, SeedDifference, holm_family, seed_difference, verdict
+from drfl.core.errors import InputError, Notice
 from drfl.core.files import read_csv
 from drfl.data.row_scores import RowScores
-from drfl.engine.simulation import Simulation
-from drfl.experiments.assess.assess_runs import AssessedRun, assess_run, nothing_said, warn_of_interruption
-from drfl.experiments.compare.differences import FAILED
-from drfl.task.measure import Rows, undefined_share
+from drfl.report.assessed import assessment_of, why_nothing
+from drfl.report.read_run import RunRecord
+from drfl.task.measure import Measure, Rows, undefined_share
 
 PAIRED = "paired.csv"
 PAIRED_COLUMNS = ("samples", "returned_sum", "returned_squares", "last_sum", "last_squares", "products")
@@ -30,6 +27,53 @@ PAIRED_COLUMNS = ("samples", "returned_sum", "returned_squares", "last_sum", "la
 
 CLASSES = ("positive", "negative")
 """Of a measure that ranks rows it keeps that for the rows of each of the two classes."""
+
+
+class AssessedRun(NamedTuple):
+    """A run with what may be said of it.
+
+    Args:
+        record: its files.
+        measure: what it is assessed by.
+        assessment: of its returned model; None for the reason of :func:`nothing_said`.
+        rows: what that model scores on every test row; None of a deployment.
+    """
+
+    record: RunRecord
+    measure: Measure
+    assessment: Assessment | None
+    rows: RowScores | None
+
+
+def assessed(
+    record: RunRecord,
+    measure: Measure | None = None,
+    level: float = 0.95,
+    *,
+    auc_interval: AucInterval = "delong",
+    equality: bool = True,
+) -> AssessedRun:
+    """Assess a run by one of its measures, or by its score.
+
+    Args:
+        record: its files.
+        measure: one of its measures; None = its score.
+        level: of intervals and sets.
+        auc_interval: see :func:`drfl.assessment.clients.assess_clients`.
+        equality: whether to compare the clients with equally good ones, which takes seconds for a thousand of them.
+
+    Raises:
+        InputError: a file of the run is damaged.
+    """
+    own, rows = record.score if measure is None else measure, record.row_scores()
+    shared = record.shared_test_rows if rows is None else rows.shared
+    found = assessment_of(record, own, level, independent=not shared, auc_interval=auc_interval, equality=equality)
+    return AssessedRun(record, own, found, rows)
+
+
+def nothing_said(run: AssessedRun) -> Notice:
+    """Why a run has no assessment, and the remedy."""
+    return why_nothing(run.record, run.measure).within(run.record.label)
 
 
 class PairedRuns(NamedTuple):
@@ -66,61 +110,6 @@ class OverSeeds(NamedTuple):
     scope: str
 
 
-def gain_of_folders(
-    first: Path, second: Path, measure: str | None = None, level: float = 0.95, auc_interval: AucInterval = "delong"
-) -> GainAssessment:
-    """The gain of one run's returned model over another's.
-
-    Args:
-        first: folder of the run compared with.
-        second: folder of the run whose gain it is.
-        measure: one of their measures; None = their score.
-        level: of the intervals.
-        auc_interval: see :func:`drfl.assessment.clients.assess_clients`.
-
-    Raises:
-        InputError: see :func:`assess_run`; or the runs cannot be compared row by row, see :func:`paired`.
-    """
-    runs = [assess_run(directory, measure, level, auc_interval) for directory in (first, second)]
-    for directory in (first, second):
-        warn_of_interruption(directory)
-    return _gain(*runs)
-
-
-def gain_of_models(
-    fed: Simulation,
-    first: Tensor,
-    second: Tensor,
-    *,
-    measure: str | None = None,
-    level: float = 0.95,
-    auc_interval: AucInterval = "delong",
-) -> GainAssessment:
-    """The gain of one model over another on the test rows of a simulation.
-
-    Args:
-        fed: the simulation.
-        first: (d,) the model compared with.
-        second: (d,) the model whose gain it is.
-        measure: one of what it measures; None = its score.
-        level: of the intervals.
-        auc_interval: see :func:`drfl.assessment.clients.assess_clients`.
-
-    Raises:
-        InputError: there is no such measure, or it has no value for a row.
-    """
-    known = {own.name: own for own in fed.measures}
-    if measure is not None and measure not in known:
-        raise unknown("measure", measure, known)
-    own = fed.measures[0] if measure is None else known[measure]
-    if not own.rows.paired:
-        raise no_row_values(own, fed.measures)
-    rows = fed.row_scores(first), fed.row_scores(second)
-    sums = sums_of_pair(own, rows, ("the first model", "the second model"))
-    independent = not fed.data.shares_test_rows
-    return assess_gain(own, fed.data.names, *sums, level=level, independent=independent, auc_interval=auc_interval)
-
-
 def paired(runs: Sequence[AssessedRun]) -> tuple[list[PairedRuns], list[str]]:
     """The first algorithm's run against each other's, on the same test rows; of several seeds the first one's alone.
 
@@ -140,7 +129,7 @@ def paired(runs: Sequence[AssessedRun]) -> tuple[list[PairedRuns], list[str]]:
         reasons.append(f"no run of another algorithm has the seed of {first.record.label}, {first.record.seed}")
     for run in others:
         try:
-            found.append(PairedRuns(first, run, _gain(first, run)))
+            found.append(PairedRuns(first, run, gain_over(first, run)))
         except InputError as error:
             reasons.append(str(error))
     return found, list(dict.fromkeys(reasons))
@@ -190,7 +179,7 @@ def _worst(run: AssessedRun) -> float:
     return float(turned(np.array([run.assessment.worst.value]), run.assessment.measure)[0])
 
 
-def _gain(first: AssessedRun, second: AssessedRun) -> GainAssessment:
+def gain_over(first: AssessedRun, second: AssessedRun) -> GainAssessment:
     """The gain of one run over another.
 
     Raises:
@@ -252,9 +241,10 @@ def over_last(run: AssessedRun) -> GainAssessment | None:
     Raises:
         InputError: the file of both models' sums is damaged.
     """
-    path, own = run.directory / PAIRED, run.assessment
-    if own is None or not path.exists():
+    folder, own = run.record.directory, run.assessment
+    if folder is None or own is None or not (folder / PAIRED).exists():
         return None
+    path = folder / PAIRED
     frame = read_csv(path, follow=False, remedy="run it again", dtype={"client": str}, keep_default_na=False)
     try:
         frame = frame[frame["measure"] == own.measure.name]

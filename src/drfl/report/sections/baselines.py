@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
-from drfl.report.content import TableBlock
-from drfl.report.formatting import NOTHING, count, listing, plural
+from drfl.report.content import Block, Paragraph, Points, Section, TableBlock
+from drfl.report.evidence import LOCAL, Evidence, RunEvidence
+from drfl.report.formatting import NOTHING, clean, count, listing, plural
 from drfl.report.groups import Group
-from drfl.report.pdf.comparisons import gains_table
-from drfl.report.pdf.content import Block, Paragraph, Points, Question
-from drfl.report.pdf.evidence import Evidence
-from drfl.report.pdf.names import client_names, printable
-from drfl.report.pdf.worst import MOST, places
+from drfl.report.sections.comparisons import gains_table
+from drfl.report.sections.worst import MOST, places
 
 ASKED = "What would each client have alone?"
 
-LOCAL = "LocalOnly"
 BASELINES = (LOCAL, "Pooled", "FineTuned")
 
 ALGORITHMS = 3
@@ -40,28 +38,29 @@ GAIN = (
 )
 
 
-def alone(evidence: Evidence) -> Question:
+def alone(evidence: Evidence) -> Section:
     """The section: clients against baselines and federated models, and who is shown to gain by joining."""
-    groups = evidence.groups
-    own = [group for name in BASELINES for group in groups if group.runs[0].algorithm == name]
-    federated = [group for group in groups if group.runs[0].algorithm not in BASELINES]
+    own = [pair for name in BASELINES for pair in evidence.shown if pair[1].record.algorithm == name]
+    federated = [pair for pair in evidence.shown if pair[1].record.algorithm not in BASELINES]
     if not own:
-        return Question(ASKED, NONE, [Points([HOW])])
+        return Section("alone", ASKED, NONE, [Points([HOW])])
     shown = [*federated[:ALGORITHMS], *own]
-    blocks: list[Block] = [_table(evidence, shown), Paragraph(NOTE, small=True)]
+    blocks: list[Block] = [_table(shown), Paragraph(NOTE, small=True)]
     if len(federated) > ALGORITHMS:
-        more = listing([printable(group.label, 60) for group in federated[ALGORITHMS:]])
+        more = listing([clean(group.label, 60) for group, _ in federated[ALGORITHMS:]])
         blocks.append(Paragraph(f"Not in this table: {more}.", small=True))
     if evidence.over_local:
         blocks += gains_table(evidence.over_local, "Against each client alone, on the same test rows", GAIN)
-    if not any(group.runs[0].algorithm == LOCAL for group in own):
-        answer = f"That was not measured: there is no run of LocalOnly, but of {listing([g.label for g in own])}."
+    if not any(run.record.algorithm == LOCAL for _, run in own):
+        answer = (
+            f"That was not measured: there is no run of LocalOnly, but of {listing([group.label for group, _ in own])}."
+        )
     elif not evidence.over_local:
         answer = "Beside the models stands what each client has alone; the two cannot be compared row by row."
     else:
         # Only the first algorithm: the table has the others.
         first = evidence.over_local[0]
-        gain, label = first.gain, printable(first.second, 60)
+        gain, label = first.gain, clean(first.second, 60)
         better, worse = len(gain.better), len(gain.worse)
         left = len(gain.names) - len(gain.undefined) - better - worse
         answer = (
@@ -69,15 +68,14 @@ def alone(evidence: Evidence) -> Question:
             f"be better off than alone and {count(worse)} to be worse off; for {count(left)} no difference is "
             f"shown{gain.note}."
         )
-    return Question(ASKED, answer, blocks)
+    return Section("alone", ASKED, answer, blocks)
 
 
-def _table(evidence: Evidence, groups: list[Group]) -> TableBlock:
-    """A row a client, a column a group: its first run."""
-    runs = [evidence.first_of(group) for group in groups]
+def _table(shown: Sequence[tuple[Group, RunEvidence]]) -> TableBlock:
+    """A row a client, a column a group: the run that stands for it."""
+    groups, runs = zip(*shown, strict=True)
     first = runs[0].record
     names, own = first.clients["client"].tolist(), first.score
-    shown = client_names(names)
     columns = []
     for run in runs:
         frame, score, found = run.record.clients, run.record.score, run.assessment
@@ -94,13 +92,13 @@ def _table(evidence: Evidence, groups: list[Group]) -> TableBlock:
         columns.append(column)
     samples = first.clients["samples"].to_numpy(float)
     rows = [
-        [shown[i], count(samples[i]), *(column[i] for column in columns)]
+        [runs[0].names[i], count(samples[i]), *(column[i] for column in columns)]
         for i in places(first)[: first.most_shown(MOST)]
     ]
     caption = (
         f"{own.words[:1].upper()}{own.words[1:]}{f', {own.unit}' if own.unit else ''} by client, seed "
-        f"{printable(first.seed, 24)}, the worst with {printable(groups[0].label, 60)} first"
+        f"{clean(first.seed, 24)}, the worst with {clean(groups[0].label, 60)} first"
     )
     if len(rows) < len(names):
         caption += f"; {len(rows)} of {count(len(names))} clients"
-    return TableBlock(caption, ["Client", "Test rows", *(printable(group.label, 40) for group in groups)], rows)
+    return TableBlock(caption, ["Client", "Test rows", *(clean(group.label, 40) for group in groups)], rows)

@@ -1,0 +1,47 @@
+"""Clients' names as reports show them: each told from the others, in glyphs that the PDF's fonts have."""
+
+from __future__ import annotations
+
+import unicodedata
+from collections import Counter
+from collections.abc import Sequence
+
+from drfl.report.formatting import ISOLATE, ISOLATE_END, clean
+
+BOX = "\u25a1"
+"""Stands in a PDF for a character that its fonts lack."""
+
+LONGEST = 40
+"""Characters of a client's name."""
+
+GLYPHS = (
+    (0x20, 0x34E), (0x374, 0x3CE), (0x3F0, 0x45F), (0x490, 0x4C4),  # Latin, Greek and Cyrillic
+    (0x5D0, 0x5EA), (0x621, 0x63A), (0x640, 0x655), (0x660, 0x669),  # Hebrew and Arabic
+    (0x1E00, 0x1E9B), (0x1EA0, 0x1EF9), (0x2010, 0x2037),  # Latin with more accents, punctuation
+    (0x2190, 0x2220), (0x2241, 0x226B), (0x2500, 0x262F),  # arrows, mathematics and shapes
+)  # fmt: skip
+"""First and last characters of the ranges that the fonts in the package typst have."""
+
+
+def in_glyphs(text: str) -> str:
+    """Text with a box for each character that the PDF's fonts lack."""
+    return "".join(c if _has_glyph(c) else BOX for c in unicodedata.normalize("NFC", text))
+
+
+def client_names(names: Sequence[str]) -> tuple[str, ...]:
+    """Clients' names as they are shown; with their place in clients.csv where that alone tells them apart.
+
+    Args:
+        names: in the order of clients.csv.
+    """
+    plain = [clean(name, LONGEST).strip() for name in names]
+    # Different names may look alike if they are cut or have missing glyphs.
+    alike = Counter(map(in_glyphs, plain))
+    return tuple(
+        name if name and all(map(_has_glyph, name)) and alike[in_glyphs(name)] == 1 else f"{name or BOX} (no. {place})"
+        for place, name in enumerate(plain, start=1)
+    )
+
+
+def _has_glyph(character: str) -> bool:
+    return character in (ISOLATE, ISOLATE_END) or any(low <= ord(character) <= high for low, high in GLYPHS)

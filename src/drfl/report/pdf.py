@@ -1,0 +1,135 @@
+"""A report as a PDF of A4 pages, which typst sets: tagged, with its fonts in it, and without a date."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import importlib.util
+import json
+from collections.abc import Sequence
+from importlib import resources
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from drfl.core.errors import InputError
+from drfl.report.content import Block, Document, Fold, TableBlock, plain
+from drfl.report.formatting import UNDEFINED
+from drfl.report.names import in_glyphs
+from drfl.report.svg import width_of
+from drfl.report.write import write_bytes
+
+if TYPE_CHECKING:
+    from typst import Fonts
+
+PAGE, BESIDE, MOST_WORDS = 61.0, 0.95, 16.0
+"""In units of the height of a table's letters: the width of a page, the space beside a cell, and a column of words."""
+
+STANDARD = "ua-1"
+"""PDF/UA-1, for readers who have the text read out: typst refuses what it would not be readable by."""
+
+
+def check() -> None:
+    """Make sure that a PDF can be made.
+
+    Raises:
+        InputError: the package typst is not installed.
+    """
+    if importlib.util.find_spec("typst") is None:
+        raise InputError("a report as PDF needs typst: pip install 'drfl[pdf]'", code="package-missing", field="typst")
+
+
+def render_pdf(document: Document) -> bytes:
+    """The PDF; the same document gives the same bytes.
+
+    Raises:
+        InputError: the package typst is not installed.
+    """
+    check()
+    import typst
+
+    sections = [dataclasses.replace(section, blocks=_printed(section.blocks)) for section in document.sections]
+    printed = dataclasses.replace(document, head=_printed(document.head), sections=sections)
+    # What users have named reaches typst as data alone, which the template shows as text and never evaluates.
+    content = json.dumps(_in_glyphs(plain(printed)))
+    template = resources.files("drfl.report").joinpath("templates", "report.typ").read_bytes()
+    data = typst.compile(
+        template, font_paths=_fonts(), sys_inputs={"document": content}, format="pdf", pdf_standards=[STANDARD]
+    )
+    return bytes(data)
+
+
+def write_pdf(document: Document, path: Path) -> None:
+    """Write the PDF to a file atomically.
+
+    Args:
+        document: what it says.
+        path: the file, in a folder that is there; an older one is replaced.
+
+    Raises:
+        InputError: typst is not installed, or the file cannot be written.
+    """
+    write_bytes(render_pdf(document), Path(path))
+
+
+@functools.cache
+def _fonts() -> Fonts:
+    import typst
+
+    # Those in the package alone: with this machine's fonts the same runs would give another file elsewhere.
+    return typst.Fonts(include_system_fonts=False)
+
+
+def _in_glyphs(content: object) -> object:
+    """Content with a box for each character that the fonts lack."""
+    if isinstance(content, str):
+        return in_glyphs(content)
+    if isinstance(content, list):
+        return [_in_glyphs(one) for one in content]
+    if isinstance(content, dict):
+        return {name: _in_glyphs(one) for name, one in content.items()}
+    return content
+
+
+def _printed(blocks: Sequence[Block]) -> list[Block]:
+    """Blocks with tables that are no wider than a page."""
+    found: list[Block] = []
+    for block in blocks:
+        if isinstance(block, TableBlock):
+            found += _parts(block)
+        else:
+            found.append(
+                dataclasses.replace(block, blocks=_printed(block.blocks)) if isinstance(block, Fold) else block
+            )
+    return found
+
+
+def _parts(table: TableBlock) -> list[TableBlock]:
+    """A table, or several with the columns that fit beside each other, each with the first column."""
+    texts = [[cell if isinstance(cell, str) else cell.text for cell in row] for row in table.rows]
+    widths = []
+    for place, title in enumerate(table.head):
+        # Words and titles may take several lines.
+        longest = max((width_of(row[place]) for row in texts), default=0.0)
+        title_width = max(map(width_of, title.split()), default=0.0)
+        widths.append(max(min(longest, MOST_WORDS) if place < table.words else longest, title_width) + BESIDE)
+    # An interval, and how many clients are undefined, stay beside the value that they are of.
+    units: list[list[int]] = []
+    for place, title in enumerate(table.head[1:], start=1):
+        if units and title.startswith(("95", UNDEFINED)):
+            units[-1].append(place)
+        else:
+            units.append([place])
+    parts: list[list[int]] = [[0]]
+    for unit in units:
+        if len(parts[-1]) > 1 and sum(widths[k] for k in (*parts[-1], *unit)) > PAGE:
+            parts.append([0])
+        parts[-1] += unit
+    return [
+        TableBlock(
+            table.caption if number == 1 else f"{table.caption.partition(';')[0]} (part {number} of {len(parts)})",
+            [table.head[k] for k in part],
+            [[row[k] for k in part] for row in table.rows],
+            sum(k < table.words for k in part),
+        )
+        for number, part in enumerate(parts, start=1)
+    ]
