@@ -7,6 +7,7 @@ import re
 import numpy as np
 import pytest
 import torch
+from tests.report.conftest import write_directory
 from tests.support.scripts import ROOT
 
 import drfl
@@ -23,6 +24,7 @@ RUN_BY = {
     "energy": "test_energy_page.py",
     "index": "test_site.py",
     "library": "here",
+    "runs": "here",
     "problems": "tests/testing/test_problems.py",
     "contributing/add-an-algorithm": "test_recipes.py",
     "contributing/add-an-ambiguity-set": "test_recipes.py",
@@ -62,6 +64,16 @@ def test_the_checkpoints_of_the_library_page(tmp_path, monkeypatch):
     exec(code, names)
     assert isinstance(again := names["result"], drfl.Result)
     assert again.model.equal(result.model)
+
+
+def test_the_reports_of_the_page_on_runs(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for name, algorithm in (("fedavg", "FedAvg"), ("drfa", "DRFA")):
+        write_directory(tmp_path / "runs", name, algorithm, clients=3, rounds=1)
+    (code,) = blocks("runs")
+    exec(code, {})
+    assert "FedAvg" in (tmp_path / "report.html").read_text(encoding="utf-8")
+    assert (tmp_path / "report.pdf").read_bytes().startswith(b"%PDF")
 
 
 def test_the_pixels_of_the_page_on_data(tmp_path, monkeypatch):

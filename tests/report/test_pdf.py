@@ -21,7 +21,7 @@ from drfl.report.compose import compose
 from drfl.report.content import Figure, TableBlock
 from drfl.report.evidence import Evidence, RowGain, RunEvidence
 from drfl.report.formatting import clean
-from drfl.report.names import BOX, GLYPHS, client_names, in_glyphs
+from drfl.report.names import BOX, GLYPHS, display_names, in_glyphs
 from drfl.report.run_gains import OverSeeds
 from drfl.task.measure import NOTHING, Measure
 
@@ -148,7 +148,7 @@ def test_hostile_names_are_shown_and_told_apart(run):
     one = run(clients=len(HOSTILE), names=list(HOSTILE), summary={"model": "W" * 300, "warnings": ["北 (\\"]})
     evidence = Evidence((one,))
     found = text_of(evidence)
-    shown = client_names(HOSTILE)
+    shown = display_names(HOSTILE)
     assert len(set(map(in_glyphs, shown))) == len(HOSTILE)
     assert shown[0] == "北京医院 (no. 1)"
     assert in_glyphs(shown[0]) == f"{BOX * 4} (no. 1)"

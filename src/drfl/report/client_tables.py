@@ -14,7 +14,6 @@ from drfl.report.content import TableBlock
 from drfl.report.evidence import Evidence, RunEvidence
 from drfl.report.formatting import NOTHING, THIN, count, percent, plural, scored, span, spread
 from drfl.report.groups import which_seed
-from drfl.report.names import client_names
 from drfl.report.read_run import RunRecord, worst_first
 from drfl.report.tables import beside, interval_head
 from drfl.task.measure import Measure
@@ -104,7 +103,7 @@ def by_client_tables(evidence: Evidence) -> list[TableBlock]:
                 f"; 95{THIN}%: intervals that hold for all clients of an algorithm together; * could be the worst "
                 "client"
             )
-        known = client_names(names)
+        known = firsts[0].names
         tables.append(TableBlock(caption, head, [[known[i], *row] for i, row in zip(order, cells, strict=True)]))
     return tables
 

@@ -19,7 +19,6 @@ from drfl.core.files import sha256_of
 from drfl.data.partition.partition import Partition
 from drfl.report.assessed import assessment_of, why_nothing
 from drfl.report.groups import Group, at_one_seed, group_runs
-from drfl.report.names import client_names
 from drfl.report.read_run import FILES, REPORT, FailedRun, RunRecord, table, text
 from drfl.report.run_gains import AssessedRun, OverSeeds, PairedRuns, assessed, over_last, over_seeds, paired
 from drfl.task.measure import Measure
@@ -59,10 +58,10 @@ class RunEvidence:
     deployed: bool = False
     over_last: GainAssessment | None = None
 
-    @cached_property
+    @property
     def names(self) -> tuple[str, ...]:
         """(N,) the clients' names as they are shown, in the order of clients.csv."""
-        return client_names(self.record.clients["client"].tolist())
+        return self.record.display_names
 
     @cached_property
     def named(self) -> Assessment | None:

@@ -25,21 +25,24 @@ GLYPHS = (
 
 def in_glyphs(text: str) -> str:
     """Text with a box for each character that the PDF's fonts lack."""
+    if text.isascii():  # as most of the names of a million clients are
+        return text
     return "".join(c if _has_glyph(c) else BOX for c in unicodedata.normalize("NFC", text))
 
 
-def client_names(names: Sequence[str]) -> tuple[str, ...]:
+def display_names(names: Sequence[str]) -> tuple[str, ...]:
     """Clients' names as they are shown; with their place in clients.csv where that alone tells them apart.
 
     Args:
         names: in the order of clients.csv.
     """
     plain = [clean(name, LONGEST).strip() for name in names]
+    printed = [in_glyphs(name) for name in plain]
     # Different names may look alike if they are cut or have missing glyphs.
-    alike = Counter(map(in_glyphs, plain))
+    alike = Counter(printed)
     return tuple(
-        name if name and all(map(_has_glyph, name)) and alike[in_glyphs(name)] == 1 else f"{name or BOX} (no. {place})"
-        for place, name in enumerate(plain, start=1)
+        name if name and BOX not in glyphs and alike[glyphs] == 1 else f"{name or BOX} (no. {place})"
+        for place, (name, glyphs) in enumerate(zip(plain, printed, strict=True), start=1)
     )
 
 

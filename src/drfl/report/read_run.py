@@ -16,6 +16,7 @@ from drfl.core.csv_cells import unquoted
 from drfl.core.errors import InputError
 from drfl.core.files import lines, open_file, read_json, read_toml, reading
 from drfl.core.run_end import Marks
+from drfl.report.names import display_names
 from drfl.task.measure import PLAIN, Measure, Rows
 
 if TYPE_CHECKING:
@@ -115,6 +116,11 @@ class RunRecord:
     def tested(self) -> tuple[str, list[str], list[float]]:
         """On what it was tested: the dataset, the clients' names and how many rows each has."""
         return text(self.summary, "dataset"), self.clients["client"].tolist(), self.clients["samples"].tolist()
+
+    @cached_property
+    def display_names(self) -> tuple[str, ...]:
+        """(N,) the clients' names as reports show them, in the order of clients.csv."""
+        return display_names(self.clients["client"].tolist())
 
     @property
     def drawn(self) -> tuple[str | None, str | None]:

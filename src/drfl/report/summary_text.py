@@ -22,7 +22,6 @@ from drfl.report.formatting import (
     span,
 )
 from drfl.report.groups import Group, at_one_seed
-from drfl.report.names import client_names
 from drfl.report.read_run import FailedRun, RunRecord, listed, number, text, worst_first
 
 NAMED = 5
@@ -155,7 +154,7 @@ def cards(groups: Sequence[Group], found: Standing | None) -> list[Card]:
     own = group.runs[0]
     # With several seeds each run has its own worst client.
     named = len(group.runs) == 1 and own.clients["score"].notna().any()
-    who = client_names(own.clients["client"].tolist())[int(worst_first(own).index[0])] if named else ""
+    who = own.display_names[int(worst_first(own).index[0])] if named else ""
     note = f"{who}{group.note(group.score)}".strip()
     worst = "; ".join(filter(None, (note, _surely(groups, group))))
     return [

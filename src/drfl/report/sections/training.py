@@ -9,7 +9,6 @@ from drfl.report.content import Block, Figure, Figures, Heading, Legend, Paragra
 from drfl.report.evidence import Evidence
 from drfl.report.formatting import THIN, clean, listing, percent, plural, scientific, scored
 from drfl.report.groups import Group
-from drfl.report.names import client_names
 from drfl.report.tables import certificate_table
 from drfl.task.measure import undefined_share
 
@@ -107,8 +106,7 @@ def _mixture(groups: Sequence[Group]) -> list[Block]:
     maps = []
     for group in moving:
         run = group.runs[0]
-        every = run.clients["client"].tolist()
-        n, known = len(every), dict(zip(every, client_names(every), strict=True))
+        n, known = len(run.clients), dict(zip(run.clients["client"], run.display_names, strict=True))
         order = shared or draw.mixture_order([group])
         caption = "Clients with the largest mean λ" + (" over these algorithms" if len(moving) > 1 and alike else "")
         caption += " first" if len(order) == n else f" first, {len(order)} of {n}"
