@@ -22,9 +22,9 @@ from drfl.training.averages import Average
 from drfl.training.certificate import Certifier
 from drfl.training.history import Row, undefined_names, undefined_notices
 from drfl.training.model_selection import Best, ModelSelection, Patience, Target
-from drfl.training.rounds import Played, next_round
+from drfl.training.rounds import next_round
 from drfl.training.run_log import Result, RunLog, Tested
-from drfl.training.run_state import CheckpointFolder, CheckpointWriter, Returned, RunState, first, view_of
+from drfl.training.run_state import CheckpointFolder, CheckpointWriter, Played, Returned, RunState, first, view_of
 
 
 class Step(NamedTuple):

@@ -32,8 +32,7 @@ from drfl.training.averages import Average
 from drfl.training.certificate import Certificate, Certifier
 from drfl.training.history import History, Metrics, Row, columns_of, others_of, smaller_is_better, undefined_counts
 from drfl.training.model_selection import ModelSelection, Selection, selection_field
-from drfl.training.rounds import Played
-from drfl.training.run_state import RunState
+from drfl.training.run_state import Played, RunState
 from drfl.training.step_size import StepSize, with_step_size
 
 if TYPE_CHECKING:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Literal, NamedTuple, Protocol
+from typing import Generic, Literal, NamedTuple, Protocol
 
 from torch import Tensor
 
 from drfl.core.errors import InputError
-from drfl.federation.algorithm import Algorithm, Personal, S, State, WithoutAverage, core_of, mixture_of
+from drfl.federation.algorithm import Algorithm, Info, Personal, S, State, WithoutAverage, core_of, mixture_of
 from drfl.federation.federation import Federation, WrappedFederation
 from drfl.training.averages import Average, DecayingAverage
 from drfl.training.history import Row
@@ -47,6 +47,33 @@ class RunState(NamedTuple):
     decaying: DecayingAverage | None = None
     step_size: StepSize | None = None
     selected: Selected | None = None
+
+
+class Played(NamedTuple, Generic[S]):
+    """Where the run is after a round.
+
+    Args:
+        round: rounds done.
+        skipped: how many of them nobody answered.
+        state: the algorithm's state.
+        average: the averaged solution, where the run keeps it.
+        decaying: the decaying average, where it is what the run returns.
+        step_size: the local step size that was found; None where one was given.
+        info: what happened; None before the first round.
+    """
+
+    round: int
+    skipped: int
+    state: S
+    average: Average | None
+    decaying: DecayingAverage | None
+    step_size: StepSize | None
+    info: Info | None
+
+    @property
+    def model(self) -> Tensor:
+        """(d,) what the run would return."""
+        return self.state.w if self.decaying is None else self.decaying.w
 
 
 class CheckpointWriter(Protocol):
