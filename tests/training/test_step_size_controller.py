@@ -14,7 +14,7 @@ from drfl.core.errors import DivergedError
 from drfl.federation.algorithm import Info
 from drfl.federation.sampling import Cohort
 from drfl.testing.state import bits_differ
-from drfl.training.run_state import Played
+from drfl.training.run_state import RunState
 from drfl.training.step_size import StepSize
 from drfl.training.step_size_controller import FIRST, MOST_LOWERED, Continue, Repeat, RollBack, StepSizeController
 
@@ -37,7 +37,7 @@ def played(r, way=0.0, excess=None, answered=(0, 1, 2)):
     clients = torch.tensor(answered)
     info = Info(Cohort(clients, torch.ones(len(answered)).double()), clients)
     info = info if excess is None else info._replace(excess=torch.tensor(excess).double())
-    return Played(r, 0, Model(torch.tensor([way, 0.0]).double()), None, None, None, info)
+    return RunState(r, 0, Model(torch.tensor([way, 0.0]).double()), (), {}, 0.0, info=info)
 
 
 class Looks:
@@ -62,15 +62,15 @@ def test_a_round_goes_on():
     answer = controller(1).accept(attempt)
     assert isinstance(answer, Continue)
     moved = torch.tensor(3.0).double()
-    assert answer.played.state is attempt.state
-    assert bits_differ(answer.played.step_size, size_of(moved=moved)) == []
+    assert answer.progress.state is attempt.state
+    assert bits_differ(answer.progress.step_size, size_of(moved=moved)) == []
 
 
 @pytest.mark.parametrize(("before", "after"), [(1.0, 3.0), (5.0, 5.0)])
 def test_the_longest_way_of_a_round_is_remembered(before, after):
     answer = controller(2, size_of(moved=torch.tensor(before).double())).accept(played(2, way=3.0))
     assert isinstance(answer, Continue)
-    assert float(answer.played.step_size.moved) == after
+    assert float(answer.progress.step_size.moved) == after
 
 
 def test_losses_are_compared_in_some_rounds():
@@ -133,8 +133,8 @@ def test_a_reply_that_a_smaller_step_shortens_costs_the_step_size():
     # η/4 is no step that runs away: what is left of the reply's length is accepted.
     answer = control.accept(again)
     assert isinstance(answer, Continue)
-    assert answer.played.state is again.state
-    size = answer.played.step_size
+    assert answer.progress.state is again.state
+    size = answer.progress.step_size
     assert (float(size.eta), int(size.lowered), int(size.rollbacks)) == (ETA / 2, 1, 0)
     assert float(size.moved) == 1.0
     assert not size.unaffected.any()
@@ -146,9 +146,9 @@ def test_a_quarter_may_help_where_a_half_does_not():
     assert control.accept(played(1, excess=[0.0, 2.0, 0.0])) == Repeat(ETA / 4)  # a quarter is not shorter enough
     answer = control.accept(last)
     assert isinstance(answer, Continue)
-    assert answer.played.state is last.state
-    assert (float(answer.played.step_size.eta), int(answer.played.step_size.lowered)) == (ETA / 4, 2)
-    assert not answer.played.step_size.unaffected.any()
+    assert answer.progress.state is last.state
+    assert (float(answer.progress.step_size.eta), int(answer.progress.step_size.lowered)) == (ETA / 4, 2)
+    assert not answer.progress.step_size.unaffected.any()
 
 
 @pytest.mark.parametrize(
@@ -164,8 +164,8 @@ def test_a_client_that_nothing_helps_keeps_the_first_attempt_and_counts_no_more(
     assert control.accept(attempt) == Repeat(ETA / 2)
     answer = control.accept(played(1, way=1.0, **again))
     assert isinstance(answer, Continue)
-    assert answer.played.state is attempt.state
-    size = answer.played.step_size
+    assert answer.progress.state is attempt.state
+    size = answer.progress.step_size
     assert (float(size.eta), int(size.lowered), float(size.moved)) == (ETA, 0, 3.0)
     assert size.unaffected.tolist() == [True, False, False]
     assert isinstance(controller(2, size).accept(played(2, excess=[10.0, 0.0, 0.0])), Continue)
@@ -178,9 +178,9 @@ def test_a_client_that_is_helped_and_one_that_is_not():
     assert control.accept(half) == Repeat(ETA / 4)
     answer = control.accept(played(1, excess=[10.0, 0.0, 0.0]))
     assert isinstance(answer, Continue)
-    assert answer.played.state is half.state
-    assert float(answer.played.step_size.eta) == ETA / 2
-    assert answer.played.step_size.unaffected.tolist() == [True, False, False]
+    assert answer.progress.state is half.state
+    assert float(answer.progress.step_size.eta) == ETA / 2
+    assert answer.progress.step_size.unaffected.tolist() == [True, False, False]
 
 
 @pytest.mark.parametrize(("factor", "repeats"), [(0.5, 0), (1.0, 1), (2.0, 2), (3.6, 3)])
@@ -191,7 +191,7 @@ def test_the_step_size_stays_above_a_quarter_of_the_first(factor, repeats):
         while not isinstance(answer := control.accept(played(9, excess=[math.inf, 0.0, 0.0])), Continue):
             found.append(answer)
         assert found == [Repeat(ETA / 2**lowered / 2**k) for k in range(1, repeats + 1)]
-        assert answer.played.step_size.unaffected.tolist() == [repeats > 0, False, False]
+        assert answer.progress.step_size.unaffected.tolist() == [repeats > 0, False, False]
 
 
 def test_a_repeat_that_diverges_sets_the_run_back_from_the_step_size_before_the_round():

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from typing import cast
 
 import torch
 from torch import Tensor
 
 from drfl.core.errors import DivergedError, NonFiniteError
 from drfl.core.key import Key
-from drfl.federation.algorithm import Algorithm, S, Separate, core_of, mixture_of
+from drfl.federation.algorithm import Algorithm, Separate, core_of, mixture_of
 from drfl.federation.federation import Federation
-from drfl.training.run_state import Played, RunState, no_average
+from drfl.training.run_state import RunState, no_average
 from drfl.training.step_size import StepSize, in_round, with_step_size
 from drfl.training.step_size_controller import Continue, Repeat, StepSizeController, rises
 
@@ -24,43 +23,43 @@ STEP_SIZES = ("server_lr", "gamma", "sigma")
 
 
 def next_round(
-    algorithm: Algorithm[S], fed: Federation, key: Key, at: Played[S], begin: Callable[[], RunState]
-) -> Played[S]:
+    algorithm: Algorithm, fed: Federation, key: Key, progress: RunState, begin: Callable[[], RunState]
+) -> RunState:
     """One round more, with half the step size, from the initial state, where one that was found is too large.
 
     Raises:
         InputError: the algorithm has no averaged solution.
         DivergedError: the model, or a loss behind the dual step, left the finite numbers.
     """
-    size, core = at.step_size, core_of(algorithm)
+    size, core = progress.step_size, core_of(algorithm)
     if size is None:
-        return _play(algorithm, fed, key, at)
+        return _play(algorithm, fed, key, progress)
 
     def has_risen(size: StepSize, w: Tensor) -> bool:
         # Where the clients' models never meet, the global one is nobody's: its loss says nothing.
         return not isinstance(core, Separate) and rises(size, fed, w, key.fold("step size"))
 
-    factor = core.local.lr_schedule.at(at.round + 1)
+    factor = core.local.lr_schedule.at(progress.round + 1)
     while True:
-        control, answer = StepSizeController(size, at, factor, has_risen), Repeat(float(size.eta))
+        control, answer = StepSizeController(size, progress, factor, has_risen), Repeat(float(size.eta))
         while isinstance(answer, Repeat):
             try:
-                attempt = _play(with_step_size(algorithm, answer.eta), fed, key, at)
+                attempt = _play(with_step_size(algorithm, answer.eta), fed, key, progress)
             except DivergedError as error:
                 attempt = error
             answer = control.accept(attempt)
         if isinstance(answer, Continue):
-            return answer.played
+            return answer.progress
         size, fresh = answer.size, begin()
         LOG.warning(answer.notice)
-        at = at._replace(state=cast("S", fresh.state), average=fresh.average, decaying=fresh.decaying)
+        progress = progress._replace(state=fresh.state, average=fresh.average, decaying=fresh.decaying)
 
 
-def _play(algorithm: Algorithm[S], fed: Federation, key: Key, at: Played[S]) -> Played[S]:
+def _play(algorithm: Algorithm, fed: Federation, key: Key, progress: RunState) -> RunState:
     """One round more, with the algorithm's own step sizes, as they are in this round."""
-    r, average, decaying, core = at.round + 1, at.average, at.decaying, core_of(algorithm)
+    r, average, decaying, core = progress.round + 1, progress.average, progress.decaying, core_of(algorithm)
     try:
-        state, info = in_round(algorithm, r).round(at.state, fed, key.fold("round", r))
+        state, info = in_round(algorithm, r).round(progress.state, fed, key.fold("round", r))
         if not bool(torch.isfinite(state.w).all()):
             raise NonFiniteError("the global model holds NaN or infinity")
     except NonFiniteError as error:
@@ -72,8 +71,9 @@ def _play(algorithm: Algorithm[S], fed: Federation, key: Key, at: Played[S]) -> 
         if average is not None:
             if info.average is None:
                 raise no_average(algorithm)
-            # Unless it says otherwise, the mixture that the round started from: hence at.state and not state.
-            lam = mixture_of(algorithm, at.state, fed) if info.mixture is None else info.mixture
+            # Unless it says otherwise, the mixture that the round started from: that of the state before it.
+            lam = mixture_of(algorithm, progress.state, fed) if info.mixture is None else info.mixture
             average = average.add(info.average, lam, info.weight)
         decaying = None if decaying is None else decaying.add(state.w, mixture_of(algorithm, state, fed))
-    return Played(r, at.skipped + info.empty, state, average, decaying, at.step_size, info)
+    skipped = progress.skipped + info.empty
+    return progress._replace(round=r, skipped=skipped, state=state, average=average, decaying=decaying, info=info)

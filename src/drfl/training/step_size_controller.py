@@ -7,16 +7,15 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from typing import Generic, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from drfl.core.errors import DivergedError, Notice
 from drfl.core.key import Key
-from drfl.federation.algorithm import S
 from drfl.federation.federation import Federation
-from drfl.training.run_state import Played
+from drfl.training.run_state import RunState
 from drfl.training.step_size import COMPARED, StepSize
 
 LOG = logging.getLogger("drfl")
@@ -37,10 +36,10 @@ MOST_LOWERED = 10
 """So often η is halved before the run is given up: a thousandth of the first one."""
 
 
-class Continue(NamedTuple, Generic[S]):
+class Continue(NamedTuple):
     """Go on from this attempt at the round, the latest or an earlier one."""
 
-    played: Played[S]
+    progress: RunState
 
 
 class Repeat(NamedTuple):
@@ -61,7 +60,7 @@ class RollBack(NamedTuple):
     notice: Notice
 
 
-class StepSizeController(Generic[S]):
+class StepSizeController:
     """Decides on the attempts at one round, from the first on.
 
     What it knows from earlier rounds, and learns for later ones, is the :class:`drfl.training.step_size.StepSize` of
@@ -75,16 +74,16 @@ class StepSizeController(Generic[S]):
     """
 
     def __init__(
-        self, size: StepSize, before: Played[S], factor: float, has_risen: Callable[[StepSize, Tensor], bool]
+        self, size: StepSize, before: RunState, factor: float, has_risen: Callable[[StepSize, Tensor], bool]
     ) -> None:
         self._first, self._before, self._factor, self._has_risen = size, before, factor, has_risen
         # The attempt that counts so far, with its step size, and the replies that were far too long in it.
-        self._best: Played[S] | None = None
+        self._best: RunState | None = None
         self._size, self._excess = size, torch.zeros(len(size.unaffected)).double()
         # The step size of the latest attempt, and whether that attempt was of no use.
         self._tried, self._in_vain = size, False
 
-    def accept(self, attempt: Played[S] | DivergedError) -> Continue[S] | Repeat | RollBack:
+    def accept(self, attempt: RunState | DivergedError) -> Continue | Repeat | RollBack:
         """Decide how a run goes on after an attempt at the round.
 
         A step size that is too large for one client lets its local steps run away, and its reply is rejected like that
@@ -127,7 +126,7 @@ class StepSizeController(Generic[S]):
             return self._roll_back(size, "the loss had risen far above that at the start")
         return Continue(best._replace(step_size=size._replace(moved=torch.maximum(size.moved, way))))
 
-    def _compare(self, attempt: Played[S]) -> None:
+    def _compare(self, attempt: RunState) -> None:
         """Take a repeated round in place of the one that counted so far, if its smaller step size has helped."""
         left = _excess(attempt, self._size)
         # All updates shrink with the step size, but an update that grew from step to step shrinks by far more. If a
@@ -156,9 +155,9 @@ class StepSizeController(Generic[S]):
         return RollBack(size, Notice(text, "step-size-lowered", "lr"))
 
 
-def _excess(played: Played[S], size: StepSize) -> Tensor:
+def _excess(attempt: RunState, size: StepSize) -> Tensor:
     """(N,) how far too long replies were, 0 of clients that a smaller step size did not help."""
-    excess = None if played.info is None else played.info.excess
+    excess = None if attempt.info is None else attempt.info.excess
     return torch.zeros(len(size.unaffected)).double() if excess is None else torch.where(size.unaffected, 0.0, excess)
 
 
