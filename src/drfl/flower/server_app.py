@@ -48,7 +48,6 @@ from drfl.resilience import Recorded, Rejection, ReplyLog, UsedReplies
 from drfl.task.task import Task
 from drfl.training.callbacks import describe
 from drfl.training.checkpoint.store import REPLIES
-from drfl.training.loop import Step
 from drfl.training.run_state import RunState, first
 
 LOG = logging.getLogger("drfl.flower")
@@ -380,9 +379,9 @@ def in_one_line(record: logging.LogRecord) -> bool:
     return True
 
 
-def _told(step: Step) -> None:
-    if step.row is None:
-        LOG.info("round %d of %d", step.round, step.rounds)
+def _told(progress: RunState) -> None:
+    if progress.row is None:
+        LOG.info("round %d of %d", progress.round, progress.rounds)
     else:
-        told = describe(step.row.metrics, step.score, step.row.note)
-        LOG.info("round %d of %d: %s", step.round, step.rounds, told)
+        told = describe(progress.row.metrics, progress.score, progress.row.note)
+        LOG.info("round %d of %d: %s", progress.round, progress.rounds, told)
