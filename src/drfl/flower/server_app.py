@@ -37,7 +37,7 @@ from drfl.flower.claims import admit, standardisation_of
 from drfl.flower.client_app import task_of
 from drfl.flower.closing import SERVER, AuditedRun
 from drfl.flower.federation import FlowerFederation
-from drfl.flower.messages import Model
+from drfl.flower.messages import Model, SiteIdentity
 from drfl.flower.nodes import Member, Registered, Roster, SelfNamed, gathered
 from drfl.flower.paired import paired_csv
 from drfl.flower.settings import ServerSettings, read_server
@@ -96,7 +96,7 @@ class Sites(NamedTuple):
         standardisation: by which they scale their inputs; None = they do not.
     """
 
-    members: tuple[Member, ...]
+    members: tuple[SiteIdentity, ...]
     names: tuple[str, ...]
     standardisation: Standardisation | None = None
 
@@ -160,13 +160,11 @@ def serve(grid: Grid, path: Path) -> Path:
     roster = roster_of(settings, folder, audit)
     # From here on the log records how the run ends, even after an error.
     with AuditedRun(audit, grid, roster, settings.timeout) as audited:
-        members = gathered(grid, roster, settings.wait, settings.timeout, audit)
+        joined = gathered(grid, roster, settings.wait, settings.timeout, audit)
+        members = {client: member.identity for client, member in joined.items()}
         admit(members, settings.sites)
         if audit is not None:
-            for client, member in sorted(members.items()):
-                own = {"name": member.name, "rows": member.train, "data": member.digest, "digest": member.message}
-                own |= {"classes": member.classes, "head": None if member.head is None else str(member.head)}
-                audit.add("joined", site=roster.names[client], **own)
+            log_joined(joined, roster, audit)
         deployed = deployment(grid, roster, members, settings, folder, audit)
         check_kept(out, deployed)
         if is_finished(out):
@@ -206,6 +204,14 @@ def serve(grid: Grid, path: Path) -> Path:
         failure = finished.checks.failure
         raise DivergedError(failure, code=failure.code, field=failure.field)
     return out
+
+
+def log_joined(joined: Mapping[int, Member], roster: Roster, audit: AuditLog) -> None:
+    """Write to the server's log who takes part, and what each claims of itself."""
+    for client, (member, digest, head) in sorted(joined.items()):
+        own = {"name": member.name, "rows": member.train, "data": member.digest, "digest": digest}
+        own |= {"classes": member.classes, "head": None if head is None else str(head)}
+        audit.add("joined", site=roster.names[client], **own)
 
 
 def check_sites(out: Path, settings: ServerSettings) -> None:
@@ -249,7 +255,7 @@ def placed(settings: ServerSettings, folder: Path) -> ServerSettings:
 def deployment(
     grid: Grid,
     roster: Roster,
-    members: Mapping[int, Member],
+    members: Mapping[int, SiteIdentity],
     settings: ServerSettings,
     folder: Path,
     audit: AuditLog | None = None,

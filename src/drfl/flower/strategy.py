@@ -163,7 +163,8 @@ class DrflStrategy(Strategy):
         roster = Named(names, min(timeout, TELLING), {node: member.name for node, member in told.items()})
         log(INFO, "%d sites, lambda in this order: %s", len(names), ", ".join(names))
         # The names are empty, as the sites define model and loss.
-        model = Model("", "", str(layout.dtype).removeprefix("torch."), 0, self.engine)
+        dtype = "float64" if layout.dtype == torch.float64 else "float32"
+        model = Model("", "", dtype, 0, self.engine)
         fed = FlowerFederation(grid, roster, members, model, w0, Deadline(timeout))
         book = _Book(layout, evaluate_fn)
         algorithm = self.algorithm if self._protected else Protected(self.algorithm, names=tuple(names))
