@@ -28,7 +28,7 @@ from jobs import COHORT, JOBS, LOCAL, RESULTS, script, simulation, store
 
 import drfl.engine.simulation
 import drfl.training.loop
-from drfl import DRDM, DRFA, Auto, FedAvg, Simplex, Simulation, Step, run
+from drfl import DRDM, DRFA, Auto, FedAvg, RunState, Simplex, Simulation, run
 from drfl.federation import sampling
 
 EVERY = script.sized(10, 2)
@@ -64,7 +64,7 @@ class Clock:
 
         return call
 
-    def close(self, step: Step) -> None:
+    def close(self, progress: RunState) -> None:
         """End a round."""
         now = time.perf_counter()
         self.rounds.append({**self._now, "all": now - self._start})

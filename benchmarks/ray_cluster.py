@@ -170,8 +170,8 @@ def lost(count: int) -> dict[str, object]:
         engine = RayWorkers(count, address, sums=True)
         fed = federation("linear", engine, CLIENTS, 42)
 
-        def lose(step: drfl.Step, name: str = name) -> None:
-            if name == "lost" and step.round == 5:
+        def lose(progress: drfl.RunState, name: str = name) -> None:
+            if name == "lost" and progress.round == 5:
                 nodes, node = others[-1]
                 nodes.remove_node(node, allow_graceful=False)
 

@@ -33,7 +33,8 @@ from drfl.federation.federation import Federation
 from drfl.resilience import Audit, Clip, Guard, PeerAudit, Protected, RobustClip, ServerProbe, Trim
 from drfl.task.task import Task
 from drfl.testing.attacks import Claims, Inflated, label_noise
-from drfl.training.loop import Step, run
+from drfl.training.loop import run
+from drfl.training.run_state import RunState
 
 RESULTS = Path(__file__).parent / "results" / "abuse"
 TUNED = script.tuned("mnist-linear")
@@ -163,9 +164,9 @@ def outcome(algorithm: Algorithm, fed: Federation, rounds: int, cell: Cell, othe
     """Run it; ``others`` (N,) bool are the clients that the averages leave out."""
     mixtures: list[Tensor] = []
 
-    def note(step: Step) -> None:
-        if step.round > max(rounds - LAST, 0):
-            mixtures.append(mixture_of(algorithm, step.state, fed))
+    def note(progress: RunState) -> None:
+        if progress.round > max(rounds - LAST, 0):
+            mixtures.append(mixture_of(algorithm, progress.state, fed))
 
     try:
         result = run(algorithm, fed, rounds=rounds, seed=cell.seed, evaluate_every=rounds, callbacks=[note])

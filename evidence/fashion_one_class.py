@@ -20,7 +20,8 @@ from drfl.experiments.config.build import build
 from drfl.experiments.config.config import load_config
 from drfl.experiments.run.artifacts import versions
 from drfl.training.history import Metrics, csv_text
-from drfl.training.loop import Step, run
+from drfl.training.loop import run
+from drfl.training.run_state import RunState
 
 HERE = Path(__file__).parent
 RESULTS = HERE / "results" / "fashion_one_class"
@@ -41,8 +42,8 @@ def worst_by_round(algorithm: str, values: dict, seed: int, dataset) -> tuple[li
     job = build(config, dataset)
     averaged: list[float] = []
 
-    def watch(step: Step) -> None:
-        averaged.append(Metrics.of(job.fed.evaluate(step.average.w)).worst_score)
+    def watch(progress: RunState) -> None:
+        averaged.append(Metrics.of(job.fed.evaluate(progress.average.w)).worst_score)
 
     result = run(job.algorithm, job.fed, rounds=config.rounds, seed=seed, averaged=True, callbacks=[watch])
     return [row.metrics.worst_score for row in result.history.rows], averaged

@@ -75,7 +75,7 @@ def initial() -> drfl.Task:
 
 def over(grid: Grid, algorithm: Algorithm) -> Result:
     roster = SelfNamed(hospitals().names)
-    members = gathered(grid, roster, 60.0, 60.0)
+    members = {client: member.identity for client, member in gathered(grid, roster, 60.0, 60.0).items()}
     fed = FlowerFederation(grid, roster, members, MODEL, initial().w0, Deadline(120.0))
     return run(algorithm, fed, rounds=ROUNDS, seed=SEED)
 

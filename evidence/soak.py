@@ -32,7 +32,7 @@ from drfl.resilience import Memory
 from drfl.testing.attacks import Scaled, SignFlipped
 from drfl.training.checkpoint import newest
 from drfl.training.history import csv_text
-from drfl.training.loop import Step
+from drfl.training.run_state import RunState
 
 RESULTS = Path(__file__).parent / "results" / "soak"
 EVERY, CHECKPOINT = script.sized((1000, 50), (10, 5))
@@ -66,13 +66,13 @@ def measured(rounds: int, folder: Path) -> tuple[list[Level], list[dict[str, int
     levels: list[Level] = []
     sizes: list[dict[str, int]] = []
 
-    def measure(step: Step) -> None:
+    def measure(progress: RunState) -> None:
         # One round later, so that the checkpoint of the round before is on the disk.
-        if step.round % EVERY == 1 and step.round > 1:
+        if progress.round % EVERY == 1 and progress.round > 1:
             gc.collect()
             resident = int(Path("/proc/self/statm").read_text().split()[1]) * PAGES // 1024
             kept = sum(path.is_dir() for path in (folder / "checkpoint").iterdir())
-            levels.append((step.round - 1, resident, len(os.listdir("/proc/self/fd")), kept))
+            levels.append((progress.round - 1, resident, len(os.listdir("/proc/self/fd")), kept))
             sizes.append(files(folder))
 
     with claimed(folder) as claim:

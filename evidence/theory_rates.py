@@ -29,7 +29,8 @@ from drfl.optim.local import LocalSGD
 from drfl.testing import QuadraticFederation
 from drfl.testing.problems import Problem, robust_regression
 from drfl.training.averages import Average
-from drfl.training.loop import Step, run
+from drfl.training.loop import run
+from drfl.training.run_state import RunState
 
 RESULTS = Path(__file__).parent / "results" / "theory_rates"
 J, VARIANCE, STREAMS, RHO = 5, 4.0, script.sized(5, 2), 0.5
@@ -106,18 +107,18 @@ def exact(at: Setting) -> tuple[list[list[float]], float]:
     zero = torch.zeros(at.problem.d, dtype=torch.float64)
     plain, rows, jacobian = Average.start(zero, at.saddle.lam), [], 0.0
 
-    def watch(step: Step) -> None:
+    def watch(progress: RunState) -> None:
         nonlocal plain, jacobian
-        if not step.round:
+        if not progress.round:
             return
-        plain = plain.add(step.state.w, step.state.lam)
-        if step.round in AT:
-            R, mean = step.round, cast("Average", step.average)
-            jacobian = max(jacobian, at.jacobian(step.state.w))
+        plain = plain.add(progress.state.w, progress.state.lam)
+        if progress.round in AT:
+            R, mean = progress.round, cast("Average", progress.average)
+            jacobian = max(jacobian, at.jacobian(progress.state.w))
             to = at.problem.weighted_optimum(mean.lam)
             start = float(to.square().sum()) / (2 * steps[0].tau) + (1 - 1 / at.problem.N) / (2 * steps[0].sigma)
-            gaps = [at.gap(one.w, one.lam) for one in (step.state, plain, mean)]
-            rows.append([R, at.off(step.state.w), bound(at, steps, R, 0.0), *gaps, start / float(mean.weight)])
+            gaps = [at.gap(one.w, one.lam) for one in (progress.state, plain, mean)]
+            rows.append([R, at.off(progress.state.w), bound(at, steps, R, 0.0), *gaps, start / float(mean.weight)])
 
     run(algorithm, Noisy(at.problem, 0.0), rounds=AT[-1], evaluate_every=AT[-1], averaged=True, callbacks=[watch])
     return rows, jacobian
@@ -136,9 +137,9 @@ def noisy(at: Setting) -> list[list[float]]:
     algorithm, steps = accelerated(at)
     found: dict[int, list[float]] = {R: [] for R in AT}
 
-    def watch(step: Step) -> None:
-        if step.round in AT:
-            found[step.round].append(at.off(step.state.w))
+    def watch(progress: RunState) -> None:
+        if progress.round in AT:
+            found[progress.round].append(at.off(progress.state.w))
 
     for seed in range(STREAMS):
         fed = Noisy(at.problem, VARIANCE)
@@ -158,9 +159,9 @@ def constant(at: Setting, accuracy: float) -> list[float]:
     start = at.mu * at.x_0 + 4 * mu_lam * at.lam_0
     rounds, found = math.ceil(math.log(2 * start / accuracy) / -math.log(theta)), []
 
-    def watch(step: Step) -> None:
-        if step.round >= rounds:
-            found.append(at.mu * at.off(step.state.w))
+    def watch(progress: RunState) -> None:
+        if progress.round >= rounds:
+            found.append(at.mu * at.off(progress.state.w))
 
     run(algorithm, Noisy(at.problem, VARIANCE), rounds=2 * rounds, evaluate_every=2 * rounds, callbacks=[watch])
     return [accuracy, 1 / (1 - without.theta), 1 / (1 - theta), rounds, float(np.mean(found))]

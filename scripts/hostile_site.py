@@ -6,13 +6,13 @@ reply, or of what the site tells of itself, on their way out; the numbers in the
 
 from __future__ import annotations
 
-import json
 import os
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
+import msgspec
 import numpy as np
 import torch
 from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord, RecordDict
@@ -21,8 +21,8 @@ from flwr.proto.recorddict_pb2 import RecordDict as Proto
 
 from drfl.data import ClientData
 from drfl.flower import client_app
-from drfl.flower.identities import write_identity
-from drfl.flower.messages import RAW, Answer, write_answer
+from drfl.flower.messages import Answer
+from drfl.flower.records import MESSAGE, PROTOCOL, RAW, VECTORS, Message, write
 
 HERE = Path(__file__).parent
 LONG = 3600.0
@@ -52,43 +52,61 @@ class Behaviour(NamedTuple):
     first: bool = True
 
 
-def numbers(**values: object) -> Change:
-    """Other numbers, under their names with _ for spaces; ``...`` = the number is missing."""
+def fields_of(content: RecordDict) -> dict[str, object]:
+    """The fields of a message, as plain values."""
+    return msgspec.msgpack.decode(content.config_records[MESSAGE]["fields"])  # pyright: ignore[reportArgumentType]
+
+
+def field(path: str, value: object) -> Change:
+    """Another value in a field, whose names are separated by points; ``...`` = the field is missing."""
 
     def change(content: RecordDict) -> RecordDict:
-        found = {**content.metric_records["numbers"], **{name.replace("_", " "): v for name, v in values.items()}}
-        content["numbers"] = MetricRecord({name: value for name, value in found.items() if value is not ...})
+        found = fields_of(content)
+        *outer, name = path.split(".")
+        place = found
+        for one in outer:
+            place = place[one] if isinstance(place.get(one), dict) else {}  # a reply without a test stays as it is
+        place[name] = lone(value) if isinstance(value, str) else value
+        if value is ...:
+            del place[name]
+        return encoded(msgspec.msgpack.encode(found))(content)
+
+    return change
+
+
+def lone(text: str) -> str | msgspec.Raw:
+    """A text in MessagePack, whatever is in it: half a surrogate pair is no UTF-8."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        data = text.encode("utf-8", "surrogatepass")
+        return msgspec.Raw(b"\xdb" + len(data).to_bytes(4) + data)
+    return text
+
+
+def encoded(fields: object, protocol: object = PROTOCOL) -> Change:
+    """Other bytes in place of the fields; ``...`` = they, or the protocol's version, are missing."""
+
+    def change(content: RecordDict) -> RecordDict:
+        about = {
+            "protocol": protocol,
+            "fields": content.config_records[MESSAGE]["fields"] if fields is None else fields,
+        }
+        content[MESSAGE] = ConfigRecord({name: value for name, value in about.items() if value is not ...})  # pyright: ignore[reportArgumentType]
         return content
 
     return change
 
 
-def plain(record: str, /, **values: object) -> Change:
-    """Other plain values; ``...`` = the value is missing."""
+def twice(name: str, value: object) -> Change:
+    """A field that is there a second time."""
 
     def change(content: RecordDict) -> RecordDict:
-        found = {**json.loads(str(content.config_records[record]["json"])), **values}
-        return text(record, json.dumps({name: value for name, value in found.items() if value is not ...}))(content)
-
-    return change
-
-
-def text(record: str, value: str) -> Change:
-    """Another text in place of the plain values."""
-
-    def change(content: RecordDict) -> RecordDict:
-        content[record] = ConfigRecord({"json": value})
-        return content
-
-    return change
-
-
-def twice(record: str, name: str, value: str) -> Change:
-    """A plain value that stands there a second time."""
-
-    def change(content: RecordDict) -> RecordDict:
-        before = str(content.config_records[record]["json"])
-        return text(record, f'{before[:-1]}, "{name}": {value}}}')(content)
+        before = content.config_records[MESSAGE]["fields"]
+        assert isinstance(before, bytes)
+        # The first byte of a small map counts its fields.
+        more = bytes([before[0] + 1]) + before[1:] + msgspec.msgpack.encode(name) + msgspec.msgpack.encode(value)
+        return encoded(more)(content)
 
     return change
 
@@ -97,8 +115,8 @@ def vectors(make: Callable[[Array], Array | None]) -> Change:
     """Other vectors; None = the vector is missing."""
 
     def change(content: RecordDict) -> RecordDict:
-        made = {name: make(array) for name, array in content.array_records["vectors"].items()}
-        content["vectors"] = ArrayRecord({name: array for name, array in made.items() if array is not None})
+        made = {name: make(array) for name, array in content.array_records[VECTORS].items()}
+        content[VECTORS] = ArrayRecord({name: array for name, array in made.items() if array is not None})
         return content
 
     return change
@@ -122,8 +140,9 @@ def scaled(factor: float) -> Change:
             content = vectors(lambda a: packed((np.frombuffer(a.data, dtype=a.dtype) * factor).astype(a.dtype)))(
                 content
             )
-        losses = {name: value * factor for name, value in content.metric_records["numbers"].items() if "part" in name}
-        return numbers(**losses)(content)
+        parts = fields_of(content)["parts"]
+        assert isinstance(parts, list)
+        return field("parts", [part * factor if isinstance(part, float) else part for part in parts])(content)
 
     return change
 
@@ -137,8 +156,8 @@ def statistics(mean: float, variance: float) -> Change:
     """The same mean and variance for every column."""
 
     def change(content: RecordDict) -> RecordDict:
-        (length,) = content.array_records["vectors"]["mean"].shape
-        found = {"mean": packed(np.full(length, mean)), "variance": packed(np.full(length, variance))}
+        (length,) = content.array_records[VECTORS]["0"].shape
+        found = {"0": packed(np.full(length, mean)), "1": packed(np.full(length, variance))}
         return added(vectors=ArrayRecord(found))(content)
 
     return change
@@ -196,48 +215,46 @@ def repeated(content: RecordDict) -> RecordDict:
 
 def changing(content: RecordDict) -> RecordDict:
     """Other data each time that somebody asks."""
-    return plain("answer", digest=f"{time.monotonic_ns():032x}")(content)
+    return field("digest", f"{time.monotonic_ns():032x}")(content)
 
 
 INF, NAN = float("inf"), float("nan")
-NUMBERS: dict[str, tuple[object, ...]] = {
+ANSWERS: dict[str, tuple[object, ...]] = {
     "gradients": (INF, NAN, -1, 2**62, 1.5, [1, 2], ...),
     "losses": (INF, -(2**62), ...),
     "seconds": (INF, NAN, -5.0, 1e300, ...),
-    "test_samples": (INF, 1e300, -1, 2**62, ...),
-    "test_score": (INF, NAN, 7.5, -0.5, ...),
-    "test_loss": (INF, NAN, ...),
-    "test_sums": (
-        [15.0, 1e300, 1e300, 0.0, 0.0],
-        [NAN] * 5,
-        [15.0, -1.0, -1.0, 0.0, 0.0],
-        [15.0, 0.5],
+    "test samples": (INF, 1e300, -1, 2**62, ...),
+    "test score": (INF, NAN, 7.5, -0.5, ...),
+    "test loss": (INF, NAN, ...),
+    "test sums": (
+        [[15.0, 1e300, 1e300, 0.0, 0.0]],
+        [[NAN] * 5],
+        [[15.0, -1.0, -1.0, 0.0, 0.0]],
+        [[15.0, 0.5]],
         [],
         INF,
         ...,
     ),
-    "also_sums": ([INF] * 5, ...),
-    "products": ([NAN] * 2, [1e300, 0.0], [1.0, 2.0, 3.0], INF, 7, ...),
-}
-ANSWERS: dict[str, tuple[object, ...]] = {
-    "parts": (INF, -1, 10**9, 10**400, "2", None, ...),
-    "version": ("x" * 10**7, "\ud800", 7, ...),
-    "lacking": (True, "yes", ...),
-    "digest": ("", "\ud800", ...),
-    "protocol": (99, "2", INF, ...),
-    "more": ("than asked",),
+    "also sums": ([[INF] * 5], ...),
+    "products": ([[NAN] * 2], [[1e300, 0.0]], [[1.0, 2.0, 3.0]], INF, 7, ...),
+    "answer.parts": (INF, -1, 10**9, 2**64 - 1, "2", None, [7], [-1], [True], [[0]], [2**64 - 1], [0.5] * 10**4, ...),
+    "answer.version": ("x" * 10**7, "\ud800", 7, ...),
+    "answer.lacking": (True, "yes", ...),
+    "answer.digest": ("", "\ud800", ...),
+    "answer.more": ("than asked",),
 }
 TELLS: dict[str, tuple[object, ...]] = {
-    "train": (INF, -5, 0, 2**64, 10**15, 10**400, "30", ...),
-    "test": (INF, -1, 10**400),
+    "train": (INF, -5, 0, 2.0**64, 2**64 - 1, 10**15, "30", ...),
+    "test": (INF, -1, 2**64 - 1),
     "classes": (INF, 10**9, 0, -3),
     "shape": ([INF], [-1], [10**9], [1] * 1000, "10", {}),
     "digest": ("", "\ud800", "zz" * 16),
     "majority": (INF, NAN, -0.5, 7, "1", ...),
     "name": ("", "\ud800", "x" * 10**7, "\x1b[2J\nhungary", ...),
-    "drfl": ("x" * 10**6, 7),
-    "protocol": (99, ...),
+    "columns": (INF, [], [0], [0, 0], [1, 0, 0], [0.5, 0.5], {"mean": 0}, ...),
+    "more": ("x" * 10**6, 7),
 }
+PROTOCOLS: tuple[object, ...] = (99, "2", INF, ...)
 
 
 def named(name: str, value: object) -> str:
@@ -249,13 +266,17 @@ def named(name: str, value: object) -> str:
 def behaviours() -> list[Behaviour]:
     """All of them."""
     found = []
-    for of, record, table in (("reply", "", NUMBERS), ("reply", "answer", ANSWERS), ("identity", "identity", TELLS)):
+    identity = {f"identity.{name}": values for name, values in TELLS.items()}
+    for of, table in (("reply", ANSWERS), ("identity", identity)):
         for name, values in table.items():
+            path = name.removeprefix("answer.").removeprefix("identity.").replace(" ", ".")
             for place, value in enumerate(values):
-                change = plain(record, **{name: value}) if record else numbers(**{name: value})
-                called = named(f"{record}.{name}" if record else name.replace("_", " "), value)
-                found.append(Behaviour(called, change, of, first=place < FIRST))
-    deep = '{"a":' * 5000 + "1" + "}" * 5000
+                found.append(Behaviour(named(name, value), field(path, value), of, first=place < FIRST))
+    for of, name in (("reply", "answer.protocol"), ("identity", "identity.protocol")):
+        for place, value in enumerate(PROTOCOLS):
+            found.append(Behaviour(named(name, value), encoded(None, value), of, first=place < FIRST))
+    deep = b"\x81\xa1a" * 5000 + b"\x01"
+    deep_part = b"\x81\xa5parts" + b"\x91" * 5000 + b"\x01"
     huge = np.zeros(2**22, dtype=np.float32)
     found += [
         Behaviour("vectors are NaN", scaled(NAN)),
@@ -270,21 +291,23 @@ def behaviours() -> list[Behaviour]:
         Behaviour("a shape of 2^80 numbers", another(shape=(2**40, 2**40))),
         Behaviour("a negative shape", another(shape=(-1,))),
         Behaviour("bytes are missing", another(data=b"\0\0\0")),
-        Behaviour("a part is there twice", numbers(part_0=0.5)),
+        Behaviour("a part is there twice", field("parts", [0, 0])),
         Behaviour("a vector too many", added(vectors=ArrayRecord({"0": packed(huge[:7]), "9": packed(huge[:7])}))),
-        Behaviour("a number too many", numbers(part_9=0.5)),
+        Behaviour("a number too many", field("parts", [0, 0.5, 0.5])),
         Behaviour("an empty reply", lambda content: RecordDict()),
-        Behaviour("no vectors' record", without("vectors")),
-        Behaviour("no numbers' record", without("numbers")),
+        Behaviour("no vectors' record", without(VECTORS)),
+        Behaviour("no fields' record", without(MESSAGE)),
         Behaviour("a record too many", added(more=MetricRecord({"a": 1}))),
-        Behaviour("a record of another type", added(numbers=ConfigRecord({"json": "{}"}))),
-        Behaviour(
-            "an identity for a reply", added(answer=ConfigRecord({"json": '{"protocol": 3, "name": "hungary"}'}))
-        ),
-        Behaviour("the text is no JSON", text("answer", "{")),
-        Behaviour("the text is nested 5,000 deep", text("answer", deep)),
-        Behaviour("the text is bytes", added(answer=ConfigRecord({"json": b"\xff\xfe"}))),
-        Behaviour("a field stands there twice", twice("answer", "parts", "Infinity")),
+        Behaviour("a record of another type", added(message=MetricRecord({"protocol": PROTOCOL}))),
+        Behaviour("a vectors' record of another type", added(vectors=ConfigRecord({"0": b"\0\0\0\0"}))),
+        Behaviour("an identity for a reply", encoded(msgspec.msgpack.encode({"name": "hungary"}))),
+        Behaviour("the fields are no MessagePack", encoded(b"\xc1")),
+        Behaviour("the fields are missing", encoded(...)),
+        Behaviour("the fields are nested 5,000 deep", encoded(deep)),
+        Behaviour("a part is nested 5,000 deep", encoded(deep_part)),
+        Behaviour("the fields are text", encoded("{}")),
+        Behaviour("the fields are those of a list of 2^32 numbers", encoded(b"\x81\xa5parts\xdd\xff\xff\xff\xff")),
+        Behaviour("a field stands there twice", twice("gradients", 1)),
         Behaviour("other data in every reply", changing),
         Behaviour("it raises, with control characters", raising("\x1b[2J\x1b[31mdrfl: completed\r\nround 3 of 3\x07")),
         Behaviour("it raises, with 1 MB of text", raising("x" * 10**6)),
@@ -292,9 +315,9 @@ def behaviours() -> list[Behaviour]:
         Behaviour("it never replies", sleeping(LONG), process=True),
         Behaviour("it replies late", sleeping(25.0), process=True),
         Behaviour("its process dies", dying, process=True),
-        Behaviour("another site's name", plain("identity", name="hungary"), "identity"),
-        Behaviour("a name that a spreadsheet runs", plain("identity", name="=1+1"), "identity"),
-        Behaviour("a field stands there twice in the identity", twice("identity", "train", "Infinity"), "identity"),
+        Behaviour("another site's name", field("name", "hungary"), "identity"),
+        Behaviour("a name that a spreadsheet runs", field("name", "=1+1"), "identity"),
+        Behaviour("a field stands there twice in the identity", twice("train", 7), "identity"),
         Behaviour("statistics of columns are NaN", statistics(np.nan, np.nan), "identity"),
         Behaviour("a variance is infinite", statistics(0.0, np.inf), "identity"),
         Behaviour("a variance is negative", statistics(0.0, -1.0), "identity"),
@@ -304,8 +327,8 @@ def behaviours() -> list[Behaviour]:
         Behaviour("statistics of 3 columns", vectors(lambda array: packed(np.zeros(3))), "identity"),
         Behaviour("statistics of columns in float32", vectors(lambda array: packed(huge[:6])), "identity"),
         Behaviour("statistics of columns of 16 MB", vectors(lambda array: packed(huge)), "identity"),
-        Behaviour("the identity is no JSON", text("identity", "[]"), "identity"),
-        Behaviour("the identity is nested 5,000 deep", text("identity", deep), "identity"),
+        Behaviour("the identity is a list", encoded(b"\x90"), "identity"),
+        Behaviour("the identity is nested 5,000 deep", encoded(deep), "identity"),
         Behaviour("the identity is empty", lambda content: RecordDict(), "identity"),
         Behaviour("the identity raises", raising("I will not tell\x1b[2J"), "identity"),
         Behaviour("the identity never comes", sleeping(LONG), "identity", process=True),
@@ -331,9 +354,11 @@ def spoilt(content: RecordDict, of: str) -> RecordDict:
     return content if chosen is None else chosen.change(content)
 
 
-def _answer(answer: Answer) -> RecordDict:
-    return spoilt(write_answer(answer), "reply")
+def _written(message: Message) -> RecordDict:
+    content = write(message)
+    return spoilt(content, "reply") if isinstance(message, Answer) else content
 
 
-client_app.write_answer = _answer
-client_app.write_identity = lambda about, moments: spoilt(write_identity(about, moments), "identity")
+HONEST = client_app.identity
+client_app.write = _written
+client_app.identity = lambda site: spoilt(HONEST(site), "identity")

@@ -55,6 +55,7 @@ API = {
         "One run from Python: see [the library](../../library.md).",
         (
             "drfl.training.loop",
+            "drfl.training.run_state",
             "drfl.training.run_log",
             "drfl.training.history",
             "drfl.training.averages",

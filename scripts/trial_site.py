@@ -5,13 +5,16 @@ from __future__ import annotations
 import time
 from pathlib import Path
 
+import msgspec
 import numpy as np
 import torch
 from flwr.app import RecordDict
 
 from drfl.data import ClientData
+from drfl.federation.requests import Request, TrainRequest
 from drfl.flower import client_app
-from drfl.flower.messages import Answer, Ask, write_answer
+from drfl.flower.messages import Answer, Ask
+from drfl.flower.records import Message, write
 
 HERE = Path(__file__).parent
 
@@ -35,26 +38,28 @@ def load() -> ClientData:
     return ClientData.from_arrays(train, {name: (arrays["test_inputs"], arrays["test_targets"])})
 
 
-def spoilt(answer: Answer) -> Answer:
-    """The answer, or what the mode makes of it."""
+def spoilt(message: Message) -> Message:
+    """The message, or what the mode makes of it if it is an answer."""
     changes = {
         "nan": lambda part: part * torch.nan,
         "shape": lambda part: torch.cat([part, part]) if part.ndim else part,
     }
     change = changes.get(mode())
-    return answer if change is None else answer._replace(parts=tuple(map(change, answer.parts)))
+    if change is None or not isinstance(message, Answer):
+        return message
+    return msgspec.structs.replace(message, parts=tuple(map(change, message.parts)))
 
 
-client_app.write_answer = lambda answer: write_answer(spoilt(answer))
+client_app.write = lambda message: write(spoilt(message))
 HONEST = client_app.work
 
 
-def work(site: client_app.Site, ask: Ask, shift: torch.Tensor | None, memory: RecordDict) -> Answer:
+def work(site: client_app.Site, ask: Ask, request: Request | None, memory: RecordDict) -> Answer:
     """The honest work, or w − (w_i − w) in place of every model."""
-    answer = HONEST(site, ask, shift, memory)
-    if mode() != "flip" or ask.request is None or ask.request.kind != "train":
+    answer = HONEST(site, ask, request, memory)
+    if mode() != "flip" or not isinstance(request, TrainRequest):
         return answer
-    return answer._replace(parts=tuple(2 * ask.w - part for part in answer.parts))
+    return msgspec.structs.replace(answer, parts=tuple(2 * ask.w - part for part in answer.parts))
 
 
 client_app.work = work

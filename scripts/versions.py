@@ -79,6 +79,7 @@ TESTS = {
         "tests/cli/test_run.py",
         "tests/flower/deploy/test_check.py",
         "tests/flower/deploy/test_init.py",
+        "tests/flower/test_messages.py",
         "tests/flower/test_same_as_simulation.py",
         "tests/flower/test_server_app.py",
         "tests/flower/test_strategy.py",

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import torch
 
-from drfl import ClientData, FedAvg, LocalSGD, Simulation, Stacked, Step, Task, Threads, run
+from drfl import ClientData, FedAvg, LocalSGD, RunState, Simulation, Stacked, Task, Threads, run
 from peer.job import Clock, Job, from_command
 
 
@@ -25,9 +25,9 @@ def main() -> None:
     fed = Simulation(_data(job), Task(job.model), engine=engine)
     clock = Clock(job)
 
-    def after(step: Step) -> bool:
+    def after(progress: RunState) -> bool:
         clock.mark()
-        return step.round == job.rounds
+        return progress.round == job.rounds
 
     algorithm = FedAvg(m=job.cohort, local=LocalSGD(steps=job.steps, lr=job.lr, batch=job.batch))
     # One round more than asked for, so that stopping, not testing, ends the last timed round.

@@ -17,7 +17,7 @@ from drfl.ambiguity import Simplex
 from drfl.federation.algorithm import mixture_of
 from drfl.federation.federation import Federation
 from drfl.training.certificate import Objective, PooledSolver, SilentClientError
-from drfl.training.loop import Step
+from drfl.training.run_state import RunState
 
 COLUMNS = ("job", "lower", "upper", "rounds")
 ROUNDS, ITERATIONS = script.sized((20, 300), (2, 5))
@@ -39,9 +39,9 @@ def approached(fed: Federation, decay: float) -> tuple[Tensor, Tensor]:
     """A model (d,) and a mixture (N,) near the saddle point: SCAFF-PD's, λ averaged over the last half of the run."""
     lam = torch.zeros(fed.n, dtype=torch.float64)
 
-    def add(step: Step) -> None:
-        if step.round > step.rounds // 2:
-            lam.add_(mixture_of(algorithm, step.state, fed))
+    def add(progress: RunState) -> None:
+        if progress.round > progress.rounds // 2:
+            lam.add_(mixture_of(algorithm, progress.state, fed))
 
     algorithm = ScaffPD(dual_batch=500, local=LocalSGD(steps=10, batch=50, weight_decay=decay))
     model = run(algorithm, fed, rounds=WARM_UP, evaluate_every=WARM_UP, callbacks=[add]).model

@@ -23,7 +23,8 @@ from drfl.federation.requests import Replies, TrainRequest
 from drfl.optim.local import LocalSGD
 from drfl.testing.problems import LeastSquares, Quadratic, robust_regression
 from drfl.testing.quadratic_federation import QuadraticFederation
-from drfl.training.loop import Step, run
+from drfl.training.loop import run
+from drfl.training.run_state import RunState
 from drfl_papers.specification import Job, MethodRow
 
 LEAST = 1e-9
@@ -242,10 +243,10 @@ class _Task(NamedTuple):
         fed = ClosedForm(cast(LeastSquares, problem.functions))
         optimum, errors = problem.saddle(parse(_ambiguity(work.rho))).w, []
 
-        def watch(step: Step) -> bool:
-            error = float((step.state.w - optimum).square().sum())
+        def watch(progress: RunState) -> bool:
+            error = float((progress.state.w - optimum).square().sum())
             if not error < FAR:
-                raise DivergedError(f"the squared distance is above {FAR:g} after round {step.round}")
+                raise DivergedError(f"the squared distance is above {FAR:g} after round {progress.round}")
             errors.append(error)
             return error < FLOOR
 

@@ -1,9 +1,9 @@
 """A small federation twice: simulated, and behind an in-process grid."""
 
-import dataclasses
-
+import msgspec
 import pytest
 import torch
+from flwr.app import ConfigRecord
 
 from drfl.core.key import Key
 from drfl.data import ClientData
@@ -56,12 +56,20 @@ def grid_of(names="abcd", load=None, **kind):
 def federation(grid=None, names="abcd", timeout=5.0, w0=None, deadline=None, **model):
     grid = grid_of(names) if grid is None else grid
     roster, deadline = SelfNamed(names), deadline or {}
-    members = gathered(grid, roster, 1.0, 5.0)
-    model = dataclasses.replace(MODEL, **model)
+    members = {client: member.identity for client, member in gathered(grid, roster, 1.0, 5.0).items()}
+    model = msgspec.structs.replace(MODEL, **model)
     if w0 is None:
         with Key(0).fold("model").torch_scope():
             w0 = task_of(model, (6,)).w0
     return FlowerFederation(grid, roster, members, model, w0, Deadline(timeout, **deadline))
+
+
+def with_field(content, name, value):
+    """A message in which one field has another value; ``...`` = it has none."""
+    fields = {**msgspec.msgpack.decode(content["message"]["fields"]), name: value}
+    kept = {name: value for name, value in fields.items() if value is not ...}
+    content["message"] = ConfigRecord({**content["message"], "fields": msgspec.msgpack.encode(kept)})
+    return content
 
 
 @pytest.fixture

@@ -13,7 +13,8 @@ from drfl.federation import sampling
 from drfl.federation.federation import Ledger
 from drfl.flower import nodes, transport
 from drfl.flower.in_process import InProcessGrid
-from drfl.flower.messages import Answer, read_ask, write_answer
+from drfl.flower.messages import Answer, Ask
+from drfl.flower.records import read, write
 from drfl.flower.site_health import LONGEST, SiteHealth
 from drfl.flower.transport import PendingRequest
 from drfl.optim.local import LocalSGD
@@ -49,9 +50,9 @@ class Forgetful(InProcessGrid):
 
     def answer(self, message, context):
         reply = super().answer(message, context)
-        named = read_ask(message.content)[0].version if message.metadata.message_type == "train" else ""
+        named = read(message.content, Ask).version if message.metadata.message_type == "train" else ""
         if context.node_id == 2 and named and (self.always or named != "zero"):
-            reply.content = write_answer(Answer(lacking=True))
+            reply.content = write(Answer(lacking=True))
         return reply
 
 
@@ -163,11 +164,11 @@ def test_messages_to_one_site_come_at_ever_longer_intervals():
 
 
 def test_a_reply_larger_than_any_honest_one_is_not_read(monkeypatch, caplog):
-    read = []
+    seen = []
     monkeypatch.setattr(transport, "most_bytes", lambda w: 10)
-    monkeypatch.setattr(transport, "read_answer", read.append)
+    monkeypatch.setattr(transport, "read", lambda *content: seen.append(content))
     assert trained(federation()) == []
-    assert not read
+    assert not seen
     assert "10 bytes" in caplog.text
 
 

@@ -3,6 +3,7 @@
 import logging
 import re
 
+import msgspec
 import pytest
 import torch
 from flwr.app import Error, Message
@@ -14,8 +15,9 @@ from drfl.federation import sampling
 from drfl.flower import messages, transport
 from drfl.flower import nodes as roster
 from drfl.flower.in_process import InProcessGrid
-from drfl.flower.messages import read_answer, write_answer
+from drfl.flower.messages import Answer
 from drfl.flower.nodes import Node, Registered, SelfNamed, gathered
+from drfl.flower.records import read, write
 from drfl.optim.local import LocalSGD
 from drfl.resilience import Protected
 
@@ -53,7 +55,7 @@ class SpoilingTests(InProcessGrid):
     def answer(self, message, context):
         reply = super().answer(message, context)
         if self.claim is not None and context.node_id == 2:
-            reply.content = write_answer(read_answer(reply.content)._replace(test=self.claim))
+            reply.content = write(msgspec.structs.replace(read(reply.content, Answer), test=self.claim))
         return reply
 
 
@@ -63,8 +65,8 @@ def spoiling(change, node=2):
     def spoil(reply, who):
         if who != node:
             return reply
-        answer = read_answer(reply.content)
-        reply.content = write_answer(answer._replace(parts=tuple(map(change, answer.parts))))
+        answer = read(reply.content, Answer)
+        reply.content = write(msgspec.structs.replace(answer, parts=tuple(map(change, answer.parts))))
         return reply
 
     grid = grid_of(grid=Spoiling)
@@ -234,7 +236,7 @@ def test_an_identity_that_flower_lost_is_asked_for_again():
             return super().answer(message, context)
 
     members = gathered(grid_of(grid=Losing), SelfNamed("abcd", 5.0), 5.0, 5.0)
-    assert [member.name for member in members.values()] == ["a", "b", "c", "d"]
+    assert [member.identity.name for member in members.values()] == ["a", "b", "c", "d"]
     assert len(lost) == 2
 
 

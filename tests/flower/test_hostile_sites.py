@@ -50,11 +50,11 @@ def behaviours():
     module = importlib.util.module_from_spec(spec)
     from drfl.flower import client_app
 
-    kept = client_app.write_answer, client_app.write_identity
+    kept = client_app.write, client_app.identity
     try:
         spec.loader.exec_module(module)
     finally:  # it takes the place of what a site uses, which is for processes of its own
-        client_app.write_answer, client_app.write_identity = kept
+        client_app.write, client_app.identity = kept
     return {one.name: one for one in module.behaviours() if not one.process}
 
 
@@ -121,7 +121,9 @@ def test_a_run_ends_with_results_or_with_one_line(name, tmp_path, caplog):
     assert 0 <= summary["ledger"]["gradient_evaluations"] < 2**50
 
 
-@pytest.mark.parametrize("name", long_beyond(1, ["gradients = inf", "answer.parts = inf", "the text is no JSON"]))
+@pytest.mark.parametrize(
+    "name", long_beyond(1, ["gradients = inf", "answer.parts = inf", "the fields are no MessagePack"])
+)
 def test_the_others_train_as_if_it_were_silent(name, tmp_path):
     """The same bytes whatever the reply is rejected for."""
     (tmp_path / "one").mkdir(), (tmp_path / "two").mkdir()
@@ -155,9 +157,10 @@ def test_a_site_does_not_choose_its_name_in_the_results(tmp_path, caplog):
     grid.keys = {node: name.encode() for node, name in sites.items()}
     known = nodes.Registered(tuple("abcd"), tuple(name.encode() for name in "abcd"))
     members = nodes.gathered(grid, known, 1.0, 1.0)
-    assert members[1].name == "=1+1"
+    assert members[1].identity.name == "=1+1"
     path = tmp_path / "server.toml"
     path.write_text(SETTINGS.format(algorithm="FedAvg", more=""))
-    found = server_app.deployment(grid, known, members, server_app.read_server(path), tmp_path)
+    told = {client: member.identity for client, member in members.items()}
+    found = server_app.deployment(grid, known, told, server_app.read_server(path), tmp_path)
     assert found.data.names == ("a", "b", "c", "d")
     assert torch.equal(found.data.sizes, torch.tensor([30, 18, 41, 12]))

@@ -13,9 +13,9 @@ from drfl.engine import Loop
 from drfl.flower.client_app import Site, client_app, identity
 from drfl.flower.federation import FlowerFederation
 from drfl.flower.in_process import InProcessGrid
-from drfl.flower.messages import Model
+from drfl.flower.messages import Model, SiteIdentity
 from drfl.flower.nodes import SelfNamed, gathered
-from drfl.flower.schema import SiteIdentity, read_note
+from drfl.flower.records import read
 from drfl.flower.transport import Deadline
 from drfl.optim.local import LocalSGD
 from drfl.task.models import MODELS
@@ -73,7 +73,7 @@ def both(own):
     }
     app = client_app(lambda context: sites[context.node_config["name"]])
     grid, roster = InProcessGrid(app, [{"name": name} for name in NAMES]), SelfNamed(NAMES)
-    members = gathered(grid, roster, 1.0, 5.0)
+    members = {client: member.identity for client, member in gathered(grid, roster, 1.0, 5.0).items()}
     model = OWN if own else NAMED
     return simulation, FlowerFederation(grid, roster, members, model, task.w0, Deadline(5.0))
 
@@ -107,7 +107,7 @@ def test_reports_on_few_rows_are_those_of_the_simulation():
 
 
 def about(site):
-    return read_note(identity(site), "identity", SiteIdentity)
+    return read(identity(site), SiteIdentity)
 
 
 def test_what_a_site_says_of_itself_is_of_the_targets_that_count():

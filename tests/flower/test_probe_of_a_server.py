@@ -2,6 +2,7 @@
 
 import json
 
+import msgspec
 import numpy as np
 import pytest
 import torch
@@ -14,6 +15,7 @@ from drfl.data import ClientData
 from drfl.data.standardisation import Standardisation, of_all
 from drfl.engine import Loop, Simulation
 from drfl.experiments.config.wrap import wrap_algorithm
+from drfl.federation.requests import TrainRequest
 from drfl.flower import client_app as sites_end
 from drfl.flower import nodes, server_app
 from drfl.flower.settings import read_server
@@ -62,11 +64,11 @@ def flipping(monkeypatch):
     """Site b sends w − (w_i − w)."""
     honest = sites_end.work
 
-    def work(site, ask, shift, memory):
-        answer = honest(site, ask, shift, memory)
-        if site.name != "b" or ask.request is None or ask.request.kind != "train":
+    def work(site, ask, request, memory):
+        answer = honest(site, ask, request, memory)
+        if site.name != "b" or not isinstance(request, TrainRequest):
             return answer
-        return answer._replace(parts=tuple(2 * ask.w - part for part in answer.parts))
+        return msgspec.structs.replace(answer, parts=tuple(2 * ask.w - part for part in answer.parts))
 
     monkeypatch.setattr(sites_end, "work", work)
 
@@ -104,9 +106,10 @@ def test_it_is_the_rule_of_a_simulation_whose_server_holds_the_same_rows(tmp_pat
 def test_what_a_site_sends_out_of_proportion_is_in_the_log_with_its_reason(tmp_path, monkeypatch):
     honest = sites_end.work
 
-    def huge(site, ask, shift, memory):
-        answer = honest(site, ask, shift, memory)
-        return answer if site.name != "c" else answer._replace(parts=tuple(part * 1e9 for part in answer.parts))
+    def huge(site, ask, request, memory):
+        answer = honest(site, ask, request, memory)
+        parts = tuple(part * 1e9 for part in answer.parts)
+        return answer if site.name != "c" else msgspec.structs.replace(answer, parts=parts)
 
     monkeypatch.setattr(sites_end, "work", huge)
     path = deployment(tmp_path, without="abcd")

@@ -25,6 +25,7 @@ from drfl.experiments.config.wrap import wrap_algorithm
 from drfl.flower import nodes, server_app
 from drfl.flower.client_app import Site, client_app
 from drfl.flower.in_process import InProcessGrid
+from drfl.flower.messages import SiteIdentity
 from drfl.flower.settings import ServerSettings, read_server
 from drfl.report import load_run
 from drfl.report.evidence import gathered
@@ -299,8 +300,7 @@ def test_keys_are_needed_and_must_be_ecdsa(tmp_path):
 
 
 def test_sites_know_themselves_by_their_tensors():
-    member = nodes.Member("a", (6,), 3, 30, 15, "0123", {})
-    other = member.__class__(**{**member.__dict__, "digest": "4567"})
+    member, other = (SiteIdentity("a", (6,), 3, 30, 15, digest * 32) for digest in "01")
     assert not torch.equal(
         server_app.Sites((member,), ("a",)).tensors()[0], server_app.Sites((other,), ("a",)).tensors()[0]
     )

@@ -1,10 +1,10 @@
 """Sites scale their columns by statistics of all of them, which the server combines and sends with every message."""
 
 import csv
-import dataclasses
 import logging
 from types import SimpleNamespace
 
+import msgspec
 import numpy as np
 import pandas as pd
 import pytest
@@ -19,14 +19,14 @@ from drfl.experiments.config.wrap import wrap_algorithm
 from drfl.flower import nodes, server_app, transport
 from drfl.flower.claims import standardisation_of
 from drfl.flower.client_app import Site, client_app, identity, task_of
-from drfl.flower.identities import read_identity
 from drfl.flower.in_process import InProcessGrid
-from drfl.flower.messages import Ask, Model, array_of, read_ask, write_ask
-from drfl.flower.nodes import Member
-from drfl.flower.schema import MOST_COLUMNS, ProtocolError
+from drfl.flower.messages import MOST_COLUMNS, Ask, Model, SiteIdentity
+from drfl.flower.records import ProtocolError, array_of, read, write
 from drfl.flower.settings import read_server
 from drfl.flower.site_data import load_site
 from drfl.task.task import Task
+
+from .conftest import with_field
 
 SETTINGS = """
 insecure = true
@@ -128,12 +128,13 @@ def test_a_site_tells_of_its_training_rows_alone():
     x = torch.arange(12.0).reshape(6, 2)
     pair = x, torch.tensor([0, 1, 1, 0, 1, 1])
     site = Site("a", ClientData.from_arrays({"a": pair}, {"a": (x * 100, pair[1])}))
-    about, moments = read_identity(identity(site))
+    about = read(identity(site), SiteIdentity)
+    moments = about.moments
     assert (about.majority, moments.count) == (pytest.approx(2 / 3), 6)
     assert moments.mean.tolist() == x.double().mean(0).tolist()
     assert moments.variance.tolist() == pytest.approx(x.double().var(0, correction=0).tolist())
     floats = Site("a", ClientData.from_arrays({"a": (x, x[:, 0])}, {"a": (x, x[:, 0])}))
-    assert read_identity(identity(floats))[0].majority is None
+    assert read(identity(floats), SiteIdentity).majority is None
 
 
 @pytest.mark.parametrize(
@@ -155,8 +156,7 @@ def test_where_inputs_cannot_be_standardised_they_are_not_unless_it_is_asked_for
 
 
 def member(site):
-    about, moments = read_identity(identity(site))
-    return Member(site.name, tuple(about.shape), 2, about.train, about.test, "0" * 32, {}, about.majority, moments)
+    return read(identity(site), SiteIdentity)
 
 
 def tables(**changes):
@@ -172,8 +172,8 @@ class Lying(InProcessGrid):
     def answer(self, message, context):
         reply = super().answer(message, context)
         if self.told is not None and message.metadata.message_type == "query.identity" and context.node_id == 2:
-            values = {name: array_of(torch.full((3,), value, dtype=torch.float64)) for name, value in self.told.items()}
-            reply.content["vectors"] = ArrayRecord(values)
+            told = [array_of(torch.full((3,), value, dtype=torch.float64)) for value in self.told]
+            reply.content["vectors"] = ArrayRecord({str(place): array for place, array in enumerate(told)})
         return reply
 
 
@@ -181,7 +181,7 @@ class Lying(InProcessGrid):
 def test_a_site_that_tells_what_no_rows_have_is_refused_by_name(mean, variance, tmp_path):
     sites = tables()
     grid = grid_of(sites, Lying)
-    grid.told = {"mean": mean, "variance": variance}
+    grid.told = mean, variance
     with refused("invalid-statistics", "site 'b'", "'b'", "20", "column 1") as caught:
         server_app.serve(grid, server(tmp_path, sites))
     assert "\n" not in str(caught.value)
@@ -210,7 +210,7 @@ class Dying(Lying):
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("told", [None, {"mean": 0.5, "variance": 2.0}])
+@pytest.mark.parametrize("told", [None, (0.5, 2.0)])
 def test_a_resumed_run_has_the_same_statistics_or_is_refused(told, tmp_path):
     sites = tables()
     path = server(tmp_path, sites)
@@ -238,60 +238,64 @@ def test_a_site_does_not_standardise_by_itself():
 def ask(**changes):
     by = ClientData.from_arrays([(torch.randn(6, 2), torch.arange(6) % 2)], standardise=True).standardisation
     model = Model("linear", "cross-entropy", "float32", 2)
-    return Ask(0, model, torch.zeros(6), test=True, standardisation=by)._replace(**changes)
+    return msgspec.structs.replace(Ask(0, model, torch.zeros(6), test=True, standardisation=by), **changes)
 
 
 def test_mean_and_scale_travel_with_a_message():
     sent = ask()
-    found = read_ask(write_ask(sent, None))[0].standardisation
+    found = read(write(sent), Ask).standardisation
     assert found.mean.equal(sent.standardisation.mean)
     assert found.scale.equal(sent.standardisation.scale)
-    assert read_ask(write_ask(ask(standardisation=None), None))[0].standardisation is None
+    assert read(write(ask(standardisation=None)), Ask).standardisation is None
 
 
 def test_a_second_model_travels_to_be_tested_and_is_of_the_kind_of_the_first():
-    assert read_ask(write_ask(ask(also=torch.ones(6)), None))[0].also.tolist() == [1.0] * 6
-    for change in ({"also": torch.ones(5)}, {"also": torch.ones(6).double()}, {"also": torch.ones(6), "test": False}):
+    assert read(write(ask(also=torch.ones(6))), Ask).also.tolist() == [1.0] * 6
+    for wrong in (torch.ones(5), torch.ones(6).double()):
+        content = write(ask(also=torch.ones(6), standardisation=None))
+        content["vectors"] = ArrayRecord({**content["vectors"], "1": array_of(wrong)})
         with refused("protocol", None, "second model", kind=ProtocolError):
-            read_ask(write_ask(ask(**change), None))
+            read(content, Ask)
+    with refused("protocol", None, "second model", kind=ProtocolError):
+        read(with_field(write(ask(also=torch.ones(6))), "test", False), Ask)
 
 
 @pytest.mark.parametrize(
-    ("mean", "scale", "quoted"),
+    ("by", "quoted"),
     [
-        ([0.0, 0.0], None, ("mean and scale",)),
-        ([0.0, 0.0], [1.0], ("scale", "(1,)")),
-        ([0.0, 0.0], [1.0, 0.0], ("scales", "positive")),
-        ([0.0, float("nan")], [1.0, 1.0], ("means", "finite")),
+        ({"mean": [0.0, 0.0]}, ("standardisation", "scale")),
+        ({"mean": [0.0, 0.0], "scale": [1.0]}, ("scale", "(1,)")),
+        ({"mean": [0.0, 0.0], "scale": [1.0, 0.0]}, ("scales", "positive")),
+        ({"mean": [0.0, float("nan")], "scale": [1.0, 1.0]}, ("means", "finite")),
+        ({"mean": [0.0, 0.0], "scale": [1.0, 1.0], "more": [1.0]}, ()),
     ],
 )
-def test_a_message_with_other_vectors_is_rejected(mean, scale, quoted):
-    by = {"mean": mean} if scale is None else {"mean": mean, "scale": scale}
-    content = write_ask(ask(standardisation=None), None)
-    vectors = content.array_records["vectors"]
-    content["vectors"] = ArrayRecord({**vectors, **{n: array_of(torch.tensor(v).double()) for n, v in by.items()}})
+def test_a_message_with_another_standardisation_is_rejected(by, quoted):
+    content = write(ask(standardisation=None))
+    arrays = {str(place): array_of(torch.tensor(values).double()) for place, values in enumerate(by.values(), 1)}
+    content["vectors"] = ArrayRecord({**content["vectors"], **arrays})
     with refused("protocol", None, *quoted, kind=ProtocolError):
-        read_ask(content)
+        read(with_field(content, "standardisation", dict(zip(by, range(1, 9), strict=False))), Ask)
 
 
 @pytest.mark.parametrize(
     "vectors",
     [
-        {"mean": torch.zeros(2).double()},
-        {"mean": torch.zeros(2), "variance": torch.zeros(2)},
-        {"mean": torch.zeros(3).double(), "variance": torch.zeros(3).double()},
-        {"mean": torch.zeros(2).double(), "variance": torch.zeros(()).double()},
-        {"w": torch.zeros(2).double()},
+        (torch.zeros(2).double(),),
+        (torch.zeros(2), torch.zeros(2)),
+        (torch.zeros(3).double(), torch.zeros(3).double()),
+        (torch.zeros(2).double(), torch.zeros(3).double()),
+        (torch.zeros(2).double(), torch.zeros(2).double(), torch.zeros(2).double()),
     ],
 )
 def test_an_identity_with_other_vectors_is_rejected(vectors):
     content = identity(one("a", torch.randn(6, 2)))
-    content["vectors"] = ArrayRecord({name: array_of(value) for name, value in vectors.items()})
+    content["vectors"] = ArrayRecord({str(place): array_of(value) for place, value in enumerate(vectors)})
     with refused("protocol", kind=ProtocolError):
-        read_identity(content)
+        read(content, SiteIdentity)
     del content["vectors"]
     with refused("protocol", None, "records", kind=ProtocolError):
-        read_identity(content)
+        read(content, SiteIdentity)
 
 
 def test_a_federation_knows_the_majorities_where_all_sites_tell_them():
@@ -305,4 +309,4 @@ def test_a_federation_knows_the_majorities_where_all_sites_tell_them():
         return FlowerFederation(None, roster, found, model, torch.zeros(8), Deadline(1.0)).majority
 
     assert majority(members).tolist() == [0.5] * 4
-    assert majority({**members, 2: dataclasses.replace(members[2], majority=None)}) is None
+    assert majority({**members, 2: msgspec.structs.replace(members[2], majority=None)}) is None

@@ -2,8 +2,10 @@
 
 import math
 
+import msgspec
 import pytest
 import torch
+from flwr.app import RecordDict
 from tests.support.refusals import refused
 
 from drfl.core.key import Key
@@ -14,12 +16,12 @@ from drfl.flower import messages
 from drfl.flower.client_app import Site, client_app, task_of, work
 from drfl.flower.federation import measures_of
 from drfl.flower.in_process import InProcessGrid
-from drfl.flower.messages import Answer, Ask, Model, read_answer, write_answer
+from drfl.flower.messages import Answer, Ask, Model
 from drfl.flower.possible_tests import believed
-from drfl.flower.schema import ProtocolError
+from drfl.flower.records import ProtocolError, read, write
 from drfl.task.metrics import metric_of
 
-from .conftest import MODEL, federation
+from .conftest import MODEL, federation, with_field
 
 NAN = math.nan
 METRIC_NAMES = ("accuracy", "brier", "log_loss", "auc", "f1", "sensitivity")
@@ -74,15 +76,25 @@ def test_an_answer_holds_aggregates_and_nothing_of_a_row():
     site = Site("a", ClientData.from_arrays({"a": part(0, 2)}, {"a": part(9, 2)}), threads=1)
     model = Model("linear", "cross-entropy", "float32", 2, "loop", METRIC_NAMES)
     w = task_of(model, (6,)).w0
-    content = write_answer(work(site, Ask(0, model, w, test=True, also=2 * w), None, type(write_answer(Answer()))()))
-    assert set(content) == {"vectors", "numbers", "answer"}
+    content = write(work(site, Ask(0, model, w, test=True, also=2 * w), None, RecordDict()))
+    assert set(content) == {"vectors", "message"}
     assert dict(content.array_records["vectors"]) == {}
-    numbers = dict(content.metric_records["numbers"])
-    lengths = {name: len(value) if isinstance(value, list) else 0 for name, value in numbers.items()}
+    found = msgspec.msgpack.decode(content.config_records["message"]["fields"])
     several = len(METRIC_NAMES)
-    test = {"score": 0, "loss": 0, "samples": 0, "others": several - 1, "sums": 5 * several}
-    expected = {f"{which} {name}": length for which in ("test", "also") for name, length in test.items()}
-    assert lengths == {"gradients": 0, "losses": 0, "seconds": 0, "products": 2 * several, **expected}
+    test = {"score": 0, "loss": 0, "samples": 0, "others": [several - 1], "sums": [several, 5]}
+    none = dict.fromkeys(("gradients", "losses", "seconds", "version", "lacking", "digest"), 0)
+    assert shape(found) == {"parts": [0], "test": test, "also": test, "products": [several, 2], **none}
+
+
+def shape(value):
+    """Of lists their lengths, of objects their fields, of numbers and texts nothing."""
+    if isinstance(value, dict):
+        return {name: shape(part) for name, part in value.items()}
+    if not isinstance(value, list):
+        return 0
+    inner = {tuple(shape(part) or ()) for part in value}
+    assert len(inner) <= 1
+    return [len(value), *(inner.pop() if inner else ())]
 
 
 MEASURES = tuple(map(metric_of, ("accuracy", "brier", "mae", "auc", "f1", "sensitivity")))
@@ -135,7 +147,7 @@ ONE_CLASS = (10.0, 0.0, 0.0, *NONE)
     ],
 )
 def test_answers_that_can_have_come_out_so(answer):
-    assert believed(read_answer(write_answer(answer)), 2, MEASURES) != []
+    assert believed(read(write(answer), Answer), 2, MEASURES) != []
 
 
 @pytest.mark.parametrize(
@@ -196,21 +208,21 @@ def test_answers_that_can_have_come_out_so(answer):
         changed(products=PRODUCTS[:4]),
         changed(3, (5.0, 5.0, 16.5, 79.25, 54.5), 0.66),  # the second model has other positive rows
         changed(other=SUMS[:4]),
-        changed()._replace(test=messages.SiteTest(0.6, 0.1, 10, VALUES[1:])),
+        msgspec.structs.replace(changed(), test=messages.SiteTest(0.6, 0.1, 10, VALUES[1:])),
     ],
 )
 def test_answers_that_contradict_themselves_are_not_believed(answer):
-    assert believed(read_answer(write_answer(answer)), 2, MEASURES) == []
+    assert believed(read(write(answer), Answer), 2, MEASURES) == []
 
 
 def test_products_without_a_second_test_and_sums_that_are_no_fives_cannot_be_read():
-    for answer in (changed()._replace(also=None), changed()._replace(products=None)):
+    for field in ("also", "products"):
         with refused("protocol", None, "products", kind=ProtocolError):
-            read_answer(write_answer(answer))
+            read(with_field(write(changed()), field, None), Answer)
     with refused("protocol", None, "sums", kind=ProtocolError):
-        read_answer(write_answer(changed(0, (10.0, 6.0))))
+        read(write(changed(0, (10.0, 6.0))), Answer)
     with refused("protocol", None, "products", kind=ProtocolError):
-        read_answer(write_answer(changed(products=products_with(0, 5.0))))
+        read(write(changed(products=products_with(0, 5.0))), Answer)
 
 
 @pytest.mark.parametrize(

@@ -63,9 +63,9 @@ def hasty_answer(item, folder):
     """Takes numbers and arrays for what they should be, and catches what a wrong text makes them raise."""
     _, records = item
     try:
-        for name, value in records.get("numbers", {}).items():
-            int(value) if name in ("gradients", "losses", "test samples") else float(value)
-        for array in records.get("vectors", {}).values():
+        fields = records["message"]["fields"]
+        int(fields.get("gradients", 0)), int(fields.get("losses", 0)), float(fields.get("seconds", 0))
+        for array in records["vectors"].values():
             np.frombuffer(array.data, array.dtype).reshape(array.shape)
     except (TypeError, AttributeError) as error:
         raise InputError(f"no number: {error}") from None

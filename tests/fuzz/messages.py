@@ -6,9 +6,9 @@ An answer is not only read: it goes through the federation that would use it, as
 from __future__ import annotations
 
 import functools
-import json
 import logging
 
+import msgspec
 import torch
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 from hypothesis.strategies import composite, integers, lists, one_of, sampled_from
@@ -20,18 +20,18 @@ from drfl.federation.requests import GradientRequest, LossRequest, TrainRequest
 from drfl.flower import nodes, transport
 from drfl.flower.client_app import identity
 from drfl.flower.in_process import InProcessGrid
-from drfl.flower.messages import Answer, Ask, Model, SiteTest, read_ask, write_answer, write_ask
+from drfl.flower.messages import Answer, Ask, Model, SiteTest, request_of, work_of
 from drfl.flower.nodes import member_of
-from drfl.flower.schema import PROTOCOL
+from drfl.flower.records import MESSAGE, PROTOCOL, VECTORS, read, write
 from drfl.optim.local import LocalSGD
 
 from . import strategies
 from .judge import Parser
-from .strategies import NUMBERS, WORDS, chance, mutated_json, mutated_text
+from .strategies import chance, mutated_bytes, mutated_json
 
 VALUES = (
     *strategies.VALUES, "zero", "0" * 24, "0" * 32, "f" * 33, "linear", "float64", "train", "x" * 70_000, [1e999],
-    [2**40], {"seed": "0", "path": []}, PROTOCOL,
+    [2**40], {"kind": "losses", "seed": 0, "path": [], "batch": None}, 2**64 - 1, b"train", [0.5], [0, 1, 2],
 )  # fmt: skip
 REALS = (0, 1, -1, 7, 2**31, 2**40, 2**62, -(2**63), 0.0, 0.5, -0.5, 1e300, float("inf"), -float("inf"), float("nan"))
 TYPES = ("float32", "float64", "int8", "float16", "object", ">f4", "U3", "", "x" * 5000)
@@ -41,7 +41,7 @@ KINDS = ("ask", "answer", "identity")
 
 @functools.cache
 def originals() -> dict[str, list[dict]]:
-    """Messages of each kind, as plain values: {record: {name: value}}."""
+    """Messages of each kind, as plain values: {record: {name: value}}, the fields among them."""
     w = torch.arange(21, dtype=torch.float32)
     model, key, one = Model("linear", "cross-entropy", "float32", 3), Key(3).fold("a"), torch.tensor([1])
     requests = (
@@ -55,8 +55,10 @@ def originals() -> dict[str, list[dict]]:
         Answer((), tested(9), also=tested(6), products=((5.0, 4.0),)),
     )  # fmt: skip
     return {
-        "ask": [plain(write_ask(Ask(1, model, w, request, True, "zero", by, w), w)) for request in requests],
-        "answer": [plain(write_answer(answer)) for answer in answers],
+        "ask": [
+            plain(write(Ask(1, model, w, request and work_of(request), True, "zero", w, by, w))) for request in requests
+        ],
+        "answer": [plain(write(answer)) for answer in answers],
         "identity": [plain(identity(site("b")))],
     }
 
@@ -67,11 +69,9 @@ def tested(right: int) -> SiteTest:
 
 
 def plain(content: RecordDict) -> dict:
-    """Records as plain values; the text of a record of plain values is taken apart."""
+    """Records as plain values; the fields are decoded."""
     found: dict = {name: dict(record) for name, record in content.items()}
-    for record in found.values():
-        if "json" in record:
-            record["json"] = json.loads(record["json"])
+    found[MESSAGE]["fields"] = msgspec.msgpack.decode(found[MESSAGE]["fields"])
     return found
 
 
@@ -86,35 +86,28 @@ def mutated_message(draw):
 
 
 def _field(draw, records):
-    """A plain value is another, at any depth, or missing, or there is one more."""
-    if places := [record for record in records.values() if record.get("json") and isinstance(record["json"], dict)]:
-        place = draw(sampled_from(places))
-        place["json"] = draw(mutated_json(place["json"], VALUES))
+    """A field is another, at any depth, or missing, or there is one more."""
+    if isinstance(fields := records.get(MESSAGE, {}).get("fields"), dict) and fields:
+        records[MESSAGE]["fields"] = draw(mutated_json(fields, draw(sampled_from((VALUES, REALS)))))
 
 
-def _text(draw, records):
-    """The text itself is damaged."""
-    for record in records.values():
-        if isinstance(record.get("json"), dict):
-            texts = mutated_text(json.dumps(record["json"]))
-            encoded = texts.map(lambda text: text.encode("utf-8", "replace"))
-            record["json"] = draw(one_of(texts, encoded, sampled_from(WORDS), sampled_from(NUMBERS)))
+def _bytes(draw, records):
+    """The bytes of the fields are damaged, or are a text."""
+    if isinstance(fields := records.get(MESSAGE, {}).get("fields"), dict):
+        damaged = mutated_bytes(packed(fields))
+        records[MESSAGE]["fields"] = draw(one_of(damaged, damaged, sampled_from(("", "{}", b"", b"\x91" * 60_000))))
 
 
-def _number(draw, records):
-    """A number is another, a list of them, or missing, or there is one more."""
-    numbers = records.get("numbers")
-    if isinstance(numbers, dict):
-        name = draw(sampled_from([*numbers, "part 0", "part 1", "part 9", "more"]))
-        if draw(chance(20)):
-            numbers.pop(name, None)
-        else:
-            numbers[name] = draw(one_of(sampled_from(REALS), sampled_from(([1.0, 2.0], [1, 2], [15.0, 9.5, 9.0]))))
+def _protocol(draw, records):
+    """Another version, or none, or something beside it."""
+    if MESSAGE in records:
+        name = draw(sampled_from(("protocol", "more")))
+        records[MESSAGE][name] = draw(sampled_from((PROTOCOL, PROTOCOL + 1, float(PROTOCOL), True, "8", b"8", [8])))
 
 
 def _vector(draw, records):
     """A vector has another type, shape, style or length, is under another name, or missing."""
-    vectors = records.get("vectors")
+    vectors = records.get(VECTORS)
     if not vectors or not all(isinstance(array, Array) for array in vectors.values()):
         return
     name = draw(sampled_from(list(vectors)))
@@ -129,7 +122,7 @@ def _vector(draw, records):
     }  # fmt: skip
     part = draw(sampled_from((*other, None)))
     if part is not None:
-        new = draw(sampled_from((name, name, name, "0", "2", "shift", "mean", "\ud7ff", "")))
+        new = draw(sampled_from((name, name, name, "0", "2", "00", "mean", "\ud7ff", "")))
         vectors[new] = Array(**{**parts, part: draw(other[part])})
 
 
@@ -138,17 +131,34 @@ def _record(draw, records):
     if records:
         record = records.pop(draw(sampled_from(list(records))))
         if draw(chance(60)):
-            records[draw(sampled_from((*KINDS, "vectors", "numbers", "more")))] = record
+            records[draw(sampled_from((MESSAGE, VECTORS, "audit", "more")))] = record
 
 
-CHANGES = (_field, _field, _field, _number, _number, _vector, _vector, _text, _record)
+CHANGES = (_field, _field, _field, _field, _vector, _vector, _bytes, _protocol, _record)
+
+
+def packed(value) -> bytes:
+    """A value in MessagePack, even if drfl could not write it: texts that are no UTF-8, integers of any size."""
+    return msgspec.msgpack.encode(_packable(value))
+
+
+def _packable(value):
+    if isinstance(value, dict):
+        return {name: _packable(part) for name, part in value.items()}
+    if isinstance(value, list):
+        return [_packable(part) for part in value]
+    if isinstance(value, int) and not -(2**63) <= value < 2**64:
+        return msgspec.msgpack.Ext(5, str(value).encode())
+    if isinstance(value, str) and (data := value.encode("utf-8", "surrogatepass")) != value.encode("utf-8", "replace"):
+        return msgspec.Raw(b"\xdb" + len(data).to_bytes(4) + data)
+    return value
 
 
 def built(records: dict) -> RecordDict:
     """The records as Flower has them; what Flower itself does not take is left out."""
     found = RecordDict()
     for name, values in records.items():
-        values = {k: json.dumps(v) if isinstance(v, dict) else v for k, v in values.items()}
+        values = {k: packed(v) if isinstance(v, dict) else v for k, v in values.items()}
         for kind in (ArrayRecord, MetricRecord, ConfigRecord):
             try:
                 found[name] = kind(values)
@@ -185,7 +195,7 @@ def read_message(item, folder):
     deployed()  # before it Flower builds no messages
     content = built(records)
     if kind == "ask":
-        read_ask(content)
+        request_of(read(content, Ask))
     elif kind == "identity":
         reply = Message(RecordDict(), 1, "query.identity")
         reply.content = content

@@ -12,8 +12,8 @@ from tests.support.refusals import refused
 from drfl import Key
 from drfl.core.errors import NonFiniteError
 from drfl.federation.requests import GradientRequest, Gradients, Losses, LossRequest, Replies, TrainRequest, answers
-from drfl.resilience import Reason, check_row, validated
-from drfl.resilience.validation import REASONS
+from drfl.resilience import Reason, validated
+from drfl.resilience.validation import REASONS, misfit
 
 W, KEY = fed_of().w0, Key(1)
 TRAIN = TrainRequest(EVERYBODY, W, KEY, LOCAL, 0.0, None, 1, False)
@@ -161,29 +161,27 @@ def test_who_answers_must_be_told_by_the_backend():
 
 
 @pytest.mark.parametrize("kind", REQUESTS)
-def test_one_reply_at_a_time_is_judged_alike(kind):
+def test_the_form_of_one_reply_at_a_time_is_judged_alike(kind):
     request, reply = REQUESTS[kind], reply_to(REQUESTS[kind])
-    cases = [reply, spoilt(kind, FIELDS[[k for k, _ in FIELDS].index(kind)][1], [2], math.nan)]
-    cases += [reply._replace(**{reply._fields[1]: reply[1].float()})]
-    for case in cases:
-        checked = validated(request, case, norm=1e3)
-        for i, code in enumerate(checked.codes.tolist()):
+    wrong = reply._replace(**{reply._fields[1]: reply[1].float()})
+    for case in (reply, spoilt(kind, reply._fields[1], [2], 7.0), wrong):
+        for i, code in enumerate(validated(request, case).codes.tolist()):
             parts = [None if part is None else part[i] for part in case[1:]]
-            assert check_row(request, i, parts, norm=1e3) == (REASONS[code - 1] if code else None)
+            assert misfit(request, parts) == (REASONS[code - 1] if code else None)
 
 
 def test_one_reply_of_a_wrong_form():
     model, loss = W.clone(), torch.tensor(1.0, dtype=torch.float64)
-    assert check_row(TRAIN, 0, (model, model)) is None
-    assert check_row(TRAIN, 0, (model, model, None)) is None
-    assert check_row(TRAIN, 0, (model,)) is Reason.SHAPE
-    assert check_row(TRAIN, 0, (model, model, model)) is Reason.SHAPE
-    assert check_row(LOSSES, 0, (loss[None],)) is Reason.SHAPE
-    assert check_row(LOSSES, 0, (loss, loss)) is Reason.SHAPE
-    assert check_row(LOSSES, 0, ()) is Reason.SHAPE
-    assert check_row(GRADIENTS, 0, (model, loss.float())) is Reason.DTYPE
-    assert check_row(LOSSES, N, (loss,)) is Reason.STRANGER
-    assert check_row(TRAIN, 0, (W + 5, model), norm=1.0) is Reason.FAR
+    assert misfit(TRAIN, (model, model)) is None
+    assert misfit(TRAIN, (model, model, None)) is None
+    assert misfit(TRAIN, (model,)) is Reason.SHAPE
+    assert misfit(TRAIN, (model, model, model)) is Reason.SHAPE
+    assert misfit(TRAIN, ()) is Reason.SHAPE
+    assert misfit(LOSSES, (loss[None],)) is Reason.SHAPE
+    assert misfit(LOSSES, (loss, loss)) is Reason.SHAPE
+    assert misfit(LOSSES, ()) is Reason.SHAPE
+    assert misfit(LOSSES, (torch.full_like(loss, math.nan),)) is None
+    assert misfit(GRADIENTS, (model, loss.float())) is Reason.DTYPE
 
 
 def test_replies_have_the_fields_that_are_checked():

@@ -27,7 +27,7 @@ from drfl.training.averages import Average
 from drfl.training.history import Metrics, columns_of
 from drfl.training.loop import run
 from drfl.training.model_selection import Target
-from drfl.training.run_state import first
+from drfl.training.run_state import RunState, first
 
 LOCAL = LocalSGD(lr=0.1)
 ONE = Cohort(torch.tensor([0]), torch.ones(1, dtype=torch.float64))
@@ -365,6 +365,37 @@ def test_a_run_that_goes_on_begins_with_no_test(at):
     found = run(DRFA(m=2, local=LOCAL), bundling, rounds=4, start=start)
     assert bundling.told[0] == ("test of 1" if at == 0 else f"train {at + 1}")
     assert found.history.to_csv() == whole.history.to_csv()
+
+
+@pytest.mark.parametrize("wrap", [BundlingFederation, lambda inside: inside], ids=["bundling", "plain"])
+def test_callbacks_checkpoints_and_the_result_share_one_run_state(wrap):
+    seen, kept = [], []
+    algorithm, options = DRFA(m=2, local=LOCAL), {"rounds": 5, "evaluate_every": 2, "averaged": True}
+    result = run(
+        algorithm,
+        wrap(federation()),
+        callbacks=[seen.append],
+        keep=lambda progress, stopping: kept.append(progress),
+        **options,
+    )
+    for one, other in zip(seen[1:-1], kept, strict=True):
+        assert all(getattr(one, name) is getattr(other, name) for name in RunState._fields if name != "seconds")
+        assert one.seconds <= other.seconds
+    assert [[row.round for row in progress.rows] for progress in seen] == [
+        [0], [0], [0, 2], [0, 2], [0, 2, 4], [0, 2, 4, 5],
+    ]  # fmt: skip
+    assert all(progress.ledger == progress.row.ledger for progress in seen if progress.row is not None)
+    ledgers = [progress.ledger["messages"] for progress in seen]
+    assert ledgers == sorted(set(ledgers))
+    assert {progress.rounds for progress in seen} == {5}
+    assert [progress.info is None for progress in seen] == [True, *[False] * 5]
+    end = result.end
+    assert (end.round, end.rows, end.state, end.average) == (5, result.history.rows, result.state, result.average)
+    assert end.state is seen[-1].state
+    again = []
+    run(algorithm, wrap(federation()), callbacks=[again.append], start=kept[1], **options)
+    assert (again[0].round, again[0].info, again[0].rounds) == (2, None, 5)
+    assert again[0].row is kept[1].row
 
 
 def test_tables_lie_where_the_run_says(tmp_path):

@@ -36,7 +36,8 @@ from drfl.training import step_size
 from drfl.training.checkpoint import Checkpoints, resume_point
 from drfl.training.loop import run
 from drfl.training.model_selection import Selection
-from drfl.training.step_size import StepSize, capped, find, rises, with_step_size
+from drfl.training.step_size import StepSize, capped, find, with_step_size
+from drfl.training.step_size_controller import MOST_LOWERED, rises
 
 KEY = Key(0).fold("step size")
 
@@ -467,7 +468,7 @@ def test_where_the_curvature_grows_it_is_halved_and_the_run_ends_well(algorithm,
     """The run starts anew each time, with rounds that go on counting."""
     result = run(algorithm, fed := steep(), rounds=40)
     size, first, start = result.step_size, found(fed), result.history.rows[0].metrics
-    assert 1 <= int(size.lowered) <= step_size.MOST_LOWERED
+    assert 1 <= int(size.lowered) <= MOST_LOWERED
     assert float(size.eta) == float(first.eta) * 0.5 ** int(size.lowered)
     assert float(size.curvature) == float(first.curvature)
     assert len(halvings(caplog)) == int(size.lowered)
@@ -621,7 +622,7 @@ def test_in_the_end_it_gives_up():
     with refused("diverged", None, "Exploding", "2", kind=DivergedError):
         run(algorithm, ConstantFederation([1.0, 2.0]), rounds=5)
     tried = [lr for r, lr in algorithm.steps if r == 2]
-    assert tried == [0.1 / 2**k for k in range(step_size.MOST_LOWERED + 1)]
+    assert tried == [0.1 / 2**k for k in range(MOST_LOWERED + 1)]
 
 
 @pytest.mark.parametrize("eta", [0.0, -1.0, math.nan, math.inf])

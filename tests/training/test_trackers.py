@@ -69,7 +69,7 @@ def test_a_resumed_run_hides_what_was_written_of_its_rounds(tmp_path):
     with TensorBoard(tmp_path) as first:
         drfl.run(ALGORITHM, federation(), rounds=8, callbacks=[first, stop])
     again = TensorBoard(tmp_path)
-    again(drfl.Step(2, 8, None, None, None, None, None))  # as one that goes on from round 2
+    again(drfl.RunState(2, 0, None, (), {}, 0.0, rounds=8))  # as one that goes on from round 2
     again.close()
     assert [step for step, _ in events(tmp_path)["worst_accuracy"]] == [0, 1]
 

@@ -14,7 +14,8 @@ from drfl.experiments.run.runner import StopSignal
 from drfl.task.measure import NOTHING
 from drfl.training import callbacks
 from drfl.training.certificate import Certificate
-from drfl.training.loop import Callback, Step
+from drfl.training.loop import Callback
+from drfl.training.run_state import RunState
 
 out = Screen()
 err = Screen(stderr=True)
@@ -59,10 +60,11 @@ def progress(label: str, quiet: bool = False) -> Iterator[Callback]:
         with Progress(*columns, console=err, transient=True) as bar:
             task = bar.add_task(label, total=None, metrics="")
 
-            def live(step: Step) -> None:
-                bar.update(task, completed=step.round, total=step.rounds)
-                if step.row is not None:
-                    bar.update(task, metrics=callbacks.describe(step.row.metrics, step.score, step.row.note))
+            def live(progress: RunState) -> None:
+                bar.update(task, completed=progress.round, total=progress.rounds)
+                row = progress.row
+                if row is not None:
+                    bar.update(task, metrics=callbacks.describe(row.metrics, progress.score, row.note))
 
             yield live
     else:

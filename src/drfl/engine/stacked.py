@@ -88,7 +88,7 @@ class Stacked:
             parameters = layout.views(w.expand(len(part), -1)).values()
             with threads_for(index.numel() * w.numel()):
                 x, y = (taken(t, index.flatten()).view(*index.shape, *t.shape[1:]) for t in (problem.x, problem.y))
-                *g, F[part] = gradient(x, y, problem.weights(rows, w), _seeds(rows, w), *parameters)
+                *g, F[part] = gradient(x, y, problem.weights(rows, w), seeds_of(rows, w), *parameters)
             for view, values in zip(into.values(), g, strict=True):
                 view[part] = values
         return G, F.double().cpu()
@@ -136,7 +136,7 @@ def stacking_fault(problem: PooledData) -> str | None:
     # The remainder, as a pool may hold fewer than four samples. The key is not used: engines draw nothing.
     w, rows = problem.task.w0, torch.arange(4).remainder(len(problem.x)).view(2, 1, 2)
     batches, request = Batches(rows, torch.tensor([2, 2])), TrainRequest(torch.arange(2), w, Key(0), LocalSGD(lr=0.1))
-    tensors, fault = [rows.to(w.device), batches.weights(w), _seeds(batches, w), w], None
+    tensors, fault = [rows.to(w.device), batches.weights(w), seeds_of(batches, w), w], None
     try:
         _local_steps(problem, tensors, request)
     # vmap may raise anything on what it does not support. What is wrong with the model itself was refused before.
@@ -156,7 +156,7 @@ def _train_stack(problem: PooledData, batches: Batches, request: TrainRequest) -
         return _local_steps(problem, tensors, request)
 
     # Whatever changes from round to round is an argument; all else is baked into the graph and named in its key.
-    tensors = [batches.samples.to(w.device), problem.weights(batches, w), _seeds(batches, w), w]
+    tensors = [batches.samples.to(w.device), problem.weights(batches, w), seeds_of(batches, w), w]
     tensors += [] if fixed is None else [fixed]
     if w.is_cuda:
         # The graph gathers minibatches from the pool at these very addresses: another pool needs another graph.
@@ -248,7 +248,7 @@ def _gradient_step(problem: PooledData, *, minibatches: bool) -> Function:
     return step if minibatches and not problem.x.is_cuda else without_losses
 
 
-def _seeds(batches: Batches, like: Tensor) -> Tensor:
+def seeds_of(batches: Batches, like: Tensor) -> Tensor:
     """(k, T, B) the samples' seeds where the model is; (k, 0) where there are none."""
     if batches.seeds is None:
         return torch.empty(len(batches.counts), 0, dtype=torch.int64, device=like.device)

@@ -7,14 +7,14 @@ from collections.abc import Mapping, Sequence
 
 from drfl.core.errors import InputError, Notice
 from drfl.data.standardisation import Standardisation, bounded
-from drfl.flower.nodes import Member
-from drfl.flower.schema import MOST_COLUMNS, printable
+from drfl.flower.messages import MOST_COLUMNS, SiteIdentity
+from drfl.flower.records import printable
 from drfl.flower.settings import SiteEntry
 
 LOG = logging.getLogger("drfl.flower")
 
 
-def same_shape(members: Mapping[int, Member]) -> None:
+def same_shape(members: Mapping[int, SiteIdentity]) -> None:
     """Refuse sites whose inputs differ in shape.
 
     Raises:
@@ -31,7 +31,7 @@ def same_shape(members: Mapping[int, Member]) -> None:
             )
 
 
-def admit(members: Mapping[int, Member], entries: Sequence[SiteEntry]) -> None:
+def admit(members: Mapping[int, SiteIdentity], entries: Sequence[SiteEntry]) -> None:
     """Refuse a deployment in which a site claims more than it was granted.
 
     The number of its rows is a site's weight under FedAvg, and its labels decide the size of the model; both are
@@ -68,7 +68,7 @@ def admit(members: Mapping[int, Member], entries: Sequence[SiteEntry]) -> None:
 
 
 def standardisation_of(
-    members: Mapping[int, Member], names: Sequence[str], wanted: bool | None
+    members: Mapping[int, SiteIdentity], names: Sequence[str], wanted: bool | None
 ) -> Standardisation | None:
     """Mean and scale of each column, from what the sites report of their training rows.
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.metadata
 import threading
 import time
 from collections.abc import Callable
@@ -14,7 +13,6 @@ from typing import TypeVar
 import torch
 from flwr.app import ArrayRecord, Context, Message, RecordDict
 from flwr.clientapp import ClientApp
-from pydantic import ValidationError
 from torch import Tensor, nn
 
 from drfl.core.audit_log import AuditLog, Head
@@ -26,23 +24,18 @@ from drfl.data.row_scores import RowScores, products
 from drfl.data.standardisation import Moments, is_table
 from drfl.engine import ENGINES, Engine, Loop, Simulation, Threads
 from drfl.engine.simulation import counted_rows
-from drfl.federation.requests import TrainRequest
-from drfl.flower.identities import write_identity
-from drfl.flower.messages import (
-    Answer,
-    Ask,
-    Model,
-    SiteTest,
+from drfl.federation.requests import Request, TrainRequest
+from drfl.flower.messages import MOST_COLUMNS, Answer, Ask, Model, SiteIdentity, SiteTest, request_of, version
+from drfl.flower.records import (
     array_of,
     digest_of_content,
-    read_ask,
+    printable,
+    read,
     read_head,
     vector_of,
-    version,
-    write_answer,
+    write,
     write_head,
 )
-from drfl.flower.schema import MOST_COLUMNS, PROTOCOL, SiteIdentity, printable, validation_message
 from drfl.flower.settings import read_site
 from drfl.flower.site_data import load_site
 from drfl.flower.site_policy import RefusedError, SitePolicy
@@ -182,13 +175,13 @@ def engine_of(name: str, device: str) -> Engine:
     return ENGINES[name]()
 
 
-def work(site: Site, ask: Ask, shift: Tensor | None, memory: RecordDict) -> Answer:
+def work(site: Site, ask: Ask, request: Request | None, memory: RecordDict) -> Answer:
     """Answer a message.
 
     Args:
         site: whose data.
         ask: the message.
-        shift: the shift in it; None where it has none.
+        request: the request in it; None where it asks for a test alone.
         memory: what the site remembers of this run; it may be lost at any time.
 
     Raises:
@@ -206,10 +199,9 @@ def work(site: Site, ask: Ask, shift: Tensor | None, memory: RecordDict) -> Answ
             code="sites-differ",
             field="model",
         )
-    request = ask.request
     if isinstance(request, TrainRequest) and ask.version:
-        # The request travels without its shift: it is put back here, from the message or from the site's memory.
-        row = _shift(ask, shift, memory)
+        # The request came without its shift, which is in the message or in the site's memory.
+        row = _shift(ask, memory)
         if row is None:
             return Answer(lacking=True, digest=site.digest)
         request = replace(request, shift=row.unsqueeze(0))
@@ -218,29 +210,36 @@ def work(site: Site, ask: Ask, shift: Tensor | None, memory: RecordDict) -> Answ
     data = site.data if ask.standardisation is None else site.data.standardised(ask.standardisation)
     # first: this process's client 0 draws the samples of client `ask.client`, as in a simulation of all.
     fed = Simulation(data, task, engine=engine, device=site.device, first=ask.client)
-    # Every reply carries the digest, so that the server notices data that change during a run.
-    answer = Answer(digest=site.digest)
     # The test and the request are on the same w, so that their order does not matter.
+    test = also = both = None
     if ask.test:
         test, rows = _test(fed, ask.w)
-        answer = answer._replace(test=test)
         if ask.also is not None:
             also, other = _test(fed, ask.also)
-            both = products(rows, other, fed.measures).tolist()
-            answer = answer._replace(also=also, products=tuple(map(tuple, both)))
+            both = tuple((one, two) for one, two in products(rows, other, fed.measures).tolist())
+    parts, shift_version = (), ""
     if request is not None:
         reply = fed.ask(replace(request, cohort=torch.tensor([0])))
         # Each part has one row, as the cohort is this client alone. Parts that the request does not need are None.
-        parts = tuple(part[0] for part in reply[1:] if part is not None)
-        answer = answer._replace(parts=site.policy.shortened(request, parts))
+        parts = site.policy.shortened(request, tuple(part[0] for part in reply[1:] if part is not None))
         if isinstance(request, TrainRequest) and request.shift is not None:
             # DRDM and FedDyn change the shift −h_i by μ(w_i − w), and the server computes the same sum. If the two
             # differ, even in rounding, so do their versions, and the server sends its shift.
-            kept = request.shift[0].add(answer.parts[0] - request.w, alpha=request.prox)
-            memory[KEPT] = ArrayRecord({"shift": array_of(kept)})
-            answer = answer._replace(version=version(kept))
-    counts = fed.ledger.gradient_evaluations, fed.ledger.loss_evaluations
-    return answer._replace(gradients=counts[0], losses=counts[1], seconds=time.perf_counter() - start)
+            shift = request.shift[0].add(parts[0] - request.w, alpha=request.prox)
+            memory[KEPT] = ArrayRecord({"shift": array_of(shift)})
+            shift_version = version(shift)
+    return Answer(
+        parts,
+        test,
+        gradients=fed.ledger.gradient_evaluations,
+        losses=fed.ledger.loss_evaluations,
+        seconds=time.perf_counter() - start,
+        version=shift_version,
+        # Every reply carries the digest, so that the server notices data that change during a run.
+        digest=site.digest,
+        also=also,
+        products=both,
+    )
 
 
 def _test(fed: Simulation, w: Tensor) -> tuple[SiteTest, RowScores]:
@@ -252,10 +251,10 @@ def _test(fed: Simulation, w: Tensor) -> tuple[SiteTest, RowScores]:
     return SiteTest(float(found.score[0]), float(found.loss[0]), int(found.samples[0]), others, sums), rows
 
 
-def _shift(ask: Ask, sent: Tensor | None, memory: RecordDict) -> Tensor | None:
+def _shift(ask: Ask, memory: RecordDict) -> Tensor | None:
     """(d,) the shift that a message refers to; None where it was not sent and is not held here."""
-    if sent is not None:
-        return sent
+    if ask.shift is not None:
+        return ask.shift
     if ask.version == "zero":
         return torch.zeros_like(ask.w)
     if KEPT not in memory.array_records:
@@ -288,29 +287,30 @@ def reply(message: Message, context: Context, site: Site) -> Message:
         HungError: it took longer than the site allows.
         DrflError: the site's audit log cannot be written to: nothing leaves without a line there.
     """
-    ask, shift = read_ask(message.content)
-    run, kind = context.run_id, "test" if ask.request is None else ask.request.kind
-    log, request = site.audit, None
+    ask = read(message.content, Ask)
+    request = request_of(ask)
+    run, kind = context.run_id, "test" if request is None else request.kind
+    log, number = site.audit, None
     about = {"site": site.name, "run": str(run), "what": kind}
     try:
         if log is not None:
             server = server_head(message, site)
-            request = None if server is None else server.n
+            number = None if server is None else server.n
             digest = digest_of_content(message.content)
             log.add("asked", **about, digest=digest, server=None if server is None else str(server))
         site.policy.check_run(run, site.folder)
         # The log has this request already, so that the count includes it.
         site.policy.check_count(log)
         # The site's loader or model may hang, so the work has a time limit.
-        answer = within(site.timeout, partial(work, site, ask, shift, context.state))
+        answer = within(site.timeout, partial(work, site, ask, request, context.state))
     except Exception as error:
         if log is not None:
-            log.add("refused", **about, request=request, reason=printable(str(error)[:300]))
+            log.add("refused", **about, request=number, reason=printable(str(error)[:300]))
         raise
     # Record the digest of the reply before the reply leaves the site.
-    content = write_answer(answer)
+    content = write(answer)
     if log is not None:
-        write_head(content, log.add("sent", **about, digest=digest_of_content(content), request=request))
+        write_head(content, log.add("sent", **about, digest=digest_of_content(content), request=number))
     return Message(content, reply_to=message)
 
 
@@ -350,22 +350,21 @@ def identity(site: Site) -> RecordDict:
             )
         classes = int(high) + 1
     majority = None if data.majority is None else float(data.majority)
-    moments = None
+    columns = None
     if is_table(data.inputs) and data.inputs.shape[1] <= MOST_COLUMNS:
         moments = Moments.of(data.inputs, data.train[0])
-    about = {
-        "protocol": PROTOCOL, "name": site.name, "shape": list(data.inputs.shape[1:]), "classes": classes,
-        "train": len(data.train[0]), "test": len(data.test[0]), "majority": majority, "digest": site.digest,
-        "drfl": importlib.metadata.version("drfl"), "torch": importlib.metadata.version("torch"),
-    }  # fmt: skip
+        columns = moments.mean, moments.variance
+    shape, digest = tuple(data.inputs.shape[1:]), site.digest
+    rows, tests = len(data.train[0]), len(data.test[0])
     try:
-        return write_identity(SiteIdentity.model_validate(about), moments)
-    except ValidationError as error:
+        content = write(SiteIdentity(site.name, shape, classes, rows, tests, digest, majority, columns))
+        # The server refuses what cannot be read; here the site's own operator sees why.
+        read(content, SiteIdentity)
+    except ValueError as error:
         raise InputError(
-            f"the site '{site.name}' cannot take part: {validation_message(error)}",
-            code="invalid-value",
-            field=site.name,
+            f"the site '{site.name}' cannot take part: {error}", code="invalid-value", field=site.name
         ) from None
+    return content
 
 
 def client_app(load: Callable[[Context], Site]) -> ClientApp:

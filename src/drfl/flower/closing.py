@@ -12,9 +12,8 @@ from flwr.serverapp import Grid
 from drfl.core.audit_log import AuditLog, Head
 from drfl.core.errors import DrflError
 from drfl.flower.client_app import CLOSING
-from drfl.flower.messages import read_head, write_head
 from drfl.flower.nodes import PAUSE, Roster, received
-from drfl.flower.schema import MOST_TEXT, ProtocolError, payload, rejection_reason
+from drfl.flower.records import MOST_FIELDS, ProtocolError, payload, read_head, rejection_reason, write_head
 
 LOG = logging.getLogger("drfl.flower")
 
@@ -101,7 +100,7 @@ class AuditedRun:
                     if one.reply is None or not one.reply.has_content():
                         raise ProtocolError(one.problem or "it gave no answer")
                     # Check the size before reading, as a site may send anything.
-                    if payload(one.reply.content) > MOST_TEXT:
+                    if payload(one.reply.content) > MOST_FIELDS:
                         raise ProtocolError("its answer is too long")
                     theirs = read_head(one.reply.content)
                     self.roster.check_head(client, theirs)

@@ -17,8 +17,8 @@ from drfl.data.standardisation import Standardisation
 from drfl.federation.federation import Evaluation, Federation, Ledger
 from drfl.federation.requests import R, Request, TrainRequest
 from drfl.flower.claims import same_shape
-from drfl.flower.messages import Ask, Model, Products, SiteTest, version
-from drfl.flower.nodes import Member, Roster
+from drfl.flower.messages import Ask, Model, Products, SiteIdentity, SiteTest, version, work_of
+from drfl.flower.nodes import Roster
 from drfl.flower.possible_tests import believed
 from drfl.flower.traffic import Traffic
 from drfl.flower.transport import ClientRequest, Deadline, Exchanged, Transport
@@ -77,7 +77,7 @@ class FlowerFederation(Federation):
         self,
         grid: Grid,
         roster: Roster,
-        members: Mapping[int, Member],
+        members: Mapping[int, SiteIdentity],
         model: Model,
         w0: Tensor,
         deadline: Deadline,
@@ -157,16 +157,15 @@ class FlowerFederation(Federation):
                             code="site-untested",
                             field=self._names[client],
                         )
-                score, loss, samples, others, sums = zip(*(tests[client] for client in range(self.n)), strict=True)
-                double = torch.float64
-                rest = tuple(torch.tensor(values, dtype=double) for values in zip(*others, strict=True))
+                results, double = [tests[client] for client in range(self.n)], torch.float64
+                others = zip(*(one.others for one in results), strict=True)
                 found.append(
                     Evaluation(
-                        torch.tensor(score, dtype=double),
-                        torch.tensor(loss, dtype=double),
-                        torch.tensor(samples),
-                        rest,
-                        torch.tensor(sums, dtype=double),
+                        torch.tensor([one.score for one in results], dtype=double),
+                        torch.tensor([one.loss for one in results], dtype=double),
+                        torch.tensor([one.samples for one in results]),
+                        tuple(torch.tensor(values, dtype=double) for values in others),
+                        torch.tensor([one.sums for one in results], dtype=double),
                     )
                 )
             if len(found) == 2:
@@ -194,7 +193,7 @@ class FlowerFederation(Federation):
                     self._products[client] = both
                 elif client not in self._products:
                     # Until two models are tested, use the products of the one model with itself: its sums of squares.
-                    squares: list[tuple[float, ...]] = []
+                    squares: list[tuple[float, float]] = []
                     for measure, sums in zip(self.measures, found[0].sums, strict=True):
                         if measure.rows is Rows.RANKS:
                             squares.append(sums[3:])
@@ -223,20 +222,23 @@ class FlowerFederation(Federation):
         """Send clients a request, a test of w and perhaps another model, or both."""
         questions = {}
         for client in clients:
-            ask = Ask(client, self._model, w, None, bool(tested), "", self.standardisation, *tested[1:])
             # If a test travels with a request, clients outside the cohort get only the test.
             places = [] if request is None else (request.cohort == client).nonzero().flatten().tolist()
-            if request is None or not places:
-                questions[client] = ClientRequest(ask, None)
-                continue
-            own = request.only(torch.tensor(places[:1]))
-            # Send the shift separately, identified by its version, as the site may hold it already.
+            own = None if request is None or not places else request.only(torch.tensor(places[:1]))
+            # The shift has a version, as the site may hold it already.
             shift = own.shift[0] if isinstance(own, TrainRequest) and own.shift is not None else None
-            if isinstance(own, TrainRequest):
-                own = replace(own, shift=None)
-            questions[client] = ClientRequest(
-                ask._replace(request=own, version="" if shift is None else version(shift)), shift
+            ask = Ask(
+                client,
+                self._model,
+                w,
+                work=None if own is None else work_of(own),
+                test=bool(tested),
+                version="" if shift is None else version(shift),
+                shift=shift,
+                standardisation=self.standardisation,
+                also=tested[1] if len(tested) > 1 else None,
             )
+            questions[client] = ClientRequest(ask, own)
         found = self._post.exchange(questions, all_of_them=all_of_them)
         for client, answer in found.answers.items():
             # Warn once if a site's data differ from those that it described before the run.

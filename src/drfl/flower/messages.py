@@ -1,69 +1,75 @@
-"""Requests and replies as Flower's records, one message a client and exchange.
+"""All messages between a server and its sites: every field with its type and its range.
 
-A model travels as one flat vector in its own type, never pickled. Numbers that name random streams travel as text, as
-Flower's integers end at 2^63.
+The server asks with :class:`Ask`, one message a client and exchange, and a site answers with :class:`Answer`. Before a
+run a site describes itself with :class:`SiteIdentity`. :mod:`drfl.flower.records` writes and reads them.
+
+Nothing that arrives is used before it is checked: numbers of a site go into sums, allocations and files of the server.
+The ranges are wide enough for any honest site and narrow enough that no sum over a run overflows an integer of 64 bits.
 """
 
 from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass
-from typing import NamedTuple, cast
+import sys
+from typing import Annotated, Literal
 
-import numpy as np
 import torch
-from flwr.app import Array, ArrayRecord, MetricRecord, MetricRecordValues, RecordDict
-from pydantic import ValidationError
+from msgspec import Meta
 from torch import Tensor
 
-from drfl.core.audit_log import Head
 from drfl.core.errors import InputError
 from drfl.core.key import Key
-from drfl.data.standardisation import Standardisation
+from drfl.data.standardisation import Moments, Standardisation
 from drfl.federation.requests import GradientRequest, LossRequest, Request, TrainRequest
-from drfl.flower.schema import (
-    MOST_TEXT,
-    PROTOCOL,
-    AnswerNote,
-    AskNote,
-    GradientNote,
-    HeadNote,
-    KeyNote,
-    LocalNote,
-    LossNote,
-    ModelNote,
-    Numbers,
-    ProtocolError,
-    TrainNote,
-    note,
-    read_note,
-    validation_message,
-)
+from drfl.flower.records import MOST_FIELDS, TYPES, Message, ProtocolError
 from drfl.optim import local_optimizers
 from drfl.optim.local import LocalSGD
 from drfl.task.metrics import ACCURACY
 
-RAW = "drfl.vector"
-"""How the bytes of an array are laid out: the numbers alone, in C order, little-endian."""
+MOST_ROWS = 2**31
+"""Samples that one site may have."""
 
-TYPES = {"float32": 4, "float64": 8}
-"""Bytes of a number, by the types that a vector may have."""
+MOST_CLASSES = 2**16
+MOST_INPUT = 2**24
+"""Numbers in one input."""
+
+MOST_COLUMNS = 2**12
+"""Columns of a table that is standardised."""
+
+MOST_COUNTED = 2**40
+"""Samples in one reply's count of work: eight million replies of so many fit the ledger's 64 bits."""
+
+MOST_METRICS = 64
+"""What a test may measure beside the score."""
 
 MOST_PARTS = 3
 """Vectors in one reply: a model, a snapshot and an average."""
 
-TEST = ("test score", "test loss", "test samples", "test others", "test sums")
-ALSO = ("also score", "also loss", "also samples", "also others", "also sums")
-PRODUCTS = "products"
+MOST_NAME = 128
+"""Characters of a site's name."""
 
-AUDIT = "audit"
-"""The record with the head of the sender's audit log."""
+Short = Annotated[str, Meta(max_length=64)]
+Index = Annotated[int, Meta(ge=0, le=2**31)]
+Positive = Annotated[int, Meta(ge=1, le=2**31)]
+Rows = Annotated[int, Meta(ge=1, le=MOST_ROWS)]
+Counted = Annotated[int, Meta(ge=0, le=MOST_COUNTED)]
+Finite = Annotated[float, Meta(ge=-sys.float_info.max, le=sys.float_info.max)]
+Digest = Annotated[str, Meta(pattern=r"\A[0-9a-f]{32}\Z")]
+Version = Annotated[str, Meta(pattern=r"\A(zero|[0-9a-f]{24})?\Z")]
+"""See :func:`version`; "" for no vector."""
+
+Numbers = Annotated[tuple[float, ...], Meta(max_length=MOST_METRICS)]
+"""Any, NaN and infinity too: whether they can be used is decided by the code that uses them."""
+
+Sums = Annotated[tuple[tuple[float, float, float, float, float], ...], Meta(max_length=MOST_METRICS + 1)]
+"""Five of each metric over the test rows, see :class:`drfl.federation.federation.Evaluation`."""
+
+Products = Annotated[tuple[tuple[float, float], ...], Meta(max_length=MOST_METRICS + 1)]
+"""Two of each metric, see :func:`drfl.data.row_scores.products`."""
 
 
-@dataclass(frozen=True)
-class Model:
+class Model(Message, frozen=True):
     """What a site needs to build the model that it trains.
 
     Args:
@@ -71,43 +77,90 @@ class Model:
         loss: its name, see :data:`drfl.task.models.LOSSES`.
         dtype: "float32" or "float64".
         classes: number of outputs.
-        metrics: what a test measures, see :data:`drfl.task.metrics.METRICS`; the score first.
         engine: see :data:`drfl.engine.ENGINES`.
+        metrics: what a test measures, see :data:`drfl.task.metrics.METRICS`; the score first.
     """
 
-    model: str
-    loss: str
-    dtype: str
-    classes: int
-    engine: str = "auto"
-    metrics: tuple[str, ...] = (ACCURACY.name,)
+    model: Short
+    loss: Short
+    dtype: Literal["float32", "float64"]
+    classes: Annotated[int, Meta(ge=0, le=MOST_CLASSES)]
+    engine: Short = "auto"
+    metrics: Annotated[tuple[Short, ...], Meta(min_length=1, max_length=MOST_METRICS)] = (ACCURACY.name,)
 
 
-class Ask(NamedTuple):
+class Work(Message, tag_field="kind", frozen=True):
+    """What a site does with the model sent, see :class:`drfl.federation.requests.Request`.
+
+    The key travels, not numbers drawn from it, so that a site draws the minibatches that a simulation would draw.
+    """
+
+    seed: Annotated[int, Meta(ge=0)]
+    path: Annotated[tuple[Annotated[int, Meta(ge=0, lt=2**32)], ...], Meta(max_length=256)]
+    batch: Rows | None
+
+
+class TrainWork(Work, tag=TrainRequest.kind, frozen=True):
+    """See :class:`drfl.federation.requests.TrainRequest`, and :class:`drfl.optim.local.LocalSGD`, which has the ranges
+    of the hyperparameters.
+
+    η is that of the round: a schedule stays at the server. The shift travels apart, as the site may hold it.
+    """
+
+    steps: Positive | None
+    epochs: Positive | None
+    optimizer: Annotated[str, Meta(max_length=128)]
+    lr: float | None
+    momentum: float
+    weight_decay: float
+    radius: float | None
+    prox: Finite
+    snapshot: Positive | None
+    average: bool
+
+
+class LossWork(Work, tag=LossRequest.kind, frozen=True):
+    """See :class:`drfl.federation.requests.LossRequest`."""
+
+
+class GradientWork(Work, tag=GradientRequest.kind, frozen=True):
+    """See :class:`drfl.federation.requests.GradientRequest`."""
+
+
+class Ask(Message, frozen=True):
     """A message to one client.
 
     Args:
         client: its index.
         model: what it trains.
         w: (d,) the model sent.
-        request: what to answer, of a cohort of this client alone; None = only the test.
+        work: what to do with it; None = only the test.
         test: whether ``w`` is to be tested on the client's test rows too, before anything else.
-        version: the shift's, see :func:`version`; "" where the request has none.
+        version: the shift's; "" where the work has none.
+        shift: (d,) the shift; None where there is none or the site holds it.
         standardisation: by which the site scales its inputs; None = they are taken as they are.
         also: (d,) a second model to test, along with ``w``.
     """
 
-    client: int
+    client: Index
     model: Model
     w: Tensor
-    request: Request | None = None
+    work: TrainWork | LossWork | GradientWork | None = None
     test: bool = False
-    version: str = ""
+    version: Version = ""
+    shift: Tensor | None = None
     standardisation: Standardisation | None = None
     also: Tensor | None = None
 
+    def __post_init__(self) -> None:
+        for name, vector in (("shift", self.shift), ("second model", self.also)):
+            if vector is not None and (vector.shape != self.w.shape or vector.dtype != self.w.dtype):
+                raise ValueError(f"the {name} is of another shape or type than the model")
+        if self.also is not None and not self.test:
+            raise ValueError("there is a second model, and nothing is to be tested")
 
-class SiteTest(NamedTuple):
+
+class SiteTest(Message, frozen=True):
     """What a test of a model gave.
 
     Args:
@@ -115,22 +168,17 @@ class SiteTest(NamedTuple):
         loss: mean loss.
         samples: number of test rows.
         others: the other metrics.
-        sums: five of each metric over the test rows, see :class:`drfl.federation.federation.Evaluation`; nothing of a
-            single row.
+        sums: of every metric; nothing of a single row.
     """
 
     score: float
     loss: float
-    samples: int
-    others: tuple[float, ...] = ()
-    sums: tuple[tuple[float, ...], ...] = ()
+    samples: Annotated[int, Meta(ge=0, le=MOST_ROWS)]
+    others: Numbers = ()
+    sums: Sums = ()
 
 
-Products = tuple[tuple[float, ...], ...]
-"""Two for each measure, see :func:`drfl.data.row_scores.products`."""
-
-
-class Answer(NamedTuple):
+class Answer(Message, frozen=True):
     """A client's answer.
 
     Args:
@@ -146,16 +194,72 @@ class Answer(NamedTuple):
         products: sums of the products of both models' values. None where there was no second model.
     """
 
-    parts: tuple[Tensor, ...] = ()
+    parts: Annotated[tuple[Tensor, ...], Meta(max_length=MOST_PARTS)] = ()
     test: SiteTest | None = None
-    gradients: int = 0
-    losses: int = 0
-    seconds: float = 0.0
-    version: str = ""
+    gradients: Counted = 0
+    losses: Counted = 0
+    seconds: Annotated[float, Meta(ge=0, le=1e9)] = 0.0
+    version: Version = ""
     lacking: bool = False
-    digest: str = "0" * 32
+    digest: Digest = "0" * 32
     also: SiteTest | None = None
     products: Products | None = None
+
+    def __post_init__(self) -> None:
+        if (self.also is None) != (self.products is None):
+            raise ValueError("products are those of two tests")
+
+
+class SiteIdentity(Message, frozen=True):
+    """A site's description of itself.
+
+    Args:
+        name: of the site.
+        shape: of an input.
+        classes: number of classes that its labels need.
+        train: number of training samples.
+        test: number of test samples.
+        digest: of its data.
+        majority: share of the most frequent class among its test rows; None where its targets are not class labels.
+        columns: mean and variance (p,) float64 of the columns of its training rows; None where its inputs are not
+            vectors, or too long ones. Whether rows with these can exist is checked by
+            :meth:`drfl.data.standardisation.Moments.check`.
+    """
+
+    name: str
+    shape: Annotated[tuple[Annotated[int, Meta(ge=1, le=MOST_INPUT)], ...], Meta(max_length=8)]
+    classes: Annotated[int, Meta(ge=1, le=MOST_CLASSES)]
+    train: Rows
+    test: Rows
+    digest: Digest
+    majority: Annotated[float, Meta(ge=0, le=1)] | None = None
+    columns: tuple[Tensor, Tensor] | None = None
+
+    def __post_init__(self) -> None:
+        site_name(self.name)
+        if math.prod(self.shape) > MOST_INPUT:
+            raise ValueError(f"an input has at most {MOST_INPUT} numbers")
+        # Only inputs that are vectors have columns.
+        length = self.shape if len(self.shape) == 1 and self.shape[0] <= MOST_COLUMNS else None
+        for vector in self.columns or ():
+            if vector.dtype != torch.float64 or vector.shape != length:
+                raise ValueError("mean and variance are not a float64 number each for every column")
+
+    @property
+    def moments(self) -> Moments | None:
+        """Statistics of the columns of its training rows; None where it reports none."""
+        return None if self.columns is None else Moments(self.train, *self.columns)
+
+
+def site_name(text: str) -> str:
+    """The text, if it can be a site's name.
+
+    Raises:
+        ValueError: it is empty or too long, or a terminal would not print it.
+    """
+    if not 1 <= len(text) <= MOST_NAME or not text.isprintable():
+        raise ValueError(f"a site's name must have 1 to {MOST_NAME} printable characters")
+    return text
 
 
 def version(vector: Tensor) -> str:
@@ -166,226 +270,73 @@ def version(vector: Tensor) -> str:
     return hashlib.blake2b(vector.detach().cpu().contiguous().numpy().data, digest_size=12).hexdigest()
 
 
-def array_of(vector: Tensor) -> Array:
-    """A vector as Flower's array."""
-    values = vector.detach().cpu().contiguous().numpy()
-    # The bytes mean the same on machines of either byte order; on a little-endian one nothing is copied.
-    little = values.astype(values.dtype.newbyteorder("<"), copy=False)
-    return Array(dtype=str(values.dtype), shape=values.shape, stype=RAW, data=little.tobytes())
+def work_of(request: Request) -> TrainWork | LossWork | GradientWork:
+    """What a site has to do for a request."""
+    key = request.key
+    if isinstance(request, LossRequest):
+        return LossWork(key.seed, key.path, request.batch)
+    if isinstance(request, GradientRequest):
+        return GradientWork(key.seed, key.path, request.batch)
+    assert isinstance(request, TrainRequest)
+    local = request.local
+    return TrainWork(
+        key.seed,
+        key.path,
+        local.batch,
+        steps=local.steps,
+        epochs=local.epochs,
+        optimizer=str(local.optimizer),
+        lr=None if local.lr is None else float(local.lr),
+        momentum=float(local.momentum),
+        weight_decay=float(local.weight_decay),
+        radius=None if local.radius is None else float(local.radius),
+        prox=float(request.prox),
+        snapshot=request.snapshot,
+        average=request.average,
+    )
 
 
-def vector_of(array: Array) -> Tensor:
-    """The vector in Flower's array.
-
-    Raises:
-        ProtocolError: it is none, or has not as many bytes as it says.
-    """
-    if array.stype != RAW or array.dtype not in TYPES:
-        raise ProtocolError("an array is of another type than drfl's vectors")
-    shape = tuple(array.shape)
-    # Bytes are counted before anything of the claimed size is allocated.
-    if len(shape) > 1 or min(shape, default=1) < 0 or len(array.data) != TYPES[array.dtype] * math.prod(shape):
-        raise ProtocolError("an array is no vector of the length that it says")
-    values = np.frombuffer(array.data, dtype=np.dtype(array.dtype).newbyteorder("<"))
-    return torch.from_numpy(values.astype(array.dtype).reshape(shape))
-
-
-def write_ask(ask: Ask, shift: Tensor | None, arrays: Mapping[str, Array] | None = None) -> RecordDict:
-    """The records of a message.
-
-    Args:
-        ask: what is asked.
-        shift: (d,) the shift to send; None where there is none or the client holds it.
-        arrays: vectors by name that were packed for another client already.
-    """
-    vectors = {"w": array_of(ask.w)} if arrays is None else dict(arrays)
-    if shift is not None:
-        vectors["shift"] = array_of(shift)
-    if ask.also is not None and "also" not in vectors:
-        vectors["also"] = array_of(ask.also)
-    if ask.standardisation is not None:
-        vectors |= {"mean": array_of(ask.standardisation.mean), "scale": array_of(ask.standardisation.scale)}
-    asked, request = ask.request, None
-    if asked is not None:
-        # Send the key, not numbers drawn from it, so that a site draws the minibatches that a simulation would draw.
-        key = KeyNote(seed=str(asked.key.seed), path=list(asked.key.path))
-        if isinstance(asked, TrainRequest):
-            plain = {name: getattr(asked.local, name) for name in LocalNote.model_fields}
-            plain["optimizer"] = str(asked.local.optimizer)
-            local = LocalNote.model_validate(plain, strict=False)  # a number may be NumPy's
-            own = {"prox": float(asked.prox), "snapshot": asked.snapshot, "average": asked.average}
-            request = TrainNote(kind="train", key=key, local=local, **own)
-        elif isinstance(asked, LossRequest):
-            request = LossNote(kind="losses", key=key, batch=asked.batch)
-        else:
-            request = GradientNote(kind="gradients", key=key, batch=cast("GradientRequest", asked).batch)
-    about = AskNote(
-        protocol=PROTOCOL, client=ask.client, model=ModelNote(**asdict(ask.model)), test=ask.test,
-        version=ask.version, request=request,
-    )  # fmt: skip
-    return RecordDict({"vectors": ArrayRecord(vectors), "ask": note(about)})
-
-
-VECTORS = ("w", "also", "shift", "mean", "scale")
-"""Of a request; only the first is always there."""
-
-
-def read_ask(content: RecordDict) -> tuple[Ask, Tensor | None]:
-    """The request in a message, and the shift in it.
+def request_of(ask: Ask) -> Request | None:
+    """The request in a message, to a cohort of this client alone and without its shift; None if it asks for no work.
 
     Raises:
-        ProtocolError: the message is of another version of drfl, or damaged.
+        ProtocolError: it cannot be met.
     """
-    about, vectors = read_note(content, "ask", AskNote), vectors_in(content, VECTORS)
-    if "w" not in vectors:
-        raise ProtocolError("a request came without a model")
-    w, also = vectors["w"], vectors.get("also")
-    if also is not None and (not about.test or also.shape != w.shape or also.dtype != w.dtype):
-        raise ProtocolError("a request came with a second model that is of another kind, or not to be tested")
-    if ("mean" in vectors) != ("scale" in vectors):
-        raise ProtocolError("a request came with only one of the vectors mean and scale")
-    standardisation = None
+    work, cohort = ask.work, torch.tensor([ask.client])
+    if work is None:
+        return None
+    key = Key(work.seed, work.path)
+    if isinstance(work, LossWork):
+        return LossRequest(cohort, ask.w, key, work.batch)
+    if isinstance(work, GradientWork):
+        return GradientRequest(cohort, ask.w, key, work.batch)
     try:
-        if "mean" in vectors:
-            standardisation = Standardisation(vectors["mean"], vectors["scale"])
-        plain, request = about.request, None
-        if plain is not None:
-            key, cohort = Key(int(plain.key.seed), tuple(plain.key.path)), torch.tensor([about.client])
-            if isinstance(plain, TrainNote):
-                optimizer = local_optimizers.parse(plain.local.optimizer)
-                # The server applies the schedule and sends the η of this round.
-                local = LocalSGD(**plain.local.model_dump(exclude={"optimizer"}), optimizer=optimizer)
-                if plain.snapshot is not None and plain.snapshot > local.tau:
-                    raise InputError(
-                        f"there is no step {plain.snapshot} of {local.tau} to take a snapshot after",
-                        code="out-of-range",
-                        field="snapshot",
-                    )
-                request = TrainRequest(cohort, w, key, local, plain.prox, None, plain.snapshot, plain.average)
-            else:
-                make = {"losses": LossRequest, "gradients": GradientRequest}[plain.kind]
-                request = make(cohort, w, key, plain.batch)
+        local = LocalSGD(
+            work.steps,
+            work.lr,
+            work.batch,
+            work.momentum,
+            work.weight_decay,
+            work.radius,
+            work.epochs,
+            local_optimizers.parse(work.optimizer),
+        )
+        if work.snapshot is not None and work.snapshot > local.tau:
+            raise InputError(
+                f"there is no step {work.snapshot} of {local.tau} to take a snapshot after",
+                code="out-of-range",
+                field="snapshot",
+            )
     except InputError as error:
         raise ProtocolError(f"a request cannot be met: {error}") from error
-    model = Model(**about.model.model_dump())
-    ask = Ask(about.client, model, w, request, about.test, about.version, standardisation, also)
-    return ask, vectors.get("shift")
-
-
-def write_answer(answer: Answer) -> RecordDict:
-    """The records of a reply."""
-    about = AnswerNote(
-        protocol=PROTOCOL, parts=len(answer.parts), version=answer.version, lacking=answer.lacking,
-        digest=answer.digest,
-    )  # fmt: skip
-    numbers: dict[str, MetricRecordValues] = {
-        "gradients": answer.gradients, "losses": answer.losses, "seconds": answer.seconds,
-    }  # fmt: skip
-    vectors: dict[str, Array] = {}
-    for place, part in enumerate(answer.parts):
-        if part.ndim:
-            vectors[str(place)] = array_of(part)
-        else:
-            # A loss is a float64 at both ends, which Flower's metrics hold exactly.
-            numbers[f"part {place}"] = float(part)
-    for names, tested in ((TEST, answer.test), (ALSO, answer.also)):
-        if tested is not None:
-            sums = [value for own in tested.sums for value in own]
-            numbers |= dict(zip(names, (*tested[:3], list(tested.others), sums), strict=True))
-    if answer.products is not None:
-        numbers[PRODUCTS] = [value for own in answer.products for value in own]
-    records = {"vectors": ArrayRecord(vectors), "numbers": MetricRecord(numbers), "answer": note(about)}
-    return RecordDict(records)
-
-
-def read_answer(content: RecordDict) -> Answer:
-    """A client's answer: its fields have the types and ranges of :mod:`drfl.flower.schema`.
-
-    Whether vectors have the length of the model, and numbers are finite, is checked elsewhere.
-
-    Raises:
-        ProtocolError: it is no reply of this version of drfl.
-    """
-    # Reject other records: a record that drfl does not read could carry data out of a site unseen.
-    if set(content) - {AUDIT} != {"vectors", "numbers", "answer"}:
-        raise ProtocolError("a reply has other records than drfl's")
-    about = read_note(content, "answer", AnswerNote)
-    # The schema allows at most three parts.
-    places = tuple(str(place) for place in range(about.parts))
-    vectors = vectors_in(content, places)
-    record = content.metric_records.get("numbers")
-    # Parts and test are taken out by name; the model below rejects names that it does not know.
-    given = dict(record) if record is not None else {}
-    parts = {int(place): given.pop(f"part {place}") for place in places if f"part {place}" in given}
-    tests = {field: tuple(given.pop(name, None) for name in names) for field, names in (("test", TEST), ("also", ALSO))}
-    tests = {field: None if found == (None,) * len(found) else found for field, found in tests.items()}
-    products = given.pop(PRODUCTS, None)
-    try:
-        numbers = Numbers.model_validate({**given, **tests, "products": products, "parts": parts})
-    except ValidationError as error:
-        raise ProtocolError(validation_message(error)) from None
-    scalars = {str(place): torch.tensor(value, dtype=torch.float64) for place, value in numbers.parts.items()}
-    if vectors.keys() & scalars.keys() or vectors.keys() | scalars.keys() != set(places):
-        raise ProtocolError("a reply has a part twice, or lacks one")
-    parts = tuple({**vectors, **scalars}[place] for place in places)
-    work = numbers.gradients, numbers.losses, numbers.seconds
-    test, also = (
-        None if tested is None else SiteTest(*tested[:3], tuple(tested[3]), _pieces(tested[4], 5))
-        for tested in (numbers.test, numbers.also)
-    )
-    products = None if numbers.products is None else _pieces(numbers.products, 2)
-    return Answer(parts, test, *work, about.version, about.lacking, about.digest, also, products)
-
-
-def _pieces(values: list[float], length: int) -> tuple[tuple[float, ...], ...]:
-    return tuple(tuple(values[at : at + length]) for at in range(0, len(values), length))
-
-
-def digest_of_content(content: RecordDict) -> str:
-    """Name all that a message says by 32 hexadecimal digits, the head of the sender's audit log apart."""
-    digest = hashlib.blake2b(digest_size=16)
-    for name in sorted(set(content) - {AUDIT}):
-        for key, value in sorted(content[name].items()):
-            # An empty list has lost the type of its numbers on the way, so that types are those of single values.
-            array = isinstance(value, Array)
-            plain = f"{value.dtype} {tuple(value.shape)} {value.stype}" if array else repr(value)
-            data = value.data if array else b""
-            digest.update(repr((name, key, plain, len(data))).encode("utf-8", "surrogatepass"))
-            digest.update(data)
-    return digest.hexdigest()
-
-
-def write_head(content: RecordDict, head: Head | None) -> RecordDict:
-    """Add the head of the sender's audit log to a message; nothing if it keeps none."""
-    if head is not None:
-        content[AUDIT] = note(HeadNote(head=str(head)))
-    return content
-
-
-def read_head(content: RecordDict) -> Head | None:
-    """The head of the sender's audit log; None if the message has none.
-
-    Raises:
-        ProtocolError: It has another form.
-    """
-    if AUDIT not in content:
-        return None
-    try:
-        return Head.parse(read_note(content, AUDIT, HeadNote).head)
-    except ProtocolError:
-        raise
-    except ValueError:
-        raise ProtocolError("the head of its audit log has another form") from None
+    return TrainRequest(cohort, ask.w, key, local, work.prox, None, work.snapshot, work.average)
 
 
 def most_bytes(w: Tensor) -> int:
     """The size in bytes of the largest valid reply for a model w (d,)."""
-    return MOST_PARTS * w.numel() * w.element_size() + MOST_TEXT
+    return MOST_PARTS * w.numel() * w.element_size() + MOST_FIELDS
 
 
-def vectors_in(content: RecordDict, names: tuple[str, ...]) -> dict[str, Tensor]:
-    """The vectors of a message by name; no others may be there."""
-    record = content.array_records.get("vectors")
-    if record is None or not set(record) <= set(names):
-        raise ProtocolError("a message has other vectors than drfl's")
-    return {name: vector_of(array) for name, array in record.items()}
+def most_identity_bytes() -> int:
+    """The size in bytes of the largest valid description of a site."""
+    return MOST_FIELDS + 2 * MOST_COLUMNS * TYPES["float64"]

@@ -15,11 +15,18 @@ from flwr.serverapp import Grid
 from drfl.core.audit_log import AuditLog, Head
 from drfl.core.audit_signatures import public_key
 from drfl.core.errors import InputError, Notice
-from drfl.data.standardisation import Moments
 from drfl.flower.client_app import IDENTITY
-from drfl.flower.identities import most_identity_bytes, read_identity
-from drfl.flower.messages import digest_of_content, read_head, write_head
-from drfl.flower.schema import ProtocolError, payload, printable, rejection_reason
+from drfl.flower.messages import SiteIdentity, most_identity_bytes
+from drfl.flower.records import (
+    ProtocolError,
+    digest_of_content,
+    payload,
+    printable,
+    read,
+    read_head,
+    rejection_reason,
+    write_head,
+)
 from drfl.flower.site_policy import UNAPPROVED
 
 PAUSE = 0.5
@@ -70,35 +77,18 @@ SLOWEST = 10.0
 """Seconds at most between two questions to a node who it is."""
 
 
-@dataclass(frozen=True)
-class Member:
-    """A site's description of itself.
+class Member(NamedTuple):
+    """A site that has described itself.
 
     Args:
-        name: of the site.
-        shape: of an input.
-        classes: number of classes that its labels need.
-        train: number of training samples.
-        test: number of test samples.
-        digest: of its data.
-        versions: of drfl and torch there.
-        majority: share of the most frequent class among its test rows; None where its targets are not class labels.
-        moments: of the columns of its training rows; None where its inputs are not vectors, or too long ones.
-        message: digest of the message that this description came in.
+        identity: its description of itself.
+        digest: of the message that this came in.
         head: of the site's audit log; None where it keeps none.
     """
 
-    name: str
-    shape: tuple[int, ...]
-    classes: int
-    train: int
-    test: int
+    identity: SiteIdentity
     digest: str
-    versions: Mapping[str, str]
-    majority: float | None = None
-    moments: Moments | None = None
-    message: str = ""
-    head: Head | None = None
+    head: Head | None
 
 
 class Node(NamedTuple):
@@ -189,7 +179,7 @@ class Named:
         new = [node for node in present if node not in self._named]
         # A node without a usable answer is not asked again while it stays online.
         found = identities(grid, new, self.timeout, self.audit) if new else {}
-        self._named |= {node: found[node].name if node in found else None for node in new}
+        self._named |= {node: found[node].identity.name if node in found else None for node in new}
         nodes: dict[int, Node] = {}
         for node, name in self._named.items():
             if name in self.names:
@@ -287,15 +277,10 @@ def member_of(reply: Message | None, problem: str = "") -> Member:
     if not reply.has_content() or payload(reply.content) > most_identity_bytes():
         raise ProtocolError("its identity is rejected, as it is empty or too long")
     try:
-        (about, moments), head = read_identity(reply.content), read_head(reply.content)
+        identity, head = read(reply.content, SiteIdentity), read_head(reply.content)
     except ProtocolError as error:
         raise ProtocolError(f"its identity is rejected, as {error}") from None
-    versions = {"drfl": about.drfl, "torch": about.torch}
-    counts = about.classes, about.train, about.test
-    return Member(
-        about.name, tuple(about.shape), *counts, about.digest, versions, about.majority, moments,
-        digest_of_content(reply.content), head,
-    )  # fmt: skip
+    return Member(identity, digest_of_content(reply.content), head)
 
 
 def gathered(
@@ -344,7 +329,7 @@ def gathered(
     return members
 
 
-def enrolled(grid: Grid, least: int, wait: float, timeout: float) -> dict[int, Member]:
+def enrolled(grid: Grid, least: int, wait: float, timeout: float) -> dict[int, SiteIdentity]:
     """Wait until so many sites have described themselves.
 
     Args:
@@ -376,7 +361,7 @@ def enrolled(grid: Grid, least: int, wait: float, timeout: float) -> dict[int, M
                 code="sites-missing",
             )
         time.sleep(PAUSE)
-    names = [member.name for member in told.values()]
+    names = [member.identity.name for member in told.values()]
     for name in names:
         if names.count(name) > 1:
             raise InputError(
@@ -384,4 +369,4 @@ def enrolled(grid: Grid, least: int, wait: float, timeout: float) -> dict[int, M
                 code="duplicate-name",
                 field=name,
             )
-    return told
+    return {node: member.identity for node, member in told.items()}

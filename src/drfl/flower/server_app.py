@@ -36,7 +36,7 @@ from drfl.flower.claims import admit, standardisation_of
 from drfl.flower.client_app import task_of
 from drfl.flower.closing import SERVER, AuditedRun
 from drfl.flower.federation import FlowerFederation
-from drfl.flower.messages import Model
+from drfl.flower.messages import Model, SiteIdentity
 from drfl.flower.nodes import Member, Registered, Roster, SelfNamed, gathered
 from drfl.flower.paired import paired_csv
 from drfl.flower.settings import ServerSettings, read_server
@@ -48,7 +48,6 @@ from drfl.resilience import Recorded, Rejection, ReplyLog, UsedReplies
 from drfl.task.task import Task
 from drfl.training.callbacks import describe
 from drfl.training.checkpoint.store import REPLIES
-from drfl.training.loop import Step
 from drfl.training.run_state import RunState, first
 
 LOG = logging.getLogger("drfl.flower")
@@ -96,7 +95,7 @@ class Sites(NamedTuple):
         standardisation: by which they scale their inputs; None = they do not.
     """
 
-    members: tuple[Member, ...]
+    members: tuple[SiteIdentity, ...]
     names: tuple[str, ...]
     standardisation: Standardisation | None = None
 
@@ -160,13 +159,11 @@ def serve(grid: Grid, path: Path) -> Path:
     roster = roster_of(settings, folder, audit)
     # From here on the log records how the run ends, even after an error.
     with AuditedRun(audit, grid, roster, settings.timeout) as audited:
-        members = gathered(grid, roster, settings.wait, settings.timeout, audit)
+        joined = gathered(grid, roster, settings.wait, settings.timeout, audit)
+        members = {client: member.identity for client, member in joined.items()}
         admit(members, settings.sites)
         if audit is not None:
-            for client, member in sorted(members.items()):
-                own = {"name": member.name, "rows": member.train, "data": member.digest, "digest": member.message}
-                own |= {"classes": member.classes, "head": None if member.head is None else str(member.head)}
-                audit.add("joined", site=roster.names[client], **own)
+            log_joined(joined, roster, audit)
         deployed = deployment(grid, roster, members, settings, folder, audit)
         check_kept(out, deployed)
         if is_finished(out):
@@ -206,6 +203,14 @@ def serve(grid: Grid, path: Path) -> Path:
         failure = finished.checks.failure
         raise DivergedError(failure, code=failure.code, field=failure.field)
     return out
+
+
+def log_joined(joined: Mapping[int, Member], roster: Roster, audit: AuditLog) -> None:
+    """Write to the server's log who takes part, and what each claims of itself."""
+    for client, (member, digest, head) in sorted(joined.items()):
+        own = {"name": member.name, "rows": member.train, "data": member.digest, "digest": digest}
+        own |= {"classes": member.classes, "head": None if head is None else str(head)}
+        audit.add("joined", site=roster.names[client], **own)
 
 
 def check_sites(out: Path, settings: ServerSettings) -> None:
@@ -249,7 +254,7 @@ def placed(settings: ServerSettings, folder: Path) -> ServerSettings:
 def deployment(
     grid: Grid,
     roster: Roster,
-    members: Mapping[int, Member],
+    members: Mapping[int, SiteIdentity],
     settings: ServerSettings,
     folder: Path,
     audit: AuditLog | None = None,
@@ -374,9 +379,9 @@ def in_one_line(record: logging.LogRecord) -> bool:
     return True
 
 
-def _told(step: Step) -> None:
-    if step.row is None:
-        LOG.info("round %d of %d", step.round, step.rounds)
+def _told(progress: RunState) -> None:
+    if progress.row is None:
+        LOG.info("round %d of %d", progress.round, progress.rounds)
     else:
-        told = describe(step.row.metrics, step.score, step.row.note)
-        LOG.info("round %d of %d: %s", step.round, step.rounds, told)
+        told = describe(progress.row.metrics, progress.score, progress.row.note)
+        LOG.info("round %d of %d: %s", progress.round, progress.rounds, told)

@@ -4,9 +4,18 @@ from __future__ import annotations
 
 import dataclasses
 from pathlib import Path
-from typing import Literal, TypeVar
+from typing import Annotated, Literal, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, field_validator, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    ValidationError,
+    ValidationInfo,
+    field_validator,
+    model_validator,
+)
 
 from drfl.core.errors import InputError, Notice
 from drfl.core.files import read_toml
@@ -19,7 +28,7 @@ from drfl.experiments.config.run_settings import RunSettings
 from drfl.experiments.config.settings import DataFields
 from drfl.experiments.config.task_settings import TaskSettings
 from drfl.federation.algorithm import Algorithm
-from drfl.flower.schema import Name
+from drfl.flower.messages import site_name
 from drfl.flower.site_policy import SitePolicy
 from drfl.task.models import LOSSES, MODELS
 from drfl.training.model_selection import TEST
@@ -214,7 +223,7 @@ class SiteEntry(BaseModel):
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
-    name: Name
+    name: Annotated[str, AfterValidator(site_name)]
     public_key: Path | None = None
     rows: int | None = Field(None, ge=1)
     classes: int | None = Field(None, ge=1)

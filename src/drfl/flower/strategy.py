@@ -54,7 +54,8 @@ from drfl.flower.transport import Deadline
 from drfl.resilience import Protected
 from drfl.task.layout import Layout
 from drfl.training.callbacks import describe
-from drfl.training.loop import Step, run
+from drfl.training.loop import run
+from drfl.training.run_state import RunState
 
 EvaluateFn = Callable[[int, ArrayRecord], MetricRecord | None]
 """Flower's: round and model → what the server finds of it."""
@@ -163,7 +164,8 @@ class DrflStrategy(Strategy):
         roster = Named(names, min(timeout, TELLING), {node: member.name for node, member in told.items()})
         log(INFO, "%d sites, lambda in this order: %s", len(names), ", ".join(names))
         # The names are empty, as the sites define model and loss.
-        model = Model("", "", str(layout.dtype).removeprefix("torch."), 0, self.engine)
+        dtype = "float64" if layout.dtype == torch.float64 else "float32"
+        model = Model("", "", dtype, 0, self.engine)
         fed = FlowerFederation(grid, roster, members, model, w0, Deadline(timeout))
         book = _Book(layout, evaluate_fn)
         algorithm = self.algorithm if self._protected else Protected(self.algorithm, names=tuple(names))
@@ -195,27 +197,27 @@ class _Book:
     def __init__(self, layout: Layout, evaluate_fn: EvaluateFn | None) -> None:
         self.layout, self.evaluate_fn, self.result = layout, evaluate_fn, Result()
 
-    def __call__(self, step: Step) -> None:
-        if step.info is not None:
-            trained: dict[str, MetricRecordValues] = {"answered": step.info.answered.numel()}
-            if step.info.losses is not None and step.info.losses.clients.numel():
-                values = step.info.losses.values
+    def __call__(self, progress: RunState) -> None:
+        if progress.info is not None:
+            trained: dict[str, MetricRecordValues] = {"answered": progress.info.answered.numel()}
+            if progress.info.losses is not None and progress.info.losses.clients.numel():
+                values = progress.info.losses.values
                 trained |= {"avg_loss": float(values.mean()), "worst_loss": float(values.max())}
-            self.result.train_metrics_clientapp[step.round] = MetricRecord(trained)
-        if step.row is not None:
+            self.result.train_metrics_clientapp[progress.round] = MetricRecord(trained)
+        if progress.row is not None:
             found: dict[str, MetricRecordValues] = {
-                **step.row.metrics.named(step.score.name),
-                f"undefined_{step.score.name}": step.row.undefined[0],
-                "lambda": step.row.lam.tolist(),
+                **progress.row.metrics.named(progress.score.name),
+                f"undefined_{progress.score.name}": progress.row.undefined[0],
+                "lambda": progress.row.lam.tolist(),
             }
-            self.result.evaluate_metrics_clientapp[step.round] = MetricRecord(found)
-            told = describe(step.row.metrics, step.score, step.row.note)
-            log(INFO, "[ROUND %d/%d] %s", step.round, step.rounds, told)
+            self.result.evaluate_metrics_clientapp[progress.round] = MetricRecord(found)
+            told = describe(progress.row.metrics, progress.score, progress.row.note)
+            log(INFO, "[ROUND %d/%d] %s", progress.round, progress.rounds, told)
         # Flower's strategies also evaluate centrally after they have the sites' results.
         if self.evaluate_fn is not None:
-            central = self.evaluate_fn(step.round, record(self.layout, step.state.w))
+            central = self.evaluate_fn(progress.round, record(self.layout, progress.state.w))
             if central is not None:
-                self.result.evaluate_metrics_serverapp[step.round] = central
+                self.result.evaluate_metrics_serverapp[progress.round] = central
 
 
 def flat(arrays: ArrayRecord) -> tuple[Layout, Tensor]:

@@ -4,10 +4,6 @@ from __future__ import annotations
 
 from dataclasses import asdict, dataclass
 
-from flwr.app import RecordDict
-
-from drfl.flower.schema import payload
-
 
 @dataclass
 class Traffic:
@@ -35,21 +31,17 @@ class Traffic:
     site_seconds: float = 0.0
     answers: int = 0
 
-    def down(self, content: RecordDict, only_test: bool) -> None:
-        """Count a message to a site."""
-        size, vectors = payload(content), content.array_records.get("vectors") or {}
+    def down(self, size: int, tests: int) -> None:
+        """Count a message to a site: its bytes, and those of them that only test a model."""
         self.messages += 1
         self.bytes_down += size
-        # A second model is there to be tested, also where the first is trained from.
-        second = [len(array.data) for name, array in vectors.items() if name == "also"]
-        self.test_bytes_down += size if only_test else sum(second)
+        self.test_bytes_down += tests
 
-    def up(self, content: RecordDict, only_test: bool) -> None:
-        """Count a reply."""
-        size = payload(content)
+    def up(self, size: int, tests: int) -> None:
+        """Count a reply in the same way."""
         self.messages += 1
         self.bytes_up += size
-        self.test_bytes_up += size * only_test
+        self.test_bytes_up += tests
 
     def worked(self, seconds: float) -> None:
         """Count the working time that a site reports for a message."""

@@ -9,7 +9,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from flwr.app import Message
+import msgspec
+from flwr.app import Array, Message
 from flwr.serverapp import Grid
 from torch import Tensor
 
@@ -17,23 +18,23 @@ from drfl.core.audit_log import AuditLog, Value
 from drfl.core.errors import Notice
 from drfl.federation.federation import SCALAR_BYTES, Ledger
 from drfl.federation.requests import Request, TrainRequest
-from drfl.flower.messages import (
-    Answer,
-    Ask,
-    array_of,
+from drfl.flower.messages import Answer, Ask, most_bytes
+from drfl.flower.nodes import PAUSE, RETRIED, Node, Received, Roster, received
+from drfl.flower.records import (
+    ProtocolError,
     digest_of_content,
-    most_bytes,
-    read_answer,
+    payload,
+    printable,
+    read,
     read_head,
-    write_ask,
+    rejection_reason,
+    write,
     write_head,
 )
-from drfl.flower.nodes import PAUSE, RETRIED, Node, Received, Roster, received
-from drfl.flower.schema import ProtocolError, payload, printable, rejection_reason
 from drfl.flower.site_health import SiteHealth
 from drfl.flower.traffic import Traffic
 from drfl.resilience.reply_log import name_of
-from drfl.resilience.validation import Reason, check_row
+from drfl.resilience.validation import misfit
 
 LOG = logging.getLogger("drfl.flower")
 
@@ -59,12 +60,12 @@ class ClientRequest(NamedTuple):
     """A message to a client.
 
     Args:
-        ask: the message.
-        shift: (d,) the shift it refers to; None where there is none.
+        ask: the message, with the shift that it refers to, which travels only if the site does not hold it.
+        request: the request that it is for, of a cohort of this client alone; None = only the test.
     """
 
     ask: Ask
-    shift: Tensor | None
+    request: Request | None
 
 
 @dataclass
@@ -134,7 +135,7 @@ class Transport:
         start = time.monotonic()
         end, given = start + self.deadline.timeout, f"{self.deadline.timeout:g} s"
         # A quorum counts only clients that get more than a test; if there are none, it counts all.
-        working = {client for client, question in questions.items() if question.ask.request is not None}
+        working = {client for client, question in questions.items() if question.request is not None}
         counting, enough = working or set(questions), None
         if self.deadline.least is not None and not all_of_them:
             enough = min(self.deadline.least, len(counting))
@@ -211,19 +212,16 @@ class Transport:
         nodes = self.roster.nodes(self.grid) if due else {}
         due = {client: pending for client, pending in due.items() if client in nodes}
         # All messages of an exchange carry the same models: serialised once, not once a client.
-        first = next(iter(due.values())).question.ask if due else None
-        packed = {} if first is None else {"w": array_of(first.w)}
-        if first is not None and first.also is not None:
-            packed["also"] = array_of(first.also)
+        packed: dict[Tensor, Array] = {}
         messages = []
         for client, pending in due.items():
-            ask, shift = pending.question
+            ask, request = pending.question
             known = ask.version in ("", "zero") or self.held.get(client) == ask.version
-            content = write_ask(ask, None if known else shift, packed)
-            only_test = ask.request is None
+            content = write(msgspec.structs.replace(ask, shift=None) if known else ask, packed)
+            only_test = request is None
             if self.audit is not None:
                 # Before the message is sent, and with its line as the head that goes along: a site holds the proof.
-                what, stream = ("test", None) if ask.request is None else (ask.request.kind, name_of(ask.request.key))
+                what, stream = ("test", None) if request is None else (request.kind, name_of(request.key))
                 own = {"what": what, "stream": stream, "digest": digest_of_content(content)}
                 head = self.audit.add("asked", site=self.roster.names[client], **own)
                 write_head(content, head)
@@ -233,10 +231,13 @@ class Transport:
             messages.append(Message(content, nodes[client].id, kind, ttl=left))
             pending.node, pending.whole = nodes[client], not known
             pending.sent += 1
-            self.traffic.down(content, only_test)
+            size = payload(content)
+            # A second model is there to be tested, also where the first is trained from.
+            second = 0 if ask.also is None else ask.also.numel() * ask.also.element_size()
+            self.traffic.down(size, size if only_test else second)
             if not only_test and pending.sent == 1:
                 # As a simulation books it, whatever the site holds: a server that is resumed has forgotten that.
-                cost.down(1, ask.w.numel() * ask.w.element_size() * (1 if shift is None else 2))
+                cost.down(1, ask.w.numel() * ask.w.element_size() * request.vectors)
         ids = list(self.grid.push_messages(messages)) if messages else []
         for message, (client, pending) in zip(ids, due.items(), strict=True):
             if message:
@@ -248,7 +249,7 @@ class Transport:
     def _receive(self, one: Received, client: int, waiting: dict[int, PendingRequest], found: Exchanged) -> None:
         """Process a reply; its client is done, unless it has to be asked again."""
         pending, reply = waiting[client], one.reply
-        only_test = pending.question.ask.request is None
+        only_test = pending.question.request is None
         if reply is not None and reply.has_error():
             text = (reply.error.reason or f"error {reply.error.code}")[-10_000:].strip()
             # Flower gives the type and the text of the app's exception in this form; the last line has the reason.
@@ -270,8 +271,6 @@ class Transport:
             self.bad(client, "failed", f" failed: {told}")
             return
         try:
-            if reply is not None and reply.has_content():
-                self.traffic.up(reply.content, only_test)
             answer = self._read(one, pending)
         except Exception as error:  # no reply of a single site may end the run, whatever error it causes
             del waiting[client]
@@ -298,27 +297,29 @@ class Transport:
         found.answers[client] = answer
 
     def _read(self, one: Received, pending: PendingRequest) -> Answer:
-        """A client's answer.
+        """Count a client's reply, and read the answer in it.
 
         Raises:
             ProtocolError: it cannot be read, or does not answer the request.
         """
         if one.reply is None or not one.reply.has_content():
             raise ProtocolError(one.problem or "there is nothing in it")
+        (ask, request), content = pending.question, one.reply.content
+        size = payload(content)
+        self.traffic.up(size, size if request is None else 0)
         # A reply names the message that it answers, which another node could do as well.
         if pending.node is not None and one.reply.metadata.src_node_id != pending.node.id:
             raise ProtocolError("another node sent it")
-        ask, content = pending.question.ask, one.reply.content
         # Before any of it is turned into tensors.
-        if payload(content) > most_bytes(ask.w):
+        if size > most_bytes(ask.w):
             raise ProtocolError(f"it is larger than any reply to this request, {most_bytes(ask.w)} bytes")
-        answer = read_answer(content)
+        answer = read(content, Answer)
         if self.audit is not None:
             self.roster.check_head(ask.client, read_head(content))
         if answer.lacking and (pending.whole or ask.version in ("", "zero")):  # asking again would never end
             raise ProtocolError("it says that it lacks what was sent with the request")
         if not answer.lacking:
-            _check(ask, answer)
+            _check(ask, request, answer)
         return answer
 
     def _log(self, event: str, client: int, pending: PendingRequest, **what: Value) -> None:
@@ -355,7 +356,7 @@ class Transport:
             self.bad(client, "silent", f" gave no reply in {given}")
 
 
-def _check(ask: Ask, answer: Answer) -> None:
+def _check(ask: Ask, request: Request | None, answer: Answer) -> None:
     """Make sure that an answer has the parts, shapes and types that were asked for.
 
     Raises:
@@ -365,13 +366,12 @@ def _check(ask: Ask, answer: Answer) -> None:
         raise ProtocolError("the result of the test is missing" if ask.test else "it has a test that was not asked for")
     if (answer.also is not None) != (ask.also is not None):
         raise ProtocolError("the second test is missing, or was not asked for")
-    if ask.request is None:
+    if request is None:
         if answer.parts:
             raise ProtocolError("only a test was asked for")
         return
-    parts = in_place(ask.request, answer.parts)
-    reason = check_row(ask.request, ask.client, parts) if parts else Reason.SHAPE
-    if reason in (Reason.SHAPE, Reason.DTYPE):
+    reason = misfit(request, in_place(request, answer.parts))
+    if reason is not None:
         raise ProtocolError(str(reason))
 
 

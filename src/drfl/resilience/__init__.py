@@ -37,7 +37,7 @@ from drfl.resilience.participation import FirstK, OverSelection, Quorum
 from drfl.resilience.protected import LambdaConcentration, Memory, Protected, Quarantine
 from drfl.resilience.reply_log import Recorded, Replayed, ReplyLog, UsedReplies, read_replies
 from drfl.resilience.step_bound import StepBound
-from drfl.resilience.validation import Checked, Reason, Rejection, check_row, validated
+from drfl.resilience.validation import Checked, Reason, Rejection, validated
 
 __all__ = [
     "Aggregator",
@@ -80,7 +80,6 @@ __all__ = [
     "UnreliableFederation",
     "UsedReplies",
     "WithoutMemory",
-    "check_row",
     "read_replies",
     "validated",
 ]

@@ -26,7 +26,7 @@ from drfl.federation.federation import Federation, WrappedFederation
 from drfl.federation.requests import R, Request, answers
 from drfl.resilience.wrappers import S, WrappedAlgorithm
 from drfl.training.history import csv_text
-from drfl.training.loop import Step
+from drfl.training.run_state import RunState
 
 COLUMNS = ("round", "kind", "key", "clients")
 
@@ -193,15 +193,15 @@ class ReplyLog:
         """How many bytes the file has, and their SHA-256 in hexadecimal digits."""
         return self._size, self._digest.hexdigest()
 
-    def __call__(self, step: Step) -> None:
+    def __call__(self, progress: RunState) -> None:
         """Write the rows of a round that has ended.
 
         Raises:
             DrflError: the disk is full or fails. The rows that the last checkpoint covers are whole.
         """
-        done = [one for one in self._pending if one.round <= step.round]
+        done = [one for one in self._pending if one.round <= progress.round]
         # A federation that bundles plays the next round before this callback hears of this one.
-        self._pending = [one for one in self._pending if one.round > step.round]
+        self._pending = [one for one in self._pending if one.round > progress.round]
         if self._file is None or not done:
             return
         text = io.StringIO()
@@ -216,7 +216,7 @@ class ReplyLog:
                 os.fsync(out.fileno())
         except OSError as error:
             raise DrflError(
-                f"cannot write round {step.round} to {self._file} ({error.strerror}): make room and resume",
+                f"cannot write round {progress.round} to {self._file} ({error.strerror}): make room and resume",
                 code="cannot-write",
                 field=str(self._file),
             ) from None

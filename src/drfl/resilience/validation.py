@@ -83,23 +83,15 @@ class _Part(NamedTuple):
     near: Tensor | None = None
 
 
-def check_row(
-    request: Request[R], client: int, parts: Sequence[Tensor | None], norm: float | None = None
-) -> Reason | None:
-    """What is wrong with one client's reply; None where nothing is.
+def misfit(request: Request, parts: Sequence[Tensor | None]) -> Reason | None:
+    """Why one client's reply is of another form than its request needs, whatever its numbers are; None if it is not.
 
     Args:
         request: what was asked.
-        client: who answers.
         parts: the fields of :class:`Replies`, :class:`Losses` or :class:`Gradients` after ``clients``, without the
             leading k': a model is (d,), a loss (). What nobody asked for is None, or left out at the end.
-        norm: as in :func:`validated`.
     """
-    if client not in request.cohort.tolist():
-        return Reason.STRANGER
-    rows = [None if part is None else part.unsqueeze(0) for part in parts]
-    code = int(_codes(request, rows, torch.zeros(1, dtype=torch.int64), norm))
-    return REASONS[code - 1] if code else None
+    return _unfit(_expected(request), [None if part is None else part.unsqueeze(0) for part in parts], 1)
 
 
 def validated(request: Request[R], reply: R, norm: float | None = None) -> Checked[R]:
@@ -147,12 +139,7 @@ def validated(request: Request[R], reply: R, norm: float | None = None) -> Check
 
 def _codes(request: Request[R], parts: Sequence[Tensor | None], codes: Tensor, norm: float | None) -> Tensor:
     """(k,) codes of what k clients sent; a stranger or a second answer keeps its code, whatever is in it."""
-    w, loss = request.w, _Part((), torch.float64)
-    if isinstance(request, TrainRequest):
-        model = _Part(tuple(w.shape), w.dtype, w)
-        expected = (model, None if request.snapshot is None else model, model if request.average else None)
-    else:
-        expected = (loss,) if isinstance(request, LossRequest) else (_Part(tuple(w.shape), w.dtype), loss)
+    expected = _expected(request)
     reason = _unfit(expected, parts, len(codes))
     if reason is not None:
         return torch.where(codes == 0, REASONS.index(reason) + 1, codes)
@@ -169,6 +156,15 @@ def _codes(request: Request[R], parts: Sequence[Tensor | None], codes: Tensor, n
                 far = torch.tensor([bool((row if near is None else row - near).norm() > norm) for row in part])
                 codes[(codes == 0) & far] = REASONS.index(Reason.FAR) + 1
     return codes
+
+
+def _expected(request: Request) -> tuple[_Part | None, ...]:
+    """What the parts of a reply must be; None for one that nobody asked for."""
+    w, loss = request.w, _Part((), torch.float64)
+    if isinstance(request, TrainRequest):
+        model = _Part(tuple(w.shape), w.dtype, w)
+        return model, None if request.snapshot is None else model, model if request.average else None
+    return (loss,) if isinstance(request, LossRequest) else (_Part(tuple(w.shape), w.dtype), loss)
 
 
 def _unfit(expected: Sequence[_Part | None], parts: Sequence[Tensor | None], k: int) -> Reason | None:

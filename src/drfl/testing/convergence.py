@@ -19,7 +19,8 @@ from drfl.testing.federations import DropoutFederation, Recording
 from drfl.testing.report import CheckError, NotApplicable, require
 from drfl.testing.state import gap, leaves
 from drfl.testing.subject import SEED, Oracle, ReplayedRound, Solves, Subject, last_of, rounds_of
-from drfl.training.loop import Step, run
+from drfl.training.loop import run
+from drfl.training.run_state import RunState
 
 
 def converges(subject: Subject) -> None:
@@ -77,19 +78,19 @@ def average_is_of_the_iterates(subject: Subject) -> None:
     """
     # Nobody answers in round 3, so it must not count.
     algorithm, fed = subject.variant(m=3, full=True, steps=1), _SilentOnce(subject.exact, 3)
-    steps: list[Step] = []
+    seen: list[RunState] = []
     try:
-        run(algorithm, fed, rounds=5, seed=SEED, evaluate_every=5, averaged=True, callbacks=[steps.append])
+        run(algorithm, fed, rounds=5, seed=SEED, evaluate_every=5, averaged=True, callbacks=[seen.append])
     except InputError as error:
         raise NotApplicable("it has no averaged solution") from error
     models, mixtures, weights = [], [], []
-    for r, (before, step) in enumerate(pairwise(steps), 1):
-        if step.info is not None and not step.info.empty:
-            models.append(step.state.w)
-            own = step.info.mixture
+    for r, (before, progress) in enumerate(pairwise(seen), 1):
+        if progress.info is not None and not progress.info.empty:
+            models.append(progress.state.w)
+            own = progress.info.mixture
             mixtures.append(mixture_of(algorithm, before.state, fed) if own is None else own)
-            weights.append(step.info.weight)
-        average = step.average
+            weights.append(progress.info.weight)
+        average = progress.average
         if average is None:
             raise CheckError("averages are asked for and the run has none")
         a = torch.tensor(weights, dtype=torch.float64) / sum(weights)

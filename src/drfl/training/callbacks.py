@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NoReturn
 from drfl.core.errors import printable
 from drfl.task.metrics import ACCURACY, Measure
 from drfl.training.history import Metrics
-from drfl.training.loop import Step
+from drfl.training.run_state import RunState
 
 if TYPE_CHECKING:
     from tqdm import tqdm
@@ -20,11 +20,11 @@ class Participation:
     def __init__(self) -> None:
         self._rounds = self._clients = 0
 
-    def __call__(self, step: Step) -> None:
+    def __call__(self, progress: RunState) -> None:
         """Count this round's; a client that was drawn several times trains once."""
-        if step.info is not None:
+        if progress.info is not None:
             self._rounds += 1
-            self._clients += step.info.answered.numel()
+            self._clients += progress.info.answered.numel()
 
     @property
     def mean(self) -> float:
@@ -43,14 +43,15 @@ class Progress:
     def __init__(self, label: str = "drfl", lines: int = 10) -> None:
         self.label, self.lines = label, lines
 
-    def __call__(self, step: Step) -> None:
-        """Print this step's line, if it is due."""
-        where = f"{printable(self.label)}: round {step.round}/{step.rounds}"
-        if step.info is not None and step.info.empty:
+    def __call__(self, progress: RunState) -> None:
+        """Print this round's line, if it is due."""
+        where = f"{printable(self.label)}: round {progress.round}/{progress.rounds}"
+        if progress.info is not None and progress.info.empty:
             print(f"{where}: nobody answered, the model is as it was", file=sys.stderr, flush=True)
-        every = -(-step.rounds // self.lines) or 1
-        if step.row is not None and (step.round % every == 0 or step.round == step.rounds):
-            print(f"{where}, {describe(step.row.metrics, step.score, step.row.note)}", file=sys.stderr, flush=True)
+        every = -(-progress.rounds // self.lines) or 1
+        row = progress.row
+        if row is not None and (progress.round % every == 0 or progress.round == progress.rounds):
+            print(f"{where}, {describe(row.metrics, progress.score, row.note)}", file=sys.stderr, flush=True)
 
 
 class ProgressBar:
@@ -66,15 +67,15 @@ class ProgressBar:
         self.label = label
         self._bar: tqdm[NoReturn] | None = None
 
-    def __call__(self, step: Step) -> None:
-        """Show this step."""
+    def __call__(self, progress: RunState) -> None:
+        """Show where the run is."""
         if self._bar is None:
-            self._bar = bar(step.rounds, self.label, "round")
-        self._bar.n = step.round
-        if step.row is not None:
-            self._bar.set_postfix_str(describe(step.row.metrics, step.score, step.row.note), refresh=False)
+            self._bar = bar(progress.rounds, self.label, "round")
+        self._bar.n = progress.round
+        if progress.row is not None:
+            self._bar.set_postfix_str(describe(progress.row.metrics, progress.score, progress.row.note), refresh=False)
         self._bar.update(0)
-        if step.round == step.rounds:
+        if progress.round == progress.rounds:
             self._bar.refresh()
             self._bar.close()
             self._bar = None

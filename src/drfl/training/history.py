@@ -6,7 +6,7 @@ import csv
 import io
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
 import torch
@@ -213,7 +213,7 @@ EFFECTIVE = "effective_clients"
 """The column of `lambda.csv` that tells of all clients where it has only some."""
 
 
-@dataclass
+@dataclass(frozen=True)
 class History:
     """The rows of a run, oldest first.
 
@@ -224,7 +224,7 @@ class History:
         validated: whether models were tested on validation rows too.
     """
 
-    rows: list[Row] = field(default_factory=list)
+    rows: tuple[Row, ...] = ()
     certified: bool = False
     measures: tuple[Measure, ...] = (ACCURACY,)
     validated: bool = False

@@ -5,7 +5,6 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import NamedTuple, cast
 
 from torch import Tensor
 
@@ -14,44 +13,17 @@ from drfl.core.errors import DataWarning, DrflError, InputError, RunWarning
 from drfl.core.intraop import VECTORS, threads_for
 from drfl.core.key import Key
 from drfl.core.run_end import Stopped, late_rollbacks
-from drfl.federation.algorithm import Algorithm, Info, S, State
+from drfl.federation.algorithm import Algorithm
 from drfl.federation.federation import Bundling, DataChecked, Federation
-from drfl.task.metrics import ACCURACY, Measure
 from drfl.training import step_size
-from drfl.training.averages import Average
 from drfl.training.certificate import Certifier
-from drfl.training.history import Row, undefined_names, undefined_notices
+from drfl.training.history import undefined_names, undefined_notices
 from drfl.training.model_selection import Best, ModelSelection, Patience, Target
-from drfl.training.rounds import Played, next_round
+from drfl.training.rounds import next_round
 from drfl.training.run_log import Result, RunLog, Tested
 from drfl.training.run_state import CheckpointFolder, CheckpointWriter, Returned, RunState, first, view_of
 
-
-class Step(NamedTuple):
-    """What a callback sees after each round.
-
-    Args:
-        round: rounds done; 0 before the first.
-        rounds: how many the run has.
-        state: the algorithm's state.
-        info: what happened; None at round 0.
-        row: the new row of the history, where this round was evaluated.
-        average: the averaged solution, where the run keeps it.
-        model: (d,) the model that the run would return now.
-        score: what the row's metrics are statistics of.
-    """
-
-    round: int
-    rounds: int
-    state: State
-    info: Info | None
-    row: Row | None
-    average: Average | None
-    model: Tensor
-    score: Measure = ACCURACY
-
-
-Callback = Callable[[Step], bool | None]
+Callback = Callable[[RunState], bool | None]
 """Called after each round (and once before the first); a true answer ends the run there, with a last evaluation."""
 
 
@@ -144,12 +116,12 @@ def run(
     begun = begin() if start is None else start
     _warn(fed.data_warnings() if check_data and isinstance(fed, DataChecked) else (), DataWarning)
     view, key = view_of(fed, averaged, table_dir), Key(seed)
-    log = RunLog(algorithm, fed, certify, start, select, begun, key.fold("personal"))
-    at = _begun(algorithm, view, key, begun)
+    log = RunLog(algorithm, fed, certify, start, select, key.fold("personal"))
+    progress = _begun(algorithm, view, key, begun)._replace(rounds=rounds, score=fed.measures[0])
 
-    def after(at: Played[S]) -> Played[S]:  # one more round
-        with threads_for(VECTORS * at.state.w.numel()):
-            return next_round(algorithm, view, key, at, begin)
+    def after(progress: RunState) -> RunState:  # one more round
+        with threads_for(VECTORS * progress.state.w.numel()):
+            return next_round(algorithm, view, key, progress, begin)
 
     # fed, not the view of it: whether a test can wait for the next request is for the federation itself to say.
     bundling = fed if isinstance(fed, Bundling) and not log.personalised else None
@@ -157,35 +129,31 @@ def run(
     while True:
         # Taken before the test: a federation that bundles it plays, and books, the next round along with it.
         cost, ahead = log.cost(), None
-        due = at.round % evaluate_every == 0 or at.round == rounds
+        due = progress.round % evaluate_every == 0 or progress.round == rounds
         # A resumed run starts at a round whose row the history may hold already.
-        if due and not log.has(at.round):
-            if bundling is not None and at.round < rounds:
-                evaluation, ahead = _test_and_play(bundling, at, after)
+        if due and progress.row is None:
+            if bundling is not None and progress.round < rounds:
+                evaluation, ahead = _test_and_play(bundling, progress, after)
             else:
-                evaluation = _test(fed, at, log)
-            log.add(at, evaluation, cost)
-        row = log.history.last if due else None
-        step = Step(at.round, rounds, at.state, at.info, row, at.average, at.model, log.history.score)
-        # A list first: every callback sees every step, also after one has asked to stop.
-        seen = [callback(step) for callback in callbacks]
-        stop = log.stops(at, row) or ("interrupted" if any(seen) else None)
+                evaluation = _test(fed, progress, log)
+            progress = log.add(progress, evaluation, cost)
+        progress = log.booked(progress, cost)
+        # A list first: every callback sees every round, also after one has asked to stop.
+        seen = [callback(progress) for callback in callbacks]
+        stop = select.stops(progress.selected, progress.round, progress.row) or ("interrupted" if any(seen) else None)
         # Not where the run starts: that state has a checkpoint, or is the initial one.
-        if keep is not None and at.info is not None and at.round < rounds:
-            keep(log.progress(at, cost), stop is not None)
-        if stop is not None or at.round >= rounds:
+        if keep is not None and progress.info is not None and progress.round < rounds:
+            keep(log.booked(progress, cost), stop is not None)  # the time that callbacks took counts
+        if stop is not None or progress.round >= rounds:
             break
-        # Only now: without the bundling a round that a callback prevents would not have been played.
-        if isinstance(ahead, DrflError):
-            raise ahead
-        at, evaluation = ahead or after(at), None
+        progress, evaluation = _moved_on(progress, ahead, after), None
     # Where a callback stopped the run at a round that was not due, or it was resumed at its end.
     if evaluation is None:
-        evaluation = _test(fed, at, log)
-        if not log.has(at.round):
-            log.add(at, evaluation, log.cost())
-    stopped: Stopped = "rounds" if stop is None or at.round >= rounds else stop
-    found = log.result(at, evaluation, stopped, key.fold("best") if returned == "best" else None)
+        evaluation = _test(fed, progress, log)
+        if progress.row is None:
+            progress = log.add(progress, evaluation, log.cost())
+    stopped: Stopped = "rounds" if stop is None or progress.round >= rounds else stop
+    found = log.result(progress, evaluation, stopped, key.fold("best") if returned == "best" else None)
     _warn(late_rollbacks([found.marks.counted]) if check_data and found.marks.is_late else (), RunWarning)
     names = fed.names if check_data and isinstance(fed, DataChecked) else None
     undefined = [] if names is None else [undefined_names(found.evaluation, fed.measures, names)]
@@ -236,40 +204,55 @@ def _warn(notices: Sequence[str], category: type[Warning]) -> None:
         warnings.warn(line, category, stacklevel=3)  # stacklevel: the line that called run
 
 
-def _begun(algorithm: Algorithm[S], fed: Federation, key: Key, start: RunState) -> Played[S]:
+def _begun(algorithm: Algorithm, fed: Federation, key: Key, start: RunState) -> RunState:
     size = start.step_size
     # A resumed run already has its step size.
     if size is not None and not size.known:
         size = step_size.find(algorithm, fed, start.state.w, key.fold("step size"))
-    return Played(start.round, start.skipped, cast("S", start.state), start.average, start.decaying, size, None)
+    # What happened in the round before is told once, by the run that played it.
+    return start._replace(step_size=size, info=None)
 
 
-def _models(at: Played[S]) -> list[Tensor]:
+def _moved_on(
+    progress: RunState, ahead: RunState | DrflError | None, after: Callable[[RunState], RunState]
+) -> RunState:
+    """The run after one more round, which may have been played already, see :func:`_test_and_play`."""
+    if ahead is None:
+        return after(progress)
+    # Only now: without the bundling a round that a callback prevents would not have been played.
+    if isinstance(ahead, DrflError):
+        raise ahead
+    # It was played before the results of the test were there.
+    return ahead._replace(rows=progress.rows, point=progress.point, selected=progress.selected)
+
+
+def _models(progress: RunState) -> list[Tensor]:
     """What is tested: the last iterate, and the model to return where that is another one, as it is after a round."""
-    return [at.state.w] if at.decaying is None or at.round == 0 else [at.state.w, at.decaying.w]
+    last, decaying = progress.state.w, progress.decaying
+    return [last] if decaying is None or progress.round == 0 else [last, decaying.w]
 
 
-def _test(fed: Federation, at: Played[S], log: RunLog) -> Tested:
+def _test(fed: Federation, progress: RunState, log: RunLog) -> Tested:
     """Tests of the model to return and of the last iterate."""
-    models = _models(at)
+    models = _models(progress)
     if log.personalised:
-        found = [log.evaluate(at, w) for w in models]
+        found = [log.evaluate(progress, w) for w in models]
         return Tested(found[-1], found[0])
     found = fed.evaluate_later(models)() if isinstance(fed, Bundling) else fed.evaluate_all(models)
     return Tested(found[-1], found[0])
 
 
 def _test_and_play(
-    fed: Bundling, at: Played[S], after: Callable[[Played[S]], Played[S]]
-) -> tuple[Tested, Played[S] | DrflError]:
+    fed: Bundling, progress: RunState, after: Callable[[RunState], RunState]
+) -> tuple[Tested, RunState | DrflError]:
     """The tests, and the round after them, played before the tests' results are there.
 
     If that round fails its error is returned, as a callback may end the run before it.
     """
     # The request for the test is sent with that of the next round, and clients answer both at once.
-    results = fed.evaluate_later(_models(at))
+    results = fed.evaluate_later(_models(progress))
     try:
-        ahead = after(at)
+        ahead = after(progress)
     except DrflError as error:
         ahead = error
     # The results arrive with the replies of the round, so they are read after it.

@@ -1,4 +1,4 @@
-"""The log of a run: its history, what it has cost, what model selection knows, and the result that comes of it."""
+"""The log of a run: rows of its history, what it has cost, and the result that comes of it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,6 @@ from drfl.core.run_end import Marks, Stopped
 from drfl.federation.algorithm import (
     Algorithm,
     Personal,
-    S,
     Separate,
     State,
     ambiguity_of,
@@ -32,7 +31,6 @@ from drfl.training.averages import Average
 from drfl.training.certificate import Certificate, Certifier
 from drfl.training.history import History, Metrics, Row, columns_of, others_of, smaller_is_better, undefined_counts
 from drfl.training.model_selection import ModelSelection, Selection, selection_field
-from drfl.training.rounds import Played
 from drfl.training.run_state import RunState
 from drfl.training.step_size import StepSize, with_step_size
 
@@ -47,41 +45,58 @@ class Result(NamedTuple):
 
     Args:
         model: (d,) the model that is returned.
-        state: the last state; ``state.w`` is the last iterate.
         lam: (N,) the last mixture, see :func:`drfl.federation.algorithm.mixture_of`.
         history: a row per evaluated round.
         evaluation: of ``model`` after the last round, per client.
         last: of the last iterate, per client.
-        rounds: rounds done.
-        skipped: how many of them nobody answered.
+        end: where the run ended.
         returned: which model that is: "average", "last" or "selected".
         stopped: why the run stopped.
         stopped_on: the rows that decided so; None if none did.
-        step_size: the local step size that was found; None where one was given.
-        average: the averaged solution; None unless the run keeps it.
-        averaged: its evaluation, per client.
+        averaged: the evaluation of the averaged solution, per client; None unless the run keeps it.
         averaged_certificate: the averaged iterate's; None where either was not asked for, or there is none.
         selection: what validation rows decided; None if there were no tests on them.
         personal: (N, d) the models that the clients are served by, each by its own; None where ``model`` serves all.
     """
 
     model: Tensor
-    state: State
     lam: Tensor
     history: History
     evaluation: Evaluation
     last: Evaluation
-    rounds: int
-    skipped: int
+    end: RunState
     returned: Literal["average", "last", "selected"]
     stopped: Stopped
     stopped_on: Part | None
-    step_size: StepSize | None = None
-    average: Average | None = None
     averaged: Evaluation | None = None
     averaged_certificate: Certificate | None = None
     selection: Selection | None = None
     personal: ClientTable | None = None
+
+    @property
+    def state(self) -> State:
+        """The last state; ``state.w`` is the last iterate."""
+        return self.end.state
+
+    @property
+    def rounds(self) -> int:
+        """Rounds done."""
+        return self.end.round
+
+    @property
+    def skipped(self) -> int:
+        """How many of them nobody answered."""
+        return self.end.skipped
+
+    @property
+    def step_size(self) -> StepSize | None:
+        """The local step size that was found; None where one was given."""
+        return self.end.step_size
+
+    @property
+    def average(self) -> Average | None:
+        """The averaged solution; None unless the run keeps it."""
+        return self.end.average
 
     @property
     def rollbacks(self) -> int:
@@ -135,25 +150,20 @@ class Tested(NamedTuple):
 
 
 class RunLog:
-    """Writes the history of one run, counting time and cost from its start: the federation may have served another."""
+    """Adds rows to a run's history, and counts time and cost from its start: the federation may have served another."""
 
     def __init__(
         self,
-        algorithm: Algorithm[S],
+        algorithm: Algorithm,
         fed: Federation,
         certify: Certifier | None,
         start: RunState | None,
         select: ModelSelection,
-        begun: RunState,
         key: Key,
     ) -> None:
-        self.algorithm, self.fed, self.certify, self.key = algorithm, fed, certify, key
+        self.algorithm, self.fed, self.certify, self.select, self.key = algorithm, fed, certify, select, key
         # Whether every client is served by a model of its own.
         self.personalised = isinstance(core_of(algorithm), Personal)
-        self.select, self.selected = select, begun.selected
-        validated = begun.selected is not None
-        self.history = History(certified=certify is not None, measures=fed.measures, validated=validated)
-        self.point: Tensor | None = None
         # What the model tested last has become at each client; the model to return is tested after the last iterate.
         self.personal: ClientTable | None = None
         # The clients at which the score was undefined on the validation rows tested last.
@@ -162,79 +172,68 @@ class RunLog:
         self.start, self.before = time.perf_counter(), fed.ledger.totals()
         if start is not None:
             # Clock and ledger are set back by what the run had used before, so that differences go on from there.
-            self.history.rows.extend(start.rows)
-            self.point, self.start = start.point, self.start - start.seconds
+            self.start -= start.seconds
             self.before = {name: value - start.ledger.get(name, 0) for name, value in self.before.items()}
-
-    def has(self, r: int) -> bool:
-        """Whether the history has a row of round r, or a later one."""
-        return bool(self.history.rows) and self.history.last.round >= r
 
     def cost(self) -> dict[str, int]:
         """What the run has cost so far."""
         return {name: value - self.before[name] for name, value in self.fed.ledger.totals().items()}
 
-    def progress(self, at: Played[S], cost: dict[str, int]) -> RunState:
-        """Where the run is after a round that it has cost so much to come to."""
-        rows, seconds = tuple(self.history.rows), self._seconds()
-        return RunState(
-            at.round, at.skipped, at.state, rows, cost, seconds, self.point, at.average, at.decaying, at.step_size,
-            self.selected,
-        )  # fmt: skip
+    def booked(self, progress: RunState, cost: dict[str, int]) -> RunState:
+        """The run after a round that it has cost so much to come to, with the time so far."""
+        return progress._replace(ledger=cost, seconds=self._seconds())
 
-    def stops(self, at: Played[S], row: Row | None) -> Stopped | None:
-        """Why the run ends here; None if it goes on. ``row`` is the round's, if it was due for a test."""
-        return self.select.stops(self.selected, at.round, row)
-
-    def evaluate(self, at: Played[S], w: Tensor) -> Evaluation:
+    def evaluate(self, progress: RunState, w: Tensor) -> Evaluation:
         """A test of w (d,), or of what it becomes at each client."""
         self.personal = None  # before there are others: such a table may be large
-        models = self.personal = self._personal(at, w)
+        models = self.personal = self._personal(progress, w)
         return self.fed.evaluate(w) if models is None else self.fed.evaluate_each(models)
 
-    def _personal(self, at: Played[S], w: Tensor) -> ClientTable | None:
+    def _personal(self, progress: RunState, w: Tensor) -> ClientTable | None:
         """(N, d) what w becomes at each client; None where it serves all as it is."""
-        size = at.step_size
+        size = progress.step_size
         algorithm = self.algorithm if size is None else with_step_size(self.algorithm, float(size.eta))
-        return personal_models(algorithm, at.state, w, self.fed, self.key)
+        return personal_models(algorithm, progress.state, w, self.fed, self.key)
 
-    def add(self, at: Played[S], tested: Tested, cost: dict[str, int]) -> None:
-        """Add the row of a round, and let model selection see it."""
-        lam = mixture_of(self.algorithm, at.state, self.fed)
-        of_model = lam if at.decaying is None else at.decaying.lam
-        certificate, validation = self._certificate(at.model, of_model), None
-        if self.selected is not None:
+    def add(self, progress: RunState, tested: Tested, cost: dict[str, int]) -> RunState:
+        """The run with the row of its round, which model selection has seen."""
+        lam, score, selected = mixture_of(self.algorithm, progress.state, self.fed), progress.score, progress.selected
+        of_model = lam if progress.decaying is None else progress.decaying.lam
+        certificate, point = self._certificate(progress.model, of_model, progress.point)
+        validation = None
+        if selected is not None:
             # Model selection only uses validation rows.
-            models = self._personal(at, at.model)
-            found = self.fed.validate(at.model) if models is None else self.fed.evaluate_each(models, "validation")
-            validation = Metrics.of(found, self.history.score)
+            model = progress.model
+            models = self._personal(progress, model)
+            found = self.fed.validate(model) if models is None else self.fed.evaluate_each(models, "validation")
+            validation = Metrics.of(found, score)
             self.unjudged = tuple(found.score.isnan().nonzero().flatten().tolist())
-            self.selected = self.select.after(self.selected, at.round, at.model, of_model, validation, models)
-        metrics, last = (Metrics.of(tests, self.history.score) for tests in tested)
+            selected = self.select.after(selected, progress.round, model, of_model, validation, models)
+        metrics, last = (Metrics.of(tests, score) for tests in tested)
         others, seconds = others_of(tested.model, self.fed.measures), self._seconds()
-        flags = flagged(at.state)
+        flags = flagged(progress.state)
         undefined = undefined_counts(tested.model)
-        row = Row(at.round, metrics, cost, lam, seconds, certificate, flags, last, others, validation, undefined)
-        self.history.rows.append(row)
+        row = Row(progress.round, metrics, cost, lam, seconds, certificate, flags, last, others, validation, undefined)
+        return progress._replace(rows=(*progress.rows, row), point=point, selected=selected)
 
-    def result(self, at: Played[S], tested: Tested, stopped: Stopped, best: Key | None) -> Result:
+    def result(self, progress: RunState, tested: Tested, stopped: Stopped, best: Key | None) -> Result:
         """What the run gives, with a test of the averaged solution where it was kept.
 
         Args:
-            at: its end.
+            progress: its end.
             tested: the tests there.
             stopped: why it stopped.
             best: key of the choice between average and last iterate; None = there is none.
         """
-        if best is not None and at.round > 0 and not self.personalised:
+        if best is not None and progress.round > 0 and not self.personalised:
             # The choice uses training samples, so that test rows do not influence which model is returned.
-            if last_is_better(self.fed, at, best):
-                at, tested = at._replace(decaying=None), Tested(tested.last, tested.last)
-            self.history.rows.pop()  # for one of the model that is returned, with what the choice has cost
-            self.add(at, tested, self.cost())
-        lam, average = mixture_of(self.algorithm, at.state, self.fed), at.average
-        model, returned = at.model, "last" if at.decaying is None else "average"
-        if self.selected is not None and self.select.best is not None and at.round > 0 and self.selected.is_empty:
+            if last_is_better(self.fed, progress, best):
+                progress, tested = progress._replace(decaying=None), Tested(tested.last, tested.last)
+            # The last row is now one of the model that is returned, with what the choice has cost.
+            progress = self.add(progress._replace(rows=progress.rows[:-1]), tested, self.cost())
+        lam, selected = mixture_of(self.algorithm, progress.state, self.fed), progress.selected
+        model, returned = progress.model, "last" if progress.decaying is None else "average"
+        if selected is not None and self.select.best is not None and progress.round > 0 and selected.is_empty:
             LOG.warning(
                 Notice(
                     f"no round could be selected: the {self.select.best.metric} of the validation rows was undefined "
@@ -243,64 +242,66 @@ class RunLog:
                     self.select.best.metric,
                 )
             )
-        elif self.selected is not None and self.select.best is not None and at.round > 0:
-            model, returned = self.selected.w, "selected"
-            own = self.personal = self.selected.models
+        elif selected is not None and self.select.best is not None and progress.round > 0:
+            model, returned = selected.w, "selected"
+            own = self.personal = selected.models
             tested = Tested(self.fed.evaluate(model) if own is None else self.fed.evaluate_each(own), tested.last)
+            certificate, point = self._certificate(selected.w, selected.lam, progress.point)
             # The last row describes the returned model, with the validation metrics of its round.
-            validation = next((r.validation for r in self.history.rows if r.round == int(self.selected.round)), None)
-            self.history.rows[-1] = self.history.rows[-1]._replace(
-                metrics=Metrics.of(tested.model, self.history.score),
+            row = progress.rows[-1]._replace(
+                metrics=Metrics.of(tested.model, progress.score),
                 others=others_of(tested.model, self.fed.measures),
-                certificate=self._certificate(self.selected.w, self.selected.lam),
-                validation=validation,
+                certificate=certificate,
+                validation=next((r.validation for r in progress.rows if r.round == int(selected.round)), None),
                 undefined=undefined_counts(tested.model),
             )
+            progress = progress._replace(rows=(*progress.rows[:-1], row), point=point)
         stopped_on: Part | None = "validation" if stopped == "patience" else None
         if stopped == "target" and self.select.until is not None:
             stopped_on = self.select.until.rows
         selection, best_of = None, self.select.best
-        if self.selected is not None:
+        if selected is not None:
             undefined = self.unjudged if self.select.by_score else ()
-            if best_of is None or self.selected.is_empty:
-                selection = Selection("validation", None, at.round, math.nan, undefined)
+            if best_of is None or selected.is_empty:
+                selection = Selection("validation", None, progress.round, math.nan, undefined)
             else:
-                score = self.history.score
-                field = selection_field(best_of.metric, score)
-                name = dict(zip(Metrics._fields, columns_of(score.name), strict=True))[field]
+                field = selection_field(best_of.metric, progress.score)
+                name = dict(zip(Metrics._fields, columns_of(progress.score.name), strict=True))[field]
                 # Selection negates metrics that are better if smaller; this restores their sign.
-                value = float(self.selected.value) * (-1 if smaller_is_better(field, score) else 1)
-                selection = Selection("validation", name, int(self.selected.round), value, undefined)
+                value = float(selected.value) * (-1 if smaller_is_better(field, progress.score) else 1)
+                selection = Selection("validation", name, int(selected.round), value, undefined)
+        history = History(
+            progress.rows, self.certify is not None, self.fed.measures, validated=progress.selected is not None
+        )
         found = Result(
-            model, at.state, lam, self.history, *tested, at.round, at.skipped, returned, stopped, stopped_on,
-            at.step_size, selection=selection, personal=self.personal,
+            model, lam, history, *tested, self.booked(progress, self.cost()), returned, stopped, stopped_on,
+            selection=selection, personal=self.personal,
         )  # fmt: skip
+        average = progress.average
         if average is None:
             return found
         # The average is evaluated once, at the end: the theorems are about the average over the whole run.
         averaged = self.fed.evaluate(average.w)
-        certificate = self._certificate(average.w, average.lam)
-        return found._replace(average=average, averaged=averaged, averaged_certificate=certificate)
+        certificate, _ = self._certificate(average.w, average.lam, progress.point)
+        return found._replace(averaged=averaged, averaged_certificate=certificate)
 
     def _seconds(self) -> float:
         return time.perf_counter() - self.start
 
-    def _certificate(self, w: Tensor, lam: Tensor) -> Certificate | None:
+    def _certificate(self, w: Tensor, lam: Tensor, start: Tensor | None) -> tuple[Certificate | None, Tensor | None]:
+        """The certificate of (w, λ), and where the search of the next one starts."""
         if self.certify is None or isinstance(core_of(self.algorithm), Separate):
-            return None
+            return None, start
         ambiguity = ambiguity_of(self.algorithm)
-        found = self.certify(self.fed, w, lam, local=self.algorithm.local, ambiguity=ambiguity, start=self.point)
-        if found is None:
-            return None
+        found = self.certify(self.fed, w, lam, local=self.algorithm.local, ambiguity=ambiguity, start=start)
         # The next search starts where this one ended, as (w, λ) moves little between two tests.
-        certificate, self.point = found
-        return certificate
+        return (None, start) if found is None else found
 
 
-def last_is_better(fed: Federation, at: Played[S], key: Key) -> bool:
+def last_is_better(fed: Federation, progress: RunState, key: Key) -> bool:
     """Whether the last iterate's largest training loss is below the average's, over those who report both."""
     everybody = torch.arange(fed.n)
-    last, average = (fed.losses(everybody, w, key) for w in (at.state.w, at.model))
+    last, average = (fed.losses(everybody, w, key) for w in (progress.state.w, progress.model))
     both = torch.isin(last.clients, average.clients), torch.isin(average.clients, last.clients)
     worst = [reply.values[told].amax() for reply, told in zip((last, average), both, strict=True) if told.any()]
     # A NaN is below nothing; nobody's word leaves the average.

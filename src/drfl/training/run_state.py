@@ -8,8 +8,9 @@ from typing import Literal, NamedTuple, Protocol
 from torch import Tensor
 
 from drfl.core.errors import InputError
-from drfl.federation.algorithm import Algorithm, Personal, S, State, WithoutAverage, core_of, mixture_of
+from drfl.federation.algorithm import Algorithm, Info, Personal, S, State, WithoutAverage, core_of, mixture_of
 from drfl.federation.federation import Federation, WrappedFederation
+from drfl.task.metrics import ACCURACY, Measure
 from drfl.training.averages import Average, DecayingAverage
 from drfl.training.history import Row
 from drfl.training.model_selection import Selected
@@ -20,10 +21,12 @@ Returned = Literal["average", "last", "best"]
 
 
 class RunState(NamedTuple):
-    """All that a run needs to go on from the end of a round as if it had never stopped.
+    """Where a run is: the loop moves it on, callbacks see it, checkpoints keep it, and the result has the last one.
+
+    It is all that a run needs to go on from the end of a round as if it had never stopped.
 
     Args:
-        round: rounds done.
+        round: rounds done; 0 before the first.
         skipped: how many of them nobody answered.
         state: the algorithm's state.
         rows: the history so far, oldest first.
@@ -34,6 +37,9 @@ class RunState(NamedTuple):
         decaying: the decaying average, where it is what the run returns.
         step_size: the local step size that was found, or is to be; None where one was given.
         selected: what model selection knows; None if models are not tested on validation rows.
+        info: what happened in the round; None before the first, and where a run is resumed. No checkpoint keeps it.
+        rounds: how many the run has; 0 before it starts. No checkpoint keeps it, as a run may be resumed for longer.
+        score: what the metrics of the rows are statistics of; of the run's clients, once it has started.
     """
 
     round: int
@@ -47,6 +53,19 @@ class RunState(NamedTuple):
     decaying: DecayingAverage | None = None
     step_size: StepSize | None = None
     selected: Selected | None = None
+    info: Info | None = None
+    rounds: int = 0
+    score: Measure = ACCURACY
+
+    @property
+    def model(self) -> Tensor:
+        """(d,) the model that the run would return now."""
+        return self.state.w if self.decaying is None else self.decaying.w
+
+    @property
+    def row(self) -> Row | None:
+        """The history's row of this round; None where the round was not evaluated."""
+        return self.rows[-1] if self.rows and self.rows[-1].round == self.round else None
 
 
 class CheckpointWriter(Protocol):

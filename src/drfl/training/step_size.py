@@ -46,12 +46,6 @@ FALLBACK = 0.1
 
 LEAST = torch.finfo(torch.float64).tiny
 
-RISE = 0.5
-"""A loss above the start's by this share of it is no noise: split classes and cohorts drawn by λ raise it by 0.2."""
-
-MOST_LOWERED = 10
-"""So often η is halved before the run is given up: a thousandth of the first one."""
-
 
 class StepSize(NamedTuple):
     """The step size that a run has found.
@@ -251,35 +245,6 @@ def _curvature(fed: Federation, w: Tensor, here: Gradients, key: Key, batch: int
 def samples(local: LocalSGD) -> int:
     """How many samples of a client are behind each of its answers."""
     return BATCH if local.batch is None else min(local.batch, BATCH)
-
-
-def rises(size: StepSize, fed: Federation, w: Tensor, key: Key) -> bool:
-    """Whether the loss at w (d,) is well above that at the start, on the samples that :func:`find` drew with this key.
-
-    Both the mean and the largest over the clients that were asked then must be: a robust method may raise the one, and
-    the first rounds on split classes the other. Once η was halved, the client whose loss rose most does not count: a
-    single client's word, which may be a lie, halves η once and no more.
-
-    Args:
-        size: with the losses at the start.
-        fed: the clients.
-        w: (d,) where.
-        key: of :func:`find`.
-    """
-    asked = (~size.losses.isnan()).nonzero().flatten()
-    if not asked.numel():
-        return False
-    now = fed.losses(asked, w, key, batch=COMPARED)
-    if not now.clients.numel():
-        return False
-    # NaN counts as an infinite loss.
-    values, start = now.values.nan_to_num(torch.inf), size.losses[now.clients]
-    if values.numel() > 1 and size.lowered > 0:
-        most = (values - start).argmax()
-        values = values.index_copy(0, most[None], start[most][None])
-    # The rise is relative to |loss|, as a multiple of a negative loss would be lower than the loss.
-    limits = [level + RISE * level.abs() for level in (start.max(), start.mean())]
-    return bool(values.max() > limits[0]) and bool(values.mean() > limits[1])
 
 
 def capped(values: Tensor) -> Tensor:

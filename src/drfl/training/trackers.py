@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Protocol, Self
 from drfl.core.errors import InputError
 from drfl.task.metrics import Measure
 from drfl.training.history import CERTIFICATE_COLUMNS, Row
-from drfl.training.loop import Step
+from drfl.training.run_state import RunState
 
 if TYPE_CHECKING:
     from mlflow.tracking import MlflowClient
@@ -57,7 +57,7 @@ class Store(Protocol):
 
 
 class Tracker(ABC):
-    """Callback that opens its store at the first step, and closes it after the last round or at the end of ``with``.
+    """Callback that opens its store with the first call, and closes it after the last round or at the end of ``with``.
 
     Outside of ``with`` a run that a callback or an error ends early leaves the store open; no number is lost by that.
     """
@@ -70,8 +70,8 @@ class Tracker(ABC):
     def open(self, round: int) -> Store:
         """The store, for rounds from this one on."""
 
-    def __call__(self, step: Step) -> None:
-        """Send this step's row, where the round was evaluated.
+    def __call__(self, progress: RunState) -> None:
+        """Send this round's row, if the round was evaluated.
 
         Raises:
             InputError: the tracker has been closed, so it belongs to an earlier run.
@@ -81,12 +81,12 @@ class Tracker(ABC):
                 f"this {type(self).__name__} was closed with its run: make a new one for each run",
                 code="already-closed",
             )
-        # The store is opened with the first step, so that a run with invalid settings leaves no empty store.
+        # The store is opened with the first call, so that a run with invalid settings leaves no empty store.
         if self._store is None:
-            self._store = self.open(step.round)
-        if step.row is not None:
-            self._store.write(step.round, scalars(step.row, step.score))
-        if step.round == step.rounds:
+            self._store = self.open(progress.round)
+        if progress.row is not None:
+            self._store.write(progress.round, scalars(progress.row, progress.score))
+        if progress.round == progress.rounds:
             self.close()
 
     def close(self, *, failed: bool = False) -> None:
@@ -109,14 +109,14 @@ class TensorBoard(Tracker):
         folder: of this run. A resumed run writes a further file, which hides what the first wrote of the same rounds.
 
     Raises:
-        InputError: TensorBoard is not installed, or the folder cannot be written (at the first step).
+        InputError: TensorBoard is not installed, or the folder cannot be written (with the first call).
     """
 
     def __init__(self, folder: str | Path) -> None:
         super().__init__()
         self.folder = Path(folder)
         try:
-            import torch.utils.tensorboard  # noqa: F401 - before the run rather than at its first step
+            import torch.utils.tensorboard  # noqa: F401 - before the run rather than in it
         except ImportError:
             raise InputError(
                 "TensorBoard is not installed: pip install 'drfl[tensorboard]'",
@@ -163,7 +163,7 @@ class MLflow(Tracker):
         run_id: an MLflow run to go on with, where a drfl run is resumed; rounds that it has are not logged again.
 
     Raises:
-        InputError: MLflow is not installed; the store cannot be reached, or has no such run (at the first step).
+        InputError: MLflow is not installed; the store cannot be reached, or has no such run (with the first call).
     """
 
     def __init__(
@@ -179,7 +179,7 @@ class MLflow(Tracker):
         self.experiment, self.uri, self.name, self.params = experiment, uri, name, dict(params or {})
         self.run_id = run_id
         try:
-            import mlflow.tracking  # noqa: F401 - before the run rather than at its first step
+            import mlflow.tracking  # noqa: F401 - before the run rather than in it
         except ImportError:
             raise InputError(
                 "MLflow is not installed: pip install 'drfl[mlflow]'", code="package-missing", field="mlflow"

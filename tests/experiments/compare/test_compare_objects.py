@@ -113,6 +113,12 @@ ambiguity = "cvar:alpha=0.5"
 """
 
 
+def named_task(seed):
+    """The task with the initial model that the command gives a linear model."""
+    with drfl.Key(seed).fold("model").torch_scope():
+        return drfl.Task(drfl.models.linear((1, 8, 8), 10))
+
+
 def test_objects_give_the_comparison_that_a_file_gives(tmp_path):
     (tmp_path / "job.toml").write_text(FILE)
     assert call(["compare", str(tmp_path / "job.toml"), "--seeds", "2", "--out", str(tmp_path / "file")]) == 0
@@ -122,7 +128,7 @@ def test_objects_give_the_comparison_that_a_file_gives(tmp_path):
             "DRFA": drfl.DRFA(m=4, gamma=0.01, ambiguity=drfl.CVaR(0.5)),
         },
         drfl.data_spec(dataset="digits", partition="dirichlet-drop", clients=6, alpha=1.0),
-        lambda seed: drfl.Task(drfl.models.linear((1, 8, 8), 10)),
+        named_task,
         rounds=3,
         seeds=2,
         out=tmp_path / "objects",

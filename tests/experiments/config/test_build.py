@@ -11,7 +11,7 @@ from safetensors.torch import save_file
 from drfl.data import load
 from drfl.data.features import featurise
 from drfl.experiments.compare.comparison import Design, PreparedComparison, compare, from_config
-from drfl.experiments.config import build as module
+from drfl.experiments.config import data_settings as module
 from drfl.experiments.config.build import build
 from drfl.experiments.config.config import Config
 from drfl.experiments.config.data_settings import load_data

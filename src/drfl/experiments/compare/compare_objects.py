@@ -216,8 +216,8 @@ def of_seed(what: str, given: T | Callable[[int], T], kind: type[T]) -> Callable
         )
 
     def made(seed: int) -> T:
-        # The initial model has the key that it has in `drfl compare`: an equal model starts from equal numbers.
-        with Key(seed).fold("model" if kind is Task else what).torch_scope():
+        # Otherwise layers would start from other numbers at every call.
+        with Key(seed).fold(what).torch_scope():
             found = given(seed)
         if not isinstance(found, kind):
             raise InputError(

@@ -17,14 +17,14 @@ from drfl.experiments.config.hyperparameters import (
     takes,
 )
 from drfl.experiments.config.settings import AlgorithmFields
-from drfl.experiments.config.strict import Strict
+from drfl.experiments.config.strict import StrictSettings
 from drfl.federation.algorithm import Algorithm
 
 COMMON = {"steps": "steps", "batch": "batch", "lr": "lr", "cohort": "m"}
 """Options that stand for a parameter of every algorithm, and its name there."""
 
 
-class AlgorithmSettings(Strict, AlgorithmFields):
+class AlgorithmSettings(StrictSettings, AlgorithmFields):
     """Which algorithm a run has, and the hyperparameters of this and other algorithms.
 
     Args:

@@ -22,10 +22,10 @@ from drfl.data.tables.table_files import read_tables
 from drfl.experiments.config.hyperparameters import canonical
 from drfl.experiments.config.own_data import CLASSIFICATION, is_hub, saved_folder, with_data_defaults
 from drfl.experiments.config.settings import DataFields
-from drfl.experiments.config.strict import Strict
+from drfl.experiments.config.strict import StrictSettings
 
 
-class DataSettings(Strict, DataFields):
+class DataSettings(StrictSettings, DataFields):
     """Which data the clients hold."""
 
     @model_validator(mode="before")

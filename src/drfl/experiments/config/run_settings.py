@@ -30,7 +30,7 @@ from drfl.experiments.config.guards_and_failures import (
 )
 from drfl.experiments.config.hyperparameters import ADDRESS, canonical
 from drfl.experiments.config.settings import RunFields
-from drfl.experiments.config.strict import Strict
+from drfl.experiments.config.strict import StrictSettings
 from drfl.resilience import Aggregator, FailureModel, Guard, StepBound
 from drfl.task.measure import Measure, Rows
 from drfl.training.model_selection import Best, ModelSelection, Patience, Target
@@ -74,7 +74,7 @@ TEXTS: Mapping[str, Callable[..., object]] = {
 """What makes texts of them."""
 
 
-class RunSettings(Strict, RunFields):
+class RunSettings(StrictSettings, RunFields):
     """The settings of a run beside its data, task and algorithm, with rules and engine as objects.
 
     :class:`drfl.experiments.config.settings.RunFields` has the bounds, defaults and explanations.

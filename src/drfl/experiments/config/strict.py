@@ -7,7 +7,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from drfl.core.errors import InputError
 
 
-class Strict(BaseModel):
+class StrictSettings(BaseModel):
     """Settings that refuse unknown keys and do not change."""
 
     # Defaults given as texts become objects too.

@@ -10,12 +10,12 @@ from drfl.core import user_code
 from drfl.experiments.config.hyperparameters import canonical
 from drfl.experiments.config.learned import make_measures, metric_name
 from drfl.experiments.config.settings import TaskFields
-from drfl.experiments.config.strict import Strict
+from drfl.experiments.config.strict import StrictSettings
 from drfl.task.metrics import Metric
 from drfl.task.models import LOSSES, MODELS
 
 
-class TaskSettings(Strict, TaskFields):
+class TaskSettings(StrictSettings, TaskFields):
     """Which model learns, by which loss, and what is measured; each by name or as ``FILE.py:NAME``."""
 
     @field_validator("model")

@@ -14,8 +14,7 @@ from drfl.task.measure import undefined_share
 from drfl.task.metrics import ACCURACY
 from drfl.training.history import undefined_names, undefined_notices
 from drfl.training.loop import Result
-from drfl.training.rounds import FIRST
-from drfl.training.step_size import RISE
+from drfl.training.step_size_controller import FIRST, RISE
 
 MOST_SKIPPED = 0.1
 """Share of the rounds of a run that may not count without a word."""

@@ -22,7 +22,7 @@ from drfl.experiments.run.run_directory import ClaimedFolder, filled
 from drfl.task.measure import NOTHING, Measure, undefined_note
 from drfl.training.certificate import Certificate
 from drfl.training.history import Metrics
-from drfl.training.loop import Callback, Result, Step, run
+from drfl.training.loop import Callback, Result, run
 from drfl.training.run_state import CheckpointWriter, RunState
 
 MOST_SEEDS = 10_000
@@ -89,7 +89,7 @@ class StopSignal:
         """The exit code that tells: 130 for Ctrl-C, 143 for SIGTERM."""
         return 128 + (self.signal or 0)
 
-    def __call__(self, step: Step) -> bool:
+    def __call__(self, progress: RunState) -> bool:
         """Whether to stop."""
         return self.stop
 

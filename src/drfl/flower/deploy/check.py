@@ -28,13 +28,14 @@ def settings(site: SiteFolder) -> Iterator[CheckResult]:
 def data(site: SiteFolder) -> Iterator[CheckResult]:
     """Whether the data can be loaded, their size and shape, and what of their columns the server is told."""
     from drfl.flower.client_app import Site, identity  # brings torch along
-    from drfl.flower.identities import read_identity
+    from drfl.flower.messages import SiteIdentity
+    from drfl.flower.records import read
     from drfl.flower.settings import read_site
     from drfl.flower.site_data import load_site
 
     try:
         found = load_site(site.settings)
-        about, told = read_identity(identity(Site(read_site(site.settings).name, found)))
+        about = read(identity(Site(read_site(site.settings).name, found)), SiteIdentity)
     except DrflError as error:
         yield bad("data", str(error))
         return
@@ -47,13 +48,14 @@ def data(site: SiteFolder) -> Iterator[CheckResult]:
     yield ok("data", f"{counts}, inputs {kinds[0]} of shape {shape}, targets {kinds[1]}")
     text = f"the server's operator can limit this site to rows = {2 * about.train}, classes = {about.classes}"
     yield note("limits", Notice(f"{text} in server.toml: twice the rows and the classes of today", "proposed-limits"))
-    if told is not None:
+    moments = about.moments
+    if moments is not None:
         try:
-            told.check("this site")  # the server makes the same check
+            moments.check("this site")  # the server makes the same check
         except DrflError as error:
             yield bad("columns", str(error))
             return
-        deviations = told.variance.sqrt()
+        deviations = moments.variance.sqrt()
         spread = f"standard deviations from {float(deviations.min()):.3g} to {float(deviations.max()):.3g}"
         yield ok("columns", f"{len(deviations)}, {spread}; the server gets the mean and the variance of each")
 
