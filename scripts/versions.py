@@ -35,8 +35,8 @@ from scripts.empty_venv import ROOT, CommandFailedError, EmptyVenv, outside, pin
 SUMMARY = ROOT / "evidence" / "results" / "dependency_versions" / "summary.json"
 TORCH = ROOT / "constraints-torch.txt"
 LOCKS = [ROOT / "constraints.txt", ROOT / "constraints-dev.txt"]
-TOOLS = ("hypothesis", "pytest")
-"""What runs the tests, in the locked versions."""
+TOOLS = ("hypothesis", "pypdfium2", "pytest")
+"""What the tests need besides drfl, in the locked versions."""
 
 EXTRAS = ("experiments", "hf", "mlflow", "pdf", "ray", "tensorboard")
 FLOWER = ("flower", "pdf")
