@@ -140,7 +140,7 @@ class Hub:
     def __init__(self):
         self.commit, self.asked = OLD, []
 
-    def load_dataset(self, *names, revision=None):
+    def load_dataset(self, *names, revision=None, **options):
         self.asked.append((*names, revision))
         return datasets.DatasetDict(train=table(), test=table())
 
@@ -200,7 +200,7 @@ def test_an_empty_revision_is_refused():
 def test_the_hub_in_the_command(monkeypatch, capsys):
     asked = []
 
-    def load_dataset(*names, revision):
+    def load_dataset(*names, revision, **options):
         asked.append(names)
         return datasets.DatasetDict(train=table(), test=table())
 
@@ -287,7 +287,7 @@ def test_without_the_package_the_extra_is_named(monkeypatch, capsys):
 def test_a_hub_that_is_not_reached_is_one_line(monkeypatch, capsys, hub):
     hub.commit = None
 
-    def load_dataset(*names, revision):
+    def load_dataset(*names, revision, **options):
         raise ConnectionError("no route\nto host")
 
     monkeypatch.setattr(datasets, "load_dataset", load_dataset)

@@ -106,8 +106,8 @@ def edited(change):
         (lambda rows: rows[2].update(age="1e99"), ("not-finite", "age", "all.csv, line 4", "1e+30")),
         (lambda rows: [row.update(ill="no") for row in rows], ("constant-target", "ill")),
         (
-            lambda rows: [row.update(ill=i / 7) for i, row in enumerate(rows)],
-            ("invalid-value", "ill", "all.csv, line 3", "0.14285714285714285"),
+            lambda rows: [row.update(ill=i / 8) for i, row in enumerate(rows)],
+            ("invalid-value", "ill", "all.csv, line 3", "0.125"),
         ),
         (lambda rows: [row.update(sex=f"w{i}") for i, row in enumerate(rows)], ("too-many-categories", "sex", "60")),
         (lambda rows: rows.clear() or rows.append({"site": "", "ill": "", "age": ""}), ("missing-values", "site")),
