@@ -263,6 +263,13 @@ def read_gzip(path: Path, *, remedy: str = "") -> io.BytesIO:
     return content
 
 
+def open_text(path: Path, *, limit: int | None = None, follow: bool = True, remedy: str = "") -> BinaryIO:
+    """Open a text file, unpacked if its name ends in .gz; arguments and errors as of :func:`open_file`."""
+    if path.suffix.lower() == ".gz":
+        return cast(BinaryIO, read_gzip(path, remedy=remedy))
+    return open_file(path, limit=limit, follow=follow, remedy=remedy)
+
+
 def sha256_of(path: Path, *, follow: bool = True) -> str:
     """The SHA-256 of a file's bytes, of any size that the user allows, see :func:`open_file`."""
     digest = hashlib.sha256()
@@ -344,14 +351,14 @@ def _check_depth(content: object) -> None:
     raise RecursionError
 
 
-def lines(file: BinaryIO, path: Path) -> Iterator[str]:
-    """The lines of an open file of UTF-8 text with their ends, each of bounded length, for :func:`csv.reader`.
+def lines(file: BinaryIO, path: Path, encoding: str = "utf-8") -> Iterator[str]:
+    """The lines of an open text file with their ends, each of bounded length, for :func:`csv.reader`.
 
     Raises:
-        InputError: a line is too long.
-        UnicodeDecodeError: it is not UTF-8.
+        InputError: A line is too long.
+        UnicodeDecodeError: The file does not have this encoding.
     """
-    with io.TextIOWrapper(file, encoding="utf-8", newline="") as text:
+    with io.TextIOWrapper(file, encoding=encoding, newline="") as text:
         while line := text.readline(LONGEST_LINE):
             if len(line) == LONGEST_LINE:
                 raise InputError(
@@ -389,24 +396,24 @@ def read_csv(
     remedy: str = "",
     **options: Any,  # noqa: ANN401 - as pandas has them
 ) -> pd.DataFrame:
-    """A table of a CSV file as pandas reads it.
+    """Read a table from a CSV file, which may be compressed as .gz.
 
     Args:
-        path: the file.
-        limit: see :func:`open_file`.
-        follow: see :func:`open_file`.
-        remedy: see :func:`open_file`.
-        options: of :func:`pandas.read_csv`.
+        path: The file.
+        limit: See :func:`open_file`.
+        follow: See :func:`open_file`.
+        remedy: See :func:`open_file`.
+        options: Of :func:`pandas.read_csv`.
 
     Raises:
-        InputError: it cannot be read, or has too many columns.
+        InputError: The file cannot be read, or has too many columns.
     """
     import pandas as pd
 
-    with open_file(path, limit=limit, follow=follow, remedy=remedy) as file, reading(path, remedy=remedy):
+    with open_text(path, limit=limit, follow=follow, remedy=remedy) as file, reading(path, remedy=remedy):
         # Columns are counted before pandas allocates memory for each of them.
         head = file.readline(LONGEST_LINE)
-        _check_columns(path, head.count(b",") + 1)
+        _check_columns(path, head.count(options.get("sep", ",").encode()) + 1)
         file.seek(0)
         with warnings.catch_warnings():
             # Rows longer than the head: pandas would take the first column for row names, and shift the rest.

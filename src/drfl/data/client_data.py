@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from drfl.core import checks
-from drfl.core.errors import InputError
+from drfl.core.errors import InputError, Notice
 from drfl.core.html_table import html_table
 from drfl.core.key import Key
 from drfl.data.dataset import Dataset
@@ -53,6 +53,7 @@ class ClientData:
         validation: per client, indices into the training pool of rows that are kept out of training to select a model
             by, at least one; None = there are none.
         columns: (p,) what the columns of inputs (n, p) are called, where they have names.
+        notices: What a user should check, as the reader of the files found it; see :func:`drfl.data.data_warnings`.
 
     Raises:
         InputError: when any of this does not hold; names the client.
@@ -69,6 +70,7 @@ class ClientData:
     standardisation: Standardisation | None = None
     validation: tuple[Tensor, ...] | None = None
     columns: tuple[str, ...] | None = None
+    notices: tuple[Notice, ...] = ()
 
     def __post_init__(self) -> None:
         if not len(self.train) == len(self.test) == len(self.names) or not self.names:
@@ -298,6 +300,7 @@ class ClientData:
             partition.names,
             classes=dataset.class_names,
             columns=dataset.columns,
+            notices=dataset.notices,
         )
         # Rounded to float32 once it is scaled, see from_arrays.
         return data.standardised().to(dtype=torch.float32) if dataset.standardise else data

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from drfl.core import checks
-from drfl.core.errors import InputError
+from drfl.core.errors import InputError, Notice
 
 TaskName = Literal["classification", "regression", "multi-label"]
 """What targets are: one class of several, numbers, or labels each of which is there or not."""
@@ -38,6 +38,7 @@ class Dataset:
         columns: (p,) what the columns of inputs (n, p) are called, where they have names.
         test_groups: (k,) who each test row belongs to, where there are groups and a test part of its own.
         class_names: what the classes are called, where the data say so.
+        notices: What a user should check, as the reader of the files found it.
 
     Raises:
         InputError: when lengths or shapes disagree, a part is empty, an input or a target is not finite, a label is out
@@ -56,6 +57,7 @@ class Dataset:
     columns: tuple[str, ...] | None = None
     test_groups: tuple[str, ...] | None = None
     class_names: tuple[str, ...] | None = None
+    notices: tuple[Notice, ...] = ()
 
     def __post_init__(self) -> None:
         checks.whole("classes", self.classes)

@@ -76,6 +76,49 @@ def check_blanks(frame: pd.DataFrame, row_name: RowName) -> None:
         )
 
 
+NUMBERS = 0.6
+"""A text column with this share of numbers among its cells is a column of numbers with something else in it."""
+
+WRITTEN = {
+    "a decimal comma or a separator of thousands": r"\s*[-+]?\d{1,3}(?:[.,]\d+)+\s*",
+    "a per cent sign": r"\s*[-+]?\d+(?:[.,]\d+)?\s*%\s*",
+    "a date": r"\s*(?:\d{4}-\d{1,2}-\d{1,2}|\d{1,2}[./]\d{1,2}[./]\d{2,4})(?:[ T].*)?",
+    "a number and a unit": r"\s*[-+]?\d+(?:[.,]\d+)?\s*[^\W\d_]+\s*",
+}
+"""What numbers and dates look like that are read as text."""
+
+
+def check_numbers(features: pd.DataFrame, row_name: RowName) -> None:
+    """Make sure that no text column is one of numbers or dates that could not be read.
+
+    Raises:
+        InputError: Names the first row and the cell.
+    """
+    import pandas as pd
+    from pandas.api.types import is_numeric_dtype
+
+    for name in (name for name in features if not is_numeric_dtype(features[name])):
+        cells = features[name].astype(str)
+        is_number = pd.to_numeric(cells, errors="coerce").notna().to_numpy()
+        if is_number.mean() >= NUMBERS:
+            row = int((~is_number).argmax())
+            raise InputError(
+                f"{row_name(row)}, column '{name}': expected a number, found '{cells.iloc[row]}' "
+                f"({int((~is_number).sum())} such cells in the file): correct them, or exclude the column with drop",
+                code="not-a-number",
+                field=str(name),
+            )
+        for what, pattern in WRITTEN.items():
+            if cells.str.fullmatch(pattern).mean() >= NUMBERS:
+                row = int(cells.str.fullmatch(pattern).to_numpy().argmax())
+                raise InputError(
+                    f"{row_name(row)}, column '{name}': '{cells.iloc[row]}' has {what}, which drfl does not read: "
+                    "give plain numbers, or exclude the column with drop",
+                    code="not-a-number",
+                    field=str(name),
+                )
+
+
 def check_size(features: pd.DataFrame, row_name: RowName) -> None:
     """Make sure that no number is infinite or beyond all measure.
 

@@ -1,0 +1,76 @@
+"""Clients whose rows are too few, all of one class, or split under two names."""
+
+from __future__ import annotations
+
+import torch
+
+from drfl.core.errors import Notice, listed
+from drfl.data.checks.raw_table import FEW
+from drfl.data.client_data import ClientData
+
+FEW_OF_A_CLASS = 10
+"""Rows of a class below which a client's rates for that class are hardly known."""
+
+
+def client_warnings(data: ClientData, by_class: bool) -> list[Notice]:
+    """Warn of clients with few test rows, with few rows of a class, and with similar names."""
+    found = []
+    sizes = [len(rows) for rows in data.test]
+    few = sorted((i for i, size in enumerate(sizes) if size < FEW), key=lambda i: sizes[i])
+    if few:
+        named = listed([f"{data.names[i]} ({sizes[i]})" for i in few], "client")
+        text = (
+            f"fewer than {FEW} test rows at {named}: one row changes the score by more than {100 // FEW} points, and "
+            "the worst client may be the worst by chance"
+        )
+        found.append(Notice(text, "few-test-rows", data.names[few[0]] if len(few) == 1 else None))
+    if not by_class:
+        found += _classes(data)
+    seen: dict[str, str] = {}
+    pairs = []
+    for name in data.names:
+        plain = " ".join(name.split()).casefold()
+        if plain in seen:
+            pairs.append(f"'{seen[plain]}' and '{name}'")
+        seen.setdefault(plain, name)
+    if pairs:
+        text = (
+            f"names of clients that differ in case or blanks only: {listed(pairs, 'pair')}; give one client one name, "
+            "or its score is split"
+        )
+        found.append(Notice(text, "similar-names", "clients"))
+    return found
+
+
+def _classes(data: ClientData) -> list[Notice]:
+    """Warn of clients with test rows of a single class, or with few rows of one of two classes."""
+    # If every client has a single class, that is a property of the task.
+    if data.majority is None or bool((data.majority == 1).all()):
+        return []
+    found = []
+    single = [data.names[i] for i in (data.majority == 1).nonzero().flatten().tolist()]
+    if single:
+        text = (
+            f"all test rows are of one class at {listed(single, 'client')}: a model that always answers this class is "
+            "right there"
+        )
+        found.append(Notice(text, "one-class-test", single[0] if len(single) == 1 else None))
+    if data.targets.ndim == 1 and not data.targets.is_floating_point() and int(data.targets.max()) == 1:
+        few = []
+        for i, (train, test) in enumerate(zip(data.train, data.test, strict=True)):
+            targets = torch.cat((data.targets[train], data.test_targets[test]))
+            ones = int(targets.sum())
+            rare, count = min((1, ones), (0, len(targets) - ones), key=lambda pair: pair[1])
+            if count < FEW_OF_A_CLASS <= len(targets) // 2 and data.names[i] not in single:
+                few.append((f"{data.names[i]} ({count} of {_class(data, rare)})", data.names[i]))
+        if few:
+            text = (
+                f"fewer than {FEW_OF_A_CLASS} rows of a class at {listed([case for case, _ in few], 'client')}: rates "
+                "for that class are hardly known there"
+            )
+            found.append(Notice(text, "few-of-a-class", few[0][1] if len(few) == 1 else None))
+    return found
+
+
+def _class(data: ClientData, label: int) -> str:
+    return f"class {label}" if data.classes is None else f"'{data.classes[label]}'"

@@ -1,0 +1,327 @@
+"""Columns in another unit, codes for missing values, outliers, and columns that should not be learnt from."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from drfl.core.errors import Notice
+from drfl.data.checks.raw_table import SAMPLE, RawTable, bare, notice
+
+FAR = 1e4
+"""A value this many interquartile ranges from the median of its column is taken for an error."""
+
+ABSURD = 1e9
+"""A value beyond is taken for an error if most of its column is one value, which has no interquartile range."""
+
+LARGE = 1e6
+"""No step size suits columns with values beyond, unless they are standardised."""
+
+RATIO, RATIO_OF_TWO = 2.2, 4.0
+"""A client's median may have another unit if it is this multiple of the other clients', of several or a single one."""
+
+SPREADS = 20.0
+"""A client's interquartile range may have another unit if it is this multiple of the other clients'."""
+
+SHIFT, SHIFT_OF_TWO = 3.5, 5.0
+"""A client's median is far off if it is this many standard deviations from the others', of several or a single one."""
+
+BEYOND = 2.5
+"""A client differs from the others if it is this many times as far from their middle as any of them."""
+
+ERRORS = 4.0
+"""Standard errors of a median that a difference must exceed."""
+
+SWAPPED = 0.85
+"""A column of 0 and 1 may be swapped at a client whose share of one of them is as large elsewhere for the other."""
+
+UNITS = {
+    2.2046: "kilograms and pounds",
+    2.54: "inches and centimetres",
+    3.2808: "metres and feet",
+    7.0: "weeks and days",
+    10.0: "a power of ten",
+    18.016: "mmol/L and mg/dL of glucose",
+    24.0: "days and hours",
+    38.67: "mmol/L and mg/dL of cholesterol",
+    60.0: "minutes and hours",
+    88.42: "µmol/L and mg/dL of creatinine",
+    100.0: "per cent and fractions, or a power of ten",
+    365.25: "years and days",
+    1000.0: "a power of ten",
+}
+"""Factors between units that are often mixed up."""
+
+CODES = (-9.0, -99.0, -999.0, -9999.0, -1.0, 99.0, 999.0, 9999.0, 99999.0, 0.0)
+"""Numbers that stand for missing values in many tables."""
+
+SEVERAL = 10
+"""A column with more different values is taken for a quantity, not for a code of a few levels."""
+
+
+def column_warnings(table: RawTable, raw: bool, by_class: bool) -> list[Notice]:
+    """Warn of columns that are likely to be wrong.
+
+    Args:
+        table: The values.
+        raw: Whether the columns are trained on as they are, without standardisation.
+        by_class: Whether clients differ on purpose.
+    """
+    found = [*_outliers(table), *(_large(table) if raw else ()), *_identifiers(table)]
+    if table.n > 1 and len(table.large) and not by_class:
+        found += [*_constant(table), *_swapped(table)]
+    coded = _codes(table, by_class)
+    if coded:
+        cases = [f"{table.columns[k]}{where} ({value:g})" for k, value, where in coded]
+        advice = "remove these rows or mark the values as missing"
+        fields = [bare(table.columns[k]) for k, _, _ in coded]
+        found.append(
+            notice("numbers that look like codes for missing values", cases, "case", advice, "missing-code", fields)
+        )
+    if len(table.large) > 1 and not by_class:
+        found += _units(table, {k for k, _, _ in coded})
+    return found
+
+
+def _outliers(table: RawTable) -> list[Notice]:
+    low, middle, high = np.quantile(table.values[:: -(-len(table.values) // SAMPLE)], (0.25, 0.5, 0.75), axis=0)
+    distance = np.abs(table.values - middle)
+    most, rows, spread = distance.max(0), distance.argmax(0), high - low
+    # The raw value decides if a column is mostly one value and has no spread to compare with.
+    bad = (most > FAR * spread) & ((spread > table.resolution) | (most > ABSURD))
+    if not bad.any():
+        return []
+    columns = bad.nonzero()[0]
+    return [
+        notice(
+            f"values more than {FAR:,.0f} interquartile ranges from the median",
+            [f"{table.columns[k]}{_at(table, rows[k])}" for k in columns],
+            "column",
+            "look for a typing error or a code for missing values",
+            "outlier",
+            [bare(table.columns[k]) for k in columns],
+        )
+    ]
+
+
+def _large(table: RawTable) -> list[Notice]:
+    most, rows = np.abs(table.values).max(0), np.abs(table.values).argmax(0)
+    columns = (most > LARGE).nonzero()[0]
+    if not len(columns):
+        return []
+    return [
+        notice(
+            f"values beyond {LARGE:,.0f}",
+            [f"{table.columns[k]}{_at(table, rows[k])}" for k in columns],
+            "column",
+            "no step size suits such inputs: standardise them",
+            "not-standardised",
+            [bare(table.columns[k]) for k in columns],
+        )
+    ]
+
+
+def _at(table: RawTable, row: int) -> str:
+    owner = table.owner[row]
+    return "" if owner < 0 else f" at {table.names[owner]}"
+
+
+def _identifiers(table: RawTable) -> list[Notice]:
+    """Warn of columns of whole numbers that number the rows or name them."""
+    columns = [k for k in table.is_whole.nonzero()[0] if len(np.unique(table.values[:, k])) > SEVERAL]
+    numbered, named = [], []
+    for k in columns:
+        values = table.values[:, k].round()  # free of the rounding of standardised values
+        # In a file of all clients the numbers go on from client to client.
+        if all((np.diff(values[rows]) == 1).all() for rows in table.rows) or (np.diff(values) == 1).all():
+            numbered.append(k)
+        elif len(values) >= 2 * SEVERAL and len(np.unique(values)) == len(values):
+            named.append(k)
+    found = []
+    for what, code, some in (("number the rows", "row-number", numbered), ("differ in every row", "identifier", named)):
+        if some:
+            names = [bare(table.columns[k]) for k in some]
+            advice = "exclude them with drop, or the model learns the order of the file"
+            problem = f"columns whose whole numbers {what}"
+            found.append(notice(problem, [table.columns[k] for k in some], "column", advice, code, names))
+    return found
+
+
+def _constant(table: RawTable) -> list[Notice]:
+    """Warn of columns that do not vary at a client but elsewhere have more than two values."""
+    values = table.values
+    low, high = values.min(0), values.max(0)
+    several = ((values != low) & (values != high)).any(0)
+    spread = np.stack([np.ptp(values[table.rows[i]], axis=0) for i in table.large])
+    where = [(k, table.names[table.large[j]]) for j, k in np.argwhere((spread == 0) & several)]
+    if not where:
+        return []
+    return [
+        notice(
+            "columns that vary elsewhere are constant",
+            [f"{table.columns[k]} at {name}" for k, name in where],
+            "case",
+            "check whether they are measured there",
+            "constant-column",
+            [bare(table.columns[k]) for k, _ in where],
+        )
+    ]
+
+
+def _swapped(table: RawTable) -> list[Notice]:
+    """Warn of columns of 0 and 1 that seem to mean the opposite at one client."""
+    is_binary = ((np.abs(table.values) <= table.resolution) | (np.abs(table.values - 1) <= table.resolution)).all(0)
+    if len(table.large) < 3 or not is_binary.any():
+        return []
+    shares = np.stack([table.values[table.rows[i]].mean(0) for i in table.large])
+    ordered = np.sort(shares, axis=0)
+    cases = []
+    for k in is_binary.nonzero()[0]:
+        # The second smallest is the smallest of the others if the smallest is the odd one; likewise at the other end.
+        if ordered[0, k] <= 1 - SWAPPED and ordered[1, k] >= SWAPPED:
+            cases.append((k, int(shares[:, k].argmin())))
+        elif ordered[-1, k] >= SWAPPED and ordered[-2, k] <= 1 - SWAPPED:
+            cases.append((k, int(shares[:, k].argmax())))
+    if not cases:
+        return []
+    texts = [f"{table.columns[k]} at {table.names[table.large[j]]} (mean {shares[j, k]:.2f})" for k, j in cases]
+    advice = "check whether 0 and 1 are swapped there"
+    fields = [bare(table.columns[k]) for k, _ in cases]
+    return [
+        notice(
+            "columns of 0 and 1 with the opposite of all other clients", texts, "case", advice, "levels-swapped", fields
+        )
+    ]
+
+
+def _codes(table: RawTable, by_class: bool) -> list[tuple[int, float, str]]:
+    """Columns, numbers and clients at which a number seems to stand for a missing value."""
+    found = []
+    for k in range(table.values.shape[1]):
+        column = table.values[:, k]
+        for code in CODES:
+            hits = np.abs(column - code) <= table.resolution[k]
+            count = int(hits.sum())
+            if 2 <= count <= 0.6 * len(column) and _is_code(table, k, code, hits, by_class):
+                holders = [name for name, rows in zip(table.names, table.rows, strict=True) if hits[rows].any()]
+                found.append(
+                    (k, code, f" at {', '.join(holders)}" if len(holders) < table.n and len(holders) < 4 else "")
+                )
+    return found
+
+
+def _is_code(table: RawTable, k: int, code: float, hits: np.ndarray, by_class: bool) -> bool:
+    """Whether a number lies apart from all others of its column, or occurs at a single client."""
+    rest = np.unique(table.values[~hits, k])
+    if len(rest) <= SEVERAL:
+        return False
+    if code < 0:
+        return bool(rest[0] >= 0) and (code <= -9 or not by_class)
+    if code > 0:
+        return bool(code >= 1.5 * rest[-1]) and bool(rest[0] > -code)
+    if rest[0] <= 0:
+        return False
+    # Zero is a code if it lies far below a positive quantity, or if one client alone has it.
+    apart = rest[0] >= 10 * np.median(np.diff(rest)) and rest[0] >= 0.25 * np.median(rest)
+    if apart or by_class or table.n == 1:
+        return bool(apart)
+    shares = table.share(hits[:, None])[:, 0]
+    (holders,) = shares.nonzero()
+    others = np.concatenate([rows for i, rows in enumerate(table.rows) if i not in holders] or [np.zeros(0, int)])
+    # If all clients had the holder's share, the others would have this many zeros.
+    return len(holders) == 1 and bool(shares[holders[0]] * len(others) >= 8)
+
+
+def _units(table: RawTable, coded: set[int]) -> list[Notice]:
+    """Warn of columns whose values at one client differ from all others as another unit makes them."""
+    cases: list[tuple[int, str, str]] = []
+    for k, j, text in odd_medians(table):
+        if k not in coded:
+            cases.append((k, table.names[table.large[j]], text))
+    if not cases:
+        return []
+    return [
+        notice(
+            "values unlike those of all other clients",
+            [f"{table.columns[k]} at {name} ({text})" for k, name, text in cases],
+            "case",
+            "check the unit, the sign and the order of the columns there",
+            "unit-mismatch",
+            [bare(table.columns[k]) for k, _, _ in cases],
+        )
+    ]
+
+
+def odd_medians(table: RawTable) -> Iterator[tuple[int, int, str]]:
+    """Columns, indices of `large` clients and descriptions of medians that are far from all others."""
+    low, middle, high = table.quartiles
+    sizes = np.array([len(table.rows[i]) for i in table.large])
+    pair = len(table.large) == 2
+    for k in range(middle.shape[1]):
+        spread = (high[:, k] - low[:, k]) / 1.349
+        width = np.median(spread)
+        if width <= table.resolution[k]:  # mostly one value at most clients
+            continue
+        of_clients = [table.values[table.rows[i], k] for i in table.large]
+        values = np.concatenate(of_clients)
+        if len(np.unique(values[:: -(-len(values) // SAMPLE)])) <= SEVERAL:
+            continue
+        positive = np.array([bool((values > 0).all()) for values in of_clients])
+        for j in np.argsort(-spread):  # of two clients, the one with the larger values is named
+            text = None
+            if np.delete(positive, j).all():
+                text = _ratio(middle[:, k], low[:, k], high[:, k], sizes, j, RATIO_OF_TWO if pair else RATIO)
+            text = text or _spread(spread, j) or _shift(middle[:, k], spread, sizes, j, SHIFT_OF_TWO if pair else SHIFT)
+            if text is not None:
+                yield k, int(j), text
+                if pair:
+                    break
+
+
+def _ratio(
+    middle: np.ndarray, low: np.ndarray, high: np.ndarray, sizes: np.ndarray, j: int, least: float
+) -> str | None:
+    """The factor between a client's median and the others', which are positive, if none of them is near it."""
+    others = np.arange(len(middle)) != j
+    if high[j] < 0:
+        return "negative, all others positive"
+    if low[j] <= 0:
+        return None
+    logs = np.log(middle)
+    centre = np.median(logs[others])
+    distance, range_of_others = logs[j] - centre, np.abs(logs[others] - centre).max()
+    error = 1.2533 * np.median(np.log(high[others] / low[others])) / 1.349 / np.sqrt(sizes[j])
+    if abs(distance) < max(np.log(least), BEYOND * range_of_others, ERRORS * error):
+        return None
+    as_fahrenheit = 1.8 * np.median(middle[others]) + 32
+    if abs(middle[j] - as_fahrenheit) < 0.5 * (high[j] - low[j]):
+        return f"{np.exp(distance):.3g} times, as °F in place of °C"
+    factor = np.exp(abs(distance))
+    unit = min(UNITS, key=lambda known: abs(np.log(known / factor)))
+    known = f", as between {UNITS[unit]}" if abs(np.log(unit / factor)) < 0.1 else ""
+    return f"{np.exp(distance):.3g} times{known}"
+
+
+def _shift(middle: np.ndarray, spread: np.ndarray, sizes: np.ndarray, j: int, least: float) -> str | None:
+    """The distance between a client's median and the others', if none of them is near it."""
+    others = np.arange(len(middle)) != j
+    width, centre = np.median(spread[others]), np.median(middle[others])
+    if width <= 0:
+        return None
+    distance, range_of_others = (middle[j] - centre) / width, np.abs(middle[others] - centre).max() / width
+    if abs(distance) < max(least, BEYOND * range_of_others, ERRORS * 1.2533 / np.sqrt(sizes[j])):
+        return None
+    return f"{distance:+.1f} standard deviations"
+
+
+def _spread(spread: np.ndarray, j: int) -> str | None:
+    """The factor between a client's interquartile range and the others', for columns around 0."""
+    others = spread[np.arange(len(spread)) != j]
+    if spread[j] <= 0 or (others <= 0).any():
+        return None
+    logs = np.log(others)
+    distance = np.log(spread[j]) - np.median(logs)
+    if abs(distance) < max(np.log(SPREADS), BEYOND * np.abs(logs - np.median(logs)).max()):
+        return None
+    return f"a range {np.exp(distance):.3g} times that of the others"

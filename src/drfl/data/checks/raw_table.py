@@ -1,0 +1,127 @@
+"""The inputs of a table in raw units, with the rows of each client, as the checks look at them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+from torch import Tensor
+
+from drfl.core.errors import Notice, listed
+from drfl.data.client_data import ClientData
+from drfl.data.standardisation import is_table
+
+FEW = 20
+"""Rows below which a client's quartiles say little, and test rows below which one answer is 5 points of accuracy."""
+
+MOST = 2**24
+"""Numbers in a table beyond which its columns are not checked: it may be a file mapped into memory."""
+
+SAMPLE = 100_000
+"""Rows, evenly spaced, from which the quartiles of all clients together are taken."""
+
+
+@dataclass(frozen=True, eq=False)
+class RawTable:
+    """A table in raw units and the rows of each client.
+
+    Args:
+        values: (n, p) float64, training pool, and below it the test pool if that is another.
+        targets: (n, …) the targets of these rows.
+        train: Per client, its rows of training and validation, in ascending order.
+        test: Per client, its test rows.
+        names: Per client, its name.
+        columns: (p,) names of columns as messages show them: "column 'age'", or "column 3".
+        resolution: (p,) differences below this may come from the rounding of standardised float32 values.
+    """
+
+    values: np.ndarray
+    targets: np.ndarray
+    train: tuple[np.ndarray, ...]
+    test: tuple[np.ndarray, ...]
+    names: tuple[str, ...]
+    columns: tuple[str, ...]
+    resolution: np.ndarray
+
+    @classmethod
+    def of(cls, data: ClientData) -> RawTable | None:
+        """The table of clients' data; None if the inputs are not a table, or are too many."""
+        inputs = data.inputs
+        if not is_table(inputs) or not inputs.shape[1] or inputs.numel() + data.test_inputs.numel() > 2 * MOST:
+            return None
+        train = [_rows(rows) for rows in data.train]
+        if data.validation is not None:
+            train = [np.union1d(rows, _rows(more)) for rows, more in zip(train, data.validation, strict=True)]
+        values, targets, test = _numbers(inputs), _numbers(data.targets), [_rows(rows) for rows in data.test]
+        if data.test_inputs is not inputs:
+            values = np.concatenate((values, _numbers(data.test_inputs)))
+            targets = np.concatenate((targets, _numbers(data.test_targets)))
+            test = [rows + len(inputs) for rows in test]
+        # The spacing of float32 numbers at the largest standardised value, doubled.
+        resolution = 2.4e-7 * np.abs(values).max(0)
+        if data.standardisation is not None:
+            scale, mean = data.standardisation.scale.numpy(), data.standardisation.mean.numpy()
+            values, resolution = values * scale + mean, resolution * scale
+        p = values.shape[1]
+        names = [f"column {k}" for k in range(p)] if data.columns is None else [f"column '{k}'" for k in data.columns]
+        return cls(values, targets, tuple(train), tuple(test), data.names, tuple(names), resolution)
+
+    @property
+    def n(self) -> int:
+        """N, the number of clients."""
+        return len(self.names)
+
+    @cached_property
+    def rows(self) -> tuple[np.ndarray, ...]:
+        """Per client, all its rows in ascending order, which is that of its file."""
+        return tuple(np.union1d(train, test) for train, test in zip(self.train, self.test, strict=True))
+
+    @cached_property
+    def owner(self) -> np.ndarray:
+        """(n,) the client of each row; -1 for a row that no client has."""
+        found = np.full(len(self.values), -1)
+        for i, rows in enumerate(self.rows):
+            found[rows] = i
+        return found
+
+    @cached_property
+    def large(self) -> np.ndarray:
+        """Clients with at least FEW rows."""
+        return np.array([i for i, rows in enumerate(self.rows) if len(rows) >= FEW], dtype=int)
+
+    @cached_property
+    def quartiles(self) -> np.ndarray:
+        """(3, clients, p) quartiles of the columns at each of the `large` clients."""
+        parts = [np.quantile(self.values[self.rows[i]], (0.25, 0.5, 0.75), axis=0) for i in self.large]
+        return np.stack(parts, axis=1)
+
+    @cached_property
+    def is_whole(self) -> np.ndarray:
+        """(p,) whether a column is known to hold whole numbers only."""
+        whole = (np.abs(self.values - self.values.round()) <= np.maximum(self.resolution, 1e-9)).all(0)
+        return whole & (self.resolution < 0.25)
+
+    def share(self, hits: np.ndarray) -> np.ndarray:
+        """(N, p) the share of each client's rows at which ``hits`` (n, p) is true."""
+        return np.stack([hits[rows].mean(0) for rows in self.rows])
+
+
+def notice(problem: str, cases: Sequence[str], what: str, advice: str, code: str, fields: Sequence[str]) -> Notice:
+    """A warning that lists its first cases; its field is what all cases are about, if that is one thing."""
+    text = f"{problem}: {listed(cases, what)}; {advice}"
+    return Notice(text, code, fields[0] if len(set(fields)) == 1 else None)
+
+
+def bare(column: str) -> str:
+    """The name of a column without "column" before it."""
+    return column.removeprefix("column ").strip("'")
+
+
+def _rows(rows: Tensor) -> np.ndarray:
+    return np.sort(rows.cpu().numpy())
+
+
+def _numbers(values: Tensor) -> np.ndarray:
+    return values.detach().cpu().double().numpy()

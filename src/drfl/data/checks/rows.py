@@ -1,0 +1,164 @@
+"""Copies of rows: in training and test, at several clients, and nearly equal rows of one person or machine."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from drfl.core.errors import Notice
+from drfl.core.key import Key
+from drfl.data.checks.raw_table import FEW, RawTable, notice
+
+LEAST = 3
+"""Pairs of copies below which nothing is said."""
+
+EXCESS, ROOM = 5.0, 0.5
+"""Pairs of copies are reported if they are this many times the expected number and ROOM more: coarse rows coincide."""
+
+SHUFFLES = 5
+"""How often columns are shuffled to count coincidences."""
+
+NEAR, SHARE = 0.1, 0.3
+"""A client has near-copies if this share of its test rows is this much nearer to a training row than expected."""
+
+MOST_ROWS = 2500
+"""Rows of a client, the first of its file, among which near-copies are looked for."""
+
+MOST_CLIENTS = 100
+"""Clients at which near-copies are looked for."""
+
+
+def row_warnings(table: RawTable) -> list[Notice]:
+    """Warn of rows that are there more than once."""
+    return _copies(table) or _near_copies(table)
+
+
+def _copies(table: RawTable) -> list[Notice]:
+    rows = np.concatenate(table.rows)
+    owners = table.owner[rows]
+    whole = np.column_stack((table.values[rows], table.targets[rows].reshape(len(rows), -1)))
+    _, kinds = np.unique(_digests(whole), return_inverse=True)
+    # How often each kind of row occurs at each client that has it.
+    cells, counts = np.unique(np.stack((kinds, owners)), axis=1, return_counts=True)
+    totals = np.bincount(kinds)
+    n, sizes = table.n, np.array([len(own) for own in table.rows], dtype=float)
+    inside = np.bincount(cells[1], counts * (counts - 1) / 2, n)
+    pairs_between = (sizes.sum() ** 2 - (sizes**2).sum()) / 2
+    all_pairs = (totals * (totals - 1) / 2).sum()
+    between = all_pairs - inside.sum()
+    found = []
+    # Rows of coarse answers coincide as often between clients as within one.
+    rate_between = between / pairs_between if pairs_between else 0.0
+    expected = rate_between * sizes * (sizes - 1) / 2
+    odd = [
+        i
+        for i in np.argsort(-inside)
+        if inside[i] >= LEAST
+        and inside[i] > EXCESS * (expected[i] + ROOM)
+        and inside[i] > EXCESS * (_coincidences(whole[owners == i], table.names[i]) + ROOM)
+    ]
+    test = np.zeros(len(table.values), bool)
+    test[np.concatenate(table.test)] = True
+    if odd:
+        kind_in_training = np.zeros(len(totals), bool)
+        cases = []
+        for i in odd:
+            own = owners == i
+            kind_in_training[:] = False
+            kind_in_training[kinds[own & ~test[rows]]] = True
+            crossing = int(kind_in_training[kinds[own & test[rows]]].sum())
+            copies = int((counts[cells[1] == i] - 1).sum())
+            cases.append(f"{table.names[i]} ({copies} copies, {crossing} of its test rows are also in training)")
+        advice = "remove the copies, or the test rows measure what the model has memorised"
+        names = [table.names[i] for i in odd]
+        found.append(notice("rows that are there more than once", cases, "client", advice, "copies", names))
+    found += _between(table, cells, counts, inside, sizes)
+    return found
+
+
+def _coincidences(rows: np.ndarray, name: str) -> float:
+    """How many pairs of equal rows there would be if the columns were independent."""
+    generator = Key(0).fold("coincidences", name).generator()
+    pairs = 0.0
+    for _ in range(SHUFFLES):
+        counts = np.unique(_digests(generator.permuted(rows, axis=0)), return_counts=True)[1]
+        pairs += float((counts * (counts - 1) / 2).sum())
+    return pairs / SHUFFLES
+
+
+def _between(
+    table: RawTable, cells: np.ndarray, counts: np.ndarray, inside: np.ndarray, sizes: np.ndarray
+) -> list[Notice]:
+    """Warn of pairs of clients that share more rows than other pairs do."""
+    shared: dict[tuple[int, int], int] = {}
+    starts = np.flatnonzero(np.diff(cells[0], prepend=-1))
+    for start, end in zip(starts, [*starts[1:], cells.shape[1]], strict=True):
+        if end - start > 1:
+            holders = cells[1, start:end]
+            if len(holders) > FEW:  # a kind of row that everybody has
+                continue
+            for a in range(len(holders)):
+                for b in range(a + 1, len(holders)):
+                    pair = (int(holders[a]), int(holders[b]))
+                    shared[pair] = shared.get(pair, 0) + int(min(counts[start + a], counts[start + b]))
+    if not shared:
+        return []
+    rates = {(a, b): count / (sizes[a] * sizes[b]) for (a, b), count in shared.items()}
+    inner = inside.sum() / (sizes * (sizes - 1) / 2).sum() if (sizes > 1).any() else 0.0
+    odd = []
+    for pair, count in shared.items():
+        rest = sorted(rate for other, rate in rates.items() if not set(other) & set(pair))
+        usual = max(inner, rest[len(rest) // 2] if rest else 0.0)
+        if count >= LEAST and count > EXCESS * (usual * sizes[pair[0]] * sizes[pair[1]] + ROOM):
+            odd.append((count, pair))
+    if not odd:
+        return []
+    odd.sort(reverse=True)
+    cases = [f"{table.names[a]} and {table.names[b]} ({count})" for count, (a, b) in odd]
+    advice = "check whether a file, or a patient, is in both"
+    return [notice("clients share equal rows", cases, "pair", advice, "shared-rows", cases)]
+
+
+def _near_copies(table: RawTable) -> list[Notice]:
+    """Warn of clients whose test rows are far nearer to training rows than independent rows would be."""
+    odd = []
+    for i in table.large[:MOST_CLIENTS]:
+        rows = table.rows[i][:MOST_ROWS]
+        values = table.values[rows]
+        scale = values.std(0)
+        columns = scale > table.resolution
+        is_test = np.isin(rows, table.test[i])
+        if not columns.any() or is_test.sum() < 5 or (~is_test).sum() < 5:
+            continue
+        values = values[:, columns] / scale[columns]
+        train = values[~is_test]
+        # Shuffled columns: rows with the same values, none of which was derived from another row.
+        shuffled = Key(0).fold("near copies", table.names[i]).generator().permuted(train, axis=0)
+        near, far = _nearest(values[is_test], train), _nearest(values[is_test], shuffled)
+        # Equal rows are copies, or answers too coarse to tell rows apart.
+        share = float(((near > 0) & (near < NEAR * far)).mean())
+        if share >= SHARE:
+            odd.append((share, table.names[i]))
+    if not odd:
+        return []
+    odd.sort(reverse=True)
+    cases = [f"{name} ({share:.0%} of the test rows)" for share, name in odd]
+    advice = "keep the rows of one patient or machine on one side of the split"
+    names = [name for _, name in odd]
+    return [notice("test rows nearly equal to training rows", cases, "client", advice, "near-copies", names)]
+
+
+def _nearest(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    """(len(a),) the distance from each row of a to the nearest of b."""
+    squares = (b**2).sum(1)
+    parts = [(part**2).sum(1)[:, None] - 2 * part @ b.T + squares for part in np.array_split(a, -(-len(a) // 100))]
+    return np.sqrt(np.maximum(np.concatenate([part.min(1) for part in parts]), 0))
+
+
+def _digests(rows: np.ndarray) -> np.ndarray:
+    """(n,) uint64 that are equal for equal rows, and else differ but for a chance of 2^-64 a pair."""
+    # Sorting whole rows takes a minute for tables of a million.
+    found = np.zeros(len(rows), np.uint64)
+    for column in (rows + 0.0).T:  # -0.0 becomes 0.0
+        found = (found ^ np.ascontiguousarray(column).view(np.uint64)) * np.uint64(0x9E3779B97F4A7C15)
+        found ^= found >> np.uint64(29)
+    return found

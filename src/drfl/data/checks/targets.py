@@ -1,0 +1,150 @@
+"""Targets that a column gives away, that have another unit, or that mean the opposite at a client."""
+
+from __future__ import annotations
+
+import numpy as np
+from scipy.stats import rankdata
+
+from drfl.core.errors import Notice
+from drfl.data.checks.columns import odd_medians
+from drfl.data.checks.raw_table import FEW, RawTable, bare, notice
+from drfl.data.client_data import ClientData
+
+NEARLY = 0.985
+"""A column gives the target away if a rule of one threshold, or of one class per value, is right this often."""
+
+CORRELATED = 0.995
+"""A column gives a number away if its ranks correlate with the target's by this much."""
+
+VALUES = 20
+"""Different values of a column up to which each has a class of its own in such a rule."""
+
+COLUMNS, CLIENTS = 300, 100
+"""Columns and clients up to which targets are checked for an opposite meaning."""
+
+RIDGE = 1e-2
+"""Regularisation of the linear models by which clients are compared."""
+
+
+def target_warnings(data: ClientData, table: RawTable | None) -> list[Notice]:
+    """Warn of targets that seem wrong, or too easy.
+
+    Args:
+        data: The clients.
+        table: Their inputs, if these are a table.
+    """
+    if table is None:
+        return []
+    if data.targets.is_floating_point():
+        found = _giving_away_numbers(table) if data.targets.ndim == 1 else []
+        return found + _units(table)
+    if data.targets.ndim != 1:
+        return []
+    return _giving_away_classes(table) + (_opposite(table) if int(data.targets.max()) == 1 else [])
+
+
+def _giving_away_classes(table: RawTable) -> list[Notice]:
+    rows = np.concatenate(table.rows)
+    targets = table.targets[rows].astype(int)
+    usual = np.bincount(targets).max() / len(targets)
+    # Halfway from the usual class to all rows: a rule that is hardly better than the usual class gives nothing away.
+    least = max(NEARLY, (1 + usual) / 2)
+    odd = [
+        (k, right) for k in range(table.values.shape[1]) if (right := _rule(table.values[rows, k], targets)) >= least
+    ]
+    if len(targets) < FEW or not odd:
+        return []
+    cases = [f"{table.columns[k]} (right in {right:.1%} of the rows)" for k, right in odd]
+    advice = "exclude a column that is known only after the target"
+    fields = [bare(table.columns[k]) for k, _ in odd]
+    return [notice("columns that nearly determine the target", cases, "column", advice, "leak", fields)]
+
+
+def _rule(values: np.ndarray, targets: np.ndarray) -> float:
+    """The share of rows at which the best rule of one class per value, or of one threshold, is right."""
+    different, codes = np.unique(values, return_inverse=True)
+    counts = np.zeros((len(different), targets.max() + 1))
+    np.add.at(counts, (codes.ravel(), targets), 1)
+    if len(different) <= VALUES:
+        return float(counts.max(1).sum() / len(targets))
+    if counts.shape[1] > 2:
+        return 0.0
+    below = counts.cumsum(0)
+    right = below[:, 0] + (below[-1, 1] - below[:, 1])
+    return float(max(right.max(), (len(targets) - right).max()) / len(targets))
+
+
+def _giving_away_numbers(table: RawTable) -> list[Notice]:
+    rows = np.concatenate(table.rows)
+    ranks = rankdata(table.targets[rows])
+    if len(rows) < FEW or ranks.std() == 0:
+        return []
+    odd = []
+    for k in range(table.values.shape[1]):
+        own = rankdata(table.values[rows, k])
+        if own.std() > 0 and abs(np.corrcoef(own, ranks)[0, 1]) >= CORRELATED:
+            odd.append(k)
+    if not odd:
+        return []
+    fields = [bare(table.columns[k]) for k in odd]
+    advice = "exclude a column that is known only after the target"
+    problem = "columns that nearly determine the target"
+    return [notice(problem, [table.columns[k] for k in odd], "column", advice, "leak", fields)]
+
+
+def _units(table: RawTable) -> list[Notice]:
+    """Warn of a client whose numeric targets seem to have another unit."""
+    if table.n < 2 or len(table.large) < 2:
+        return []
+    targets = table.targets.reshape(len(table.targets), -1)
+    own = RawTable(
+        targets, targets, table.train, table.test, table.names,
+        tuple(f"target {k}" for k in range(targets.shape[1])), 2.4e-7 * np.abs(targets).max(0),
+    )  # fmt: skip
+    odd = [(table.names[table.large[j]], text) for _, j, text in odd_medians(own)]
+    if not odd:
+        return []
+    cases = [f"{name} ({text})" for name, text in odd]
+    advice = "check the unit of the target there"
+    problem = "targets unlike those of all other clients"
+    return [notice(problem, cases, "client", advice, "target-unit", [name for name, _ in odd])]
+
+
+def _opposite(table: RawTable) -> list[Notice]:
+    """Warn of a client at which a linear model of the other clients ranks rows the wrong way round."""
+    large = [i for i in table.large if len(np.unique(table.targets[table.rows[i]])) == 2]
+    scale = table.values.std(0)
+    columns = scale > table.resolution
+    if not 3 <= len(large) <= CLIENTS or not 0 < columns.sum() <= COLUMNS:
+        return []
+    x = (table.values[:, columns] - table.values[:, columns].mean(0)) / scale[columns]
+    x = np.column_stack((np.clip(x, -5, 5), np.ones(len(x))))
+    y = 2 * table.targets - 1.0
+    # Each client's weight is the same, so that a large one does not decide what the others' model is.
+    parts = {}
+    for i in large:
+        rows = table.rows[i]
+        parts[i] = x[rows].T @ x[rows] / len(rows), x[rows].T @ y[rows] / len(rows)
+    odd = []
+    for i in large:
+        gram = sum(parts[j][0] for j in large if j != i)
+        moment = sum(parts[j][1] for j in large if j != i)
+        w = np.linalg.solve(gram + RIDGE * (len(large) - 1) * np.eye(x.shape[1]), moment)
+        auc, error = _auc(x[table.rows[i]] @ w, table.targets[table.rows[i]])
+        others = [_auc(x[table.rows[j]] @ w, table.targets[table.rows[j]])[0] for j in large if j != i]
+        if auc + 3 * error < 0.5 and np.median(others) > 0.6:
+            odd.append((auc, table.names[i]))
+    if not odd or len(odd) > len(large) // 2:
+        return []
+    cases = [f"{name} (AUC {auc:.2f})" for auc, name in sorted(odd)]
+    advice = "check whether the classes are swapped there"
+    problem = "the other clients' model is wrong more often than right"
+    return [notice(problem, cases, "client", advice, "classes-swapped", [name for _, name in odd])]
+
+
+def _auc(scores: np.ndarray, targets: np.ndarray) -> tuple[float, float]:
+    """The area under the ROC curve, and its standard error if scores and targets were independent."""
+    ones = float(targets.sum())
+    zeros = len(targets) - ones
+    area = (rankdata(scores)[targets > 0].sum() - ones * (ones + 1) / 2) / (ones * zeros)
+    return float(area), float(np.sqrt((ones + zeros + 1) / (12 * ones * zeros)))

@@ -1,0 +1,146 @@
+"""The values of text columns and classes: one value spelt in two ways, and values that one client alone has."""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from drfl.core.errors import InputError, Notice, listed
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+LEVELS = 1000
+"""A column with more values is not compared value by value."""
+
+CLOSE = 0.8
+"""Similarity (of `difflib`) from which a value at one client looks like a typing error of another."""
+
+LETTER = r"[^\W\d_]"
+
+
+def check_levels(table: pd.DataFrame, owners: Sequence[str] | None) -> None:
+    """Make sure that no value of a text column is spelt in two ways.
+
+    Args:
+        table: Features and classes.
+        owners: (n,) the client of each row, to name those with the rarer spelling; None if there is one client.
+
+    Raises:
+        InputError: Names the column and both spellings.
+    """
+    for name, (values, codes) in _text_columns(table).items():
+        counts = np.bincount(codes, minlength=len(values))
+        seen: dict[str, int] = {}
+        for k, value in enumerate(values):
+            other = seen.setdefault(plain(value), k)
+            if other == k:
+                continue
+            rare, usual = (k, other) if counts[k] <= counts[other] else (other, k)
+            where = "" if owners is None else f" at {_holders(codes == rare, owners)}"
+            raise InputError(
+                f"column '{name}': '{values[rare]}'{where} and '{values[usual]}' differ in case, blanks or punctuation "
+                "only: spell them alike",
+                code="similar-values",
+                field=str(name),
+            )
+
+
+def level_notices(features: pd.DataFrame, classes: pd.DataFrame, owners: Sequence[str] | None) -> list[Notice]:
+    """Warn of text columns, and refuse classes, with values that one client alone has in place of the others'.
+
+    Args:
+        features: The columns to learn from.
+        classes: The target, if it is one of classes.
+        owners: (n,) the client of each row; None if there is one client.
+
+    Raises:
+        InputError: A client has none of the other clients' classes.
+    """
+    if owners is None or len(set(owners)) < 3:
+        return []
+    found = []
+    for name, client, own, others in _apart(classes, owners):
+        raise InputError(
+            f"column '{name}' at {client} has the classes {listed(own, 'class')}, and elsewhere "
+            f"{listed(others, 'class')}: use the same classes everywhere",
+            code="classes-differ",
+            field=name,
+        )
+    cases = [
+        f"column '{name}' at {client} ({listed(own, 'value')}; elsewhere {listed(others, 'value')})"
+        for name, client, own, others in _apart(features, owners)
+    ]
+    if cases:
+        text = (
+            f"a client has none of the other clients' values: {listed(cases, 'case')}; use the same values everywhere"
+        )
+        found.append(Notice(text, "values-differ"))
+    typos = [
+        f"'{value}' in column '{name}' at {client}, like '{near}'"
+        for name, client, value, near in _typos(features, owners)
+    ]
+    if typos:
+        text = f"values that look like typing errors: {listed(typos, 'value')}; correct them"
+        found.append(Notice(text, "similar-values"))
+    return found
+
+
+def plain(value: str) -> str:
+    """A value without what people do not see as a difference: case, outer blanks, and punctuation between letters."""
+    value = re.sub(rf"(?<={LETTER})[\s\-_.]+(?={LETTER})", "", value.strip().casefold())
+    return re.sub(r"(?<=\w)\.$", "", value)
+
+
+def _text_columns(table: pd.DataFrame) -> dict[str, tuple[list[str], np.ndarray]]:
+    """Text columns with their values in sorted order and (n,) the value of each row."""
+    from pandas.api.types import is_numeric_dtype
+
+    found = {}
+    for name in (name for name in table if not is_numeric_dtype(table[name])):
+        values, codes = np.unique(table[name].astype(str).to_numpy(dtype=object), return_inverse=True)
+        if len(values) <= LEVELS:
+            found[str(name)] = list(map(str, values)), codes.ravel()
+    return found
+
+
+def _holders(hits: np.ndarray, owners: Sequence[str]) -> str:
+    return listed(sorted({owners[row] for row in hits.nonzero()[0]}), "client")
+
+
+def _apart(table: pd.DataFrame, owners: Sequence[str]) -> list[tuple[str, str, list[str], list[str]]]:
+    """Columns at a single client that shares no value with the others, while the others share theirs."""
+    names = np.array(owners)
+    found = []
+    for name, (values, codes) in _text_columns(table).items():
+        sets = {client: set(codes[names == client].tolist()) for client in dict.fromkeys(owners)}
+        odd = [
+            client
+            for client, own in sets.items()
+            if not own & set().union(*(other for key, other in sets.items() if key != client))
+        ]
+        if len(odd) == 1:
+            others = sorted(set().union(*(other for key, other in sets.items() if key != odd[0])))
+            shown = [[f"'{values[k]}'" for k in levels] for levels in (sorted(sets[odd[0]]), others)]
+            found.append((name, odd[0], *shown))
+    return found
+
+
+def _typos(table: pd.DataFrame, owners: Sequence[str]) -> list[tuple[str, str, str, str]]:
+    """Values at one client that nearly equal a value which this client lacks and several others have."""
+    names = np.array(owners)
+    found = []
+    for name, (values, codes) in _text_columns(table).items():
+        holders = [set(names[codes == k].tolist()) for k in range(len(values))]
+        for k, value in enumerate(values):
+            if len(holders[k]) > 1 or len(value) < 5:
+                continue
+            common = {values[j]: j for j in range(len(values)) if len(holders[j]) > 1 and not holders[k] & holders[j]}
+            near = difflib.get_close_matches(value, common, n=1, cutoff=CLOSE)
+            if near:
+                found.append((name, next(iter(holders[k])), value, near[0]))
+    return found

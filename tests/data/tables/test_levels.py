@@ -1,0 +1,76 @@
+"""One value spelt in two ways, and values that one client alone has."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from tests.support.refusals import refused
+
+from drfl.data.tables.levels import plain
+from drfl.data.tables.table_files import read_tables
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path("in").mkdir()
+
+
+def write(values, ill=("no", "yes"), odd=None, odd_ill=None):
+    """Three files, the last of which has other values."""
+    for site in "abc":
+        words, classes = (odd or values, odd_ill or ill) if site == "c" else (values, ill)
+        rows = [f"{k % 7}.5,{words[k % len(words)]},{classes[k % 2]}" for k in range(8)]
+        Path("in", f"{site}.csv").write_text("\n".join(["age,smoker,ill", *rows]) + "\n")
+
+
+def read():
+    return read_tables([Path("in")], "ill")
+
+
+@pytest.mark.parametrize(
+    ("a", "b"),
+    [("Yes", "yes"), ("yes", "yes "), ("non-smoker", "non_smoker"), ("non smoker", "nonsmoker"), (">50K", ">50K.")],
+)
+def test_two_spellings_are_refused(a, b):
+    assert plain(a) == plain(b)
+    write([a, "other"], odd=[b, "other"])
+    with refused("similar-values", "smoker", f"'{a}'", f"'{b}'", "c"):
+        read()
+    write(["x", "other"], ill=(a, "other"), odd_ill=(b, "other"))
+    with refused("similar-values", "ill", f"'{a}'", f"'{b}'", "c"):
+        read()
+
+
+@pytest.mark.parametrize(
+    ("a", "b"), [("A+", "A-"), ("T1", "T11"), ("<5", "5+"), ("stage 1", "stage 11"), ("1-2", "12+")]
+)
+def test_different_values_are_not_alike(a, b):
+    assert plain(a) != plain(b)
+    write([a, b])
+    assert read().notices == ()
+
+
+def test_a_client_with_other_values_or_classes():
+    write(["never", "former", "current"], odd=["A0", "A1"])
+    (notice,) = read().notices
+    assert notice.code == "values-differ"
+    assert "'smoker' at c ('A0', 'A1'" in notice
+    write(["x", "y"], odd_ill=("0", "1"))
+    with refused("classes-differ", "ill", "c", "'no'", "'0'"):
+        read()
+
+
+def test_regions_of_their_own_are_no_error():
+    for site, region in zip("abc", ("north", "south", "west"), strict=True):
+        rows = [f"{k}.5,{region} {k % 2},{k % 2}" for k in range(8)]
+        Path("in", f"{site}.csv").write_text("\n".join(["age,region,ill", *rows]) + "\n")
+    assert read().notices == ()
+
+
+def test_a_typing_error_at_one_client():
+    write(["smoker", "never"], odd=["smokr", "never"])
+    (notice,) = read().notices
+    assert notice.code == "similar-values"
+    assert "'smokr' in column 'smoker' at c, like 'smoker'" in notice
