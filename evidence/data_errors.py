@@ -307,8 +307,8 @@ def column_twice(files: Files, strength: float, rng: Rng) -> tuple[str, str]:
 def row_numbers(files: Files, strength: float, rng: Rng) -> tuple[str, str]:
     """A column that numbers the rows of each file."""
     for frame in files.frames.values():
-        frame.insert(0, "Unnamed: 0", np.arange(len(frame)))
-    return "", "Unnamed: 0"
+        frame.insert(0, "row", np.arange(len(frame)))
+    return "", "row"
 
 
 def leak(files: Files, site: str, frame: pd.DataFrame, share: float, rng: Rng) -> object:
