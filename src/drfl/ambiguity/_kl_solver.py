@@ -106,14 +106,14 @@ class Tilt(NamedTuple):
 
     Args:
         kappa: κ.
-        y: y.
+        y: Y.
         log_ratio: (N,) l = log(λ/p).
         lam: (N,) λ = p·e^l, of sum 1.
         divergence: D = KL(λ‖p).
         slope: dD/dlog κ.
         rise: dy/dlog κ.
         drift: (N,) dl/dlog κ.
-        error: by how much the sum of p·e^l may miss 1.
+        error: By how much the sum of p·e^l may miss 1.
     """
 
     kappa: float
@@ -133,9 +133,9 @@ class Direction(NamedTuple):
     Args:
         p: (N,) the prior, positive, of sum 1.
         g: (N,) ≤ 0, the largest 0.
-        q: the curvature q ≥ 0.
+        q: The curvature q ≥ 0.
         pull: KL(λ‖p) of the limit of λ for κ → ∞.
-        peak: the largest entry of that limit; serves q > 0 only.
+        peak: The largest entry of that limit; serves q > 0 only.
     """
 
     p: np.ndarray
@@ -206,8 +206,8 @@ class Direction(NamedTuple):
         D/(pull − D) is therefore nearly straight in log κ, and that is what Newton's method is used on.
 
         Args:
-            target: the divergence looked for, 0 < target < pull.
-            start: a κ to begin with.
+            target: The divergence looked for, 0 < target < pull.
+            start: A κ to begin with.
         """
         low, high = LEAST_KAPPA, min(1e300, STIFFEST / max(self.q, TINY))
         tilt, step = self.at(min(max(start, low), high), None, ROUGH), 0.0

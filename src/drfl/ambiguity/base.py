@@ -17,8 +17,8 @@ def finite(v: Tensor) -> Tensor:
     """v (N,) in float64 on the CPU, without its history of gradients.
 
     Raises:
-        InputError: v is not a vector of at least one entry.
-        NonFiniteError: v holds NaN or infinity.
+        InputError: If v is not a vector of at least one entry.
+        NonFiniteError: If v holds NaN or infinity.
     """
     v = v.detach().to("cpu", torch.float64)
     if v.dim() != 1 or v.numel() == 0:
@@ -68,7 +68,7 @@ class AmbiguitySet(Protocol):
         """∇ψ(λ) (N,) for λ in Λ; zeros when not penalised.
 
         Raises:
-            InputError: ψ has no gradient there (on the boundary, for KL).
+            InputError: If ψ has no gradient there (on the boundary, for KL).
         """
         ...
 

@@ -21,7 +21,7 @@ class ChiSquare:
         rho: ρ ≥ 0. With 0 there is no penalty; as it grows, λ tends to the uniform mixture.
 
     Raises:
-        InputError: rho is negative or not finite.
+        InputError: If rho is negative or not finite.
     """
 
     rho: float
@@ -88,7 +88,7 @@ class ChiSquareBall(Constraint):
         radius: ≥ 0, in units of the divergence.
 
     Raises:
-        InputError: radius is negative or not finite.
+        InputError: If radius is negative or not finite.
     """
 
     radius: float

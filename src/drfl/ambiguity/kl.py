@@ -64,7 +64,7 @@ class FromPrior:
         """The prior (N,) for n clients, float64.
 
         Raises:
-            InputError: it was given for another number of clients.
+            InputError: If it was given for another number of clients.
         """
         if self._given is None:
             return torch.full((n,), 1 / n, dtype=torch.float64)
@@ -102,10 +102,10 @@ class KL(FromPrior):
 
     Args:
         rho: ρ ≥ 0. With 0 there is no penalty; as it grows, λ tends to p.
-        prior: p, positive numbers of sum 1, one per client; None = uniform.
+        prior: P, positive numbers of sum 1, one per client; None = uniform.
 
     Raises:
-        InputError: rho is negative or not finite, or prior is no prior, or for another N (when first used).
+        InputError: If rho is negative or not finite, or prior is no prior, or for another N (when first used).
     """
 
     rho: float
@@ -129,7 +129,7 @@ class KL(FromPrior):
         """∇ψ(λ) = ρ(log(λ/p) + 1) (N,).
 
         Raises:
-            InputError: a λ_i is 0: there ψ has no gradient.
+            InputError: If a λ_i is 0: there ψ has no gradient.
         """
         lam = finite(lam)
         p = self.prior_of(lam.numel())
@@ -193,10 +193,10 @@ class KLBall(FromPrior, Constraint):
 
     Args:
         radius: ≥ 0, in nats.
-        prior: p, positive numbers of sum 1, one per client; None = uniform.
+        prior: P, positive numbers of sum 1, one per client; None = uniform.
 
     Raises:
-        InputError: radius is negative or not finite, or prior is no prior, or for another N (when first used).
+        InputError: If radius is negative or not finite, or prior is no prior, or for another N (when first used).
     """
 
     radius: float

@@ -30,6 +30,6 @@ def parse(text: str) -> AmbiguitySet:
         (Simplex(floor=0.0), CVaR(alpha=0.2))
 
     Raises:
-        InputError: there is no such set, an option is unknown, missing, given twice or no number, or out of range.
+        InputError: If there is no such set, an option is unknown, missing, given twice or no number, or out of range.
     """
     return named("ambiguity set", AMBIGUITY_SETS, text)

@@ -30,7 +30,7 @@ def onto_simplex(v: Tensor, room: float = 1.0, floor: float = 0.0) -> Tensor:
     Args:
         v: (N,) float64; entries may be −∞ as long as the largest is finite.
         room: ≥ 0.
-        floor: is added to each.
+        floor: Is added to each.
     """
     # Shifting v changes nothing; entries more than `room` below the largest come out at 0 in any case, so cutting them
     # there keeps sums exact however large the entries are.
@@ -127,10 +127,10 @@ class Simplex(Constraint):
     """Λ = {λ : λ_i ≥ floor, Σ_i λ_i = 1}, ψ = 0. With floor 0 it is the whole simplex of DRFA, AFL and DRDM, eq. (2).
 
     Args:
-        floor: the least weight of any client; must leave room, N·floor ≤ 1.
+        floor: The least weight of any client; must leave room, N·floor ≤ 1.
 
     Raises:
-        InputError: floor is negative, or too large for N (when first used).
+        InputError: If floor is negative, or too large for N (when first used).
     """
 
     floor: float = 0.0
@@ -144,7 +144,7 @@ class Simplex(Constraint):
         """Exact by sorting, O(N log N): λ_i = floor + max(v_i − θ, 0) with θ such that the sum is 1.
 
         Raises:
-            NonFiniteError: v holds NaN or infinity.
+            NonFiniteError: If v holds NaN or infinity.
         """
         v = finite(v)
         return onto_simplex(v, self._room(v.numel()), self.floor)
@@ -153,7 +153,7 @@ class Simplex(Constraint):
         """The floor for each client and the rest on the (first) largest loss.
 
         Raises:
-            NonFiniteError: a loss is NaN or infinite.
+            NonFiniteError: If a loss is NaN or infinite.
         """
         losses = finite(losses)
         lam = torch.full_like(losses, self.floor)
@@ -184,10 +184,10 @@ class CVaR(Constraint):
     alone; with α ≤ 1/N it is the simplex.
 
     Args:
-        alpha: the share of the clients that counts, in (0, 1].
+        alpha: The share of the clients that counts, in (0, 1].
 
     Raises:
-        InputError: alpha is out of range.
+        InputError: If alpha is out of range.
     """
 
     alpha: float
@@ -221,10 +221,10 @@ class Box(Constraint):
     """Λ = {λ : 0 ≤ λ_i ≤ cap, Σ_i λ_i = 1}, ψ = 0: no client weighs more than the cap, however many clients there are.
 
     Args:
-        cap: the greatest weight of any client, in (0, 1]; must leave room, N·cap ≥ 1.
+        cap: The greatest weight of any client, in (0, 1]; must leave room, N·cap ≥ 1.
 
     Raises:
-        InputError: cap is out of range, or too small for N (when first used).
+        InputError: If cap is out of range, or too small for N (when first used).
     """
 
     cap: float

@@ -52,14 +52,14 @@ class Info(NamedTuple):
     """What happened in a round.
 
     Args:
-        cohort: who was asked to train.
+        cohort: Who was asked to train.
         answered: (k',) who did.
-        losses: the reports behind the dual step, where there was one.
+        losses: The reports behind the dual step, where there was one.
         average: (d,) what the round adds to the averaged solution: the mean of the global model over its local steps,
             see :class:`drfl.federation.requests.Merged`, unless the theorem speaks of another model; None where the
             clients were not asked for it, or the algorithm has none.
         mixture: (N,) the mixture that goes with it; None = the one that the round started from.
-        weight: the round's weight in the averaged solution, above 0.
+        weight: The round's weight in the averaged solution, above 0.
         excess: (N,) float64, of the clients whose models or gradients were rejected as far too long, how many times the
             usual length they had (infinity where they were not finite), 0 of the others; None = nobody's were.
     """
@@ -162,10 +162,10 @@ class Personal(Protocol):
         """(N, d) the clients' models.
 
         Args:
-            state: the algorithm's.
+            state: The algorithm's.
             w: (d,) the global model to go from: the state's, or the run's average.
-            fed: the clients.
-            key: names the draws of fine-tuning.
+            fed: The clients.
+            key: Names the draws of fine-tuning.
         """
         ...
 
@@ -226,6 +226,6 @@ def flagged(state: object) -> Tensor | None:
     """(N,) bool, the clients that a guard mistrusts at present; None where nobody looks.
 
     Args:
-        state: an algorithm's, or what a wrapper remembers; it says so as ``flagged``.
+        state: An algorithm's, or what a wrapper remembers; it says so as ``flagged``.
     """
     return getattr(state, "flagged", None)

@@ -22,11 +22,11 @@ class RowFile:
     ends. It is written and read by calls, not mapped into memory: a full disk is an error here, not a signal.
 
     Args:
-        folder: where the file lies.
+        folder: Where the file lies.
         like: (d,) its length and type are those of the rows.
 
     Raises:
-        InputError: there is no such folder, it cannot be written to, or ``like`` is not on the CPU.
+        InputError: If there is no such folder, it cannot be written to, or ``like`` is not on the CPU.
     """
 
     def __init__(self, folder: str, like: Tensor) -> None:
@@ -63,7 +63,7 @@ class RowFile:
         """Write a row (d,); it stays as long as the slot is held.
 
         Raises:
-            InputError: the disk is full or fails.
+            InputError: If the disk is full or fails.
         """
         if self._free:
             slot = Slot(self, self._free.pop())
@@ -88,7 +88,7 @@ class RowFile:
         """Copy the row of a slot into a contiguous vector (d,) of the rows' type.
 
         Raises:
-            InputError: the disk fails.
+            InputError: If the disk fails.
         """
         data, at = _bytes(into), slot.number * self._size
         try:
@@ -152,8 +152,8 @@ class ClientTable:
     Args:
         n: N.
         like: (d,) its length, type and device are those of the rows.
-        blocks: the written rows by client, in blocks of ``BLOCK`` clients.
-        file: where rows lie; None = in memory.
+        blocks: The written rows by client, in blocks of ``BLOCK`` clients.
+        file: Where rows lie; None = in memory.
         clients: (k,) int64, whose rows are written, ascending; None = find out when it matters.
     """
 
@@ -174,10 +174,10 @@ class ClientTable:
         Args:
             n: N.
             like: (d,) its length, type and device are those of the rows.
-            folder: where to keep rows in a temporary file instead of in memory; on the CPU only.
+            folder: Where to keep rows in a temporary file instead of in memory; on the CPU only.
 
         Raises:
-            InputError: the folder is not there or cannot be written to, or ``like`` is not on the CPU.
+            InputError: If the folder is not there or cannot be written to, or ``like`` is not on the CPU.
         """
         file = None if folder is None else RowFile(folder, like)
         empty: Mapping[int, Row] = {}  # shared by all blocks, and never changed
@@ -189,8 +189,8 @@ class ClientTable:
         """A table of n rows in which those of ``clients`` (k,) are ``rows`` (k, d): what was saved.
 
         Raises:
-            InputError: as :meth:`zeros`.
-            ValueError: as :meth:`put`.
+            InputError: If as :meth:`zeros`.
+            ValueError: If as :meth:`put`.
         """
         like = rows.new_empty(1).expand(rows.shape[1])
         return cls.zeros(n, like, folder).put(clients, rows)
@@ -228,7 +228,7 @@ class ClientTable:
         """The rows of ``clients`` (k,), a new tensor (k, d).
 
         Raises:
-            ValueError: there is no such client.
+            ValueError: If there is no such client.
         """
         rows = self._like.new_zeros(len(clients), self._like.numel())
         # Unwritten rows remain 0.
@@ -246,8 +246,8 @@ class ClientTable:
             rows: (k, d), or k vectors (d,) one after the other, which need not exist all at once.
 
         Raises:
-            ValueError: a client appears twice or is none of the table's, or the rows do not fit.
-            InputError: the file of the rows cannot grow.
+            ValueError: If a client appears twice or is none of the table's, or the rows do not fit.
+            InputError: If the file of the rows cannot grow.
         """
         return self._with(clients, rows, lambda _, row: row.detach().clone())
 
@@ -293,7 +293,7 @@ class ClientTable:
             weights: (K, j) float64.
 
         Raises:
-            ValueError: there is no such client.
+            ValueError: If there is no such client.
         """
         d = self._like.numel()
         total = self._like.new_zeros(len(weights), d, dtype=torch.float64)

@@ -39,17 +39,17 @@ class Evaluation(NamedTuple):
     """How one model does on every client's test data; (N,) where nothing else is said.
 
     Args:
-        score: the federation's score, float64; NaN where it is not defined on a client's rows.
-        loss: mean loss, float64.
-        samples: number of test samples, int64.
-        others: the federation's other measures, in their order, float64.
+        score: The federation's score, float64; NaN where it is not defined on a client's rows.
+        loss: Mean loss, float64.
+        samples: Number of test samples, int64.
+        others: The federation's other measures, in their order, float64.
         sums: (N, M, 5) float64 for each of the M measures, the score first, over the client's rows: of one that is a
             mean of x over rows [rows, Σ x, Σ x², 0, 0]; of a rate the same over the rows that count; of one that ranks
             rows [rows of the positive class, rows of the other, pairs of both in order with ties for half, Σ c², Σ d²],
             where c of a positive row and d of another is the number of its pairs in order; of others [rows, NaN, …].
             NaN where the model's outputs are not finite. None = nobody has counted. Without a measure that ranks rows
             the first three are enough.
-        threshold: the log-odds above which rates call a row positive, chosen on validation rows; None = 0, which is
+        threshold: The log-odds above which rates call a row positive, chosen on validation rows; None = 0, which is
             probability 1/2, as no validation rows chose one.
     """
 
@@ -66,11 +66,11 @@ class Ledger:
     """Communication and computation of a run so far.
 
     Args:
-        bytes_down: payload from the server to clients: models and shifts in their own type.
-        bytes_up: payload from clients to the server: models, snapshots, gradients, and 8 bytes a loss.
-        messages: requests sent to clients plus replies received.
-        gradient_evaluations: samples whose gradient was computed.
-        loss_evaluations: samples whose loss was computed without a gradient (evaluation on test data not counted).
+        bytes_down: Payload from the server to clients: models and shifts in their own type.
+        bytes_up: Payload from clients to the server: models, snapshots, gradients, and 8 bytes a loss.
+        messages: Requests sent to clients plus replies received.
+        gradient_evaluations: Samples whose gradient was computed.
+        loss_evaluations: Samples whose loss was computed without a gradient (evaluation on test data not counted).
     """
 
     bytes_down: int = 0
@@ -137,17 +137,17 @@ class Federation(ABC):
     everything else is built on these.
 
     Attributes:
-        n: number of clients N.
+        n: Number of clients N.
         shares: (N,) float64: each client's share of the training samples, summing to 1.
         w0: (d,) the initial model.
-        ledger: what has been sent and computed so far.
+        ledger: What has been sent and computed so far.
         majority: (N,) float64: the share of the most frequent class among each client's test rows, which is what a
             model scores that always says the same; None where targets are not class labels, or nobody knows.
-        largest_target: the largest of the targets, less their sign; None where they are class labels, or nobody knows.
-        measures: what :meth:`evaluate` measures, the score first.
+        largest_target: The largest of the targets, less their sign; None where they are class labels, or nobody knows.
+        measures: What :meth:`evaluate` measures, the score first.
         sizes: (N,) int64: training samples of each client; None = nobody knows, and local epochs are refused.
-        table_dir: folder for the files that hold the server's tables of client vectors; None = they are in memory.
-        averaged: whether :meth:`train` always asks for the mean of the local models too, as a run does that keeps the
+        table_dir: Folder for the files that hold the server's tables of client vectors; None = they are in memory.
+        averaged: Whether :meth:`train` always asks for the mean of the local models too, as a run does that keeps the
             averaged solution.
     """
 
@@ -166,7 +166,7 @@ class Federation(ABC):
         """(N, d) zeros, a row a client, for what an algorithm remembers of every client.
 
         Raises:
-            InputError: ``table_dir`` cannot be used.
+            InputError: If ``table_dir`` cannot be used.
         """
         return ClientTable.zeros(self.n, self.w0, self.table_dir)
 
@@ -196,7 +196,7 @@ class Federation(ABC):
         """The same of a model (d,) for each client, rows of ``models`` (N, d).
 
         Raises:
-            InputError: the clients' rows are not here, or have no such part.
+            InputError: If the clients' rows are not here, or have no such part.
         """
         raise InputError(
             "a model for each client can be tested in a simulation only: leave LocalOnly and FineTuned out",
@@ -207,7 +207,7 @@ class Federation(ABC):
         """One client that holds the training rows of all; its ledger is this one's.
 
         Raises:
-            InputError: the rows are not here.
+            InputError: If the rows are not here.
         """
         raise InputError(
             "the clients' rows cannot be pooled, as they are not here: leave Pooled to simulations",
@@ -218,7 +218,7 @@ class Federation(ABC):
         """The same on every client's validation rows, which take no part in training.
 
         Raises:
-            InputError: the clients have none.
+            InputError: If the clients have none.
         """
         raise InputError(
             "these clients have no validation rows to select a model or to stop by: divide them as "
@@ -249,12 +249,12 @@ class Federation(ABC):
         """Ask for local steps whose models matter by their weighted mean alone, which a backend may sum piece by piece.
 
         Args:
-            D: whom to ask, and how much each counts, see :meth:`drfl.federation.sampling.Cohort.weights_of`.
-            w: see :class:`drfl.federation.requests.TrainRequest`, as the others.
-            local: the solver.
-            key: the round's.
-            prox: weight of the pull towards w.
-            snapshot: step after which the mean is also wanted.
+            D: Whom to ask, and how much each counts, see :meth:`drfl.federation.sampling.Cohort.weights_of`.
+            w: See :class:`drfl.federation.requests.TrainRequest`, as the others.
+            local: The solver.
+            key: The round's.
+            prox: Weight of the pull towards w.
+            snapshot: Step after which the mean is also wanted.
 
         Returns:
             Who answered (k',), and the mean of their models; None where that is nobody.
@@ -279,7 +279,7 @@ class WrappedFederation(Federation):
     """Behaves as the federation inside; a subclass overrides :meth:`ask`.
 
     Args:
-        fed: the federation inside.
+        fed: The federation inside.
     """
 
     def __init__(self, fed: Federation) -> None:

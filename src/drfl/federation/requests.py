@@ -46,9 +46,9 @@ class Merged(NamedTuple):
     """Global models merged from local models; all (d,).
 
     Args:
-        w: after the last local step.
-        snapshot: after the asked-for step; None where none was asked for.
-        average: mean over the steps 1…τ; None where not asked for.
+        w: After the last local step.
+        snapshot: After the asked-for step; None where none was asked for.
+        average: Mean over the steps 1…τ; None where not asked for.
     """
 
     w: Tensor
@@ -74,7 +74,7 @@ class Losses(NamedTuple):
 
         Args:
             n: N.
-            centred: subtract the mean of the reports first, where there are two or more, and multiply by
+            centred: Subtract the mean of the reports first, where there are two or more, and multiply by
                 k'/(k'−1)·(N−1)/N: then E[v] is the vector of losses less their mean.
         """
         v = torch.zeros(n, dtype=torch.float64)
@@ -117,7 +117,7 @@ class Request(ABC, Generic[R]):
     Args:
         cohort: (k,) clients to ask.
         w: (d,) the model that is sent.
-        key: of the request.
+        key: Of the request.
     """
 
     kind: ClassVar[str]
@@ -146,12 +146,12 @@ class TrainRequest(Request[Replies]):
     Args:
         cohort: (k,) clients to ask.
         w: (d,) where they start.
-        key: the round's key for minibatches.
-        local: the solver.
-        prox: weight of the pull towards w.
+        key: The round's key for minibatches.
+        local: The solver.
+        prox: Weight of the pull towards w.
         shift: (k, d) constant added to each direction, row j for ``cohort[j]``.
-        snapshot: step in 1…τ after which the local model is also wanted.
-        average: whether the mean of the local models after steps 1…τ is also wanted.
+        snapshot: Step in 1…τ after which the local model is also wanted.
+        average: Whether the mean of the local models after steps 1…τ is also wanted.
     """
 
     kind: ClassVar[str] = "train"

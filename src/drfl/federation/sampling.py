@@ -41,7 +41,7 @@ class Cohort(NamedTuple):
             answered: (k',) clients of this cohort in any order.
 
         Raises:
-            ValueError: somebody answered who was not asked, or twice.
+            ValueError: If somebody answered who was not asked, or twice.
         """
         if answered.unique().numel() != answered.numel():
             raise ValueError("a client answered twice")
@@ -86,7 +86,7 @@ def without_replacement(weights: Tensor, m: int, key: Key) -> Cohort:
     The mean over such a cohort is biased towards clients with small λ_i.
 
     Raises:
-        InputError: fewer than m clients have λ_i > 0.
+        InputError: If fewer than m clients have λ_i > 0.
     """
     positive = int((weights > 0).sum())
     if positive < m:
@@ -112,7 +112,7 @@ def uniform_weighted(weights: Tensor, m: int, key: Key) -> Cohort:
     cohort is biased towards the uniform mean, less the larger m is; with m = N it is exact, as with :func:`everybody`.
 
     Raises:
-        InputError: m > N.
+        InputError: If m > N.
     """
     clients = uniform(len(weights), m, key).clients
     return Cohort(clients, weights.double().cpu()[clients])
@@ -122,7 +122,7 @@ def uniform(n: int, m: int, key: Key) -> Cohort:
     """m of n clients, uniform without replacement; all count alike.
 
     Raises:
-        InputError: m > n.
+        InputError: If m > n.
     """
     check_size(m, n)
     if m == n:
@@ -134,7 +134,7 @@ def size(m: int | None, n: int) -> int:
     """The cohort's size m; where it is None, all of up to ten clients, and else two thirds of them, as in DRDM's paper.
 
     Raises:
-        InputError: m < 1 or m > n.
+        InputError: If m < 1 or m > n.
     """
     if m is None:
         return n if n <= FEW else round(n * 2 / 3)

@@ -29,16 +29,16 @@ class LocalSGD:
         steps: τ ≥ 1, local steps per round; None = 10, or by ``epochs``.
         lr: η > 0, the local step size; None = one that fits the job, which :func:`drfl.training.loop.run` finds from
             the curvature of the clients' losses (see :mod:`drfl.training.step_size`).
-        batch: samples per minibatch; None = all local training data.
-        momentum: in [0, 1).
+        batch: Samples per minibatch; None = all local training data.
+        momentum: In [0, 1).
         weight_decay: ≥ 0, adds (weight_decay/2)·‖u‖² to the loss.
         radius: W = the ball of this radius around 0; None = no constraint.
         epochs: E ≥ 1 passes over the local data per round, in place of ``steps``.
-        optimizer: what is made of the gradients in place of v, see :mod:`drfl.optim.local_optimizers`.
-        lr_schedule: multiplies η round by round, see :mod:`drfl.optim.schedules`.
+        optimizer: What is made of the gradients in place of v, see :mod:`drfl.optim.local_optimizers`.
+        lr_schedule: Multiplies η round by round, see :mod:`drfl.optim.schedules`.
 
     Raises:
-        InputError: a value is outside its range, or two contradict each other.
+        InputError: If a value is outside its range, or two contradict each other.
     """
 
     steps: int | None = None
@@ -109,7 +109,7 @@ class LocalSGD:
         """η.
 
         Raises:
-            InputError: it is still to be found.
+            InputError: If it is still to be found.
         """
         if self.lr is None:
             raise InputError(
@@ -124,7 +124,7 @@ class LocalSGD:
         """τ, the same for every client.
 
         Raises:
-            InputError: it differs from client to client, as it does by ``epochs``.
+            InputError: If it differs from client to client, as it does by ``epochs``.
         """
         if self.steps is None:
             raise InputError(
@@ -147,7 +147,7 @@ class LocalSGD:
             clients: (k,).
 
         Raises:
-            InputError: it does, and they are not known.
+            InputError: If it does, and they are not known.
         """
         if self.epochs is None:
             return clients.new_full((len(clients),), self.tau)
@@ -180,7 +180,7 @@ class LocalSGD:
         """:meth:`effective` of τ.
 
         Raises:
-            InputError: τ differs from client to client.
+            InputError: If τ differs from client to client.
         """
         return self.effective(self.tau)
 

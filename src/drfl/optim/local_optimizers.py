@@ -15,7 +15,7 @@ class LocalOptimizer:
     """The rule of a local step; its state starts at zero in every round.
 
     Attributes:
-        gradients: how many a step takes, each on the same minibatch.
+        gradients: How many a step takes, each on the same minibatch.
     """
 
     gradients: ClassVar[int] = 1
@@ -37,12 +37,12 @@ class Adam(LocalOptimizer):
     The direction d holds weight decay, shift and pull, as in plain steps.
 
     Args:
-        beta1: of the mean of d, in [0, 1).
-        beta2: of the mean of d², in [0, 1).
+        beta1: Of the mean of d, in [0, 1).
+        beta2: Of the mean of d², in [0, 1).
         epsilon: > 0.
 
     Raises:
-        InputError: a value is out of range.
+        InputError: If a value is out of range.
     """
 
     beta1: float = 0.9
@@ -65,7 +65,7 @@ class SAM(LocalOptimizer):
         rho: ρ > 0, how far away the second gradient is taken.
 
     Raises:
-        InputError: it is not positive.
+        InputError: If it is not positive.
     """
 
     gradients: ClassVar[int] = 2
@@ -87,7 +87,7 @@ def parse(text: str) -> LocalOptimizer:
         SAM(rho=0.1)
 
     Raises:
-        InputError: there is no such optimiser, an option is unknown, given twice or no number, or out of range.
+        InputError: If there is no such optimiser, an option is unknown, given twice or no number, or out of range.
     """
     return named("local optimizer", LOCAL_OPTIMIZERS, text)
 

@@ -36,7 +36,7 @@ class Constant(Schedule):
         factor: > 0.
 
     Raises:
-        InputError: it is not.
+        InputError: If it is not.
     """
 
     factor: float = 1.0
@@ -58,7 +58,7 @@ class StepDecay(Schedule):
         factor: > 0.
 
     Raises:
-        InputError: a value is out of range.
+        InputError: If a value is out of range.
     """
 
     every: int
@@ -82,7 +82,7 @@ class Exponential(Schedule):
         factor: > 0.
 
     Raises:
-        InputError: it is not.
+        InputError: If it is not.
     """
 
     factor: float = 0.9
@@ -109,11 +109,11 @@ class Cosine(Schedule):
     """Half a cosine wave from 1 in the first round to ``final`` after the last (Loshchilov and Hutter 2017).
 
     Args:
-        rounds: the horizon, usually that of the run; later rounds have the factor ``final``.
-        final: in [0, 1].
+        rounds: The horizon, usually that of the run; later rounds have the factor ``final``.
+        final: In [0, 1].
 
     Raises:
-        InputError: a value is out of range.
+        InputError: If a value is out of range.
     """
 
     rounds: int
@@ -149,6 +149,6 @@ def parse(text: str) -> Schedule:
         (Cosine(rounds=100, final=0.0), Exponential(factor=0.9))
 
     Raises:
-        InputError: there is no such schedule, an option is unknown, missing, given twice or no number, or out of range.
+        InputError: If there is no such schedule, an option is unknown, missing, given twice or no number, or out of range.
     """
     return named("schedule", SCHEDULES, text)

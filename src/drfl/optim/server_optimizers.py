@@ -43,10 +43,10 @@ class FedAvgM(ServerOptimizer):
 
     Args:
         lr: > 0.
-        beta: in [0, 1).
+        beta: In [0, 1).
 
     Raises:
-        InputError: a value is out of range.
+        InputError: If a value is out of range.
     """
 
     lr: float = 1.0
@@ -80,7 +80,7 @@ class AdaptiveOptimizer(ServerOptimizer):
         tau: τ > 0, the degree of adaptivity; the smaller, the more.
 
     Raises:
-        InputError: a value is out of range.
+        InputError: If a value is out of range.
     """
 
     lr: float = 0.1
@@ -158,6 +158,6 @@ def parse(text: str) -> ServerOptimizer:
         FedAvgM(lr=1.0, beta=0.8)
 
     Raises:
-        InputError: there is no such optimiser, an option is unknown, given twice or no number, or out of range.
+        InputError: If there is no such optimiser, an option is unknown, given twice or no number, or out of range.
     """
     return named("server optimizer", SERVER_OPTIMIZERS, text)

@@ -26,7 +26,7 @@ class Flip:
     """Mirrors a picture left to right with probability p.
 
     Raises:
-        InputError: p is not in [0, 1].
+        InputError: If p is not in [0, 1].
     """
 
     p: float = 0.5
@@ -47,10 +47,10 @@ class Crop:
     """Cuts a picture of the same size at random out of one with a border of zeros around it (He et al. 2016).
 
     Args:
-        border: its width in pixels.
+        border: Its width in pixels.
 
     Raises:
-        InputError: it is not a whole number from 1 on; inputs are no pictures (when first used).
+        InputError: If it is not a whole number from 1 on; inputs are no pictures (when first used).
     """
 
     border: int = 4
@@ -81,10 +81,10 @@ class GaussianNoise:
     """Adds independent normal numbers.
 
     Args:
-        std: their standard deviation.
+        std: Their standard deviation.
 
     Raises:
-        InputError: it is not positive.
+        InputError: If it is not positive.
     """
 
     std: float

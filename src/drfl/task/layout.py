@@ -20,9 +20,9 @@ class Layout:
     Parameters with ``requires_grad=False`` are constants of the model: they are neither trained nor sent.
 
     Args:
-        names: the parameters' names, in the module's order.
-        shapes: their shapes, in the same order.
-        dtype: their common floating-point type.
+        names: The parameters' names, in the module's order.
+        shapes: Their shapes, in the same order.
+        dtype: Their common floating-point type.
     """
 
     names: tuple[str, ...]
@@ -34,7 +34,7 @@ class Layout:
         """The layout of a module.
 
         Raises:
-            InputError: the module cannot be federated (see :func:`drfl.task.model_checks.check_module`), has nothing to
+            InputError: If the module cannot be federated (see :func:`drfl.task.model_checks.check_module`), has nothing to
                 train, or mixes floating-point types.
         """
         check_module(module)
@@ -74,7 +74,7 @@ class Layout:
         """Write the vector ``w`` (d,) into the module's parameters.
 
         Raises:
-            InputError: ``w`` is not of length d.
+            InputError: If ``w`` is not of length d.
         """
         if w.shape != (self.d,):
             raise InputError(

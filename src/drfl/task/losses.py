@@ -52,9 +52,9 @@ class Loss:
             value per sample.
 
     Attributes:
-        reduction: the option of that name; None if the loss has none.
-        ignored: the label that does not count; None if the loss is not one of :data:`LABELLED`.
-        function: the loss without reduction.
+        reduction: The option of that name; None if the loss has none.
+        ignored: The label that does not count; None if the loss is not one of :data:`LABELLED`.
+        function: The loss without reduction.
     """
 
     given: SampleFn
@@ -145,7 +145,7 @@ class Loss:
         """Compare the loss on a few rows with what a loss of the user's own makes of them when it reduces by itself.
 
         Raises:
-            InputError: They differ: it normalises by something that cannot be seen from outside.
+            InputError: If they differ: it normalises by something that cannot be seen from outside.
         """
         code = type(self.given) if isinstance(self.given, nn.Module) else self._code
         if self.reduction in (None, "none") or str(getattr(code, "__module__", None)).startswith("torch."):
@@ -167,7 +167,7 @@ class Loss:
         """Outputs (B, 1) and targets (B,), or the other way round, as (B,), targets in the outputs' type.
 
         Raises:
-            InputError: torch would broadcast them.
+            InputError: If torch would broadcast them.
         """
         if not self.is_one_of(ELEMENTWISE, ELEMENTWISE_FUNCTIONS):
             return outputs, targets

@@ -64,13 +64,13 @@ class Measure:
     """What is known of a metric without its function: how its values are read and shown.
 
     Args:
-        name: what files and tables call it: small letters, digits and _.
-        more_is_better: whether the worst client is the one with the smallest value.
-        percent: whether it is a fraction in [0, 1] that readers want in percent.
-        rows: what it says of a single row.
+        name: What files and tables call it: small letters, digits and _.
+        more_is_better: Whether the worst client is the one with the smallest value.
+        percent: Whether it is a fraction in [0, 1] that readers want in percent.
+        rows: What it says of a single row.
 
     Raises:
-        InputError: the name is none.
+        InputError: If the name is none.
     """
 
     name: str
@@ -149,8 +149,8 @@ def undefined_share(undefined: Sequence[int], clients: Sequence[int]) -> str:
     """How many clients a statistic over clients leaves out, as in "2 of 45" or "2 to 3 of 45"; "" if none.
 
     Args:
-        undefined: the clients at which the measure is undefined, for each of the models that the statistic is of.
-        clients: all clients, for each of these models.
+        undefined: The clients at which the measure is undefined, for each of the models that the statistic is of.
+        clients: All clients, for each of these models.
     """
     if not any(undefined):
         return ""

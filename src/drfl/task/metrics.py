@@ -22,19 +22,19 @@ class Metric(Measure):
     """A number that says how good a model's outputs are on one client's rows.
 
     Args:
-        name: what files and tables call it: small letters, digits and _.
-        function: of the client's outputs (n, …) and targets (n, …), both on the CPU, outputs float64: a number, NaN
+        name: What files and tables call it: small letters, digits and _.
+        function: Of the client's outputs (n, …) and targets (n, …), both on the CPU, outputs float64: a number, NaN
             where it is not defined on these rows, or one value per sample (n, …), whose mean counts.
-        more_is_better: whether the worst client is the one with the smallest value.
-        percent: whether it is a fraction in [0, 1] that readers want in percent.
-        rows: what it says of a single row. Of one that says something, intervals and paired differences are known: its
+        more_is_better: Whether the worst client is the one with the smallest value.
+        percent: Whether it is a fraction in [0, 1] that readers want in percent.
+        rows: What it says of a single row. Of one that says something, intervals and paired differences are known: its
             function must then give one value per sample, which depends on no other sample.
-        per_sample: whether the function is known to give one value per sample, which is then computed along with the
+        per_sample: Whether the function is known to give one value per sample, which is then computed along with the
             losses, in the model's type, and for all clients at once.
-        ignored: the target whose positions do not count; set by :func:`resolved`, of metrics in :data:`OF_CLASSES`.
+        ignored: The target whose positions do not count; set by :func:`resolved`, of metrics in :data:`OF_CLASSES`.
 
     Raises:
-        InputError: the name is none, or the function cannot be called.
+        InputError: If the name is none, or the function cannot be called.
     """
 
     function: MetricFn
@@ -66,7 +66,7 @@ class Metric(Measure):
             targets: (n, …) on the CPU.
 
         Raises:
-            InputError: the function failed, or gave neither a number nor one value per sample.
+            InputError: If the function failed, or gave neither a number nor one value per sample.
         """
         if self.ignored is not None:
             outputs, targets = self._counted(outputs, targets)
@@ -86,7 +86,7 @@ class Metric(Measure):
             targets: (n, …) on the CPU.
 
         Raises:
-            InputError: the function failed, or its values are not what ``rows`` says.
+            InputError: If the function failed, or its values are not what ``rows`` says.
         """
         if self.ignored is not None and self.rows.mean:
             # Each row's mean over the positions that count.
@@ -126,7 +126,7 @@ class Metric(Measure):
         """Values (n,) of rows, which must be what ``rows`` says; NaN may be.
 
         Raises:
-            InputError: one is not.
+            InputError: If one is not.
         """
         if self.rows not in (Rows.BINARY, Rows.UNIT):
             return values
@@ -146,7 +146,7 @@ class Metric(Measure):
         """What the function gives, float64.
 
         Raises:
-            InputError: it failed, or gave neither a number nor one value per sample.
+            InputError: If it failed, or gave neither a number nor one value per sample.
         """
         try:
             value = self.function(outputs, targets)
@@ -445,11 +445,11 @@ def metric_of(given: Metric | MetricFn | str) -> Metric:
     """A metric, whichever way it was given.
 
     Args:
-        given: a metric; the name of one of :data:`METRICS`; or a function, which is called by its name ("score" where
+        given: A metric; the name of one of :data:`METRICS`; or a function, which is called by its name ("score" where
             it has none) and of which more is better.
 
     Raises:
-        InputError: there is none of that name, or a function has no name that files could use.
+        InputError: If there is none of that name, or a function has no name that files could use.
     """
     if isinstance(given, Metric):
         return given
@@ -480,10 +480,10 @@ def resolved(metric: Metric, outputs: Tensor, targets: Tensor, ignored: int | No
     of both the AUC, sensitivity and the like are means of several, of which no count is known.
 
     Args:
-        metric: any.
-        outputs: a row's.
-        targets: a row's.
-        ignored: the target whose positions do not count. Rows of several positions then count by how many are left.
+        metric: Any.
+        outputs: A row's.
+        targets: A row's.
+        ignored: The target whose positions do not count. Rows of several positions then count by how many are left.
     """
     classes = are_classes(outputs, targets)
     many = classes and outputs.shape[1] > 2
@@ -507,7 +507,7 @@ def check_distinct(measures: Sequence[Metric]) -> None:
     """Refuse two metrics of one name, as files and tables would mix them up.
 
     Raises:
-        InputError: naming the metric.
+        InputError: If naming the metric.
     """
     names = [metric.name for metric in measures]
     twice = next((name for name in names if names.count(name) > 1), None)

@@ -37,10 +37,10 @@ def cnn(shape: Sequence[int], classes: int) -> nn.Module:
 
     Args:
         shape: (channels, height, width) of an input, height and width at least 4.
-        classes: number of outputs.
+        classes: Number of outputs.
 
     Raises:
-        InputError: the inputs are not such images.
+        InputError: If the inputs are not such images.
     """
     if len(shape) != 3 or min(shape[1:]) < 4:
         raise InputError(
@@ -66,8 +66,8 @@ class LSTM(nn.Module):
 
     Args:
         vocabulary: V, the number of tokens, and of outputs.
-        embedding: numbers that a token becomes.
-        hidden: numbers of a layer's state.
+        embedding: Numbers that a token becomes.
+        hidden: Numbers of a layer's state.
         layers: LSTM layers on top of each other.
     """
 
@@ -92,7 +92,7 @@ def lstm(shape: Sequence[int], classes: int) -> nn.Module:
         classes: V, the vocabulary's size: what is predicted is a token.
 
     Raises:
-        InputError: the inputs are no texts.
+        InputError: If the inputs are no texts.
     """
     if len(shape) != 1:
         raise InputError(
@@ -120,11 +120,11 @@ def without_batch_norm(model: nn.Module, groups: int = 32) -> nn.Module:
     make a vector of features constant.
 
     Args:
-        model: left as it is.
-        groups: the most groups of a layer (Wu and He 2018 take 32).
+        model: Left as it is.
+        groups: The most groups of a layer (Wu and He 2018 take 32).
 
     Raises:
-        InputError: ``groups`` is not a whole number from 1 on; a lazy layer does not know its channels yet.
+        InputError: If ``groups`` is not a whole number from 1 on; a lazy layer does not know its channels yet.
     """
     checks.whole("groups", groups)
     for name, layer in model.named_modules():

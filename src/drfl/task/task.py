@@ -45,22 +45,22 @@ class Task:
     a row is 1, or with ``ignore_index`` and class weights what the row counts, see :class:`drfl.task.losses.Loss`.
 
     Args:
-        model: any module without running statistics; used in the mode (train/eval) that it is given in. Its present
+        model: Any module without running statistics; used in the mode (train/eval) that it is given in. Its present
             parameters are the initial model. Dropout in training mode is keyed, see :mod:`drfl.task.training_noise`: it
             is there in local steps alone, in a copy of the model.
-        loss: a torch loss (its reduction is switched to "none" on a copy) or a function that returns one value per
+        loss: A torch loss (its reduction is switched to "none" on a copy) or a function that returns one value per
             sample. Further dimensions are averaged. torch's losses of numbers take outputs (B, 1) with targets (B,).
             Kept as a :class:`drfl.task.losses.Loss`.
-        score: what says how well a client is served, so which is the worst, the best round, what tables show: the name
+        score: What says how well a client is served, so which is the worst, the best round, what tables show: the name
             of one of :data:`drfl.task.metrics.METRICS`, a :class:`drfl.task.metrics.Metric`, or a function of a
             client's outputs and targets. None = accuracy; RMSE where the loss is one of numbers, such as
             ``nn.MSELoss``.
-        metrics: what else is measured on every client's test rows, given in the same ways.
-        augment: a function of the inputs (B, …) of a minibatch and of :class:`drfl.task.training_noise.Uniform` numbers
+        metrics: What else is measured on every client's test rows, given in the same ways.
+        augment: A function of the inputs (B, …) of a minibatch and of :class:`drfl.task.training_noise.Uniform` numbers
             that gives inputs of the same shape, in local steps alone; see :mod:`drfl.task.augmentations` for some.
 
     Raises:
-        InputError: see :meth:`drfl.task.layout.Layout.of`; there is no such metric, or two have one name.
+        InputError: See :meth:`drfl.task.layout.Layout.of`; there is no such metric, or two have one name.
     """
 
     model: nn.Module
@@ -108,8 +108,8 @@ class Task:
         """The model's outputs for inputs ``x`` (B, …) under the named parameters.
 
         Args:
-            parameters: of the model, by name.
-            x: the inputs.
+            parameters: Of the model, by name.
+            x: The inputs.
             seeds: (B,) the samples' in a local step of a ``noisy`` task; None = no dropout, no augmentation.
         """
         if seeds is None:
@@ -125,7 +125,7 @@ class Task:
         """The inputs (B, …) of a local step.
 
         Raises:
-            InputError: the augmentation changes their shape or type.
+            InputError: If the augmentation changes their shape or type.
         """
         if self.augment is None:
             return x
@@ -159,7 +159,7 @@ class Task:
         Args:
             x: (n, …) inputs; the first is enough.
             y: (n, …) their targets.
-            ignoring: whether there are targets that the loss ignores.
+            ignoring: Whether there are targets that the loss ignores.
         """
         # One row suffices, as only the shape of the outputs matters.
         with torch.no_grad():
@@ -181,13 +181,13 @@ class Task:
         Args:
             x: (B, …) inputs.
             y: (B, …) their targets.
-            alone: how many of them, the first ones, are computed by themselves too; None = all.
+            alone: How many of them, the first ones, are computed by themselves too; None = all.
 
         Returns:
             Whether the forward pass reads values of tensors, as for a branch.
 
         Raises:
-            InputError: they do not fit the data, the loss is not per-sample, the samples of a batch influence each
+            InputError: If they do not fit the data, the loss is not per-sample, the samples of a batch influence each
                 other, the forward pass is random or has effects, or no gradient comes back.
         """
         with torch.inference_mode(False), torch.no_grad(), torch.random.fork_rng([x.device] if x.is_cuda else []):
@@ -270,7 +270,7 @@ class Task:
         """Refuse labels (n,) that the model has no output for, and numbers that are none; ``x`` holds an input or more.
 
         Raises:
-            InputError: naming the largest label and the number of outputs, or the metric that takes labels.
+            InputError: If naming the largest label and the number of outputs, or the metric that takes labels.
         """
         of_classes = self._of_classes()
         if (of_classes is None and self.criterion.ignored is None) or y.numel() == 0:

@@ -38,7 +38,7 @@ class Uniform:
 
     Args:
         seeds: (B,) int64, a word for each sample of the minibatch.
-        stream: of numbers from these seeds.
+        stream: Of numbers from these seeds.
     """
 
     def __init__(self, seeds: Tensor, stream: int = AUGMENTATION) -> None:
@@ -48,7 +48,7 @@ class Uniform:
         """(B, *shape) float32 numbers, others at every call.
 
         Args:
-            shape: of the numbers of one sample; nothing = one number.
+            shape: Of the numbers of one sample; nothing = one number.
         """
         # Calls of different streams do not meet: there are fewer than 2^16 of each.
         own = mixed((self._seeds ^ mixed(torch.full_like(self._seeds, (self._stream << 16) + self._calls))) & WORD)
@@ -68,9 +68,9 @@ class KeyedDropout(nn.Module):
     """Dropout whose masks come from seeds; without seeds it is the identity, as in tests and reports.
 
     Args:
-        p: probability of a zero.
-        stream: which layer of the model it is, from 1.
-        channels: whether whole channels are zeroed, inputs (B, C, …).
+        p: Probability of a zero.
+        stream: Which layer of the model it is, from 1.
+        channels: Whether whole channels are zeroed, inputs (B, C, …).
     """
 
     seeds: Tensor
@@ -146,10 +146,10 @@ def draw_seeds(clients: list[int], steps: int, counts: Tensor, key: Key) -> Tens
     """(k, T, B) int64 words: client number i draws its own from ``key.fold("client", i)``, whoever else is there.
 
     Args:
-        clients: the cohort's numbers.
+        clients: The cohort's numbers.
         steps: T.
         counts: (k,) samples of each in a step, B at most; the others' words are 0.
-        key: the purpose's key.
+        key: The purpose's key.
     """
     seeds = torch.zeros(len(clients), steps, int(counts.max()), dtype=torch.int64)
     for own, count, generator in zip(seeds, counts.tolist(), key.generators("client", clients), strict=True):
