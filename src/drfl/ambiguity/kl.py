@@ -228,7 +228,7 @@ class KLBall(FromPrior, Constraint):
         return p.clone() if self.radius < NO_BALL else self._on_sphere(direction)
 
     def worst_case(self, losses: Tensor) -> WorstCase:
-        """Restrict the prior to the largest losses, or find λ_i ∝ p_i·e^{κf_i} on the sphere by Newton steps, in O(N)."""
+        """Restrict the prior to the largest losses, or find λ_i ∝ p_i·e^{κf_i} on the sphere by Newton, in O(N)."""
         losses = finite(losses)
         p, is_largest = self.prior_of(losses.numel()), losses == losses.max()
         top, rest = p * is_largest, float(p[~is_largest].sum())
