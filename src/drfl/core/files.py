@@ -222,7 +222,7 @@ def reading(path: Path, problem: str = "", remedy: str = "") -> Iterator[None]:
         ) from None
     except Exception as error:  # The parsers of zip, Parquet and so on raise a dozen kinds for crafted bytes.
         reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
-        reason = " ".join(reason.split())[:300] or type(error).__name__
+        reason = " ".join(reason.split())[:300].rstrip(".") or type(error).__name__
         raise InputError(f"{what}: {reason}{_after(remedy)}", code="damaged-file", field=str(path)) from error
 
 

@@ -154,12 +154,12 @@ class Loss:
         # If the user's loss divided by something else, drfl's mean would differ from the loss that the user intends.
         value, masses = self.given(*self._aligned(outputs, targets)), self.masses(targets)
         count = len(targets) if masses is None else float(masses.sum())
-        ours = self(outputs, targets).sum() / (1 if self.summed else count)
-        if value.dim() == 0 and not torch.allclose(value, ours, rtol=1e-3, atol=1e-5, equal_nan=True):
+        from_rows = self(outputs, targets).sum() / (1 if self.summed else count)
+        if value.dim() == 0 and not torch.allclose(value, from_rows, rtol=1e-3, atol=1e-5, equal_nan=True):
             raise InputError(
                 f"the loss is {float(value):.6g} with reduction='{self.reduction}' on {len(targets)} rows, but its "
-                f"values per row give {float(ours):.6g}, so it divides by something other than the number of rows. Use "
-                "reduction='none' to make a client's loss the mean of the values per row.",
+                f"values per row give {float(from_rows):.6g}: it divides by something other than the number of rows. "
+                "Use reduction='none' to make a client's loss the mean of the values per row.",
                 code="unsupported-loss",
                 field="loss",
             )

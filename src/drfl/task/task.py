@@ -84,7 +84,7 @@ class Task:
                 LOG.warning(Notice(text, "summed-loss", "loss"))
         score = default_score(self.loss) if self.score is None else self.score
         others = (self.metrics,) if isinstance(self.metrics, str | Metric) else tuple(self.metrics)
-        measures = tuple(metric_of(given) for given in (score, *others))
+        measures = tuple(metric_of(metric) for metric in (score, *others))
         check_distinct(measures)
         object.__setattr__(self, "measures", measures)
 
@@ -219,13 +219,13 @@ class Task:
             self.outputs(trained, x[:1])
         return trial.reads
 
-    def _check_shape(self, what: str, values: Tensor, samples: int) -> None:
+    def _check_shape(self, name: str, values: Tensor, samples: int) -> None:
         if values.dim() == 0 or values.shape[0] != samples:
             raise InputError(
-                f"{what} must return one value per sample, shape ({samples}, …), got {tuple(values.shape)}. Return the "
+                f"{name} must return one value per sample, shape ({samples}, …), got {tuple(values.shape)}. Return the "
                 "values without reduction.",
                 code="wrong-shape",
-                field=what,
+                field=name,
             )
 
     def _check_losses(self, trial: ForwardPass, y: Tensor, samples: int) -> None:
