@@ -293,9 +293,9 @@ def test_what_the_superlink_does_not_do_leaves_the_keys_as_they_were(superlink, 
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["revoke", "z"], "unknown site 'z': known are a, b, c"),
+        (["revoke", "z"], "unknown site 'z'"),
         (["rotate", "a", "--key", "/dev/null"], "/dev/null is a device"),
-        (["rotate", "a", "--key", "/no/key"], "there is no file /no/key"),
+        (["rotate", "a", "--key", "/no/key"], "/no/key"),
     ],
 )
 def test_what_cannot_be_done_is_told_in_a_line_and_nothing_is_asked(superlink, copy, arguments, said, capsys):
