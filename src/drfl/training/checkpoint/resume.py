@@ -256,7 +256,7 @@ class Checkpoints:
             checks.whole("every", every)
         self.folder, self.every, self.key = Path(folder), every, key
         self._user_identity, self._identity = identity, identity or dict
-        self._identity_values: Identity | None = None
+        self._values: Identity | None = None
         self._clock, self._replies = clock, replies
         self._last_write, self._write_time = clock(), 0.0
 
@@ -278,10 +278,7 @@ class Checkpoints:
             InputError: If the checkpoints belong to another run.
             DamagedError: If none of them can be used.
         """
-        self._identity, self._identity_values = (
-            self._user_identity or partial(run_identity, algorithm, fed, settings),
-            None,
-        )
+        self._identity, self._values = self._user_identity or partial(run_identity, algorithm, fed, settings), None
         same = partial(check_same, self._identity)
         point = resume_point(self.folder, algorithm, fed, rounds=rounds, fresh=fresh, same=same, key=self.key)
         self._last_write = self._clock()
@@ -308,10 +305,10 @@ class Checkpoints:
         """Write a checkpoint now."""
         began = self._clock()
         # Computed with the first checkpoint, because digests of the data may take a while.
-        self._identity_values = self._identity_values or self._identity()
+        self._values = self._values or self._identity()
         replies = None if self._replies is None else self._replies()
         try:
-            store.write(self.folder, progress, self._identity_values, replies, self.key)
+            store.write(self.folder, progress, self._values, replies, self.key)
         except OSError as error:
             reason = error.strerror or error
             where = f"round {progress.round} to {self.folder}"
