@@ -144,7 +144,7 @@ class Simulation(Federation):
         return f"<p>{html.escape(repr(self))}</p>{self.data._repr_html_()}"
 
     def data_warnings(self) -> tuple[Notice, ...]:
-        """Return warnings about conspicuous client data, see :func:`drfl.data.checks.data_warnings`."""
+        """Return warnings about suspicious client data, see :func:`drfl.data.checks.data_warnings`."""
         return data_warnings(self.data)
 
     def ask(self, request: Request[R]) -> R:
@@ -157,7 +157,7 @@ class Simulation(Federation):
         """
         cohort, w, asked = request.cohort, request.w, cast("TrainRequest | LossRequest | GradientRequest", request)
         batches, steps = self._drawn(asked)
-        # The caller may be in inference mode or under no_grad, where gradients could not be computed.
+        # The caller may be in inference mode or under no_grad, so that gradients could not be computed.
         with torch.inference_mode(False), torch.enable_grad():
             match asked:
                 case TrainRequest():

@@ -86,7 +86,7 @@ def bar(total: int, label: str, unit: str) -> tqdm[NoReturn]:
     import warnings
 
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # tqdm warns in notebooks without widgets, where the bar is text
+        warnings.simplefilter("ignore")  # tqdm warns in notebooks without widgets; the bar is text there
         from tqdm.auto import tqdm as any_tqdm
     return any_tqdm(total=total, desc=printable(label), unit=unit, file=sys.stderr)
 

@@ -145,7 +145,7 @@ def _finite(values: Tensor) -> Tensor:
 
 
 class Bound(NamedTuple):
-    """A lower bound and the point where it was computed.
+    """A lower bound and the point at which it was computed.
 
     Args:
         losses: (N,) F_i(w) of every client.

@@ -76,7 +76,7 @@ def run(
         start: Progress of an earlier run of the same call; None = from the beginning. With the same algorithm,
             federation and seed, the result is bitwise that of an uninterrupted run.
         keep: Called with the progress after every round, to store it for ``start``.
-        check_data: Emit a :class:`drfl.core.errors.DataWarning` for conspicuous client data, and at the end for clients
+        check_data: Emit a :class:`drfl.core.errors.DataWarning` for suspicious client data, and at the end for clients
             at which a metric is undefined, if the federation knows its clients' data, as :class:`drfl.Simulation`
             does. Emit a :class:`drfl.core.errors.RunWarning` if the model was reset so late that fewer than half of the
             rounds count.

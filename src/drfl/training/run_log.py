@@ -295,7 +295,7 @@ class RunLog:
             return None, start
         ambiguity = ambiguity_of(self.algorithm)
         result = self.certify(self.fed, w, lam, local=self.algorithm.local, ambiguity=ambiguity, start=start)
-        # The next search starts where this one ended, because (w, λ) changes little between two tests.
+        # The next search starts at the end of this one, because (w, λ) changes little between two tests.
         return (None, start) if result is None else result
 
 

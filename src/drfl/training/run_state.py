@@ -32,7 +32,7 @@ class RunState(NamedTuple):
         rows: The history so far, oldest row first.
         ledger: Cost of the run so far.
         seconds: Wall time so far.
-        point: (d,) where the search for the next certificate starts; None without certificates.
+        point: (d,) point at which the search for the next certificate starts; None without certificates.
         average: The averaged solution, if the run keeps it.
         decaying: The decaying average, if the run returns it.
         step_size: The local step size if drfl determines it; None if the user gave one.
@@ -88,7 +88,7 @@ class CheckpointFolder(CheckpointWriter, Protocol):
 
 
 class RunView(WrappedFederation):
-    """A federation with the settings of one run: whether clients send averages, and where tables are stored."""
+    """A federation with the settings of one run: whether clients send averages, and the folder for tables."""
 
     def __init__(self, fed: Federation, averaged: bool, table_dir: str | None) -> None:
         super().__init__(fed)

@@ -223,7 +223,7 @@ def _unfit(fed: Federation, why: str) -> InputError:
 
 
 def _curvature(fed: Federation, w: Tensor, here: Gradients, key: Key, batch: int) -> Tensor:
-    """Return (k,) float64 ≥ 0, the curvature of each client's loss at w (d,), where the clients replied ``here``."""
+    """Return (k,) float64 ≥ 0, the curvature of each client's loss at w (d,), given the replies ``here``."""
     # A saturated loss has a Hessian close to 0, whatever its curvature elsewhere. The bound ‖∇F‖²/(8F) then limits η.
     losses, slopes = here.losses.double(), _norms(here.values)
     curvature = least = capped(torch.where(losses > 0, slopes.square() / (8 * losses), 0.0))
