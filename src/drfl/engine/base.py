@@ -1,4 +1,4 @@
-"""The engine interface: pure functions that compute what clients compute, without state and without randomness."""
+"""The engine interface: the computations of clients as pure functions, without state and randomness."""
 
 from __future__ import annotations
 

@@ -33,7 +33,7 @@ class ClientRows:
     def of(cls, lists: Sequence[Tensor]) -> ClientRows:
         """Build it from one tensor of rows per client."""
         sizes = torch.tensor([len(rows) for rows in lists])
-        # On the CPU whatever the device: indices are drawn there, so no draw depends on the backend.
+        # Always on the CPU: indices are drawn there, so no draw depends on the backend.
         return cls(torch.cat(list(lists)).cpu(), sizes.cumsum(0) - sizes, sizes)
 
     @property

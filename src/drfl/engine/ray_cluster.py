@@ -44,7 +44,7 @@ class Cluster(NamedTuple):
     cpus: int | None = None
 
     def connected(self) -> ModuleType:
-        """Connect to the cluster and return the ray module; an existing connection is kept, whatever the address.
+        """Connect to the cluster and return the ray module; an existing connection is kept, even to another address.
 
         Raises:
             InputError: If Ray is not installed, or the cluster does not reply or has another version of Ray.

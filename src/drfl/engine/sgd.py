@@ -120,7 +120,7 @@ def multiplications(problem: PooledData, rows: int) -> int:
 
 
 def rounded(values: list[float], like: Tensor) -> list[float]:
-    """Round numbers to the models' type; too large ones become infinite and the run diverges, whereas torch would raise."""
+    """Round numbers to the models' type; overflow gives infinity, so the run diverges, while torch would raise."""
     return torch.tensor(values, dtype=like.dtype).tolist()
 
 

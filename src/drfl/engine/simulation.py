@@ -163,7 +163,7 @@ class Simulation(Federation):
                 case TrainRequest():
                     reply = Replies(cohort, *self.engine.train(self._train, batches, asked))
                 case LossRequest():
-                    # Reported losses drive λ, so they are computed in the model's type, whatever the local steps use.
+                    # Reported losses drive λ, so they are always computed in the model's type.
                     reply = Losses(cohort, self.engine.losses(self._train._replace(autocast=None), batches, w))
                 case _:
                     reply = Gradients(cohort, *self.engine.gradients(self._train, batches, w))

@@ -100,7 +100,7 @@ class Objective:
 
     def exchange(self, asked: Tensor, w: Tensor, lam: Tensor) -> Exchange:
         """Collect losses and gradients at w (d,) from the clients ``asked`` (k,), ascending; others have λ_i = 0."""
-        # Σ_i λ_i = 1, so the weight decay's gradient enters once. Sums are in float64 whatever the model's type.
+        # Σ_i λ_i = 1, so the weight decay's gradient enters once. Sums are always in float64.
         gradient, losses = self.weight_decay * w.detach().cpu().double(), []
         for part in asked.split(max(1, EXCHANGE // w.numel())):
             reply = self.fed.gradients(part, w, KEY, batch=None)
@@ -195,7 +195,7 @@ class PooledSolver:
 
     def __call__(self, objective: Objective, w: Tensor, lam: Tensor, start: Tensor | None) -> Bound:
         """Compute the bound, see :class:`LowerBoundMethod`."""
-        # The primal value requires all clients' losses at w, whatever λ is.
+        # The primal value requires all clients' losses at w, even those with λ_i = 0.
         losses = objective.losses(w)
         # An earlier point was computed for another λ: it is the start only if it is better than w at this λ.
         if start is None or float(lam @ objective.losses(start)) >= float(lam @ losses):

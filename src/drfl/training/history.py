@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 class Metrics(NamedTuple):
-    """Statistics of the score and the loss over clients; every client counts equally, whatever its size.
+    """Statistics of the score and the loss over clients; every client counts equally.
 
     ``std`` is the population standard deviation. ``worst20`` and ``best20`` are means over the worst and best 20 % of
     clients (at least one client). Accuracies are fractions. Statistics of the score exclude the clients at which the

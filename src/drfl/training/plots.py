@@ -87,7 +87,7 @@ def plot_histories(
                 if n > 1:
                     half = float(stdtrit(n - 1, 0.975)) / math.sqrt(n) * values.std(axis=1)
                     axis.fill_between(mean.index, mean - half, mean + half, color=style.colour, alpha=0.15, linewidth=0)
-            better = " (smaller is better)" if smaller_is_better(name.replace(score.name, "score"), score) else ""
+            better = " (lower is better)" if smaller_is_better(name.replace(score.name, "score"), score) else ""
             _name(axis, axis_title(score, name.partition("_")[0]) + better + note)
         figures.legend(figure, axes)
     return figure

@@ -113,7 +113,7 @@ class Result(NamedTuple):
 
     @property
     def marks(self) -> Marks:
-        """What readers of a results table must know about this run."""
+        """Facts that a results table must mention about this run."""
         return Marks(self.stopped_on == "test", self.rollbacks, self.rounds, self.effective_rounds)
 
     def __repr__(self) -> str:
@@ -172,7 +172,7 @@ class RunLog:
         # The federation's ledger spans all of its runs, so a run's cost is a difference.
         self.start, self.before = time.perf_counter(), fed.ledger.totals()
         if start is not None:
-            # Shift clock and ledger back by what the run used before, so that the differences include it.
+            # Shift clock and ledger back by the earlier cost of the run, so that the differences include it.
             self.start -= start.seconds
             self.before = {name: value - start.ledger.get(name, 0) for name, value in self.before.items()}
 

@@ -167,7 +167,7 @@ def find(algorithm: Algorithm, fed: Federation, w: Tensor, key: Key) -> StepSize
 
     On a quadratic of curvature L, 1/L is the longest step of gradient descent that cannot overshoot. The curvature is
     measured along one direction for all clients, which power iterations on the sum of the clients' Hessians determine,
-    using differences of gradients. If the loss is saturated, its Hessian is close to 0 whatever the curvature
+    using differences of gradients. If the loss is saturated, its Hessian is close to 0 even if the curvature is large
     elsewhere. The bound L̂ ≥ ‖∇f‖²/(8f) then limits η: a smooth loss above 0 has at least four times that curvature
     somewhere, because otherwise one step would make it negative.
 
@@ -224,7 +224,8 @@ def _unfit(fed: Federation, why: str) -> InputError:
 
 def _curvature(fed: Federation, w: Tensor, here: Gradients, key: Key, batch: int) -> Tensor:
     """Return (k,) float64 ≥ 0, the curvature of each client's loss at w (d,), given the replies ``here``."""
-    # A saturated loss has a Hessian close to 0, whatever its curvature elsewhere. The bound ‖∇F‖²/(8F) then limits η.
+    # A saturated loss has a Hessian close to 0, even if its curvature is large elsewhere. The bound ‖∇F‖²/(8F) then
+    # limits η.
     losses, slopes = here.losses.double(), _norms(here.values)
     curvature = least = capped(torch.where(losses > 0, slopes.square() / (8 * losses), 0.0))
     # The mean gradient already lies along directions of large curvature, which saves iterations over a random start.
