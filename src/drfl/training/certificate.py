@@ -238,7 +238,7 @@ class OneGradient:
         if mu <= 0 and radius is None:
             raise InputError(
                 "certificate 'gradient' requires strongly convex losses. Set weight_decay > 0 (or a radius), or use "
-                "'pooled'",
+                "'pooled'.",
                 code="unsupported-combination",
                 field="certificate",
             )
