@@ -46,11 +46,11 @@ def evaluated_together(problem: PooledData, rows: ClientRows, models: Tensor) ->
     of, views = _functions(task), [view.contiguous() for view in task.layout.views(models).values()]
 
     def tested(x: Tensor, y: Tensor, *parameters: Tensor) -> tuple[Tensor, ...]:
-        def one(*model: Tensor) -> tuple[Tensor, ...]:
+        def test_model(*model: Tensor) -> tuple[Tensor, ...]:
             outputs = task.outputs(dict(zip(task.layout.names, model, strict=True)), x)
             return tuple(function(outputs, y) for function in of)
 
-        return vmap(one)(*parameters)
+        return vmap(test_model)(*parameters)
 
     most = mostly(problem, pool)
     count, entries = (len(problem.x), rows.index) if most else (len(pool), places)

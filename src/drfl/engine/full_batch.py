@@ -45,11 +45,11 @@ def losses(problem: PooledData, batches: Batches, w: Tensor) -> Tensor:
     rows = ClientRows(batches.at(0)[batches.real], batches.counts.cumsum(0) - batches.counts, batches.counts)
 
     def of(x: Tensor, y: Tensor, *parameters: Tensor) -> tuple[Tensor]:
-        def one(*model: Tensor) -> Tensor:
+        def model_losses(*model: Tensor) -> Tensor:
             return task.sample_losses(task.outputs(dict(zip(task.layout.names, model, strict=True)), x), y)
 
         # vmap over a stack of one model, because a trace transposes the products of stacks.
-        return (vmap(one)(*parameters),)
+        return (vmap(model_losses)(*parameters),)
 
     size, whole, is_equal, parts = pass_size(problem), mostly(problem, rows.index), _has_equal_sizes(batches.counts), []
     with torch.no_grad():
@@ -125,8 +125,8 @@ def gradients(problem: PooledData, batches: Batches, w: Tensor, room: float) -> 
 
 def shape_of_pass(problem: PooledData, counts: Tensor, room: float) -> tuple[int, int]:
     """Return the length of segments that takes the least time for clients of these sizes, and the segments per pass."""
-    one, model = (t.numel() * t.element_size() for t in (problem.x[:1], problem.task.w0))
-    most = max(1, min(pass_size(problem), int(room / max(1, one))))
+    sample_bytes, model_bytes = (t.numel() * t.element_size() for t in (problem.x[:1], problem.task.w0))
+    most = max(1, min(pass_size(problem), int(room / max(1, sample_bytes))))
     if _has_equal_sizes(counts):
         # Clients of equal size are cut into equal segments, which need no padding.
         length = -(-int(counts[0]) // -(-int(counts[0]) // most))
@@ -134,7 +134,7 @@ def shape_of_pass(problem: PooledData, counts: Tensor, room: float) -> tuple[int
         # Lengths are powers of two, so that few shapes occur. Of equally good lengths the longest is taken.
         lengths = (1 << b for b in reversed(range(most.bit_length())))
         length = min(lengths, key=lambda L: int((-(-counts // L)).sum()) * (L + WRITTEN))
-    return length, max(1, min(most // length, int(room / (length * one + 3 * model))))
+    return length, max(1, min(most // length, int(room / (length * sample_bytes + 3 * model_bytes))))
 
 
 def _has_equal_sizes(counts: Tensor) -> bool:

@@ -355,7 +355,7 @@ def _sent(request: TrainRequest, part: Tensor) -> tuple[TrainRequest, Array | No
 def _spans(work: Tensor, count: int) -> list[slice]:
     """Split into at most ``count`` ranges of neighbours, none empty, with about equal work."""
     # A range ends where the work reaches a worker's share. A large client may reach several ends at once.
-    done = work.double().cumsum(0)
-    ends = torch.searchsorted(done, done[-1] * torch.arange(1, count).double() / count).tolist()
+    cumulative = work.double().cumsum(0)
+    ends = torch.searchsorted(cumulative, cumulative[-1] * torch.arange(1, count).double() / count).tolist()
     cuts = sorted({0, len(work), *(end + 1 for end in ends)})
     return [slice(start, stop) for start, stop in itertools.pairwise(cuts)]

@@ -76,7 +76,7 @@ def per_sample(problem: PooledData, index: Tensor, model: Model, of: Sequence[Sa
     parts = slices(problem) if most else index.split(pass_size(problem))
     relaid = images(problem)
 
-    def one(part: slice | Tensor) -> list[Tensor]:
+    def evaluate_part(part: slice | Tensor) -> list[Tensor]:
         # Inside the function, because grad mode belongs to a thread, and `apply` may use other threads.
         with torch.no_grad():
             x, y = taken(problem.x, part), taken(problem.y, part)
@@ -84,7 +84,7 @@ def per_sample(problem: PooledData, index: Tensor, model: Model, of: Sequence[Sa
             # From here on float64 on the CPU, like reported losses and λ.
             return [function(outputs, y).double().cpu() for function in of]
 
-    columns = [torch.cat(values) for values in zip(*apply(one, parts), strict=True)]
+    columns = [torch.cat(values) for values in zip(*apply(evaluate_part, parts), strict=True)]
     return [column[index] for column in columns] if most else columns
 
 
@@ -205,7 +205,9 @@ def gradient_of(problem: PooledData, *, shared: bool = False) -> Function:
     """
     task = problem.task
 
-    def one(x: Tensor, y: Tensor, weights: Tensor, seeds: Tensor, *parameters: Tensor) -> tuple[Tensor, ...]:
+    def client_gradient(
+        x: Tensor, y: Tensor, weights: Tensor, seeds: Tensor, *parameters: Tensor
+    ) -> tuple[Tensor, ...]:
         def losses(*parameters: Tensor) -> Tensor:
             named = dict(zip(task.layout.names, parameters, strict=True))
             return task.sample_losses(problem.forward(lambda x: task.outputs(named, x, noise), x), y)
@@ -216,4 +218,4 @@ def gradient_of(problem: PooledData, *, shared: bool = False) -> Function:
         values, pull_back, *_ = vjp(losses, *parameters)
         return *pull_back(weights), (values * weights).sum()
 
-    return vmap(one, in_dims=(0, 0, 0, 0, *[None if shared else 0] * len(task.layout.names)))
+    return vmap(client_gradient, in_dims=(0, 0, 0, 0, *[None if shared else 0] * len(task.layout.names)))

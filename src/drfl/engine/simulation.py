@@ -155,13 +155,13 @@ class Simulation(Federation):
             ValueError: If the request asks for a snapshot after a step that does not exist, or that not all clients
                 take.
         """
-        cohort, w, asked = request.cohort, request.w, cast("TrainRequest | LossRequest | GradientRequest", request)
-        batches, steps = self._drawn(asked)
+        cohort, w, concrete = request.cohort, request.w, cast("TrainRequest | LossRequest | GradientRequest", request)
+        batches, steps = self._drawn(concrete)
         # The caller may be in inference mode or under no_grad, so that gradients could not be computed.
         with torch.inference_mode(False), torch.enable_grad():
-            match asked:
+            match concrete:
                 case TrainRequest():
-                    reply = Replies(cohort, *self.engine.train(self._train, batches, asked))
+                    reply = Replies(cohort, *self.engine.train(self._train, batches, concrete))
                 case LossRequest():
                     # Reported losses drive λ, so they are always computed in the model's type.
                     reply = Losses(cohort, self.engine.losses(self._train._replace(autocast=None), batches, w))
@@ -169,7 +169,7 @@ class Simulation(Federation):
                     reply = Gradients(cohort, *self.engine.gradients(self._train, batches, w))
         # Everything after `clients`: vectors (k, d), and losses (k,), which count as one float64 each.
         parts = [part.dim() for part in reply[1:] if part is not None]
-        self._book(asked, batches.total(steps), parts.count(2), parts.count(1))
+        self._book(concrete, batches.total(steps), parts.count(2), parts.count(1))
         return cast("R", reply)
 
     def mean(

@@ -220,9 +220,9 @@ class Threads:
                 waiting.clear()
 
         with self._pool() as pool:
-            for done in [pool.submit(work) for _ in range(min(count, len(waiting)))]:
+            for future in [pool.submit(work) for _ in range(min(count, len(waiting)))]:
                 # Raises the exception of the thread, if any.
-                done.result()
+                future.result()
 
     @contextmanager
     def _pool(self) -> Iterator[ThreadPoolExecutor]:

@@ -241,11 +241,11 @@ def simplify(traced: GraphModule) -> GraphModule:
     schemas = [getattr(node.target, "_schema", None) for node in _calls(traced)]
     if any(schema is not None and schema.is_mutable for schema in schemas):
         return traced
-    seen: dict[tuple[object, ...], Node] = {}
+    unique: dict[tuple[object, ...], Node] = {}
     for node in _calls(traced):
         # A node prints as its name, which is unique. Nodes are in the order of execution, so the arguments of a later
         # node already refer to the nodes that replaced earlier ones.
-        same = _unchanged(node) or seen.setdefault((node.target, str(node.args), str(node.kwargs)), node)
+        same = _unchanged(node) or unique.setdefault((node.target, str(node.args), str(node.kwargs)), node)
         if same is not node:
             node.replace_all_uses_with(same)
             traced.graph.erase_node(node)

@@ -129,11 +129,11 @@ class Objective:
         return self.weight_decay / 2 * float(w.detach().double().square().sum())
 
 
-def _order(clients: Tensor, asked: Tensor) -> Tensor:
-    """Return the order that sorts the rows of a reply by client; the clients ``asked`` are ascending."""
+def _order(clients: Tensor, expected: Tensor) -> Tensor:
+    """Return the order that sorts the rows of a reply by client, checking that all ``expected`` clients replied."""
     # Replies arrive in any order.
     order = clients.argsort()
-    if not torch.equal(clients[order], asked):
+    if not torch.equal(clients[order], expected):
         raise SilentClientError
     return order
 

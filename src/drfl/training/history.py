@@ -84,10 +84,10 @@ def field_of(name: str, score: str) -> str:
     Raises:
         InputError: If there is no such metric.
     """
-    known = dict(zip(columns_of(score), Metrics._fields, strict=True))
-    if name not in known and name not in Metrics._fields:
-        raise unknown("metric", name, known)
-    return known.get(name, name)
+    fields = dict(zip(columns_of(score), Metrics._fields, strict=True))
+    if name not in fields and name not in Metrics._fields:
+        raise unknown("metric", name, fields)
+    return fields.get(name, name)
 
 
 def defined(values: Tensor) -> Tensor:
@@ -141,10 +141,10 @@ def others_of(evaluation: Evaluation, measures: Sequence[Measure]) -> dict[str, 
     """Return the average and worst over clients of every measure but the score, by their names in files."""
     statistics: dict[str, float] = {}
     for metric, values in zip(measures[1:], evaluation.others, strict=True):
-        known = defined(values)
+        present = defined(values)
         # A measure may be undefined at every client.
-        worst = math.nan if not known.numel() else float(known.min() if metric.more_is_better else known.max())
-        statistics |= {f"avg_{metric.name}": float(known.mean()), f"worst_{metric.name}": worst}
+        worst = math.nan if not present.numel() else float(present.min() if metric.more_is_better else present.max())
+        statistics |= {f"avg_{metric.name}": float(present.mean()), f"worst_{metric.name}": worst}
     return statistics
 
 

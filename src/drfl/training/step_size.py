@@ -75,11 +75,11 @@ class StepSize(NamedTuple):
     @classmethod
     def unknown(cls, n: int) -> StepSize:
         """Return the state before the step size has been determined, for n clients."""
-        nan, one = torch.tensor(torch.nan, dtype=torch.float64), torch.tensor(1)
+        nan, unit = torch.tensor(torch.nan, dtype=torch.float64), torch.tensor(1)
         unaffected = torch.zeros(n, dtype=torch.bool)
         # Separate tensors, because a checkpoint rejects tensors that share memory.
         moved = torch.zeros((), dtype=torch.float64)
-        return cls(nan, nan, -one, 0 * one, moved, nan.repeat(n), unaffected, 0 * one, 0 * one)
+        return cls(nan, nan, -unit, 0 * unit, moved, nan.repeat(n), unaffected, 0 * unit, 0 * unit)
 
     @property
     def known(self) -> bool:
@@ -187,28 +187,30 @@ def find(algorithm: Algorithm, fed: Federation, w: Tensor, key: Key) -> StepSize
         InputError: If no client has a finite gradient, or the curvature is too large for any step size.
     """
     # Ascending, because searchsorted matches replies to clients.
-    asked = sampling.uniform(fed.n, min(fed.n, CLIENTS), key.fold("clients")).clients.sort().values
+    clients = sampling.uniform(fed.n, min(fed.n, CLIENTS), key.fold("clients")).clients.sort().values
     # As many samples as a local step uses, because the curvature of one minibatch can be far above that of all data.
     batch = samples(algorithm.local)
-    replies = fed.gradients(asked, w, key, batch=batch)
-    here = _finite(replies)
-    if replies.clients.numel() and not here.clients.numel():
+    replies = fed.gradients(clients, w, key, batch=batch)
+    gradients = _finite(replies)
+    if replies.clients.numel() and not gradients.clients.numel():
         raise _unfit(fed, "no client has a finite gradient at the initial model")
     # Later losses are compared with these; clients whose loss is not finite are excluded.
-    start = fed.losses(asked, w, key, batch=COMPARED)
+    start = fed.losses(clients, w, key, batch=COMPARED)
     start = answers(start, torch.isfinite(start.values).nonzero().flatten())
     size = StepSize.unknown(fed.n)
     size = size._replace(losses=size.losses.index_copy(0, start.clients, start.values))
-    curvature = _curvature(fed, w, here, key, batch) if here.clients.numel() else torch.zeros(1, dtype=torch.float64)
+    curvature = (
+        _curvature(fed, w, gradients, key, batch) if gradients.clients.numel() else torch.zeros(1, dtype=torch.float64)
+    )
     largest = curvature.max()
     if not largest > 0:
         return size._replace(eta=torch.tensor(FALLBACK, dtype=torch.float64))
     # Over many steps momentum multiplies the step size by 1/(1 − β).
     eta = (1 - algorithm.local.momentum) / (largest + algorithm.local.weight_decay)
     if not eta > torch.finfo(w.dtype).tiny:  # too small to change any parameter
-        client = int(here.clients[curvature.argmax()])
+        client = int(gradients.clients[curvature.argmax()])
         raise _unfit(fed, f"the loss of client {client} has curvature {float(largest):.3g} at the initial model")
-    return size._replace(eta=eta, curvature=largest, client=here.clients[curvature.argmax()])
+    return size._replace(eta=eta, curvature=largest, client=gradients.clients[curvature.argmax()])
 
 
 def _unfit(fed: Federation, why: str) -> InputError:
@@ -222,22 +224,22 @@ def _unfit(fed: Federation, why: str) -> InputError:
     )  # fmt: skip
 
 
-def _curvature(fed: Federation, w: Tensor, here: Gradients, key: Key, batch: int) -> Tensor:
-    """Return (k,) float64 ≥ 0, the curvature of each client's loss at w (d,), given the replies ``here``."""
+def _curvature(fed: Federation, w: Tensor, gradients: Gradients, key: Key, batch: int) -> Tensor:
+    """Return (k,) float64 ≥ 0, the curvature of each client's loss at w (d,), given the replies ``gradients``."""
     # A saturated loss has a Hessian close to 0, even if its curvature is large elsewhere. The bound ‖∇F‖²/(8F) then
     # limits η.
-    losses, slopes = here.losses.double(), _norms(here.values)
+    losses, slopes = gradients.losses.double(), _norms(gradients.values)
     curvature = least = capped(torch.where(losses > 0, slopes.square() / (8 * losses), 0.0))
     # The mean gradient already lies along directions of large curvature, which saves iterations over a random start.
-    v = (_shares(slopes)[:, None].to(here.values) * here.values).mean(0)
+    v = (_shares(slopes)[:, None].to(gradients.values) * gradients.values).mean(0)
     if not v.any():
         v = torch.from_numpy(key.fold("direction").generator().standard_normal(w.numel())).to(w)
     for _ in range(ITERATIONS):
         v = v / v.norm()
-        there = _finite(fed.gradients(here.clients, w + DISTANCE * v, key, batch=batch))
-        rows = torch.searchsorted(here.clients, there.clients)  # clients that replied again, ascending
+        shifted = _finite(fed.gradients(gradients.clients, w + DISTANCE * v, key, batch=batch))
+        rows = torch.searchsorted(gradients.clients, shifted.clients)  # clients that replied again, ascending
         # Clients send no Hessians, so differences of gradients on the same samples give H_i v.
-        products = (there.values - here.values[rows]) / DISTANCE  # H_i v
+        products = (shifted.values - gradients.values[rows]) / DISTANCE  # H_i v
         norms = _norms(products)
         # Clients that do not reply this time retain their previous value.
         before, curvature = curvature, curvature.index_copy(0, rows, torch.maximum(least[rows], capped(norms)))

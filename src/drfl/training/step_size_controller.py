@@ -175,10 +175,10 @@ def rises(size: StepSize, fed: Federation, w: Tensor, key: Key) -> bool:
         w: (d,) the model.
         key: The key that :func:`find` used.
     """
-    asked = (~size.losses.isnan()).nonzero().flatten()
-    if not asked.numel():
+    clients = (~size.losses.isnan()).nonzero().flatten()
+    if not clients.numel():
         return False
-    now = fed.losses(asked, w, key, batch=COMPARED)
+    now = fed.losses(clients, w, key, batch=COMPARED)
     if not now.clients.numel():
         return False
     # NaN counts as an infinite loss.

@@ -196,15 +196,15 @@ class MLflow(Tracker):
         try:
             client = MlflowClient(self.uri)
             if self.run_id is None:
-                known = client.get_experiment_by_name(self.experiment)
-                experiment = client.create_experiment(self.experiment) if known is None else known.experiment_id
+                existing = client.get_experiment_by_name(self.experiment)
+                experiment = client.create_experiment(self.experiment) if existing is None else existing.experiment_id
                 run = client.create_run(experiment, run_name=self.name)
                 params = [Param(key, str(value)) for key, value in self.params.items()]
                 client.log_batch(run.info.run_id, params=params)
             else:
                 # A resumed run logs only the rounds after the last one in the store.
                 run = client.get_run(self.run_id)
-            done = [int(m.step) for m in client.get_metric_history(run.info.run_id, "avg_loss")]
+            steps = [int(m.step) for m in client.get_metric_history(run.info.run_id, "avg_loss")]
             client.update_run(run.info.run_id, status="RUNNING")
         except MlflowException as error:
             raise InputError(
@@ -213,7 +213,7 @@ class MLflow(Tracker):
                 field=self.experiment,
             ) from None
         self.run_id = run.info.run_id
-        return _LoggedRun(client, run.info.run_id, max(done, default=-1))
+        return _LoggedRun(client, run.info.run_id, max(steps, default=-1))
 
 
 class _LoggedRun:

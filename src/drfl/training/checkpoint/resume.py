@@ -109,10 +109,10 @@ def check_same(own: Callable[[], Identity], kept: Identity) -> list[Notice]:
         InputError: If the identities differ. The message names the first difference.
     """
     # The identity is computed only if it is needed, because digests of the data may take a while.
-    ours = own()
-    for name in {**ours, **kept}:
-        if ours.get(name) != kept.get(name):
-            before, now = (SHORT.repr(values.get(name, "not set")) for values in (kept, ours))
+    current = own()
+    for name in {**current, **kept}:
+        if current.get(name) != kept.get(name):
+            before, now = (SHORT.repr(values.get(name, "not set")) for values in (kept, current))
             raise InputError(
                 f"the checkpoints belong to a run with {name} = {before}, not {now}. Use the original value, or "
                 "another folder.",
