@@ -7,6 +7,7 @@ import math
 
 import pytest
 import torch
+from tests.support.refusals import quotes
 
 from drfl import LocalSGD, run
 from drfl.algorithms import FedAvg
@@ -18,7 +19,6 @@ from drfl.testing import QuadraticFederation, Recording
 from drfl.testing.attacks import Scaled
 from drfl.testing.state import bits_differ
 from drfl.training.checkpoint import Checkpoints, resume_point
-from tests.support.refusals import quotes
 
 CURVATURES = (1.0, 1.0, 1.0, 1.0, 3.0)
 STEEP = 4
