@@ -177,7 +177,7 @@ class RayWorkers:
         """Return the workers, which are started when first needed."""
         if w.device.type != "cpu":
             raise InputError(
-                f"RayWorkers run on CPUs only, got device '{w.device}'. Remove device.",
+                f"RayWorkers run on CPUs only, got device '{w.device}'. Remove 'device'.",
                 code="unsupported-combination",
                 field="device",
             )

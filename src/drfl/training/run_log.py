@@ -237,8 +237,8 @@ class RunLog:
         if selected is not None and self.select.best is not None and progress.round > 0 and selected.is_empty:
             LOG.warning(
                 Notice(
-                    f"cannot select a round: the validation {self.select.best.metric} was undefined in every round, "
-                    "so the run returns its default model",
+                    f"cannot select a round: the validation metric '{self.select.best.metric}' was undefined in every "
+                    "round, so the run returns its default model",
                     "no-round-selected",
                     self.select.best.metric,
                 )
