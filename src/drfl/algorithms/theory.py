@@ -332,7 +332,7 @@ def _inputs(x: Tensor, bias: bool) -> Tensor:
 
 
 def _whole_steps(tau: float) -> int:
-    """Round τ down, but at least to 1; the offset keeps integers that floating-point rounding made slightly too small."""
+    """Round τ down, but at least to 1; the offset protects integers that rounding made slightly too small."""
     return max(1, math.floor(tau + 1e-9))
 
 
