@@ -47,7 +47,6 @@ class Aggregating(WrappedFederation):
             if bool(included.all()):
                 return reply
             return answers(reply, included) if bool(included.any()) else request.nobody()
-            return answers(reply, heard) if bool(heard.any()) else request.nobody()
         if len(reply.clients) < self.rule.least:
             # Do not pass too few replies on unchanged: a client that makes others drop out could then disable the rule.
             self.left_out[reply.clients] = True

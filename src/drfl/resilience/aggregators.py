@@ -177,7 +177,7 @@ class CoordinateMedian(_Rule):
 
 @dataclass(frozen=True)
 class GeometricMedian(_Rule):
-    """Replaces the centre by the geometric median (Pillutla et al. 2022) and limits the distances from it.
+    """Uses the geometric median (Pillutla et al. 2022) as the centre and limits the distances from it.
 
     The geometric median minimises the sum of distances to all vectors. Distances from it are cut to their median.
 
