@@ -11,7 +11,7 @@ from drfl.core import checks
 from drfl.federation.requests import Gradients, R, Replies, Request
 
 TOGETHER = 2**20
-"""Most values whose lengths are computed at once; above it, rows are processed singly, because differences use memory."""
+"""Most values whose lengths are computed at once; above it, row by row, because the differences use memory."""
 
 
 @dataclass(frozen=True)
