@@ -172,7 +172,7 @@ def test_another_name_is_another_checkpoint(kept):
 
 
 def test_an_older_one_that_is_put_back_is_taken(kept):
-    """What signing does not protect from, as docs/resilience.md says."""
+    """What signing does not protect from, as docs/checkpoints.md says."""
     shutil.rmtree(kept / NEW)
     assert point(kept).progress.round == 2
 
