@@ -230,7 +230,7 @@ class Transport:
             content = write(msgspec.structs.replace(ask, shift=None) if is_held else ask, packed)
             is_only_test = request is None
             if self.audit is not None:
-                # Log the request before it is sent, and send the new line as the head, so that the site holds proof of it.
+                # Log the request before sending it, and send the head of this line: the site keeps it as proof.
                 what, stream = ("test", None) if request is None else (request.kind, name_of(request.key))
                 values = {"what": what, "stream": stream, "digest": digest_of_content(content)}
                 head = self.audit.add("asked", site=self.roster.names[client], **values)
