@@ -1,4 +1,4 @@
-"""Check what sites report about themselves before a run, and combine their column statistics."""
+"""Check the reports of sites before a run, and combine their column statistics."""
 
 from __future__ import annotations
 

@@ -158,7 +158,7 @@ def task_of(model: Model, shape: tuple[int, ...]) -> Task:
     if size > MOST_PARAMETERS:
         raise InputError(
             f"model '{model.model}' for inputs of shape {shape} and {model.classes} classes has {size} parameters, "
-            f"more than {MOST_PARAMETERS}. Check the reports of the sites, and set 'classes' for each site in server.toml",
+            f"more than {MOST_PARAMETERS}. Check the sites' reports, and set 'classes' for each site in server.toml",
             code="model-too-large",
             field="model",
         )

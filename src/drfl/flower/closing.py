@@ -104,7 +104,7 @@ class AuditedRun:
                         raise ProtocolError("its answer is too long")
                     site_head = read_head(reply.content)
                     self.roster.check_head(client, site_head)
-                except Exception as error:  # a reply of a single site must not end the run, whatever error it causes
+                except Exception as error:  # an error of a single site must not end the run
                     LOG.warning(
                         "%s: the head of its audit log is unknown: %s",
                         self.roster.names[client],

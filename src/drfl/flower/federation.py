@@ -141,7 +141,7 @@ class FlowerFederation(Federation):
     def evaluate_later(self, models: Sequence[Tensor]) -> Callable[[], list[Evaluation]]:
         """See :class:`drfl.federation.federation.Bundling`.
 
-        The first two models are tested in one message, each further model in a message of its own.
+        The first two models are tested in one message, each further model in a separate message.
         """
         self._late = late = _LateTest(models[:2])
 

@@ -137,7 +137,7 @@ def main() -> None:
         )
     if arguments is not None:
         signal.signal(signal.SIGINT, signal.default_int_handler)
-        # With SIG_IGN the child could not get the exit status of its own child processes.
+        # With SIG_IGN the child could not get the exit status of its child processes.
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         sys.argv = [PROGRAM, *arguments]
         run()

@@ -57,7 +57,7 @@ Counted = Annotated[int, Meta(ge=0, le=MOST_COUNTED)]
 Finite = Annotated[float, Meta(ge=-sys.float_info.max, le=sys.float_info.max)]
 Digest = Annotated[str, Meta(pattern=r"\A[0-9a-f]{32}\Z")]
 Version = Annotated[str, Meta(pattern=r"\A(zero|[0-9a-f]{24})?\Z")]
-"""A vector's version, see :func:`version`; "" if there is no vector."""
+"""A vector's version, see :func:`version`; "" without a vector."""
 
 Numbers = Annotated[tuple[float, ...], Meta(max_length=MOST_METRICS)]
 """Any numbers, NaN and infinity included. The code that uses them decides whether they are valid."""
@@ -191,7 +191,7 @@ class Answer(Message, frozen=True):
         lacking: Whether the site lacks the shift that the request refers to. It has computed nothing then.
         digest: Digest of the site's data, as in its :class:`SiteIdentity`.
         also: Test result of the second model.
-        products: Sums of the products of both models' values; None if there was no second model.
+        products: Sums of the products of both models' values; None without a second model.
     """
 
     parts: Annotated[tuple[Tensor, ...], Meta(max_length=MOST_PARTS)] = ()

@@ -257,7 +257,7 @@ def _ask_once(
                 continue
             try:
                 members[node] = member_of(reply, problem)
-            except Exception as error:  # an answer of a single node must not end the run, whatever error it causes
+            except Exception as error:  # an error of a single node must not end the run
                 LOG.warning(Notice(f"node {node}: {rejection_reason(error)}", "node-rejected", f"node {node}"))
         if not waiting or time.monotonic() >= end:
             break

@@ -92,7 +92,7 @@ def _loaded(name: str, folder: Path) -> ClientData:
 
 
 def _pairs(source: SiteData, folder: Path) -> tuple[Pair, Pair | None]:
-    """Read (inputs, targets) of the training rows and of the test rows; None if there is no test file."""
+    """Read (inputs, targets) of the training rows and of the test rows; None without a test file."""
     if source.npz is not None:
         path = folder / source.npz
         with open_arrays(path) as arrays:

@@ -78,7 +78,7 @@ class PendingRequest:
         sent: Number of messages sent for it.
         due: Earliest time of the next message, on the monotonic clock.
         whole: Whether the message contained the shift.
-        request: Line of the audit log that records the message; None if there is no log.
+        request: Line of the audit log that records the message; None without a log.
     """
 
     question: ClientRequest
@@ -285,7 +285,7 @@ class Transport:
             return
         try:
             answer = self._read(received_reply, pending)
-        except Exception as error:  # a reply of a single site must not end the run, whatever error it causes
+        except Exception as error:  # an error of a single site must not end the run
             del waiting[client]
             self._log_reply("unusable", client, pending, received_reply, reason=rejection_reason(error))
             self.bad(client, "rejected", f": reply rejected: {rejection_reason(error)}")

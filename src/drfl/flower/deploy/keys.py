@@ -195,7 +195,7 @@ def _move_to_revoked(site: SitePaths) -> Path:
     if site.public_key.exists():
         site.public_key.rename(path)
     elif not _has_revoked_key(site):
-        # make-keys.sh recognises a revoked site by the name of this file, whatever its content.
+        # make-keys.sh recognises a revoked site by the name of this file, not by its content.
         path.write_text(f"# the key of {site.name}, whose file was missing\n", encoding="utf-8")
     site.node.unlink(missing_ok=True)
     return path
