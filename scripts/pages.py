@@ -31,7 +31,7 @@ from evidence import claims, false_headlines, false_model_tables, leads, stoppin
 from evidence import promise_tables as promise
 
 ROOT = Path(__file__).parents[1]
-FOLDERS = ("", "contributing", "reference", "start")
+FOLDERS = ("", "contributing", "reference", "results", "start")
 PAGES = {path.stem: path for folder in FOLDERS for path in sorted((ROOT / "docs" / folder).glob("*.md"))}
 PAGES["EXPERIMENTS"] = ROOT / "EXPERIMENTS.md"
 PAGES["hospitals"] = ROOT / "examples" / "hospitals" / "README.md"
