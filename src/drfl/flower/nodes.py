@@ -171,20 +171,20 @@ class Named:
         audit: AuditLog | None = None,
     ) -> None:
         self.names, self.timeout, self.audit = tuple(names), timeout, audit
-        self._named: dict[int, str | None] = dict(told or {})
+        self._name_by_node: dict[int, str | None] = dict(told or {})
 
     def nodes(self, grid: Grid) -> dict[int, Node]:
         """See :class:`Roster`. If two nodes have the same name, the first one keeps it while it is online."""
         since = {node.node_id: node.last_activated_at for node in grid.get_nodes()}
         present = sorted(since)
         # Forget a node that left: if it returns with the same ID, it is asked for its name again.
-        self._named = {node: name for node, name in self._named.items() if node in present}
-        new = [node for node in present if node not in self._named]
+        self._name_by_node = {node: name for node, name in self._name_by_node.items() if node in present}
+        new = [node for node in present if node not in self._name_by_node]
         # A node without a usable answer is not asked again while it stays online.
         members = identities(grid, new, self.timeout, self.audit) if new else {}
-        self._named |= {node: members[node].identity.name if node in members else None for node in new}
+        self._name_by_node |= {node: members[node].identity.name if node in members else None for node in new}
         nodes: dict[int, Node] = {}
-        for node, name in self._named.items():
+        for node, name in self._name_by_node.items():
             if name in self.names:
                 # setdefault, because the node that was asked first keeps the name.
                 nodes.setdefault(self.names.index(name), Node(node, since[node]))

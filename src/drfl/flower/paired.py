@@ -39,14 +39,14 @@ def paired_csv(
     rows = []
     for i, name in enumerate(names):
         for j, measure in enumerate(measures):
-            one, other, both = returned[i, j].tolist(), last[i, j].tolist(), products[i, j].tolist()
+            first, second, both = returned[i, j].tolist(), last[i, j].tolist(), products[i, j].tolist()
             if measure.rows.mean:
                 # Write sums of whole numbers without a fraction, so that they are read back exactly.
-                numbers, whole = (*one[1:3], *other[1:3], both[0]), measure.rows is Rows.BINARY
+                numbers, whole = (*first[1:3], *second[1:3], both[0]), measure.rows is Rows.BINARY
                 samples = int(result.evaluation.samples[i])
                 rows.append((name, measure.name, "", samples, *(exact(x, whole=whole) for x in numbers)))
             elif measure.rows is Rows.RANKS:
                 for k, name_of_class in enumerate(CLASSES):
-                    numbers = (one[2], one[3 + k], other[2], other[3 + k], both[k])
-                    rows.append((name, measure.name, name_of_class, exact(one[k], whole=True), *map(exact, numbers)))
+                    numbers = (first[2], first[3 + k], second[2], second[3 + k], both[k])
+                    rows.append((name, measure.name, name_of_class, exact(first[k], whole=True), *map(exact, numbers)))
     return csv_text(COLUMNS, rows) if rows else None

@@ -83,7 +83,7 @@ class SiteData(BaseModel):
     test_fraction: float = Field(0.2, gt=0, lt=1)
 
     @model_validator(mode="after")
-    def _one(self) -> SiteData:
+    def _check_source(self) -> SiteData:
         kinds = ("loader", "npz", "csv", "images")
         if sum(getattr(self, kind) is not None for kind in kinds) != 1:
             raise ValueError(f"give exactly one of {', '.join(kinds)}")
@@ -125,7 +125,7 @@ class SiteSettings(BaseModel):
     threads: int | None = Field(None, ge=1, le=1024)
 
     @model_validator(mode="after")
-    def _counted(self) -> SiteSettings:
+    def _check_policy(self) -> SiteSettings:
         if self.policy.requests_a_day is not None and self.audit is None:
             raise ValueError('policy.requests_a_day requires the audit log. Add a line audit = "audit.jsonl"')
         return self
@@ -161,14 +161,14 @@ class DeployedConfig(TaskSettings, AlgorithmSettings, RunSettings):
 
     @field_validator("model", "loss", mode="before")
     @classmethod
-    def _known_to_sites(cls, value: object, info: ValidationInfo) -> object:
+    def _check_deployed_names(cls, value: object, info: ValidationInfo) -> object:
         # Sites build the model and the loss from their names, and never run code from elsewhere.
         kind = str(info.field_name)
         return canonical(kind, value, {"model": MODELS, "loss": LOSSES}[kind]) if isinstance(value, str) else value
 
     @field_validator("until")
     @classmethod
-    def _on_test_rows(cls, value: str | None) -> str | None:
+    def _check_deployed_until(cls, value: str | None) -> str | None:
         if value is not None and not value.startswith(TEST):
             raise InputError(
                 f"until = '{value}' needs validation rows, which a deployment does not have. until = '{TEST}{value}' "
@@ -180,7 +180,7 @@ class DeployedConfig(TaskSettings, AlgorithmSettings, RunSettings):
 
     @model_validator(mode="before")
     @classmethod
-    def _data_of_sites(cls, values: object) -> object:
+    def _check_deployed_keys(cls, values: object) -> object:
         for name in values if isinstance(values, dict) else ():
             if name in OF_SIMULATIONS:
                 raise ValueError(f"'{name}' has no effect in a deployment, where sites hold their own data. Remove it")
@@ -261,7 +261,7 @@ class ServerSettings(BaseModel):
     sites: tuple[SiteEntry, ...] = Field(min_length=1)
 
     @model_validator(mode="after")
-    def _named(self) -> ServerSettings:
+    def _check_sites(self) -> ServerSettings:
         names = [site.name for site in self.sites]
         if len(set(names)) < len(names):
             raise ValueError("two sites have the same name")

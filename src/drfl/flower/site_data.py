@@ -33,8 +33,8 @@ def load_site(path: Path) -> ClientData:
     settings, folder = read_site(path), path.resolve().parent
     source = settings.data
     if source.loader is not None:
-        return _loaded(source.loader, folder)
-    train, test = _pairs(source, folder)
+        return _run_loader(source.loader, folder)
+    train, test = _read_files(source, folder)
     tests = None if test is None else {settings.name: test}
     dtype = getattr(torch, settings.dtype)
     return ClientData.from_arrays({settings.name: train}, tests, test_fraction=source.test_fraction, dtype=dtype)
@@ -60,15 +60,15 @@ def held_rows(sites: Sequence[SiteEntry], folder: Path, dtype: str) -> ClientDat
     rows: dict[str, Pair] = {}
     for name, probe in probes.items():
         if probe.loader is None:
-            rows[name] = _pairs(probe, folder)[0]
+            rows[name] = _read_files(probe, folder)[0]
         else:
             # A loader returns a whole client, so take only its training rows.
-            data = _loaded(probe.loader, folder)
+            data = _run_loader(probe.loader, folder)
             rows[name] = data.inputs[data.train[0]], data.targets[data.train[0]]
     return ClientData.from_arrays(rows, rows, dtype=getattr(torch, dtype))
 
 
-def _loaded(name: str, folder: Path) -> ClientData:
+def _run_loader(name: str, folder: Path) -> ClientData:
     module, _, function = name.partition(":")
     # Import the loader from the folder of the settings, not from the working directory.
     if str(folder) not in sys.path:
@@ -91,7 +91,7 @@ def _loaded(name: str, folder: Path) -> ClientData:
     return data
 
 
-def _pairs(source: SiteData, folder: Path) -> tuple[Pair, Pair | None]:
+def _read_files(source: SiteData, folder: Path) -> tuple[Pair, Pair | None]:
     """Read (inputs, targets) of the training rows and of the test rows; None without a test file."""
     if source.npz is not None:
         path = folder / source.npz
@@ -110,15 +110,15 @@ def _pairs(source: SiteData, folder: Path) -> tuple[Pair, Pair | None]:
         return (values[0], values[1]), (values[2], values[3]) if len(values) == 4 else None
     if source.csv is not None:
         target = str(source.target)
-        test = None if source.test_csv is None else _of_csv(folder / source.test_csv, target)
-        return _of_csv(folder / source.csv, target), test
+        test = None if source.test_csv is None else _read_table(folder / source.test_csv, target)
+        return _read_table(folder / source.csv, target), test
     test = None
     if source.test_images is not None:
-        test = _of_idx(folder / source.test_images, folder / str(source.test_labels))
-    return _of_idx(folder / str(source.images), folder / str(source.labels)), test
+        test = _read_images(folder / source.test_images, folder / str(source.test_labels))
+    return _read_images(folder / str(source.images), folder / str(source.labels)), test
 
 
-def _of_csv(path: Path, target: str) -> Pair:
+def _read_table(path: Path, target: str) -> Pair:
     import pandas as pd  # imported here, because the import would delay every message by half a second
 
     table = read_csv(path)
@@ -137,7 +137,7 @@ def _of_csv(path: Path, target: str) -> Pair:
     return torch.from_numpy(np.array(inputs, np.float64)), torch.from_numpy(np.array(targets, kind))
 
 
-def _of_idx(images: Path, labels: Path) -> Pair:
+def _read_images(images: Path, labels: Path) -> Pair:
     # Scale bytes to [0, 1], as in drfl's data sets.
     pixels = torch.from_numpy(read_idx(images)).unsqueeze(1) / 255
     return pixels, torch.from_numpy(read_idx(labels).astype(np.int64))

@@ -81,12 +81,12 @@ class SitePolicy(BaseModel):
         if self.max_step is None or request is None or isinstance(request, LossRequest):
             return parts
         if isinstance(request, GradientRequest):
-            return (_within(parts[0], torch.zeros_like(parts[0]), self.max_step), *parts[1:])
+            return (_project(parts[0], torch.zeros_like(parts[0]), self.max_step), *parts[1:])
         assert isinstance(request, TrainRequest)
-        return tuple(_within(part, request.w, self.max_step) for part in parts)
+        return tuple(_project(part, request.w, self.max_step) for part in parts)
 
 
-def _within(vector: Tensor, origin: Tensor, radius: float) -> Tensor:
+def _project(vector: Tensor, origin: Tensor, radius: float) -> Tensor:
     """Project the vector (d,) onto the ball around the origin."""
     difference = vector - origin
     # Use float64, because the sum of squares may overflow or underflow in float32.

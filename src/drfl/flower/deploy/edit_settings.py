@@ -51,7 +51,7 @@ def without_site(text: str, name: str) -> str:
     if start and _is_blank(lines[start - 1]) and (stop == len(lines) or _is_blank(lines[stop])):
         start -= 1
     others = [table for number, table in enumerate(settings["sites"]) if number != index]
-    return _verified("\n".join(lines[:start] + lines[stop:]), {**settings, "sites": others})
+    return _verify("\n".join(lines[:start] + lines[stop:]), {**settings, "sites": others})
 
 
 def with_limits(text: str, limits: Mapping[str, Mapping[str, int | float]]) -> str:
@@ -76,7 +76,7 @@ def with_limits(text: str, limits: Mapping[str, Mapping[str, int | float]]) -> s
         new_lines = tomli_w.dumps(limits.get(table["name"], {})).splitlines()
         lines[above + 1 : above + 1] = [line + carriage_return for line in new_lines]
     sites = [{**table, **limits.get(table["name"], {})} for table in settings["sites"]]
-    return _verified("\n".join(lines), {**settings, "sites": sites})
+    return _verify("\n".join(lines), {**settings, "sites": sites})
 
 
 def replace(path: Path, text: str) -> Path:
@@ -130,7 +130,7 @@ def _site_tables(lines: Sequence[str], count: int) -> list[tuple[int, int]]:
     return ranges
 
 
-def _verified(text: str, expected: Mapping[str, object]) -> str:
+def _verify(text: str, expected: Mapping[str, object]) -> str:
     try:
         # Parse the new text before writing it, as lines of a multi-line string may look like headers.
         is_correct = tomllib.loads(text) == expected

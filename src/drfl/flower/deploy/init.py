@@ -200,45 +200,45 @@ def files(plan: DeploymentPlan, root: Path) -> dict[str, str]:
     port = {"PORT": str(plan.port)}
     address = {"ADDRESS": plan.address, **port}
     days = {"DAYS": str(DAYS), "CA_DAYS": str(CA_DAYS)}
-    names = {"NAMES": " ".join(plan.sites), "REVOKED": _text("revoked.sh").rstrip("\n")}
+    names = {"NAMES": " ".join(plan.sites), "REVOKED": _template("revoked.sh").rstrip("\n")}
     trust = f"root-certificates = {json.dumps(str(root / 'certificates/ca.crt'))}" if secure else "insecure = true"
     compose = {"ROOT": str(root), "ROOT_YAML": json.dumps(str(root)), "VOLUME_YAML": json.dumps(f".:{root}"), **port}
-    services = [_filled("compose-site.yaml", {"NAME": name, **port}) for name in plan.sites]
+    services = [_fill("compose-site.yaml", {"NAME": name, **port}) for name in plan.sites]
     count = "one site" if len(plan.sites) == 1 else f"{len(plan.sites)} sites"
-    note = _filled(f"readme-{kind}.md", days).rstrip("\n")
+    note = _fill(f"readme-{kind}.md", days).rstrip("\n")
     readme = {"COUNT": count, "LIST": ", ".join(plan.sites), "ADDRESS": plan.address, "NOTE": note}
-    settings = _filled("server.toml", {"INSECURE": "false" if secure else "true ", "KEY": SERVER_KEY if secure else ""})
+    settings = _fill("server.toml", {"INSECURE": "false" if secure else "true ", "KEY": SERVER_KEY if secure else ""})
     for name in plan.sites:
         key = f'public_key = "keys/{name}.pub"\n' if secure else ""
         settings += f'\n[[sites]]\nname = "{name}"\n{key}'
-    superlink = {"PROGRAMS": _programs("flower-superlink"), "SECURITY": _text(f"superlink-{kind}.sh")}
+    superlink = {"PROGRAMS": _programs("flower-superlink"), "SECURITY": _template(f"superlink-{kind}.sh")}
     texts = {
-        "README.md": _filled("README.md", readme),
-        ".gitignore": _text("gitignore"),
+        "README.md": _fill("README.md", readme),
+        ".gitignore": _template("gitignore"),
         "server.toml": settings,
         "superlink.env": _environment(plan, BIND=plan.bind, PORT=plan.port),
-        "start-superlink.sh": _filled("start-superlink.sh", superlink),
-        "register-sites.sh": _filled("register-sites.sh", {"PROGRAMS": _programs("flwr"), **names})
+        "start-superlink.sh": _fill("start-superlink.sh", superlink),
+        "register-sites.sh": _fill("register-sites.sh", {"PROGRAMS": _programs("flwr"), **names})
         if secure
-        else _text("register-insecure.sh"),
-        "make-keys.sh": _filled("make-keys.sh", {**names, **days, "SAN": ",".join(plan.names)})
+        else _template("register-insecure.sh"),
+        "make-keys.sh": _fill("make-keys.sh", {**names, **days, "SAN": ",".join(plan.names)})
         if secure
-        else _text("make-keys-insecure.sh"),
-        "app/pyproject.toml": _filled("app.toml", {"SERVER": json.dumps(str(root / "server.toml"))}),
-        "flwr/config.toml": _filled("config.toml", {**address, "TRUST": trust}),
-        "systemd/drfl-superlink.service": _filled("drfl-superlink.service", {"ROOT": str(root)}),
-        "systemd/drfl-supernode@.service": _text("drfl-supernode@.service"),
-        "compose.yaml": "\n".join((_filled("compose.yaml", compose), *services)),
-        "image/Dockerfile": _text("Dockerfile"),
+        else _template("make-keys-insecure.sh"),
+        "app/pyproject.toml": _fill("app.toml", {"SERVER": json.dumps(str(root / "server.toml"))}),
+        "flwr/config.toml": _fill("config.toml", {**address, "TRUST": trust}),
+        "systemd/drfl-superlink.service": _fill("drfl-superlink.service", {"ROOT": str(root)}),
+        "systemd/drfl-supernode@.service": _template("drfl-supernode@.service"),
+        "compose.yaml": "\n".join((_fill("compose.yaml", compose), *services)),
+        "image/Dockerfile": _template("Dockerfile"),
     }
-    security = _text(f"supernode-{kind}.sh")
+    security = _template(f"supernode-{kind}.sh")
     for name, site_port in zip(plan.sites, plan.site_ports, strict=True):
         folder = f"sites/{name}"
         key = "" if plan.insecure else SITE_KEY
         values = {"NAME": name, "PROGRAMS": _programs("flower-supernode"), "SECURITY": security, "KEY": key}
-        texts[f"{folder}/site.toml"] = _filled("site.toml", values)
+        texts[f"{folder}/site.toml"] = _fill("site.toml", values)
         texts[f"{folder}/superlink.env"] = _environment(plan, PORT=site_port)
-        texts[f"{folder}/start-supernode.sh"] = _filled("start-supernode.sh", values)
+        texts[f"{folder}/start-supernode.sh"] = _fill("start-supernode.sh", values)
     return texts
 
 
@@ -251,15 +251,15 @@ def _programs(program: str) -> str:
     """Return shell code that finds Flower's programs."""
     # Do not resolve links: in a virtual environment python is a link to another folder.
     folder = shlex.quote(str(Path(sys.executable).parent))
-    return _filled("programs.sh", {"BIN": folder, "PROGRAM": program}).rstrip("\n")
+    return _fill("programs.sh", {"BIN": folder, "PROGRAM": program}).rstrip("\n")
 
 
-def _text(name: str) -> str:
+def _template(name: str) -> str:
     return (resources.files("drfl.flower.deploy") / "templates" / name).read_text(encoding="utf-8")
 
 
-def _filled(name: str, values: Mapping[str, str]) -> str:
-    text = _text(name)
+def _fill(name: str, values: Mapping[str, str]) -> str:
+    text = _template(name)
     for key, value in values.items():
         # str.format does not work here, as shell scripts contain braces.
         text = text.replace(f"@{key}@", value)

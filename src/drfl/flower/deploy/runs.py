@@ -118,7 +118,7 @@ def status(folder: DeploymentFolder, number: str) -> Status:
         InputError: If ``number`` is not a number.
         DrflError: If the SuperLink does not know the run or does not answer.
     """
-    runs = ask(folder.home, ["list", "--run-id", _number(number)]).get("runs")
+    runs = ask(folder.home, ["list", "--run-id", _checked_number(number)]).get("runs")
     if not isinstance(runs, list) or not runs or not isinstance(runs[0], dict):
         raise DrflError(f"the SuperLink does not know run {number}", code="unknown-name", field="run")
     # Flower's reason may be a whole traceback, so join its lines.
@@ -133,7 +133,7 @@ def stop(folder: DeploymentFolder, number: str) -> None:
         InputError: If ``number`` is not a number.
         DrflError: If the SuperLink refuses or does not answer.
     """
-    ask(folder.home, ["stop", _number(number)])
+    ask(folder.home, ["stop", _checked_number(number)])
 
 
 def follow(folder: DeploymentFolder, number: str, show: Callable[[str], None]) -> Status:
@@ -149,7 +149,7 @@ def follow(folder: DeploymentFolder, number: str, show: Callable[[str], None]) -
         DrflError: If the SuperLink was unreachable for too long.
         KeyboardInterrupt: If the user stops following. The run continues.
     """
-    command = [str(program("flwr")), "log", _number(number), "--stream"]
+    command = [str(program("flwr")), "log", _checked_number(number), "--stream"]
     with subprocess.Popen(
         command, env={**environment(folder.home), "PYTHONUNBUFFERED": "1"}, stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, encoding="utf-8", errors="replace",
@@ -179,7 +179,7 @@ def follow(folder: DeploymentFolder, number: str, show: Callable[[str], None]) -
         time.sleep(PAUSE)
 
 
-def _number(number: str) -> str:
+def _checked_number(number: str) -> str:
     if not number.isdecimal():
         raise InputError(
             f"expected the number of a run, got '{number}'. 'drfl deploy run' prints the number",
