@@ -69,7 +69,7 @@ def test_nothing_is_off_in_a_deployment():
 
 @pytest.mark.parametrize("version", ["1.40.0", "1.42.0"])
 def test_other_versions_of_flower_were_tried(version):
-    assert version in (ROOT / "docs" / "deploy.md").read_text(encoding="utf-8")
+    assert version in (ROOT / "docs" / "results" / "deployments.md").read_text(encoding="utf-8")
     assert DEPLOYED("quick")[f"flwr {version}"][0]["max |w - w_sim|"] == 0
 
 

@@ -191,7 +191,7 @@ def test_make_keys_does_not_bring_a_revoked_key_back(superlink, copy):
     assert material(copy / "sites/b/key.pub") == material(new)
     assert (copy / "sites/b/key").stat().st_mode & 0o777 == 0o600
     before = {path: path.read_bytes() for path in copy.rglob("*") if path.is_file()}
-    assert make_keys(copy).stdout.splitlines() == ["all keys and certificates are there"]
+    assert make_keys(copy).stdout.splitlines() == ["all keys and certificates are in place"]
     assert {path: path.read_bytes() for path in copy.rglob("*") if path.is_file()} == before
     assert not list(copy.glob(".keys*"))
 
