@@ -205,7 +205,7 @@ def compared(run, seeds):
     ("seeds", "verdict", "said"),
     [
         (5, "better", "over data splits, over 5 seeds, the worst client is significantly better off with DRFA"),
-        (5, "no difference shown", "over data splits, over 5 seeds, there is no significant difference for DRFA"),
+        (5, "not significant", "over data splits, over 5 seeds, there is no significant difference for DRFA"),
         (2, "not decided", "not decided over seeds (2 seeds, 5 are needed)"),
     ],
 )
