@@ -258,8 +258,12 @@ def test_calibration_is_told_by_client(run):
     ("summary", "config", "said"),
     [
         ({}, {}, "did not influence them"),
-        ({"stopped": "target", "stopped_on": "test"}, {"until": "test:worst_accuracy=0.5"}, "test rows influenced the model"),
-        ({"stopped": "target", "stopped_on": "validation"}, {"until": "worst_accuracy=0.5"}, "did not influence the model"),
+        (
+            {"stopped": "target", "stopped_on": "test"},
+            {"until": "test:worst_accuracy=0.5"},
+            "rows influenced the model",
+        ),
+        ({"stopped": "target", "stopped_on": "validation"}, {"until": "worst_accuracy=0.5"}, "did not influence"),
         ({"stopped": "patience"}, {}, "Validation rows stopped the training"),
         (
             {"selection": {"part": "validation", "metric": "worst_accuracy", "round": 7, "value": 0.5}},

@@ -152,7 +152,7 @@ def test_files_that_say_nothing_of_rows(record, changes):
     for text in (rendered(runs), rendered(runs[:1])):
         page = Page(text)
         assert why_nothing(runs[0]) in page.text
-        assert "no interval" in page.text
+        assert "no interval is known" in page.text
         assert not any("intervals" in alt for alt in page.figures)
     assert of_one(runs[0]).head[:3] == ["Client", "Accuracy (%)", "Loss"]
 
@@ -336,7 +336,7 @@ def test_every_worst_client_of_a_table_has_its_interval_beside_it(named):
             1,
             0.0,
             "Not decided:",
-            "FedAvg. Not decided: 1 seed is too few; 5 are needed. To compare two runs on the same test rows, use drfl assess",
+            "FedAvg. Not decided: 1 seed is too few; 5 are needed. To compare two runs on the same test rows, use",
         ),
         (4, 0.001, "Not decided:", "FedAvg. Not decided: 4 seeds are too few; 5 are needed."),
         (
@@ -377,8 +377,8 @@ def test_the_headline_names_whom_it_is_better_than_and_whom_not(record):
     assert "measures best for the worst client: " in told.text
     assert told.text.endswith(
         "It is significantly better than FedAvg on these test rows and from this initial model; the difference from "
-        "DRFA is not significant (paired t-test over 5 seeds, Holm correction for 3 differences). It is unknown whether "
-        "this holds for other test rows: these runs store no values of single test rows."
+        "DRFA is not significant (paired t-test over 5 seeds, Holm correction for 3 differences). It is unknown "
+        "whether this holds for other test rows: these runs store no values of single test rows."
     )
 
 

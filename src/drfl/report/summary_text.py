@@ -182,7 +182,7 @@ def _surely(groups: Sequence[Group], group: Group, among: int = 1) -> str:
     run = at_one_seed(groups)[groups.index(group)]
     ends = worst_interval(run, alpha=0.05 / among)
     if ends is None:
-        return f"no interval: {ON_TEST}" if run.stopped_on_test else "no interval"
+        return f"no interval: {ON_TEST}" if run.stopped_on_test else "no interval is known"
     seed = f", seed {clean(run.seed, 24)}" if len(group.runs) > 1 else ""
     best = f", corrected for choosing the best of {among}" if among > 1 else ""
     unit = f"{THIN}%" if run.score.percent else ""
