@@ -47,7 +47,7 @@ def lead(groups: Sequence[Group]) -> str:
     else:
         subject = f"{plural(runs, 'run')} of {listing([group.label for group in groups])}"
     unit = "round" if rounds == "1" else "rounds"
-    return f"{subject}: one model trained over {clients} clients in {rounds} {unit}, tested on every client's own data."
+    return f"{subject}: one model trained over {clients} clients in {rounds} {unit}, tested on every client's data."
 
 
 def facts(groups: Sequence[Group]) -> list[tuple[str, str]]:

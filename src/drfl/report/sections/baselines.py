@@ -51,7 +51,7 @@ def alone(evidence: Evidence) -> Section:
         more = listing([clean(group.label, 60) for group, _ in federated[ALGORITHMS:]])
         blocks.append(Paragraph(f"Not in this table: {more}.", small=True))
     if evidence.over_local:
-        blocks += gains_table(evidence.over_local, "Against each client alone, on the same test rows", GAIN)
+        blocks += gains_table(evidence.over_local, "Compared with each client alone, on the same test rows", GAIN)
     if not any(run.record.algorithm == LOCAL for _, run in baselines):
         answer = (
             "Not measured: the report has no run of LocalOnly; its baselines are "

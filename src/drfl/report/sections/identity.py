@@ -79,7 +79,7 @@ def identified(evidence: Evidence) -> Section:
     else:
         (only,) = evidence.runs
         model = only.files.get(MODEL, "")
-        which = f"is the file whose SHA-256 begins {model[:16]}" if model else "has no file in the folder"
+        which = f"is the file whose SHA-256 begins with {model[:16]}" if model else "has no file in the folder"
         data = f"the digest of the data is {only.data}" if only.data else "the folder contains no digest of the data"
         answer = f"The model, trained with {clean(only.record.algorithm, 60)}, {which}; {data}."
     return Section("identity", ASKED, answer, blocks)
