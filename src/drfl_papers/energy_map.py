@@ -110,7 +110,7 @@ def processor_of(planned: Planned, setting: str) -> Processor:
     job = next(p.cell.job for p in planned.cells if p.setting == setting)
     if job.get("features") is not None:
         raise InputError(
-            "features is not supported in an energy map, which needs a model on the raw data. Remove it from the job",
+            "features is not supported in an energy map, which needs a model on the raw data. Remove it from the job.",
             code="unsupported-combination",
             field="features",
         )
@@ -196,7 +196,7 @@ def _grid(planned: Planned) -> Energy:
     energy = planned.spec.energy
     if energy is None:
         raise InputError(
-            f"the energy map {planned.spec.name} has no [energy] table. Add one with target, snr and bandwidth",
+            f"the energy map {planned.spec.name} has no [energy] table. Add one with target, snr and bandwidth.",
             code="missing-option",
             field="energy",
         )

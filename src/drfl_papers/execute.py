@@ -103,7 +103,7 @@ def check_place(plan: Plan, out: Path, overwrite: bool) -> None:
         if before.get(name) != value:
             raise InputError(
                 f"{folder} has a result with {name} = {before.get(name)}, but this one would have {value}. "
-                "Choose another --out, or use --overwrite",
+                "Choose another --out, or use --overwrite.",
                 code="other-run",
                 field=name,
             )
