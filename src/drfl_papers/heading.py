@@ -104,7 +104,7 @@ def _tuning(plan: Plan) -> str:
             number = len(seeds) if isinstance(seeds, Sequence) else seeds
             eta = ", η in multiples of the 1/L̂ of each run" if known.get("relative_step_size") else ""
             of = known.get("trials_of")
-            other = f"; the trials are those of {of}, and the best one whose η is stable here was chosen" if of else ""
+            other = f"; the trials are those of {of}; the best one without a halved η here was chosen" if of else ""
             budget = (
                 f"{known.get('trials')} trials of {number} {'seed' if number == 1 else 'seeds'} for each method, "
                 f"{known.get('rounds')} rounds, by the {shown.name} on validation rows{eta}{other}"
