@@ -130,7 +130,7 @@ def tables(collected: Collected) -> tuple[ResultTable, ...]:
     """Make one table per setting with τ and its energy, bandwidths down and SNRs across."""
     energy = _grid(collected.plan)
     header = ("bandwidth", *(f"{snr:g} dB" for snr in energy.snr))
-    made = []
+    result = []
     for setting, planned in plans(collected).items():
         cells = {(cell.place.snr_db, cell.place.bandwidth): cell.best for cell in planned.cells}
         rows = []
@@ -147,8 +147,8 @@ def tables(collected: Collected) -> tuple[ResultTable, ...]:
             f"{processor.cycles_per_sample / 1e6:.3g} million cycles per sample and κ = {processor.capacitance:g}. "
             "Channels do not fade, and receiving costs nothing. The paper gives no constants."
         )
-        made.append(ResultTable(text, header, tuple(rows), (constants, *notes)))
-    return tuple(made)
+        result.append(ResultTable(text, header, tuple(rows), (constants, *notes)))
+    return tuple(result)
 
 
 def to_csv(collected: Collected) -> str:

@@ -78,7 +78,7 @@ def summary(collected: Collected, command: str) -> dict[str, object]:
             }
             for method in spec.methods
         },
-        "hyperparameters": {name: found.get("provenance") for name, found in plan.hyperparameters.items()},
+        "hyperparameters": {name: file.get("provenance") for name, file in plan.hyperparameters.items()},
         "results": results,
         **extra,
         "device": scale.device,
@@ -198,8 +198,8 @@ def contents(collected: Collected) -> tuple[ResultTable, ...]:
     plan = collected.plan
     if plan.spec.kind == "distance":
         return convergence.tables(collected)
-    found = runs(collected)
-    last_models = (*tables.final(plan, found), *equal_tables.tables(plan, found))
+    run_groups = runs(collected)
+    last_models = (*tables.final(plan, run_groups), *equal_tables.tables(plan, run_groups))
     if plan.spec.kind == "energy":
         from drfl_papers import energy_map
 
@@ -207,9 +207,9 @@ def contents(collected: Collected) -> tuple[ResultTable, ...]:
     return (
         *rounds_to_target.tables(collected),
         *last_models,
-        *paired_tests.tables(plan, found),
-        *cost_tables.tables(plan, found),
-        *equal_gradients.result_tables(plan, found),
+        *paired_tests.tables(plan, run_groups),
+        *cost_tables.tables(plan, run_groups),
+        *equal_gradients.result_tables(plan, run_groups),
     )
 
 
@@ -241,14 +241,14 @@ def _csvs(collected: Collected) -> dict[str, str]:
                 rounds = len(way.errors) - 1 if way.errors else 0
                 rows.append([setting, method, algorithms[method], way.seed, way.stopped, rounds, last, chosen])
         return {"cells.csv": csv_text(DISTANCE_COLUMNS, rows), "curves.csv": convergence.to_csv(collected)}
-    plan, found = collected.plan, runs(collected)
+    plan, run_groups = collected.plan, runs(collected)
     texts = {"cells.csv": cells_csv(collected)}
     if spec.kind != "energy":
-        texts["paired.csv"] = paired_tests.to_csv(paired_tests.differences(plan, found))
-        together = paired_tests.over_settings(plan, found)
+        texts["paired.csv"] = paired_tests.to_csv(paired_tests.differences(plan, run_groups))
+        together = paired_tests.over_settings(plan, run_groups)
         if together:
             texts["paired_over_settings.csv"] = paired_tests.to_csv(together)
-        equal = equal_gradients.to_csv(plan, found)
+        equal = equal_gradients.to_csv(plan, run_groups)
         if equal is not None:
             texts["equal_gradients.csv"] = equal
     if spec.kind == "curves":

@@ -125,22 +125,22 @@ def tables(plan: Plan, runs: Runs, stored: bool = True) -> tuple[ResultTable, ..
         runs: The runs; their last points are compared.
         stored: Whether the p-values are in files, which the notes name.
     """
-    found = differences(plan, runs)
-    if not found:
+    compared = differences(plan, runs)
+    if not compared:
         return ()
-    reference, metrics = found[0].reference, list(dict.fromkeys(d.metric for d in found))
-    others = list(dict.fromkeys(d.method for d in found))
+    reference, metrics = compared[0].reference, list(dict.fromkeys(d.metric for d in compared))
+    others = list(dict.fromkeys(d.method for d in compared))
     shown = []
     for metric in metrics:
         rows = []
         for method in others:
-            cells = {d.setting: TableEntry(_text(d)) for d in found if (d.metric, d.method) == (metric, method)}
+            cells = {d.setting: TableEntry(_text(d)) for d in compared if (d.metric, d.method) == (metric, method)}
             rows.append((TableEntry(f"{reference} − {method}"), *(cells[setting] for setting in plan.settings)))
         less = " (lower is better)" if column(metric).small else ""
         title = f"Paired differences: {column(metric).name}{less}, points"
         shown.append(ResultTable(title, ("difference", *plan.settings), tuple(rows)))
     equally_long = len({planned.cell.job.get("rounds") for planned in plan.cells}) == 1
-    shown[-1] = replace(shown[-1], notes=(_note(found, equally_long, stored),))
+    shown[-1] = replace(shown[-1], notes=(_note(compared, equally_long, stored),))
     together = over_settings(plan, runs)
     if together:
         rows = []

@@ -63,7 +63,7 @@ def final(plan: Plan, found: Runs, beside: bool = True) -> tuple[ResultTable, ..
         found: The runs; their last points are shown.
         beside: Whether to show the paper's numbers beside ours.
     """
-    spec, made = plan.spec, []
+    spec, tables = plan.spec, []
     for place, metric in enumerate(spec.metrics):
         shown = column(metric)
         header, columns = ["method"], [[TableEntry(method.name) for method in spec.methods]]
@@ -82,14 +82,14 @@ def final(plan: Plan, found: Runs, beside: bool = True) -> tuple[ResultTable, ..
                         for method in spec.methods
                     ]
                 )
-        made.append(ResultTable(sentence(shown.label), tuple(header), tuple(zip(*columns, strict=True))))
+        tables.append(ResultTable(sentence(shown.label), tuple(header), tuple(zip(*columns, strict=True))))
     notes = []
     if plan.repeats > 1:
         notes.append("Mean over the repeats ± half the width of its 95 % t-interval.")
     notes.append("The best value of a column, to the printed digit, is in bold.")
     if any(fate([run.stopped for run in group]) for group in found.values()):
         notes.append("A method that failed at some seed has no mean.")
-    *most, last = made
+    *most, last = tables
     return (*most, replace(last, notes=(" ".join(notes),)))
 
 

@@ -129,8 +129,8 @@ class TrainCall:
         reply = fed.train(
             clients, fed.w0, self.local, KEY, prox=self.prox, shift=shift, snapshot=self.snapshot, average=self.average
         )
-        asked = (True, self.snapshot is not None, self.average)
-        for name, part, wanted in zip(reply._fields[1:], reply[1:], asked, strict=True):
+        requested = (True, self.snapshot is not None, self.average)
+        for name, part, wanted in zip(reply._fields[1:], reply[1:], requested, strict=True):
             require(wanted or part is None, f"the reply has a {name} that was not requested")
             require(not wanted or part is not None, f"the reply lacks the {name}")
         w, *rest = (None if part is None else by_client(reply, part, self.cohort) for part in reply[1:])
@@ -224,13 +224,13 @@ def losses_and_gradients(served: FederationSubject) -> None:
     mine, oracle = served.both()
     w, everybody = oracle.w0 * 1.5, torch.tensor(EVERYBODY)
     for batch in (None, BATCH):
-        f, want = (fed.losses(everybody, w, KEY, batch=batch) for fed in (mine, oracle))
+        f, expected = (fed.losses(everybody, w, KEY, batch=batch) for fed in (mine, oracle))
         require(f.values.dtype == torch.float64, f"losses are {f.values.dtype}, not float64")
-        served.close(by_client(f, f.values, EVERYBODY), want.values, f"losses with batch={batch}")
-        g, want = (fed.gradients(everybody, w, KEY, batch=batch) for fed in (mine, oracle))
+        served.close(by_client(f, f.values, EVERYBODY), expected.values, f"losses with batch={batch}")
+        g, expected = (fed.gradients(everybody, w, KEY, batch=batch) for fed in (mine, oracle))
         require(g.losses.dtype == torch.float64, f"the gradients' losses are {g.losses.dtype}, not float64")
-        served.close(by_client(g, g.values, EVERYBODY), want.values, f"gradients with batch={batch}")
-        served.close(by_client(g, g.losses, EVERYBODY), want.losses, f"the gradients' losses with batch={batch}")
+        served.close(by_client(g, g.values, EVERYBODY), expected.values, f"gradients with batch={batch}")
+        served.close(by_client(g, g.losses, EVERYBODY), expected.losses, f"the gradients' losses with batch={batch}")
 
 
 def evaluates_every_client(served: FederationSubject) -> None:
@@ -261,10 +261,10 @@ def ignored_targets_do_not_count(served: FederationSubject) -> None:
     _same(served, TrainCall(snapshot=1, average=True), clients=masked)
     mine, oracle = served.both(clients=masked)
     w, everybody = oracle.w0 * 1.5, torch.tensor(EVERYBODY)
-    f, want = (fed.losses(everybody, w, KEY) for fed in (mine, oracle))
-    served.close(by_client(f, f.values, EVERYBODY), want.values, "losses")
-    g, want = (fed.gradients(everybody, w, KEY) for fed in (mine, oracle))
-    served.close(by_client(g, g.values, EVERYBODY), want.values, "gradients")
+    f, expected = (fed.losses(everybody, w, KEY) for fed in (mine, oracle))
+    served.close(by_client(f, f.values, EVERYBODY), expected.values, "losses")
+    g, expected = (fed.gradients(everybody, w, KEY) for fed in (mine, oracle))
+    served.close(by_client(g, g.values, EVERYBODY), expected.values, "gradients")
     ours, theirs = mine.evaluate(w), oracle.evaluate(w)
     for name in ("score", "loss", "samples"):
         served.close(getattr(ours, name), getattr(theirs, name), f"the evaluation's {name}")
@@ -295,8 +295,8 @@ def ledger_counts(served: FederationSubject) -> None:
         now = mine.ledger.totals()
         counts = {name: now[name] - before[name] for name in now}
         # One request and one reply per client.
-        want = (k * down, k * up, 2 * k, gradients, losses)
-        require(tuple(counts.values()) == want, f"for {what} the ledger counts {counts}, not {want}")
+        expected = (k * down, k * up, 2 * k, gradients, losses)
+        require(tuple(counts.values()) == expected, f"for {what} the ledger counts {counts}, not {expected}")
         before = now
 
     before = mine.ledger.totals()

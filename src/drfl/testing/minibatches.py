@@ -41,17 +41,17 @@ def samples_belong_to_key_and_client(served: FederationSubject) -> None:
     complete = everybody.of(fed)
     losses = by_client(f := fed.losses(torch.tensor(EVERYBODY), w, KEY, batch=BATCH), f.values, EVERYBODY)
     for cohort in ((3, 1, 0, 2), (2,), (3, 2)):
-        asked = torch.tensor(cohort)
+        clients = torch.tensor(cohort)
         reply = TrainCall(cohort=cohort, average=True, shift=everybody.shift).of(fed)
-        served.close(reply.w, complete.w[asked], f"models of clients {cohort} requested in this order")
+        served.close(reply.w, complete.w[clients], f"models of clients {cohort} requested in this order")
         served.close(
             given(reply.average),
-            given(complete.average)[asked],
+            given(complete.average)[clients],
             f"averages of clients {cohort} requested in this order",
         )
-        f = fed.losses(asked, w, KEY, batch=BATCH)
+        f = fed.losses(clients, w, KEY, batch=BATCH)
         served.close(
-            by_client(f, f.values, cohort), losses[asked], f"losses of clients {cohort} requested in this order"
+            by_client(f, f.values, cohort), losses[clients], f"losses of clients {cohort} requested in this order"
         )
 
 

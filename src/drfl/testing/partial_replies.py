@@ -68,13 +68,13 @@ def silence_is_absence(subject: Subject) -> None:
     state = last_of(subject.variant(everybody=True, full=True, steps=1, gamma=0.0), fed, 2)
     many, few = (subject.variant(m=m, **options) for m in (n - 1, max(1, n - 3)))
     key = Key(SEED).fold("round", 3)
-    asked = _asked(many, state, fed, key)
-    answering = sorted(asked)[-max(1, n - 3) :]
-    with_silent, _ = many.round(state, DropoutFederation.without(fed, asked - set(answering)), key)
+    cohort = _cohort_of(many, state, fed, key)
+    answering = sorted(cohort)[-max(1, n - 3) :]
+    with_silent, _ = many.round(state, DropoutFederation.without(fed, cohort - set(answering)), key)
     # Sampling cannot be given a cohort: try keys until one draws exactly the clients that answered.
     clients = set(answering)
     keys = (Key(SEED).fold("trial", trial) for trial in range(TRIES))
-    key = next((key for key in keys if _asked(few, state, fed, key) == clients), None)
+    key = next((key for key in keys if _cohort_of(few, state, fed, key) == clients), None)
     if key is None:
         raise NotApplicable(f"none of {TRIES} keys draws the cohort {sorted(clients)}")
     alone, _ = few.round(state, fed, key)
@@ -131,7 +131,7 @@ def _require_sane(state: State, where: str) -> None:
         require(mixed, f"λ is not a mixture {where}: {lam.tolist()}")
 
 
-def _asked(algorithm: Algorithm, state: State, fed: Federation, key: Key) -> set[int]:
+def _cohort_of(algorithm: Algorithm, state: State, fed: Federation, key: Key) -> set[int]:
     recording = Recording(fed)
     algorithm.round(state, recording, key)
     return set(first_asked(recording.calls).tolist())

@@ -64,14 +64,14 @@ def cohort_law(subject: Subject) -> None:
     by_lam = subject.has("sampling")
     state = with_mixture(state, lam) if by_lam else state
     rounds = _recorded(algorithm, Recording(still), still, state)
-    asked = _frequencies([first_asked(calls) for calls in rounds], still.n)
+    frequencies = _frequencies([first_asked(calls) for calls in rounds], still.n)
     if by_lam:
         # Probability of being drawn at least once.
         law, name = 1 - (1 - lam) ** m, f"m = {m} draws with replacement by λ = {[round(p, 2) for p in lam.tolist()]}"
     else:
         k = m if subject.has("m") else still.n
         law, name = torch.full_like(lam, k / still.n), f"uniform cohorts of {k}"
-    _require_law(asked, law.numpy(), f"the cohort is not drawn as {name}")
+    _require_law(frequencies, law.numpy(), f"the cohort is not drawn as {name}")
 
 
 def report_law(subject: Subject) -> None:

@@ -199,10 +199,10 @@ class Subject:
             ambiguity: The set Λ.
         """
         algorithm = self.fresh()
-        local: dict[str, object] = _given(steps=steps, lr=lr, batch=batch)
+        local: dict[str, object] = _present(steps=steps, lr=lr, batch=batch)
         m = None if m is None else min(m, self.n)
-        changes = _given(m=m, sampling=sampling, ambiguity=ambiguity)
-        changes |= _given(**dict.fromkeys(STEP_NAMES, gamma)) | _given(**dict.fromkeys(BATCH_NAMES, batch))
+        changes = _present(m=m, sampling=sampling, ambiguity=ambiguity)
+        changes |= _present(**dict.fromkeys(STEP_NAMES, gamma)) | _present(**dict.fromkeys(BATCH_NAMES, batch))
         if everybody:
             changes |= {"m": self.n, "sampling": all_clients}
         if full:
@@ -224,7 +224,7 @@ class Subject:
         return self.cache["exact"]
 
 
-def _given(**values: object) -> dict[str, object]:
+def _present(**values: object) -> dict[str, object]:
     return {name: value for name, value in values.items() if value is not None}
 
 

@@ -79,7 +79,7 @@ class Ahead(Measured):
 
     def found(self, stored: StoredResults) -> Sequence[Finding]:
         """Return every comparison."""
-        return _tested(stored, _between(self, self.others, stored))
+        return _with_p_values(stored, _between(self, self.others, stored))
 
 
 class Level(Measured):
@@ -146,7 +146,7 @@ class Trend(Measured):
                         (Place(after.result, s, after.name), Place(before.result, s, before.name)) for s in settings
                     ]
                 leads += [_lead(stored, measure, pair, sign) for pair in places]
-        return _tested(stored, leads)
+        return _with_p_values(stored, leads)
 
     def setting_of(self, finding: Finding) -> object:
         """Return a setting if the trend is over methods; over settings, a row of them with all its methods."""
@@ -266,7 +266,7 @@ def _lead(stored: StoredResults, measure: Measure, places: tuple[Place, Place], 
     return lead_of(measure, places, (first, second), sign)
 
 
-def _tested(stored: StoredResults, leads: Sequence[Lead]) -> list[Finding]:
+def _with_p_values(stored: StoredResults, leads: Sequence[Lead]) -> list[Finding]:
     """Add p-values: those of `paired.csv` if it has all comparisons, else corrected for the claim's comparisons."""
     known: dict[tuple[str, str, str, frozenset[str]], str] = {}
     for result in {lead.first.result for lead in leads}:

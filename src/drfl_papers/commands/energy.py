@@ -77,7 +77,7 @@ class Study(NamedTuple):
     def payloads(self, tau: int, places: Iterable[LinkConditions]) -> dict[float, Payload]:
         """Measure the payload of a round, by the probability of an outage."""
         payloads: dict[float, Payload] = {}
-        for place in _one_an_outage(places):
+        for place in _one_per_outage(places):
             job = self.job(tau, self.config.seed)
             fading = place.fading(job.data.n) if place.outage else None
             payloads[place.outage] = payload_of(job.algorithm, job.fed, fading, seed=self.config.seed)
@@ -113,7 +113,7 @@ def measure(
     Raises:
         InputError: If a job cannot be built, or its algorithm cannot continue.
     """
-    cells = [(place, tau, seed) for place in _one_an_outage(places) for tau in steps for seed in seeds]
+    cells = [(place, tau, seed) for place in _one_per_outage(places) for tau in steps for seed in seeds]
     for count, (place, tau, seed) in enumerate(cells, start=1):
         suffix = f", {100 * place.outage:.3g} % outage" if place.outage else ""
         with console.progress(f"[{count}/{len(cells)}] τ = {tau}, seed {seed}{suffix}", quiet) as show:
@@ -133,7 +133,7 @@ def measure(
         yield Measurement(tau, seed, rounds, place.outage)
 
 
-def _one_an_outage(places: Iterable[LinkConditions]) -> list[LinkConditions]:
+def _one_per_outage(places: Iterable[LinkConditions]) -> list[LinkConditions]:
     """Choose one place for each outage, because client dropout depends on the outage alone."""
     return list({place.outage: place for place in places}.values())
 
@@ -203,27 +203,27 @@ def energy_command(options: EnergyOptions) -> int:
     folder = out or Path("runs") / name
     job = f"{label_of(config.algorithm)} on {config.dataset}"
     with claimed(folder, "plan", overwrite=overwrite, anew=out is None, tell=console.warn) as claim:
-        found = _found(options, config, places)
+        inputs = _plan_inputs(options, config, places)
         cycles = options.cycles_per_sample
-        processor = _processor(options, CYCLES_PER_FLOP * found.study.flops() if cycles is None else cycles)
+        processor = _processor(options, CYCLES_PER_FLOP * inputs.study.flops() if cycles is None else cycles)
         # Bytes per round and samples per step do not depend on τ: measure with the smallest, which is fastest.
-        payloads = found.study.payloads(min(run.tau for run in found.runs), places)
+        payloads = inputs.study.payloads(min(run.tau for run in inputs.runs), places)
         devices = Devices(processor, radio)
         costs = {place: cost_of(payloads[place.outage], processor, radio, place.link()) for place in places}
-        made = plan(found.runs, costs)
-        made = made._replace(notes=(*found.notes, *made.notes))
-        content = _summary(found, target, devices, payloads, costs, made)
+        result = plan(inputs.runs, costs)
+        result = result._replace(notes=(*inputs.notes, *result.notes))
+        content = _summary(inputs, target, devices, payloads, costs, result)
         texts = {
-            "measurements.csv": measurements.to_csv(found.runs),
-            "plan.csv": output.to_csv(made),
-            "plan.md": output.to_markdown(made),
+            "measurements.csv": measurements.to_csv(inputs.runs),
+            "plan.csv": output.to_csv(result),
+            "plan.md": output.to_markdown(result),
             "summary.json": json_text(content, indent=2) + "\n",
         }
         with filled(claim) as stage:
             for file, text in texts.items():
                 (stage / file).write_text(text, encoding="utf-8")
             pictures = [stage / "heatmap.png", stage / "heatmap.svg"]
-            output.save_heatmap(made, pictures, f"{job}: {100 * target:g} % worst accuracy")
+            output.save_heatmap(result, pictures, f"{job}: {100 * target:g} % worst accuracy")
         claim.finished = True
     if quiet:
         print(json_text({**content, "directory": str(claim.directory)}))
@@ -231,14 +231,14 @@ def energy_command(options: EnergyOptions) -> int:
     title = f"{job}: local steps with the least energy to {100 * target:g} % worst"
     view = Table(title=title, title_justify="left")
     view.add_column("bandwidth", justify="right")
-    cells = output.grid(made)
+    cells = output.grid(result)
     for snr in snrs:
         view.add_column(f"{snr:g} dB", justify="right")
     for bandwidth in bandwidths:
         best = (cells[snr, bandwidth].best for snr in snrs)
         view.add_row(output.hertz(bandwidth), *(NOTHING if b is None else f"{b.tau} ({b.joules:.3g} J)" for b in best))
     console.out.print(view)
-    for note in made.notes:
+    for note in result.notes:
         console.out.print(f"note: {note}", markup=False)
     console.out.print(f"heat map: {claim.directory / 'heatmap.png'}", markup=False)
     return 0
@@ -311,7 +311,7 @@ def _config(options: EnergyOptions) -> Config:
     return config if "rounds" in config.model_fields_set else config.model_copy(update={"rounds": ROUNDS})
 
 
-def _found(options: EnergyOptions, config: Config, places: list[LinkConditions]) -> Found:
+def _plan_inputs(options: EnergyOptions, config: Config, places: list[LinkConditions]) -> Found:
     """Get the rounds until the target: from given runs, from the file, or from new runs."""
     target = options.target_worst
     if options.runs:
@@ -325,21 +325,21 @@ def _found(options: EnergyOptions, config: Config, places: list[LinkConditions])
         return Found(Study.of(config), read, [], "file")
     steps, seeds = _steps(options), parse_seeds(options.seeds or SEEDS)
     study = Study.of(with_steps(config, steps[0], seeds[0]))
-    made = list(measure(study, steps, seeds, places, target, options.as_json))
+    runs = list(measure(study, steps, seeds, places, target, options.as_json))
     rare = f"the runs were evaluated every {config.evaluate_every} rounds, so their rounds are rounded up"
-    return Found(study, made, [rare] if config.evaluate_every > 1 else [], "here")
+    return Found(study, runs, [rare] if config.evaluate_every > 1 else [], "here")
 
 
 def _summary(
-    found: Found,
+    inputs: Found,
     target: float,
     devices: Devices,
     payloads: Mapping[float, Payload],
     costs: Mapping[LinkConditions, Cost],
-    made: LocalStepsPlan,
+    result: LocalStepsPlan,
 ) -> dict[str, object]:
     """Collect the plan and everything from which it was made."""
-    config = found.study.config
+    config = inputs.study.config
     job = config.model_dump(mode="json", exclude_none=True, exclude={"data_dir", "until", "seed", "steps"})
     parameters = {name: value for name, value in config.algorithms.get(config.algorithm, {}).items() if name != "steps"}
     return {
@@ -347,7 +347,7 @@ def _summary(
         "dataset": config.dataset,
         "target_worst": target,
         "config": {**job, "algorithms": {config.algorithm: parameters}},
-        "source": found.source,
+        "source": inputs.source,
         "processor": vars(devices.processor),
         "radio": vars(devices.radio),
         "payloads": [{"outage": outage, **payload._asdict()} for outage, payload in payloads.items()],
@@ -359,9 +359,9 @@ def _summary(
                 "best": _plain(cell.best),
                 "runner_up": _plain(cell.runner_up),
             }
-            for cell in made.cells
+            for cell in result.cells
         ],
-        "notes": list(made.notes),
+        "notes": list(result.notes),
         "versions": versions(),
     }
 

@@ -114,7 +114,7 @@ def from_runs(directories: Iterable[Path], target: float) -> tuple[list[Measurem
     for path, run in runs[1:]:
         first, reference = runs[0]
         for mine, theirs, free in (
-            (_job(reference), _job(run), FREE), (_own(reference), _own(run), ("steps",)),
+            (_job(reference), _job(run), FREE), (_algorithm_table(reference), _algorithm_table(run), ("steps",)),
         ):  # fmt: skip
             names = sorted({*mine, *theirs} - {*free})
             name = next((name for name in names if mine.get(name) != theirs.get(name)), None)
@@ -136,7 +136,7 @@ def from_runs(directories: Iterable[Path], target: float) -> tuple[list[Measurem
 
 def _measured(path: Path, run: RunRecord, target: float) -> Measurement:
     """Read a run's rounds to the target, its local steps and its seed."""
-    tau = _number(_own(run).get("steps", run.config.get("steps")), 0)
+    tau = _number(_algorithm_table(run).get("steps", run.config.get("steps")), 0)
     if tau < 1:
         raise InputError(
             f"{path / 'config.toml'} does not contain the number of local steps. Run it again.",
@@ -164,7 +164,7 @@ def _measured(path: Path, run: RunRecord, target: float) -> Measurement:
     return Measurement(tau, seed, None)
 
 
-def _own(run: RunRecord) -> dict[str, object]:
+def _algorithm_table(run: RunRecord) -> dict[str, object]:
     """Return the algorithm's own table of the configuration."""
     return table(table(run.config, "algorithms"), run.algorithm)
 

@@ -48,7 +48,7 @@ class Meter(WrappedFederation):
 
     def __init__(self, fed: Federation) -> None:
         super().__init__(fed)
-        self._asked = torch.zeros(fed.n, dtype=torch.bool)
+        self._contacted = torch.zeros(fed.n, dtype=torch.bool)
         self._counts = {name: torch.zeros(fed.n, dtype=torch.float64) for name in Usage._fields[1:]}
 
     def ask(self, request: Request[R]) -> R:
@@ -56,19 +56,19 @@ class Meter(WrappedFederation):
         before = self.ledger.totals()
         reply = self.fed.ask(request)
         cost = {name: value - before[name] for name, value in self.ledger.totals().items()}
-        asked = request.cohort
-        steps = int(request.local.steps_of(self.sizes, asked).sum()) if isinstance(request, TrainRequest) else 0
-        self._asked[asked] = True
-        self._add("steps", asked, steps)
-        self._add("samples", asked, cost["gradient_evaluations"])
-        self._add("local_samples", asked, cost["gradient_evaluations"] if steps else 0)
-        self._add("down", asked, cost["bytes_down"])
+        cohort = request.cohort
+        steps = int(request.local.steps_of(self.sizes, cohort).sum()) if isinstance(request, TrainRequest) else 0
+        self._contacted[cohort] = True
+        self._add("steps", cohort, steps)
+        self._add("samples", cohort, cost["gradient_evaluations"])
+        self._add("local_samples", cohort, cost["gradient_evaluations"] if steps else 0)
+        self._add("down", cohort, cost["bytes_down"])
         self._add("up", reply.clients, cost["bytes_up"])
         return reply
 
     def usage(self) -> Usage:
         """Return the counts so far."""
-        clients = self._asked.nonzero().flatten()
+        clients = self._contacted.nonzero().flatten()
         counts = {name: count[clients] for name, count in self._counts.items()}
         return Usage(clients, counts.pop("steps").round().long(), **counts)
 

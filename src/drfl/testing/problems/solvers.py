@@ -214,28 +214,29 @@ def interior(functions: Functions, mixtures: Mixtures, w: Tensor, lam: Tensor) -
     excess, scale = f - f.mean(), float(1 + f.abs().max())
     # Multipliers must start strictly above 0.
     slack = excess.abs().mean() + 1e-3 * scale
-    at = Iterate(w, lam, f.mean(), (-excess).clamp(min=0) + slack, excess.clamp(min=0) + slack)
+    here = Iterate(w, lam, f.mean(), (-excess).clamp(min=0) + slack, excess.clamp(min=0) + slack)
     for _ in range(ITERATIONS):
-        lacking = conditions(functions, mixtures, at)
+        lacking = conditions(functions, mixtures, here)
         gap = float(lacking.lower.sum() + lacking.upper.sum()) / (2 * mixtures.n)
         if gap < 1e-13 * scale and lacking.norm() < 1e-9 * scale:
             break
         barrier = 0.1 * gap
-        now = conditions(functions, mixtures, at, barrier)
-        step = _newton_step(functions, mixtures, at, now)
+        now = conditions(functions, mixtures, here, barrier)
+        step = _newton_step(functions, mixtures, here, now)
         # Use slightly less than the longest step within all bounds, and halve it until the conditions get nearer to 0.
         pairs = (
-            (at.lam - mixtures.low, step.lam), (mixtures.high - at.lam, -step.lam), (at.z, step.z), (at.Z, step.Z),
+            (here.lam - mixtures.low, step.lam), (mixtures.high - here.lam, -step.lam),
+            (here.z, step.z), (here.Z, step.Z),
         )  # fmt: skip
         room = min(float(torch.where(change < 0, -value / change, torch.inf).min()) for value, change in pairs)
-        size, after = min(1.0, 0.995 * room), at
+        size, after = min(1.0, 0.995 * room), here
         while size > 1e-12:
-            after = Iterate(*(part + size * change for part, change in zip(at, step, strict=True)))
+            after = Iterate(*(part + size * change for part, change in zip(here, step, strict=True)))
             if conditions(functions, mixtures, after, barrier).norm() <= (1 - 0.01 * size) * now.norm():
                 break
             size /= 2
-        at = after
-    return at
+        here = after
+    return here
 
 
 def _newton_step(functions: Functions, mixtures: Mixtures, at: Iterate, r: Conditions) -> Iterate:
@@ -277,13 +278,13 @@ def polish(functions: Functions, mixtures: Mixtures, at: Iterate) -> tuple[Tenso
     stiffness, none = torch.full_like(free, curvature), torch.zeros_like(free)
     lam = torch.where(at_low, low, torch.where(at_high, high, at.lam))
     at = Iterate(at.w, lam, at.nu, none, none)
-    slopes, (residual, norm) = none, _held(conditions(functions, mixtures, at), free)
+    slopes, (residual, norm) = none, _free_conditions(conditions(functions, mixtures, at), free)
     for _ in range(ITERATIONS):
         K = _matrix(functions, at.w, at.lam, stiffness, free)
         step = torch.linalg.lstsq(K, -residual[:, None], driver="gelsd", rcond=1e-13).solution[:, 0]
         dw, dlam, dnu = step.split([len(at.w), n, 1])
         nearer = Iterate(at.w + dw, at.lam + dlam * free, at.nu + dnu[0], none, none)
-        after, nearer_norm = _held(conditions(functions, mixtures, nearer), free)
+        after, nearer_norm = _free_conditions(conditions(functions, mixtures, nearer), free)
         if not nearer_norm < norm / 2:
             break
         at, residual, norm = nearer, after, nearer_norm
@@ -296,7 +297,7 @@ def polish(functions: Functions, mixtures: Mixtures, at: Iterate) -> tuple[Tenso
     return at.w, at.lam.clamp(low, high)
 
 
-def _held(lacking: Conditions, free: Tensor) -> tuple[Tensor, float]:
+def _free_conditions(lacking: Conditions, free: Tensor) -> tuple[Tensor, float]:
     """Return the conditions (d + N + 1,) that remain if active bounds are fixed, and their norm."""
     residual = torch.cat([lacking.gradient, lacking.losses * free, lacking.total[None]])
     return residual, float(residual.norm())
