@@ -228,7 +228,7 @@ def energy_command(options: EnergyOptions) -> int:
     if quiet:
         print(json_text({**content, "directory": str(claim.directory)}))
         return 0
-    title = f"{job}: local steps with the least energy to {100 * target:g} % worst"
+    title = f"{job}: local steps with the least energy to {100 * target:g} % worst accuracy"
     view = Table(title=title, title_justify="left")
     view.add_column("bandwidth", justify="right")
     cells = output.grid(result)
