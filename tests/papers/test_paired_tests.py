@@ -134,7 +134,7 @@ def test_the_table_is_in_points_and_the_file_in_fractions():
         "| DRDM − Fed-Avg | +11.00 [−1.71, +23.71] not decided |\n"
     )
     assert std.rows[0][1].text == "−0.22 [−0.47, +0.03] not decided"
-    assert "less is better" in std.title
+    assert "lower is better" in std.title
     assert not average.notes
     assert to_csv(*of(collected)).splitlines()[2] == (
         "α = 0.1,worst_accuracy,DRDM,Fed-Avg,2,0.110000,-0.017062,0.237062,0.05772,,,not decided"
@@ -151,11 +151,11 @@ def test_the_note_tells_the_test_and_the_number_of_comparisons():
         [values[:3] for values in FAR], FAR, [(*values, 0.7) for values in FAR],
     ))  # fmt: skip
     assert few.endswith(
-        ", 3 [95 % t-interval, each on its own]. With fewer than 5 pairs nothing is decided, whatever the numbers."
+        " (3), each with its own 95 % t-interval in brackets. With fewer than 5 pairs, no difference is decided."
     )
-    assert "corrected for the 3 differences here (Holm), is at most 0.05; `paired.csv`" in five
-    assert "sign flips" not in five
-    assert "all sign flips, uncorrected, is at most 0.05 too" in six
+    assert "corrected for the 3 differences here (Holm), is at most 0.05. `paired.csv`" in five
+    assert "sign-flip" not in five
+    assert "the uncorrected p-value of the sign-flip test is at most 0.05 too" in six
 
 
 def test_one_pair_and_none_have_no_interval():

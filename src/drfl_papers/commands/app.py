@@ -1,4 +1,4 @@
-"""The grammar of `drfl reproduce` and `drfl energy`, which drfl's command finds by their entry points."""
+"""The commands `drfl reproduce` and `drfl energy`, which drfl's command line loads as plugins through entry points."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from drfl_papers.commands.options import SEVERAL, EnergyOptions, ReproduceOption
 
 @o.command(ReproduceOptions)
 def reproduce(options: ReproduceOptions) -> int:
-    """List the papers' tables and figures, or make some of them: ours beside the paper's.
+    """List the papers' tables and figures, or reproduce some of them beside the paper's numbers.
 
-    Finished cells are kept: after an interruption the same command continues.
+    Finished cells are stored: after an interruption, the same command continues.
     """
     from drfl_papers.commands.reproduce import reproduce_command
 
