@@ -165,8 +165,8 @@ def report(options: o.ReportOptions) -> int:
 def assess(options: o.AssessOptions) -> int:
     """Estimate how bad the worst client is, with intervals.
 
-    The output names the clients that could be the worst. If you give several runs, each is compared with the first: on
-    the same test rows, and over seeds.
+    The output names the clients that could be the worst.
+    Further runs are compared with the first: on the same test rows, and over seeds.
     """
     from drfl.cli.assess import assess_command
 
@@ -179,8 +179,8 @@ def assess(options: o.AssessOptions) -> int:
 def tune(options: o.TuneOptions) -> int:
     """Choose hyperparameters by their score on validation data.
 
-    Every algorithm gets the same number of trials. Finished trials are stored: after an interruption the same command
-    continues.
+    Every algorithm gets the same number of trials.
+    Finished trials are stored: after an interruption the same command continues.
     """
     from drfl.cli.tune import tune_command
 

@@ -172,7 +172,7 @@ def _outcomes(
 
 
 def _print(comparison: Comparison, directory: Path) -> None:
-    """Print the table of the score, tables of two other measures each, as terminals are narrow, and the report's path."""
+    """Print a table of the score, tables of two other measures each (terminals are narrow), and the report's path."""
     score, *others = comparison.measures
     view = _view(comparison, score_columns(score, fifth=comparison.clients > FIFTH), _title(comparison))
     # On a narrow terminal omit the worst fifth, which the report shows.

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 app = typer.Typer(
     name="deploy",
     cls=Group,
-    help="Train over a network with Flower: set up, check and run a deployment.",
+    help="Train over a network with Flower.\n\nThese commands set up, check and run a deployment.",
     no_args_is_help=True,
 )
 
@@ -216,8 +216,9 @@ def audit(
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print a single JSON object on stdout")] = False,
 ) -> int:
-    """Check audit logs, and compare the server's log with those of the sites.
+    """Check the audit logs of the server and its sites.
 
+    The logs are also compared with each other.
     The exit code is 1 if there is a problem.
     """
     with signals.as_stopped():

@@ -24,7 +24,7 @@ def reproduce(options: ReproduceOptions) -> int:
 def energy(options: EnergyOptions) -> int:
     """Find the number of local steps that needs the least energy.
 
-    For each SNR and bandwidth, drfl compares the energy that every number of local steps needs to reach a target.
+    drfl compares the energy to reach a target accuracy, per SNR and bandwidth.
     """
     from drfl_papers.commands.energy import energy_command
 
