@@ -213,7 +213,7 @@ def algorithms(as_json: o.Json = False) -> None:
 
 @app.command(cls=Command, rich_help_panel=START)
 def datasets(as_json: o.Json = False) -> None:
-    """List the data sets and where their files are."""
+    """List the data sets and the locations of their files."""
     from drfl.cli.list_registries import datasets_command
 
     with signals.as_stopped():

@@ -35,7 +35,7 @@ class Command(TyperCommand):
                 vars(param)["rich_help_panel"] = None  # a few options need no groups
             if param.metavar is None:
                 param.metavar = METAVARS.get(param.type.name)
-            # Options that stand for a setting have no default of their own and describe it in their help.
+            # The help of a setting describes its default, as the option itself has none.
             if param.default is not False and isinstance(param.default, str | int | float):
                 param.help, param.show_default = f"{param.help} (default: {param.default})", False
         super().__init__(name, params=[*params, _help_all(hidden=not self.rare)], **attributes)

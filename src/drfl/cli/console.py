@@ -87,7 +87,7 @@ def percent(fraction: float) -> str:
 
 
 def gap(certificate: Certificate | None) -> str:
-    """Format the duality gap with three digits, or a dash if there is no certificate."""
+    """Format the duality gap with three digits, or a dash without a certificate."""
     return NOTHING if certificate is None else f"{certificate.gap:.3g}"
 
 

@@ -1,6 +1,6 @@
 """The options of each command: one dataclass per command, whose fields are its options.
 
-Options that stand for a setting of a run are made from :mod:`drfl.experiments.config.settings`.
+Options for the settings of a run are made from :mod:`drfl.experiments.config.settings`.
 """
 
 from __future__ import annotations

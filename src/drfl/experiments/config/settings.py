@@ -143,7 +143,7 @@ class DataFields:
     features: Annotated[
         Literal["penultimate", "entk"] | None,
         Setting(
-            "Features of a pretrained network: penultimate (input of its last layer) or entk (linearisation)",
+            "Pretrained features: penultimate (input of the last layer) or entk (linearised network)",
             DATA,
             none="the images",
         ),
@@ -151,8 +151,8 @@ class DataFields:
     backbone: Annotated[
         str | None,
         Setting(
-            "Network for --features: resnet18-imagenet, efficientnet-lite0-imagenet, resnet18-DATASET or cnn-DATASET "
-            "(trained here once), or a file of weights such as model.safetensors",
+            "Network for --features: resnet18-imagenet, efficientnet-lite0-imagenet, resnet18-DATASET, cnn-DATASET or "
+            "a file of weights",
             DATA,
         ),
     ] = None
@@ -199,7 +199,7 @@ class TaskFields:
         str | None,
         Setting(
             "Metric that decides which client is worst: accuracy, balanced-accuracy, auc, f1, log-loss, brier, "
-            "calibration-error, mae, rmse, r2, or FILE.py:NAME, a function of outputs and targets",
+            "calibration-error, mae, rmse, r2 or FILE.py:NAME",
             EVALUATION,
             none="accuracy; rmse if the loss is mse, mae or huber",
         ),
@@ -230,7 +230,7 @@ class RunFields:
     judged_on: Annotated[
         Literal["test", "validation", "training"],
         Setting(
-            "Rows that models are evaluated on: test; validation, which saves the test rows while tuning; or training",
+            "Rows to evaluate models on: test, validation (for tuning) or training",
             EVALUATION,
             hidden=True,
         ),
@@ -251,7 +251,7 @@ class RunFields:
         Any,
         Text(float),
         Setting(
-            "Reject updates and gradients longer than this multiple of the cohort median; 0 for no bound", FAILURES
+            "Reject updates and gradients above this multiple of the cohort median; 0 for no bound", FAILURES
         ),
     ] = 100.0
     aggregator: Annotated[
@@ -291,8 +291,7 @@ class RunFields:
     until: Annotated[
         str | None,
         Setting(
-            "Stop at METRIC=VALUE on validation rows, e.g. worst_accuracy=0.5; test:METRIC=VALUE uses test rows, "
-            "without intervals",
+            "Stop at METRIC=VALUE on validation rows, e.g. worst_accuracy=0.5, or test:METRIC=VALUE",
             EVALUATION,
             none="never",
         ),
@@ -300,14 +299,14 @@ class RunFields:
     returned: Annotated[
         Literal["average", "last", "best"],
         Setting(
-            "Model to return and evaluate: average (decaying), last, or best (smaller largest training loss)",
+            "Model to return: average (decaying), last, or best (smaller largest training loss)",
             EVALUATION,
         ),
     ] = "average"
     select: Annotated[
         str | None,
         Setting(
-            "Return the model of the best round on validation rows: worst, worst20, average, or loss (worst client)",
+            "Return the best model on validation rows: worst, worst20, average or loss (worst client)",
             EVALUATION,
             none="the last round",
         ),
@@ -332,7 +331,7 @@ class RunFields:
     certificate: Annotated[
         Literal["pooled", "gradient"] | None,
         Setting(
-            "Bound the duality gap at every evaluation, for linear models; 'gradient' in a file is looser and cheaper",
+            "Bound the duality gap at every evaluation; linear models only",
             EVALUATION,
             flag="--certificate/--no-certificate",
         ),
@@ -363,7 +362,7 @@ class RunFields:
     checkpoint_key: Annotated[
         Path | None,
         Setting(
-            "File with a key of 32 bytes or more that signs checkpoints and that --resume verifies them with",
+            "File with a key of 32 bytes or more that signs checkpoints and verifies them on resuming",
             EXECUTION,
             none="unsigned",
         ),
