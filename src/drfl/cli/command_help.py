@@ -7,13 +7,10 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Sequence
-from typing import Any
+from typing import Annotated, Any
 
 import typer
-from typer.core import TyperCommand, TyperGroup, TyperOption
-
-METAVARS = {"integer": "N", "integer range": "N"}
-"""Short names of value types, which leave more room for the explanations."""
+from typer.core import TyperCommand, TyperGroup
 
 
 class Command(TyperCommand):
@@ -33,8 +30,6 @@ class Command(TyperCommand):
             param.hidden = False
             if not self.rare:
                 vars(param)["rich_help_panel"] = None  # a few options need no groups
-            if param.metavar is None:
-                param.metavar = METAVARS.get(param.type.name)
             # The help of a setting describes its default, as the option itself has none.
             if param.default is not False and isinstance(param.default, str | int | float):
                 param.help, param.show_default = f"{param.help} (default: {param.default})", False
@@ -62,21 +57,33 @@ class Group(TyperGroup):
         self.params.append(_help_all(hidden=True))
 
 
-def _help_all(hidden: bool) -> TyperOption:
-    return TyperOption(
-        param_decls=["--help-all"],
-        is_flag=True,
-        is_eager=True,
-        expose_value=False,
-        callback=_show_all,
-        help="Show all options, in groups, and exit.",
-        hidden=hidden,
-    )
-
-
-def _show_all(context: typer.Context, option: object, value: bool) -> None:
+def _show_all(context: typer.Context, value: bool) -> None:
     if value and not context.resilient_parsing:
         command = copy.copy(context.command)
         vars(command)["rare"] = set()
         typer.echo(command.get_help(context))
-        context.exit()
+        raise typer.Exit
+
+
+HelpAll = Annotated[
+    bool,
+    typer.Option(
+        "--help-all",
+        help="Show all options, in groups, and exit.",
+        is_eager=True,
+        expose_value=False,
+        callback=_show_all,
+    ),
+]
+
+
+def _help_all(hidden: bool) -> Any:  # noqa: ANN401
+    # Let typer make the option from an annotation: the constructor of its option class differs between versions.
+    app = typer.Typer(add_completion=False)
+
+    @app.command()
+    def command(help_all: HelpAll = False) -> None: ...
+
+    option = typer.main.get_command(app).params[0]
+    vars(option)["hidden"] = hidden
+    return option

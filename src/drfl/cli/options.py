@@ -74,6 +74,7 @@ def option(
     *names: str,
     default: str = "",
     common: bool = False,
+    metavar: str | None = None,
     at_least: int | None = None,
     at_most: int | None = None,
 ) -> object:
@@ -85,13 +86,20 @@ def option(
         names: Names of the option; its field's name by default.
         default: Description of the default if the value of the field does not show it.
         common: Whether the short help shows the option.
-        at_least: Lower bound of a number.
-        at_most: Upper bound of a number.
+        metavar: Name of the value in the help; by default the name of its type.
+        at_least: Lower bound of a whole number.
+        at_most: Upper bound of a whole number.
     """
     text = f"{help_text} (default: {default})" if default else help_text
-    # drfl.cli.command_help takes "hidden" to mean that only the long help shows the option.
     return typer.Option(
-        *names, help=text, rich_help_panel=panel, show_default=False, hidden=not common, min=at_least, max=at_most
+        *names,
+        help=text,
+        rich_help_panel=panel,
+        show_default=False,
+        hidden=not common,  # drfl.cli.command_help shows such an option in the long help only
+        metavar=metavar if at_least is None else "N",
+        min=at_least,
+        max=at_most,
     )
 
 
@@ -103,11 +111,11 @@ def _flag(name: str) -> str:
     return ABOUT[name].flag or f"--{name.replace('_', '-')}"
 
 
-def setting(name: str) -> object:
-    """Declare the option of a setting."""
+def setting(name: str, metavar: str | None = None) -> object:
+    """Declare the option of a setting, see :func:`option`."""
     about, value = ABOUT[name], getattr(Settings, name)
     default = about.none or ("" if value is None or value is False else str(value))
-    return option(about.help, about.panel, _flag(name), default=default, common=about.common)
+    return option(about.help, about.panel, _flag(name), default=default, common=about.common, metavar=metavar)
 
 
 @functools.cache  # Several commands share these options, and this is part of every start-up.
@@ -122,7 +130,7 @@ def _annotation(name: str) -> object:
         kind = list[str]
     elif kinds in ([int], [float], [Path]):
         kind = kinds[0]
-    return Annotated[kind | None, setting(name)]
+    return Annotated[kind | None, setting(name, "N" if kind is int else None)]
 
 
 def _panel(parameter: inspect.Parameter) -> int:

@@ -250,9 +250,7 @@ class RunFields:
     step_bound: Annotated[
         Any,
         Text(float),
-        Setting(
-            "Reject updates and gradients above this multiple of the cohort median; 0 for no bound", FAILURES
-        ),
+        Setting("Reject updates and gradients above this multiple of the cohort median; 0 for no bound", FAILURES),
     ] = 100.0
     aggregator: Annotated[
         Any,
