@@ -115,15 +115,15 @@ def _design(options: CompareOptions) -> tuple[Config, Design, Path | None]:
         stored = kept_config(options.out, "comparison", overwrite=options.overwrite, given=has_options)
     elif options.out is not None:
         check_free(options.out, "comparison", overwrite=options.overwrite)
-    named = dict.fromkeys((options.names or "").split(","))
-    references = references_of({**options.settings, "algorithms": named})
+    tables = dict.fromkeys((options.names or "").split(","))
+    references = references_of({**options.settings, "algorithms": tables})
     file = read_file(options.config or stored, references, trust=options.trust)
     # Compare the algorithms of --algorithms, else those with a table in the file, else all.
     tables = file.get("algorithms")
-    listed = list(tables) if isinstance(tables, dict) else []
+    choices = list(tables) if isinstance(tables, dict) else []
     if options.names is not None:
-        listed = options.names.split(",")
-    names = list(dict.fromkeys(algorithm_name(name.strip()) for name in listed or ALGORITHMS))
+        choices = options.names.split(",")
+    names = list(dict.fromkeys(algorithm_name(name.strip()) for name in choices or ALGORITHMS))
     labels = [label_of(name) for name in names]
     label = next((label for label in labels if labels.count(label) > 1), None)
     if label is not None:

@@ -103,8 +103,8 @@ def _config(options: RunOptions) -> Config:
         check_free(out, "run", overwrite=options.overwrite)
     # --param without the name of an algorithm applies to the algorithm that runs, which the file may name.
     file = read_file(path, references_of(options.settings), trust=options.trust)
-    named = options.settings.get("algorithm") or file.get("algorithm", Config.model_fields["algorithm"].default)
-    return config_of(file, overrides(options.settings, options.param, [str(named)]))
+    algorithm = options.settings.get("algorithm") or file.get("algorithm", Config.model_fields["algorithm"].default)
+    return config_of(file, overrides(options.settings, options.param, [str(algorithm)]))
 
 
 def _step_size(finished: Finished) -> str | None:
