@@ -115,8 +115,8 @@ def _design(options: CompareOptions) -> tuple[Config, Design, Path | None]:
         stored = kept_config(options.out, "comparison", overwrite=options.overwrite, given=has_options)
     elif options.out is not None:
         check_free(options.out, "comparison", overwrite=options.overwrite)
-    tables = dict.fromkeys((options.names or "").split(","))
-    references = references_of({**options.settings, "algorithms": tables})
+    requested = dict.fromkeys((options.names or "").split(","))
+    references = references_of({**options.settings, "algorithms": requested})
     file = read_file(options.config or stored, references, trust=options.trust)
     # Compare the algorithms of --algorithms, else those with a table in the file, else all.
     tables = file.get("algorithms")
