@@ -79,7 +79,6 @@ class EnergyOptions:
     runs: Annotated[
         list[Path] | None, option("Run folders, one per τ and seed, instead of new runs", MEASURING, common=True)
     ] = None
-    runs: Annotated[list[Path] | None, option("Run folders, one per τ and seed, instead of new runs", MEASURING)] = None
     snr: Annotated[
         list[float] | None,
         option("Signal-to-noise ratios in dB, e.g. 0 10 (default: 0 5 10 15 20)", CHANNELS, common=True),
