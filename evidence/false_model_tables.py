@@ -1,4 +1,4 @@
-"""What docs/resilience.md shows of the stored runs with clients that lie about their models; see false_models.py.
+"""The parts of docs/results/resilience.md on clients that send false models; false_models.py makes the results.
 
 `make pages` writes it into the page.
 """

@@ -1,4 +1,4 @@
-"""What docs/defaults.md shows of the stored rows of promise.py, and its table.md.
+"""What docs/results/defaults.md shows of the stored rows of promise.py, and its table.md.
 
 `make pages` writes it into the page.
 """

@@ -1,4 +1,4 @@
-"""What docs/resilience.md, docs/certificate.md, docs/theory.md and docs/ambiguity.md show of the stored results.
+"""The parts of docs/results/resilience.md, docs/{certificate,theory,ambiguity}.md that show stored results.
 
 `make pages` writes it into the pages.
 """
@@ -22,7 +22,7 @@ SEEDS = 3
 Row = Mapping[str, str]
 
 CALLED = {"ScaffPD": "SCAFF-PD", "DualDRDM": "dual DRDM"}
-"""What docs/resilience.md calls an algorithm, where that is not its name."""
+"""What docs/results/resilience.md calls an algorithm, where that is not its name."""
 
 
 def rows_of(path: str) -> list[Row]:
@@ -65,7 +65,7 @@ DEFENCES = {
     "Audit(16 rows)": "`probe`",
     "CVaR(0.3)": "CVaR(0.3)",
 }
-"""What is stored → what docs/resilience.md calls it."""
+"""What is stored → what docs/results/resilience.md calls it."""
 
 
 def liars() -> str:

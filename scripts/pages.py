@@ -31,9 +31,10 @@ from evidence import claims, false_headlines, false_model_tables, leads, stoppin
 from evidence import promise_tables as promise
 
 ROOT = Path(__file__).parents[1]
-FOLDERS = ("", "contributing", "reference", "start")
+FOLDERS = ("", "contributing", "reference", "results", "start")
 PAGES = {path.stem: path for folder in FOLDERS for path in sorted((ROOT / "docs" / folder).glob("*.md"))}
 PAGES["EXPERIMENTS"] = ROOT / "EXPERIMENTS.md"
+PAGES["defaults"] = ROOT / "docs" / "results" / "defaults.md"  # docs/defaults.md, the guide, has no blocks
 PAGES["hospitals"] = ROOT / "examples" / "hospitals" / "README.md"
 
 START, END = "<!-- {}: written by make pages -->\n", "<!-- end -->\n"
@@ -53,12 +54,12 @@ def listed(checks: Sequence[Callable], what: str) -> str:
 
 def algorithm_checks() -> str:
     """The section on what an algorithm is asked."""
-    return f"### The {len(ALGORITHM_CHECKS)} checks of an algorithm\n\n{listed(ALGORITHM_CHECKS, 'what it asks')}"
+    return f"### The {len(ALGORITHM_CHECKS)} checks of an algorithm\n\n{listed(ALGORITHM_CHECKS, 'what it checks')}"
 
 
 def federation_checks() -> str:
     """The section on what a federation is asked."""
-    return f"### The {len(FEDERATION_CHECKS)} checks of a federation\n\n{listed(FEDERATION_CHECKS, 'what it asks')}"
+    return f"### The {len(FEDERATION_CHECKS)} checks of a federation\n\n{listed(FEDERATION_CHECKS, 'what it checks')}"
 
 
 IN_PACKAGES = {
@@ -126,7 +127,7 @@ BLOCKS: dict[str, Callable[[], str]] = {
     "testing.algorithm-checks": algorithm_checks,
     "testing.federation-checks": federation_checks,
     "testing.traps": traps,
-    "ambiguity.checks": lambda: listed(AMBIGUITY_CHECKS, "what it says"),
+    "ambiguity.checks": lambda: listed(AMBIGUITY_CHECKS, "what it checks"),
     "ambiguity.traps": ambiguity_traps,
     "tuning.trials": tuning_trials,
     "tuning.spaces": tuning_spaces,

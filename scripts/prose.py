@@ -115,16 +115,22 @@ def python(file: Path) -> Iterator[Text]:
                 ):
                     words = re.sub(r"^\s*(?:>>>|\.\.\.).*$", "", one.value.value, flags=re.MULTILINE)
                     yield Text("docstrings", f"{file}:{one.lineno}", plain(words))
-        if isinstance(node, ast.keyword) and node.arg == "help":
-            words = " ".join(
-                part.value
-                for part in ast.walk(node.value)
-                if isinstance(part, ast.Constant) and isinstance(part.value, str)
-            )
-            yield Text("help", f"{file}:{node.value.lineno}", plain(words))
+        for text in help_texts(node):
+            parts = (part.value for part in ast.walk(text) if isinstance(part, ast.Constant))
+            words = " ".join(part for part in parts if isinstance(part, str))
+            yield Text("help", f"{file}:{text.lineno}", plain(words))
     for token in tokenize.generate_tokens(io.StringIO(source).readline):
         if token.type == tokenize.COMMENT and not re.match(r"#\s*(?:noqa|type:|pyright|fmt)", token.string):
             yield Text("comments", f"{file}:{token.start[0]}", plain(token.string.lstrip("# ")))
+
+
+def help_texts(node: ast.AST) -> list[ast.expr]:
+    """Return the help texts that a keyword or a call declares: of argparse and typer, and drfl's own declarations."""
+    if isinstance(node, ast.keyword) and node.arg == "help":
+        return [node.value]
+    if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in ("Setting", "option"):
+        return [*node.args[:1], *(keyword.value for keyword in node.keywords if keyword.arg in ("none", "default"))]
+    return []
 
 
 def messages(file: Path) -> Iterator[Text]:

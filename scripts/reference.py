@@ -102,7 +102,8 @@ API = {
     ),
     "resilience": ApiPage(
         "Resilience",
-        "Failures, guards, Byzantine-robust rules: see [the guide](../../resilience.md).",
+        "Failure models, guards and robust aggregation: see [client failures](../../client-failures.md) and "
+        "[malicious clients](../../malicious-clients.md).",
         ("drfl.resilience",),
         ("drfl.core.audit_log", "drfl.core.audit_signatures"),
     ),

@@ -1,4 +1,4 @@
-"""What docs/deploy.md and the hospitals' page show of what has been stored of real deployments.
+"""The tables of stored results of real deployments in docs/results/deployments.md and on the hospitals' page.
 
 `make pages` writes it into the pages. The results are those of scripts/try_deployment.sh,
 scripts/try_security.py, evidence/flower_backends.py and examples/hospitals/deployment.py.
@@ -103,11 +103,11 @@ def hospitals() -> str:
 
 
 BLOCKS: dict[str, Callable[[], str]] = {
-    "deploy.events": events,
-    "deploy.security": security,
-    "deploy.same": same,
-    "deploy.seconds": seconds,
-    "deploy.bytes": large,
+    "deployments.events": events,
+    "deployments.security": security,
+    "deployments.same": same,
+    "deployments.seconds": seconds,
+    "deployments.bytes": large,
     "hospitals.deployed": hospitals,
 }
 """Page and block → what stands there."""

@@ -1,4 +1,4 @@
-"""A real deployment on this machine, put to every test that ``docs/deploy.md`` reports.
+"""A real deployment on this machine, put to every test that ``docs/results/deployments.md`` reports.
 
     scripts/try_deployment.sh [--quick [--record]] [--keep]
                               [--only same,cold,killed,faults,quorum,servers,refusals,large]
@@ -47,7 +47,7 @@ RESULTS = ROOT / "evidence" / "results" / "deployment"
 HOSPITALS = {"cleveland": "Cleveland", "hungary": "Hungary", "switzerland": "Switzerland", "va": "VA Long Beach"}
 ALGORITHMS = ("FedAvg", "DRFA", "ScaffPD", "DRDM", "DualDRDM")
 JOB = {"model": "linear", "engine": "loop", "lr": 0.05, "seed": 0, "standardise": False}
-UNBOUNDED = "nothing bounds the influence of a single site"
+UNBOUNDED = "nothing limits the influence of a single site"
 """How the warning begins that every run here gives, as its server.toml has no limits: it says nothing of an event."""
 TOLERANCE = 1e-6
 BYTES = 0.05

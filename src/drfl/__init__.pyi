@@ -1,4 +1,4 @@
-"""The public names of drfl: read by type checkers and editors, and by ``__init__.py`` when a name is first used."""
+"""Public names of drfl, read by type checkers, editors and the lazy imports of ``__init__.py``."""
 
 from drfl import algorithms as algorithms  # module
 from drfl import ambiguity as ambiguity  # module

@@ -1,4 +1,4 @@
-"""``python -m drfl`` is the command ``drfl``."""
+"""Run the ``drfl`` command with ``python -m drfl``."""
 
 from drfl.cli import main
 

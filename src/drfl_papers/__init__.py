@@ -1,1 +1,1 @@
-"""The papers' tables and figures: specifications as data, cells that run in parallel and are never run twice."""
+"""Specifications, runs and tables for the papers' tables and figures."""

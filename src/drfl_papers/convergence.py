@@ -1,4 +1,4 @@
-"""How methods approach a known optimum: the rate, the rounds, the distance left; tables and the figure's curves."""
+"""How methods approach a known optimum: rate, rounds and remaining distance, as tables and curves."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ from drfl_papers.records import Place, fate, places, seeds
 from drfl_papers.tables import ResultTable, TableEntry
 
 LEVEL = 1e-12
-"""A squared distance that counts as arrived."""
+"""A squared distance at which a run counts as having reached the optimum."""
 
 FIT = (1e-20, 1e-3)
-"""Squared distances between which the rate is fitted: beyond the first rounds, and above rounding."""
+"""Squared distances between which the rate is fitted: after the first rounds and above rounding error."""
 
 DISTANCE = "‖w − w*‖²"
 COLUMNS = ("setting", "method", "seed", "round", "squared_distance")
@@ -33,13 +33,13 @@ COLUMNS = ("setting", "method", "seed", "round", "squared_distance")
 
 @dataclass(frozen=True)
 class ErrorCurve:
-    """One seed of one method in one setting.
+    """The errors of one seed of one method in one setting.
 
     Args:
-        seed: which.
+        seed: The seed.
         stopped: "rounds" or "diverged".
-        errors: squared distance after rounds 0, 1, 2, …; none where it diverged.
-        chosen: parameters that were chosen from the method's grid.
+        errors: Squared distance after rounds 0, 1, 2, …; empty if the run diverged.
+        chosen: Parameters chosen from the method's grid.
     """
 
     seed: int
@@ -49,11 +49,11 @@ class ErrorCurve:
 
 
 class Rate(NamedTuple):
-    """A straight line through log10 of the errors.
+    """A straight line fitted to log10 of the errors.
 
     Args:
-        slope: per round; linear convergence has a negative one.
-        r2: R² of the fit; near 1 where convergence is linear.
+        slope: Slope per round; negative for linear convergence.
+        r2: R² of the fit; near 1 if convergence is linear.
     """
 
     slope: float
@@ -61,30 +61,30 @@ class Rate(NamedTuple):
 
 
 def error_curves(collected: Collected) -> dict[Place, tuple[ErrorCurve, ...]]:
-    """The distance records of every place, read with types, in the specification's order."""
-    found = {}
+    """Read the distance records of every place, in the specification's order."""
+    curves = {}
     for place in places(collected):
         group = []
         for seed, record in zip(seeds(collected, place), collected.records[place], strict=True):
             errors = cast("Sequence[float]", record["errors"]) if record["stopped"] == "rounds" else ()
             chosen = cast("Mapping[str, float]", record["chosen"])
             group.append(ErrorCurve(seed, str(record["stopped"]), tuple(map(float, errors)), chosen))
-        found[place] = tuple(group)
-    return found
+        curves[place] = tuple(group)
+    return curves
 
 
 def first(errors: Sequence[float], level: float = LEVEL) -> int | None:
-    """The first round whose error is at most a level; None if there is none."""
+    """Return the first round whose error is at most a level; None if there is none."""
     return next((r for r, error in enumerate(errors) if error <= level), None)
 
 
 def rate(errors: Sequence[float]) -> Rate | None:
-    """The least-squares line through log10 of the errors within `FIT`; None with fewer than three of them."""
+    """Fit a least-squares line to log10 of the errors within `FIT`; None with fewer than three of them."""
     low, high = FIT
-    at = [(r, math.log10(error)) for r, error in enumerate(errors) if low < error < high]
-    if len(at) < 3:
+    points = [(r, math.log10(error)) for r, error in enumerate(errors) if low < error < high]
+    if len(points) < 3:
         return None
-    x, y = np.array(at).T
+    x, y = np.array(points).T
     slope, level = np.polyfit(x, y, 1)
     spread = float(((y - y.mean()) ** 2).sum())
     rest = float(((y - slope * x - level) ** 2).sum())
@@ -92,19 +92,19 @@ def rate(errors: Sequence[float]) -> Rate | None:
 
 
 def tables(collected: Collected) -> tuple[ResultTable, ...]:
-    """A table a setting: distance left, rounds to `LEVEL`, rate; a note below the last."""
-    found = error_curves(collected)
+    """Make one table per setting with the remaining distance, rounds to `LEVEL` and rate; a note is below the last."""
+    curves = error_curves(collected)
     methods = [method.name for method in collected.plan.spec.methods]
     header = ("method", f"last {DISTANCE}", f"rounds to {LEVEL:g}", "log10 per round", "R²")
     note = (
-        f"Medians over the seeds, of R² the least. The rate is fitted to {DISTANCE} between {FIT[0]:g} and "
-        f"{FIT[1]:g}; {NOTHING} = never that near."
+        f"Medians over the seeds; for R², the minimum. The rate is fitted to {DISTANCE} between {FIT[0]:g} and "
+        f"{FIT[1]:g}. {NOTHING} means: never reached."
     )
     shown = []
     for setting in collected.plan.settings:
         rows: list[tuple[TableEntry, ...]] = []
         for method in methods:
-            group = found[setting, method]
+            group = curves[setting, method]
             how = fate([way.stopped for way in group])
             if how:
                 rows.append((TableEntry(method), TableEntry(how), *[TableEntry(NOTHING)] * 3))
@@ -126,7 +126,7 @@ def tables(collected: Collected) -> tuple[ResultTable, ...]:
 
 
 def to_csv(collected: Collected) -> str:
-    """Every round's squared distance as CSV text."""
+    """Format every round's squared distance as CSV text."""
     lines = (
         [setting, method, way.seed, r, f"{error:.6e}"]
         for (setting, method), group in error_curves(collected).items()
@@ -137,7 +137,7 @@ def to_csv(collected: Collected) -> str:
 
 
 def summary(group: Sequence[ErrorCurve]) -> dict[str, object]:
-    """A place in numbers: medians over its seeds, and each seed's choice from the grid."""
+    """Summarise a place: medians over its seeds, and each seed's choice from the grid."""
     errors = [way.errors for way in group if way.errors]
     rates = [r for r in map(rate, errors) if r is not None]
     return {
@@ -152,16 +152,16 @@ def summary(group: Sequence[ErrorCurve]) -> dict[str, object]:
 
 
 def draw(collected: Collected, folder: Path) -> list[str]:
-    """Curves on a logarithmic axis, a panel a setting: the median over seeds, in a band from least to most.
+    """Draw curves on a logarithmic axis, one panel per setting: the median over seeds, with a band from min to max.
 
     Returns:
-        the figure's name, without ending.
+        The figure's name, without file extension.
     """
-    found, plan = error_curves(collected), collected.plan
+    curves, plan = error_curves(collected), collected.plan
     with plots.drawing(folder, "figure", len(plan.settings)) as (figure, axes):
         for axis, setting in zip(axes, plan.settings, strict=True):
             for place, method in enumerate(plan.spec.methods):
-                ways = [way.errors for way in found[setting, method.name] if way.errors]
+                ways = [way.errors for way in curves[setting, method.name] if way.errors]
                 if not ways:
                     continue
                 # A run ends once its error reaches rounding precision, so take only the rounds that all seeds have.
@@ -183,5 +183,5 @@ def draw(collected: Collected, folder: Path) -> list[str]:
 
 
 def _significant(values: Sequence[float]) -> float | None:
-    """The median to six significant digits; None of nothing."""
+    """Return the median rounded to six significant digits; None if there are no values."""
     return float(f"{statistics.median(values):.5e}") if values else None

@@ -1,4 +1,4 @@
-"""What the methods cost: clients that train in a round, gradients, bytes."""
+"""The cost of each method: clients that train per round, gradients, bytes."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from drfl_papers.tables import ResultTable, TableEntry
 
 MEGA = 1e6
 
-HEADER = ("method", "rounds", "clients a round", "10⁶ gradients", "MB sent, both ways")
+HEADER = ("method", "rounds", "clients per round", "10⁶ gradients", "MB sent, both ways")
 
 NOTE = (
-    "Means over settings and repeats, of runs that came to their end. Clients a round are the distinct ones that "
-    "train: a client drawn several times trains once. Gradients are counted by sample, those of reports too."
+    "Means over settings and repeats, for runs that finished. Clients per round are the distinct clients that train: a "
+    "client drawn several times trains once. Gradients are counted per sample, including those for reports."
 )
 
 
 def tables(plan: Plan, found: Runs) -> tuple[ResultTable, ...]:
-    """One table: the methods down, what they cost across."""
+    """Make one table with a row per method and a column per cost."""
     rows, halved, back = [], [], []
     for method in plan.spec.methods:
         ends = [(setting, run) for setting in plan.settings for run in found[setting, method.name] if run.ended]
@@ -42,7 +42,7 @@ def tables(plan: Plan, found: Runs) -> tuple[ResultTable, ...]:
         back += [f"{method.name}, {setting}, seed {run.seed} ({run.set_back})" for setting, run in ends if run.set_back]
     notes = [NOTE]
     if halved:
-        notes.append(f"drfl lowered the step size that it had found, as too large, in these runs: {'; '.join(halved)}.")
+        notes.append(f"drfl halved its automatic step size, as too large, in these runs: {'; '.join(halved)}.")
     if back:
         notes.append(f"{SET_BACK.capitalize()}: {listed(back, 'run')}.")
     return (ResultTable("Participation and cost", HEADER, tuple(rows), tuple(notes)),)

@@ -1,6 +1,7 @@
-"""How many local steps reach a target with the least energy: DRDM (Krouka et al. 2025), equation 18 and Figure 4.
+"""The number of local steps that reaches a target with the least energy: DRDM (Krouka et al. 2025), eq. 18, Figure 4.
 
-All from the records: the ledger says what a round sent and computed, the history when the target was reached.
+Everything comes from the records: the ledger has the traffic and computation of a round, the history has the round in
+which the target was reached.
 """
 
 from __future__ import annotations
@@ -45,10 +46,10 @@ COLUMNS = ("setting", "snr_db", "bandwidth_hz", "tau", "joules", "rounds", "runn
 
 
 def check(planned: Planned) -> None:
-    """Make sure before anything runs that the map can be made.
+    """Make sure, before anything runs, that the map can be made.
 
     Raises:
-        InputError: the specification has no grid, or the model's operations cannot be counted without its data.
+        InputError: If the specification has no grid, or the model's operations cannot be counted without its data.
     """
     _grid(planned)
     for setting in planned.settings:
@@ -56,25 +57,25 @@ def check(planned: Planned) -> None:
 
 
 def plans(collected: Collected) -> dict[str, LocalStepsPlan]:
-    """The number of local steps with the least energy over the grid of SNRs and bandwidths, by setting.
+    """Find the number of local steps with the least energy over the grid of SNRs and bandwidths, by setting.
 
-    Channels without fading; only what clients send and compute counts, as in the paper.
+    Channels do not fade. As in the paper, only sending and computing by clients counts.
 
     Raises:
-        InputError: the specification has no grid, two methods take the same number of local steps, or the model's
+        InputError: If the specification has no grid, two methods take the same number of local steps, or the model's
             operations cannot be counted without its data.
     """
-    energy, found = _grid(collected.plan), runs(collected)
+    energy, run_groups = _grid(collected.plan), runs(collected)
     target = needed(energy)
     places = [LinkConditions(snr, bandwidth) for snr in energy.snr for bandwidth in energy.bandwidth]
     planned = {}
     for setting in collected.plan.settings:
-        group = [run for (where, _), methods in found.items() if where == setting for run in methods]
+        group = [run for (name, _), methods in run_groups.items() if name == setting for run in methods]
         payload, processor = payload_of(group), processor_of(collected.plan, setting)
         measurements = []
         for run in group:
-            at = first(run, target)
-            measurements.append(Measurement(run.steps, run.seed, None if at is None else at.round))
+            reached = first(run, target)
+            measurements.append(Measurement(run.steps, run.seed, None if reached is None else reached.round))
         channels = {place: Channel.uniform(1, place.bandwidth, place.snr_db) for place in places}
         costs = {place: cost_of(payload, processor, Radio(), channel) for place, channel in channels.items()}
         planned[setting] = plan(measurements, costs)
@@ -82,10 +83,10 @@ def plans(collected: Collected) -> dict[str, LocalStepsPlan]:
 
 
 def payload_of(group: Sequence[Run]) -> Payload:
-    """What a round took on average, by the ledgers of runs that differ in τ and seed only.
+    """Average what a round took, from the ledgers of runs that differ in τ and seed only.
 
-    Only what the energy depends on: how it was shared among clients, on which times depend, no ledger says. Nothing
-    where every run failed: then no τ reaches the target, and there is no energy to count.
+    The ledgers do not say how the work was shared among clients, so the fields on which times depend are NaN. All
+    counts are 0 if every run failed: then no τ reaches the target, and there is no energy to count.
     """
     ended = [run for run in group if run.ended and run.rounds]
     shares = [[run.final[name] / run.rounds for name in LEDGER_COLUMNS] + [float(run.steps)] for run in ended]
@@ -101,15 +102,15 @@ def payload_of(group: Sequence[Run]) -> Payload:
 
 
 def processor_of(planned: Planned, setting: str) -> Processor:
-    """Every client's processor: the operations of a sample's gradient counted on the model, one a cycle.
+    """Return every client's processor, with one cycle per floating-point operation of a sample's gradient.
 
     Raises:
-        InputError: the model learns from features, whose number only their data tell.
+        InputError: If the model learns from features, whose number depends on the data.
     """
     job = next(p.cell.job for p in planned.cells if p.setting == setting)
     if job.get("features") is not None:
         raise InputError(
-            "an energy map needs a model on the data themselves: leave features out of its job",
+            "features is not supported in an energy map, which needs a model on the raw data. Remove it from the job.",
             code="unsupported-combination",
             field="features",
         )
@@ -118,7 +119,7 @@ def processor_of(planned: Planned, setting: str) -> Processor:
 
 @functools.lru_cache
 def _cycles(dataset: str, model: str, loss: str) -> float:
-    """Cycles of one sample's gradient, counted in a pass through the model."""
+    """Count the cycles of one sample's gradient in a pass through the model."""
     info = DATASETS[dataset].info
     with torch.random.fork_rng(devices=[]):  # drawing initial weights must not change the caller's random state
         task = Task(MODELS[model](info.shape, info.classes), LOSSES[loss])
@@ -126,10 +127,10 @@ def _cycles(dataset: str, model: str, loss: str) -> float:
 
 
 def tables(collected: Collected) -> tuple[ResultTable, ...]:
-    """A table a setting: τ and its energy, bandwidths down and SNRs across."""
+    """Make one table per setting with τ and its energy, bandwidths down and SNRs across."""
     energy = _grid(collected.plan)
     header = ("bandwidth", *(f"{snr:g} dB" for snr in energy.snr))
-    found = []
+    result = []
     for setting, planned in plans(collected).items():
         cells = {(cell.place.snr_db, cell.place.bandwidth): cell.best for cell in planned.cells}
         rows = []
@@ -138,20 +139,20 @@ def tables(collected: Collected) -> tuple[ResultTable, ...]:
             texts = [NOTHING if b is None else f"{b.tau} ({b.joules:.3g} J)" for b in best]
             rows.append((TableEntry(hertz(hz)), *map(TableEntry, texts)))
         notes = tuple(f"{sentence(note)}." for note in planned.notes)
-        where = f", {setting}" if len(collected.plan.settings) > 1 else ""
-        text = f"Local steps with the least energy, and that energy of all clients together{where}"
+        suffix = f", {setting}" if len(collected.plan.settings) > 1 else ""
+        text = f"Local steps with the least energy, and this energy, summed over clients{suffix}"
         processor, radio = processor_of(collected.plan, setting), Radio()
         constants = (
-            f"A client sends at {radio.power:g} W and computes at {processor.frequency / 1e9:g} GHz with "
-            f"{processor.cycles_per_sample / 1e6:.3g} million cycles a sample and κ = {processor.capacitance:g}; "
-            "channels do not fade, and receiving costs nothing. The paper gives no constants."
+            f"A client transmits at {radio.power:g} W and computes at {processor.frequency / 1e9:g} GHz with "
+            f"{processor.cycles_per_sample / 1e6:.3g} million cycles per sample and κ = {processor.capacitance:g}. "
+            "Channels do not fade, and receiving costs nothing. The paper gives no constants."
         )
-        found.append(ResultTable(text, header, tuple(rows), (constants, *notes)))
-    return tuple(found)
+        result.append(ResultTable(text, header, tuple(rows), (constants, *notes)))
+    return tuple(result)
 
 
 def to_csv(collected: Collected) -> str:
-    """A row a cell of the grid as CSV text; empty where no number of local steps reaches the target."""
+    """Format the grid as CSV text, one row per cell; empty fields if no number of local steps reaches the target."""
     lines = []
     for setting, planned in plans(collected).items():
         for place, best, second in planned.cells:
@@ -162,28 +163,28 @@ def to_csv(collected: Collected) -> str:
 
 
 def summary(collected: Collected) -> dict[str, object]:
-    """The constants behind the energies, by setting."""
+    """Return the constants behind the energies, by setting."""
     radio = Radio()
-    found: dict[str, object] = {}
+    constants: dict[str, object] = {}
     for setting in collected.plan.settings:
         processor = processor_of(collected.plan, setting)
-        found[setting] = {
+        constants[setting] = {
             "cycles_per_sample": processor.cycles_per_sample,
             "frequency": processor.frequency,
             "capacitance": processor.capacitance,
             "power": radio.power,
         }
-    return found
+    return constants
 
 
 def draw(collected: Collected, folder: Path) -> list[str]:
-    """A heat map a setting.
+    """Draw one heat map per setting.
 
     Returns:
-        the figures' names, without ending.
+        The figures' names, without file extension.
 
     Raises:
-        InputError: matplotlib is not installed.
+        InputError: If matplotlib is not installed.
     """
     names = numbered(collected)
     for name, (setting, planned) in zip(names, plans(collected).items(), strict=True):
@@ -195,7 +196,7 @@ def _grid(planned: Planned) -> Energy:
     energy = planned.spec.energy
     if energy is None:
         raise InputError(
-            f"{planned.spec.name} is an energy map without [energy]: give target, snr and bandwidth",
+            f"the energy map {planned.spec.name} has no [energy] table. Add one with target, snr and bandwidth.",
             code="missing-option",
             field="energy",
         )

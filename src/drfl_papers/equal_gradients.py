@@ -1,4 +1,4 @@
-"""The methods where they have computed equally many gradients, in place of equally many rounds."""
+"""Compare the methods after equally many gradients instead of equally many rounds."""
 
 from __future__ import annotations
 
@@ -13,18 +13,23 @@ from drfl_papers.records import Runs
 from drfl_papers.tables import ResultTable
 
 ALIKE = 1.05
-"""Budgets within this factor of each other need no comparison of their own."""
+"""Budgets that differ by at most this factor count as equal, and need no separate comparison."""
 
 COLUMNS = ("setting", "method", "seed", "round", "gradient_evaluations", *ACCURACY_COLUMNS)
 
 
 def cut(plan: Plan, found: Runs) -> Runs | None:
-    """The runs up to the last tested round within a budget: the fewest gradients that a method spent in that setting
-    at that seed. None where all methods spent about as many, or were tested at their ends alone.
+    """Cut the runs at the last evaluated round within a budget of gradients.
+
+    The budget is the fewest gradients that any method spent in that setting at that seed.
 
     Args:
-        plan: what was run.
-        found: the runs.
+        plan: The plan of the runs.
+        found: The runs.
+
+    Returns:
+        The shorter runs; None if all methods spent about equally many gradients, or if the runs were evaluated only
+        at their ends.
     """
     shorter, different = {}, False
     for setting in plan.settings:
@@ -42,12 +47,12 @@ def cut(plan: Plan, found: Runs) -> Runs | None:
                     run = replace(run, points=points, rounds=points[-1].round)
                 cuts.append(run)
             shorter[setting, name] = tuple(cuts)
-    # if runs were tested only at their start and end, a cut would leave only the initial model
+    # If runs were evaluated only at their start and end, a cut would leave only the initial model.
     return shorter if different and any(len(run.points) > 2 for group in found.values() for run in group) else None
 
 
 def result_tables(plan: Plan, found: Runs) -> tuple[ResultTable, ...]:
-    """The metrics and the paired differences at equal gradients; none where :func:`cut` gives nothing."""
+    """Make the tables of metrics and paired differences at equal gradients; empty if :func:`cut` returns None."""
     shorter = cut(plan, found)
     if shorter is None:
         return ()
@@ -58,20 +63,20 @@ def result_tables(plan: Plan, found: Runs) -> tuple[ResultTable, ...]:
             rounds.append(f"{method.name} {fmean(ended):.0f}")
     budget = max(run.final["gradient_evaluations"] for group in shorter.values() for run in group if run.ended)
     note = (
-        f"Each method at its last tested round within the budget, the fewest gradients that any method spends in that "
-        f"setting at that seed, at most {budget / MEGA:.3g}·10⁶. Mean rounds: {', '.join(rounds)}."
+        f"Each method at its last evaluated round within the budget: the fewest gradients that any method spends in "
+        f"that setting at that seed, at most {budget / MEGA:.3g}·10⁶. Mean rounds: {', '.join(rounds)}."
     )
     titled = []
     for table in (*tables.final(plan, shorter, beside=False), *paired_tests.tables(plan, shorter, stored=False)):
         head = table.title[:1]
-        title = (head.lower() if head.isascii() else head) + table.title[1:]  # keep Greek symbols
+        title = (head.lower() if head.isascii() else head) + table.title[1:]  # Greek letters are symbols
         titled.append(replace(table, title=f"At equal gradients: {title}"))
     first, *rest = titled
     return (replace(first, notes=(note, *first.notes)), *rest)
 
 
 def to_csv(plan: Plan, found: Runs) -> str | None:
-    """Every run at equal gradients as CSV text; None where :func:`cut` gives nothing."""
+    """Format every run at equal gradients as CSV text; None if :func:`cut` returns None."""
     shorter = cut(plan, found)
     if shorter is None:
         return None

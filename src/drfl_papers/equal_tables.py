@@ -1,4 +1,4 @@
-"""Tables of what clients that are all equally good would show, beside what was measured."""
+"""Tables of the metrics expected if all clients were equally good, beside the measured ones."""
 
 from __future__ import annotations
 
@@ -15,24 +15,24 @@ ASKED = {
     "worst_accuracy": ("equal_worst", {"worst_accuracy", "worst20_accuracy"}),
     "std_accuracy": ("equal_std", {"std_accuracy"}),
 }
-"""By metric: what equally good clients would show of it, and the metrics of a specification that ask for the table."""
+"""By metric: the value expected if equal, and the metrics of a specification that request its table."""
 
 NOTE = (
-    "What the noise of these test sets alone would show, as a mean, if all clients were as good as the average over "
-    "clients, and in brackets what was measured. A measured worst accuracy near it, or not below it, shows no "
-    "difference between clients."
+    "Expected if equal: the mean that the noise of these test sets alone would give if all clients were as good as the "
+    "average over clients. The measured value is in brackets. A measured worst accuracy near the expected one, or not "
+    "below it, is no evidence of a difference between clients."
 )
 
 
 def tables(plan: Plan, found: Runs) -> tuple[ResultTable, ...]:
-    """Of the worst accuracy and of the standard deviation: the methods down, the settings across, a note at the end.
+    """Make tables for the worst accuracy and the standard deviation: methods down, settings across, a note at the end.
 
-    A measured mean that is no worse than that of equally good clients, to the digit shown, says so. None where the
-    clients' test samples are not known.
+    An entry is marked if the measured mean, as printed, is no worse than expected if equal. There is no table if the
+    numbers of test samples are not known.
     """
     if not any(run.equal for group in found.values() for run in group):
         return ()
-    made = []
+    tables_made = []
     for metric, (name, by) in ASKED.items():
         if not by & set(plan.spec.metrics):
             continue
@@ -48,13 +48,13 @@ def tables(plan: Plan, found: Runs) -> tuple[ResultTable, ...]:
                     continue
                 equal = shown.text(fmean(run.equal[name] for run in known))
                 measured = shown.text(fmean(run.final[metric] for run in known))
-                # compare the rounded numbers, so that numbers shown as equal count as equal
+                # Compare the rounded numbers, so that numbers printed as equal count as equal.
                 if shown.small:
                     mark = "" if float(measured) > float(equal) else ", not above"
                 else:
                     mark = "" if float(measured) < float(equal) else ", not below"
                 texts.append(f"{equal} ({measured}{mark})")
             rows.append(tuple(map(TableEntry, texts)))
-        title = f"{sentence(shown.name)} of equally good clients, {shown.unit}"
-        made.append(ResultTable(title, ("method", *plan.settings), tuple(rows)))
-    return (*made[:-1], *(replace(last, notes=(NOTE,)) for last in made[-1:]))
+        title = f"{sentence(shown.name)} expected if equal, {shown.unit}"
+        tables_made.append(ResultTable(title, ("method", *plan.settings), tuple(rows)))
+    return (*tables_made[:-1], *(replace(last, notes=(NOTE,)) for last in tables_made[-1:]))

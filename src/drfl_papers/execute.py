@@ -1,4 +1,4 @@
-"""Several tables and figures at once: their cells in one pool, each written as soon as its last cell has ended."""
+"""Run the cells of several tables and figures in one pool, and write each result as soon as its last cell ends."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from drfl_papers.plan import Collected, Plan, collect
 from drfl_papers.saddle_distance import approach
 
 CELLS = ".cells"
-"""The folder of records within that of the results."""
+"""The folder of records within the results folder."""
 
 
 def reproduce(
@@ -32,25 +32,25 @@ def reproduce(
     written: Callable[[Collected, Path], None] = lambda collected, folder: None,
     watch: StopSignal | None = None,
 ) -> None:
-    """Run what the plans need and has not been run, and write ``out/NAME`` for each.
+    """Run the cells that the plans need and that have not run yet, and write ``out/NAME`` for each plan.
 
     Args:
-        plans: what.
-        out: folder of results; the cells' records go to ``.cells`` in it.
-        command: that makes these results, for the summaries.
-        workers: where the cells run.
-        data_dir: where the data sets' files lie.
-        done: told of each cell that ended.
-        written: told of each result.
-        watch: stops it.
+        plans: The plans.
+        out: Folder of results; the cells' records are written to ``.cells`` in it.
+        command: The command that makes these results, for the summaries.
+        workers: The workers that run the cells.
+        data_dir: Folder of the data sets' files.
+        done: Called after each cell.
+        written: Called after each result.
+        watch: Signal that stops the work.
 
     Raises:
-        InputError: a job cannot start, or a result cannot be written.
-        DrflError: a worker died.
-        StoppedError: a signal asked to stop; what has ended is kept.
+        InputError: If a job cannot start, or a result cannot be written.
+        DrflError: If a worker dies.
+        StoppedError: If a signal stops the work; finished cells are stored.
     """
     records: dict[str, Record] = {}
-    # several tables may share a cell, which runs once: each table waits for the keys that it lacks
+    # Several tables may share a cell, which runs once: each table waits for the keys that it lacks.
     waiting = {plan.spec.name: {planned.cell.key for planned in plan.cells} for plan in plans}
     cells = [planned.cell for plan in plans for planned in plan.cells]
     for end in run_all(cells, out / CELLS, run_cell, workers=workers, data_dir=data_dir, watch=watch):
@@ -64,7 +64,7 @@ def reproduce(
             if not left:
                 del waiting[plan.spec.name]
                 collected = collect(plan, records)
-                # write at once, so that a later interruption loses no complete result
+                # Write at once, so that a later interruption loses no complete result.
                 with claimed(out / plan.spec.name, "reproduction", overwrite=True) as claim, filled(claim) as stage:
                     write(collected, stage, command)
                     claim.finished = True
@@ -72,20 +72,20 @@ def reproduce(
 
 
 def run_cell(cell: Cell, data_dir: Path | None) -> Record:
-    """Run a cell here; a run that diverges or is refused is a result too.
+    """Run a cell in this process; a diverged or refused run is a result too.
 
     Args:
-        cell: what.
-        data_dir: where the data set's files lie; it has no say in the result.
+        cell: The cell.
+        data_dir: Folder of the data set's files; it does not affect the result.
     """
     return approach(cell.job) if cell.kind == "distance" else training_cells.run_cell(cell, data_dir)
 
 
 def check_place(plan: Plan, out: Path, overwrite: bool) -> None:
-    """Make sure that a result can be written, and that it takes the place of none that says more.
+    """Make sure that a result can be written and does not replace a larger one.
 
     Raises:
-        InputError: the place holds something else, or a result of another size or on other data, and may not be
+        InputError: If the folder holds something else, or a result of another size or on other data that must not be
             overwritten.
     """
     folder = out / plan.spec.name
@@ -102,15 +102,15 @@ def check_place(plan: Plan, out: Path, overwrite: bool) -> None:
     for name, value in now.items():
         if before.get(name) != value:
             raise InputError(
-                f"{folder} has a result with {name} = {before.get(name)}, this one would have {value}: "
-                "give another --out, or --overwrite",
+                f"{folder} has a result with {name} = {before.get(name)}, but this one would have {value}. "
+                "Choose another --out, or use --overwrite.",
                 code="other-run",
                 field=name,
             )
 
 
 def size(plan: Plan) -> dict[str, object]:
-    """What of a plan tells a short result from a long one; `summary.json` has the same keys."""
+    """Return the values that distinguish a short result from a long one; `summary.json` has the same keys."""
     return {
         "repeats": plan.repeats,
         "rounds": plan.rounds,

@@ -29,15 +29,15 @@ from drfl_papers.specification import Specification
 from drfl_papers.tables import ResultTable, plain
 
 OWN = ("algorithm", "algorithms", "parameters", "grid", "seed", "rounds")
-"""What a cell's job has of its method, and not of the setting."""
+"""Keys of a cell's job that belong to its method and not to the setting."""
 
 
 def summary(collected: Collected, command: str) -> dict[str, object]:
-    """Everything in one object; the same records give the same.
+    """Summarise a result in one object; the same records give the same object.
 
     Args:
-        collected: what ran.
-        command: that makes it.
+        collected: The plan and its records.
+        command: The command that makes the result.
     """
     plan = collected.plan
     spec, scale = plan.spec, plan.scale
@@ -73,12 +73,12 @@ def summary(collected: Collected, command: str) -> dict[str, object]:
         "methods": {
             method.name: {
                 "algorithm": method.algorithm,
-                # parameters of the first seed; `results` has the values that a distance cell chose from its grid
+                # Parameters of the first seed; `results` has the values that a distance cell chose from its grid.
                 "parameters": {s: collected.records[s, method.name][0].get("parameters") for s in plan.settings},
             }
             for method in spec.methods
         },
-        "hyperparameters": {name: found.get("provenance") for name, found in plan.hyperparameters.items()},
+        "hyperparameters": {name: file.get("provenance") for name, file in plan.hyperparameters.items()},
         "results": results,
         **extra,
         "device": scale.device,
@@ -88,26 +88,26 @@ def summary(collected: Collected, command: str) -> dict[str, object]:
 
 
 def common(plan: Plan, setting: str) -> dict[str, object]:
-    """The job of a setting: what all its methods share."""
+    """Return the part of a setting's job that all its methods share."""
     jobs = [planned.cell.job for planned in plan.cells if planned.setting == setting]
     shared = (name for name in jobs[0] if name not in OWN)
     return {n: jobs[0][n] for n in shared if all(n in job and job[n] == jobs[0][n] for job in jobs)}
 
 
 def versions(collected: Collected) -> dict[str, str]:
-    """Of Python and the packages, by the records; several where cells were run with several."""
-    found: dict[str, dict[str, None]] = {}
+    """Collect the versions of Python and the packages; several if the cells ran with several."""
+    by_package: dict[str, dict[str, None]] = {}
     for group in collected.records.values():
         for record in group:
             known = record["versions"]
             for name, version in known.items() if isinstance(known, Mapping) else ():
-                found.setdefault(str(name), {})[str(version)] = None
-    return {name: ", ".join(sorted(seen)) for name, seen in found.items()}
+                by_package.setdefault(str(name), {})[str(version)] = None
+    return {name: ", ".join(sorted(seen)) for name, seen in by_package.items()}
 
 
 def _place(group: Sequence[Run]) -> dict[str, object]:
-    """Means over the seeds, none if a run failed; half_width is that of the 95 % t-interval."""
-    found: dict[str, object] = {
+    """Average over the seeds; no means if a run failed. half_width is that of the 95 % t-interval."""
+    numbers: dict[str, object] = {
         "n": sum(run.ended for run in group),
         "diverged": sum(run.stopped == "diverged" for run in group),
         "refused": sum(run.stopped == "refused" for run in group),
@@ -117,9 +117,9 @@ def _place(group: Sequence[Run]) -> dict[str, object]:
         for name in ACCURACY_COLUMNS:
             interval = Interval.of(list(finals(group, name).values()))
             named = {"mean": interval.mean, "half_width": interval.half, "std": interval.std}
-            # the half width of a single run is NaN, which JSON does not have
-            found[name] = {key: None if math.isnan(value) else round(value, DIGITS) for key, value in named.items()}
-    return found
+            # The half width of a single run is NaN, which JSON does not have.
+            numbers[name] = {key: None if math.isnan(value) else round(value, DIGITS) for key, value in named.items()}
+    return numbers
 
 
 PLACE = ("setting", "method", "algorithm", "seed", "stopped", "rounds")
@@ -127,18 +127,18 @@ COLUMNS = (*PLACE, *ACCURACY_COLUMNS, *EQUAL_COLUMNS, *LEDGER_COLUMNS, "clients_
 DISTANCE_COLUMNS = (*PLACE, "squared_distance", "chosen")
 
 LEGENDS = {
-    "curves": "Curves are means over the repeats, bands the 95 % t-intervals of the means.",
-    "scatter": "Points are means over the repeats, crosses the 95 % t-intervals of the means.",
-    "distance": "Curves are medians over the repeats; bands go from the least to the greatest.",
+    "curves": "Curves are means over the repeats; bands are the 95 % t-intervals of the means.",
+    "scatter": "Points are means over the repeats; crosses are the 95 % t-intervals of the means.",
+    "distance": "Curves are medians over the repeats; bands go from the minimum to the maximum.",
 }
-"""What a figure's marks mean where there are repeats, by kind."""
+"""The meaning of a figure's marks if there are several repeats, by kind."""
 
 
 def check(spec: Specification) -> None:
     """Make sure, before data are loaded, that the result can be drawn.
 
     Raises:
-        InputError: matplotlib is missing, or an axis or metric is unknown.
+        InputError: If matplotlib is missing, or an axis or metric is unknown.
     """
     if spec.kind == "table":
         return
@@ -152,10 +152,10 @@ def check(spec: Specification) -> None:
 
 
 def check_plan(plan: Plan) -> None:
-    """Make sure, before anything runs, that what needs the data can be made of the result.
+    """Make sure, before anything runs, that the parts of the result that depend on the data can be made.
 
     Raises:
-        InputError: an energy map lacks its grid, or the model's operations cannot be counted.
+        InputError: If an energy map lacks its grid, or the model's operations cannot be counted.
     """
     if plan.spec.kind == "energy":
         from drfl_papers import energy_map
@@ -167,13 +167,13 @@ def write(collected: Collected, folder: Path, command: str) -> None:
     """Fill an existing, empty folder; the same records give the same bytes.
 
     Args:
-        collected: what ran.
-        folder: where.
-        command: that makes these results, for `summary.json`.
+        collected: The plan and its records.
+        folder: The folder.
+        command: The command that makes these results, for `summary.json`.
 
     Raises:
-        InputError: a figure cannot be drawn, as matplotlib is missing or an axis is unknown.
-        OSError: the folder cannot be written to.
+        InputError: If a figure cannot be drawn because matplotlib is missing or an axis is unknown.
+        OSError: If the folder cannot be written to.
     """
     kind, drawn = collected.plan.spec.kind, []
     if kind in ("curves", "scatter"):
@@ -194,12 +194,12 @@ def write(collected: Collected, folder: Path, command: str) -> None:
 
 
 def contents(collected: Collected) -> tuple[ResultTable, ...]:
-    """All tables of a result, in order."""
+    """Make all tables of a result, in order."""
     plan = collected.plan
     if plan.spec.kind == "distance":
         return convergence.tables(collected)
-    found = runs(collected)
-    last_models = (*tables.final(plan, found), *equal_tables.tables(plan, found))
+    run_groups = runs(collected)
+    last_models = (*tables.final(plan, run_groups), *equal_tables.tables(plan, run_groups))
     if plan.spec.kind == "energy":
         from drfl_papers import energy_map
 
@@ -207,18 +207,18 @@ def contents(collected: Collected) -> tuple[ResultTable, ...]:
     return (
         *rounds_to_target.tables(collected),
         *last_models,
-        *paired_tests.tables(plan, found),
-        *cost_tables.tables(plan, found),
-        *equal_gradients.result_tables(plan, found),
+        *paired_tests.tables(plan, run_groups),
+        *cost_tables.tables(plan, run_groups),
+        *equal_gradients.result_tables(plan, run_groups),
     )
 
 
 def markdown(collected: Collected, drawn: list[str]) -> str:
-    """`table.md`: what it is, on which data, the figures, the tables.
+    """Write `table.md`: the title, the data, the figures and the tables.
 
     Args:
-        collected: what ran.
-        drawn: names of the figures beside it, without ending.
+        collected: The plan and its records.
+        drawn: Names of the figures beside it, without file extension.
     """
     spec = collected.plan.spec
     parts = [f"# {plain(spec.title)} ({plain(spec.paper)})", *heading.sentences(collected.plan)]
@@ -241,14 +241,14 @@ def _csvs(collected: Collected) -> dict[str, str]:
                 rounds = len(way.errors) - 1 if way.errors else 0
                 rows.append([setting, method, algorithms[method], way.seed, way.stopped, rounds, last, chosen])
         return {"cells.csv": csv_text(DISTANCE_COLUMNS, rows), "curves.csv": convergence.to_csv(collected)}
-    plan, found = collected.plan, runs(collected)
+    plan, run_groups = collected.plan, runs(collected)
     texts = {"cells.csv": cells_csv(collected)}
     if spec.kind != "energy":
-        texts["paired.csv"] = paired_tests.to_csv(paired_tests.differences(plan, found))
-        together = paired_tests.over_settings(plan, found)
+        texts["paired.csv"] = paired_tests.to_csv(paired_tests.differences(plan, run_groups))
+        together = paired_tests.over_settings(plan, run_groups)
         if together:
             texts["paired_over_settings.csv"] = paired_tests.to_csv(together)
-        equal = equal_gradients.to_csv(plan, found)
+        equal = equal_gradients.to_csv(plan, run_groups)
         if equal is not None:
             texts["equal_gradients.csv"] = equal
     if spec.kind == "curves":
@@ -263,7 +263,7 @@ def _csvs(collected: Collected) -> dict[str, str]:
 
 
 def cells_csv(collected: Collected) -> str:
-    """`cells.csv` of a training result: a row a run; accuracies are fractions."""
+    """Write `cells.csv` of a training result, one row per run; accuracies are fractions."""
     algorithms = {method.name: method.algorithm for method in collected.plan.spec.methods}
     rows = []
     for (setting, method), group in runs(collected).items():

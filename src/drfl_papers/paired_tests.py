@@ -1,4 +1,7 @@
-"""Differences between methods over the same seeds: the same partition and initial model, so that both cancel."""
+"""Differences between methods over the same seeds.
+
+Two methods have the same partition and initial model at a seed, so both cancel in the difference.
+"""
 
 from __future__ import annotations
 
@@ -27,12 +30,13 @@ class Difference(NamedTuple):
     """The reference method minus another.
 
     Args:
-        setting: its name, or :data:`OVER`.
-        metric: one of the accuracies.
-        reference: name of the method that is subtracted from.
-        method: name of the one that is subtracted.
-        found: over the seeds that both came to the end of; fractions.
-        p_holm: p-value of the paired t-test, corrected for all differences of the specification; NaN below five pairs.
+        setting: Name of the setting, or :data:`OVER`.
+        metric: One of the accuracies.
+        reference: Name of the method that is subtracted from.
+        method: Name of the method that is subtracted.
+        found: The difference over the seeds for which both methods finished, as fractions.
+        p_holm: p-value of the paired t-test, corrected for all differences of the specification; NaN with fewer than
+            five pairs.
     """
 
     setting: str
@@ -44,7 +48,7 @@ class Difference(NamedTuple):
 
     @property
     def seen(self) -> str:
-        """What it says of the reference, see :func:`drfl.assessment.seeds.verdict`."""
+        """The verdict on the reference, see :func:`drfl.assessment.seeds.verdict`."""
         return verdict(self.found, self.p_holm, less_is_better=column(self.metric).small)
 
 
@@ -52,17 +56,17 @@ Names = tuple[str, str, str, str]
 """Setting, metric, reference and other method."""
 
 OVER = "mean over the settings"
-"""What :func:`over_settings` gives as the setting."""
+"""The name of the setting in :func:`over_settings`."""
 
 
 def differences(plan: Plan, found: Runs) -> tuple[Difference, ...]:
-    """The reference minus each other method, by accuracy and setting: one family for Holm's correction.
+    """Subtract each other method from the reference, by accuracy and setting: one family for Holm's correction.
 
-    Accuracies are taken as `cells.csv` has them, so that the differences follow from that file.
+    Accuracies are rounded as in `cells.csv`, so that the differences follow from that file.
 
     Args:
-        plan: what was run.
-        found: the runs; their last points are compared.
+        plan: The plan of the runs.
+        found: The runs; their last points are compared.
     """
     return _family(
         ((setting, metric, reference, method), list(_by_seed(found, setting, metric, reference, method).values()))
@@ -72,15 +76,15 @@ def differences(plan: Plan, found: Runs) -> tuple[Difference, ...]:
 
 
 def over_settings(plan: Plan, found: Runs) -> tuple[Difference, ...]:
-    """The same of the mean over a table's settings, seed by seed: a family of its own; none where there is one setting.
+    """Compute the same differences of the mean over a table's settings, per seed, as a separate family.
 
-    What is small in every setting and has the same sign in all can be shown so, and is then of the settings together.
-    A seed counts where both methods came to the end in every setting. Settings share seeds, and with them draws, so
-    that seeds and not settings are the pairs.
+    A small difference with the same sign in every setting can be significant here. It is then a statement about all
+    settings together. A seed counts if both methods finished in every setting. Settings share seeds, and with them
+    random draws, so the pairs are seeds and not settings. The answer is empty if there is only one setting.
 
     Args:
-        plan: what was run.
-        found: the runs; their last points are compared.
+        plan: The plan of the runs.
+        found: The runs; their last points are compared.
     """
     if plan.spec.kind != "table" or len(plan.settings) < 2:
         return ()
@@ -94,7 +98,7 @@ def over_settings(plan: Plan, found: Runs) -> tuple[Difference, ...]:
 
 
 def _compared(spec: Specification) -> list[tuple[str, str, str]]:
-    """Metric, reference and other method."""
+    """List metric, reference and other method of every comparison."""
     reference = spec.reference or spec.methods[0].name
     others = [method.name for method in spec.methods if method.name != reference]
     return [(metric, reference, other) for metric in spec.metrics if metric.endswith("_accuracy") for other in others]
@@ -112,30 +116,31 @@ def _family(compared: Iterable[tuple[Names, list[float]]]) -> tuple[Difference, 
 
 
 def tables(plan: Plan, runs: Runs, stored: bool = True) -> tuple[ResultTable, ...]:
-    """A table a metric: the other methods down, the settings across, a note below the last; then, of a table of several
-    settings, the means over them. None without others.
+    """Make one table per metric, other methods down and settings across, and one of the means over several settings.
+
+    A note is below the last table of a metric. There is no table if there are no other methods.
 
     Args:
-        plan: what was run.
-        runs: the runs; their last points are compared.
-        stored: whether the p-values are in files, which the notes name.
+        plan: The plan of the runs.
+        runs: The runs; their last points are compared.
+        stored: Whether the p-values are in files, which the notes name.
     """
-    found = differences(plan, runs)
-    if not found:
+    compared = differences(plan, runs)
+    if not compared:
         return ()
-    reference, metrics = found[0].reference, list(dict.fromkeys(d.metric for d in found))
-    others = list(dict.fromkeys(d.method for d in found))
+    reference, metrics = compared[0].reference, list(dict.fromkeys(d.metric for d in compared))
+    others = list(dict.fromkeys(d.method for d in compared))
     shown = []
     for metric in metrics:
         rows = []
         for method in others:
-            cells = {d.setting: TableEntry(_text(d)) for d in found if (d.metric, d.method) == (metric, method)}
+            cells = {d.setting: TableEntry(_text(d)) for d in compared if (d.metric, d.method) == (metric, method)}
             rows.append((TableEntry(f"{reference} − {method}"), *(cells[setting] for setting in plan.settings)))
-        less = " (less is better)" if column(metric).small else ""
+        less = " (lower is better)" if column(metric).small else ""
         title = f"Paired differences: {column(metric).name}{less}, points"
         shown.append(ResultTable(title, ("difference", *plan.settings), tuple(rows)))
     equally_long = len({planned.cell.job.get("rounds") for planned in plan.cells}) == 1
-    shown[-1] = replace(shown[-1], notes=(_note(found, equally_long, stored),))
+    shown[-1] = replace(shown[-1], notes=(_note(compared, equally_long, stored),))
     together = over_settings(plan, runs)
     if together:
         rows = []
@@ -143,9 +148,9 @@ def tables(plan: Plan, runs: Runs, stored: bool = True) -> tuple[ResultTable, ..
             cells = {d.metric: TableEntry(_text(d)) for d in together if d.method == method}
             rows.append((TableEntry(f"{reference} − {method}"), *(cells[metric] for metric in metrics)))
         note = (
-            f"Of every seed the mean over the settings, all of which must have ended; corrected for the "
-            f"{len(together)} differences of this table alone"
-            f"{'; `paired_over_settings.csv` has the p-values' if stored else ''}."
+            "For each seed, the mean over the settings, all of which must have finished. The p-values are corrected "
+            f"for the {len(together)} differences of this table alone"
+            f"{'; they are in `paired_over_settings.csv`' if stored else ''}."
         )
         header = ("difference", *(column(metric).name for metric in metrics))
         title = "Paired differences: mean over the settings, points"
@@ -154,7 +159,7 @@ def tables(plan: Plan, runs: Runs, stored: bool = True) -> tuple[ResultTable, ..
 
 
 def to_csv(found: Sequence[Difference]) -> str:
-    """Differences as CSV text, fractions."""
+    """Format differences as CSV text, in fractions."""
     rows = []
     for d in found:
         n, *ends, p_t, p_flips = d.found
@@ -168,22 +173,23 @@ def _note(found: Sequence[Difference], equally_long: bool, stored: bool) -> str:
     """Explain the differences, and when a verdict is given."""
     reference, pairs = found[0].reference, sorted({d.found.n for d in found})
     seeds = f"{pairs[0]}" if len(pairs) == 1 else f"{pairs[0]} to {pairs[-1]}"
-    text = f"Mean difference over the seeds that both methods came to the end of, {seeds}"
+    text = f"Mean difference over the seeds for which both methods finished ({seeds})"
     if pairs[-1] < 2:
         return f"{text}; one pair has no interval."
-    text += " [95 % t-interval, each on its own]."
+    text += ", each with its own 95 % t-interval in brackets."
     tested = sum(d.found.n >= T_FROM for d in found)
     if tested:
-        corrected = "of the one difference here"
+        corrected = "for the only difference here"
         if tested > 1:
             corrected = f"corrected for the {tested} differences here (Holm)"
-        flips = f", and that of all sign flips, uncorrected, is at most {LEVEL} too" if pairs[-1] >= FLIPS_FROM else ""
+        flips = f", and the uncorrected p-value of the sign-flip test is at most {LEVEL} too"
         text += (
-            f" {reference} is better or worse only where the p-value of the paired t-test, {corrected}, "
-            f"is at most {LEVEL}{flips}{'; `paired.csv` has the p-values' if stored else ''}."
+            f" {reference} counts as better or worse only if the p-value of the paired t-test, {corrected}, "
+            f"is at most {LEVEL}{flips if pairs[-1] >= FLIPS_FROM else ''}."
+            f"{' `paired.csv` has the p-values.' if stored else ''}"
         )
     if pairs[0] < T_FROM:
-        text += f" With fewer than {T_FROM} pairs nothing is decided, whatever the numbers."
+        text += f" With fewer than {T_FROM} pairs, no difference is decided."
     if not equally_long:
         text += " The methods did not all run the same number of rounds."
     return text

@@ -1,4 +1,4 @@
-"""From a specification to the cells that it needs, and back to their records."""
+"""Turn a specification into the cells that it needs, and put their records back in place."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ from drfl_papers.specification import DEFAULTS, PAPERS, MethodRow, Specification
 
 @dataclass(frozen=True)
 class Scale:
-    """How much of a specification is run.
+    """How much of a specification to run.
 
     Args:
-        quick: its short version.
-        repeats: seeds; None = as the specification says.
-        rounds: None = as the specification says.
-        settings: names of settings; None = all.
-        stand_in: whether the stand-in takes the place of the paper's data.
-        tuned: folder of hyperparameter files.
-        device: torch device of training cells.
+        quick: Run its short version.
+        repeats: Number of seeds; None for the specification's number.
+        rounds: Number of rounds; None for the specification's number.
+        settings: Names of settings; None for all.
+        stand_in: Whether to use the stand-in instead of the paper's data.
+        tuned: Folder of hyperparameter files.
+        device: Torch device of training cells.
     """
 
     quick: bool = False
@@ -44,10 +44,10 @@ class Planned(NamedTuple):
     """A cell and its place.
 
     Args:
-        setting: name of its setting.
-        method: name of its method.
-        seed: its repeat.
-        cell: what is run.
+        setting: Name of its setting.
+        method: Name of its method.
+        seed: Seed of its repeat.
+        cell: The cell.
     """
 
     setting: str
@@ -61,13 +61,13 @@ class Plan:
     """A specification at a scale.
 
     Args:
-        spec: what.
-        scale: how much of it.
-        rounds: of communication, where a method does not have its own number.
-        repeats: seeds.
-        settings: names of those that are run, in the specification's order.
-        hyperparameters: the files of tuned ones, by job.
-        cells: what it needs, seed after seed.
+        spec: The specification.
+        scale: How much of it to run.
+        rounds: Rounds of communication for methods without their own number.
+        repeats: Number of seeds.
+        settings: Names of the settings to run, in the specification's order.
+        hyperparameters: Contents of the hyperparameter files, by job.
+        cells: The cells that it needs, seed after seed.
     """
 
     spec: Specification
@@ -80,11 +80,11 @@ class Plan:
 
 
 class Collected(NamedTuple):
-    """A plan whose cells are all there.
+    """A plan with the records of all its cells.
 
     Args:
-        plan: what was run.
-        records: by (setting, method), a record per seed, in order.
+        plan: The plan.
+        records: By (setting, method), one record per seed, in order.
     """
 
     plan: Plan
@@ -92,14 +92,14 @@ class Collected(NamedTuple):
 
 
 def plan(spec: Specification, scale: Scale) -> Plan:
-    """The cells of a specification.
+    """Make the cells of a specification.
 
     Raises:
-        InputError: no such setting, no stand-in, no hyperparameter file, or a job that is impossible.
+        InputError: If a setting, stand-in or hyperparameter file does not exist, or a job is impossible.
     """
     if scale.stand_in and spec.stand_in is None:
         scale = Scale(**{**vars(scale), "stand_in": False})
-    # options come first, then the minimum over the specification, the stand-in and the short version
+    # Options come first, then the minimum over the specification, the stand-in and the short version.
     cuts = [(spec.rounds, spec.repeats)]
     if scale.stand_in and spec.stand_in is not None:
         cuts.append((spec.stand_in.rounds or spec.rounds, spec.stand_in.repeats or spec.repeats))
@@ -122,7 +122,7 @@ def plan(spec: Specification, scale: Scale) -> Plan:
 
 
 def collect(plan: Plan, records: Mapping[str, Record]) -> Collected:
-    """The records of a plan's cells, by the cells' keys, put in their places."""
+    """Put the records of a plan's cells, given by the cells' keys, in their places."""
     places: dict[tuple[str, str], list[Record]] = {}
     for planned in plan.cells:
         places.setdefault((planned.setting, planned.method), []).append(records[planned.cell.key])
@@ -130,63 +130,63 @@ def collect(plan: Plan, records: Mapping[str, Record]) -> Collected:
 
 
 def _settings(spec: Specification, scale: Scale) -> list[SpecSetting]:
-    """The settings to run.
+    """Select the settings to run.
 
     Raises:
-        InputError: there is no such setting.
+        InputError: If a setting does not exist.
     """
     names = [setting.name for setting in spec.settings]
     chosen = list(scale.settings) if scale.settings is not None else names
     if scale.settings is None and scale.stand_in and spec.stand_in is not None and spec.stand_in.settings is not None:
         chosen = spec.stand_in.settings
     # A name with commas may arrive split at them, as from a list with commas: take the longest match.
-    plain, wanted, at = {_plain(name): name for name in names}, set[str](), 0
-    while at < len(chosen):
-        texts = {end: _plain(",".join(chosen[at:end])) for end in range(len(chosen), at, -1)}
+    plain, wanted, start = {_plain(name): name for name in names}, set[str](), 0
+    while start < len(chosen):
+        texts = {end: _plain(",".join(chosen[start:end])) for end in range(len(chosen), start, -1)}
         end = next((end for end, text in texts.items() if text in plain), None)
         if end is None:
-            raise unknown("setting", chosen[at], names)
+            raise unknown("setting", chosen[start], names)
         wanted.add(plain[texts[end]])
-        at = end
+        start = end
     return [setting for setting in spec.settings if setting.name in wanted]
 
 
 def _plain(name: str) -> str:
-    """A setting's name as people type it: α may be written alpha, and blanks are left out."""
+    """Normalise a setting's name as people type it: α may be written alpha, and blanks do not count."""
     for letter, word in (("α", "alpha"), ("σ", "sigma"), ("ρ", "rho"), ("τ", "tau")):
         name = name.replace(letter, word)
     return "".join(name.lower().split())
 
 
 def hyperparameters(folder: Path, name: str) -> dict[str, object]:
-    """A hyperparameter file: its ``provenance`` and a table of parameters by algorithm under ``algorithms``.
+    """Read a hyperparameter file: its ``provenance``, and a table of parameters by algorithm under ``algorithms``.
 
     Raises:
-        InputError: there is none, it is not valid TOML, or it has no such tables.
+        InputError: If the file is missing, is not valid TOML, or lacks these tables.
     """
     path = folder / f"{name}.toml"
     try:
-        found = read_toml(path, remedy=f"make it with 'drfl tune {name}'")
-        json.dumps(found)  # the summary quotes it
+        content = read_toml(path, remedy=f"make it with 'drfl tune {name}'")
+        json.dumps(content)  # the summary quotes it
     except TypeError:
         raise InputError(
-            f"{path} has a date or a time, which is no hyperparameter: write it as text",
+            f"{path}: expected hyperparameters, found a date or a time. Write it as text.",
             code="wrong-type",
             field=str(path),
         ) from None
-    tables = found.get("algorithms")
+    tables = content.get("algorithms")
     for algorithm, table in tables.items() if isinstance(tables, dict) else ():
         if not isinstance(table, dict):
             raise InputError(
-                f"{path}: algorithms.{algorithm} is no table of parameters: make it with 'drfl tune {name}'",
+                f"{path}: algorithms.{algorithm} must be a table of parameters. Make the file with 'drfl tune {name}'.",
                 code="wrong-type",
                 field=str(path),
             )
-    return found
+    return content
 
 
 def base(spec: Specification, setting: SpecSetting) -> str | None:
-    """The name of a setting's job file; None where the specification has the job's values themselves."""
+    """Return the name of a setting's job file; None if the specification contains the job's values."""
     return setting.base or (spec.job if isinstance(spec.job, str) else None)
 
 
@@ -199,19 +199,19 @@ def _cell(
     tuned: Mapping[str, Mapping[str, object]],
     rounds: int,
 ) -> Cell:
-    name, own = base(spec, setting), {} if isinstance(spec.job, str) else spec.job
-    # the rounds of an option or of the short version override those of the method
+    name, inline = base(spec, setting), {} if isinstance(spec.job, str) else spec.job
+    # The rounds of an option or of the short version override those of the method.
     rounds = rounds if method.rounds is None or scale.rounds is not None or scale.quick else method.rounds
     if spec.kind == "distance":
-        return saddle_distance.cell({**own, **setting.job, **method.job}, method, seed, rounds)
-    job = {**DEFAULTS, **own} if name is None else load_job(name).chosen(scale.stand_in)
+        return saddle_distance.cell({**inline, **setting.job, **method.job}, method, seed, rounds)
+    job = {**DEFAULTS, **inline} if name is None else load_job(name).chosen(scale.stand_in)
     here = spec.stand_in.settings_job.get(setting.name, {}) if scale.stand_in and spec.stand_in is not None else {}
     chosen: dict[str, object] = {}
     if name is not None and method.tuned_as is not None:
         known = tuned[name].get("algorithms")
         if not isinstance(known, dict) or method.tuned_as not in known:
             raise InputError(
-                f"the hyperparameters of {name} have nothing on '{method.tuned_as}': make them with 'drfl tune {name}'",
+                f"no hyperparameters for '{method.tuned_as}' in the file of {name}. Make them with 'drfl tune {name}'.",
                 code="missing-option",
                 field=method.tuned_as,
             )

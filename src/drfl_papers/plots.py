@@ -1,4 +1,4 @@
-"""Figures of the papers, drawn with matplotlib."""
+"""The papers' figures, drawn with matplotlib."""
 
 from __future__ import annotations
 
@@ -26,20 +26,20 @@ if TYPE_CHECKING:
 
 @contextmanager
 def drawing(folder: Path, name: str, panels: int) -> Iterator[tuple[Figure, Sequence[Axes]]]:
-    """A figure with so many panels, saved as ``name.png`` and ``name.svg`` in a folder when the block ends.
+    """Open a figure with a number of panels; save it as ``name.png`` and ``name.svg`` in a folder when the block ends.
 
     Raises:
-        InputError: matplotlib is not installed.
+        InputError: If matplotlib is not installed.
     """
     with panels_of(panels) as (figure, axes):
         yield figure, axes
-        # leave out date and version, so that the same records give the same bytes
+        # Omit date and version, so that the same records give the same bytes.
         figure.savefig(folder / f"{name}.png", metadata={"Software": None})
         figure.savefig(folder / f"{name}.svg", metadata={"Date": None, "Creator": None})
 
 
 AXES = {"round": "communication rounds", "iterations": "local iterations of a client", "bytes": "MB sent, both ways"}
-"""What the x axis of a curve may be, and how it is called."""
+"""Quantities on the x axis of a curve, with their labels."""
 
 MEGA = 1e6
 
@@ -50,9 +50,9 @@ class Curve(NamedTuple):
     """A metric's mean over repeats.
 
     Args:
-        x: places on the x axis; bytes in MB.
-        mean: of the metric, as it is in records.
-        half: half the width of the 95 % t-interval of the mean; NaN for one repeat.
+        x: Positions on the x axis; bytes in MB.
+        mean: Mean of the metric, as it is in records.
+        half: Half the width of the 95 % t-interval of the mean; NaN for one repeat.
     """
 
     x: tuple[float, ...]
@@ -66,18 +66,18 @@ class Curve(NamedTuple):
 
 
 def curve(group: Sequence[Run], x: str, metric: str) -> Curve | None:
-    """The mean over the runs that ended, at the rounds that all of them have, so that it ends where the first does.
+    """Average the runs of a method at the rounds that all of them have; the curve ends where the shortest run ends.
 
     Args:
-        group: repeats of one method in one setting.
-        x: one of `AXES`.
-        metric: one of `drfl.training.history.Metrics`.
+        group: Repeats of one method in one setting.
+        x: One of `AXES`.
+        metric: One of `drfl.training.history.Metrics`.
 
     Returns:
-        None if a run failed.
+        The curve; None if a run failed.
 
     Raises:
-        InputError: there is no such x axis.
+        InputError: If `x` is not one of `AXES`.
     """
     if x not in AXES:
         raise unknown("x axis", x, AXES, field="x")
@@ -97,31 +97,31 @@ def curve(group: Sequence[Run], x: str, metric: str) -> Curve | None:
 
 
 def to_csv(collected: Collected) -> str:
-    """Every evaluated round of every run as CSV text; bytes are both ways."""
+    """Format every evaluated round of every run as CSV text; bytes count both directions."""
     lines = []
     for (setting, method), group in runs(collected).items():
         for run in group:
             for point in run.points:
                 metrics = (f"{point.values[name]:.{DIGITS}f}" for name in ACCURACY_COLUMNS)
-                where = (point.round, point.round * run.steps, int(point.bytes))
-                lines.append([setting, method, run.seed, *where, *metrics])
+                progress = (point.round, point.round * run.steps, int(point.bytes))
+                lines.append([setting, method, run.seed, *progress, *metrics])
     return csv_text(COLUMNS, lines)
 
 
 MARKS = 8
-"""Markers on a curve."""
+"""Number of markers on a curve."""
 
 
 def draw(collected: Collected, folder: Path) -> list[str]:
-    """A figure a setting with all panels of the specification: curves, or a scatter plot of the final metrics.
+    """Draw one figure per setting with all panels of the specification: curves, or scatter plots of the final metrics.
 
     Returns:
-        the figures' names, without ending.
+        The figures' names, without file extension.
     """
-    found, names, spec = runs(collected), numbered(collected), collected.plan.spec
+    run_groups, names, spec = runs(collected), numbered(collected), collected.plan.spec
     panels = spec.panels or [Panel()]
     for name, setting in zip(names, collected.plan.settings, strict=True):
-        groups = {method.name: found[setting, method.name] for method in spec.methods}
+        groups = {method.name: run_groups[setting, method.name] for method in spec.methods}
         with drawing(folder, name, len(panels)) as (figure, axes):
             figure.suptitle(title(collected, setting), fontsize=10)
             for axis, panel in zip(axes, panels, strict=True):
@@ -138,29 +138,29 @@ def draw(collected: Collected, folder: Path) -> list[str]:
 
 
 def numbered(collected: Collected) -> list[str]:
-    """The names of a figure for each setting, without ending: numbered where there are several."""
+    """Name a figure for each setting, without file extension; the names are numbered if there are several."""
     count = len(collected.plan.settings)
     return ["figure"] if count == 1 else [f"figure-{k}" for k in range(1, count + 1)]
 
 
 def title(collected: Collected, setting: str) -> str:
-    """What stands above a figure or panel: the setting, and whether it is on the paper's data."""
+    """Return the title of a figure or panel: the setting, marked if the data are a stand-in."""
     return f"{setting} (stand-in)" if collected.plan.scale.stand_in else setting
 
 
 def _curves(axis: Axes, panel: Panel, groups: Mapping[str, Sequence[Run]]) -> None:
     shown = column(panel.y)
     for place, (method, group) in enumerate(groups.items()):
-        found, style = curve(group, panel.x, panel.y), look(place)
-        if found is None:
+        means, style = curve(group, panel.x, panel.y), look(place)
+        if means is None:
             continue
-        mean, half = shown.scale * np.array(found.mean), shown.scale * np.array(found.half)
-        if found.banded:
-            low = np.maximum(mean - half, 0.0)  # no metric is negative, and no accuracy above 1
+        mean, half = shown.scale * np.array(means.mean), shown.scale * np.array(means.half)
+        if means.banded:
+            low = np.maximum(mean - half, 0.0)  # no metric is negative, and no accuracy is above 1
             high = np.minimum(mean + half, shown.scale if shown.unit == "%" else np.inf)
-            axis.fill_between(found.x, low, high, color=style.colour, alpha=0.13, linewidth=0)
+            axis.fill_between(means.x, low, high, color=style.colour, alpha=0.13, linewidth=0)
         axis.plot(
-            found.x, mean, color=style.colour, linestyle=style.dash, marker=style.marker, label=method,
+            means.x, mean, color=style.colour, linestyle=style.dash, marker=style.marker, label=method,
             markevery=spaced(len(mean), place),
         )  # fmt: skip
     axis.set(xlabel=AXES[panel.x], ylabel=sentence(shown.label))
@@ -169,7 +169,7 @@ def _curves(axis: Axes, panel: Panel, groups: Mapping[str, Sequence[Run]]) -> No
 
 
 def _points(axis: Axes, panel: Panel, groups: Mapping[str, Sequence[Run]]) -> None:
-    """A point a method with a cross of its intervals; x and y are metrics."""
+    """Draw one point per method, with a cross of its intervals; x and y are metrics."""
     across, up = column(panel.x), column(panel.y)
     for place, (method, group) in enumerate(groups.items()):
         values, others = finals(group, panel.x), finals(group, panel.y)
@@ -186,6 +186,6 @@ def _points(axis: Axes, panel: Panel, groups: Mapping[str, Sequence[Run]]) -> No
 
 
 def spaced(points: int, place: int) -> tuple[int, int]:
-    """Which points of a curve carry a marker: some, and others for every method, lest they hide each other."""
+    """Choose the points of a curve that carry a marker; they differ by method, so that markers do not overlap."""
     step = max(1, points // MARKS)
     return (place * max(1, step // 4)) % step, step

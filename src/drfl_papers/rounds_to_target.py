@@ -1,4 +1,4 @@
-"""How many rounds the methods take to a level."""
+"""The number of rounds that the methods take to reach a level."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ COLUMNS = ("setting", "method", "seed", "metric", "target", "round", "iterations
 
 
 class TargetReached(NamedTuple):
-    """The first evaluated round at which a run is at a level.
+    """The first evaluated round at which a run reaches a level.
 
     Args:
-        round: rounds done.
-        iterations: local steps of one client, rounds × τ.
-        bytes: sent so far, both ways.
+        round: Rounds done.
+        iterations: Local steps of one client, rounds × τ.
+        bytes: Bytes sent so far, both directions.
     """
 
     round: int
@@ -33,20 +33,20 @@ class TargetReached(NamedTuple):
 
 
 def levels(spec: Specification) -> tuple[TargetLevel, ...]:
-    """The levels of a specification: its targets, and an energy map's worst accuracy."""
-    found = list(spec.targets)
-    if spec.energy is not None and needed(spec.energy) not in found:
-        found.append(needed(spec.energy))
-    return tuple(found)
+    """Return the levels of a specification: its targets, and an energy map's worst accuracy."""
+    targets = list(spec.targets)
+    if spec.energy is not None and needed(spec.energy) not in targets:
+        targets.append(needed(spec.energy))
+    return tuple(targets)
 
 
 def needed(energy: Energy) -> TargetLevel:
-    """What the energy is spent on."""
+    """Return the target whose energy is counted."""
     return TargetLevel(metric="worst_accuracy", value=energy.target)
 
 
 def first(run: Run, target: TargetLevel) -> TargetReached | None:
-    """When a run is first at a level (at most it, for metrics that are better the smaller); None if never."""
+    """Find when a run first reaches a level (at most it, if smaller values are better); None if it never does."""
     small = column(target.metric).small
     for point in run.points:
         value = point.values[target.metric]
@@ -56,17 +56,17 @@ def first(run: Run, target: TargetLevel) -> TargetReached | None:
 
 
 def tables(collected: Collected) -> tuple[ResultTable, ...]:
-    """A table a target and setting, a note below the last; none without a target."""
-    spec, found = collected.plan.spec, runs(collected)
+    """Make one table per target and setting, with a note below the last; none without a target."""
+    spec, run_groups = collected.plan.spec, runs(collected)
     if not levels(spec):
         return ()
     shown = []
     for target, setting in itertools.product(levels(spec), collected.plan.settings):
-        # the paper gives rounds only for the first target
+        # The paper gives rounds only for the first target.
         papers = spec.reached if spec.targets and target == spec.targets[0] else {}
         rows = []
         for method in spec.methods:
-            group = found[setting, method.name]
+            group = run_groups[setting, method.name]
             arrivals = [first(run, target) for run in group]
             each = []
             for run, arrival in zip(group, arrivals, strict=True):
@@ -83,39 +83,41 @@ def tables(collected: Collected) -> tuple[ResultTable, ...]:
         if len(collected.plan.settings) > 1:
             title += f", {setting}"
         paper = ["paper's rounds"] if papers else []
-        header = ("method", "rounds, seed by seed", "rounds", *paper, "local iterations")
+        header = ("method", "rounds per seed", "rounds", *paper, "local iterations")
         shown.append(ResultTable(title, header, tuple(rows)))
     every = "after every round" if spec.evaluate_every == 1 else f"every {spec.evaluate_every} rounds"
     note = (
-        f"The first round found at the level, where the models are tested {every}; {NOTHING} = not within the rounds "
-        "run. Means ± half the width of their 95 % t-intervals, where every seed came there."
+        f"The first evaluated round at the level; models are evaluated {every}. {NOTHING} means: not reached within "
+        "the rounds run. Means ± half the width of their 95 % t-intervals, if every seed reached the level."
     )
     *most, last = shown
     return (*most, replace(last, notes=(note,)))
 
 
 def to_csv(collected: Collected) -> str:
-    """Every seed's first round at every level as CSV text; empty where it never is."""
-    found = runs(collected)
+    """Format every seed's first round at every level as CSV text; empty fields if the level is never reached."""
+    run_groups = runs(collected)
     lines = []
     for target in levels(collected.plan.spec):
-        for (setting, method), group in found.items():
+        for (setting, method), group in run_groups.items():
             for run in group:
-                at = first(run, target)
-                lines.append([setting, method, run.seed, target.metric, target.value, *(at or ("", "", ""))])
+                reached = first(run, target)
+                lines.append([setting, method, run.seed, target.metric, target.value, *(reached or ("", "", ""))])
     return csv_text(COLUMNS, lines)
 
 
 def summary(collected: Collected) -> list[dict[str, object]]:
-    """The rounds to every level, by setting and method, seed by seed; None where never."""
-    found = runs(collected)
+    """Summarise the rounds to every level, by setting and method, per seed; None if the level is never reached."""
+    run_groups = runs(collected)
     return [
         {
             "metric": target.metric,
             "value": target.value,
             "rounds": {
                 setting: {
-                    method.name: [at and at.round for at in (first(run, target) for run in found[setting, method.name])]
+                    method.name: [
+                        hit and hit.round for hit in (first(run, target) for run in run_groups[setting, method.name])
+                    ]
                     for method in collected.plan.spec.methods
                 }
                 for setting in collected.plan.settings

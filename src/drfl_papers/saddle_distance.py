@@ -28,18 +28,18 @@ from drfl.training.run_state import RunState
 from drfl_papers.specification import Job, MethodRow
 
 LEAST = 1e-9
-"""Where a step moves along some axis by less than this share, the closed form loses digits: it steps instead."""
+"""If a step moves along some axis by less than this share, the closed form loses digits: steps are taken instead."""
 
 
 class ClosedForm(QuadraticFederation):
-    """N clients with f_i(w) = ½‖A_i w − b_i‖² + (ridge/2)‖w‖², in exact gradients; keys and batches do not matter.
+    """N clients with f_i(w) = ½‖A_i w − b_i‖² + (ridge/2)‖w‖² and exact gradients; keys and batches do not matter.
 
-    With H = Hessian + prox and g the direction at w, u_{t+1} − w = (I − ηH)(u_t − w) − ηg, so that in H's axes, of
-    eigenvalues h, u_t − w = −(1 − (1 − ηh)^t)/h · g. Everything but plain local steps goes the long way of
-    :class:`drfl.testing.quadratic_federation.QuadraticFederation`.
+    With H = Hessian + prox and g the direction at w, u_{t+1} − w = (I − ηH)(u_t − w) − ηg. In H's eigenbasis with
+    eigenvalues h, this gives u_t − w = −(1 − (1 − ηh)^t)/h · g. Anything but plain local steps is computed step by step
+    in :class:`drfl.testing.quadratic_federation.QuadraticFederation`.
 
     Args:
-        functions: the f_i.
+        functions: The f_i.
     """
 
     def __init__(self, functions: LeastSquares) -> None:
@@ -47,7 +47,7 @@ class ClosedForm(QuadraticFederation):
         self.eigenvalues, self.axes = torch.linalg.eigh(self.A)
 
     def local_steps(self, request: TrainRequest) -> Replies:
-        """The models of a request's cohort, in closed form where the steps are plain."""
+        """Compute the models of a request's cohort, in closed form if the steps are plain."""
         cohort, w, local, shift = request.cohort, request.w, request.local, request.shift
         h, Q = self.eigenvalues[cohort] + request.prox, self.axes[cohort]
         plain = local == LocalSGD(local.steps, local.lr, local.batch) and not request.average
@@ -63,31 +63,31 @@ class ClosedForm(QuadraticFederation):
 
 
 FLOOR = 1e-26
-"""A squared distance below this is rounding: the run ends there."""
+"""A squared distance below this is rounding error, so the run ends."""
 
 ROUNDING = 1e-24
-"""Of squared distances below this the sooner is the better, not the smaller: w* itself is known to about 1e-13."""
+"""Below this squared distance, the earlier round is better, not the smaller distance: w* is known to about 1e-13."""
 
 FAR = 1e12
 """A squared distance above this counts as diverged."""
 
 REACH = "reach"
-"""The name in a grid for steps·lr·L: how far a round's local steps go together, whatever their number and L."""
+"""Name in a grid for steps·lr·L: how far a round's local steps go together, for any number of steps and any L."""
 
 
 class Distance(BaseModel):
-    """A job: SCAFF-PD's robust regression (its C.1) with a χ² penalty, in exact gradients, everybody taking part.
+    """A job: SCAFF-PD's robust regression (its C.1) with a χ² penalty, exact gradients and full participation.
 
     Args:
-        sigma: σ, how far the clients' truths lie apart; the paper does not give it for Figure 2.
-        rho: weight ρ of the χ² penalty; 0 = none, the whole simplex.
+        sigma: σ, how far the clients' true models lie apart; the paper does not give it for Figure 2.
+        rho: Weight ρ of the χ² penalty; 0 for no penalty and the whole simplex.
         steps: J, local steps.
         clients: N.
-        d: parameters.
+        d: Number of parameters.
         samples: m per client.
-        c: scale of the common truth; the paper does not give it.
+        c: Scale of the common true model; the paper does not give it.
         mu: μ, weight of the penalty on the parameters; the paper does not give it.
-        trial: rounds after which the values of a grid are compared; no more than the figure's rounds are run.
+        trial: Rounds after which the values of a grid are compared; at most the figure's rounds are run.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
@@ -104,14 +104,14 @@ class Distance(BaseModel):
 
 
 class Approach(Distance):
-    """A cell's job: all that its result depends on.
+    """A cell's job: everything that its result depends on.
 
     Args:
-        algorithm: its name.
-        parameters: all that it takes, less those in the grid.
-        grid: the values to choose from, by parameter, or :data:`REACH`; all combinations are tried.
-        seed: of the problem's draw and of the algorithm's.
-        rounds: of communication.
+        algorithm: Name of the algorithm.
+        parameters: All its parameters except those in the grid.
+        grid: Values to choose from, by parameter or :data:`REACH`; all combinations are tried.
+        seed: Seed of the problem and of the algorithm.
+        rounds: Rounds of communication.
     """
 
     algorithm: str
@@ -122,11 +122,11 @@ class Approach(Distance):
 
 
 class Track(NamedTuple):
-    """One run's way.
+    """The distances of one run.
 
     Args:
         errors: ‖w − w*‖² after rounds 0, 1, 2, …; finite.
-        diverged: why it was given up; None where it was not.
+        diverged: Why it was stopped; None if it did not diverge.
     """
 
     errors: list[float]
@@ -134,9 +134,9 @@ class Track(NamedTuple):
 
     @property
     def score(self) -> tuple[float, int]:
-        """Less is better: the last error to two digits, and where it is but rounding the round that first came so near.
+        """The score, lower is better: the last error to two digits; for rounding error, the round that reached it.
 
-        More digits would let rounding choose between step sizes that do the same.
+        With more digits, rounding would choose between step sizes that do the same.
         """
         last = math.inf if self.diverged is not None else float(f"{max(self.errors[-1], ROUNDING):.1e}")
         near = (r for r, error in enumerate(self.errors) if error <= ROUNDING)
@@ -144,16 +144,16 @@ class Track(NamedTuple):
 
 
 def cell(job: Job, method: MethodRow, seed: int, rounds: int) -> Cell:
-    """A cell of a distance figure, all values spelt out.
+    """Make a cell of a distance figure with all values spelt out.
 
     Args:
-        job: keys of :class:`Distance`.
-        method: an algorithm, its parameters, and the grid to choose the rest from.
-        seed: of the problem's draw and of the algorithm's.
-        rounds: of communication.
+        job: Keys of :class:`Distance`.
+        method: An algorithm, its parameters, and the grid to choose the rest from.
+        seed: Seed of the problem and of the algorithm.
+        rounds: Rounds of communication.
 
     Raises:
-        InputError: a key or parameter is unknown, or a value impossible.
+        InputError: If a key or parameter is unknown, or a value is invalid.
     """
     for name in job:
         if name not in Distance.model_fields:
@@ -169,9 +169,9 @@ def cell(job: Job, method: MethodRow, seed: int, rounds: int) -> Cell:
             field=str(first["loc"][0]),
         ) from None
     checks.whole("trial", distance.trial)
-    _draw(distance, 0)  # finds values out of range before anything runs
+    _draw(distance, 0)  # detects values out of range before anything runs
     algorithm = canonical("algorithm", method.algorithm, ALGORITHMS)
-    # outside the grid, the method's values override those fixed by the job, which override the algorithm's defaults
+    # Outside the grid, the method's values override those fixed by the job, which override the algorithm's defaults.
     exact = {"m": distance.clients, "sampling": "everybody", "batch": None, "dual_batch": None}
     exact |= {"steps": distance.steps, "ambiguity": _ambiguity(distance.rho)}
     fixed = {name: value for name, value in exact.items() if takes(algorithm, name)}
@@ -186,7 +186,7 @@ def cell(job: Job, method: MethodRow, seed: int, rounds: int) -> Cell:
         rounds=rounds,
     )
     points = _points(work)
-    # check each value with the first values of the others, as there may be many combinations
+    # Check each value with the first values of the others, as there may be many combinations.
     make(algorithm, _values(work, points[0], 1.0))
     for name, choices in method.grid.items():
         for choice in choices:
@@ -195,27 +195,27 @@ def cell(job: Job, method: MethodRow, seed: int, rounds: int) -> Cell:
 
 
 def approach(job: Mapping[str, object]) -> Record:
-    """Run a distance cell: try the grid, then run the point that came nearest.
+    """Run a distance cell: try the grid, then run the best point.
 
-    The algorithm runs in `drfl.training.loop.run`, on a federation that takes all local steps in one go, see
-    `drfl_papers.saddle_distance`; to rounding it is the one that computes with the samples.
+    The algorithm runs in `drfl.training.loop.run`, on a federation that computes all local steps at once (see
+    :class:`ClosedForm`). Up to rounding, this equals computing with the samples.
 
     Args:
-        job: see :class:`Approach`.
+        job: See :class:`Approach`.
 
     Returns:
         ``stopped`` ("rounds" or "diverged"), ``reason``, ``rounds`` done, ``errors`` (‖w − w*‖² after rounds 0, 1, …;
-        the run ends early below :data:`FLOOR`), ``chosen`` values of the grid, ``grid``: how many combinations, and
-        ``failed``: how many of them diverged, ``parameters`` in full, ``seconds``, ``versions``.
+        the run ends early below :data:`FLOOR`), ``chosen`` values of the grid, ``grid`` (number of combinations),
+        ``failed`` (number of combinations that diverged), all ``parameters``, ``seconds``, ``versions``.
 
     Raises:
-        InputError: the job is impossible.
+        InputError: If the job is invalid.
     """
     work, start = Approach.model_validate(dict(job)), time.perf_counter()
     task = _Task(work, _draw(work, work.seed))
     points = _points(work)
     tracks = [task.track(point, work.trial) for point in points]
-    best = min(range(len(points)), key=lambda k: tracks[k].score)  # the first of equals
+    best = min(range(len(points)), key=lambda k: tracks[k].score)  # the first one wins a tie
     track = tracks[best] if work.trial >= work.rounds else task.track(points[best], work.rounds)
     return {
         "stopped": "rounds" if track.diverged is None else "diverged",
@@ -224,7 +224,7 @@ def approach(job: Mapping[str, object]) -> Record:
         "errors": track.errors,
         "chosen": points[best],
         "grid": len(points),
-        "failed": sum(found.diverged is not None for found in tracks),
+        "failed": sum(attempt.diverged is not None for attempt in tracks),
         "parameters": _values(work, points[best], task.problem.smoothness),
         "versions": versions(),
         "seconds": time.perf_counter() - start,
@@ -232,13 +232,13 @@ def approach(job: Mapping[str, object]) -> Record:
 
 
 class _Task(NamedTuple):
-    """A cell's job with its problem, whose optima are found once."""
+    """A cell's job and its problem; the optima are computed once."""
 
     work: Approach
     problem: Quadratic
 
     def track(self, point: Mapping[str, float], rounds: int) -> Track:
-        """Run one point of the grid for some rounds."""
+        """Run one point of the grid for a number of rounds."""
         work, problem = self
         fed = ClosedForm(cast(LeastSquares, problem.functions))
         optimum, errors = problem.saddle(parse(_ambiguity(work.rho))).w, []
@@ -265,26 +265,26 @@ def _draw(distance: Distance, seed: int) -> Quadratic:
 
 
 def _ambiguity(rho: float) -> str:
-    """Λ and ψ by name; a weight of 0 is no penalty, for which some algorithms are made."""
+    """Name Λ and ψ; a weight of 0 means no penalty, which some algorithms require."""
     return f"chi-square:rho={rho!r}" if rho else "simplex"
 
 
 def _points(work: Approach) -> list[dict[str, float]]:
-    """All combinations of the grid's values, the last name's changing fastest; one without any where it is empty.
+    """List all combinations of the grid's values, the last name changing fastest; an empty grid gives one empty point.
 
     Raises:
-        InputError: a list is empty, or the step size is given twice.
+        InputError: If a list is empty, or the step size is given twice.
     """
     for name, values in work.grid.items():
         if not values:
             raise InputError(
-                f"the grid of {work.algorithm} has no value for {name}: give one or remove it",
+                f"the grid of {work.algorithm} has no value for {name}. Add one, or remove the name.",
                 code="missing-option",
                 field=name,
             )
     if REACH in work.grid and "lr" in work.grid:
         raise InputError(
-            f"the grid of {work.algorithm} has both lr and reach = steps·lr·L: give one of them",
+            f"the grid of {work.algorithm} has both lr and reach = steps·lr·L. Remove one of them.",
             code="conflicting-options",
             field="lr",
         )
@@ -292,7 +292,7 @@ def _points(work: Approach) -> list[dict[str, float]]:
 
 
 def _values(work: Approach, point: Mapping[str, float], smoothness: float) -> dict[str, Value]:
-    """The algorithm's parameters at a point of the grid, on a problem whose f_i are L-smooth."""
-    own = {name: value for name, value in point.items() if name != REACH}
+    """Return the algorithm's parameters at a point of the grid, on a problem with L-smooth f_i."""
+    values = {name: value for name, value in point.items() if name != REACH}
     lr = {"lr": point[REACH] / work.steps / smoothness} if REACH in point else {}
-    return {**work.parameters, **lr, **own}
+    return {**work.parameters, **lr, **values}

@@ -1,4 +1,4 @@
-"""What one table or figure of a paper is: a specification, kept as a TOML file."""
+"""Specifications: TOML files that describe one table or figure of a paper."""
 
 from __future__ import annotations
 
@@ -17,26 +17,26 @@ PAPERS = Path(__file__).parent
 """The folder of the papers' specifications, jobs and tuned hyperparameters."""
 
 Job = dict[str, bool | int | float | str]
-"""Keys of a `drfl.experiments.config.config.Config`, or of a `drfl_papers.saddle_distance.Distance`."""
+"""Keys of a `drfl.experiments.config.config.Config` or a `drfl_papers.saddle_distance.Distance`."""
 
 
 DEFAULTS: Job = {"returned": "last"}
-"""What the papers' runs have unless they say otherwise: they report the last iterate."""
+"""Default values of the papers' runs, which report the last iterate."""
 
 
 class JobFile(NamedTuple):
-    """Data, partition and model of some tables and figures; its name is that of the file of tuned hyperparameters too.
+    """Data, partition and model of some tables and figures; the file of tuned hyperparameters has the same name.
 
     Args:
-        values: keys of a `Config`.
-        stand_in: what is changed where the paper's data or weights cannot be had; None = they can.
+        values: Keys of a `Config`.
+        stand_in: Changes if the paper's data or weights are not available; None if they are.
     """
 
     values: Job
     stand_in: Job | None
 
     def chosen(self, stand_in: bool) -> Job:
-        """The job on the paper's data, or on the stand-in where there is one."""
+        """Return the job on the paper's data, or on the stand-in if requested and there is one."""
         return {**DEFAULTS, **self.values, **((self.stand_in or {}) if stand_in else {})}
 
 
@@ -45,12 +45,12 @@ class _SpecPart(BaseModel):
 
 
 class SpecSetting(_SpecPart):
-    """One setting that all methods run in: a column of a table, a figure of its own among curves.
+    """One setting in which all methods run: a column of a table, or a separate figure of curves.
 
     Args:
-        name: as it is shown, e.g. "α = 0.1".
-        base: name of its job file; None = the specification's.
-        job: what it changes in the job.
+        name: Displayed name, e.g. "α = 0.1".
+        base: Name of its job file; None for the specification's.
+        job: Its changes to the job.
     """
 
     name: str
@@ -59,16 +59,16 @@ class SpecSetting(_SpecPart):
 
 
 class MethodRow(_SpecPart):
-    """One row of a table, one curve of a figure.
+    """One row of a table, or one curve of a figure.
 
     Args:
-        name: as it is shown.
-        algorithm: which one it is.
-        parameters: of the algorithm, over the tuned ones.
-        grid: of a `distance` figure: values to choose from by the error after some trial rounds.
-        job: what it changes in the job, after the setting.
-        tuned: whether it takes the hyperparameters that were tuned under its name; or under which name.
-        rounds: how many, where it needs another number than the rest.
+        name: Displayed name.
+        algorithm: Name of the algorithm.
+        parameters: Parameters of the algorithm; they override the tuned ones.
+        grid: In a `distance` figure, values to choose from by the error after some trial rounds.
+        job: Its changes to the job, applied after those of the setting.
+        tuned: Whether it uses the hyperparameters tuned under its name, or the name under which they were tuned.
+        rounds: Number of rounds, if it differs from the other methods'.
     """
 
     name: str
@@ -81,7 +81,7 @@ class MethodRow(_SpecPart):
 
     @property
     def tuned_as(self) -> str | None:
-        """The name that its hyperparameters were tuned under; None = they were not."""
+        """The name under which its hyperparameters were tuned; None if they were not tuned."""
         return self.name if self.tuned is True else self.tuned or None
 
 
@@ -89,8 +89,8 @@ class Panel(_SpecPart):
     """One plot of a figure.
 
     Args:
-        x: "round", "iterations" (local steps), or "bytes" sent both ways; for a scatter plot a metric.
-        y: a metric, or "distance".
+        x: "round", "iterations" (local steps), or "bytes" (sent in both directions); for a scatter plot, a metric.
+        y: A metric, or "distance".
     """
 
     x: str = "round"
@@ -98,11 +98,11 @@ class Panel(_SpecPart):
 
 
 class TargetLevel(_SpecPart):
-    """A level whose first round is looked for.
+    """A level to reach.
 
     Args:
-        metric: which metric must reach it.
-        value: the level.
+        metric: The metric that must reach the level.
+        value: The level.
     """
 
     metric: str
@@ -113,8 +113,8 @@ class Cut(_SpecPart):
     """A shorter version.
 
     Args:
-        rounds: how many, where fewer.
-        repeats: how many, where fewer.
+        rounds: Number of rounds, if smaller than the specification's.
+        repeats: Number of repeats, if smaller than the specification's.
     """
 
     rounds: int = Field(default=20, ge=1)
@@ -122,14 +122,14 @@ class Cut(_SpecPart):
 
 
 class StandIn(_SpecPart):
-    """What is run where the paper's data or weights cannot be had, besides what the job file says.
+    """Changes if the paper's data or weights are not available, in addition to those of the job file.
 
     Args:
-        why: the sentence at the head of the table.
-        settings_job: what it changes by setting, after the setting and before the method.
-        rounds: how many; None = as many.
-        repeats: how many; None = as many.
-        settings: names of those that are run; None = all.
+        why: Sentence at the head of the table.
+        settings_job: Changes by setting, applied after the setting's and before the method's.
+        rounds: Number of rounds; None for no change.
+        repeats: Number of repeats; None for no change.
+        settings: Names of the settings to run; None for all.
     """
 
     why: str
@@ -143,9 +143,9 @@ class Energy(_SpecPart):
     """The grid of an energy map.
 
     Args:
-        target: worst accuracy to reach.
-        snr: signal-to-noise ratios in dB.
-        bandwidth: in Hz.
+        target: Worst accuracy to reach.
+        snr: Signal-to-noise ratios in dB.
+        bandwidth: Bandwidths in Hz.
     """
 
     target: float = Field(gt=0, le=1)
@@ -157,26 +157,26 @@ class Specification(_SpecPart):
     """A table or figure.
 
     Args:
-        name: of the specification.
-        paper: where it stands, e.g. "DRDM (Krouka et al. 2025), Table 3".
-        title: what it shows.
+        name: Name of the specification.
+        paper: Its place in the paper, e.g. "DRDM (Krouka et al. 2025), Table 3".
+        title: Title of the table or figure.
         kind: "table", "curves", "scatter", "distance" (to a known optimum) or "energy".
-        job: name of a job file, whose hyperparameters the methods take; or the values themselves, and nothing is tuned.
-        rounds: of communication.
-        repeats: seeds 0 to repeats − 1: another partition and initial model each.
-        evaluate_every: test every so many rounds.
-        metrics: of the table; the paper's numbers are in this order.
-        settings: at least one.
-        methods: at least one.
-        reference: the method that the paired differences are taken from; None = the first.
-        values: the paper's numbers by setting and method, in the order of `metrics`, in percent.
-        panels: of a figure.
-        targets: levels whose first round is looked for, with the rounds that the paper gives by method.
-        reached: rounds to the first target in the paper, by method.
-        energy: of an energy map.
-        quick: the short version.
-        stand_in: where the paper's data cannot be had.
-        note: what a reader must know.
+        job: Name of a job file, whose hyperparameters the methods use; or the values, and then nothing is tuned.
+        rounds: Rounds of communication.
+        repeats: Number of seeds, starting at 0; each has its own partition and initial model.
+        evaluate_every: Evaluate after every this many rounds.
+        metrics: Metrics of the table; the paper's numbers are in this order.
+        settings: At least one setting.
+        methods: At least one method.
+        reference: Method from which the paired differences are taken; None for the first.
+        values: The paper's numbers by setting and method, in the order of `metrics`, in percent.
+        panels: Panels of a figure.
+        targets: Levels whose first round is reported.
+        reached: The paper's rounds to the first target, by method.
+        energy: Grid of an energy map.
+        quick: The short version.
+        stand_in: Changes if the paper's data are not available.
+        note: Remarks for the reader.
     """
 
     name: str
@@ -234,7 +234,7 @@ def _known(kind: str, name: str, known: Sequence[str]) -> None:
 
 
 def names() -> list[str]:
-    """The names of the specifications that drfl has, the papers in the order of their years' tables and figures."""
+    """List the names of all specifications, sorted by paper, kind and number."""
 
     def paper_kind_number(name: str) -> tuple[str, str, int]:
         paper, kind, number = name.split("-", 2)
@@ -244,10 +244,10 @@ def names() -> list[str]:
 
 
 def load_spec(name: str) -> Specification:
-    """A specification by its name.
+    """Load a specification by its name.
 
     Raises:
-        InputError: there is none of that name; the nearest is suggested.
+        InputError: If the name is unknown; the nearest one is suggested.
     """
     known = names()
     plain = name.strip().lower().replace("_", "-")
@@ -258,10 +258,10 @@ def load_spec(name: str) -> Specification:
 
 
 def parse(values: Mapping[str, object]) -> Specification:
-    """A specification from plain values.
+    """Make a specification from plain values.
 
     Raises:
-        InputError: a key is unknown, a value impossible, or names do not agree.
+        InputError: If a key is unknown, a value is invalid, or names do not agree.
     """
     try:
         return Specification.model_validate(values)
@@ -273,7 +273,7 @@ def parse(values: Mapping[str, object]) -> Specification:
 
 
 def load_job(name: str) -> JobFile:
-    """A job file of the papers by its name."""
+    """Load a job file of the papers by its name."""
     values = tomllib.loads((PAPERS / "jobs" / f"{name}.toml").read_text(encoding="utf-8"))
     stand_in = values.pop("stand_in", None)
     return JobFile(values, stand_in)

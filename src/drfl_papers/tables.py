@@ -1,4 +1,4 @@
-"""Tables as data, for Markdown and for the screen; the table of final metrics beside the paper's numbers."""
+"""Tables as data, for Markdown and the screen; the table of final metrics beside the paper's numbers."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ class TableEntry(NamedTuple):
     """One cell of a table.
 
     Args:
-        text: what it says.
-        best: whether it is the best of its column.
+        text: Text of the cell.
+        best: Whether it is the best of its column.
     """
 
     text: str
@@ -26,13 +26,13 @@ class TableEntry(NamedTuple):
 
 @dataclass(frozen=True)
 class ResultTable:
-    """A table, ready to be set.
+    """A table, ready for display.
 
     Args:
-        title: what it shows, with the unit.
-        header: the columns; the first names the rows.
-        rows: as many entries each as the header has.
-        notes: sentences below it.
+        title: Title, with the unit.
+        header: Column names; the first column names the rows.
+        rows: Rows with as many entries as the header.
+        notes: Sentences below the table.
     """
 
     title: str
@@ -41,11 +41,11 @@ class ResultTable:
     notes: tuple[str, ...] = ()
 
     def markdown(self) -> str:
-        """A heading, the table with the best in bold, and the notes."""
+        """Format a heading, the table with the best values in bold, and the notes."""
         lines = [[_safe(text) for text in self.header]]
         for row in self.rows:
             lines.append([_safe(f"**{entry.text}**" if entry.best else entry.text) for entry in row])
-        # align columns in the plain text too, with numbers at the right
+        # Align columns in the plain text too, with numbers at the right.
         widths = [max(3, *map(len, column)) for column in zip(*lines, strict=True)]
         lines.insert(1, ["-" * widths[0], *(f"{'-' * (width - 1)}:" for width in widths[1:])])
         texts = []
@@ -56,14 +56,14 @@ class ResultTable:
 
 
 def final(plan: Plan, found: Runs, beside: bool = True) -> tuple[ResultTable, ...]:
-    """A table a metric: the methods down, ours and the paper's number in every setting across; notes below the last.
+    """Make one table per metric: methods down, our number and the paper's in each setting across; notes below the last.
 
     Args:
-        plan: what was run.
-        found: the runs; their last points are shown.
-        beside: whether the paper's numbers stand beside ours.
+        plan: The plan of the runs.
+        found: The runs; their last points are shown.
+        beside: Whether to show the paper's numbers beside ours.
     """
-    spec, made = plan.spec, []
+    spec, tables = plan.spec, []
     for place, metric in enumerate(spec.metrics):
         shown = column(metric)
         header, columns = ["method"], [[TableEntry(method.name) for method in spec.methods]]
@@ -82,19 +82,19 @@ def final(plan: Plan, found: Runs, beside: bool = True) -> tuple[ResultTable, ..
                         for method in spec.methods
                     ]
                 )
-        made.append(ResultTable(sentence(shown.label), tuple(header), tuple(zip(*columns, strict=True))))
+        tables.append(ResultTable(sentence(shown.label), tuple(header), tuple(zip(*columns, strict=True))))
     notes = []
     if plan.repeats > 1:
         notes.append("Mean over the repeats ± half the width of its 95 % t-interval.")
-    notes.append("The best of a column, to the digit shown, is in bold.")
+    notes.append("The best value of a column, to the printed digit, is in bold.")
     if any(fate([run.stopped for run in group]) for group in found.values()):
         notes.append("A method that failed at some seed has no mean.")
-    *most, last = made
+    *most, last = tables
     return (*most, replace(last, notes=(" ".join(notes),)))
 
 
 def _means(groups: Sequence[Sequence[Run]], metric: str, shown: Column) -> list[TableEntry]:
-    """A column of means; a method that failed at some seed has none."""
+    """Make a column of means; a method that failed at some seed has none."""
     texts, means = [], {}
     for k, group in enumerate(groups):
         values, how = list(finals(group, metric).values()), fate([run.stopped for run in group])
@@ -115,15 +115,15 @@ def _best(numbers: Mapping[int, float] | Mapping[str, float], shown: Column) -> 
 
 
 def sentence(text: str) -> str:
-    """With a capital at its head; a Greek letter there is a symbol and stays."""
+    """Capitalise the first letter, unless it is Greek and therefore a symbol."""
     return text[:1].upper() + text[1:] if text[:1].isascii() else text
 
 
 def plain(text: str) -> str:
-    """On one line."""
+    """Join a text into one line."""
     return " ".join(text.split())
 
 
 def _safe(text: str) -> str:
-    """As the text of a Markdown table's cell."""
+    """Escape a text for a cell of a Markdown table."""
     return plain(text).replace("|", "\\|")

@@ -75,7 +75,7 @@ def test_a_large_gain_is_shown_at_any_level(level):
 def test_equal_models_show_no_difference():
     a, b, gains = outcome([(30, 5, 5, 10)] * 4)
     found = worst_gain(a, b, gains)
-    assert found.shown == "no difference shown"
+    assert found.shown == "not significant"
     assert found.low == pytest.approx(-found.high, abs=1e-6)
 
 

@@ -130,7 +130,7 @@ VERDICTS = {
     "not decided": ((4, 0.1, 1e-9, NAN), NAN),
     "better": ((5, 0.1, 0.01, NAN), 0.05),
     "worse": ((6, -0.1, 0.01, 0.05), 0.05),
-    "no difference shown": ((10, 0.1, 0.01, 0.002), 0.0501),
+    "not significant": ((10, 0.1, 0.01, 0.002), 0.0501),
 }
 
 
@@ -142,7 +142,7 @@ def test_verdicts(seen, p_holm, said):
 
 def test_a_verdict_takes_the_sign_flips_too_and_knows_what_is_better():
     difference = SeedDifference(6, 0.1, 0.05, 0.15, 0.001, 0.0625)
-    assert verdict(difference, 0.001) == "no difference shown"
+    assert verdict(difference, 0.001) == "not significant"
     assert verdict(difference._replace(p_flips=0.03), 0.001, less_is_better=True) == "worse"
 
 

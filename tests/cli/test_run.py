@@ -289,7 +289,7 @@ def test_a_gap_without_proof_is_told_so(capsys):
 
 
 def test_the_help_names_every_partition(capsys):
-    call(["run", "--help"])
+    call(["run", "--help-all"])
     printed = capsys.readouterr().out
     assert [name for name in PARTITIONS if name not in printed] == []
 

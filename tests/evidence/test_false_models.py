@@ -81,9 +81,9 @@ def test_what_the_page_says_of_mnist_is_stored():
         (62, 24, 100),
         (71, 49, 92),
     ]
-    assert one_paragraph_quotes("docs/resilience.md", "62 %", "24", "100", "71 %", "49", "92")
+    assert one_paragraph_quotes("docs/results/resilience.md", "62 %", "24", "100", "71 %", "49", "92")
     spared = [worst("none", "DualDRDM", defence).mean for defence in ("default", "median", "trimmed mean")]
-    assert one_paragraph_quotes("docs/resilience.md", *(f"{value:.1f}" for value in spared))
+    assert one_paragraph_quotes("docs/results/resilience.md", *(f"{value:.1f}" for value in spared))
     robust = ("median length", "geometric median", "centred clipping", "multi-Krum")
     both = ("DualDRDM", "ScaffPD")
     assert {int(worst("adaptive to probe", "ScaffPD", rule).mean) for rule in robust} <= set(range(74, 81))

@@ -228,8 +228,8 @@ def test_folders_that_will_not_do(tmp_path, monkeypatch):
     ("clients", "rows", "told"),
     [
         ((1, 1), torch.ones(2, D), "twice"),
-        ((-1,), torch.ones(1, D), rf"-1 .*\b{N}\b"),
-        ((N,), torch.ones(1, D), rf"\b{N} .*\b{N}\b"),
+        ((-1,), torch.ones(1, D), rf"\b{N}\b.* -1 "),
+        ((N,), torch.ones(1, D), rf"\b{N}\b.*\b{N}\b"),
         ((1,), torch.ones(1, D + 1), rf"torch\.float32 of shape \({D + 1},\)"),
         ((1,), torch.ones(1, D).double(), rf"torch\.float64 of shape \({D},\)"),
         ((1, 2), torch.ones(1, D), "shorter"),  # in the words of zip

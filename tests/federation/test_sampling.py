@@ -211,7 +211,7 @@ def test_only_clients_of_weight_zero_answered():
 @pytest.mark.parametrize("answered", [[1], [9], [2, 3], [0, 2]])
 def test_strangers(answered):
     asked = Cohort(torch.tensor([2, 4]), torch.ones(2, dtype=torch.float64))
-    with pytest.raises(ValueError, match="not asked"):
+    with pytest.raises(ValueError, match="not in the cohort"):
         asked.weights_of(torch.tensor(answered))
 
 

@@ -19,6 +19,7 @@ from drfl.federation.requests import TrainRequest
 from drfl.flower import client_app as sites_end
 from drfl.flower import nodes, server_app
 from drfl.flower.settings import read_server
+from drfl.resilience import Reason
 from drfl.task.models import MODELS
 from drfl.task.task import Task
 
@@ -117,7 +118,7 @@ def test_what_a_site_sends_out_of_proportion_is_in_the_log_with_its_reason(tmp_p
     server_app.serve(grid_of(), path)
     records = read(tmp_path / "audit.jsonl").records
     rejected = [(r["site"], r["round"], r["what"], r["reason"]) for r in records if r["event"] == "rejected"]
-    assert rejected[0] == ("c", 1, "train", "it is out of all proportion to the others'")
+    assert rejected[0] == ("c", 1, "train", Reason.OUT_OF_PROPORTION)
     assert {site for site, *_ in rejected} == {"c"}
 
 

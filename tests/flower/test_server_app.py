@@ -195,7 +195,7 @@ def test_its_folder_makes_a_report_to_print(tmp_path):
     assert (run.deployed, run.data, run.shared) == (True, "", None)
     assert run.over_last is not None
     page = (folder / "report.html").read_text(encoding="utf-8")
-    assert "The returned model against the last iterate" in page
+    assert "The returned model compared with the last iterate" in page
     assert "drfl deploy run" in page
 
 

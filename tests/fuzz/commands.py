@@ -53,6 +53,7 @@ FLAGS = (
     "--overwrite",
     "--version",
     "--help",
+    "--help-all",
     "--fading",
     "--all",
     "--x",

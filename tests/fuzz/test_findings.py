@@ -71,12 +71,12 @@ def test_json_that_its_reader_gives_up_on(tmp_path):
 @pytest.mark.parametrize(
     ("name", "old", "new", "why"),
     [
-        ("history.csv", "\n0.0,", "\ninf,", "no number of a round"),
-        ("history.csv", "\n0.0,", "\n1e300,", "no number of a round"),
-        ("lambda.csv", "\n0,", "\nnan,", "no number of a round"),
+        ("history.csv", "\n0.0,", "\ninf,", "invalid round number"),
+        ("history.csv", "\n0.0,", "\n1e300,", "invalid round number"),
+        ("lambda.csv", "\n0,", "\nnan,", "invalid round number"),
         ("lambda.csv", "\n0,0.5", "\n0,1e99", "not between 0 and 1"),
-        ("lambda.csv", "\n0,0.5", "\n0,1e308", "numbers beyond"),
-        ("clients.csv", "loss,", "accuracy,", "column 'accuracy' is there twice"),
+        ("lambda.csv", "\n0,0.5", "\n0,1e308", "numbers larger than"),
+        ("clients.csv", "loss,", "accuracy,", "column 'accuracy' appears twice"),
     ],
 )
 def test_tables_of_a_run_that_no_report_can_draw(name, old, new, why, tmp_path):
@@ -245,5 +245,5 @@ def test_weights_with_a_name_or_a_content_that_no_system_takes(tmp_path):
     good = save({"a": torch.zeros(2)})
     for name, content in (("a.pth", good), ("a.safetensors", b"\xff" * 64), ("a.pt", b"PK\x05\x06" + b"\0" * 18)):
         (tmp_path / name).write_bytes(content)
-        with pytest.raises(InputError, match="is not a file of weights that drfl reads"):
+        with pytest.raises(InputError, match="file of weights"):
             read_weights(tmp_path / name)

@@ -99,7 +99,10 @@ def test_a_comparison_is_drawn_with_the_intervals_of_its_means(tmp_path):
     known = found.to_frame().set_index(["algorithm", "seed"])["worst_accuracy"]
     assert worst.to_dict() == pytest.approx(known.to_dict(), abs=1e-6)
     figure = found.plot("worst", "std")
-    assert [axis.get_ylabel() for axis in figure.axes] == ["worst accuracy (%)", "std of accuracy (%) (less is better)"]
+    assert [axis.get_ylabel() for axis in figure.axes] == [
+        "worst accuracy (%)",
+        "std of accuracy (%) (lower is better)",
+    ]
     ends = rows[(rows["algorithm"] == "two") & (rows["round"] == 3)]["worst_accuracy"] * 100
     assert figure.axes[0].lines[1].get_ydata()[-1] == pytest.approx(ends.mean())
     band = figure.axes[0].collections[1].get_paths()[0].vertices

@@ -32,7 +32,7 @@ FOLDER = ROOT / "docs" / "algorithms"
 PAGES = {path.stem: path.read_text(encoding="utf-8") for path in sorted(FOLDER.glob("*.md"))}
 INDEX = PAGES.pop("index")
 
-SILENT = ["nobody answers the", "model", "λ"]
+SILENT = ["no reply to the", "model", "λ"]
 COST = [
     *("exchange", "clients", "vectors down", "vectors up", "losses up", "gradient evaluations", "loss evaluations"),
 ]
@@ -107,6 +107,12 @@ def test_a_page_has_each_section_once_and_none_is_empty(name):
 
 
 @pytest.mark.parametrize("name", ALGORITHMS)
+def test_a_page_says_first_when_to_use_the_algorithm(name):
+    _title, _purpose, advice, *_ = re.split(r"\n\s*\n", section(page_of(name), ""))
+    assert advice.startswith("**When to use.** ")
+
+
+@pytest.mark.parametrize("name", ALGORITHMS)
 def test_a_page_begins_with_what_one_sees_at_a_glance(name):
     top = section(page_of(name), "")
     assert re.search(r"\b(19|20)\d\d\b", top.partition("| at a glance")[0]), "the paper's year"
@@ -157,7 +163,7 @@ def squeezed(code: str) -> str:
 @pytest.mark.parametrize("name", ALGORITHMS)
 def test_choices_are_the_hyperparameters_with_their_defaults(name):
     known: dict[str, Any] = {**vars(ambiguity), **vars(sampling), **vars(schedules), "LocalSGD": LocalSGD}
-    rows = table(section(page_of(name), "Choices"), ["option", "meaning", "default", "in the paper"])
+    rows = table(section(page_of(name), "Options"), ["option", "meaning", "default", "in the paper"])
     told = {row[0].strip("`"): row[2] for row in rows}
     fields = dataclasses.fields(ALGORITHMS[name])
     assert len(rows) == len(told)
@@ -261,10 +267,10 @@ def test_what_one_sees_at_a_glance_is_what_a_round_does(name):
     assert re.split(r"[;:,]", rows["drift correction"])[0] == CORRECTIONS[corrected]
     assert rows["λ"].startswith("none") == (lam_of(before) is None)
     fields = {field.name for field in dataclasses.fields(ALGORITHMS[name])}
-    assert rows["asks"].startswith("m draws") == ("sampling" in fields)
+    assert rows["cohort"].startswith("m draws") == ("sampling" in fields)
     everybody = ALGORITHMS[name] in EVERYBODY or any(exchange.asked == N for exchange in fed.exchanges)
-    assert ("all N" in rows["asks"]) == everybody
-    assert ("m of N" in rows["asks"]) == any(exchange.asked == M for exchange in fed.exchanges)
+    assert ("all N" in rows["cohort"]) == everybody
+    assert ("m of N" in rows["cohort"]) == any(exchange.asked == M for exchange in fed.exchanges)
 
 
 def test_the_round_that_is_played_tells_k_from_m():

@@ -97,5 +97,5 @@ def test_a_changed_number_changes_what_is_found(tmp_path):
     claim = next(claim for claim in MEASURED if claim.id == "drdm-linear-worst")
     claim = claim.model_copy(update={"results": [result]})
     assert len(changed) == 40
-    assert SCRIPT.decide(claim, STORED).verdict == "not shown"
+    assert SCRIPT.decide(claim, STORED).verdict == "not significant"
     assert SCRIPT.decide(claim, StoredResults(tmp_path)).verdict == "does not hold"

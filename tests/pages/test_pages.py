@@ -9,11 +9,11 @@ from types import ModuleType
 import pytest
 import torch
 from tests.support.marks import long_except
+from tests.support.refusals import check_refusal
 from tests.support.scripts import ROOT
 
 from drfl.algorithms import ALGORITHMS, theory
 from drfl.ambiguity import AMBIGUITY_SETS, parse
-from drfl.cli.app import call
 from drfl.data.model_file import model_bytes
 from drfl_papers.specification import PAPERS
 
@@ -108,18 +108,17 @@ def test_every_function_of_the_theory_is_in_its_table():
 
 
 REFUSED = [
-    ("certificate = true\nmodel = 'mlp'", "`--model mlp`"),
-    ("certificate = true\nmodel = 'cnn'", "`--model cnn`"),
-    ("certificate = 'gradient'", '`certificate = "gradient"` without weight decay'),
+    ("certificate = true\nmodel = 'mlp'", "no-certificate", "`--model mlp`"),
+    ("certificate = true\nmodel = 'cnn'", "no-certificate", "`--model cnn`"),
+    ("certificate = 'gradient'", "unsupported-combination", '`certificate = "gradient"` without weight decay'),
 ]
 
 
-@pytest.mark.parametrize(("text", "case"), REFUSED, ids=["mlp", "cnn", "gradient"])
-def test_refusals_are_those_on_the_page(text, case, tmp_path, capsys):
+@pytest.mark.parametrize(("text", "code", "case"), REFUSED, ids=["mlp", "cnn", "gradient"])
+def test_refusals_are_those_on_the_page(text, code, case, tmp_path):
     (tmp_path / "job.toml").write_text(text)
-    assert call(["run", str(tmp_path / "job.toml"), "--out", str(tmp_path / "out")]) == 2
-    (line,) = [row[1] for row in rows("certificate") if row[0] == case]
-    assert capsys.readouterr().err == f"drfl: {line}\n"
+    check_refusal(["run", str(tmp_path / "job.toml"), "--out", str(tmp_path / "out")], code, "certificate")
+    assert [row[0] for row in rows("certificate")].count(case) == 1
 
 
 def test_the_jobs_to_tune_that_are_named_are_there():

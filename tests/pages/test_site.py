@@ -69,6 +69,7 @@ def test_the_commands_page_has_every_command():
     text = reference.command()
     for name in ("run", "compare", "report", "assess", "reproduce", "tune", "new", "deploy init", "deploy audit"):
         assert f"## `drfl {name}`" in text
+    assert "`--over-select" in text  # an option that only the long help shows
 
 
 @pytest.mark.parametrize(

@@ -69,7 +69,7 @@ def test_nothing_is_off_in_a_deployment():
 
 @pytest.mark.parametrize("version", ["1.40.0", "1.42.0"])
 def test_other_versions_of_flower_were_tried(version):
-    assert version in (ROOT / "docs" / "deploy.md").read_text(encoding="utf-8")
+    assert version in (ROOT / "docs" / "results" / "deployments.md").read_text(encoding="utf-8")
     assert DEPLOYED("quick")[f"flwr {version}"][0]["max |w - w_sim|"] == 0
 
 
@@ -218,7 +218,7 @@ def test_how_many_clean_runs_the_bound_on_steps_changes():
         name = next((name for name, start in found.items() if row["job"].startswith(start)), "of the comparisons")
         counts[name] = [n + int(row[column]) for n, column in zip(counts[name], ("runs", "the same"), strict=True)]
     numbers = {str(number) for pair in counts.values() for number in pair}
-    assert one_paragraph_quotes(page := "docs/resilience.md", *numbers)
+    assert one_paragraph_quotes(page := "docs/results/resilience.md", *numbers)
     rows = TABLES.rows_of("step_bound_unchanged/differences.csv")
     assert len(rows) == sum(runs - same for runs, same in counts.values())
     leads = sorted(100 * (float(row["avg_accuracy_with"]) - float(row["avg_accuracy_without"])) for row in rows)
@@ -242,7 +242,7 @@ def test_with_the_step_size_that_drfl_finds_the_bound_changes_nothing():
     )
     equal = str(sum(once[m] == back[m] for m in once))
     without, bounded = (f"{100 * float(ends['q-FFL', '4', bound]['avg_accuracy']):.1f} %" for bound in ("0", "100"))
-    assert one_paragraph_quotes("docs/resilience.md", equal, str(len(once)), without, bounded)
+    assert one_paragraph_quotes("docs/results/resilience.md", equal, str(len(once)), without, bounded)
     assert ends["q-FFL", "4", "0"]["halved"] == "0"
 
 
@@ -250,7 +250,7 @@ def test_with_the_step_size_that_drfl_finds_the_bound_changes_nothing():
 def test_the_page_on_resilience_names_the_command(name):
     summary = read(f"evidence/results/{name}/summary.json")
     script = re.findall(r"evidence/\w+\.py", summary["command"])[0]
-    assert script in (ROOT / "docs" / "resilience.md").read_text(encoding="utf-8")
+    assert script in (ROOT / "docs" / "results" / "resilience.md").read_text(encoding="utf-8")
     assert (ROOT / script).exists()
 
 

@@ -65,8 +65,8 @@ def test_the_table_has_medians():
         "| -------- | -------------: | --------------: | --------------: | -----: |\n"
         "| SCAFF-PD |        5.5e-15 |            11.5 |         −1.0000 | 1.0000 |\n"
         "| DRFA     |        5.0e-01 |               – |               – |      – |\n\n"
-        "Medians over the seeds, of R² the least. The rate is fitted to ‖w − w*‖² between 1e-20 and 0.001; "
-        "– = never that near.\n"
+        "Medians over the seeds; for R², the minimum. The rate is fitted to ‖w − w*‖² between 1e-20 and 0.001. "
+        "– means: never reached.\n"
     )
 
 

@@ -19,8 +19,8 @@ def test_the_reason_for_a_stand_in_is_told_once(monkeypatch):
     for name in ("drdm-table-1", "drdm-table-2"):
         assert sources.plan(load_spec(name), QUICK).scale.stand_in
     assert lines == [
-        "drdm-table-1 runs on its stand-in, as kmnist is not here",
-        "drdm-table-2 runs on its stand-in, as drdm-table-1 does",
+        "drdm-table-1 runs on its stand-in: kmnist is not here",
+        "drdm-table-2 runs on its stand-in: same reason as drdm-table-1",
     ]
 
 

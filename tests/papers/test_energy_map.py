@@ -54,7 +54,7 @@ def test_a_tau_that_never_arrives_is_left_out_and_told():
 
     collected = results(small_spec(**SPEC), stuck)
     assert [cell.best.tau for cell in plans(collected)["α = 0.1"].cells] == [2, 2]
-    assert "τ = 4 is left out: seed 1 never reached the target." in tables(collected)[0].notes
+    assert "τ = 4 is excluded: seed 1 never reached the target." in tables(collected)[0].notes
 
 
 def test_without_any_arrival_there_is_no_choice():

@@ -1,4 +1,4 @@
-"""What equally good clients would show, beside what was measured."""
+"""The metrics expected if all clients were equally good, beside the measured ones."""
 
 from __future__ import annotations
 
@@ -37,8 +37,8 @@ def test_it_is_that_of_clients_as_good_as_the_average():
     assert worst.rows[1][1].text == f"{100 * equal_clients(0.6, np.array(SAMPLES)).worst:.1f} (50.0, not below)"
     assert std.rows[0][1].text == f"{50 * (found[0].std + found[1].std):.1f} (3.4, not above)"
     assert [table.title for table in (worst, std)] == [
-        "Worst accuracy of equally good clients, %",
-        "Standard deviation of equally good clients, points",
+        "Worst accuracy expected if equal, %",
+        "Standard deviation expected if equal, points",
     ]
     assert not worst.notes
     assert "in brackets what was measured" in std.notes[0]
@@ -70,15 +70,15 @@ def test_methods_with_failed_seeds_say_so():
 @pytest.mark.parametrize(
     ("metrics", "titles"),
     [
-        (["worst20_accuracy"], ["Worst accuracy of equally good clients, %"]),
-        (["std_accuracy"], ["Standard deviation of equally good clients, points"]),
+        (["worst20_accuracy"], ["Worst accuracy expected if equal, %"]),
+        (["std_accuracy"], ["Standard deviation expected if equal, points"]),
         (["avg_accuracy", "worst_loss"], []),
     ],
 )
 def test_tables_that_show_the_worst_or_the_spread_have_it(metrics, titles):
     both = [measured(0.8)] * 2
     collected = by_method(small_spec(**ONE, metrics=metrics, values={}), DRDM=both, FedAvg=both)
-    assert [table.title for table in contents(collected) if "equally good" in table.title] == titles
+    assert [table.title for table in contents(collected) if "expected if equal" in table.title] == titles
 
 
 def test_without_test_sizes_nothing_is_said():

@@ -37,7 +37,7 @@ SCATTER = {
     "panels": [{"x": "worst20_accuracy", "y": "avg_accuracy"}],
 }
 STAND_IN = {"why": "There are\n  no files.", "rounds": 2, "settings": ["α = 0.5"]}
-JUDGED = "Judged: the last iterate, on the clients' test rows. 4 clients; a cohort has 3 where a method does not say "
+JUDGED = "Evaluated: the last iterate, on the clients' test rows. 4 clients; a cohort has 3 unless a method says "
 PARTICIPATION = "otherwise (see participation and cost)."
 UNTUNED = [{**method, "tuned": False} for method in SMALL["methods"]]
 COMMAND = "drfl reproduce small-table-1"
@@ -95,9 +95,9 @@ def test_a_table_from_head_to_foot(tmp_path):
     )
     assert "## Worst accuracy, %\n\n| method  | " in rest
     assert rest.index("## Standard deviation, points") < rest.index("## Paired differences: average accuracy, points")
-    assert "whatever the numbers.\n\n## Paired differences: mean over the settings, points\n\n" in rest
+    assert "no difference is decided.\n\n## Paired differences: mean over the settings, points\n\n" in rest
     assert "has the p-values.\n\n## Participation and cost\n\n" in rest
-    assert text.endswith("those of reports too.\n")
+    assert text.endswith("including those for reports.\n")
     assert "\n\n\n" not in text
 
 
@@ -105,8 +105,8 @@ def test_the_head_tells_the_stand_in_and_what_was_cut(tmp_path):
     spec = small_spec(job="kmnist-cnn", stand_in=STAND_IN, rounds=9, repeats=4, methods=UNTUNED)
     text = written(tmp_path / "a", spec, scale=Scale(stand_in=True, repeats=1))["table.md"].decode()
     assert text.split("\n\n")[1:3] == [
-        "**Stand-in:** There are no files. The paper's numbers are on its own data.",
-        "One run a cell, seed 0; 2 rounds. The specification asks for 4 repeats of 9 rounds. Left out: α = 0.1. "
+        "**Stand-in:** There are no files. The paper's numbers are for its own data.",
+        "One run per cell, seed 0; 2 rounds. The specification asks for 4 repeats of 9 rounds. Not run: α = 0.1. "
         + JUDGED.replace("4 clients", "30 clients").replace("has 3", "has 20")
         + PARTICIPATION,
     ]
@@ -115,7 +115,10 @@ def test_the_head_tells_the_stand_in_and_what_was_cut(tmp_path):
 def test_the_head_tells_by_which_rows_runs_stop(tmp_path):
     settings = [{"name": "stopped", "job": {"until": "test:worst_accuracy=0.3"}}]
     text = written(tmp_path / "a", small_spec(settings=settings, values={}))["table.md"].decode()
-    assert "test rows. Runs stop when these rows reach worst_accuracy=0.3, so they have chosen the last models." in text
+    assert (
+        "test rows. Runs stop when these rows reach worst_accuracy=0.3, so the last models were selected on them."
+        in text
+    )
 
 
 def test_the_head_tells_who_runs_longer(tmp_path):
@@ -128,8 +131,8 @@ def test_the_head_tells_where_settings_and_methods_differ(tmp_path):
     settings = [{"name": "last"}, {"name": "averaged", "job": {"returned": "average"}}]
     methods = [SMALL["methods"][0], {**SMALL["methods"][1], "job": {"cohort": 2}}]
     text = written(tmp_path / "a", small_spec(settings=settings, methods=methods, values={}))["table.md"].decode()
-    assert "Judged: the last iterate (the decaying average of the server's models for averaged)" in text
-    assert "a cohort has 3 (2 for Fed-Avg) where" in text
+    assert "Evaluated: the last iterate (the decaying average of the server's models for averaged)" in text
+    assert "a cohort has 3 (2 for Fed-Avg) unless" in text
 
 
 @pytest.mark.parametrize(
@@ -137,7 +140,7 @@ def test_the_head_tells_where_settings_and_methods_differ(tmp_path):
     [
         ("", ""),
         (", relative_step_size = true", ", η in multiples of the 1/L̂ of each run"),
-        (", trials_of = 'a-job'", "; the trials are those of a-job, of which the best whose η holds here is taken"),
+        (", trials_of = 'a-job'", "; the trials are those of a-job; the best one without a halved η here was chosen"),
     ],
     ids=["η by a number", "η by a multiple", "trials of another job"],
 )
@@ -151,8 +154,8 @@ def test_the_head_tells_who_is_tuned(more, eta, tmp_path):
     files = written(tmp_path / "a", spec, lambda s, m, k: trained(0.5), scale=Scale(tuned=tmp_path))
     assert (
         "Tuned on mnist-linear: 7 trials of 2 seeds for each method, 9 rounds, by the worst accuracy on validation "
-        f"rows{eta}. Not tuned: Fed-Avg. Not searched for, with the values of drfl's rules: new. With the "
-        "values tuned for another method: like it by DRDM."
+        f"rows{eta}. Not tuned: Fed-Avg. No search, values from drfl's rules: new. With values "
+        "tuned for another method: like it from DRDM."
     ) in files["table.md"].decode()
     assert json.loads(files["summary.json"])["hyperparameters"]["mnist-linear"]["trials"] == 7
 

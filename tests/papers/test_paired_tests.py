@@ -49,8 +49,8 @@ def test_a_clear_difference_is_better_also_where_less_is_better():
 
 
 def test_no_difference_is_shown_where_the_test_does_not_reject():
-    assert set(seen(by_seed(*NEAR)).values()) == {"no difference shown"}
-    assert set(seen(by_seed(*[FAR[0]] * 2)).values()) == {"no difference shown"}
+    assert set(seen(by_seed(*NEAR)).values()) == {"not significant"}
+    assert set(seen(by_seed(*[FAR[0]] * 2)).values()) == {"not significant"}
 
 
 def test_fewer_than_five_pairs_decide_nothing():
@@ -99,7 +99,7 @@ def test_over_the_settings_a_seed_has_one_difference_and_the_family_is_its_own()
 def test_a_lead_too_small_for_any_setting_is_shown_over_all():
     noise = np.array([[0.03, -0.03] * 3, [-0.03, 0.03] * 3]) + 0.002 * np.arange(6)
     collected = in_both_settings(noise)
-    assert set(seen(collected).values()) == {"no difference shown"}
+    assert set(seen(collected).values()) == {"not significant"}
     assert [d.seen for d in over_settings(*of(collected)) if d.metric == "worst_accuracy"] == ["better"]
     last = tables(*of(collected))[-1]
     assert last.title == "Paired differences: mean over the settings, points"
@@ -134,7 +134,7 @@ def test_the_table_is_in_points_and_the_file_in_fractions():
         "| DRDM − Fed-Avg | +11.00 [−1.71, +23.71] not decided |\n"
     )
     assert std.rows[0][1].text == "−0.22 [−0.47, +0.03] not decided"
-    assert "less is better" in std.title
+    assert "lower is better" in std.title
     assert not average.notes
     assert to_csv(*of(collected)).splitlines()[2] == (
         "α = 0.1,worst_accuracy,DRDM,Fed-Avg,2,0.110000,-0.017062,0.237062,0.05772,,,not decided"
@@ -151,11 +151,11 @@ def test_the_note_tells_the_test_and_the_number_of_comparisons():
         [values[:3] for values in FAR], FAR, [(*values, 0.7) for values in FAR],
     ))  # fmt: skip
     assert few.endswith(
-        ", 3 [95 % t-interval, each on its own]. With fewer than 5 pairs nothing is decided, whatever the numbers."
+        " (3), each with its own 95 % t-interval in brackets. With fewer than 5 pairs, no difference is decided."
     )
-    assert "corrected for the 3 differences here (Holm), is at most 0.05; `paired.csv`" in five
-    assert "sign flips" not in five
-    assert "all sign flips, uncorrected, is at most 0.05 too" in six
+    assert "corrected for the 3 differences here (Holm), is at most 0.05. `paired.csv`" in five
+    assert "sign-flip" not in five
+    assert "the uncorrected p-value of the sign-flip test is at most 0.05 too" in six
 
 
 def test_one_pair_and_none_have_no_interval():

@@ -52,12 +52,12 @@ def test_the_table_has_every_seed_and_the_papers_number():
     collected = results(small_spec(**SPEC, reached={"DRDM": 41}), mixed)
     assert tables(collected)[0].markdown() == (
         "## Rounds to worst accuracy ≥ 50 %\n\n"
-        "| method  | rounds, seed by seed |    rounds | paper's rounds | local iterations |\n"
-        "| ------- | -------------------: | --------: | -------------: | ---------------: |\n"
-        "| DRDM    |                 1, 2 | 1.5 ± 6.4 |             41 |       3.0 ± 12.7 |\n"
-        "| Fed-Avg |          –, diverged |         – |              – |                – |\n\n"
-        "The first round found at the level, where the models are tested every 2 rounds; – = not within the rounds "
-        "run. Means ± half the width of their 95 % t-intervals, where every seed came there.\n"
+        "| method  | rounds per seed |    rounds | paper's rounds | local iterations |\n"
+        "| ------- | --------------: | --------: | -------------: | ---------------: |\n"
+        "| DRDM    |            1, 2 | 1.5 ± 6.4 |             41 |       3.0 ± 12.7 |\n"
+        "| Fed-Avg |     –, diverged |         – |              – |                – |\n\n"
+        "The first evaluated round at the level; models are evaluated every 2 rounds. – means: not reached within the "
+        "rounds run. Means ± half the width of their 95 % t-intervals, if every seed reached the level.\n"
     )
 
 

@@ -42,7 +42,7 @@ def test_five_seeds_show_a_large_difference_and_no_small_one(groups):
     assert (found.best.label, found.tests, found.reach) == ("DRDM", 3, Reach.NOWHERE)
     assert [one.reach for one in found.against] == [Reach.NOWHERE, Reach.SEEDS]
     assert [(one.rival.label, one.verdict) for one in found.against] == [
-        ("DRFA", "no difference shown"),
+        ("DRFA", "not significant"),
         ("FedAvg", "better"),
     ]
     assert found.against[1].gain.mean == pytest.approx(0.101, abs=2e-3)
@@ -55,7 +55,7 @@ def test_the_best_of_all_needs_no_correction_for_the_pairs_of_the_others():
     weak = own[0]._replace(p_t=0.012)
     others = [weak._replace(p_t=0.5)] * 3
     assert decided([weak] * 3, others) == (["better"] * 3, 3)
-    assert decided([weak, weak, weak._replace(p_t=0.06)], others) == (["no difference shown"] * 3, 6)
+    assert decided([weak, weak, weak._replace(p_t=0.06)], others) == (["not significant"] * 3, 6)
     assert decided([weak._replace(n=4), *own[1:]], others)[0] == ["not decided", "better", "better"]
 
 

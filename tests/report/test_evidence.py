@@ -87,7 +87,7 @@ def test_a_deployment_is_known_by_its_traffic(runs, tmp_path):
     (one,) = gathered_from([folder]).runs
     assert (one.deployed, one.data, one.shared, one.validation) == (True, "", None, None)
     known = section(gathered_from([folder]), "identity")
-    assert "keeps no digest" in known.answer
+    assert "contains no digest" in known.answer
     (configuration,) = known.blocks[-1].blocks
     assert "drfl deploy run" in configuration.caption
 

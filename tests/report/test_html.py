@@ -173,7 +173,7 @@ def test_a_seed_that_failed_is_not_averaged_away(record):
 
 def test_one_evaluated_round(record):
     page = Page(rendered([record("a", "DRFA", rounds=0)]))
-    assert re.search(r"\bOne round [^.]*: there is nothing to draw\b", page.text)
+    assert re.search(r"\bOne round [^.]*, so there is no figure\b", page.text)
 
 
 def test_runs_with_other_clients(record):

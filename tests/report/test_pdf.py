@@ -204,8 +204,8 @@ def compared(run, seeds):
 @pytest.mark.parametrize(
     ("seeds", "verdict", "said"),
     [
-        (5, "better", "over data splits, over 5 seeds, the worst client is significantly better off with DRFA"),
-        (5, "no difference shown", "over data splits, over 5 seeds, there is no significant difference for DRFA"),
+        (5, "better", "over data splits, over 5 seeds, the worst client is significantly better with DRFA"),
+        (5, "not significant", "over data splits, over 5 seeds, there is no significant difference for DRFA"),
         (2, "not decided", "not decided over seeds (2 seeds, 5 are needed)"),
     ],
 )
@@ -214,7 +214,7 @@ def test_algorithms_are_compared_over_seeds_and_row_by_row(run, seeds, verdict, 
     over = OverSeeds("FedAvg", "DRFA", seed_difference(np.linspace(0.1, 0.2, seeds)), verdict, "", "over data splits")
     evidence = Evidence(runs, (by_rows,), (), (over,))
     assert said in answer(evidence, "compared")
-    assert "on the same test rows (seed 0), the worst client is significantly better off with DRFA" in answer(
+    assert "on the same test rows (seed 0), the worst client is significantly better with DRFA" in answer(
         evidence, "compared"
     )
     found = text_of(evidence)
@@ -226,7 +226,7 @@ def test_clients_stand_beside_what_they_have_alone(run):
     runs = (run("fedavg"), run("local", "LocalOnly"))
     gain = compared(run, 1)[1]._replace(first="LocalOnly", second="FedAvg")
     evidence = Evidence(runs, (), (gain,))
-    assert "With FedAvg, 6 clients of 6 are shown to be better off than alone" in answer(evidence, "alone")
+    assert "With FedAvg, 6 clients of 6 are significantly better than alone" in answer(evidence, "alone")
     found = text_of(evidence)
     values = 100 * runs[1].record.clients["score"].to_numpy()
     assert all(f"{value:.1f} (" in found for value in values)
@@ -257,18 +257,22 @@ def test_calibration_is_told_by_client(run):
 @pytest.mark.parametrize(
     ("summary", "config", "said"),
     [
-        ({}, {}, "no say in them"),
-        ({"stopped": "target", "stopped_on": "test"}, {"until": "test:worst_accuracy=0.5"}, "test rows had a say in"),
-        ({"stopped": "target", "stopped_on": "validation"}, {"until": "worst_accuracy=0.5"}, "no say in the model"),
-        ({"stopped": "patience"}, {}, "stopped by validation rows"),
+        ({}, {}, "did not influence them"),
+        (
+            {"stopped": "target", "stopped_on": "test"},
+            {"until": "test:worst_accuracy=0.5"},
+            "rows influenced the model",
+        ),
+        ({"stopped": "target", "stopped_on": "validation"}, {"until": "worst_accuracy=0.5"}, "did not influence"),
+        ({"stopped": "patience"}, {}, "Validation rows stopped the training"),
         (
             {"selection": {"part": "validation", "metric": "worst_accuracy", "round": 7, "value": 0.5}},
             {},
-            "chosen by validation rows; the test rows had no say",
+            "Validation rows chose the round of the model; the test rows did not influence it",
         ),
-        ({"returned": None}, {}, "do not say all that decided"),
-        ({}, {"judged_on": "validation"}, "are of validation rows"),
-        ({}, {"judged_on": "training"}, "no say in them"),
+        ({"returned": None}, {}, "do not record every decision"),
+        ({}, {"judged_on": "validation"}, "are from validation rows"),
+        ({}, {"judged_on": "training"}, "did not influence them"),
     ],
 )
 def test_it_says_which_rows_decided(run, summary, config, said):
@@ -288,7 +292,7 @@ def test_the_step_size_says_if_the_model_was_set_back(run):
     for summary, said in ((found, f"; {SET_BACK}, 2 of 10 rounds count"), ({**found, "rollbacks": 0}, "")):
         table = section(Evidence((run(f"r{len(said)}", summary=summary),)), "decisions").blocks[0]
         cells = {row[0]: row[1:] for row in table.rows}
-        assert cells["Local step size"][1] == f"0.1, by the curvature of the loss, halved as the loss rose{said}"
+        assert cells["Local step size"][1] == f"0.1, from the curvature of the loss, halved after the loss rose{said}"
 
 
 @pytest.mark.parametrize("summary", [{"stopped": "target", "stopped_on": "test"}, {"stopped": "target"}])
@@ -302,7 +306,7 @@ def test_a_run_that_test_rows_have_stopped_has_no_intervals(run, summary):
     assert "--measure" not in text_of(evidence)
     shown = section(evidence, "worst").blocks
     assert not any("intervals" in block.alt for block in shown if isinstance(block, Figure))
-    (runs,) = [block for block in shown if isinstance(block, TableBlock) and "Could be it" in block.head]
+    (runs,) = [block for block in shown if isinstance(block, TableBlock) and "Could be worst" in block.head]
     assert [cell for head, cell in zip(runs.head, runs.rows[0], strict=True) if head.startswith(("95", "Could"))] == [
         NOTHING, NOTHING,
     ]  # fmt: skip
@@ -313,7 +317,7 @@ def test_digests_of_files_are_whole(run):
     digests = {name: f"{k:064x}" for k, name in enumerate(("config.toml", "model.safetensors"), start=10**9)}
     found = text_of(Evidence((RunEvidence(one.record, one.assessment, files=digests),)))
     assert all(f"SHA-256 {digest}" in found for digest in digests.values())
-    assert "keeps no digest of the data" in found
+    assert "contains no digest of the data" in found
 
 
 def test_bad_input_is_one_line_and_writes_nothing(run, tmp_path, monkeypatch):

@@ -79,7 +79,7 @@ def test_a_cell_has_the_value_and_the_interval_of_its_own_run(named):
         assert row[4] == f"{100 * run.clients['score'][i]:.1f}"
         found = assessment_of(run)
         assert row[5] == ("* " if found.candidates[i] else "") + shown(run, i)
-    assert "* could be the worst client" in table.caption
+    assert "*: could be the worst client" in table.caption
     assert "mean ±" not in table.caption
 
 
@@ -251,7 +251,7 @@ def test_cards_say_the_interval_of_the_worst_client(record, named):
     (group,) = group_runs([run])
     note = texts(cards([group], None))["Worst client"]
     ends = run.score.interval(*worst_interval(run))
-    assert note == f"c000; true value of the worst, whoever it is: {ends}{THIN}% (95{THIN}% confidence)"
+    assert note == f"c000; true value of the worst client, whichever it is: {ends}{THIN}% (95{THIN}% confidence)"
     groups = named(2)
     note = texts(cards(groups, standing(groups)))["Worst client, best measured"]
     ends = run.score.interval(*worst_interval(groups[1].runs[0], alpha=0.05 / 2))
@@ -336,14 +336,14 @@ def test_every_worst_client_of_a_table_has_its_interval_beside_it(named):
             1,
             0.0,
             "Not decided:",
-            "FedAvg. Not decided: 1 seed is too few, 5 are needed. On the same test rows, drfl assess",
+            "FedAvg. Not decided: 1 seed is too few; 5 are needed. To compare two runs on the same test rows, use",
         ),
-        (4, 0.001, "Not decided:", "FedAvg. Not decided: 4 seeds are too few, 5 are needed."),
+        (4, 0.001, "Not decided:", "FedAvg. Not decided: 4 seeds are too few; 5 are needed."),
         (
             5,
             0.3,
             "No significant difference:",
-            "The difference to FedAvg is not significant (paired t-test over 5 seeds).",
+            "The difference from FedAvg is not significant (paired t-test over 5 seeds).",
         ),
         (5, 0.001, "DRFA", "serves the worst client best on these test rows and from this initial model: "),
     ],
@@ -361,7 +361,7 @@ def test_the_headline_says_what_is_shown(record, seeds, noise, start, said):
     assert told.start == start
     assert said in told.text
     assert "5.0 points more than FedAvg" in told.text
-    assert ("(gain of the worst client, 95" in told.text) == (seeds == 5)
+    assert ("confidence interval of the worst client's gain over seeds" in told.text) == (seeds == 5)
     assert ("Best for the worst client" in titles) == (start == "DRFA")
     assert "overlap" not in told.text
 
@@ -376,9 +376,9 @@ def test_the_headline_names_whom_it_is_better_than_and_whom_not(record):
     assert told.start == "DRDM"
     assert "measures best for the worst client: " in told.text
     assert told.text.endswith(
-        "It is significantly better than FedAvg on these test rows and from this initial model; the difference to DRFA "
-        "is not significant (paired t-test over 5 seeds, Holm correction for 3 differences). Whether that holds for "
-        "other test rows is not known: these runs keep no values of single test rows."
+        "It is significantly better than FedAvg on these test rows and from this initial model; the difference from "
+        "DRFA is not significant (paired t-test over 5 seeds, Holm correction for 3 differences). It is unknown "
+        "whether this holds for other test rows: these runs store no values of single test rows."
     )
 
 
@@ -387,7 +387,7 @@ def test_runs_on_other_clients_are_not_compared(record):
     told = takeaway(groups, standing(groups))
     assert told is not None
     assert told.start == "Not decided:"
-    assert told.text.endswith("Not decided against FedAvg: at no seed are the clients the same.")
+    assert told.text.endswith("Not decided against FedAvg: the clients are not the same at any seed.")
 
 
 def test_the_seed_that_all_have(named, record):
@@ -450,7 +450,7 @@ def test_hostile_names_stay_text_in_the_figure(record):
 def test_what_one_run_says_of_its_clients(record):
     page = Page(rendered([record("a", "DRFA")]))
     assert re.search(r"\d of 6 clients could be the worst \(95 % confidence\)|Any of the 6", page.text)
-    assert "If all clients were equally good the worst of them would measure" in page.text
+    assert "if all clients were equally good, the worst one would measure" in page.text
     assert "exact test that all are equally good" in page.text
 
 

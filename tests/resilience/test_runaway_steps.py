@@ -7,6 +7,7 @@ import math
 
 import pytest
 import torch
+from tests.support.refusals import quotes
 
 from drfl import LocalSGD, run
 from drfl.algorithms import FedAvg
@@ -64,11 +65,9 @@ def test_an_honest_client_keeps_its_say_with_a_smaller_step(steps, told, caplog)
     assert trainings(fed) == ROUNDS + 2  # both in the first round, which begins where it began before
     same = trained(fedavg(steps, lr=float(size.eta)), fed_of())
     assert bits_differ(result.state.inner, same.state.inner) == []
-    said = [record.getMessage() for record in caplog.records if record.name == "drfl"]
-    assert said[-1] == (
-        f"the local step size is lowered to {float(size.eta):.3g} in round 1, which is done again: with a larger one "
-        f"the steps of clients [{STEEP}] had run away"
-    )
+    said = [record.msg for record in caplog.records if record.name == "drfl"]
+    assert said[-1].code == "step-size-lowered"
+    assert quotes(said[-1], f"{float(size.eta):.3g}", "round 1", f"[{STEEP}]")
     assert len(said) == told
 
 

@@ -66,7 +66,7 @@ def test_an_algorithm_with_nothing_but_local():
     assert {"converges", "round_is_pure", "nobody_answers", "alike_clients_are_alike"} <= set(report.passed)
     reasons = {note.check: note.sentence for note in report.not_applicable}
     assert reasons["silence_is_absence"] == "the algorithm has no field m"
-    assert reasons["reduces"] == "no special cases were named"
+    assert reasons["reduces"] == "reductions was not given"
     assert len(report.passed) + len(reasons) == len(ALGORITHM_CHECKS)
 
 

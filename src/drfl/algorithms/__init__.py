@@ -1,4 +1,4 @@
-"""The algorithms, one file each, reading like their papers' pseudocode."""
+"""The algorithms, one per file, written to read like the papers' pseudocode."""
 
 from __future__ import annotations
 
@@ -30,16 +30,16 @@ ALGORITHMS = {
     "DRDM": DRDM,
     "DualDRDM": DualDRDM,
 }
-"""Every algorithm by the name that the command knows it by."""
+"""Every algorithm by name, as used in the command line and in files."""
 
 BASELINES = {"LocalOnly": LocalOnly, "Pooled": Pooled, "FineTuned": FineTuned}
-"""What a federated model is compared with, by the same names; in a comparison they take part where they are named."""
+"""Baselines by name. A comparison includes them only if they are named explicitly."""
 
 REFERENCES = (LocalOnly, Pooled)
-"""What is not federated: it shows what federation costs and gains, and is no rival of federated algorithms."""
+"""Baselines that are not federated. They show what federation costs and gains and are never ranked as competitors."""
 
 EVERYBODY = (ScaffPD,)
-"""Algorithms whose cohort is all clients unless a size is given, as published."""
+"""Algorithms whose default cohort is all clients, as published."""
 
 __all__ = [
     "AFL",

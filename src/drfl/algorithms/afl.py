@@ -19,13 +19,13 @@ from drfl.optim.schedules import Constant, Schedule
 
 
 def one_step() -> LocalSGD:
-    """One local step, as published."""
+    """Return the published local solver, which takes one step."""
     return LocalSGD(steps=1)
 
 
 @dataclass(frozen=True)
 class AFL:
-    """AFL (Mohri et al. 2019, Stochastic-AFL): everybody takes a gradient step, weighted by λ, and λ ascends.
+    """AFL (Mohri et al. 2019, Stochastic-AFL): one λ-weighted gradient step over all clients, then ascent in λ.
 
     Solves min_w max_{λ∈Λ} Σ_i λ_i f_i(w) − ψ(λ).
 
@@ -33,31 +33,31 @@ class AFL:
     paper      code              meaning
     ========== ================= =====================================================
     w_t        ``state.w``       (d,) global model
-    λ_t        ``state.lam``     (N,) mixture
+    λ_t        ``state.lam``     (N,) client weights
     δ_w        ``w - model.w`` Σ_i λ_i ∇f_i(w), times the step size
     δ_λ        ``f``             all clients' losses
     γ_w        ``local.lr``      step size η
     γ_λ        ``gamma``         dual step size
-    w^A, λ^A   ``Average``       the averages of the w_t and λ_t, AFL's output
+    w^A, λ^A   ``Average``       averages of the w_t and λ_t, the output of AFL
     ========== ================= =====================================================
 
     Args:
-        gamma: dual step size γ ≥ 0: a round moves λ by τγ·f. None = the rule of
-            :func:`drfl.algorithms.dual.step_size`.
-        local: what a client runs; with more than one step this is the variant of SCAFF-PD's comparison (Yu et al.
+        gamma: Dual step size γ ≥ 0; a round moves λ by τγ·f. With None, :func:`drfl.algorithms.dual.step_size` sets
+            the step.
+        local: Local solver. With more than one step, this is the variant that SCAFF-PD is compared with (Yu et al.
             2023, F.1).
-        dual_batch: samples per loss report; None = all local training data.
-        ambiguity: Λ and ψ.
-        dual_after: take the losses at the new model instead of the old one. The published step takes both gradients at
-            the old (w, λ); with ``dual_after`` a round of one step is DRFA's with everybody.
-        gamma_schedule: multiplies γ round by round, see :mod:`drfl.optim.schedules`.
-        lam0: where λ starts, see :func:`drfl.algorithms.dual.first_mixture`.
+        dual_batch: Samples per reported loss; None uses all local training data.
+        ambiguity: Ambiguity set Λ and regulariser ψ.
+        dual_after: Whether to take the losses at the new model instead of the old one. The published step takes both
+            gradients at the old (w, λ). With ``dual_after``, a one-step round equals DRFA's with all clients.
+        gamma_schedule: Multiplies γ in each round, see :mod:`drfl.optim.schedules`.
+        lam0: Initial λ, see :func:`drfl.algorithms.dual.first_mixture`.
 
-    Deviations: none with one step, γ given and no ψ; a ψ is met by a proximal step. λ_0 is uniform (projected on Λ).
-    λ^A is the mean of λ_0, …, λ_{T−1}, as in DRFA; the paper's runs from λ_1 to λ_T.
+    Deviations: none with one step, a numeric γ and no ψ. A ψ is handled by a proximal step. λ_0 is uniform (projected
+    onto Λ). λ^A is the mean of λ_0, …, λ_{T−1}, as in DRFA; the paper averages λ_1 to λ_T.
 
     Raises:
-        InputError: gamma is negative.
+        InputError: If gamma is negative.
     """
 
     gamma: float | None = None
@@ -74,23 +74,23 @@ class AFL:
         if self.dual_batch is not None:
             checks.whole("dual_batch", self.dual_batch)
         check_schedule("gamma", self.gamma, self.gamma_schedule)
-        refuse_epochs("AFL", self.local, "its dual step is as long as one number of local steps")
+        refuse_epochs("AFL", self.local, "its dual step needs the same number of local steps at every client")
 
     def init(self, fed: Federation) -> DRFAState:
-        """The initial model and λ_0."""
+        """Return the state with the initial model and λ_0."""
         lam = first_mixture(self.ambiguity, fed, self.lam0)
         return DRFAState(fed.w0, lam, no_squares())
 
     def round(self, state: DRFAState, fed: Federation, key: Key) -> tuple[DRFAState, Info]:
-        """One step of descent in w and of ascent in λ."""
-        (w, lam, squares), everybody = state, torch.arange(fed.n)
+        """Take one descent step in w and one ascent step in λ."""
+        (w, lam, squares), all_clients = state, torch.arange(fed.n)
 
-        D = Cohort(everybody, lam)
-        answered, model = fed.mean(D, w, self.local, key.fold("sgd"))  # for one step w − η Σ_i λ_i ∇f_i(w)
+        D = Cohort(all_clients, lam)
+        answered, model = fed.mean(D, w, self.local, key.fold("sgd"))  # for one step: w − η Σ_i λ_i ∇f_i(w)
         if model is None:
             return state, Info.nobody(D)
 
-        f = fed.losses(everybody, model.w if self.dual_after else w, key.fold("xi"), batch=self.dual_batch)
+        f = fed.losses(all_clients, model.w if self.dual_after else w, key.fold("xi"), batch=self.dual_batch)
         lam_next = lam
         if f.clients.numel():
             # A round of τ local steps replaces τ published rounds, so λ moves τ times as far.

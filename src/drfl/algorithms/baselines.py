@@ -1,4 +1,4 @@
-"""What a federated model is compared with: each client alone, all data in one place, a global model tuned locally."""
+"""Baselines for comparison: local training only, training on the pooled data, and local fine-tuning of FedAvg."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from drfl.training.averages import DECAY
 
 
 class LocalOnlyState(NamedTuple):
-    """The clients' models, which never meet.
+    """The clients' separate models.
 
     Args:
-        w: (d,) their mean by samples, which nobody uses.
-        models: (N, d) a model a client.
-        average: (N, d) the polynomial-decay average of each, see :class:`drfl.training.averages.DecayingAverage`.
-        rounds: () int64, how many are in it.
+        w: (d,) Mean of the models, weighted by samples. It is not used for testing.
+        models: (N, d) One model per client.
+        average: (N, d) Polynomial-decay average of each model, see :class:`drfl.training.averages.DecayingAverage`.
+        rounds: () int64, number of rounds in the averages.
     """
 
     w: Tensor
@@ -36,18 +36,19 @@ class LocalOnlyState(NamedTuple):
 
     def wrong(self) -> str | None:
         """See :class:`drfl.federation.algorithm.Consistent`."""
-        return "fewer than no rounds" if self.rounds < 0 else None
+        return "the number of rounds is negative" if self.rounds < 0 else None
 
 
 @dataclass(frozen=True)
 class LocalOnly:
-    """Every client trains alone, on its own rows, and is served by its own model: what it has without the others.
+    """Train every client alone on its local rows and test it with its local model.
 
-    A round is τ local steps at every client. Nothing is sent, so only gradients are in the ledger. A client is tested
-    with the decaying average of its own models, as the others are with that of the server's; as "last" with its last.
+    This shows what a client achieves without federation. A round is τ local steps at every client. Nothing is sent, so
+    the ledger holds only gradients. By default a client is tested with the decaying average of its models, just as
+    other algorithms are tested with the average of the server's models; "last" tests its latest model.
 
     Args:
-        local: what a client runs.
+        local: Local solver.
     """
 
     local: LocalSGD = field(default_factory=LocalSGD)
@@ -56,19 +57,19 @@ class LocalOnly:
     separate: ClassVar[bool] = True
 
     def init(self, fed: Federation) -> LocalOnlyState:
-        """The initial model at every client."""
+        """Return the state in which every client holds the initial model."""
         rows = fed.w0.expand(fed.n, -1)
-        # Write every row: rows of a table that were never written read as 0.
+        # Write every row, because unwritten rows of a table read as 0.
         table = fed.client_table().put(torch.arange(fed.n), rows)
         return LocalOnlyState(fed.w0, table, table, torch.zeros((), dtype=torch.int64))
 
     def round(self, state: LocalOnlyState, fed: Federation, key: Key) -> tuple[LocalOnlyState, Info]:
-        """Local steps at every client from its own model."""
+        """Take local steps at every client, starting from its model."""
         models, average, rounds = state.models, state.average, state.rounds + 1
         # Weight of the latest model in the polynomial-decay average.
         weight, answered = (DECAY + 1) / (int(rounds) + DECAY), list[int]()
         for i in range(fed.n):
-            # One client per request: a request carries a single model, and each client starts from its own.
+            # Send one request per client: a request carries a single model, but each client has its own.
             client = torch.tensor([i])
             with fed.ledger.unsent():
                 up = fed.train(client, models[client][0], self.local, key.fold("sgd"))
@@ -84,18 +85,18 @@ class LocalOnly:
 
     def personal(self, state: LocalOnlyState, w: Tensor, fed: Federation, key: Key) -> ClientTable:
         """See :class:`drfl.federation.algorithm.Personal`."""
-        # The global model tells which personal models go with it: the last ones or the averages.
+        # The global model shows which personal models belong to it: the latest ones or the averages.
         return state.models if w is state.w or torch.equal(w, state.w) else state.average
 
 
 @dataclass(frozen=True)
 class Pooled:
-    """All clients' training rows in one place, as if there were no reason to federate: minibatch SGD on their union.
+    """Minibatch SGD on the union of all clients' training rows.
 
-    A round is τ steps. It needs the rows themselves, so it is for simulations.
+    A round is τ steps. This baseline needs direct access to the rows, so it works only in simulations.
 
     Args:
-        local: the steps.
+        local: Local solver, run on the union.
     """
 
     local: LocalSGD = field(default_factory=LocalSGD)
@@ -103,16 +104,16 @@ class Pooled:
     no_average: ClassVar[bool] = True
 
     def init(self, fed: Federation) -> FedAvgState:
-        """The initial model.
+        """Return the state with the initial model.
 
         Raises:
-            InputError: the rows are not here.
+            InputError: If the federation cannot access the clients' rows.
         """
         fed.pooled()
         return FedAvgState(fed.w0)
 
     def round(self, state: FedAvgState, fed: Federation, key: Key) -> tuple[FedAvgState, Info]:
-        """Steps on the union."""
+        """Take steps on the union."""
         with fed.ledger.unsent():
             up = fed.pooled().train(torch.tensor([0]), state.w, self.local, key.fold("sgd"))
         D = everybody(fed.shares.double(), fed.n, key.fold("D"))
@@ -121,19 +122,19 @@ class Pooled:
 
 @dataclass(frozen=True)
 class FineTuned(FedAvg):
-    """FedAvg, then local steps at every client, which is tested with its own result (Yu et al. 2020).
+    """FedAvg, followed by local fine-tuning at every client (Yu et al. 2020).
 
-    The global model is FedAvg's, bit for bit. The steps of fine-tuning are not in the ledger: they are made anew for
-    every test.
+    The global model is bit-identical to FedAvg's. Each client is tested with its fine-tuned model. Every test repeats
+    the fine-tuning, and the ledger does not count it.
 
     Args:
-        m: cohort size.
-        local: what a client runs, in the rounds and to fine-tune.
-        by_samples: weight clients by their samples (the default) or all alike.
-        fine_steps: local steps of fine-tuning, ≥ 1.
+        m: Cohort size.
+        local: Local solver, for the rounds and for fine-tuning.
+        by_samples: Whether to weight clients by their samples (the default) or equally.
+        fine_steps: Local steps of fine-tuning, at least 1.
 
     Raises:
-        InputError: fine_steps is no number of steps, or m > N (when first used).
+        InputError: If fine_steps is not an integer of at least 1, or if m > N (on first use).
     """
 
     fine_steps: int = 10
@@ -144,6 +145,6 @@ class FineTuned(FedAvg):
     def personal(self, state: FedAvgState, w: Tensor, fed: Federation, key: Key) -> ClientTable:
         """See :class:`drfl.federation.algorithm.Personal`."""
         up = fed.train(torch.arange(fed.n), w, replace(self.local, steps=self.fine_steps, epochs=None), key.fold("sgd"))
-        # Clients that do not answer keep the global model.
+        # Clients that do not answer are tested with the global model.
         table = fed.client_table().put(torch.arange(fed.n), w.expand(fed.n, -1))
         return table.put(up.clients, up.w)

@@ -1,4 +1,4 @@
-"""Federated averaging over the tail of the clients' losses."""
+"""Federated averaging over the clients with the largest losses."""
 
 from __future__ import annotations
 
@@ -17,15 +17,16 @@ from drfl.federation.federation import Federation
 from drfl.federation.sampling import Cohort
 
 ROUNDING = 1e-12
-"""How much weight a sum of shares may miss and still count as the tail."""
+"""Relative tolerance when a sum of shares is compared with the weight of the tail."""
 
 
 @dataclass(frozen=True)
 class DeltaFL(Averaging):
     """Δ-FL, also Simplicial-FL (Pillutla et al. 2023): FedAvg over the clients whose losses are in the upper tail.
 
-    Minimises the superquantile of the clients' losses at level θ, their mean over the worst 1 − θ of the weight. With
-    θ = 0 this is FedAvg, up to the losses sent; for θ → 1 only the worst client of the cohort trains.
+    Minimises the superquantile of the clients' losses at level θ, which is their mean over the worst 1 − θ of the
+    weight. With θ = 0 this is FedAvg with additional loss reports. As θ → 1, only the worst client of the cohort
+    trains.
 
     ============ =============== =====================================================
     paper        code            meaning
@@ -33,26 +34,27 @@ class DeltaFL(Averaging):
     w^(t)        ``state.w``     (d,) global model
     S            ``D``           cohort, uniform without replacement
     α_k          ``lam``         (N,) fixed weights of the base objective
-    1 − θ        ``theta``       level of the superquantile (θ of the paper: conformity)
+    1 − θ        ``theta``       level of the superquantile (the paper's θ is the conformity)
     F_k(w^(t))   ``f``           loss before training
     Q^(t)        in ``tail``     quantile of the cohort's losses at that level
-    π_k          ``T``           who is in the tail and trains
+    π_k          ``T``           clients in the tail, which train
     ============ =============== =====================================================
 
     Args:
-        m: cohort size, for the losses.
-        local: what a client runs.
-        by_samples: weight clients by their samples (the default) or all alike, in the quantile as in the mean.
-        server: what the server makes of the mean; None = it is the next model.
-        theta: level θ in [0, 1); the default trains the worse-off half.
-        loss_batch: samples per loss report; None = all local training data.
+        m: Cohort size for the loss reports.
+        local: Local solver.
+        by_samples: Whether to weight clients by their samples (the default) or equally, in the quantile and the mean.
+        server: Server optimiser, applied to the mean of the local models; None uses the mean as the next model.
+        theta: Level θ in [0, 1). The default trains the half with the larger losses.
+        loss_batch: Samples per reported loss; None uses all local training data.
 
-    Deviations: ``theta`` is the level of the superquantile, one minus the paper's conformity. The tail is the fewest
-    clients of largest losses that hold 1 − θ of the weight: where it ends exactly between two clients, the published
-    code takes the one below along. Losses are plain numbers, without the paper's private estimate of the quantile.
+    Deviations: ``theta`` is the level of the superquantile, one minus the paper's conformity. The tail is the smallest
+    set of clients with the largest losses that holds 1 − θ of the weight. If it ends exactly between two clients, the
+    published code includes the lower one as well. Losses are sent as plain numbers, without the paper's private
+    estimate of the quantile.
 
     Raises:
-        InputError: theta is out of range, or m > N (when first used).
+        InputError: If theta is out of range, or if m > N (on first use).
     """
 
     theta: float = 0.5
@@ -62,13 +64,15 @@ class DeltaFL(Averaging):
         checks.non_negative("theta", self.theta)
         if self.theta >= 1:
             raise InputError(
-                f"theta must be in [0, 1), not {self.theta}: 0 trains everybody", code="out-of-range", field="theta"
+                f"theta must be in [0, 1), got {self.theta}; 0 trains the whole cohort",
+                code="out-of-range",
+                field="theta",
             )
         if self.loss_batch is not None:
             checks.whole("loss_batch", self.loss_batch)
 
     def round(self, state: FedAvgState, fed: Federation, key: Key) -> tuple[FedAvgState, Info]:
-        """One round: losses at a uniform cohort, local steps in its tail, the weighted mean of those who answered."""
+        """Collect losses from a uniform cohort, train its tail and average the replies."""
         w, lam = state.w, self.weights(fed)
 
         D = sampling.uniform(fed.n, sampling.size(self.m, fed.n), key.fold("D"))
@@ -82,18 +86,18 @@ class DeltaFL(Averaging):
 
 
 def tail(losses: Tensor, weights: Tensor, theta: float) -> Tensor:
-    """Who is in the upper tail: the fewest of largest loss that hold at least 1 − θ of the weight, ties included.
+    """Select the upper tail: the fewest largest losses that hold at least 1 − θ of the weight, ties included.
 
     Args:
-        losses: (k,) finite, k ≥ 1.
-        weights: (k,) positive; need not sum to 1.
-        theta: in [0, 1).
+        losses: (k,) Finite losses, k ≥ 1.
+        weights: (k,) Positive weights; they need not sum to 1.
+        theta: Level in [0, 1).
 
     Returns:
-        (k,) bool: losses at least the quantile inf{x : weight of losses ≤ x is above θ}.
+        (k,) bool, True for losses of at least the quantile inf{x : the losses ≤ x hold a weight above θ}.
     """
     order = losses.argsort(descending=True)
-    held = weights[order].cumsum(0) / weights.sum()
-    short = int((held < (1 - theta) * (1 - ROUNDING)).sum())  # so many do not suffice
+    cumulative = weights[order].cumsum(0) / weights.sum()
+    short = int((cumulative < (1 - theta) * (1 - ROUNDING)).sum())  # the first `short` losses hold too little weight
     # Compare values, not positions: all losses tied at the quantile belong to the tail.
     return losses >= losses[order[min(short, len(losses) - 1)]]

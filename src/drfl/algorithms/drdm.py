@@ -1,4 +1,4 @@
-"""DRDM (Krouka et al. 2025) as published, and dual DRDM, whose drift terms are weighed by λ."""
+"""DRDM (Krouka et al. 2025) as published, and dual DRDM, which weights the drift terms by λ."""
 
 from __future__ import annotations
 
@@ -20,8 +20,14 @@ from drfl.optim.local_optimizers import refuse
 
 
 class DRDMState(NamedTuple):
-    """w (d,) global model; lam (N,) mixture; c (d,) mean of all rows of h; h (N, d) drift terms; squares () of the dual
-    rule so far.
+    """State of DRDM.
+
+    Args:
+        w: (d,) Global model.
+        lam: (N,) Client weights λ.
+        c: (d,) Mean of all rows of h.
+        h: (N, d) Drift terms.
+        squares: () Sum of squares of the dual step rule, see :func:`drfl.algorithms.dual.step_size`.
     """
 
     w: Tensor
@@ -33,13 +39,13 @@ class DRDMState(NamedTuple):
 
 @dataclass(frozen=True)
 class Regularised(SnapshotMethod):
-    """The parameters of DRDM and dual DRDM: those of a snapshot method and the penalty of dynamic regularisation.
+    """The parameters of DRDM and dual DRDM: those of a snapshot method, and the penalty of dynamic regularisation.
 
     Args:
-        mu: penalty μ > 0; None = 1/(5ητ), see :func:`drfl.algorithms.drift.penalty`.
+        mu: Penalty μ > 0; None = 1/(5ητ), see :func:`drfl.algorithms.drift.penalty`.
 
     Raises:
-        InputError: a value is out of range.
+        InputError: If a value is out of range.
     """
 
     mu: float | None = None
@@ -58,12 +64,12 @@ class DRDM(Regularised):
     paper        code              meaning
     ============ ================= =====================================================
     w̄^(s)        ``state.w``       (d,) global model
-    λ^(s)        ``state.lam``     (N,) mixture
-    ∇f_i(w_i)    ``state.h``       (N, d) drift terms, row i of client i, recursively estimated
+    λ^(s)        ``state.lam``     (N,) client weights
+    ∇f_i(w_i)    ``state.h``       (N, d) drift terms, one row per client, estimated recursively
     c^(s)        ``state.c``       (d,) c = mean_i h_i, at all times
     D^(s)        ``D``             m draws from λ, with replacement
-    t'           ``t``             snapshot step, uniform on {1, …, τ}, one for the cohort
-    w^(t')       ``model.snapshot`` (d,) the global model as it would be after step t'
+    t'           ``t``             snapshot step, uniform on {1, …, τ}, the same for the whole cohort
+    w^(t')       ``model.snapshot`` (d,) the global model that the local models after step t' would give
     U, v         ``dual.py``       uniform sample of m clients and their scaled losses
     η, τ         ``local``         local step size and number of steps
     μ            ``mu``            weight of the penalty (μ/2)·‖w − w̄‖²
@@ -72,32 +78,32 @@ class DRDM(Regularised):
     ============ ================= =====================================================
 
     Args:
-        mu: penalty μ > 0; None = 1/(5ητ), see :func:`drfl.algorithms.drift.penalty`.
+        mu: Penalty μ > 0; None = 1/(5ητ), see :func:`drfl.algorithms.drift.penalty`.
 
-    Its other parameters are those of :class:`drfl.algorithms.dual.SnapshotMethod`.
+    The other parameters are those of :class:`drfl.algorithms.dual.SnapshotMethod`.
 
-    Deviations: none where μ and γ are given. λ^(0) is uniform (projected on Λ), c^(0) = h_i^(0) = 0. In lines 17 and 18
-    the sum runs over the *distinct* clients of the cohort and over both terms, Σ_{i∈D}(w_i − w̄): a client drawn twice
-    trains once and moves its h_i once, and only so is c = mean_i h_i. In lines 19 and 20 a client drawn twice counts
-    twice. A ψ, of which the paper has none, is met by DRFA-Prox's dual step.
+    Deviations: none if μ and γ are set. λ^(0) is uniform (projected onto Λ) and c^(0) = h_i^(0) = 0. In lines 17 and
+    18, the sum runs over the *distinct* clients of the cohort and over both terms, Σ_{i∈D}(w_i − w̄). A client drawn
+    twice trains once and updates its h_i once; otherwise c would not equal mean_i h_i. In lines 19 and 20, a client
+    drawn twice counts twice. The paper has no ψ; a ψ is handled by the dual step of DRFA-Prox.
 
-    c is the *uniform* mean of the h_i: ``docs/fixed-point.md`` says what that does. :class:`DualDRDM` weighs them by λ.
-    A client with λ_i = 0 is not drawn, and its old h_i stays in c: then a run ends neither at the average optimum nor
-    at the saddle point. ``Simplex(floor)`` with a floor above 0, or ``sampling=sampling.everybody``, keeps all h_i
-    fresh.
+    c is the *uniform* mean of the h_i; ``docs/fixed-point.md`` explains the consequence. :class:`DualDRDM` weights the
+    h_i by λ. A client with λ_i = 0 is not drawn, and its outdated h_i stays in c, so a run converges neither to the
+    average optimum nor to the saddle point. ``Simplex(floor)`` with a floor above 0, or
+    ``sampling=sampling.everybody``, keeps all h_i current.
 
     Raises:
-        InputError: mu or gamma is out of range, or m > N (when first used).
+        InputError: If mu or gamma is out of range, or if m > N (on first use).
     """
 
     def init(self, fed: Federation) -> DRDMState:
-        """The initial model, λ^(0), and no drift."""
+        """Return the state with the initial model, λ^(0) and zero drift terms."""
         sampling.size(self.m, fed.n)
         w, lam = fed.w0, first_mixture(self.ambiguity, fed, self.lam0)
         return DRDMState(w, lam, torch.zeros_like(w), fed.client_table(), no_squares())
 
     def round(self, state: DRDMState, fed: Federation, key: Key) -> tuple[DRDMState, Info]:
-        """One round, Algorithm 1, lines 5–21."""
+        """Run one round of Algorithm 1, lines 5–21."""
         (w, lam, c, h, squares), N, tau = state, fed.n, self.local.tau
         m = sampling.size(self.m, N)
         mu = penalty(self.mu, self.local)
@@ -107,12 +113,12 @@ class DRDM(Regularised):
         up = fed.train(D.clients, w, self.local, key.fold("sgd"), prox=mu, shift=-h[D.clients], snapshot=t)
         if not up.clients.numel():
             return state, Info.nobody(D)
-        a = D.weights_of(up.clients).to(w)  # multiplicities among those who answered, sum 1
+        a = D.weights_of(up.clients).to(w)  # multiplicities among the clients that answered, normalised to sum 1
 
-        def drift(w_i: Tensor) -> Tensor:  # what c changes by when the local models are w_i (k, d)
+        def drift(w_i: Tensor) -> Tensor:  # the change of c if the local models are w_i (k, d)
             return -mu / N * moves(w_i, w)
 
-        def corrected(w_i: Tensor) -> Tensor:  # the global model that local models w_i (k, d) make
+        def corrected(w_i: Tensor) -> Tensor:  # the global model that local models w_i (k, d) give
             return a @ w_i - (c + drift(w_i)) / mu
 
         h_next = h.add(up.clients, (w_i - w for w_i in up.w), alpha=-mu)  # line 10
@@ -124,8 +130,14 @@ class DRDM(Regularised):
 
 
 class DualDRDMState(NamedTuple):
-    """w (d,) global model; lam (N,) mixture; h (N, d) drift terms; squares () of the dual rule so far; c keeps
-    Σ_i λ_i h_i, None for few clients.
+    """State of dual DRDM.
+
+    Args:
+        w: (d,) Global model.
+        lam: (N,) Client weights λ.
+        h: (N, d) Drift terms.
+        squares: () Sum of squares of the dual step rule, see :func:`drfl.algorithms.dual.step_size`.
+        c: Running sum Σ_i λ_i h_i; None for few clients, where each round computes it from all rows.
     """
 
     w: Tensor
@@ -137,48 +149,49 @@ class DualDRDMState(NamedTuple):
 
 @dataclass(frozen=True)
 class DualDRDM(Regularised):
-    """Our correction of DRDM: c = Σ_i λ_i h_i, so that the fixed point is the λ-weighted optimum.
+    """A correction of DRDM with c = Σ_i λ_i h_i, so that the fixed point is the λ-weighted optimum.
 
-    Solves min_w max_{λ∈Λ} Σ_i λ_i f_i(w) − ψ(λ). Everything else is DRDM (Krouka et al. 2025, Algorithms 1–3), whose
-    c = mean_i h_i leads to the optimum of the *average* loss; ``docs/fixed-point.md`` derives both.
+    Solves min_w max_{λ∈Λ} Σ_i λ_i f_i(w) − ψ(λ). Apart from the correction, this is DRDM (Krouka et al. 2025,
+    Algorithms 1–3). DRDM's c = mean_i h_i leads to the optimum of the *average* loss; ``docs/fixed-point.md`` derives
+    both fixed points.
 
     ============ ================= =====================================================
     notation     code              meaning
     ============ ================= =====================================================
-    w̄, λ         ``state``         (d,) global model and (N,) mixture
-    h_i          ``state.h``       (N, d) drift terms, row i of client i: at a fixed point ∇f_i(w̄)
-    c            ``c``             (d,) c = Σ_i λ_i h_i with the present λ
+    w̄, λ         ``state``         (d,) global model and (N,) client weights
+    h_i          ``state.h``       (N, d) drift terms, one row per client; ∇f_i(w̄) at a fixed point
+    c            ``c``             (d,) c = Σ_i λ_i h_i with the current λ
     D, t', w_t   as in DRDM        cohort drawn from λ, snapshot step, snapshot of the global model
     μ, γ, η, τ   as in DRDM        penalty, dual step size, local step size and number of steps
     ============ ================= =====================================================
 
     Args:
-        mu: penalty μ > 0; None = 1/(5ητ), see :func:`drfl.algorithms.drift.penalty`.
+        mu: Penalty μ > 0; None = 1/(5ητ), see :func:`drfl.algorithms.drift.penalty`.
 
-    Its other parameters are those of :class:`drfl.algorithms.dual.SnapshotMethod`.
+    The other parameters are those of :class:`drfl.algorithms.dual.SnapshotMethod`.
 
-    Deviations from DRDM: reports are centred unless ``centred=False``. c is weighed by λ, and therefore computed anew
-    when λ has moved; the server must see every h_i, so that sums over the cohort (secure aggregation) do not suffice.
-    Up to 512 clients a round reads every h_i that was ever moved and has λ_i > 0. With more it follows the sum, see
-    :class:`drfl.algorithms.weighted_sum.WeightedSum`: it reads the h_i of the cohort and of those whose λ_i did not
-    move like the others'. With KL or KLBall, under which all λ_i move differently, it reads them all.
+    Deviations from DRDM: reported losses are centred unless ``centred=False``. c is weighted by λ and therefore
+    recomputed when λ changes. The server must see every h_i, so sums over the cohort (secure aggregation) are not
+    enough. With up to 512 clients, a round reads every updated h_i with λ_i > 0. With more, it maintains a running sum,
+    see :class:`drfl.algorithms.weighted_sum.WeightedSum`: it reads the h_i of the cohort and of the clients whose λ_i
+    changed differently from the rest. Under KL and KLBall every λ_i changes differently, so it reads all of them.
 
     Raises:
-        InputError: mu or gamma is out of range, or m > N (when first used).
+        InputError: If mu or gamma is out of range, or if m > N (on first use).
     """
 
     centred: bool = True
 
     def init(self, fed: Federation) -> DualDRDMState:
-        """The initial model, λ^(0), and no drift."""
+        """Return the state with the initial model, λ^(0) and zero drift terms."""
         sampling.size(self.m, fed.n)
         w, lam = fed.w0, first_mixture(self.ambiguity, fed, self.lam0)
         h = fed.client_table()
         return DualDRDMState(w, lam, h, no_squares(), WeightedSum.first(h))
 
     def round(self, state: DualDRDMState, fed: Federation, key: Key) -> tuple[DualDRDMState, Info]:
-        """One round."""
-        (w, lam, h, squares, kept), m, tau = state, sampling.size(self.m, fed.n), self.local.tau
+        """Run one round of DRDM with c weighted by λ."""
+        (w, lam, h, squares, running), m, tau = state, sampling.size(self.m, fed.n), self.local.tau
         mu = penalty(self.mu, self.local)
 
         D = self.sampling(lam, m, key.fold("D"))  # D ~ λ
@@ -186,11 +199,11 @@ class DualDRDM(Regularised):
         up = fed.train(D.clients, w, self.local, key.fold("sgd"), prox=mu, shift=-h[D.clients], snapshot=t)
         if not up.clients.numel():
             return state, Info.nobody(D)
-        a = D.weights_of(up.clients).to(w)  # multiplicities among those who answered, sum 1
-        c = h.mix(lam) if kept is None else kept.sums[0].to(w)  # Σ_i λ_i h_i
+        a = D.weights_of(up.clients).to(w)  # multiplicities among the clients that answered, normalised to sum 1
+        c = h.mix(lam) if running is None else running.sums[0].to(w)  # Σ_i λ_i h_i
         lam_up = lam[up.clients].to(w)
 
-        def corrected(w_i: Tensor) -> Tensor:  # the global model that local models w_i (k, d) make
+        def corrected(w_i: Tensor) -> Tensor:  # the global model that local models w_i (k, d) give
             # Use λ from before the dual update, as c does.
             c_next = c - mu * moves(w_i, w, lam_up)
             return a @ w_i - c_next / mu
@@ -199,7 +212,7 @@ class DualDRDM(Regularised):
         model = up.merged(corrected)
 
         dual = self.snapshot_ascent(fed, model, lam, squares, key)
-        if kept is not None:
-            kept = kept.after(WeightedRows(h, lam), WeightedRows(h_next, dual.lam), up.clients, dual.target)
-        next_state = DualDRDMState(model.w, dual.lam, h_next, dual.squares, kept)
+        if running is not None:
+            running = running.after(WeightedRows(h, lam), WeightedRows(h_next, dual.lam), up.clients, dual.target)
+        next_state = DualDRDMState(model.w, dual.lam, h_next, dual.squares, running)
         return next_state, Info(D, up.clients, dual.losses, model.average)

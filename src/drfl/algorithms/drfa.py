@@ -22,7 +22,13 @@ from drfl.optim.schedules import Constant, Schedule
 
 
 class DRFAState(NamedTuple):
-    """w (d,) global model; lam (N,) mixture; squares () of the dual rule so far."""
+    """State of DRFA, DRFA-Prox, DRFA-GA and AFL.
+
+    Args:
+        w: (d,) Global model.
+        lam: (N,) Client weights λ.
+        squares: () Sum of squares of the dual step rule, see :func:`drfl.algorithms.dual.step_size`.
+    """
 
     w: Tensor
     lam: Tensor
@@ -31,7 +37,7 @@ class DRFAState(NamedTuple):
 
 @dataclass(frozen=True)
 class DRFA(SnapshotMethod):
-    """DRFA (Deng et al. 2020, Algorithm 1): local SGD at clients drawn by λ, dual ascent at a random snapshot.
+    """DRFA (Deng et al. 2020, Algorithm 1): local SGD at clients drawn from λ, dual ascent at a random snapshot.
 
     Solves min_w max_{λ∈Λ} Σ_i λ_i f_i(w).
 
@@ -39,9 +45,9 @@ class DRFA(SnapshotMethod):
     paper      code              meaning
     ========== ================= =====================================================
     w̄^(s)      ``state.w``       (d,) global model
-    λ^(s)      ``state.lam``     (N,) mixture
+    λ^(s)      ``state.lam``     (N,) client weights
     D^(s)      ``D``             m draws from λ, with replacement
-    t'         ``t``             snapshot step, uniform on {1, …, τ}, one for the cohort
+    t'         ``t``             snapshot step, uniform on {1, …, τ}, the same for the whole cohort
     w^(t')     ``model.snapshot`` (d,) mean of the local models after step t'
     U, v       ``dual.py``       uniform sample of m clients and their scaled losses
     η, τ       ``local``         local step size and number of steps
@@ -49,12 +55,12 @@ class DRFA(SnapshotMethod):
     ŵ, λ̂       ``Average``       the averaged solution, output form (1)
     ========== ================= =====================================================
 
-    Its parameters are those of :class:`drfl.algorithms.dual.SnapshotMethod`.
+    The parameters are those of :class:`drfl.algorithms.dual.SnapshotMethod`.
 
-    Deviations: none where γ is given. λ^(0) is uniform (projected on Λ). γ = None is drfl's rule, not the paper's.
+    Deviations: none if γ is set. λ^(0) is uniform (projected onto Λ). γ = None is drfl's rule, not the paper's.
 
     Raises:
-        InputError: gamma is negative, m > N (when first used), or the ambiguity set has a penalty ψ.
+        InputError: If gamma is negative, if m > N (on first use), or if the ambiguity set has a penalty ψ.
     """
 
     def __post_init__(self) -> None:
@@ -64,25 +70,25 @@ class DRFA(SnapshotMethod):
     def _check_penalty(self) -> None:
         if self.ambiguity.penalised:
             raise InputError(
-                f"DRFA cannot use the penalty of {type(self.ambiguity).__name__}: its dual step is a projection; "
-                "take DRFAProx, or a set without a penalty such as ChiSquareBall",
+                f"DRFA cannot use the penalty of {type(self.ambiguity).__name__}, because its dual step is a "
+                "projection. Use DRFAProx, or a set without a penalty such as ChiSquareBall",
                 code="unsupported-combination",
                 field="ambiguity",
             )
 
     def init(self, fed: Federation) -> DRFAState:
-        """The initial model and λ^(0)."""
+        """Return the state with the initial model and λ^(0)."""
         sampling.size(self.m, fed.n)
         lam = first_mixture(self.ambiguity, fed, self.lam0)
         return DRFAState(fed.w0, lam, no_squares())
 
     def round(self, state: DRFAState, fed: Federation, key: Key) -> tuple[DRFAState, Info]:
-        """One round, Algorithm 1, lines 2–17."""
+        """Run one round of Algorithm 1, lines 2–17."""
         (w, lam, squares), m, tau = state, sampling.size(self.m, fed.n), self.local.tau
 
         D = self.sampling(lam, m, key.fold("D"))  # D ~ λ
         t = key.fold("t").integer(1, tau)  # t' ~ U{1..τ}
-        # weights are the multiplicities among those who answered
+        # The weights are the multiplicities among the clients that answered.
         answered, model = fed.mean(D, w, self.local, key.fold("sgd"), snapshot=t)
         if model is None:
             return state, Info.nobody(D)
@@ -93,40 +99,40 @@ class DRFA(SnapshotMethod):
 
 @dataclass(frozen=True)
 class DRFAProx(DRFA):
-    """DRFA-Prox (Deng et al. 2020, Algorithm 2): DRFA whose dual step is proximal, for any regulariser ψ = −g.
+    """DRFA-Prox (Deng et al. 2020, Algorithm 2): DRFA with a proximal dual step, for any regulariser ψ = −g.
 
     Solves min_w max_{λ∈Λ} Σ_i λ_i f_i(w) − ψ(λ). Only the update of λ differs from Algorithm 1:
 
         λ ← argmax_{u∈Λ} τ·g(u) − ‖λ + γτ·v − u‖² / (2γ)  =  prox of τγ·ψ at λ + τγ·v
 
-    which is :func:`drfl.algorithms.dual.ascend`. Where ψ = 0 the proximal step is the projection, and a run equals
-    DRFA's bit for bit.
+    which is :func:`drfl.algorithms.dual.ascend`. For ψ = 0 the proximal step is the projection, and a run is
+    bit-identical to DRFA's.
 
-    Its parameters are those of :class:`drfl.algorithms.dual.SnapshotMethod`, its notation DRFA's.
+    The parameters are those of :class:`drfl.algorithms.dual.SnapshotMethod`, the notation is DRFA's.
 
-    Deviations: as DRFA.
+    Deviations: as for DRFA.
 
     Raises:
-        InputError: gamma is negative, or m > N (when first used).
+        InputError: If gamma is negative, or if m > N (on first use).
     """
 
     def _check_penalty(self) -> None:
-        """Every penalty will do."""
+        """Accept every penalty."""
 
 
 @dataclass(frozen=True)
 class DRFAGA:
-    """DRFA-GA (Deng et al. 2020, §5.2): local SGD at clients drawn by λ, full-batch gradient ascent on λ every round.
+    """DRFA-GA (Deng et al. 2020, §5.2): local SGD at clients drawn from λ, full-batch gradient ascent on λ every round.
 
-    Solves min_w max_{λ∈Λ} Σ_i λ_i f_i(w) − ψ(λ), by §5.2 at the rate Õ(τ/T) where F is strongly concave in λ and
-    strongly convex, or PL, in w. (Theorems 5 and 6, in Appendix B, say so exactly; the text that drfl was written from
-    has no appendix.)
+    Solves min_w max_{λ∈Λ} Σ_i λ_i f_i(w) − ψ(λ). According to §5.2, the rate is Õ(τ/T) if F is strongly concave in λ
+    and strongly convex, or PL, in w. (The exact statements are Theorems 5 and 6 in Appendix B, which the text used for
+    this implementation did not include.)
 
     ========== ================= =====================================================
     paper      code              meaning
     ========== ================= =====================================================
     w̄^(s)      ``state.w``       (d,) global model
-    λ^(s)      ``state.lam``     (N,) mixture
+    λ^(s)      ``state.lam``     (N,) client weights
     D^(s)      ``D``             m draws from λ, with replacement
     η, τ       ``local``         local step size and number of steps
     γ          ``gamma``         dual step size; a round moves λ by γ·∇_λ F, without τ
@@ -134,18 +140,18 @@ class DRFAGA:
     ========== ================= =====================================================
 
     Args:
-        m: cohort size for training, None = :func:`drfl.federation.sampling.size`; every client reports its loss.
-        gamma: dual step size γ ≥ 0; None = the rule of :func:`drfl.algorithms.dual.step_size`.
-        local: what a client runs.
-        ambiguity: Λ and a ψ that is differentiable on all of it (KL is not where some λ_i = 0).
-        sampling: how D is drawn from λ.
-        gamma_schedule: multiplies γ round by round, see :mod:`drfl.optim.schedules`.
-        lam0: where λ starts, see :func:`drfl.algorithms.dual.first_mixture`.
+        m: Cohort size for training, None = :func:`drfl.federation.sampling.size`. Every client reports its loss.
+        gamma: Dual step size γ ≥ 0. With None, :func:`drfl.algorithms.dual.step_size` sets the step.
+        local: Local solver.
+        ambiguity: Λ, and a ψ that is differentiable on all of Λ (KL is not differentiable if some λ_i = 0).
+        sampling: How the cohort D is drawn from λ.
+        gamma_schedule: Multiplies γ in each round, see :mod:`drfl.optim.schedules`.
+        lam0: Initial λ, see :func:`drfl.algorithms.dual.first_mixture`.
 
-    Deviations: none where γ is given. λ^(0) is uniform (projected on Λ).
+    Deviations: none if γ is set. λ^(0) is uniform (projected onto Λ).
 
     Raises:
-        InputError: gamma is negative, m > N, or ψ has no gradient (the latter two when first used).
+        InputError: If gamma is negative, or (on first use) if m > N or ψ has no gradient.
     """
 
     m: int | None = None
@@ -162,13 +168,13 @@ class DRFAGA:
         check_schedule("gamma", self.gamma, self.gamma_schedule)
 
     def init(self, fed: Federation) -> DRFAState:
-        """The initial model and λ^(0)."""
+        """Return the state with the initial model and λ^(0)."""
         sampling.size(self.m, fed.n)
         lam = first_mixture(self.ambiguity, fed, self.lam0)
         return DRFAState(fed.w0, lam, no_squares())
 
     def round(self, state: DRFAState, fed: Federation, key: Key) -> tuple[DRFAState, Info]:
-        """One round; w and λ move from the same (w̄, λ)."""
+        """Run one round; w and λ both move from the same (w̄, λ)."""
         (w, lam, squares), N = state, fed.n
 
         D = self.sampling(lam, sampling.size(self.m, N), key.fold("D"))  # D ~ λ
@@ -176,14 +182,14 @@ class DRFAGA:
         if model is None:
             return state, Info.nobody(D)
 
-        f = fed.losses(torch.arange(N), w, key.fold("xi"))  # full batch, everybody
+        f = fed.losses(torch.arange(N), w, key.fold("xi"))  # full batch, all clients
         lam_next = lam
         if f.clients.numel():
             try:
                 penalty_gradient = self.ambiguity.penalty_gradient(lam)
             except InputError as error:  # KL has no gradient if a λ_i is 0
                 raise InputError(
-                    f"{error}: lower gamma, or take DRFAProx, AFL, ScaffPD, DRDM or DualDRDM, which need none",
+                    f"{error}. Lower gamma, or use DRFAProx, AFL, ScaffPD, DRDM or DualDRDM, which need no gradient",
                     code=error.code,
                     field=error.field,
                 ) from error

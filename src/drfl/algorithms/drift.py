@@ -1,4 +1,4 @@
-"""Dynamic regularisation: the weight μ of FedDyn's penalty, and sums of the local models' moves."""
+"""Dynamic regularisation: the weight μ of FedDyn's penalty, and sums of local updates."""
 
 from __future__ import annotations
 
@@ -16,47 +16,49 @@ KAPPA = 0.2
 
 
 LARGEST = 1e30
-"""A larger μ would leave the numbers of a float32 model."""
+"""The largest μ allowed; a larger one could overflow in a float32 model."""
 
 
 def check_penalty(mu: float | None) -> None:
-    """Raise an :class:`drfl.core.errors.InputError` unless μ is None or a number above 0 and at most
-    :data:`LARGEST`.
+    """Check that μ is None, or above 0 and at most :data:`LARGEST`.
+
+    Raises:
+        InputError: If it is not.
     """
     if mu is None:
         return
     checks.positive("mu", mu)
     if mu > LARGEST:
-        raise InputError(f"mu must be at most {LARGEST:g}, not {mu}", code="out-of-range", field="mu")
+        raise InputError(f"mu must be at most {LARGEST:g}, got {mu}", code="out-of-range", field="mu")
 
 
 def penalty(mu: float | None, local: LocalSGD) -> float:
-    """μ; where it is None, κ/(η·τ) with τ the effective number of local steps.
+    """Return μ; for None, κ/(η·τ) with the effective number of local steps τ.
 
-    With κ = 1, −μ(w_i − w̄) is the mean direction along client i's local steps, so that h_i becomes the mean gradient
-    of f_i(u) + (μ/2)·‖u − w̄‖² met there, much as c_i does in SCAFFOLD's option II. A smaller κ lengthens the server's
-    step −c/μ, which helps where local steps go a short way (the usual case), but credits h_i with less than the client
-    saw, which is slower where they go a long way and clients take part rarely. ``docs/defaults.md`` says how κ was
-    found.
+    With κ = 1, −μ(w_i − w̄) is the mean direction along client i's local steps. h_i then becomes the mean gradient of
+    f_i(u) + (μ/2)·‖u − w̄‖² along these steps, much like c_i in SCAFFOLD's option II. A smaller κ lengthens the server's
+    correction −c/μ, which helps if local steps move the model only a little (the usual case). But h_i then gets a
+    smaller gradient than the client computed, which slows convergence if local steps move the model far and clients
+    participate rarely. ``docs/defaults.md`` describes how κ was chosen.
 
     Args:
-        mu: the user's value, or None.
-        local: what a client runs.
+        mu: The user's value, or None.
+        local: Local solver.
     """
     return KAPPA / (local.eta * local.effective_steps) if mu is None else mu
 
 
 COLUMNS = 2**16
-"""Columns made at a time."""
+"""Columns computed at a time."""
 
 
 def summed(rows: Callable[[slice], Tensor], d: int, weights: Tensor | None = None) -> Tensor:
-    """Σ_j of the rows of a matrix (k, d) that is made a few columns at a time, (d,).
+    """Sum the rows of a (k, d) matrix that is computed a few columns at a time; the result is (d,).
 
     Args:
-        rows: some columns → (k, columns) of the matrix.
-        d: its width.
-        weights: (k,) of the sum; None = all 1.
+        rows: Maps a slice of columns to that part of the matrix, (k, columns).
+        d: Width of the matrix.
+        weights: (k,) Weights of the sum; None = all 1.
     """
     # The whole matrix (k, d) would take as much memory as the local models.
     parts = (rows(slice(start, start + COLUMNS)) for start in range(0, d, COLUMNS))
@@ -64,5 +66,5 @@ def summed(rows: Callable[[slice], Tensor], d: int, weights: Tensor | None = Non
 
 
 def moves(w_i: Tensor, w: Tensor, weights: Tensor | None = None) -> Tensor:
-    """Σ_i (w_i − w), (d,): how far local models w_i (k, d) are from w (d,), summed or weighted by ``weights`` (k,)."""
+    """Sum the updates w_i − w of local models w_i (k, d) from w (d,), weighted by ``weights`` (k,) if given."""
     return summed(lambda part: w_i[:, part] - w[part], w.numel(), weights)

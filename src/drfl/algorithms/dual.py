@@ -1,4 +1,4 @@
-"""The dual step: how λ follows the reported losses."""
+"""The dual update: how λ follows the reported losses."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ from drfl.optim.schedules import Constant, Schedule
 
 
 def finite(losses: Losses) -> Losses:
-    """The same reports.
+    """Return the losses unchanged if they are all finite.
 
     Raises:
-        NonFiniteError: a report is NaN or infinite; names the client.
+        NonFiniteError: If a loss is NaN or infinite; the message names the clients.
     """
     bad = losses.clients[~torch.isfinite(losses.values)]
     if bad.numel():
@@ -33,60 +33,65 @@ def finite(losses: Losses) -> Losses:
 
 
 RATE = 0.1
-"""D of the built-in rule: a first step moves λ by so much in the Euclidean norm, whatever the losses."""
+"""D of the built-in rule: Euclidean length of the first step of λ, whatever the size of the losses."""
 
 LEAST = torch.finfo(torch.float64).tiny
-"""The rule divides by no less than this: differences that small would make the step infinite."""
+"""Lower bound on the rule's divisor. Smaller loss differences would make the step infinite."""
 
 
 def step_size(gamma: float | None, v: Tensor | SparseVector, squares: Tensor) -> tuple[float, Tensor]:
-    """How far λ moves along v in this round: γ where it is given, else D/√(Σ ‖v − v̄‖²), this round's included.
+    """Compute how far λ moves along v: γ if it is set, else D/√(Σ ‖v − v̄‖²) over all rounds up to this one.
 
-    This is the step of AdaGrad with one scale for all coordinates (Duchi et al. 2011; Streeter and McMahan 2010), whose
-    regret on a set of diameter about D is optimal up to a constant without a number for the size of the losses, for N
-    or for the rounds. Only the part of v along the simplex counts, v − v̄: a constant added to all losses does not move
-    λ, and losses ten times as large give the same λ. ``docs/defaults.md`` compares it with other rules.
+    This is AdaGrad's step with one scale for all coordinates (Duchi et al. 2011; Streeter and McMahan 2010). On a set
+    of diameter about D its regret is optimal up to a constant, without knowledge of N, of the number of rounds or of
+    the size of the losses. Only the component of v along the simplex counts, v − v̄: adding a constant to all losses
+    does not move λ, and multiplying all losses by ten gives the same λ. ``docs/defaults.md`` compares it with other
+    rules.
 
     Args:
-        gamma: the step, already times τ where the paper has τγ; None = the rule.
-        v: (N,) float64 direction of ascent.
-        squares: () float64, of the rounds before.
+        gamma: The step, already multiplied by τ if the paper uses τγ; None applies the rule.
+        v: (N,) float64 ascent direction.
+        squares: () float64 Sum of squares over the previous rounds.
 
     Returns:
         The step and the new sum of squares.
     """
-    # Add to the sum even if γ is given, so that the state is the same in both cases.
+    # Update the sum even if γ is set, so that the state does not depend on γ.
     squares = squares + (v.spread() if isinstance(v, SparseVector) else spread(v))
     if gamma is not None:
         return gamma, squares
-    # While all losses are equal there is no direction, and no scale to divide by.
+    # If all losses have been equal so far, there is no direction to move in and no scale to divide by.
     return (RATE / max(float(squares) ** 0.5, LEAST) if float(squares) > 0 else 0.0), squares
 
 
 def check_schedule(name: str, gamma: float | None, schedule: Schedule) -> None:
-    """Raise an :class:`drfl.core.errors.InputError` where a schedule is for a dual step that no number is given of."""
+    """Check that a schedule multiplies a dual step size that is set.
+
+    Raises:
+        InputError: If there is a schedule but gamma is None.
+    """
     if gamma is None and schedule != Constant():
         raise InputError(
-            f"{name}_schedule needs {name}: without a number the rule shortens the dual step by itself",
+            f"{name}_schedule requires {name}; without it, the built-in rule shortens the dual step by itself",
             code="needs-option",
             field=f"{name}_schedule",
         )
 
 
 def no_squares() -> Tensor:
-    """The sum of squares before the first report."""
+    """Return the sum of squares before the first reported loss, which is 0."""
     return torch.zeros((), dtype=torch.float64)
 
 
 Start = Literal["uniform", "shares"]
-"""What λ^(0) is nearest to: the uniform mixture, or the clients' shares of the training samples."""
+"""Initial λ before projection onto Λ: uniform, or the clients' shares of the training samples."""
 
 
 def first_mixture(ambiguity: AmbiguitySet, fed: Federation, start: Start) -> Tensor:
-    """λ^(0): the point of Λ nearest to where λ is to start, (N,) float64.
+    """Return λ^(0) (N,) float64: the uniform weights or the clients' shares, projected onto Λ.
 
     Raises:
-        InputError: there is no such start.
+        InputError: If ``start`` is not a known value.
     """
     if start not in get_args(Start):
         raise unknown("lam0", start, get_args(Start))
@@ -95,13 +100,13 @@ def first_mixture(ambiguity: AmbiguitySet, fed: Federation, start: Start) -> Ten
 
 
 class Ascent(NamedTuple):
-    """Where the dual step leads.
+    """Result of a dual update.
 
     Args:
-        lam: (N,) the next mixture.
-        squares: () of the rule so far, see :func:`step_size`.
-        losses: the reports behind it.
-        target: (N,) of which the next mixture is the projection.
+        lam: (N,) Next client weights.
+        squares: () Sum of squares of the step rule, see :func:`step_size`.
+        losses: Reported losses behind the update.
+        target: (N,) The point whose projection is ``lam``.
     """
 
     lam: Tensor
@@ -112,23 +117,24 @@ class Ascent(NamedTuple):
 
 @dataclass(frozen=True)
 class SnapshotMethod:
-    """The parameters and the dual step that DRFA, DRFA-Prox, DRDM and dual DRDM share.
+    """The parameters and the dual update that DRFA, DRFA-Prox, DRDM and dual DRDM share.
 
     Args:
-        m: cohort size, for training and for the loss reports; None = :func:`drfl.federation.sampling.size`.
-        gamma: dual step size γ ≥ 0: a round moves λ by τγ·v. None = the rule of :func:`step_size`.
-        local: what a client runs.
-        dual_batch: samples per loss report; None = all local training data.
-        ambiguity: the set Λ and the regulariser ψ.
-        sampling: how D is drawn from λ: ``sampling.with_replacement`` (the papers'), ``sampling.without_replacement``,
-            ``sampling.everybody`` (all clients, weighted by λ) or ``sampling.uniform_weighted`` (m of them).
-        centred: subtract the mean of the reports before the factor N/m: on the simplex the same in expectation, without
-            the noise of the whole loss. The papers do not.
-        gamma_schedule: multiplies γ round by round, see :mod:`drfl.optim.schedules`.
-        lam0: where λ starts, see :func:`first_mixture`.
+        m: Cohort size, for training and for the loss reports; None = :func:`drfl.federation.sampling.size`.
+        gamma: Dual step size γ ≥ 0; a round moves λ by τγ·v. With None, :func:`step_size` sets the step.
+        local: Local solver.
+        dual_batch: Samples per reported loss; None uses all local training data.
+        ambiguity: Ambiguity set Λ and regulariser ψ.
+        sampling: How the cohort D is drawn from λ: ``sampling.with_replacement`` (as in the papers),
+            ``sampling.without_replacement``, ``sampling.everybody`` (all clients, weighted by λ) or
+            ``sampling.uniform_weighted`` (m uniformly drawn clients, weighted by λ).
+        centred: Whether to subtract the mean of the reported losses before multiplying by N/m. On the simplex this has
+            the same expectation, but without the noise of the overall loss level. The papers do not centre.
+        gamma_schedule: Multiplies γ in each round, see :mod:`drfl.optim.schedules`.
+        lam0: Initial λ, see :func:`first_mixture`.
 
     Raises:
-        InputError: a value is out of range, or m > N (when first used).
+        InputError: If a value is out of range, or if m > N (on first use).
     """
 
     m: int | None = None
@@ -147,27 +153,27 @@ class SnapshotMethod:
         if self.dual_batch is not None:
             checks.whole("dual_batch", self.dual_batch)
         check_schedule("gamma", self.gamma, self.gamma_schedule)
-        refuse_epochs(type(self).__name__, self.local, "its snapshot is after one number of local steps")
+        refuse_epochs(type(self).__name__, self.local, "its snapshot needs the same number of local steps everywhere")
 
     def snapshot_ascent(self, fed: Federation, model: Merged, lam: Tensor, squares: Tensor, key: Key) -> Ascent:
-        """λ ← prox(λ + τγ·v), v_i = (N/m)·ℓ_i(w^{t'}) at a uniform sample of clients; without ψ the projection on Λ.
+        """Update λ ← prox(λ + τγ·v) with v_i = (N/m)·ℓ_i(w^{t'}) on a uniform sample; without ψ, project onto Λ.
 
         DRFA (Deng et al. 2020), Algorithm 1, lines 14–17, and Algorithm 2; DRDM (Krouka et al. 2025), Algorithm 3. As
         t' is uniform on {1, …, τ}, τ·v is an unbiased estimate of the gradients in λ summed over the round's local
-        steps (DRFA, eq. 3). When only some of the m answer, N/m becomes N over the number who did; when nobody does, λ
-        stays.
+        steps (DRFA, eq. 3). If only some of the m clients answer, N/m becomes N divided by their number. If none
+        answers, λ does not change.
 
         Args:
-            fed: the clients.
-            model: with the snapshot w^{t'} of the global model.
-            lam: (N,) the mixture.
-            squares: () of the rule so far, see :func:`step_size`.
-            key: the round's key.
+            fed: The federation.
+            model: The merged model, with the snapshot w^{t'}.
+            lam: (N,) Current client weights.
+            squares: () Sum of squares of the step rule, see :func:`step_size`.
+            key: The round's key.
 
         Raises:
-            NonFiniteError: a report is NaN or infinite.
+            NonFiniteError: If a reported loss is NaN or infinite.
         """
-        assert model.snapshot is not None, "the local steps were asked for without a snapshot"
+        assert model.snapshot is not None, "the local steps were requested without a snapshot"
         U = uniform(fed.n, size(self.m, fed.n), key.fold("U"))
         f = fed.losses(U.clients, model.snapshot, key.fold("xi"), batch=self.dual_batch)
         if not f.clients.numel():
@@ -181,24 +187,24 @@ class SnapshotMethod:
 
 
 def ascend(ambiguity: AmbiguitySet, lam: Tensor, step: float, v: Tensor) -> Tensor:
-    """argmax_{u∈Λ} step·(⟨v, u⟩ − ψ(u)) − ‖u − λ‖²/2: the proximal step of DRFA-Prox and SCAFF-PD.
+    """Compute argmax_{u∈Λ} step·(⟨v, u⟩ − ψ(u)) − ‖u − λ‖²/2, the proximal step of DRFA-Prox and SCAFF-PD.
 
     Args:
         ambiguity: Λ and ψ.
-        lam: (N,) where it starts.
-        step: its length; 0 leaves a λ of Λ where it is.
-        v: (N,) ascent direction of the part linear in λ.
+        lam: (N,) Current λ.
+        step: Length of the step; 0 leaves a λ in Λ unchanged.
+        v: (N,) Ascent direction of the part that is linear in λ.
 
     Raises:
-        NonFiniteError: v holds NaN or infinity.
+        NonFiniteError: If v contains NaN or infinity.
     """
     return prox(ambiguity, lam + step * v, step)
 
 
 def prox(ambiguity: AmbiguitySet, target: Tensor, step: float) -> Tensor:
-    """argmax_{u∈Λ} −step·ψ(u) − ‖u − target‖²/2 (N,), step ≥ 0.
+    """Compute argmax_{u∈Λ} −step·ψ(u) − ‖u − target‖²/2 (N,) for step ≥ 0.
 
     Raises:
-        NonFiniteError: target (N,) holds NaN or infinity.
+        NonFiniteError: If target (N,) contains NaN or infinity.
     """
     return ambiguity.prox(target, step) if step > 0 else ambiguity.project(target)

@@ -1,4 +1,4 @@
-"""FedAvg and FedProx, and what every method does that ends a round with the weighted mean of local models."""
+"""FedAvg and FedProx, and the shared steps of methods whose round ends with the weighted mean of local models."""
 
 from __future__ import annotations
 
@@ -20,14 +20,19 @@ from drfl.optim.server_optimizers import ServerMoments, ServerOptimizer
 
 
 class FedAvgState(NamedTuple):
-    """w (d,) global model; server: what a server optimiser remembers, None where there is none."""
+    """State of FedAvg and related methods.
+
+    Args:
+        w: (d,) Global model.
+        server: State of the server optimiser; None if there is none.
+    """
 
     w: Tensor
     server: ServerMoments | None = None
 
 
 def uniform_weights(n: int) -> Tensor:
-    """(n,) float64, all 1/n."""
+    """Return n equal weights 1/n, (n,) float64."""
     return torch.full((n,), 1 / n, dtype=torch.float64)
 
 
@@ -36,14 +41,15 @@ class Averaging:
     """A method whose round ends with the weighted mean of local models.
 
     Args:
-        m: cohort size; None = :func:`drfl.federation.sampling.size`.
-        local: what a client runs.
-        by_samples: weight clients by their samples (the default) or all alike.
-        server: what the server makes of the mean of the local models, see :mod:`drfl.optim.server_optimizers`; None =
-            it is the next model. With one there is no averaged solution: the next model is no mean of local ones.
+        m: Cohort size; None = :func:`drfl.federation.sampling.size`.
+        local: Local solver.
+        by_samples: Whether to weight clients by their samples (the default) or equally.
+        server: Server optimiser, applied to the mean of the local models, see :mod:`drfl.optim.server_optimizers`.
+            With None, the mean is the next model. With a server optimiser there is no averaged solution, because the
+            next model is not a mean of local models.
 
     Raises:
-        InputError: m > N (when first used).
+        InputError: If m > N (on first use).
     """
 
     m: int | None = None
@@ -52,26 +58,28 @@ class Averaging:
     server: ServerOptimizer | None = field(default=None, kw_only=True)
 
     def init(self, fed: Federation) -> FedAvgState:
-        """The initial model."""
+        """Return the state with the initial model."""
         sampling.size(self.m, fed.n)
-        self.local.steps_of(fed.sizes, torch.arange(fed.n))  # epochs are refused where nobody knows n_i
+        self.local.steps_of(fed.sizes, torch.arange(fed.n))  # raises if local epochs are set but n_i is unknown
         return FedAvgState(fed.w0, None if self.server is None else self.server.init(fed.w0))
 
     def weights(self, fed: Federation) -> Tensor:
-        """(N,) float64, the fixed weights of the objective."""
+        """Return the fixed weights of the objective, (N,) float64."""
         return fed.shares.double() if self.by_samples else uniform_weights(fed.n)
 
     def averaged(
         self, state: FedAvgState, fed: Federation, D: Cohort, key: Key, prox: float = 0.0
     ) -> tuple[FedAvgState, Info]:
-        """w ← Σ_i λ_i w_i / Σ_i λ_i over those who answered, or what ``server`` makes of it; else the state as it was.
+        """Train a cohort and return the state with the mean Σ_i λ_i w_i / Σ_i λ_i over the clients that answered.
+
+        If there is a server optimiser, it is applied to this mean. If no client answers, the state does not change.
 
         Args:
-            state: before the round.
-            fed: the clients.
-            D: who is asked to train.
-            key: of their minibatches.
-            prox: weight of the pull towards w.
+            state: State before the round.
+            fed: The federation.
+            D: Cohort to train.
+            key: Key of the minibatches.
+            prox: Weight of the proximal term, which pulls local models towards w.
         """
         weighted = Cohort(D.clients, self.weights(fed)[D.clients])
         answered, model = fed.mean(weighted, state.w, self.local, key, prox=prox)
@@ -80,10 +88,10 @@ class Averaging:
         return self.served(state, model), Info(D, answered, average=model.average)
 
     def served(self, state: FedAvgState, model: Merged) -> FedAvgState:
-        """The state after a round that has merged the local models to this one."""
+        """Return the state after a round that merged the local models into ``model``."""
         if self.server is None or state.server is None:
             return FedAvgState(model.w)
-        # The server optimizer takes the mean update in place of a gradient.
+        # The server optimiser takes the mean update in place of a gradient.
         return FedAvgState(*self.server.step(state.w, model.w - state.w, state.server))
 
 
@@ -91,7 +99,7 @@ class Averaging:
 class FedAvg(Averaging):
     """FedAvg (McMahan et al. 2017, Algorithm 1).
 
-    Minimises Σ_i λ_i f_i(w) with fixed λ: the clients' shares of the samples, or uniform.
+    Minimises Σ_i λ_i f_i(w) with fixed λ: the clients' shares of the samples, or uniform weights.
 
     ====== =============== =====================================================
     paper  code            meaning
@@ -103,28 +111,28 @@ class FedAvg(Averaging):
     ====== =============== =====================================================
 
     Args:
-        m: cohort size.
-        local: what a client runs.
-        by_samples: weight clients by their samples (the default) or all alike.
-        server: what the server makes of the mean; None = it is the next model.
+        m: Cohort size.
+        local: Local solver.
+        by_samples: Whether to weight clients by their samples (the default) or equally.
+        server: Server optimiser, applied to the mean of the local models; None uses the mean as the next model.
 
-    Deviations: local work is counted in steps, as in DRFA and DRDM, unless ``local`` says epochs.
+    Deviations: local work is counted in steps, as in DRFA and DRDM, unless ``local`` sets epochs.
 
     Raises:
-        InputError: m > N (when first used).
+        InputError: If m > N (on first use).
     """
 
     def round(self, state: FedAvgState, fed: Federation, key: Key) -> tuple[FedAvgState, Info]:
-        """One round: local steps at a uniform cohort, then the weighted mean of those who answered."""
+        """Train a uniform cohort and average the replies."""
         D = sampling.uniform(fed.n, sampling.size(self.m, fed.n), key.fold("D"))
         return self.averaged(state, fed, D, key.fold("sgd"))
 
 
 @dataclass(frozen=True)
 class FedProx(Averaging):
-    """FedProx (Li et al. 2020, Algorithm 2): FedAvg whose clients are pulled towards the global model.
+    """FedProx (Li et al. 2020, Algorithm 2): FedAvg with a proximal term that pulls clients towards the global model.
 
-    A client takes τ steps on h_i(u; w) = f_i(u) + (μ/2)·‖u − w‖². With μ = 0 this is FedAvg, bit for bit.
+    A client takes τ steps on h_i(u; w) = f_i(u) + (μ/2)·‖u − w‖². With μ = 0 this is bit-identical to FedAvg.
 
     ========== =============== =====================================================
     paper      code            meaning
@@ -132,23 +140,23 @@ class FedProx(Averaging):
     w^t        ``state.w``     (d,) global model
     S_t, K     ``D``, ``m``    cohort, uniform without replacement
     μ          ``mu``          weight of the proximal term
-    γ_k^t      ``local``       how exactly h_i is minimised: τ steps for everybody
+    γ_k^t      ``local``       accuracy to which h_i is minimised: τ steps at every client
     ========== =============== =====================================================
 
     Args:
-        m: cohort size.
-        local: what a client runs.
-        by_samples: weight clients by their samples (the default) or all alike.
-        server: what the server makes of the mean; None = it is the next model.
-        mu: μ ≥ 0. The default pulls gently: it shortens a round of τ = 10 steps of η = 0.1 by at most
+        m: Cohort size.
+        local: Local solver.
+        by_samples: Whether to weight clients by their samples (the default) or equally.
+        server: Server optimiser, applied to the mean of the local models; None uses the mean as the next model.
+        mu: μ ≥ 0. The default is small: with τ = 10 steps of η = 0.1, it shortens the updates of a round by at most
             τημ = 10 %.
 
-    Deviations: the paper draws clients by their shares and weights them alike; here, as in FedAvg, they are drawn
-    uniformly and weighted by their shares. Everybody takes the same number of steps; a client too slow for them
-    counts as one that does not answer, while the paper takes its unfinished model.
+    Deviations: the paper draws clients by their shares and weights them equally. Here, as in FedAvg, clients are drawn
+    uniformly and weighted by their shares. All clients take the same number of steps. A client that is too slow counts
+    as missing, while the paper uses its unfinished model.
 
     Raises:
-        InputError: mu is negative, or m > N (when first used).
+        InputError: If mu is negative, or if m > N (on first use).
     """
 
     mu: float = 0.1
@@ -157,6 +165,6 @@ class FedProx(Averaging):
         checks.non_negative("mu", self.mu)
 
     def round(self, state: FedAvgState, fed: Federation, key: Key) -> tuple[FedAvgState, Info]:
-        """One round: pulled local steps at a uniform cohort, then the weighted mean of those who answered."""
+        """Train a uniform cohort with the proximal term and average the replies."""
         D = sampling.uniform(fed.n, sampling.size(self.m, fed.n), key.fold("D"))
         return self.averaged(state, fed, D, key.fold("sgd"), self.mu)

@@ -20,7 +20,13 @@ from drfl.optim.local_optimizers import refuse
 
 
 class FedDynState(NamedTuple):
-    """w (d,) global model; c (d,) mean of all rows of h; h (N, d) the clients' gradients."""
+    """State of FedDyn.
+
+    Args:
+        w: (d,) Global model.
+        c: (d,) Mean of all rows of h.
+        h: (N, d) Estimates of the clients' gradients.
+    """
 
     w: Tensor
     c: Tensor
@@ -31,29 +37,30 @@ class FedDynState(NamedTuple):
 class FedDyn:
     """FedDyn (Acar et al. 2021, Algorithm 1).
 
-    Minimises the mean of all f_i without client drift: client i minimises f_i(u) − ⟨h_i, u⟩ + (μ/2)·‖u − w̄‖², whose
-    stationary points all agree at the optimum.
+    Minimises the mean of all f_i without client drift. Client i minimises f_i(u) − ⟨h_i, u⟩ + (μ/2)·‖u − w̄‖², and the
+    stationary points of all these problems agree at the optimum.
 
     ================ ================= =====================================================
     paper            code              meaning
     ================ ================= =====================================================
     θ^t              ``state.w``       (d,) global model, w̄
-    ∇L_k(θ_k^t)      ``state.h``       (N, d) row i: gradient of client i at its last model, zero at first
+    ∇L_k(θ_k^t)      ``state.h``       (N, d) row i: gradient of client i at its last model, initially zero
     h^t              ``state.c``       (d,) c = mean_i h_i over all N, at all times
     P_t              ``D``             cohort, uniform without replacement
     α                ``mu``            weight of the penalty
     ================ ================= =====================================================
 
     Args:
-        m: cohort size; None = :func:`drfl.federation.sampling.size`.
+        m: Cohort size; None = :func:`drfl.federation.sampling.size`.
         mu: μ > 0; None = 1/(5ητ), see :func:`drfl.algorithms.drift.penalty`.
-        local: what a client runs.
+        local: Local solver.
 
-    Deviations: the local problem is not solved exactly but by the τ steps of ``local``. The h_i lie at the server,
-    which sends −h_i along with the model.
+    Deviations: the local problem is not solved exactly, but by the τ steps of ``local``. The server stores the h_i and
+    sends −h_i along with the model.
 
     Raises:
-        InputError: mu is not positive, or None with local epochs; m > N (when first used); the local solver is not SGD.
+        InputError: If mu is not positive, if mu is None with local epochs, if the local solver is not SGD, or if m > N
+            (on first use).
     """
 
     m: int | None = None
@@ -64,19 +71,19 @@ class FedDyn:
         check_penalty(self.mu)
         refuse("FedDyn", self.local.optimizer, "its h_i need w − w_i to be a sum of gradients")
         if self.mu is None:
-            refuse_epochs("FedDyn", self.local, "mu = None follows from one number of local steps, so give mu")
+            refuse_epochs("FedDyn", self.local, "without mu, its penalty is set from a fixed number of local steps")
 
     def init(self, fed: Federation) -> FedDynState:
-        """The initial model and no gradients yet."""
+        """Return the state with the initial model and zero gradients."""
         sampling.size(self.m, fed.n)
         return FedDynState(fed.w0, torch.zeros_like(fed.w0), fed.client_table())
 
     def weights(self, fed: Federation) -> Tensor:
-        """(N,) float64, all alike."""
+        """Return equal weights, (N,) float64."""
         return uniform_weights(fed.n)
 
     def round(self, state: FedDynState, fed: Federation, key: Key) -> tuple[FedDynState, Info]:
-        """One round of Algorithm 1."""
+        """Run one round of Algorithm 1."""
         (w, c, h), N, mu = state, fed.n, penalty(self.mu, self.local)
 
         D = sampling.uniform(N, sampling.size(self.m, N), key.fold("D"))
@@ -85,10 +92,10 @@ class FedDyn:
             return state, Info.nobody(D)
 
         # c is the mean of all N rows h_i. Only the rows of clients that answered change.
-        def drift(w_i: Tensor) -> Tensor:  # what c changes by when the local models are w_i (k', d)
+        def drift(w_i: Tensor) -> Tensor:  # the change of c if the local models are w_i (k', d)
             return -mu / N * moves(w_i, w)
 
-        def corrected(w_i: Tensor) -> Tensor:  # the global model that local models w_i (k', d) make
+        def corrected(w_i: Tensor) -> Tensor:  # the global model that local models w_i (k', d) give
             return w_i.mean(0) - (c + drift(w_i)) / mu
 
         h_next = h.add(up.clients, (w_i - w for w_i in up.w), alpha=-mu)

@@ -19,47 +19,47 @@ from drfl.optim.local_optimizers import refuse
 
 @dataclass(frozen=True)
 class FedNova(Averaging):
-    """FedNova (Wang et al. 2020, §4): FedAvg whose local moves are normalised by their numbers of steps.
+    """FedNova (Wang et al. 2020, §4): FedAvg with local updates normalised by their numbers of steps.
 
-    Minimises Σ_i p_i f_i(x) with the very p_i, where FedAvg minimises a sum in which clients of many steps count more.
+    Minimises Σ_i p_i f_i(x) with exactly these p_i. FedAvg gives more weight to clients that take more steps.
 
     ============ ================= =====================================================
     paper        code              meaning
     ============ ================= =====================================================
     x^(t,0)      ``state.w``       (d,) global model
     x_i^(t,τ_i)  ``up.w``          (d,) local model after the last of τ_i steps
-    a_i          in ``norms``      (τ_i,) weights of client i's gradients in its move; all 1 without momentum
+    a_i          in ``norms``      (τ_i,) weights of client i's gradients in its update; all 1 without momentum
     ‖a_i‖₁       ``norms``         τ_i, or (τ_i − β(1 − β^τ_i)/(1 − β))/(1 − β) with momentum β
     d_i          in ``merge``      (d,) normalised gradient (x − x_i)/(η‖a_i‖₁)
-    p_i          ``p``             the clients' shares of the samples, or all alike, among those who answered
+    p_i          ``p``             the clients' shares of the samples, or equal weights, among those that answered
     τ_eff        ``tau``           Σ_i p_i ‖a_i‖₁
     ============ ================= =====================================================
 
     Args:
-        m: cohort size.
-        local: what a client runs, usually with ``epochs``: with ``steps`` all τ_i are alike, and this is FedAvg.
-        by_samples: weight clients by their samples (the default) or all alike.
-        server: what the server makes of the mean move; None = it takes it.
+        m: Cohort size.
+        local: Local solver, usually with ``epochs``. With ``steps`` all τ_i are equal, and this is FedAvg.
+        by_samples: Whether to weight clients by their samples (the default) or equally.
+        server: Server optimiser, applied to the mean update; None adds the mean update to the model.
 
-    Deviations: clients are drawn uniformly without replacement; τ_eff is over those who answered. Weight decay is part
-    of f_i.
+    Deviations: clients are drawn uniformly without replacement; τ_eff is computed over the clients that answered.
+    Weight decay is part of f_i.
 
     Raises:
-        InputError: m > N or the federation does not know τ_i (when first used); the local solver projects or is not
-            SGD: x − x_i is then no sum of gradients.
+        InputError: If the local solver projects or is not SGD, because x − x_i is then not a sum of gradients; or (on
+            first use) if m > N or the federation does not know τ_i.
     """
 
     def __post_init__(self) -> None:
         refuse("FedNova", self.local.optimizer, "it needs x − x_i to be a sum of gradients")
         if self.local.radius is not None:
             raise InputError(
-                "FedNova cannot take a local solver with radius: it needs x − x_i to be a sum of gradients",
+                "FedNova cannot use a local solver with radius, because it needs x − x_i to be a sum of gradients",
                 code="unsupported-combination",
                 field="radius",
             )
 
     def round(self, state: FedAvgState, fed: Federation, key: Key) -> tuple[FedAvgState, Info]:
-        """One round: local steps at a uniform cohort, then the mean of the normalised moves, times τ_eff·η."""
+        """Train a uniform cohort and add the mean of the normalised updates, times τ_eff·η."""
         x = state.w
 
         D = sampling.uniform(fed.n, sampling.size(self.m, fed.n), key.fold("D"))

@@ -25,7 +25,7 @@ from drfl.optim.local_optimizers import refuse
 class QFedAvg:
     """q-FedAvg (Li et al. 2020, Algorithm 2).
 
-    Minimises Σ_k F_k(w)^{q+1} / ((q+1)·N): the larger q, the more the clients with large losses count.
+    Minimises Σ_k F_k(w)^{q+1} / ((q+1)·N). The larger q is, the more weight clients with large losses get.
 
     =========== ===================== =====================================================
     paper       code                  meaning
@@ -34,7 +34,7 @@ class QFedAvg:
     S_t, K      ``D``, ``m``          cohort, uniform without replacement
     F_k(w^t)    ``F``                 loss *before* training
     w̄_k^{t+1}   ``up.w``              (d,) local model after the last step
-    L           ``L``                 Lipschitz constant of ∇F_k, taken to be 1/η
+    L           ``L``                 Lipschitz constant of ∇F_k, set to 1/η
     Δw_k^t      ``dw``                (d,) L·(w^t − w̄_k^{t+1})
     Δ_k^t       ``Delta``             (d,) F_k^q·Δw_k
     h_k^t       ``h``                 q·F_k^{q−1}·‖Δw_k‖² + L·F_k^q
@@ -42,18 +42,18 @@ class QFedAvg:
     =========== ===================== =====================================================
 
     Args:
-        m: cohort size; None = :func:`drfl.federation.sampling.size`.
+        m: Cohort size; None = :func:`drfl.federation.sampling.size`.
         q: q ≥ 0; 0 is FedAvg with uniform weights. The default, 1, weights clients in proportion to their losses.
-        local: what a client runs. Momentum, weight decay and radius are allowed: the method takes any local move for
-            a pseudo-gradient. L stays 1/η.
-        loss_batch: samples per loss report; None = all local training data.
+        local: Local solver. Momentum, weight decay and radius are allowed, because the method treats any local update
+            as a pseudo-gradient. L remains 1/η.
+        loss_batch: Samples per reported loss; None uses all local training data.
 
-    Deviations: p_k = 1/N, not the share of the samples, so that every client counts alike. Losses are reported in an
-    exchange of their own; who does not answer it is not asked to train. Where F_k = 0 and q < 1, F_k^{q−1}·‖Δw_k‖²
-    counts 0: for smooth F_k ≥ 0 it is at most 2L·F_k^q.
+    Deviations: p_k = 1/N instead of the share of the samples, so that all clients have equal weight. Losses are
+    reported in a separate exchange; only clients that report are asked to train. If F_k = 0 and q < 1,
+    F_k^{q−1}·‖Δw_k‖² counts as 0, because it is at most 2L·F_k^q for smooth F_k ≥ 0.
 
     Raises:
-        InputError: q is negative, m > N (when first used), the local solver is not SGD, or a loss is negative.
+        InputError: If q is negative, if m > N (on first use), if the local solver is not SGD, or if a loss is negative.
     """
 
     m: int | None = None
@@ -65,21 +65,21 @@ class QFedAvg:
 
     def __post_init__(self) -> None:
         checks.non_negative("q", self.q)
-        refuse("QFedAvg", self.local.optimizer, "L = 1/η says how far a gradient moves the model")
+        refuse("QFedAvg", self.local.optimizer, "it assumes steps of η times the gradient, because it sets L = 1/η")
         if self.loss_batch is not None:
             checks.whole("loss_batch", self.loss_batch)
 
     def init(self, fed: Federation) -> FedAvgState:
-        """The initial model."""
+        """Return the state with the initial model."""
         sampling.size(self.m, fed.n)
         return FedAvgState(fed.w0)
 
     def weights(self, fed: Federation) -> Tensor:
-        """(N,) float64, all alike."""
+        """Return equal weights, (N,) float64."""
         return uniform_weights(fed.n)
 
     def round(self, state: FedAvgState, fed: Federation, key: Key) -> tuple[FedAvgState, Info]:
-        """One round of Algorithm 2."""
+        """Run one round of Algorithm 2."""
         w, N, L = state.w, fed.n, 1 / self.local.eta
 
         D = sampling.uniform(N, sampling.size(self.m, N), key.fold("D"))
@@ -89,8 +89,9 @@ class QFedAvg:
         negative = f.values < 0
         if bool(negative.any()):
             raise InputError(
-                f"client {int(f.clients[negative][0])} reports the loss {float(f.values[negative][0]):.4g}, but "
-                "QFedAvg raises losses to the power q: take a loss that is never negative",
+                f"client {int(f.clients[negative][0])} reported the negative loss "
+                f"{float(f.values[negative][0]):.4g}, but QFedAvg raises losses to the power q. Use a loss that is "
+                "never negative",
                 code="out-of-range",
                 field="losses",
             )
@@ -102,7 +103,7 @@ class QFedAvg:
 
         F_q, slope = powers(F[up.clients], self.q)  # F_k^q and q·F_k^{q−1}, up to a factor that cancels
 
-        def dw(part: slice) -> Tensor:  # in some columns (k', part)
+        def dw(part: slice) -> Tensor:  # Δw_k in a slice of columns, (k', part)
             return L * (w[part] - up.w[:, part])
 
         Delta = summed(dw, w.numel(), F_q.to(w))  # Σ_k Δ_k
@@ -113,14 +114,14 @@ class QFedAvg:
 
 
 def powers(F: Tensor, q: float) -> tuple[Tensor, Tensor]:
-    """F^q and q·F^{q−1}, both divided by (max F)^q, so that large q does not overflow.
+    """Compute F^q and q·F^{q−1}, both divided by (max F)^q so that large q does not overflow.
 
     Args:
-        F: (k,) float64 losses ≥ 0, k ≥ 1.
-        q: ≥ 0.
+        F: (k,) float64 Losses ≥ 0, k ≥ 1.
+        q: Exponent ≥ 0.
 
     Returns:
-        (k,) and (k,); the second is 0 where it would be 0·∞, that is where F = 0 and q < 1.
+        Two vectors (k,). If F = 0 and q < 1, the second would be 0·∞ and is set to 0.
     """
     largest = F.max() if F.max() > 0 else torch.ones_like(F.max())
     relative = F / largest

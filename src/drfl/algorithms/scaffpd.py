@@ -28,12 +28,12 @@ from drfl.optim.schedules import Constant, Schedule
 
 
 class Reports(NamedTuple):
-    """The newest report of every client; rows of clients that have never reported are 0.
+    """The latest report of every client; rows of clients that have never reported are 0.
 
     Args:
-        c: (N, d) gradients, a row a client.
+        c: (N, d) Gradients, one row per client.
         losses: (N,) float64.
-        seen: (N,) bool, who has reported.
+        seen: (N,) bool, True for clients that have reported.
     """
 
     c: ClientTable
@@ -41,7 +41,7 @@ class Reports(NamedTuple):
     seen: Tensor
 
     def updated(self, g: Gradients) -> Reports:
-        """With these reports in place of older ones."""
+        """Return a copy in which new reports replace older ones."""
         return Reports(
             self.c.put(g.clients, g.values),
             self.losses.index_copy(0, g.clients, g.losses),
@@ -51,45 +51,45 @@ class Reports(NamedTuple):
     def wrong(self) -> str | None:
         """See :class:`drfl.federation.algorithm.Consistent`."""
         same = torch.equal(self.seen.nonzero().flatten().cpu(), self.c.clients)
-        return None if same else "those who reported a loss are not those who reported a gradient"
+        return None if same else "the clients with a reported loss differ from those with a reported gradient"
 
     def all_losses(self, rows: Tensor) -> SparseVector:
-        """(N,) losses; who has never reported counts as the mean of those who have.
+        """Return all losses (N,); clients that have never reported get the mean loss of those that have.
 
         Args:
-            rows: (k,) clients whose losses are held one by one: at least those who have reported.
+            rows: (k,) Clients whose losses are stored individually: at least all that have reported.
         """
         values, seen = self.losses[rows], self.seen[rows]
         mean = values[seen].mean()
         return SparseVector(len(self.losses), rows, torch.where(seen, values, mean), float(mean))
 
-    def gradient(self, lam: Tensor, kept: WeightedSum | None) -> Tensor:
-        """(d,) Σ_i λ_i c_i; who has never reported counts as the mean of those who have.
+    def gradient(self, lam: Tensor, running: WeightedSum | None) -> Tensor:
+        """Return Σ_i λ_i c_i (d,); clients that have never reported count as the mean of those that have.
 
         Args:
-            lam: (N,) λ.
-            kept: Σ_i λ_i c_i over those who have reported; None = read their c_i.
+            lam: (N,) Client weights λ.
+            running: Running sum of λ_i c_i over the clients that have reported; None reads their c_i.
         """
         clients = self.c.clients
         known = SparseVector(len(lam), clients, lam[clients])
         total = known.sum()
         # Sum over the clients that have reported, with their λ normalised to sum to 1.
-        if kept is not None and total > 0:
-            return (kept.sums[0] / float(total)).to(self.c.dtype)
+        if running is not None and total > 0:
+            return (running.sums[0] / float(total)).to(self.c.dtype)
         return self.c.mix(known.dense() / total if total > 0 else self.seen / self.seen.sum())
 
 
 class ScaffPDState(NamedTuple):
-    """x^r, λ^r and what the schedule and the extrapolation need.
+    """State of SCAFF-PD: x^r, λ^r, and the values that the schedule and the extrapolation need.
 
     Args:
         w: (d,) x^r.
         lam: (N,) λ^r.
-        reports: newest gradients and losses.
+        reports: Latest gradients and losses.
         tau: () float64, τ_r/τ_0.
         theta: () float64, θ_r.
-        squares: () of the dual rule so far.
-        c: keeps Σ_i λ_i c_i; None for few clients.
+        squares: () Sum of squares of the dual step rule, see :func:`drfl.algorithms.dual.step_size`.
+        c: Running sum Σ_i λ_i c_i; None for few clients, where each round computes it from all rows.
     """
 
     w: Tensor
@@ -115,7 +115,7 @@ class ScaffPD:
     ============== =================== =====================================================
     paper          code                meaning
     ============== =================== =====================================================
-    x^r, λ^r       ``state``           (d,) global model and (N,) mixture
+    x^r, λ^r       ``state``           (d,) global model and (N,) client weights
     L_i^r, c_i^r   ``reports``         loss and gradient of client i at x^r
     s^r            ``s``               (N,) extrapolated losses (1+θ_r)·L^r − θ_r·L^{r−1}
     σ_r            ``sigma``           dual step size
@@ -123,39 +123,42 @@ class ScaffPD:
     η_ℓ, J         ``local``           local step size and number of steps
     Δu_i^r         ``du``              (d,) mean direction of the local steps, (x − u_{i,J}) / (η_ℓ J)
     τ_r            ``tau``             primal step size; τ_0 = ``server_lr``·η_ℓ·J
-    μ_x            ``mu``              strong convexity that the accelerated schedule uses
+    μ_x            ``mu``              strong convexity constant of the accelerated schedule
     ============== =================== =====================================================
 
-    Schedules: constant τ, σ, θ (strongly concave ψ, Condition 3.2) where mu = 0; accelerated (ψ = 0 or any other,
-    Condition 3.1) where mu > 0: θ_{r+1} = 1/√(1 + μτ_r), τ_{r+1} = θ_{r+1}·τ_r, σ_{r+1} = σ_r/θ_{r+1}, θ_0 = 1. η_ℓ
-    shrinks along with τ_r.
+    Schedules: with mu = 0, τ, σ and θ are constant (strongly convex ψ, Condition 3.2). With mu > 0 the schedule is
+    accelerated (ψ = 0 or any other ψ, Condition 3.1): θ_{r+1} = 1/√(1 + μτ_r), τ_{r+1} = θ_{r+1}·τ_r,
+    σ_{r+1} = σ_r/θ_{r+1}, θ_0 = 1. η_ℓ decreases along with τ_r.
 
     Args:
-        m: cohort size; None = everybody, as published. A smaller cohort is drawn uniformly: the clients outside keep
-            their last c_i and L_i, and their Δu_i is taken to be c^r, what it would be without drift.
-        sigma: dual step size σ ≥ 0 (σ_0 of the accelerated schedule); None = the rule of
-            :func:`drfl.algorithms.dual.step_size`.
-        theta: extrapolation θ in [0, 1] of the constant schedule.
+        m: Cohort size; None selects all clients, as published. A smaller cohort is drawn uniformly. The clients outside
+            the cohort keep their last c_i and L_i, and their Δu_i is set to c^r, its value without drift.
+        sigma: Dual step size σ ≥ 0 (σ_0 of the accelerated schedule). With None,
+            :func:`drfl.algorithms.dual.step_size` sets the step.
+        theta: Extrapolation θ in [0, 1] of the constant schedule.
         mu: μ_x ≥ 0.
         server_lr: η_g > 0; 1 averages the local models.
-        local: what a client runs.
-        dual_batch: samples behind L_i and c_i; None = all local training data.
-        ambiguity: Λ and ψ.
-        sigma_schedule: multiplies σ round by round, see :mod:`drfl.optim.schedules`.
-        lam0: where λ starts, see :func:`drfl.algorithms.dual.first_mixture`.
+        local: Local solver.
+        dual_batch: Samples behind L_i and c_i; None uses all local training data.
+        ambiguity: Ambiguity set Λ and regulariser ψ.
+        sigma_schedule: Multiplies σ in each round, see :mod:`drfl.optim.schedules`.
+        lam0: Initial λ, see :func:`drfl.algorithms.dual.first_mixture`.
 
-    c^r sums over every client that has ever reported and has λ_i > 0. Up to 512 clients a round reads all these c_i;
-    with more it follows the sum, see :class:`drfl.algorithms.weighted_sum.WeightedSum`, and reads those of the cohort,
-    of the last one and of clients whose λ_i reached or left a bound. With KL or KLBall it reads them all.
+    c^r sums over all clients that have ever reported and have λ_i > 0. With up to 512 clients, a round reads all these
+    c_i. With more, it maintains a running sum, see :class:`drfl.algorithms.weighted_sum.WeightedSum`, and reads the c_i
+    of this cohort, of the previous one, and of clients whose λ_i reached or left a bound. Under KL and KLBall it reads
+    all of them.
 
-    The averaged solution is that of the proof of Theorem 3.1 (E.39, E.40): the means of x^{r+1} and λ^{r+1} weighted by
-    t_r = σ_r/σ_0, all alike with the constant schedule. (E.40 prints x^r and λ^r, see ``docs/theory.md``.)
+    The averaged solution is the one in the proof of Theorem 3.1 (E.39, E.40): the means of x^{r+1} and λ^{r+1} weighted
+    by t_r = σ_r/σ_0, which is constant for the constant schedule. (E.40 prints x^r and λ^r, see ``docs/theory.md``.)
 
-    Deviations: none with everybody, every reply and σ given. D(·,·) is half the squared distance. λ^0 is uniform
-    (projected on Λ), L^{−1} = L^0. A client that does not answer is treated as one outside the cohort.
+    Deviations: none if all clients are selected and answer, and σ is set. D(·,·) is half the squared distance. λ^0 is
+    uniform (projected onto Λ), and L^{−1} = L^0. A client that does not answer is treated as if it were outside the
+    cohort.
 
     Raises:
-        InputError: a value is out of range, or the local solver projects (x − u_i is then no sum of directions).
+        InputError: If a value is out of range, or if the local solver projects (x − u_i is then not a sum of
+            directions).
     """
 
     m: int | None = None
@@ -179,14 +182,14 @@ class ScaffPD:
             checks.whole("dual_batch", self.dual_batch)
         if self.mu > 0 and self.theta != 1:
             raise InputError(
-                "theta belongs to the constant schedule and mu to the accelerated one: give one of them",
+                "theta sets the constant schedule and mu the accelerated one. Set only one of them",
                 code="conflicting-options",
                 field="theta",
             )
         check_schedule("sigma", self.sigma, self.sigma_schedule)
         if self.mu > 0 and not (self.sigma_schedule == Constant() == self.local.lr_schedule):
             raise InputError(
-                "mu has a schedule of its own for τ and σ: leave out lr_schedule and sigma_schedule, or mu",
+                "mu already sets the schedules of τ and σ. Remove lr_schedule and sigma_schedule, or remove mu",
                 code="conflicting-options",
                 field="mu",
             )
@@ -194,13 +197,13 @@ class ScaffPD:
         refuse_epochs("ScaffPD", self.local, "clients outside the cohort count as if they took the same J steps")
         if self.local.radius is not None:
             raise InputError(
-                "ScaffPD needs plain local steps: leave out radius, take weight_decay instead",
+                "ScaffPD cannot use a local solver with radius. Remove radius; use weight_decay instead",
                 code="unsupported-combination",
                 field="radius",
             )
 
     def init(self, fed: Federation) -> ScaffPDState:
-        """The initial model, λ^0, and no report."""
+        """Return the state with the initial model, λ^0 and no reports."""
         sampling.size(fed.n if self.m is None else self.m, fed.n)
         w, lam, one = fed.w0, first_mixture(self.ambiguity, fed, self.lam0), torch.ones((), dtype=torch.float64)
         reports = Reports(
@@ -212,33 +215,34 @@ class ScaffPD:
         return ScaffPDState(w, lam, reports, one, theta, no_squares(), WeightedSum.first(reports.c, along=True))
 
     def round(self, state: ScaffPDState, fed: Federation, key: Key) -> tuple[ScaffPDState, Info]:
-        """One round of Algorithm 1: collect, move λ, move x."""
-        (w, lam, reports, tau, theta, squares, kept), N = state, fed.n
+        """Run one round of Algorithm 1: collect losses and gradients, move λ, move x."""
+        (w, lam, reports, tau, theta, squares, running), N = state, fed.n
 
         D = sampling.uniform(N, N if self.m is None else self.m, key.fold("D"))
         g = fed.gradients(D.clients, w, key.fold("xi"), batch=self.dual_batch)  # (1) L_i and c_i
         if not g.clients.numel():
             return state, Info.nobody(D)
         reports, f = reports.updated(g), Losses(g.clients, g.losses)
-        del g  # its (k', d) gradients are copied: nobody should hold them while clients train
-        known = reports.c.clients  # who has reported
+        del g  # its (k', d) gradients have been copied; free them while clients train
+        known = reports.c.clients  # clients that have reported
         L = reports.all_losses(known)
         before = state.reports.all_losses(known) if state.reports.seen[known].any() else L
 
         s = L.combined(before, lambda new, old: (1 + theta) * new - theta * old)
-        sigma, squares = step_size(self.sigma, L, squares)  # by the losses: extrapolation doubles their noise
+        sigma, squares = step_size(self.sigma, L, squares)  # from L, not s: extrapolation doubles the noise
         step = sigma / float(tau)  # (2) τ_r σ_r is constant
         target = s.plus(lam, step)
         lam_next = prox(self.ambiguity, target, step)
 
-        if kept is not None:  # who has not reported again has s_i = L_i
-            was = WeightedRows(state.reports.c, lam, state.reports.losses)
-            kept = kept.after(was, WeightedRows(reports.c, lam_next, reports.losses), f.clients, target, step)
-        c = reports.gradient(lam_next, kept)  # (3) Σ_i λ_i c_i, with the new λ
-        local = dataclasses.replace(self.local, lr=self.local.eta * float(tau))  # η_ℓ shrinks along with τ_r
+        if running is not None:  # s_i = L_i for clients that did not report again
+            previous = WeightedRows(state.reports.c, lam, state.reports.losses)
+            current = WeightedRows(reports.c, lam_next, reports.losses)
+            running = running.after(previous, current, f.clients, target, step)
+        c = reports.gradient(lam_next, running)  # (3) Σ_i λ_i c_i, with the new λ
+        local = dataclasses.replace(self.local, lr=self.local.eta * float(tau))  # η_ℓ decreases along with τ_r
         up = fed.train(f.clients, w, local, key.fold("sgd"), shift=c - reports.c[f.clients])
         share = lam_next[up.clients].to(w)
-        # of those who did not train, whose Δu_i is c
+        # Part of the clients that did not train, whose Δu_i is c.
         rest = (1 - share.sum()) * local.eta * local.effective_steps * (c + local.weight_decay * w)
         w_next = w - self.server_lr * (rest - moves(up.w, w, share))
 
@@ -249,5 +253,5 @@ class ScaffPD:
             tau = theta * tau
         else:
             theta = torch.full_like(tau, self.theta)
-        next_state = ScaffPDState(w_next, lam_next, reports, tau, theta, squares, kept)
+        next_state = ScaffPDState(w_next, lam_next, reports, tau, theta, squares, running)
         return next_state, Info(D, f.clients, f, w_next if fed.averaged else None, lam_next, weight)

@@ -1,4 +1,4 @@
-"""Vectors over all clients in which all entries but those of a few are the same."""
+"""Vectors over all clients in which only a few entries differ from a common value."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ import torch
 from torch import Tensor
 
 MANY = 2**16
-"""Entries above which sums go over the few and the rest, not over every entry."""
+"""Number of entries above which sums use the stored values and the fill instead of a dense vector."""
 
 
 class SparseVector(NamedTuple):
-    """A vector v (N,) float64 that holds ``values`` at ``rows`` and ``fill`` everywhere else.
+    """A vector v (N,) float64 with ``values`` at ``rows`` and ``fill`` everywhere else.
 
     Args:
-        n: N.
+        n: Length N.
         rows: (k,) int64, distinct, in any order.
         values: (k,) float64.
-        fill: the N − k other entries.
+        fill: Value of the N − k other entries.
     """
 
     n: int
@@ -28,38 +28,38 @@ class SparseVector(NamedTuple):
     fill: float = 0.0
 
     def dense(self) -> Tensor:
-        """All entries (N,)."""
+        """Return all entries, (N,)."""
         return torch.full((self.n,), self.fill, dtype=torch.float64).index_copy_(0, self.rows, self.values)
 
     def sum(self) -> Tensor:
-        """() Σ_i v_i."""
+        """Compute Σ_i v_i, ()."""
         if self.n <= MANY:
             return self.dense().sum()
-        # Add the rest in one term: nearly all of millions of entries are equal.
+        # Add the fill in one term: nearly all of millions of entries are equal.
         return self._ordered().sum() + (self.n - self.rows.numel()) * self.fill
 
     def spread(self) -> Tensor:
-        """() Σ_i (v_i − v̄)²."""
+        """Compute Σ_i (v_i − v̄)², ()."""
         if self.n <= MANY:
             return spread(self.dense())
         mean = self.sum() / self.n
         return (self._ordered() - mean).square_().sum() + (self.n - self.rows.numel()) * (self.fill - mean).square()
 
     def combined(self, other: SparseVector, f: Callable[[Tensor, Tensor], Tensor]) -> SparseVector:
-        """f(v_i, u_i) for every entry of this vector v and of another one u (N,) with the same rows."""
-        # f takes tensors, and must round the fill as it rounds an entry.
+        """Apply f to every pair of entries of this vector and another one (N,) with the same rows."""
+        # f takes tensors, so that it rounds the fill exactly as it rounds an entry.
         fills = torch.tensor([[self.fill], [other.fill]], dtype=torch.float64)
         return self._replace(values=f(self.values, other.values), fill=float(f(*fills)))
 
     def plus(self, u: Tensor, step: float) -> Tensor:
-        """u + step·v (N,), for u (N,)."""
+        """Compute u + step·v (N,), for u (N,)."""
         return (u + step * self.fill).index_copy_(0, self.rows, u[self.rows] + step * self.values)
 
     def _ordered(self) -> Tensor:
-        """The values in the order of their rows: a sum must not depend on who reported first."""
+        """Return the values sorted by row, because a sum must not depend on the order in which clients reported."""
         return self.values[self.rows.argsort()]
 
 
 def spread(v: Tensor) -> Tensor:
-    """() Σ_i (v_i − v̄)² of v (N,)."""
+    """Compute Σ_i (v_i − v̄)² of v (N,), ()."""
     return (v - v.mean()).square_().sum()

@@ -1,7 +1,7 @@
-"""The step sizes, numbers of local steps and penalties that the papers' theorems prescribe.
+"""Step sizes, numbers of local steps and penalties prescribed by the papers' theorems.
 
-They are what the proofs allow, not what works best: ``docs/theory.md`` compares. The constants (L, μ, L_λx) are the
-user's; :func:`linear_smoothness` and :func:`linear_coupling` bound them for linear models.
+These are the values that the proofs allow, not those that work best; ``docs/theory.md`` compares them. You supply the
+constants (L, μ, L_λx); :func:`linear_smoothness` and :func:`linear_coupling` bound them for linear models.
 
 Example:
     >>> from drfl import theory
@@ -26,27 +26,27 @@ CROSS_ENTROPY = 0.5
 """Largest curvature of the cross-entropy in its logits: diag(p) − ppᵀ ⪯ ½·I."""
 
 LOGISTIC = 0.25
-"""Largest curvature of the binary cross-entropy in its one logit."""
+"""Largest curvature of the binary cross-entropy in its single logit."""
 
 SQUARED = 2.0
 """Curvature of (o − y)² in o; ``nn.MSELoss`` over q outputs has 2/q."""
 
 CROSS_ENTROPY_SLOPE = math.sqrt(2)
-"""Largest norm of the cross-entropy's gradient in its logits, ‖p − e_y‖ ≤ √2; the logistic loss has 1."""
+"""Largest norm of the cross-entropy's gradient in its logits, ‖p − e_y‖ ≤ √2; for the logistic loss it is 1."""
 
 
 EXTREME = 1e60
-"""The largest constant that is taken."""
+"""Largest constant allowed, so that products and squares do not overflow."""
 
 
 class DRFASteps(NamedTuple):
     """Parameters of DRFA and DRFA-Prox.
 
     Args:
-        tau: local steps τ ≥ 1.
-        eta: local step size η.
-        gamma: dual step size γ; a round moves λ by τγ·v, as `DRFA` does.
-        rounds: ⌈T/τ⌉.
+        tau: Local steps τ ≥ 1.
+        eta: Local step size η.
+        gamma: Dual step size γ; a round moves λ by τγ·v, as in `DRFA`.
+        rounds: Number of rounds, ⌈T/τ⌉.
     """
 
     tau: int
@@ -56,7 +56,7 @@ class DRFASteps(NamedTuple):
 
 
 class DRDMSteps(NamedTuple):
-    """Parameters of DRDM: DRFA's, and the penalty μ."""
+    """Parameters of DRDM: those of DRFA, and the penalty μ."""
 
     tau: int
     eta: float
@@ -69,9 +69,9 @@ class PrimalDualSteps(NamedTuple):
     """Parameters of one round of SCAFF-PD.
 
     Args:
-        tau: primal step size τ_r.
-        sigma: dual step size σ_r.
-        theta: extrapolation θ_r.
+        tau: Primal step size τ_r.
+        sigma: Dual step size σ_r.
+        theta: Extrapolation θ_r.
     """
 
     tau: float
@@ -80,14 +80,14 @@ class PrimalDualSteps(NamedTuple):
 
 
 class GradientNoise(NamedTuple):
-    """Noise of the local gradients, and the error that it may leave (Yu et al. 2023, Assumption B.4, Condition 3.2).
+    """Noise of the local gradients and the error it may leave (Yu et al. 2023, Assumption B.4, Condition 3.2).
 
     Args:
-        variance: ζ² ≥ 0, bounds E‖g_i(x) − ∇f_i(x)‖² for every client.
-        accuracy: ε > 0: μ_x·E‖x^R − x*‖² is to come down to it (Corollary 3.6). One half is for the noise, the other
-            for what is left of the start.
-        steps: J ≥ 1, local steps.
-        chi: χ = max_{λ∈Λ} Σ_i λ_i² (D.4); 1 is the whole simplex's.
+        variance: ζ² ≥ 0, a bound on E‖g_i(x) − ∇f_i(x)‖² for every client.
+        accuracy: ε > 0, target for μ_x·E‖x^R − x*‖² (Corollary 3.6). Half of it is for the noise, the other half for
+            the remaining error of the starting point.
+        steps: Local steps J ≥ 1.
+        chi: χ = max_{λ∈Λ} Σ_i λ_i² (D.4); 1 for the whole simplex.
     """
 
     variance: float
@@ -99,18 +99,18 @@ class GradientNoise(NamedTuple):
     def constant(self) -> float:
         """C of (E.19) with the rates of :func:`scaffpd_local`: (1 + χ)/16 + (1/64 + 2χ)/J.
 
-        (E.18) has (3τL + τ²L²/8)·(12(1 + χ) + 3/J)/η_g² with the 12 of Lemma D.2, and (3τL + τ²L²/8)/η_g² ≤ 1/192
-        since 16(36τL + 2τ²L²) ≤ η_g²; (D.19) adds 2χ/J.
+        (E.18) contains (3τL + τ²L²/8)·(12(1 + χ) + 3/J)/η_g² with the 12 of Lemma D.2, and (3τL + τ²L²/8)/η_g² ≤ 1/192
+        because 16(36τL + 2τ²L²) ≤ η_g². (D.19) adds 2χ/J.
         """
         return (1 + self.chi) / 16 + (1 / 64 + 2 * self.chi) / self.steps
 
 
 class LocalRates(NamedTuple):
-    """How SCAFF-PD's primal step is divided, τ = server_lr·lr·J.
+    """The two local rates whose product with J is SCAFF-PD's primal step, τ = server_lr·lr·J.
 
     Args:
-        lr: η_ℓ, of the local solver.
-        server_lr: η_g ≥ 1.
+        lr: Local step size η_ℓ.
+        server_lr: Server step size η_g ≥ 1.
     """
 
     lr: float
@@ -118,18 +118,18 @@ class LocalRates(NamedTuple):
 
 
 def drfa(T: int, m: int, L: float) -> DRFASteps:
-    """Convex losses: τ = T^{1/4}/√m, η = 1/(4L√T), γ = T^{-5/8} (Deng et al. 2020, Theorems 1 and 3).
+    """Compute τ = T^{1/4}/√m, η = 1/(4L√T), γ = T^{-5/8} for convex losses (Deng et al. 2020, Theorems 1 and 3).
 
-    τ is rounded down, as the terms of the bounds grow with it, but is at least 1: the prescription itself is below 1
-    unless T ≥ m².
+    τ is rounded down, because the terms of the bounds grow with it, but is at least 1. The prescribed value is below 1
+    if T < m².
 
     Args:
-        T: total number of local steps, rounds·τ.
-        m: cohort size.
-        L: every f_i and F are L-smooth.
+        T: Total number of local steps, rounds·τ.
+        m: Cohort size.
+        L: Smoothness constant of every f_i and of F.
 
     Raises:
-        InputError: a number is out of range.
+        InputError: If a number is out of range.
     """
     _check(T, L)
     checks.whole("m", m)
@@ -138,14 +138,14 @@ def drfa(T: int, m: int, L: float) -> DRFASteps:
 
 
 def drfa_nonconvex(T: int, L: float) -> DRFASteps:
-    """Nonconvex losses: τ = T^{1/4}, η = 1/(4L·T^{3/4}), γ = 1/√T (Deng et al. 2020, Theorems 2 and 4).
+    """Compute τ = T^{1/4}, η = 1/(4L·T^{3/4}), γ = 1/√T for nonconvex losses (Deng et al. 2020, Theorems 2 and 4).
 
     Args:
-        T: total number of local steps, rounds·τ.
-        L: every f_i and F are L-smooth.
+        T: Total number of local steps, rounds·τ.
+        L: Smoothness constant of every f_i and of F.
 
     Raises:
-        InputError: a number is out of range.
+        InputError: If a number is out of range.
     """
     _check(T, L)
     tau = _whole_steps(T**0.25)
@@ -153,18 +153,18 @@ def drfa_nonconvex(T: int, L: float) -> DRFASteps:
 
 
 def drdm(T: int, m: int, n: int, L: float) -> DRDMSteps:
-    """Convex losses: DRFA's parameters and μ = 2L·√(N/m) (Krouka et al. 2025, Theorem 1).
+    """Compute DRFA's parameters and μ = 2L·√(N/m) for convex losses (Krouka et al. 2025, Theorem 1).
 
-    The paper's bound does not go to 0 with these: see ``docs/theory.md``.
+    With these values the paper's bound does not converge to 0, see ``docs/theory.md``.
 
     Args:
-        T: total number of local steps, rounds·τ.
-        m: cohort size, at most n.
-        n: N, clients.
-        L: every f_i and F are L-smooth.
+        T: Total number of local steps, rounds·τ.
+        m: Cohort size, at most n.
+        n: Number of clients N.
+        L: Smoothness constant of every f_i and of F.
 
     Raises:
-        InputError: a number is out of range.
+        InputError: If a number is out of range.
     """
     steps = drfa(T, m, L)
     checks.whole("n", n)
@@ -176,21 +176,22 @@ def drdm(T: int, m: int, n: int, L: float) -> DRDMSteps:
 def scaffpd_accelerated(
     L_xx: float, L_lx: float, mu: float, *, gamma_0: float = 1.0, growth: float = 0.25, c: float = 1.0
 ) -> Iterator[PrimalDualSteps]:
-    """Strongly convex losses, any ψ: rounds r = 0, 1, … without end (Yu et al. 2023, Condition 3.1, Lemma E.3).
+    """Yield the steps of each round for strongly convex losses and any ψ (Yu et al. 2023, Condition 3.1, Lemma E.3).
 
-    σ_r = γ_r·τ_r, γ_{r+1} = γ_r(1 + μ'τ_r), τ_{r+1} = τ_r·√(γ_r/γ_{r+1}), θ_r = σ_{r-1}/σ_r, θ_0 = 1; τ_0 is the
-    largest that meets (E.35) with δ = 0, 1/τ_0 = 12L_xx + 2L_λx²σ_0/c. Then every later round meets it too.
+    σ_r = γ_r·τ_r, γ_{r+1} = γ_r(1 + μ'τ_r), τ_{r+1} = τ_r·√(γ_r/γ_{r+1}), θ_r = σ_{r-1}/σ_r, θ_0 = 1. τ_0 is the
+    largest value that satisfies (E.35) with δ = 0, 1/τ_0 = 12L_xx + 2L_λx²σ_0/c; every later round then satisfies it
+    too. The iterator is endless.
 
     Args:
-        L_xx: every f_i is so smooth.
-        L_lx: w ↦ (f_1(w), …, f_N(w)) is so Lipschitz.
-        mu: μ_x > 0, every f_i is so strongly convex; at most L_xx.
+        L_xx: Smoothness constant of every f_i.
+        L_lx: Lipschitz constant of w ↦ (f_1(w), …, f_N(w)).
+        mu: Strong convexity constant μ_x > 0 of every f_i; at most L_xx.
         gamma_0: σ_0/τ_0 > 0.
-        growth: μ' = growth·μ_x. ¼ is what the proof carries (E.2, Remark E.4), 1 what Condition 3.1 prints.
+        growth: μ' = growth·μ_x. The proof supports ¼ (E.2, Remark E.4); Condition 3.1 prints 1.
         c: c_α in (0, 1].
 
     Raises:
-        InputError: a number is out of range.
+        InputError: If a number is out of range.
     """
     _check_smooth(L_xx, L_lx, "mu", mu)
     _constant("gamma_0", gamma_0)
@@ -201,7 +202,7 @@ def scaffpd_accelerated(
     return _accelerated(tau, gamma_0, growth * mu)
 
 
-# Kept apart from the public functions: a generator would run their checks only at its first value.
+# A separate generator: if the public function were one, its checks would run only when the first value is requested.
 def _accelerated(tau: float, gamma: float, mu: float) -> Iterator[PrimalDualSteps]:
     theta = 1.0
     while True:
@@ -219,32 +220,32 @@ def scaffpd_constant(
     c_omega: float = 1.0,
     noise: GradientNoise | None = None,
 ) -> PrimalDualSteps:
-    """Strongly convex losses and ψ: the same in every round (Yu et al. 2023, Condition 3.2, Lemma E.8).
+    """Compute the constant steps for strongly convex losses and ψ (Yu et al. 2023, Condition 3.2, Lemma E.8).
 
     θ = 1 − 1/ω, τ = 4(1−θ)/(θμ_x), σ = (1−θ)/(θμ_λ) (E.51), where ω is c_omega times the positive root of
     μ_xμ_λω² − (μ_xμ_λ + 48μ_λL_xx)ω − 8L_λx² = 0 (E.54, second line). 1 − θ = 1/ω is the rate of convergence.
 
-    With noise ω is at least 1 + 64C·ζ²/(μ_xε), the other branch of Condition 3.2 (E.64): then, see ``docs/theory.md``,
+    With noise, ω is at least 1 + 64C·ζ²/(μ_xε), the other branch of Condition 3.2 (E.64). Then (see ``docs/theory.md``)
     E‖x^R − x*‖² ≤ θ^R·(‖x⁰ − x*‖² + (4μ_λ/μ_x)‖λ⁰ − λ*‖²) + ε/(2μ_x).
 
     Args:
-        L_xx: every f_i is so smooth.
-        L_lx: w ↦ (f_1(w), …, f_N(w)) is so Lipschitz.
-        mu_x: every f_i is so strongly convex; at most L_xx.
-        mu_lam: ψ is so strongly convex: ``ambiguity.strong_convexity(n)``.
+        L_xx: Smoothness constant of every f_i.
+        L_lx: Lipschitz constant of w ↦ (f_1(w), …, f_N(w)).
+        mu_x: Strong convexity constant of every f_i; at most L_xx.
+        mu_lam: Strong convexity constant of ψ, ``ambiguity.strong_convexity(n)``.
         c_omega: C_ω ≥ 1.
-        noise: of the local gradients; None = they are exact.
+        noise: Noise of the local gradients; None means exact gradients.
 
     Raises:
-        InputError: a number is out of range.
+        InputError: If a number is out of range.
     """
     _check_smooth(L_xx, L_lx, "mu_x", mu_x)
     _constant("mu_lam", mu_lam)
     if not (math.isfinite(c_omega) and c_omega >= 1):
         raise InputError(
-            f"c_omega must be a finite number of at least 1, not {c_omega}", code="out-of-range", field="c_omega"
+            f"c_omega must be a finite number of at least 1, got {c_omega}", code="out-of-range", field="c_omega"
         )
-    # The positive root of (E.54), after division by μ_xμ_λ.
+    # The positive root of (E.54) after division by μ_xμ_λ.
     half = 0.5 + 24 * L_xx / mu_x
     omega = c_omega * (half + math.sqrt(half**2 + 8 * L_lx**2 / (mu_x * mu_lam)))
     if noise is not None:
@@ -260,17 +261,17 @@ def scaffpd_constant(
 
 
 def scaffpd_local(tau: float, L_xx: float, steps: int) -> LocalRates:
-    """How the primal step τ is divided among J local steps (Yu et al. 2023, Lemma D.2 and E.18).
+    """Divide the primal step τ among J local steps (Yu et al. 2023, Lemma D.2 and E.18).
 
-    η_g is the least with η_g ≥ 1, 16(36τL_xx + 2τ²L_xx²) ≤ η_g² (E.18) and 4τ²L_xx²(J−1)/J ≤ η_g² (D.7).
+    η_g is the smallest value with η_g ≥ 1, 16(36τL_xx + 2τ²L_xx²) ≤ η_g² (E.18) and 4τ²L_xx²(J−1)/J ≤ η_g² (D.7).
 
     Args:
-        tau: τ_0, the largest of the schedule.
-        L_xx: every f_i is so smooth.
+        tau: τ_0, the largest step of the schedule.
+        L_xx: Smoothness constant of every f_i.
         steps: J ≥ 1.
 
     Raises:
-        InputError: a number is out of range.
+        InputError: If a number is out of range.
     """
     _constant("tau", tau)
     _constant("L_xx", L_xx)
@@ -282,15 +283,15 @@ def scaffpd_local(tau: float, L_xx: float, steps: int) -> LocalRates:
 
 
 def linear_smoothness(x: Tensor, curvature: float, *, bias: bool = True) -> float:
-    """L of one client's mean loss under a linear model: curvature·λ_max(Σ_j x_j x_jᵀ / n), without weight decay.
+    """Compute L of one client's mean loss under a linear model: curvature·λ_max(Σ_j x_j x_jᵀ / n), no weight decay.
 
     Args:
-        x: (n, p) the client's inputs, flattened.
-        curvature: of the loss in the outputs, e.g. :data:`CROSS_ENTROPY`.
-        bias: whether the model has one, which is an input that is always 1.
+        x: (n, p) The client's inputs, flattened.
+        curvature: Curvature of the loss in the outputs, e.g. :data:`CROSS_ENTROPY`.
+        bias: Whether the model has a bias, which is treated as an input that is always 1.
 
     Raises:
-        InputError: x is not (n, p), empty, or not finite.
+        InputError: If x is empty, not finite, or not of shape (n, p).
     """
     checks.positive("curvature", curvature)
     x = _inputs(x, bias)
@@ -299,29 +300,29 @@ def linear_smoothness(x: Tensor, curvature: float, *, bias: bool = True) -> floa
 
 
 def linear_coupling(clients: Sequence[Tensor], slope: float, *, bias: bool = True) -> float:
-    """A bound on L_λx under a linear model: slope·√(Σ_i (mean_j ‖x_ij‖)²), as ‖∇f_i‖ ≤ slope·mean_j ‖x_ij‖.
+    """Bound L_λx under a linear model by slope·√(Σ_i (mean_j ‖x_ij‖)²), since ‖∇f_i‖ ≤ slope·mean_j ‖x_ij‖.
 
-    Weight decay adds the same to all f_i, which moves no λ, so that it is left out.
+    Weight decay adds the same term to all f_i. It does not move λ, so it is ignored.
 
     Args:
-        clients: (n_i, p) each client's inputs, flattened.
-        slope: bound on the norm of the loss's gradient in the outputs, e.g. :data:`CROSS_ENTROPY_SLOPE`. Squared
-            errors have none.
-        bias: whether the model has one.
+        clients: (n_i, p) Each client's inputs, flattened.
+        slope: Bound on the norm of the loss's gradient in the outputs, e.g. :data:`CROSS_ENTROPY_SLOPE`. The squared
+            error has no such bound.
+        bias: Whether the model has a bias.
 
     Raises:
-        InputError: there is no client, or an x is not (n, p), empty, or not finite.
+        InputError: If there are no clients, or if an x is empty, not finite, or not of shape (n, p).
     """
     checks.positive("slope", slope)
     if not len(clients):
-        raise InputError("clients is empty: give each client's inputs", code="empty", field="clients")
+        raise InputError("clients is empty. Pass the inputs of at least one client", code="empty", field="clients")
     return slope * math.sqrt(sum(float(_inputs(x, bias).norm(dim=1).mean()) ** 2 for x in clients))
 
 
 def _inputs(x: Tensor, bias: bool) -> Tensor:
     if x.dim() != 2 or not x.numel():
         raise InputError(
-            f"inputs must be (n, p) with n ≥ 1 and p ≥ 1, not {tuple(x.shape)}: flatten them",
+            f"inputs must have shape (n, p) with n ≥ 1 and p ≥ 1, got {tuple(x.shape)}. Flatten each input",
             code="wrong-shape",
             field="inputs",
         )
@@ -331,7 +332,7 @@ def _inputs(x: Tensor, bias: bool) -> Tensor:
 
 
 def _whole_steps(tau: float) -> int:
-    """Rounded down, at least 1; a whole number that floating point has put just below itself stays."""
+    """Round τ down, but at least to 1; the offset protects integers that rounding made slightly too small."""
     return max(1, math.floor(tau + 1e-9))
 
 
@@ -342,11 +343,11 @@ def _check(T: int, L: float) -> None:
 
 
 def _constant(name: str, value: float) -> None:
-    """Positive, and so that products and squares of several neither overflow nor vanish."""
+    """Check that a constant is positive and of a size at which products and squares neither overflow nor vanish."""
     checks.positive(name, value)
     if not 1 / EXTREME <= value <= EXTREME:
         raise InputError(
-            f"{name} must be between {1 / EXTREME:g} and {EXTREME:g}, not {value}: take other units",
+            f"{name} must be between {1 / EXTREME:g} and {EXTREME:g}, got {value}. Use other units",
             code="out-of-range",
             field=name,
         )
@@ -360,7 +361,7 @@ def _check_smooth(L_xx: float, L_lx: float, name: str, mu: float) -> None:
     _constant(name, mu)
     if mu > L_xx:
         raise InputError(
-            f"{name}={mu} must be at most L_xx={L_xx}: no function curves more than it is smooth",
+            f"{name}={mu} must be at most L_xx={L_xx}, because strong convexity cannot exceed smoothness",
             code="out-of-range",
             field=name,
         )

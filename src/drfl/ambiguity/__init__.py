@@ -1,4 +1,4 @@
-"""Ambiguity sets Λ and regularisers ψ: which mixtures λ of the clients' losses the model must stand up to."""
+"""Ambiguity sets Λ and regularisers ψ: the client weights λ against which a model is robust."""
 
 from __future__ import annotations
 

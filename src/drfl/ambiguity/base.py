@@ -1,4 +1,4 @@
-"""What an ambiguity set with its regulariser can do, and the checks of its arguments."""
+"""The interface of ambiguity sets, and checks of their arguments."""
 
 from __future__ import annotations
 
@@ -14,45 +14,46 @@ from drfl.core.errors import InputError, NonFiniteError
 
 
 def finite(v: Tensor) -> Tensor:
-    """v (N,) in float64 on the CPU, without its history of gradients.
+    """Convert v (N,) to float64 on the CPU, detached from the gradient graph.
 
     Raises:
-        InputError: v is not a vector of at least one entry.
-        NonFiniteError: v holds NaN or infinity.
+        InputError: If v is not a vector with at least one entry.
+        NonFiniteError: If v holds NaN or infinity.
     """
     v = v.detach().to("cpu", torch.float64)
     if v.dim() != 1 or v.numel() == 0:
         raise InputError(f"expected a vector (N,) with N ≥ 1, got shape {tuple(v.shape)}", code="wrong-shape")
-    # A sum that is finite has finite terms, in a fourth of the time; finite ones may add up to infinity.
+    # If the sum is finite, all terms are, and checking the sum takes a quarter of the time. The second check is needed
+    # because finite terms can add up to infinity.
     if not math.isfinite(float(v.sum())) and not bool(torch.isfinite(v).all()):
         bad = int((~torch.isfinite(v)).nonzero()[0])
-        raise NonFiniteError(f"entry {bad} of the vector is {float(v[bad])}: λ would never recover from it")
+        raise NonFiniteError(f"entry {bad} of the vector is {float(v[bad])}, from which λ would never recover")
     return v
 
 
 def on_simplex(lam: Tensor, tolerance: float) -> bool:
-    """Whether λ (N,), checked already, is nonnegative and sums to 1, up to the tolerance."""
+    """Return whether λ (N,), which must be finite, is non-negative and sums to 1 within the tolerance."""
     return bool((lam >= -tolerance).all()) and abs(float(lam.sum()) - 1) <= tolerance
 
 
 def quarter_gaps(v: Tensor) -> Tensor:
-    """(v − max_i v_i)/4 (N,), at most 0: all that a mixture of sum 1 depends on, and it cannot overflow."""
+    """Return (v − max_i v_i)/4 (N,), which determines the weights on the simplex and cannot overflow."""
     return v / 4 - v.max() / 4
 
 
 class WorstCase(NamedTuple):
-    """max_{λ∈Λ} Σ_i λ_i f_i − ψ(λ) and a λ (N,), float64, that attains it."""
+    """The maximum of Σ_i λ_i f_i − ψ(λ) over λ ∈ Λ, and a λ, float64 (N,), that attains it."""
 
     value: float
     lam: Tensor
 
 
 class AmbiguitySet(Protocol):
-    """A closed convex set Λ of mixtures with a convex regulariser ψ (0 unless the set says otherwise).
+    """A closed convex set Λ of client weights with a convex regulariser ψ, which is 0 for most sets.
 
-    Vectors (N,) may have any dtype and device; answers are float64 on the CPU. NaN or infinity raises NonFiniteError.
-    A set is a frozen dataclass and serves every N; numbers that cannot go with an N raise InputError when first used.
-    :func:`drfl.testing.ambiguity.check_ambiguity` tests all this, for a set of your own too.
+    Vectors (N,) may have any dtype and device; results are float64 on the CPU. NaN or infinity raises NonFiniteError. A
+    set is a frozen dataclass and works for every N. If its numbers are impossible for an N, the first use with that N
+    raises InputError. :func:`drfl.testing.ambiguity.check_ambiguity` tests all this, also for your own sets.
     """
 
     @property
@@ -61,72 +62,72 @@ class AmbiguitySet(Protocol):
         ...
 
     def penalty(self, lam: Tensor) -> float:
-        """ψ(λ) for λ (N,) in Λ; 0.0 when not penalised."""
+        """Return ψ(λ) for λ (N,) in Λ; 0.0 if not penalised."""
         ...
 
     def penalty_gradient(self, lam: Tensor) -> Tensor:
-        """∇ψ(λ) (N,) for λ in Λ; zeros when not penalised.
+        """Return ∇ψ(λ) (N,) for λ in Λ; zeros if not penalised.
 
         Raises:
-            InputError: ψ has no gradient there (on the boundary, for KL).
+            InputError: If ψ has no gradient at λ (for KL, on the boundary).
         """
         ...
 
     def project(self, v: Tensor) -> Tensor:
-        """The point of Λ nearest to v (N,); ψ plays no part."""
+        """Project v (N,) onto Λ, without using ψ."""
         ...
 
     def prox(self, v: Tensor, step: float) -> Tensor:
-        """argmin_{u∈Λ} ψ(u) + ‖u − v‖²/(2·step), step ≥ 0; the projection when step or ψ is 0."""
+        """Return argmin_{u∈Λ} ψ(u) + ‖u − v‖²/(2·step) for step ≥ 0; the projection if step or ψ is 0."""
         ...
 
     def worst_case(self, losses: Tensor) -> WorstCase:
-        """A mixture in Λ with the largest objective at these losses (N,), and that objective."""
+        """Find client weights in Λ with the largest objective for these losses (N,)."""
         ...
 
     def contains(self, lam: Tensor, tolerance: float = 1e-9) -> bool:
-        """Whether λ (N,) is in Λ, each constraint met up to the tolerance."""
+        """Return whether λ (N,) meets each constraint of Λ within the tolerance."""
         ...
 
     def strong_convexity(self, n: int) -> float:
-        """The modulus of strong convexity of ψ over n clients, in ‖·‖₂; 0 when there is none."""
+        """Return the modulus of strong convexity of ψ over n clients, in ‖·‖₂; 0 if ψ is not strongly convex."""
         ...
 
 
 class Constraint(ABC):
-    """A set Λ without a regulariser, ψ = 0: what remains to be said is ``project``, ``worst_case`` and ``contains``."""
+    """A set Λ without a regulariser. A subclass defines ``project``, ``worst_case`` and ``contains``."""
 
     @property
     def penalised(self) -> bool:
-        """False: ψ is 0."""
+        """False, because ψ is 0."""
         return False
 
     def penalty(self, lam: Tensor) -> float:
-        """0.0, once λ has been checked for NaN and infinity."""
+        """Return 0.0 after checking λ for NaN and infinity."""
         finite(lam)
         return 0.0
 
     def penalty_gradient(self, lam: Tensor) -> Tensor:
-        """Zeros (N,)."""
+        """Return zeros (N,)."""
         return torch.zeros_like(finite(lam))
 
     def prox(self, v: Tensor, step: float) -> Tensor:
-        """The projection: ψ is 0."""
+        """Return the projection, because ψ is 0."""
         checks.non_negative("step", step)
         return self.project(v)
 
     def strong_convexity(self, n: int) -> float:
-        """0.0: ψ is 0."""
+        """Return 0.0, because ψ is 0."""
         return 0.0
 
     @abstractmethod
     def project(self, v: Tensor) -> Tensor:
-        """The point of Λ nearest to v (N,)."""
+        """Project v (N,) onto Λ."""
 
     @abstractmethod
     def worst_case(self, losses: Tensor) -> WorstCase:
-        """The mixture that these losses (N,) suffer most from."""
+        """Find client weights in Λ with the largest weighted loss."""
 
     @abstractmethod
     def contains(self, lam: Tensor, tolerance: float = 1e-9) -> bool:
-        """Whether λ (N,) is in Λ, each constraint met up to the tolerance."""
+        """Return whether λ (N,) meets each constraint of Λ within the tolerance."""

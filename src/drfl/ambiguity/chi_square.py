@@ -1,4 +1,4 @@
-"""The χ² divergence from the uniform mixture, as a penalty and as a ball."""
+"""Ambiguity sets based on the χ² divergence from uniform weights: as a penalty and as a ball."""
 
 from __future__ import annotations
 
@@ -15,13 +15,15 @@ from drfl.core import checks
 
 @dataclass(frozen=True)
 class ChiSquare:
-    """Λ = the simplex, ψ(λ) = ρ/(2N)·Σ_i (Nλ_i − 1)² (Yu et al. 2023, eq. B.2): between the worst and the mean loss.
+    """The simplex with the χ² penalty ψ(λ) = ρ/(2N)·Σ_i (Nλ_i − 1)² (Yu et al. 2023, eq. B.2).
+
+    The objective is between the worst and the mean loss.
 
     Args:
-        rho: ρ ≥ 0. With 0 there is no penalty; as it grows, λ tends to the uniform mixture.
+        rho: Weight ρ ≥ 0 of the penalty; 0 = no penalty. As ρ grows, λ approaches uniform weights.
 
     Raises:
-        InputError: rho is negative or not finite.
+        InputError: If rho is negative or not finite.
     """
 
     rho: float
@@ -35,60 +37,62 @@ class ChiSquare:
         return self.rho > 0
 
     def penalty(self, lam: Tensor) -> float:
-        """ψ(λ) = ρ·(N/2)·‖λ − 1/N‖²."""
+        """Return ψ(λ) = ρ·(N/2)·‖λ − 1/N‖²."""
         return self.rho * divergence(finite(lam))
 
     def penalty_gradient(self, lam: Tensor) -> Tensor:
-        """∇ψ(λ) = ρ(Nλ − 1) (N,)."""
+        """Return ∇ψ(λ) = ρ(Nλ − 1) (N,)."""
         lam = finite(lam)
         return self.rho * (lam.numel() * lam - 1)
 
     def project(self, v: Tensor) -> Tensor:
-        """The nearest point of the simplex, exact by sorting, O(N log N)."""
+        """Project v (N,) onto the simplex exactly, by sorting, in O(N log N)."""
         return onto_simplex(finite(v))
 
     def prox(self, v: Tensor, step: float) -> Tensor:
-        """The nearest point of the simplex to v/(1 + step·ρN): ψ is a square like the distance. O(N log N)."""
+        """Project v/(1 + step·ρN) onto the simplex, in O(N log N). This is the prox, because ψ is quadratic."""
         checks.non_negative("step", step)
         v = finite(v)
-        # The quarters cancel. An infinite product gives gaps of 0, hence the uniform mixture.
+        # The quarters cancel. An infinite product gives gaps of 0 and therefore uniform weights.
         return onto_simplex(quarter_gaps(v) / ((1 + step * self.rho * v.numel()) / 4))
 
     def worst_case(self, losses: Tensor) -> WorstCase:
-        """λ = the nearest point of the simplex to f/(ρN), O(N log N); with ρ = 0 the largest losses take all weight.
+        """Project f/(ρN) onto the simplex, in O(N log N); with ρ = 0, only the largest losses have weight.
 
-        On the support S of λ, k clients, f_i − ρ(Nλ_i − 1) is the same number ν = mean_S f − ρ(N − k)/k, and the value
-        is (λ·f + ν)/2, which does not cancel where ρ is huge.
+        On the support S of λ with k clients, f_i − ρ(Nλ_i − 1) is a constant ν = mean_S f − ρ(N − k)/k. The value is
+        (λ·f + ν)/2, a form without cancellation for huge ρ.
         """
         losses = finite(losses)
-        n, behind = losses.numel(), quarter_gaps(losses)
-        # The largest stay at 0 whatever ρ is: 0/0 would be NaN. With ρ = 0 the others are at −∞, outside the support.
-        lam = onto_simplex(torch.where(behind < 0, behind / (self.rho * n / 4), 0.0))
+        n, gaps = losses.numel(), quarter_gaps(losses)
+        # The gap of the largest losses is 0 for any ρ; 0/0 would be NaN. With ρ = 0, the other gaps are −∞, outside the
+        # support.
+        lam = onto_simplex(torch.where(gaps < 0, gaps / (self.rho * n / 4), 0.0))
         support = lam > 0
         k = int(support.sum())
-        nu = 4 * float(losses.max() / 4 + behind[support].mean()) - self.rho * (n - k) / k
+        nu = 4 * float(losses.max() / 4 + gaps[support].mean()) - self.rho * (n - k) / k
         return WorstCase(float(lam @ losses) / 2 + nu / 2, lam)
 
     def contains(self, lam: Tensor, tolerance: float = 1e-9) -> bool:
-        """Whether λ (N,) is on the simplex, up to the tolerance."""
+        """Return whether λ (N,) is on the simplex within the tolerance."""
         return on_simplex(finite(lam), tolerance)
 
     def strong_convexity(self, n: int) -> float:
-        """ρN."""
+        """Return ρN."""
         return self.rho * n
 
 
 @dataclass(frozen=True)
 class ChiSquareBall(Constraint):
-    """Λ = {λ ≥ 0 : Σ_i λ_i = 1, (1/(2N))·Σ_i (Nλ_i − 1)² ≤ radius}, ψ = 0: the constrained twin of :class:`ChiSquare`.
+    """A χ² ball: Λ = {λ ≥ 0 : Σ_i λ_i = 1, (1/(2N))·Σ_i (Nλ_i − 1)² ≤ radius}, ψ = 0.
 
-    In other words ‖λ‖² ≤ (2·radius + 1)/N. Radius 0 is the uniform mixture alone; (N − 1)/2 or more, the simplex.
+    This is the constrained version of :class:`ChiSquare`. The constraint is equivalent to ‖λ‖² ≤ (2·radius + 1)/N.
+    Radius 0 contains only uniform weights. A radius of (N − 1)/2 or more gives the whole simplex.
 
     Args:
-        radius: ≥ 0, in units of the divergence.
+        radius: Radius ≥ 0 in units of the divergence.
 
     Raises:
-        InputError: radius is negative or not finite.
+        InputError: If radius is negative or not finite.
     """
 
     radius: float
@@ -97,47 +101,49 @@ class ChiSquareBall(Constraint):
         checks.non_negative("radius", self.radius)
 
     def project(self, v: Tensor) -> Tensor:
-        """Exact by sorting, O(N log N): the simplex's nearest point to κv, with the greatest κ ≤ 1 that is inside."""
+        """Project v exactly in O(N log N): project κv onto the simplex, with the largest κ ≤ 1 inside the ball."""
         v = finite(v)
         lam = onto_simplex(v)
         return lam if divergence(lam) <= self.radius else self._on_sphere(v)
 
     def worst_case(self, losses: Tensor) -> WorstCase:
-        """All weight on the largest losses, evenly, where that is inside; else the sphere's point farthest along f."""
+        """Weight the largest losses equally; if that is outside the ball, maximise the weighted loss on the sphere."""
         losses = finite(losses)
-        # Of all mixtures of the largest losses the even one has the least divergence: if it is outside, so are all.
+        # Among all weights on the largest losses, equal weights have the smallest divergence. If they are outside the
+        # ball, so are all others.
         top = (losses == losses.max()).double()
         lam = top / top.sum()
         lam = lam if divergence(lam) <= self.radius else self._on_sphere(losses)
         return WorstCase(float(lam @ losses), lam)
 
     def contains(self, lam: Tensor, tolerance: float = 1e-9) -> bool:
-        """Whether λ (N,) is on the simplex with a divergence of at most the radius, up to the tolerance."""
+        """Return whether λ (N,) is on the simplex and in the ball within the tolerance."""
         lam = finite(lam)
         return on_simplex(lam, tolerance) and divergence(lam) <= self.radius + tolerance
 
     def _on_sphere(self, v: Tensor) -> Tensor:
-        """The point of the simplex nearest to κv, for the κ that puts it on the sphere ‖λ‖² = (2·radius + 1)/N.
+        """Project κv onto the simplex, for the κ that puts the result on the sphere ‖λ‖² = (2·radius + 1)/N.
 
-        With k clients in the support, the k first when sorted, λ_i = 1/k + κ(v_i − mean), so that κ follows from the
-        norm. ‖λ‖² grows with κ while k falls: k is found by bisection, comparing the sphere's norm with that of the
-        point at which the (k + 1)th client leaves, λ_i ∝ v_i − v_(k+1). All are ratios, so v may have any scale.
+        The support contains the k clients with the largest entries, with λ_i = 1/k + κ(v_i − mean), so κ follows from
+        the norm. As κ grows, ‖λ‖² increases and k decreases. Bisection determines k by comparing the norm of the sphere
+        with that of the point at which the (k + 1)th client leaves the support, λ_i ∝ v_i − v_(k+1). All quantities are
+        ratios, so v may have any scale.
         """
-        n, behind = v.numel(), quarter_gaps(v)
-        ordered = ascending(behind).flip(0)
+        n, gaps = v.numel(), quarter_gaps(v)
+        ordered = ascending(gaps).flip(0)
 
-        def inside(k: int) -> bool:
-            # Called for k ≥ tied only, so that ordered[k] < 0.
+        def is_inside(k: int) -> bool:
+            # k is at least `tied`, so ordered[k] < 0.
             scaled = 1 - ordered[:k] / ordered[k]
             return bool(n * scaled.square().sum() <= (2 * self.radius + 1) * scaled.sum().square())
 
         tied = int((ordered == 0).sum())
-        k = tied + bisect_left(range(tied, n), True, key=inside)
-        if k == tied:  # only rounding leads here: the even mixture of the largest is on the sphere
-            return (behind == 0).double() / tied
-        # By value, not by position: clients with equal entries are in the support together.
-        support = behind >= ordered[k - 1]
-        scaled = behind / -ordered[k - 1]
+        k = tied + bisect_left(range(tied, n), True, key=is_inside)
+        if k == tied:  # Only rounding leads here: equal weights of the largest entries are on the sphere.
+            return (gaps == 0).double() / tied
+        # Select by value, not by position, because clients with equal entries enter the support together.
+        support = gaps >= ordered[k - 1]
+        scaled = gaps / -ordered[k - 1]
         centred = torch.where(support, scaled - scaled[support].mean(), 0)
         length = max(2 * self.radius * k - (n - k), 0.0) / (n * k)  # ‖λ‖² − 1/k
         lam = (support.double() / k + length**0.5 * centred / centred.norm()).clamp(min=0)
@@ -145,6 +151,6 @@ class ChiSquareBall(Constraint):
 
 
 def divergence(lam: Tensor) -> float:
-    """(1/(2N))·Σ_i (Nλ_i − 1)² of λ (N,)."""
+    """Compute the χ² divergence (1/(2N))·Σ_i (Nλ_i − 1)² of λ (N,) from uniform weights."""
     n = lam.numel()
     return float((n * lam - 1).square().sum()) / (2 * n)

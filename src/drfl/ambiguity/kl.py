@@ -1,4 +1,4 @@
-"""Kullback-Leibler regularisation and balls around a mixture."""
+"""Ambiguity sets based on the Kullback–Leibler divergence from a prior: as a penalty and as a ball."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from drfl.core import checks
 from drfl.core.errors import InputError
 
 Prior = Sequence[float] | Tensor | None
-"""N positive numbers of sum 1, or None for the uniform mixture of however many clients there are."""
+"""N positive numbers that sum to 1, or None for uniform weights with any number of clients."""
 
 LEAST_PRIOR = 1e-300
-"""Below this a number cannot be told from 0 where it is multiplied."""
+"""Smallest entry of a prior. Products with smaller numbers would underflow to 0."""
 
 
 class FromPrior:
-    """What sets with a field ``prior`` share; the field is kept as a tuple of float64 numbers of sum 1."""
+    """Base class of sets with a field ``prior``, which is stored as a tuple of float64 numbers that sum to 1."""
 
     prior: Prior
 
@@ -37,75 +37,79 @@ class FromPrior:
             p = torch.as_tensor(prior, dtype=torch.float64, device="cpu").detach()
         except (TypeError, ValueError, RuntimeError):
             raise InputError(
-                f"the prior must be a vector of numbers, not {prior!r}", code="wrong-type", field="prior"
+                f"the prior must be a vector of numbers, got {prior!r}", code="wrong-type", field="prior"
             ) from None
         if p.dim() != 1 or not len(p):
             raise InputError(
-                f"the prior must be a vector (N,) with N ≥ 1, not of shape {tuple(p.shape)}",
+                f"the prior must be a vector (N,) with N ≥ 1, got shape {tuple(p.shape)}",
                 code="wrong-shape",
                 field="prior",
             )
         if not bool((p >= LEAST_PRIOR).all()):
             bad = int((~(p >= LEAST_PRIOR)).nonzero()[0])
             raise InputError(
-                f"the prior must be positive, but entry {bad} is {float(p[bad])}: leave that client out",
+                f"the prior must be positive, but entry {bad} is {float(p[bad])}. Exclude that client.",
                 code="out-of-range",
                 field="prior",
             )
         total = math.fsum(p.tolist())
-        # Wide enough for a prior that was normalised in single precision; a NaN is refused, too.
+        # The tolerance accepts a prior that was normalised in single precision. The condition refuses NaN, too.
         if not abs(total - 1) <= 1e-6:
             raise InputError(
-                f"the prior must sum to 1, not {total}: divide it by its sum", code="invalid-value", field="prior"
+                f"the prior must sum to 1, but its sum is {total}. Divide it by its sum.",
+                code="invalid-value",
+                field="prior",
             )
         object.__setattr__(self, "prior", tuple((p / total).tolist()))
 
     def prior_of(self, n: int) -> Tensor:
-        """The prior (N,) for n clients, float64.
+        """Return the prior (N,) for n clients, float64.
 
         Raises:
-            InputError: it was given for another number of clients.
+            InputError: If the prior has another number of entries.
         """
-        if self._given is None:
+        if self._prior is None:
             return torch.full((n,), 1 / n, dtype=torch.float64)
-        if len(self._given) != n:
+        if len(self._prior) != n:
             raise InputError(
-                f"the prior has {len(self._given)} entries, but there are {n} clients",
+                f"the prior has {len(self._prior)} entries, but there are {n} clients",
                 code="count-mismatch",
                 field="prior",
             )
-        return self._given
+        return self._prior
 
     @cached_property
-    def _given(self) -> Tensor | None:
+    def _prior(self) -> Tensor | None:
         return None if self.prior is None else torch.tensor(self.prior, dtype=torch.float64)
 
 
 def divergence(lam: Tensor, prior: Tensor) -> float:
-    """KL(λ‖p) = Σ_i λ_i log(λ_i/p_i) of mixtures (N,), with 0·log 0 = 0."""
+    """Compute KL(λ‖p) = Σ_i λ_i log(λ_i/p_i) of client weights (N,), with 0·log 0 = 0."""
     lam = lam.clamp(min=0)
     return max(float((torch.xlogy(lam, lam) - lam * prior.log()).sum()), 0.0)
 
 
 NO_PENALTY = 1e-15
-"""A penalty of a weight below this moves no λ_i by 1e-13."""
+"""Penalty weight below which the penalty changes each λ_i by less than 1e-13."""
 
 NO_BALL = 1e-22
-"""In a ball of a radius below this no λ_i is 1e-11 away from p_i."""
+"""Radius below which each λ_i differs from p_i by less than 1e-11."""
 
 
 @dataclass(frozen=True)
 class KL(FromPrior):
-    """Λ = the simplex, ψ(λ) = ρ·Σ_i λ_i log(λ_i/p_i): the worst case is ρ·log Σ_i p_i e^{f_i/ρ}, a soft maximum.
+    """The simplex with the penalty ψ(λ) = ρ·Σ_i λ_i log(λ_i/p_i).
 
-    Deng et al. 2020 (DRFA), section 5.1, name it as a regulariser; it is that of tilted empirical risk minimisation.
+    The worst case is a soft maximum, ρ·log Σ_i p_i e^{f_i/ρ}, the objective of tilted empirical risk minimisation. Deng
+    et al. (2020, DRFA), section 5.1, mention this regulariser.
 
     Args:
-        rho: ρ ≥ 0. With 0 there is no penalty; as it grows, λ tends to p.
-        prior: p, positive numbers of sum 1, one per client; None = uniform.
+        rho: Weight ρ ≥ 0 of the penalty; 0 = no penalty. As ρ grows, λ approaches p.
+        prior: Prior p, positive numbers that sum to 1, one per client; None = uniform.
 
     Raises:
-        InputError: rho is negative or not finite, or prior is no prior, or for another N (when first used).
+        InputError: If rho is negative or not finite, the prior is invalid, or (when first used) the prior has another
+            number of entries than there are clients.
     """
 
     rho: float
@@ -121,15 +125,15 @@ class KL(FromPrior):
         return self.rho > 0
 
     def penalty(self, lam: Tensor) -> float:
-        """ψ(λ) = ρ·KL(λ‖p), with 0·log 0 = 0."""
+        """Return ψ(λ) = ρ·KL(λ‖p), with 0·log 0 = 0."""
         lam = finite(lam)
         return self.rho * divergence(lam, self.prior_of(lam.numel()))
 
     def penalty_gradient(self, lam: Tensor) -> Tensor:
-        """∇ψ(λ) = ρ(log(λ/p) + 1) (N,).
+        """Return ∇ψ(λ) = ρ(log(λ/p) + 1) (N,).
 
         Raises:
-            InputError: a λ_i is 0: there ψ has no gradient.
+            InputError: If some λ_i is 0, because ψ then has no gradient.
         """
         lam = finite(lam)
         p = self.prior_of(lam.numel())
@@ -138,65 +142,71 @@ class KL(FromPrior):
         if not bool((lam > 0).all()):
             bad = int((lam <= 0).nonzero()[0])
             raise InputError(
-                f"KL has no gradient where a weight is 0, and entry {bad} of λ is {float(lam[bad])}",
+                f"KL has a gradient only if all client weights are positive, but entry {bad} of λ is {float(lam[bad])}",
                 code="invalid-value",
                 field="lam",
             )
         return self.rho * (lam.log() - p.log() + 1)
 
     def project(self, v: Tensor) -> Tensor:
-        """The nearest point of the simplex, exact by sorting, O(N log N)."""
+        """Project v (N,) onto the simplex exactly, by sorting, in O(N log N)."""
         v = finite(v)
         self.prior_of(v.numel())
         return onto_simplex(v)
 
     def prox(self, v: Tensor, step: float) -> Tensor:
-        """λ_i = t·ω((v_i − ν)/t + log(p_i/t)), t = step·ρ, with Wright's ω; ν makes the sum 1. O(N log N)."""
+        """Compute the prox in O(N log N).
+
+        With t = step·ρ and Wright's ω, λ_i = t·ω((v_i − ν)/t + log(p_i/t)), with ν such that the sum is 1.
+        """
         checks.non_negative("step", step)
         v = finite(v)
-        # The tilt is defined for κ = 4/t > 0 only, so that t must stay finite.
+        # The tilt is only defined for κ = 4/t > 0, so t must remain finite.
         p, t = self.prior_of(v.numel()), min(step * self.rho, 1e308)
         lam = onto_simplex(v)
         if t < NO_PENALTY:
             return lam
-        # Optimality of the prox, log(λ/p) + λ/t = (v − ν)/t, is the tilt's equation at κ = 4/t: g is (v − max v)/4, q
-        # is 1/4.
+        # The optimality condition of the prox, log(λ/p) + λ/t = (v − ν)/t, is the tilt's equation with κ = 4/t,
+        # g = (v − max v)/4 and q = 1/4.
         direction = Direction(p.numpy(), quarter_gaps(v).numpy(), 0.25, divergence(lam, p), float(lam.max()))
         return torch.from_numpy(direction.at(4 / t).lam)
 
     def worst_case(self, losses: Tensor) -> WorstCase:
-        """λ_i ∝ p_i·e^{f_i/ρ}; with ρ = 0, p_i on the largest losses. O(N)."""
+        """Compute λ_i ∝ p_i·e^{f_i/ρ} in O(N); with ρ = 0, the prior restricted to the largest losses."""
         losses = finite(losses)
-        p, behind = self.prior_of(losses.numel()), quarter_gaps(losses)
-        # The largest stay at 0 whatever ρ is, 0 included; the others are then cut at LEAST, where e^x is 0.
-        lean = torch.where(behind < 0, (behind / (self.rho / 4)).clamp(min=LEAST), 0.0)
-        lam = p * lean.exp()
-        value = float(losses.max()) + self.rho * log_mean_exp(p.numpy(), lean.numpy())
+        p, gaps = self.prior_of(losses.numel()), quarter_gaps(losses)
+        # The exponent of the largest losses is 0 for any ρ, including 0. The others are clipped at LEAST, which gives
+        # e^x = 0.
+        exponents = torch.where(gaps < 0, (gaps / (self.rho / 4)).clamp(min=LEAST), 0.0)
+        lam = p * exponents.exp()
+        value = float(losses.max()) + self.rho * log_mean_exp(p.numpy(), exponents.numpy())
         return WorstCase(value, lam / lam.sum())
 
     def contains(self, lam: Tensor, tolerance: float = 1e-9) -> bool:
-        """Whether λ (N,) is on the simplex, up to the tolerance."""
+        """Return whether λ (N,) is on the simplex within the tolerance."""
         lam = finite(lam)
         self.prior_of(lam.numel())
         return on_simplex(lam, tolerance)
 
     def strong_convexity(self, n: int) -> float:
-        """ρ: the curvature is ρ/λ_i, and λ_i ≤ 1."""
+        """Return ρ, because the curvature is ρ/λ_i and λ_i ≤ 1."""
         return self.rho
 
 
 @dataclass(frozen=True)
 class KLBall(FromPrior, Constraint):
-    """Λ = {λ ≥ 0 : Σ_i λ_i = 1, Σ_i λ_i log(λ_i/p_i) ≤ radius}, ψ = 0: the constrained twin of :class:`KL`.
+    """A KL ball: Λ = {λ ≥ 0 : Σ_i λ_i = 1, Σ_i λ_i log(λ_i/p_i) ≤ radius}, ψ = 0.
 
-    Radius 0 is the prior alone; −log min_i p_i or more (log N when uniform), the simplex.
+    This is the constrained version of :class:`KL`. Radius 0 contains only the prior. A radius of −log min_i p_i or more
+    (log N for a uniform prior) gives the whole simplex.
 
     Args:
-        radius: ≥ 0, in nats.
-        prior: p, positive numbers of sum 1, one per client; None = uniform.
+        radius: Radius ≥ 0 in nats.
+        prior: Prior p, positive numbers that sum to 1, one per client; None = uniform.
 
     Raises:
-        InputError: radius is negative or not finite, or prior is no prior, or for another N (when first used).
+        InputError: If radius is negative or not finite, the prior is invalid, or (when first used) the prior has
+            another number of entries than there are clients.
     """
 
     radius: float
@@ -207,23 +217,23 @@ class KLBall(FromPrior, Constraint):
         super().__post_init__()
 
     def project(self, v: Tensor) -> Tensor:
-        """The prox of t·KL for the t ≥ 0 that brings it into the ball, by safeguarded Newton steps, O(N log N)."""
+        """Compute the prox of t·KL with the t ≥ 0 that reaches the ball, by safeguarded Newton steps, in O(N log N)."""
         v = finite(v)
         p, lam = self.prior_of(v.numel()), onto_simplex(v)
         g = quarter_gaps(v).numpy()
-        scale = max(1.0, float(-g.min())) ** 0.5  # so that neither κ nor κg leaves the floating-point numbers
+        scale = max(1.0, float(-g.min())) ** 0.5  # Prevents overflow and underflow of κ and κg.
         direction = Direction(p.numpy(), g / scale, 0.25 / scale, divergence(lam, p), float(lam.max()))
         if direction.pull <= self.radius:
             return lam
         return p.clone() if self.radius < NO_BALL else self._on_sphere(direction)
 
     def worst_case(self, losses: Tensor) -> WorstCase:
-        """λ_i ∝ p_i·e^{κf_i} on the sphere, or p_i on the largest losses where that is inside; κ by Newton, O(N)."""
+        """Restrict the prior to the largest losses, or find λ_i ∝ p_i·e^{κf_i} on the sphere by Newton, in O(N)."""
         losses = finite(losses)
-        p, first = self.prior_of(losses.numel()), losses == losses.max()
-        top, rest = p * first, float(p[~first].sum())
-        # For κ → ∞ λ is the prior on the largest losses, whose divergence is −log of their prior mass. Where the others
-        # have little mass it is taken from theirs, which holds more digits.
+        p, is_largest = self.prior_of(losses.numel()), losses == losses.max()
+        top, rest = p * is_largest, float(p[~is_largest].sum())
+        # For κ → ∞, λ is the prior restricted to the largest losses. Its divergence is −log of their prior mass. If the
+        # mass of the others is small, computing it from theirs is more accurate.
         pull = -math.log1p(-rest) if rest < 0.5 else -math.log(float(top.sum()))
         if pull <= self.radius:
             lam = top / top.sum()
@@ -234,20 +244,20 @@ class KLBall(FromPrior, Constraint):
         return WorstCase(float(lam @ losses), lam)
 
     def contains(self, lam: Tensor, tolerance: float = 1e-9) -> bool:
-        """Whether λ (N,) is on the simplex with a divergence of at most the radius, up to the tolerance."""
+        """Return whether λ (N,) is on the simplex and in the ball within the tolerance."""
         lam = finite(lam)
         p = self.prior_of(lam.numel())
         return on_simplex(lam, tolerance) and divergence(lam, p) <= self.radius + tolerance
 
     def _on_sphere(self, direction: Direction) -> Tensor:
-        """The tilt whose divergence is the radius, for 0 ≤ radius < direction.pull."""
+        """Return the tilt whose divergence equals the radius, for 0 ≤ radius < direction.pull."""
         p, pull = direction.p, direction.pull
-        # For small κ, λ is p·(1 + κ(height − mean of height)) to first order.
+        # To first order in κ, λ is p·(1 + κ(height − mean of height)).
         height = direction.g - direction.q * p
         spread = math.sqrt(float(p @ np.square(height - p @ height)))
         if self.radius == 0 or spread == 0:
             return torch.from_numpy(p.copy())
-        # The divergence is near (κ·spread)²/2 for small κ. With the odds that with_divergence takes to be
-        # straight that is radius/(pull − radius) = (κ·spread)²/(2·pull).
+        # For small κ, the divergence is approximately (κ·spread)²/2. In terms of the odds that `with_divergence`
+        # linearises, radius/(pull − radius) = (κ·spread)²/(2·pull).
         start = math.sqrt(2 * self.radius) * math.sqrt(pull / (pull - self.radius)) / spread
         return torch.from_numpy(direction.with_divergence(self.radius, start))

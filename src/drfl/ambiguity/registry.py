@@ -1,4 +1,4 @@
-"""Ambiguity sets by the names that configurations use, as in ``simplex:floor=0.01``."""
+"""Ambiguity sets by name, and the texts that describe them, such as ``simplex:floor=0.01``."""
 
 from __future__ import annotations
 
@@ -19,17 +19,20 @@ AMBIGUITY_SETS: dict[str, Callable[..., AmbiguitySet]] = {
     "chi-square-ball": ChiSquareBall,
     "kl-ball": KLBall,
 }
-"""Ambiguity sets by name. Their options are their numbers; a prior can be given in Python only."""
+"""Ambiguity sets by name. A text can only set their numbers; a prior requires Python."""
 
 
 def parse(text: str) -> AmbiguitySet:
-    """The set that a text of the form ``name:option=number,…`` stands for; case does not matter, nor - for _.
+    """Create an ambiguity set from a text of the form ``name:option=number,…``.
+
+    Case does not matter, and _ may be written for -.
 
     Example:
         >>> parse("simplex"), parse("CVaR:alpha=0.2")
         (Simplex(floor=0.0), CVaR(alpha=0.2))
 
     Raises:
-        InputError: there is no such set, an option is unknown, missing, given twice or no number, or out of range.
+        InputError: If the name or an option is unknown, or an option is missing, repeated, not a number or out of
+            range.
     """
     return named("ambiguity set", AMBIGUITY_SETS, text)

@@ -1,4 +1,4 @@
-"""What test results allow to be said about the worst client, with what probability: intervals, sets and tests.
+"""Confidence intervals, sets and tests for the worst client, computed from test results.
 
-Its modules are imported one by one, as scipy takes a while to load: :mod:`drfl.assessment.clients` has the whole.
+The modules are imported one by one because scipy is slow to load. Start with :mod:`drfl.assessment.clients`.
 """

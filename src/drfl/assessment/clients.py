@@ -1,4 +1,4 @@
-"""All that one model's test results allow to be said: of each client, of the worst one, and of one not yet seen."""
+"""Assess one model: confidence intervals for each client, for the worst one, and for one not yet seen."""
 
 from __future__ import annotations
 
@@ -32,40 +32,41 @@ if TYPE_CHECKING:
 ClientScores = BinaryScores | BoundedScores | RankScores | RealScores
 
 AucInterval = Literal["delong", "distribution-free"]
-"""What intervals of the AUC are made by."""
+"""Method for intervals of the AUC."""
 
 METHODS = {
     BinaryScores: "Clopper–Pearson",
     BoundedScores: "bounds of Hoeffding and of Maurer and Pontil",
-    DeLongScores: "DeLong's variance, Clopper–Pearson at as many answers (approximate)",
+    DeLongScores: "DeLong's variance, Clopper–Pearson for the effective number of answers (approximate)",
     RankScores: "Hoeffding's bound of U-statistics (distribution-free)",
-    RealScores: "Student's t (approximate: the rows' values have no bounds)",
+    RealScores: "Student's t (approximate because the values are unbounded)",
 }
-"""What intervals are made by."""
+"""Names of the methods for intervals, by type of score."""
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Assessment:
-    """One model on the test rows of N clients. Values are as measured: where less is better the worst is the largest.
+    """One model on the test rows of N clients. Values are as measured: if less is better, the worst is the largest.
 
     Args:
-        measure: what was measured.
-        level: of every interval and set, e.g. 0.95.
-        names: (N,) of the clients.
-        samples: (N,) test rows; of a rate those that count.
-        values: (N,) measured; NaN where the measure is not defined on a client's rows.
-        low: (N,) lower ends of the clients' intervals, simultaneous over clients; NaN where there is no value.
-        high: (N,) upper ends.
-        worst: the worst client, and an interval for its true value.
-        candidates: (N,) bool, the clients that could be the worst: a truly worst one is left out with probability at
-            most 1 − level. One without a value could be.
-        p_worst: (N,) p-values of being the worst; NaN where there is no value.
-        equal: what equally good clients would show; None unless rows are right or wrong.
-        homogeneity: tests that all are equally good; None for one client, and of AUC.
-        unseen: what is known of a client not yet seen; its ``low`` is the worse end.
-        independent: whether no two clients share a test row.
-        method: what the intervals are made by.
-        auc_interval: what those of the AUC are, or would be, made by.
+        measure: The measure that was assessed.
+        level: Confidence level of every interval and set, such as 0.95.
+        names: (N,) Names of the clients.
+        samples: (N,) Test rows; for a rate, the rows that count.
+        values: (N,) Measured values; NaN if the measure is undefined on a client's rows.
+        low: (N,) Lower ends of the clients' intervals, simultaneous over clients; NaN for a client without a value.
+        high: (N,) Upper ends.
+        worst: The worst measured value, and an interval for the true value of the worst client.
+        candidates: (N,) bool, the clients that could be the worst. The truly worst client is missing with probability
+            at most 1 − level. A client without a value is a candidate.
+        p_worst: (N,) p-values of being the worst; NaN for a client without a value.
+        equal: The scores expected if all clients were equally good; None unless rows are right or wrong.
+        homogeneity: Tests of the hypothesis that all clients are equally good; None for a single client and for the
+            AUC.
+        unseen: Prediction for a client not yet seen; its ``low`` is the worse end.
+        independent: Whether no two clients share a test row.
+        method: Name of the method of the intervals.
+        auc_interval: Method of AUC intervals, also if the measure is not the AUC.
     """
 
     measure: Measure
@@ -87,21 +88,21 @@ class Assessment:
 
     @property
     def order(self) -> list[int]:
-        """The clients, the worst measured first, those without a value last."""
+        """Indices of the clients, the worst measured first, those without a value last."""
         return np.argsort(turned(self.values, self.measure), kind="stable").tolist()
 
     @property
     def undefined(self) -> list[str]:
-        """The clients on whose rows the measure is undefined: only :attr:`candidates` speaks of them."""
+        """The clients on whose rows the measure is undefined; they count only in :attr:`candidates`."""
         return [name for name, value in zip(self.names, self.values, strict=True) if np.isnan(value)]
 
     @property
     def note(self) -> str:
-        """What follows a statistic over the other clients in a line, see :func:`drfl.task.measure.undefined_note`."""
+        """Note on undefined clients to follow a statistic, see :func:`drfl.task.measure.undefined_note`."""
         return undefined_note([len(self.undefined)], [len(self.names)])
 
     def to_frame(self) -> pd.DataFrame:
-        """A row a client, in their order: client, samples, the measure, low, high, could_be_worst, p_worst."""
+        """Return one row per client, in order: client, samples, the measure, low, high, could_be_worst, p_worst."""
         import pandas as pd
 
         return pd.DataFrame(
@@ -120,8 +121,8 @@ class Assessment:
         shown, i = self.measure.shown, self.order[0]
         return (
             f"<Assessment of {len(self.names)} clients: worst {self.measure.words} {shown(self.values[i])} "
-            f"({self.names[i]}){self.note}, truly {shown(self.worst.low)} to {shown(self.worst.high)}, "
-            f"{int(self.candidates.sum())} could be it>"
+            f"({self.names[i]}){self.note}, true value {shown(self.worst.low)} to {shown(self.worst.high)}, "
+            f"{int(self.candidates.sum())} could be the worst>"
         )
 
     def _repr_html_(self) -> str:
@@ -129,59 +130,59 @@ class Assessment:
 
 
 def turned(values: Floats, measure: Measure) -> Floats:
-    """Values such that larger is better, or such turned back: 1 − x of rows in [0, 1], −x of others."""
+    """Turn values so that larger is better, or turn them back: 1 − x for rows in [0, 1], −x for others."""
     if measure.more_is_better:
         return values
     return -values if measure.rows == Rows.REAL else 1 - values
 
 
 def interval(low: Floats, high: Floats, measure: Measure) -> tuple[Floats, Floats]:
-    """Ends of intervals of turned scores as those of the measure."""
+    """Convert interval ends of turned scores to ends in the measure's own direction."""
     low, high = turned(low, measure), turned(high, measure)
-    if measure.percent:  # a fraction, also where the rows' values have no bounds
+    if measure.percent:  # a fraction, even if the rows' values are unbounded
         low, high = np.clip(low, 0, 1), np.clip(high, 0, 1)
     # Turning swaps the ends of the interval.
     return (low, high) if measure.more_is_better else (high, low)
 
 
 def scores_of(measure: Measure, sums: Floats, auc_interval: AucInterval = "delong") -> ClientScores:
-    """The clients' scores, turned such that larger is better.
+    """Build the clients' scores, turned so that larger is better.
 
     Args:
-        measure: what was measured.
-        sums: (N, 5) of the clients' rows, see :class:`drfl.federation.federation.Evaluation`.
-        auc_interval: see :func:`assess_clients`.
+        measure: The measure of the sums.
+        sums: (N, 5) Sums over the clients' rows, see :class:`drfl.federation.federation.Evaluation`.
+        auc_interval: See :func:`assess_clients`.
 
     Raises:
-        InputError: the measure says nothing of single rows.
+        InputError: If the measure has no value for a single row.
     """
     first, second, third, *squares = np.asarray(sums, dtype=np.float64).T
     if measure.rows == Rows.RANKS:
-        # Of a federation that has no squares the distribution-free bound is all there is.
+        # Without squares only the distribution-free bound can be computed.
         if auc_interval == "distribution-free" or not squares:
             return RankScores(first, second, third)
         return DeLongScores(first, second, third, *squares)
     if measure.rows in (Rows.BINARY, Rows.RATE):
-        # If smaller is better, turn the rows here and below, so that the worst client always has the smallest score.
+        # If smaller is better, turn the rows (here and below), so that the worst client always has the smallest score.
         return BinaryScores(first, second if measure.more_is_better else first - second)
     if measure.rows == Rows.UNIT:
-        found = BoundedScores(first, second, third)
-        return found if measure.more_is_better else found.mirrored()
+        bounded = BoundedScores(first, second, third)
+        return bounded if measure.more_is_better else bounded.mirrored()
     if measure.rows == Rows.REAL:
         return RealScores(first, second if measure.more_is_better else -second, third)
     raise InputError(
-        f"{measure.words} is a number of all rows together, for which there is no interval here: assess a measure that "
-        "has a value for every row, such as accuracy, or auc",
+        f"{measure.words} is computed from all rows together and has no interval. Assess a measure with a value for "
+        "each row, such as accuracy, or auc.",
         code="unsupported-metric",
         field=measure.name,
     )
 
 
 def auc_interval_of(name: str) -> AucInterval:
-    """The method of this name.
+    """Look up the method for AUC intervals by its name.
 
     Raises:
-        InputError: there is none.
+        InputError: If the name is unknown.
     """
     known: tuple[AucInterval, ...] = get_args(AucInterval)
     for method in known:
@@ -191,19 +192,21 @@ def auc_interval_of(name: str) -> AucInterval:
 
 
 def check_level(level: float) -> None:
-    """Refuse a level that is no probability.
+    """Check that a confidence level is a probability.
 
     Raises:
-        InputError: it is not between 0 and 1.
+        InputError: If the level is not between 0 and 1.
     """
     if not 0 < level < 1:
-        raise InputError(f"level {level} must be between 0 and 1, e.g. 0.95", code="out-of-range", field="level")
+        raise InputError(
+            f"level must be between 0 and 1, such as 0.95, got {level}", code="out-of-range", field="level"
+        )
 
 
 def undefined_everywhere(measure: Measure) -> InputError:
-    """The error of a measure that no client has a value of."""
+    """Build the error for a measure that has no value at any client."""
     return InputError(
-        f"{measure.words} is undefined on every client's test rows: assess another measure",
+        f"{measure.words} is undefined on every client's test rows. Assess another measure.",
         code="undefined-metric",
         field=measure.name,
     )
@@ -220,23 +223,23 @@ def assess_clients(
     auc_interval: AucInterval = "delong",
     equality: bool = True,
 ) -> Assessment:
-    """Assess a model by what its test said.
+    """Assess a model from the sums of its test results.
 
     Args:
-        measure: what was measured.
-        names: (N,) of the clients.
-        sums: (N, 5) of their rows, see :class:`drfl.federation.federation.Evaluation`.
-        samples: (N,) test rows.
-        level: of intervals and sets, in (0, 1).
-        independent: whether no two clients share a test row; if they do, the set of candidates is larger.
-        auc_interval: "delong", or "distribution-free", which holds for every law of the outputs and any number of rows,
-            and is far wider.
-        equality: whether to compare the clients with equally good ones, which takes seconds for a thousand of them;
+        measure: The measure of the sums.
+        names: (N,) Names of the clients.
+        sums: (N, 5) Sums over their rows, see :class:`drfl.federation.federation.Evaluation`.
+        samples: (N,) Test rows.
+        level: Confidence level of intervals and sets, in (0, 1).
+        independent: Whether no two clients share a test row. If some do, the set of candidates is larger.
+        auc_interval: "delong", or "distribution-free", which is valid for every distribution of the outputs and any
+            number of rows, and far wider.
+        equality: Whether to compare the clients with equally good ones, which takes seconds for a thousand clients;
             False leaves ``equal`` and ``homogeneity`` None.
 
     Raises:
-        InputError: the measure says nothing of single rows, the level or ``auc_interval`` is none, or no client has a
-            value.
+        InputError: If the measure has no value for a single row, the level or ``auc_interval`` is invalid, or no client
+            has a value.
     """
     check_level(level)
     every = scores_of(measure, sums, auc_interval_of(auc_interval))
@@ -246,17 +249,17 @@ def assess_clients(
     scores, alpha = select(every, known), 1 - level
 
     def in_place(values: Floats, otherwise: float = np.nan) -> Floats:
-        found = np.full(len(names), otherwise)
-        found[known] = values
-        return found
+        placed = np.full(len(names), otherwise)
+        placed[known] = values
+        return placed
 
-    # Bonferroni: two ends for each client.
+    # Bonferroni correction: each client has two ends.
     each = alpha / (2 * np.count_nonzero(known))
     low, high = interval(scores.lower(each), scores.upper(each), measure)
     worst, p = worst_score(scores, alpha), could_be_worst(scores, alpha, independent=independent)
     ends = interval(np.array([worst.low]), np.array([worst.high]), measure)
     equal = test = None
-    # Only for binary scores does the mean determine how much test sets vary.
+    # Only for binary scores does the mean determine the variance of a test result.
     if equality and isinstance(scores, BinaryScores) and measure.more_is_better:
         equal = equal_clients(scores.count.sum() / scores.n.sum(), scores.n)
     if equality and len(scores.n) > 1 and not isinstance(scores, RankScores):
@@ -271,7 +274,7 @@ def assess_clients(
         low=in_place(low),
         high=in_place(high),
         worst=WorstScore(float(turned(np.array([worst.value]), measure)[0]), float(ends[0][0]), float(ends[1][0])),
-        # A client without a value counts as one that could be the worst: no evidence excludes it.
+        # A client without a value could be the worst: no evidence excludes it.
         candidates=in_place(p, 1.0) > alpha,
         p_worst=in_place(p),
         equal=equal,

@@ -1,4 +1,4 @@
-"""What clients that are all equally good would show: the worst of them is the smallest of many noisy numbers."""
+"""The scores expected if all clients were equally good: the smallest of many noisy accuracies."""
 
 from __future__ import annotations
 
@@ -8,20 +8,22 @@ import numpy as np
 from numpy.typing import NDArray
 
 GRID = 10_000
-"""Points at which the law of the smallest accuracy is taken; the mean is exact to half of their distance."""
+"""Number of points at which the distribution of the smallest accuracy is evaluated; the mean is exact to half their
+distance.
+"""
 
 CERTAIN = 45.0
-"""Probabilities of less than e to the minus this, 3·10⁻²⁰, are taken to be 0."""
+"""Probabilities below e to the minus this, 3·10⁻²⁰, are treated as 0."""
 
 
 class EqualClients(NamedTuple):
     """Statistics over clients that are all equally good. Accuracies are fractions.
 
     Args:
-        worst: mean of the smallest accuracy.
-        std: root mean square of the standard deviation over clients.
-        low: the smallest accuracy is below this with probability 2.5 %.
-        high: and above this with probability 2.5 %.
+        worst: Mean of the smallest accuracy.
+        std: Root mean square of the standard deviation over clients.
+        low: The 2.5 % quantile of the smallest accuracy.
+        high: The 97.5 % quantile of the smallest accuracy.
     """
 
     worst: float
@@ -31,27 +33,28 @@ class EqualClients(NamedTuple):
 
 
 def equal_clients(accuracy: float, samples: NDArray[np.float64] | NDArray[np.int64]) -> EqualClients:
-    """What would be seen if every client's true accuracy were the same, by the noise of test sets alone.
+    """Compute the scores expected from sampling noise alone if all clients had the same true accuracy.
 
-    Client i's accuracy is then a binomial fraction of n_i independent test samples, so that the smallest one exceeds x
-    with probability Π_i P(B(n_i, p) > x·n_i), whose integral over x is its mean.
+    Client i's measured accuracy is then a binomial fraction of n_i independent test samples. The smallest one exceeds x
+    with probability Π_i P(B(n_i, p) > x·n_i), and its mean is the integral of this probability over x.
 
     Args:
-        accuracy: p, of all clients.
-        samples: (N,) test samples n_i ≥ 1.
+        accuracy: True accuracy p of every client, in [0, 1].
+        samples: (N,) Test samples n_i ≥ 1.
     """
-    from drfl.assessment.scores import BinaryScores, relative_entropy  # scipy takes a while to load
+    from drfl.assessment.scores import BinaryScores, relative_entropy  # scipy is slow to load
 
     n, counts = np.unique(np.asarray(samples, dtype=np.float64), return_counts=True)
     x, log = (np.arange(GRID) + 0.5) / GRID, np.zeros(GRID)
-    # P(B(n, p) ≤ xn) ≤ exp(−n·kl(x ‖ p)) for x < p (Hoeffding 1963): below some x many samples are certain to exceed it
+    # P(B(n, p) ≤ xn) ≤ exp(−n·kl(x ‖ p)) for x < p (Hoeffding 1963). So if n is large, the accuracy certainly exceeds
+    # every x below some point, and these x can be skipped.
     entropy = np.where(x < accuracy, relative_entropy(x, np.full(GRID, accuracy)), 0.0)
     for size, clients in zip(n, counts, strict=True):
         start, end = np.count_nonzero(size * entropy >= CERTAIN), np.count_nonzero(log > -CERTAIN)
         if start >= end:
-            break  # where more samples could fail to exceed x, fewer already do
+            break  # clients with more samples are less likely to fail to exceed x than those already counted
         fails = BinaryScores(np.full(end - start, size), np.floor(x[start:end] * size)).below(accuracy)
-        with np.errstate(divide="ignore"):  # log 0 = −∞ is right
+        with np.errstate(divide="ignore"):  # log 0 = −∞ is correct here
             log[start:end] += clients * np.log1p(-fails)
     exceeds, variance = np.exp(log), accuracy * (1 - accuracy) * float(counts @ (1 / n)) / counts.sum()
     low, high = (float(np.count_nonzero(exceeds > q)) / GRID for q in (0.975, 0.025))

@@ -1,4 +1,4 @@
-"""Assess what a federation's test said, without any file."""
+"""Assess an evaluation in memory, without any file."""
 
 from __future__ import annotations
 
@@ -27,82 +27,89 @@ def assess_evaluation(
     independent: bool = True,
     auc_interval: AucInterval = "delong",
 ) -> Assessment:
-    """Assess a model by its test.
+    """Assess a model from its test results.
 
     Args:
-        evaluation: of N clients.
-        measures: what was measured, the score first.
-        names: (N,) of the clients; None = client-0 and so on.
-        measure: one of the measures; None = the score.
-        level: of intervals and sets, in (0, 1).
-        independent: whether no two clients share a test row.
-        auc_interval: see :func:`drfl.assessment.clients.assess_clients`.
+        evaluation: Test results of N clients.
+        measures: The measures of the evaluation, the score first.
+        names: (N,) Names of the clients; None = client-0, client-1 and so on.
+        measure: Name of the measure to assess; None = the score.
+        level: Confidence level of intervals and sets, in (0, 1).
+        independent: Whether no two clients share a test row.
+        auc_interval: See :func:`drfl.assessment.clients.assess_clients`.
 
     Raises:
-        InputError: there is no such measure, the federation gives no sums over rows, or the measure says nothing of
-            single rows.
+        InputError: If the measure is unknown or has no value for a single row, or the federation returns no sums over
+            rows.
     """
-    known = {own.name: place for place, own in enumerate(measures)}
+    known = {known_measure.name: place for place, known_measure in enumerate(measures)}
     if measure is not None and measure not in known:
         raise unknown("measure", measure, known)
     place = 0 if measure is None else known[measure]
     if evaluation.sums is None:
         raise InputError(
-            "this federation's tests give no sums over rows: its evaluate() has to fill Evaluation.sums",
+            "this federation's tests return no sums over rows: evaluate() must fill Evaluation.sums",
             code="missing-results",
             field="sums",
         )
-    told = names or [f"client-{i}" for i in range(len(evaluation.samples))]
+    client_names = names or [f"client-{i}" for i in range(len(evaluation.samples))]
     sums, samples = evaluation.sums[:, place].numpy(), evaluation.samples.numpy()
     return assess_clients(
-        measures[place], told, sums, samples, level=level, independent=independent, auc_interval=auc_interval
+        measures[place], client_names, sums, samples, level=level, independent=independent, auc_interval=auc_interval
     )
 
 
 def worst_interval(evaluation: Evaluation, score: Measure, alpha: float = 0.05) -> tuple[float, float] | None:
-    """The interval of the worst client's true score; None where the test says too little.
+    """Compute the confidence interval of the worst client's true score.
 
     Args:
-        evaluation: of N clients.
-        score: the first of what it measures.
-        alpha: the probability that the interval misses.
+        evaluation: Test results of N clients.
+        score: The first measure of the evaluation.
+        alpha: Probability that the interval misses the true score.
+
+    Returns:
+        Both ends, or None if the evaluation has no sums over rows or no client has a value.
     """
     every = _scores(evaluation, score)
     return None if every is None else worst_of(every, score, alpha)
 
 
 def worst_of(every: ClientScores, score: Measure, alpha: float = 0.05) -> tuple[float, float] | None:
-    """The interval of the worst client's true score; None where no client has a value.
+    """Compute the confidence interval of the worst client's true score from the clients' scores.
 
     Args:
-        every: the clients' scores, see :func:`drfl.assessment.clients.scores_of`.
-        score: what they measure.
-        alpha: the probability that the interval misses.
+        every: The clients' scores, see :func:`drfl.assessment.clients.scores_of`.
+        score: The measure of these scores.
+        alpha: Probability that the interval misses the true score.
+
+    Returns:
+        Both ends, or None if no client has a value.
     """
     known = np.isfinite(every.values)
     if not known.any():
         return None
-    found = worst_score(select(every, known), alpha)
-    low, high = interval(np.array([found.low]), np.array([found.high]), score)
+    worst = worst_score(select(every, known), alpha)
+    low, high = interval(np.array([worst.low]), np.array([worst.high]), score)
     return float(low[0]), float(high[0])
 
 
 def client_intervals(evaluation: Evaluation, score: Measure, alpha: float = 0.05) -> tuple[Floats, Floats] | None:
-    """The intervals of the clients' true scores, simultaneous; None where the test says too little.
+    """Compute simultaneous confidence intervals of the clients' true scores.
 
     Args:
-        evaluation: of N clients.
-        score: the first of what it measures.
-        alpha: the probability that any of the intervals misses.
+        evaluation: Test results of N clients.
+        score: The first measure of the evaluation.
+        alpha: Probability that any of the intervals misses.
 
     Returns:
-        lower and upper ends (N,), NaN where the score is not defined on a client's rows.
+        Lower and upper ends (N,), NaN if the score is undefined on a client's rows; None if the evaluation has no sums
+        over rows.
     """
     every = _scores(evaluation, score)
     if every is None:
         return None
     known = np.isfinite(every.values)
-    # Bonferroni: two ends for each client.
+    # Bonferroni correction: each client has two ends.
     each = alpha / (2 * max(1, np.count_nonzero(known)))
     low, high = interval(every.lower(each), every.upper(each), score)
     return np.where(known, low, np.nan), np.where(known, high, np.nan)

@@ -1,4 +1,4 @@
-"""Do the clients differ at all? Tests that all true scores are the same, and their spread without the noise."""
+"""Tests of whether clients differ at all, and their spread without sampling noise."""
 
 from __future__ import annotations
 
@@ -10,30 +10,31 @@ from scipy import special
 from drfl.assessment.scores import BinaryScores, BoundedScores, Floats, RealScores
 
 DRAWS = 9_999
-"""Of the table under the hypothesis: p-values are multiples of 1/10,000."""
+"""Number of tables drawn under the hypothesis; p-values are multiples of 1/10,000."""
 
 MOST = 10_000_000
-"""Numbers drawn at most: with more clients there are fewer draws, and coarser p-values, never too small ones."""
+"""Maximum count of numbers drawn. With more clients, draws are fewer and p-values coarser, but never too small."""
 
 FEWEST = 199
+"""Minimum number of tables drawn."""
 
 ROWS = 1_000_000_000
-"""Fewer than so many rows is what NumPy draws a table of."""
+"""NumPy draws a table only if it has fewer rows than this."""
 
 ROUNDING = 1e-14
-"""Rows vary by this share of the sum of squares at least: by less they differ by rounding."""
+"""Minimum share of the sum of squares by which rows vary; a smaller variation is rounding."""
 
 
 class Homogeneity(NamedTuple):
-    """Whether scores differ over clients more than by the noise of test sets.
+    """Whether scores differ over clients by more than the sampling noise of the test sets.
 
     Args:
-        p_spread: p-value of "all true scores are the same", by the spread over clients.
-        p_worst: the same by the worst client's measured score; NaN where it is not known.
-        exact: whether the p-values hold whatever the sizes of the test sets.
-        std: population standard deviation of the measured scores over clients.
-        std_true: that of the true scores, estimated: the noise of the test sets taken out; NaN where a client has
-            fewer than two rows.
+        p_spread: p-value of the hypothesis that all true scores are the same, from the spread over clients.
+        p_worst: p-value of the same hypothesis, from the worst client's measured score; NaN if unknown.
+        exact: Whether the p-values are valid for any sizes of the test sets.
+        std: Population standard deviation of the measured scores over clients.
+        std_true: Estimate of the same for the true scores, without sampling noise; NaN if a client has fewer than two
+            rows.
     """
 
     p_spread: float
@@ -44,20 +45,22 @@ class Homogeneity(NamedTuple):
 
 
 def homogeneity(scores: BinaryScores | BoundedScores | RealScores) -> Homogeneity:
-    """The tests of N ≥ 2 clients with rows.
+    """Test whether N ≥ 2 clients with rows have the same true score.
 
-    Of binary scores: exact, given how many answers are right altogether, which under the hypothesis says nothing of the
-    clients. Tables with the same margins are drawn (multivariate hypergeometric), and the observed one is counted among
-    them (Dwass 1957). Of 10⁹ rows and more, clients are dealt to parts with fewer, and so many answers are right in
-    each of the parts: exact too. Of others, approximate: the larger p-value of the F test, for rows that vary alike at
-    all clients, however few, and of Welch's (1951), for clients that vary unalike and have many rows.
+    For binary scores the tests are exact, given the total number of right answers, which under the hypothesis carries
+    no information about the clients. Tables with the same margins are drawn (multivariate hypergeometric), and the
+    observed table is counted among them (Dwass 1957). With 10⁹ rows or more, the clients are divided into parts with
+    fewer rows, and the number of right answers is fixed in each part; this is exact too. For other scores the test is
+    approximate: the larger p-value of the F test, for rows that vary equally at all clients, however few, and of
+    Welch's test (1951), for clients that vary differently and have many rows.
 
     Args:
-        scores: of N clients, all with rows.
+        scores: Scores of N clients, each with rows.
     """
     measured, std_true = float(np.var(scores.values)), np.nan
     if (scores.n >= 2).all():
-        # E var(measured) = var(true) + (1 − 1/N)·mean of the clients' variances, each estimated without bias.
+        # E var(measured) = var(true) + (1 − 1/N)·mean of the clients' variances; each variance is estimated without
+        # bias.
         noise = float(np.mean(_squares(scores) / (scores.n * (scores.n - 1)))) * (1 - 1 / len(scores.n))
         std_true = max(0.0, measured - noise) ** 0.5
     spread = measured**0.5, std_true
@@ -67,7 +70,7 @@ def homogeneity(scores: BinaryScores | BoundedScores | RealScores) -> Homogeneit
 
 
 def _means_differ(scores: BoundedScores | RealScores) -> float:
-    """The larger p-value of two tests that all means are the same."""
+    """Compute the larger p-value of two tests that all means are the same."""
     within = np.maximum(_squares(scores), ROUNDING * scores.squares.max())
     between = float(scores.n @ (scores.values - scores.total.sum() / scores.n.sum()) ** 2)
     groups, rest = len(scores.n) - 1, float((scores.n - 1).sum())
@@ -87,7 +90,7 @@ def _means_differ(scores: BoundedScores | RealScores) -> float:
 
 
 def _drawn(scores: BinaryScores) -> tuple[float, float]:
-    """p-values by Pearson's χ² and by the smallest share."""
+    """Compute p-values by Pearson's χ² and by the smallest share, from drawn tables."""
     # Split the clients until each part has fewer rows than NumPy's sampler accepts.
     count = 1
     while count < len(scores.n) and max(scores.n[k::count].sum() for k in range(count)) >= ROWS:
@@ -95,15 +98,15 @@ def _drawn(scores: BinaryScores) -> tuple[float, float]:
     parts = [slice(k, None, count) for k in range(min(count, len(scores.n)))]
     n = scores.n.astype(np.int64)
     draws = int(np.clip(MOST // len(n), FEWEST, DRAWS))
-    # Fixed seed: the same tables give the same p-values.
+    # The seed is fixed so that the same data give the same p-values.
     rng, below = np.random.Generator(np.random.Philox(0)), np.zeros(2)
-    size = max(1, MOST // (10 * len(n)))  # tables per chunk: all at once would take gigabytes
+    size = max(1, MOST // (10 * len(n)))  # tables per chunk; all at once would take gigabytes
     for start in range(0, draws, size):
         tables = np.tile(scores.count, (min(size, draws - start), 1))
         for part in parts:
             right = int(scores.count[part].sum())
             tables[:, part] = rng.multivariate_hypergeometric(n[part], right, size=len(tables), method="marginals")
-        # χ² is, up to constants that depend on the margins alone, Σ x²/n; ties count against the observation.
+        # Up to constants that depend only on the margins, χ² is Σ x²/n. Ties count against the observation.
         below[0] += np.count_nonzero((tables**2 / n).sum(1) >= (scores.count**2 / n).sum() * (1 - 1e-12))
         below[1] += np.count_nonzero((tables / n).min(1) <= scores.values.min() * (1 + 1e-12))
     spread, worst = (below + 1) / (draws + 1)
@@ -111,7 +114,7 @@ def _drawn(scores: BinaryScores) -> tuple[float, float]:
 
 
 def _squares(scores: BinaryScores | BoundedScores | RealScores) -> Floats:
-    """(N,) sums over rows of squared deviations from the client's mean."""
+    """Return (N,) sums over rows of squared deviations from the client's mean."""
     if isinstance(scores, BinaryScores):
         return scores.count * (1 - scores.values)
     return np.maximum(0.0, scores.squares - scores.total * scores.values)

@@ -1,4 +1,4 @@
-"""Which sums over a client's test rows can be: numbers that contradict each other are not believed."""
+"""Plausibility of the sums over a client's test rows: contradictory numbers are rejected."""
 
 from __future__ import annotations
 
@@ -8,22 +8,22 @@ from collections.abc import Sequence
 from drfl.task.measure import LARGEST_SUM, Measure, Rows
 
 CLOSE = 1e-6
-"""How far apart numbers may be that say the same and were rounded in another order; relative where they are large."""
+"""Tolerance between numbers that should be equal but were rounded in a different order; relative for large numbers."""
 
 
 def possible_sums(measure: Measure, value: float, samples: int, sums: Sequence[float]) -> bool:
-    """Whether a metric with this value can have these sums over so many rows.
+    """Check whether a metric with this value can have these sums over its test rows.
 
     Args:
-        measure: which.
-        value: what it is; NaN where it is not defined.
-        samples: test rows.
-        sums: five, see :class:`drfl.federation.federation.Evaluation`.
+        measure: The measure.
+        value: Its value; NaN if undefined.
+        samples: Number of test rows.
+        sums: Five sums, see :class:`drfl.federation.federation.Evaluation`.
     """
     if len(sums) != 5:
         return False
     if math.isnan(value) and all(map(math.isnan, sums)):
-        return True  # the model's outputs are not finite there
+        return True  # the model's outputs are not finite at this client
     if measure.rows is Rows.RANKS:
         return _possible_ranks(value, samples, sums)
     if measure.rows is Rows.WHOLE:
@@ -33,22 +33,22 @@ def possible_sums(measure: Measure, value: float, samples: int, sums: Sequence[f
 
 
 def _possible_ranks(value: float, samples: int, sums: Sequence[float]) -> bool:
-    """The same of a measure that ranks rows."""
+    """Check a measure that ranks rows."""
     first, second, pairs, *squares = sums
     # A tie counts as half a pair, so 2·pairs and 4·square are whole numbers.
     counted = first >= 0 and second >= 0 and first.is_integer() and first + second == samples
     if not counted or not 0 <= pairs <= first * second or not (2 * pairs).is_integer():
         return False
-    # A row is in no more pairs than the other class has rows; squares are least where all rows are alike.
-    for own, other, square in ((first, second, squares[0]), (second, first, squares[1])):
-        possible = pairs * pairs <= own * square * (1 + CLOSE) and square <= other * pairs * (1 + CLOSE)
+    # A row is in at most as many pairs as the other class has rows. The squares are smallest if all rows are equal.
+    for rows, other, square in ((first, second, squares[0]), (second, first, squares[1])):
+        possible = pairs * pairs <= rows * square * (1 + CLOSE) and square <= other * pairs * (1 + CLOSE)
         if not possible or not (4 * square).is_integer():
             return False
     return _close(value, pairs / (first * second)) if first * second else math.isnan(value)
 
 
 def _possible_mean(measure: Measure, value: float, samples: int, sums: Sequence[float]) -> bool:
-    """The same of one that is a mean over rows, or over those that count."""
+    """Check a measure that is a mean over rows, or over the rows that count."""
     first, second, third = sums[:3]
     if measure.rows is Rows.RATE:
         counted = 0 <= second <= first <= samples and first.is_integer() and second.is_integer() and third == second
@@ -59,7 +59,7 @@ def _possible_mean(measure: Measure, value: float, samples: int, sums: Sequence[
         return False
     if measure.rows is Rows.BINARY:
         return 0 <= second <= samples and second.is_integer() and third == second
-    # Of n numbers with this sum the squares are least where all are alike; in [0, 1] no square is above its number.
+    # For n numbers with a given sum, the squares are smallest if all are equal. In [0, 1] no square exceeds its number.
     most = second * (1 + CLOSE) + CLOSE if measure.rows is Rows.UNIT else LARGEST_SUM
     in_range = measure.rows is Rows.REAL or 0 <= second <= samples * (1 + CLOSE)
     return in_range and third <= most and third * (1 + CLOSE) + CLOSE >= second / samples * second
@@ -68,13 +68,13 @@ def _possible_mean(measure: Measure, value: float, samples: int, sums: Sequence[
 def possible_products(
     measure: Measure, one: Sequence[float], other: Sequence[float], products: Sequence[float]
 ) -> bool:
-    """Whether the rows' values with two models, of these sums, can have these sums of products.
+    """Check whether two models' values per row, with these sums, can have these sums of products.
 
     Args:
-        measure: which.
-        one: five sums of the first model's values.
-        other: of the second's.
-        products: two, see :func:`drfl.data.row_scores.products`; NaN where a value is not defined.
+        measure: The measure.
+        one: Five sums of the first model's values.
+        other: Five sums of the second model's values.
+        products: Two sums, see :func:`drfl.data.row_scores.products`; NaN if a value is undefined.
     """
     if len(products) != 2:
         return False
@@ -86,8 +86,8 @@ def possible_products(
         places = ((both, 3, one[1]), (rest, 4, one[0]))
         return list(one[:2]) == list(other[:2]) and all(
             0 <= product <= most * min(one[2], other[2]) * (1 + CLOSE)
-            and product <= math.sqrt(one[at]) * math.sqrt(other[at]) * (1 + CLOSE)
-            for product, at, most in places
+            and product <= math.sqrt(one[index]) * math.sqrt(other[index]) * (1 + CLOSE)
+            for product, index, most in places
         )
     if rest != 0:
         return False
@@ -95,9 +95,9 @@ def possible_products(
         return both.is_integer() and max(0, one[1] + other[1] - one[0]) <= both <= min(one[1], other[1])
     if measure.rows is Rows.UNIT and not 0 <= both <= min(one[1], other[1]) * (1 + CLOSE) + CLOSE:
         return False
-    # Cauchy and Schwarz; roots, as the product of two squares may be beyond the finite numbers
+    # Cauchy–Schwarz inequality. Take roots first, because the product of two squares may overflow.
     return abs(both) <= math.sqrt(one[2]) * math.sqrt(other[2]) * (1 + CLOSE) + CLOSE
 
 
-def _close(one: float, other: float) -> bool:
-    return abs(one - other) <= CLOSE * max(1.0, abs(other))
+def _close(value: float, other: float) -> bool:
+    return abs(value - other) <= CLOSE * max(1.0, abs(other))

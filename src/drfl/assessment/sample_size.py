@@ -1,4 +1,4 @@
-"""How many test rows a client needs for a difference to be told."""
+"""The number of test rows that a client needs for a difference to be significant."""
 
 from __future__ import annotations
 
@@ -11,77 +11,78 @@ from drfl.assessment.scores import BinaryScores, Floats
 from drfl.core.errors import InputError
 
 MOST = 10_000_000
-"""Test rows beyond which the answer is that it cannot be told."""
+"""Largest number of test rows that the search considers."""
 
 POWER = 0.8
 
 WITHIN = 64
-"""Power goes up and down with n, as counts are whole: it has to hold for so many sizes in a row."""
+"""Power oscillates with n because counts are whole numbers, so it must be reached at this many sizes in a row."""
 
 
 def rows_for_worst(
     accuracy: float, difference: float, clients: int, *, alpha: float = 0.05, power: float = POWER
 ) -> int:
-    """Test rows per client for which one that is worse by ``difference`` is shown to be below ``accuracy``.
+    """Compute the test rows per client for which a client worse by ``difference`` is significantly below ``accuracy``.
 
-    Shown is what the upper end of its simultaneous interval says, two-sided, at level α over all clients (Clopper,
-    Pearson; Bonferroni).
+    It is significantly below if the upper end of its two-sided interval, simultaneous over all clients at level α
+    (Clopper and Pearson; Bonferroni), is below ``accuracy``.
 
     Args:
-        accuracy: of the other clients, in (0, 1).
-        difference: by which one client is worse, in (0, accuracy).
-        clients: N.
-        alpha: probability that any interval misses.
-        power: probability with which the difference is to be shown.
+        accuracy: Accuracy of the other clients, in (0, 1).
+        difference: Shortfall of the one client, in (0, accuracy).
+        clients: Number of clients N.
+        alpha: Probability that any interval misses.
+        power: Probability with which the difference is to be significant.
 
     Raises:
-        InputError: a number is out of range.
+        InputError: If a number is out of range.
     """
     _in_range("accuracy", accuracy, 1.0)
     _in_range("difference", difference, accuracy)
 
-    def shown(n: Floats) -> Floats:
-        # the largest count whose upper bound is below the others' accuracy
+    def power_at(n: Floats) -> Floats:
+        # The largest count whose upper bound is below the others' accuracy.
         count = special.bdtrik(alpha / (2 * clients), n, accuracy)
         count = np.floor(np.nan_to_num(count, nan=-1.0))
         count -= BinaryScores(n, np.maximum(count, 0.0)).upper(alpha / (2 * clients)) >= accuracy
         return np.where(count >= 0, stats.binom.cdf(count, n, accuracy - difference), 0.0)
 
-    return _smallest(shown, power)
+    return _smallest(power_at, power)
 
 
 def rows_for_models(changed: float, difference: float, *, alpha: float = 0.05, power: float = POWER) -> int:
-    """Test rows of a client for which McNemar's exact test shows that one model is better there than another.
+    """Compute the test rows of a client for which McNemar's exact test finds one model significantly better there.
 
     Args:
-        changed: share of rows that one model has right and the other wrong, in (0, 1].
-        difference: of their accuracies, in (0, changed].
-        alpha: level of the two-sided test.
-        power: probability with which the difference is to be shown, where as many rows change as are expected to.
+        changed: Share of rows that one model gets right and the other wrong, in (0, 1].
+        difference: Difference of the two accuracies, in (0, changed].
+        alpha: Level of the two-sided test.
+        power: Probability with which the difference is to be significant if exactly the expected number of rows
+            changes.
 
     Raises:
-        InputError: a number is out of range.
+        InputError: If a number is out of range.
     """
     _in_range("changed", changed, 1.0, closed=True)
     _in_range("difference", difference, changed, closed=True)
     for_better = (1 + difference / changed) / 2
 
-    def shown(n: Floats) -> Floats:
+    def power_at(n: Floats) -> Floats:
         m = np.floor(n * changed)
-        fewest = stats.binom.isf(alpha / 2, m, 0.5) + 1  # of the changed rows for the better
+        fewest = stats.binom.isf(alpha / 2, m, 0.5) + 1  # changed rows for the better
         return stats.binom.sf(fewest - 1, m, for_better)
 
-    return _smallest(shown, power)
+    return _smallest(power_at, power)
 
 
-def _smallest(shown: Callable[[Floats], Floats], power: float) -> int:
-    """The smallest n from which on, for a while, the power is reached."""
+def _smallest(power_at: Callable[[Floats], Floats], power: float) -> int:
+    """Find the smallest n from which on the power is reached at ``WITHIN`` consecutive sizes."""
     high = 2
-    while not (shown(np.arange(high, high + WITHIN, dtype=np.float64)) >= power).all():
+    while not (power_at(np.arange(high, high + WITHIN, dtype=np.float64)) >= power).all():
         high *= 2
         if high > MOST:
             raise InputError(
-                f"more than {MOST:,} test rows are needed: ask for a larger difference",
+                f"more than {MOST:,} test rows are needed. Use a larger difference.",
                 code="out-of-range",
                 field="difference",
             )
@@ -89,11 +90,11 @@ def _smallest(shown: Callable[[Floats], Floats], power: float) -> int:
     low = high // 2
     while high - low > 1:
         middle = (low + high) // 2
-        reached = (shown(np.arange(middle, middle + WITHIN, dtype=np.float64)) >= power).all()
+        reached = (power_at(np.arange(middle, middle + WITHIN, dtype=np.float64)) >= power).all()
         low, high = (low, middle) if reached else (middle, high)
     return high
 
 
 def _in_range(name: str, value: float, most: float, *, closed: bool = False) -> None:
     if not (0 < value < most or (closed and value == most)):
-        raise InputError(f"{name} {value} must be above 0 and below {most:g}", code="out-of-range", field=name)
+        raise InputError(f"{name} must be between 0 and {most:g}, got {value}", code="out-of-range", field=name)

@@ -1,12 +1,12 @@
-"""How far a difference over seeds reaches: no farther than what was redrawn.
+"""The scope of a difference over seeds: it extends only to what the seeds redraw.
 
-A paired test over seeds measures how much results vary from seed to seed, and so only what differs between seeds:
+A paired test over seeds measures how much results vary from seed to seed, so it covers only what differs between seeds:
 
 - If every seed has the same test rows, the test says which algorithm is better *on these rows*. Other rows from the
-  same clients may turn the difference round.
-- If every seed divides the data anew, it says which is better over such divisions of this data set.
-- What holds for the population that the rows were drawn from has the error of the test rows beside that of the seeds.
-  :func:`population_low` adds up both.
+  same clients may reverse the difference.
+- If every seed splits the data differently, it says which algorithm is better over such splits of this data set.
+- A statement on the population that the rows come from has two errors, that of the test rows and that of the seeds.
+  :func:`population_low` adds them.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from drfl.assessment.seeds import EQUAL
 
 
 class Reach(IntEnum):
-    """How far a significant difference reaches; a larger one includes the smaller ones."""
+    """Scope of a significant difference; a larger value includes the smaller ones."""
 
     NOWHERE = 0
     SEEDS = 1
@@ -33,8 +33,8 @@ class Redrawn(NamedTuple):
     """What the seeds of a comparison redraw.
 
     Args:
-        rows: the test rows: every seed has others, or the same ones at other clients.
-        models: the initial model.
+        rows: Whether the test rows are redrawn: every seed has other rows, or the same rows at other clients.
+        models: Whether the initial model is redrawn.
     """
 
     rows: bool
@@ -42,20 +42,20 @@ class Redrawn(NamedTuple):
 
     @classmethod
     def of(cls, runs: Sequence[tuple[str | None, str | None]]) -> Redrawn:
-        """From the digests of test rows and initial model, a pair a seed; None, which is not known, is not redrawn."""
+        """Compare the digests of test rows and initial model over seeds; unknown ones (None) count as not redrawn."""
         rows, models = zip(*runs, strict=True) if runs else ((), ())
         return cls(_all_differ(rows), _all_differ(models))
 
     @property
     def words(self) -> str:
-        """What a difference over seeds holds for: "on these test rows and from this initial model"."""
+        """The scope of a difference over seeds in words, such as "on these test rows and from this initial model"."""
         if self.rows:
             return "over data splits" if self.models else "over data splits, from this initial model"
         return "on these test rows" if self.models else "on these test rows and from this initial model"
 
 
 POPULATION = "for the population that the test rows come from"
-"""What a difference holds for that has the error of the test rows in it."""
+"""Scope of a difference whose interval includes the error of the test rows."""
 
 
 def _all_differ(digests: Sequence[str | None]) -> bool:
@@ -63,23 +63,23 @@ def _all_differ(digests: Sequence[str | None]) -> bool:
 
 
 def population_low(gains: Sequence[float], row_lows: Sequence[float], alpha: float) -> float:
-    """A lower bound of the gain for the population: that of the test rows, less the seeds' half-width.
+    """Bound the gain for the population from below: the bound from the test rows minus the seeds' half-width.
 
-    The model of every seed has a bound from its own test rows. Seeds share rows, or redraw them from one data set, so
-    the mean of these bounds is taken as if the rows were the same, which is exact in the first case and cautious in the
-    second. The half-width of the seeds' t-interval is subtracted from that: the sum of both errors, not the root of
-    their squares, since the measured worst client is biased by the spread of the clients, and bounds of rows allow for
-    that bias, which no number of seeds averages out.
+    Each seed's model has a bound from its own test rows. Seeds share rows, or redraw them from one data set. The mean
+    of the bounds is used as if the rows were the same, which is exact in the first case and conservative in the second.
+    The half-width of the t-interval over seeds is then subtracted. The two errors are added, not combined as the root
+    of their squares, because the measured worst client is biased by the spread of the clients: bounds from rows allow
+    for this bias, and no number of seeds averages it out.
 
     Args:
-        gains: (n,) measured gains, one a seed.
-        row_lows: (n,) lower bounds of the true gain of each seed's models, each at level α/2.
-        alpha: the two-sided level.
+        gains: (n,) Measured gains, one per seed.
+        row_lows: (n,) Lower bounds of the true gain of each seed's models, each at level α/2.
+        alpha: Two-sided level.
 
     Returns:
-        The bound; NaN for fewer than two seeds, and if all gains are equal, as their spread is then not known.
+        The bound. It is NaN for fewer than two seeds, and if all gains are equal, because their spread is then unknown.
     """
-    from scipy.special import stdtrit  # it takes a while to load
+    from scipy.special import stdtrit  # slow to load
 
     d = np.asarray(gains, dtype=np.float64)
     if len(d) < 2 or np.ptp(d) <= EQUAL * np.abs(d).max():

@@ -1,8 +1,8 @@
-"""What test rows say of each client's true score: tests that it is above or below a value, and their inversion.
+"""Test rows as evidence about each client's true score: hypothesis tests and confidence bounds.
 
-A client's true score μ_i is the mean over the population that its test rows were drawn from. Every class here answers
-the same four questions for all clients at once; larger is better in all of them. The p-values hold whatever n_i, except
-those of :class:`RealScores` and :class:`DeLongScores`, which are approximate.
+A client's true score μ_i is its mean over the population that its test rows come from. Each class here provides the
+same four methods for all clients at once, and larger scores are better in all of them. The p-values are valid for every
+n_i, except those of :class:`RealScores` and :class:`DeLongScores`, which are approximate.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from scipy import special
 Floats = NDArray[np.float64]
 
 HALVINGS = 60
-"""Of an interval of length 1, down to the last digit of a float64."""
+"""Bisection steps on an interval of length 1, enough for the last digit of a float64."""
 
 NEWTON = 6
-"""Steps towards a number of pseudo-rows."""
+"""Newton steps for the number of pseudo-rows."""
 
 TINY, LARGE = 1e-12, 1e12
-"""No fewer pseudo-rows, and no more."""
+"""Smallest and largest number of pseudo-rows."""
 
 
 class Scores(Protocol):
@@ -36,38 +36,38 @@ class Scores(Protocol):
 
     @property
     def values(self) -> Floats:
-        """(N,) the measured scores; NaN where a client has none."""
+        """(N,) measured scores; NaN for a client without a score."""
         ...
 
     @property
     def range(self) -> tuple[float, float]:
-        """Between which numbers a true score lies."""
+        """Smallest and largest possible true score."""
         ...
 
     def above(self, theta: Floats | float) -> Floats:
-        """p-values of the hypotheses μ_i ≤ θ: small where client i is better than θ."""
+        """Return p-values of the hypotheses μ_i ≤ θ; small if client i is better than θ."""
         ...
 
     def below(self, theta: Floats | float) -> Floats:
-        """p-values of the hypotheses μ_i ≥ θ: small where client i is worse than θ."""
+        """Return p-values of the hypotheses μ_i ≥ θ; small if client i is worse than θ."""
         ...
 
     def lower(self, alpha: Floats | float) -> Floats:
-        """Bounds that μ_i is below with probability at most α."""
+        """Return lower bounds: μ_i is below its bound with probability at most α."""
         ...
 
     def upper(self, alpha: Floats | float) -> Floats:
-        """Bounds that μ_i is above with probability at most α."""
+        """Return upper bounds: μ_i is above its bound with probability at most α."""
         ...
 
 
 @dataclass(frozen=True, eq=False)
 class BinaryScores:
-    """Right or wrong in every row: exact binomial tails (Clopper, Pearson 1934).
+    """Right or wrong in every row, with exact binomial tails (Clopper and Pearson 1934).
 
     Args:
-        n: (N,) test rows, ≥ 0; not whole where they stand for an estimate with as much variance.
-        count: (N,) right answers.
+        n: (N,) Test rows, at least 0. They need not be whole: an effective number has the variance of another estimate.
+        count: (N,) Right answers.
     """
 
     n: Floats
@@ -80,23 +80,23 @@ class BinaryScores:
         return _quotient(self.count, self.n)
 
     def above(self, theta: Floats | float) -> Floats:
-        """P(B(n_i, θ) ≥ count_i)."""
-        # betainc is nan where its first argument is 0: no right answer speaks for nothing.
+        """Return P(B(n_i, θ) ≥ count_i)."""
+        # betainc is NaN if its first argument is 0. Without a right answer the p-value is 1.
         count = np.where(self.count > 0, self.count, 1.0)
         return np.where(self.count > 0, special.betainc(count, self.n - self.count + 1, theta), 1.0)
 
     def below(self, theta: Floats | float) -> Floats:
-        """P(B(n_i, θ) ≤ count_i)."""
+        """Return P(B(n_i, θ) ≤ count_i)."""
         wrong = self.n - self.count
         return np.where(wrong > 0, special.betaincc(self.count + 1, np.where(wrong > 0, wrong, 1.0), theta), 1.0)
 
     def lower(self, alpha: Floats | float) -> Floats:
-        """Clopper and Pearson's."""
-        found = special.betaincinv(np.where(self.count > 0, self.count, 1.0), self.n - self.count + 1, alpha)
-        return np.where(self.count > 0, found, 0.0)
+        """Return the lower Clopper–Pearson bounds."""
+        bound = special.betaincinv(np.where(self.count > 0, self.count, 1.0), self.n - self.count + 1, alpha)
+        return np.where(self.count > 0, bound, 0.0)
 
     def upper(self, alpha: Floats | float) -> Floats:
-        """Clopper and Pearson's."""
+        """Return the upper Clopper–Pearson bounds."""
         wrong = self.n - self.count
         return np.where(wrong > 0, special.betainccinv(self.count + 1, np.where(wrong > 0, wrong, 1.0), alpha), 1.0)
 
@@ -105,13 +105,13 @@ class BinaryScores:
 class BoundedScores:
     """A number in [0, 1] for every row, known by its sum and its sum of squares.
 
-    Two bounds, each at α/2: Hoeffding's with the relative entropy (Hoeffding 1963, Theorem 1), which knows the mean
-    alone, and Maurer and Pontil's (2009, Theorem 4), which is better where rows vary little.
+    Two bounds are combined, each at level α/2. Hoeffding's bound with the relative entropy (Hoeffding 1963, Theorem 1)
+    uses only the mean. Maurer and Pontil's bound (2009, Theorem 4) is tighter if the rows vary little.
 
     Args:
-        n: (N,) test rows, ≥ 0.
-        total: (N,) sums over rows.
-        squares: (N,) sums of squares.
+        n: (N,) Test rows, at least 0.
+        total: (N,) Sums over rows.
+        squares: (N,) Sums of squares.
     """
 
     n: Floats
@@ -125,10 +125,10 @@ class BoundedScores:
         return _quotient(self.total, self.n)
 
     def above(self, theta: Floats | float) -> Floats:
-        """Of the smaller of the two bounds, twice."""
+        """Return twice the smaller p-value of the two bounds."""
         mean, theta = np.nan_to_num(self.values), np.asarray(theta, dtype=np.float64)
-        # Maurer and Pontil's bound lies at this distance from the mean for the δ with distance = √(2V/n)·√l +
-        # 7/(3(n−1))·l and l = ln(2/δ), a quadratic equation in √l.
+        # At level δ, Maurer and Pontil's bound lies at the distance √(2V/n)·√l + 7/(3(n−1))·l from the mean, with
+        # l = ln(2/δ). Solve this quadratic equation in √l for δ.
         a, b = 7 / (3 * np.maximum(1.0, self.n - 1)), np.sqrt(2 * self._variance() / np.maximum(1.0, self.n))
         root = (-b + np.sqrt(b**2 + 4 * a * np.maximum(0.0, mean - theta))) / (2 * a)
         bernstein = np.where(self.n > 1, np.minimum(1.0, 2 * np.exp(-(root**2))), 1.0)
@@ -136,11 +136,11 @@ class BoundedScores:
         return np.where(mean > theta, np.minimum(1.0, 2 * two), 1.0)
 
     def below(self, theta: Floats | float) -> Floats:
-        """Those of 1 − score above 1 − θ."""
+        """Return the p-values of 1 − score above 1 − θ."""
         return self.mirrored().above(1 - np.asarray(theta, dtype=np.float64))
 
     def lower(self, alpha: Floats | float) -> Floats:
-        """The larger of the two bounds."""
+        """Return the larger of the two bounds."""
         mean, half = np.nan_to_num(self.values), np.asarray(alpha, dtype=np.float64) / 2
         log = np.log(2 / half)
         with np.errstate(divide="ignore", invalid="ignore"):
@@ -149,15 +149,15 @@ class BoundedScores:
         return np.fmax(entropy_lower(self.n, mean, half), np.where(self.n > 1, bernstein, 0.0))
 
     def upper(self, alpha: Floats | float) -> Floats:
-        """One minus the lower bounds of 1 − score."""
+        """Return one minus the lower bounds of 1 − score."""
         return 1 - self.mirrored().lower(alpha)
 
     def mirrored(self) -> BoundedScores:
-        """Of 1 − score."""
+        """Return the scores 1 − score."""
         return BoundedScores(self.n, self.n - self.total, self.n - 2 * self.total + self.squares)
 
     def _variance(self) -> Floats:
-        """(N,) unbiased; 0 for fewer than two rows."""
+        """Return unbiased variances (N,); 0 for fewer than two rows."""
         spread = self.squares - self.total * np.nan_to_num(self.values)
         return np.where(self.n > 1, np.maximum(0.0, spread) / np.maximum(1.0, self.n - 1), 0.0)
 
@@ -166,14 +166,14 @@ class BoundedScores:
 class RankScores:
     """The area under the ROC curve, known by Mann and Whitney's count.
 
-    It is a mean over pairings of min(n⁺, n⁻) independent pairs of rows each, to which Hoeffding's bound applies
-    (Hoeffding 1963, Section 5b), given how many rows each class has. It holds for every law of the outputs, so it is
-    wide.
+    The area is a mean over pairings of min(n⁺, n⁻) independent pairs of rows each. Hoeffding's bound applies to it,
+    given the number of rows of each class (Hoeffding 1963, Section 5b). It is valid for every distribution of the
+    outputs and therefore wide.
 
     Args:
-        positive: (N,) rows of the positive class.
-        negative: (N,) rows of the other.
-        pairs: (N,) pairs in order, ties for half.
+        positive: (N,) Rows of the positive class.
+        negative: (N,) Rows of the negative class.
+        pairs: (N,) Pairs in the right order; a tie counts half.
     """
 
     positive: Floats
@@ -188,79 +188,82 @@ class RankScores:
 
     @property
     def values(self) -> Floats:
-        """(N,) areas; NaN where one of the classes has no row."""
+        """(N,) areas; NaN if one of the classes has no row."""
         return _quotient(self.pairs, self.positive * self.negative)
 
     def above(self, theta: Floats | float) -> Floats:
-        """Hoeffding's."""
+        """Return p-values by Hoeffding's bound."""
         mean, theta = np.nan_to_num(self.values), np.asarray(theta, dtype=np.float64)
         return np.where(mean > theta, _entropy_tail(self._independent(), mean, theta), 1.0)
 
     def below(self, theta: Floats | float) -> Floats:
-        """Those of 1 − area above 1 − θ."""
+        """Return the p-values of 1 − area above 1 − θ."""
         return self.mirrored().above(1 - np.asarray(theta, dtype=np.float64))
 
     def lower(self, alpha: Floats | float) -> Floats:
-        """Hoeffding's."""
+        """Return lower bounds by Hoeffding's inequality."""
         return entropy_lower(self._independent(), np.nan_to_num(self.values), np.asarray(alpha, dtype=np.float64))
 
     def upper(self, alpha: Floats | float) -> Floats:
-        """One minus the lower bounds of 1 − area."""
+        """Return one minus the lower bounds of 1 − area."""
         return 1 - self.mirrored().lower(alpha)
 
     def mirrored(self) -> RankScores:
-        """Of 1 − area."""
+        """Return the scores 1 − area."""
         return RankScores(self.positive, self.negative, self.positive * self.negative - self.pairs)
 
     def gain(self, other: RankScores, products: Floats) -> RankScores:
-        """Of (1 + d)/2, where d is what another model's area on the same rows is larger by.
+        """Return the scores (1 + d)/2, where d is another model's area on the same rows minus this one's.
 
-        It is a mean over pairs too, of numbers in [0, 1].
+        Like an area, (1 + d)/2 is a mean over pairs of numbers in [0, 1].
 
         Args:
-            other: the other model's.
-            products: (N, 2), see :func:`drfl.data.row_scores.products`.
+            other: Scores of the other model.
+            products: (N, 2) See :func:`drfl.data.row_scores.products`.
         """
-        del products  # which the distribution-free bound makes no use of
+        del products  # not used by the distribution-free bound
         # (1 + d)/2 lies in [0, 1] like an area, so the bounds for areas apply.
         pairs = (self.positive * self.negative + other.pairs - self.pairs) / 2
         return RankScores(self.positive, self.negative, pairs)
 
     def _independent(self) -> Floats:
-        # The number of pairs that share no row.
+        # The largest number of pairs of which no two share a row.
         return np.minimum(self.positive, self.negative)
 
 
 @dataclass(frozen=True, eq=False)
 class DeLongScores(RankScores):
-    """The area under the ROC curve with DeLong's variance (DeLong, DeLong, Clarke-Pearson 1988).
+    """The area under the ROC curve with DeLong's variance (DeLong, DeLong and Clarke-Pearson 1988).
 
-    A row's placement is the share of the other class that it is on the right side of. The area is the mean of either
-    class's placements, and its variance the sum of both classes' variances over their rows.
+    A row's placement is the share of the other class's rows that it is ordered correctly with. The area is the mean of
+    either class's placements. Its variance is the sum over both classes of the placements' variance divided by the
+    number of rows.
 
-    The normal law fails for few rows: placements that are rarely far off have a variance that few rows do not show. So
-    the tail at θ is that of as many right and wrong answers as have the estimated variance, as Korn and Graubard (1998)
-    have it for samples of unequal weights. In it either class has k more rows. Half of them are as far off as can be on
-    the side of θ, or they vary as right and wrong answers do, whichever is more; k is the likelihood ratio statistic of
-    θ. That is how Agresti and Coull (1998) treat a share: by z² more rows, half of them wrong. No fewer answers are
-    taken than the smaller class has rows, as no area has more variance. Simulations, not a proof, say that this holds:
-    see ``evidence/assessment_coverage.py``.
+    The normal approximation fails for few rows: if placements are rarely far off, few rows do not reveal their
+    variance. So the tail at θ is the binomial tail of an effective number of right and wrong answers, the number that
+    has the estimated variance, as Korn and Graubard (1998) do for samples with unequal weights. For this, each class
+    gets k pseudo-rows. Half of them are as far off as possible on the side of θ, or they vary as right and wrong
+    answers do, whichever varies more; k is the likelihood ratio statistic of θ. Agresti and Coull (1998) treat a
+    proportion similarly: they add z² rows, half of them wrong. The effective number is at least the number of rows of
+    the smaller class, because no area has more variance. Validity rests on simulations, not on a proof: see
+    ``evidence/assessment_coverage.py``.
 
     Args:
-        positive: (N,) rows of the positive class.
-        negative: (N,) rows of the other.
-        pairs: (N,) pairs in order, ties for half.
-        positive_squares: (N,) sums over positive rows of the squares of how many pairs in order each is in.
-        negative_squares: (N,) the same over the others.
+        positive: (N,) Rows of the positive class.
+        negative: (N,) Rows of the negative class.
+        pairs: (N,) Pairs in the right order; a tie counts half.
+        positive_squares: (N,) Sums over positive rows of the squared number of ordered pairs that each row is in.
+        negative_squares: (N,) The same over negative rows.
     """
 
     positive_squares: Floats
     negative_squares: Floats
 
     def above(self, theta: Floats | float) -> Floats:
-        """The binomial tail of so many answers."""
+        """Return the binomial tails at the effective number of answers."""
         theta, area = np.asarray(theta, dtype=np.float64), np.nan_to_num(self.values)
-        # k·variance(k) = 2·binomial·entropy, by Newton's steps from above: either class's pseudo-rows alone bound k.
+        # Solve k·variance(k) = 2·binomial·entropy by Newton's method from above. Each class alone gives an upper bound
+        # of k.
         binomial, most = area * (1 - area), area * np.maximum(1 - area, area / 2)
         entropy = np.where(theta < area, np.minimum(relative_entropy(area, theta), LARGE), 0.0)
         ratio, k = 2 * binomial * entropy, np.full_like(entropy, LARGE)
@@ -279,7 +282,7 @@ class DeLongScores(RankScores):
         return BinaryScores(n, n * area).above(theta)
 
     def lower(self, alpha: Floats | float) -> Floats:
-        """Where the p-values of :meth:`above` are α, by bisection."""
+        """Find the θ at which the p-value of :meth:`above` is α, by bisection."""
         low, high = np.zeros(np.broadcast_shapes(np.shape(self.positive), np.shape(alpha))), 1.0
         for _ in range(HALVINGS):
             middle = (low + high) / 2
@@ -288,51 +291,55 @@ class DeLongScores(RankScores):
         return low
 
     def mirrored(self) -> DeLongScores:
-        """Of 1 − area."""
-        one, two = (rows * other**2 - 2 * other * self.pairs + own for rows, other, own in self._classes)
-        return DeLongScores(self.positive, self.negative, self.positive * self.negative - self.pairs, one, two)
+        """Return the scores 1 − area."""
+        positive, negative = (
+            rows * other**2 - 2 * other * self.pairs + squares for rows, other, squares in self._classes
+        )
+        return DeLongScores(
+            self.positive, self.negative, self.positive * self.negative - self.pairs, positive, negative
+        )
 
     def gain(self, other: RankScores, products: Floats) -> RankScores:
-        """See :meth:`RankScores.gain`: the placements are those of (1 + d)/2."""
+        """Return the scores (1 + d)/2, as :meth:`RankScores.gain` does, with the squares of their placements."""
         whole = super().gain(other, products)
         if not isinstance(other, DeLongScores):
             return whole
         squares = []
-        for k, ((rows, others, one), (_, _, two)) in enumerate(zip(self._classes, other._classes, strict=True)):
-            change = 2 * others * (other.pairs - self.pairs) + one + two - 2 * products[..., k]
+        for k, ((rows, others, first), (_, _, second)) in enumerate(zip(self._classes, other._classes, strict=True)):
+            change = 2 * others * (other.pairs - self.pairs) + first + second - 2 * products[..., k]
             squares.append((rows * others**2 + change) / 4)
         return DeLongScores(whole.positive, whole.negative, whole.pairs, squares[0], squares[1])
 
     @property
     def _classes(self) -> tuple[tuple[Floats, Floats, Floats], ...]:
-        """Of the positive class and of the other: rows, rows of the other class, squares."""
+        """For the positive and the negative class: rows, rows of the other class, squares."""
         return (
             (self.positive, self.negative, self.positive_squares),
             (self.negative, self.positive, self.negative_squares),
         )
 
     def _variance(self, k: Floats, most: Floats) -> tuple[Floats, Floats]:
-        """DeLong's with k pseudo-rows a class, of this variance, and its derivative."""
+        """Compute DeLong's variance with k pseudo-rows per class of variance ``most``, and its derivative in k."""
         mean, total, slope = np.nan_to_num(self.values), np.zeros_like(k), np.zeros_like(k)
         for rows, other, squares in self._classes:
             rows = np.maximum(1.0, rows)
             spread = np.maximum(0.0, squares / np.maximum(1.0, other) ** 2 - rows * mean**2)
-            own = (spread + k * most) / (rows - 1 + k)
-            total, slope = total + own / rows, slope + (most - own) / (rows - 1 + k) / rows
+            part = (spread + k * most) / (rows - 1 + k)
+            total, slope = total + part / rows, slope + (most - part) / (rows - 1 + k) / rows
         return total, slope
 
 
 @dataclass(frozen=True, eq=False)
 class RealScores:
-    """A number without bounds for every row: Student's t, which is **approximate**.
+    """An unbounded number for every row, with Student's t, which is **approximate**.
 
-    Without bounds on the rows nothing holds for every law (Bahadur, Savage 1956). With few rows, or one that is far
-    from the others, the interval can be too short.
+    For unbounded rows, no interval is valid for every distribution (Bahadur and Savage 1956). With few rows, or with
+    one row far from the others, the interval can be too short.
 
     Args:
-        n: (N,) test rows, ≥ 0.
-        total: (N,) sums over rows.
-        squares: (N,) sums of squares.
+        n: (N,) Test rows, at least 0.
+        total: (N,) Sums over rows.
+        squares: (N,) Sums of squares.
     """
 
     n: Floats
@@ -346,25 +353,25 @@ class RealScores:
         return _quotient(self.total, self.n)
 
     def above(self, theta: Floats | float) -> Floats:
-        """The t-test's; 1 for fewer than two rows."""
+        """Return p-values of the t-test; 1 for fewer than two rows."""
         with np.errstate(divide="ignore", invalid="ignore"):
             # 0/0 is NaN, which counts as p = 1 below.
             t = (self.values - theta) / self._error()
         return np.where(self.n > 1, np.nan_to_num(special.stdtr(np.maximum(1.0, self.n - 1), -t), nan=1.0), 1.0)
 
     def below(self, theta: Floats | float) -> Floats:
-        """The t-test's; 1 for fewer than two rows."""
+        """Return p-values of the t-test; 1 for fewer than two rows."""
         return RealScores(self.n, -self.total, self.squares).above(-np.asarray(theta, dtype=np.float64))
 
     def lower(self, alpha: Floats | float) -> Floats:
-        """The t-interval's; −∞ for fewer than two rows."""
+        """Return lower ends of the t-interval; −∞ for fewer than two rows."""
         quantile = special.stdtrit(np.maximum(1.0, self.n - 1), 1 - np.asarray(alpha, dtype=np.float64))
-        # finite, as rows that are all equal have an error of 0
+        # Keep it finite: if all rows are equal, the error is 0 and ∞·0 would be NaN.
         quantile = np.minimum(quantile, 1e300)
         return np.where(self.n > 1, np.nan_to_num(self.values) - quantile * self._error(), -np.inf)
 
     def upper(self, alpha: Floats | float) -> Floats:
-        """The t-interval's; ∞ for fewer than two rows."""
+        """Return upper ends of the t-interval; ∞ for fewer than two rows."""
         return -RealScores(self.n, -self.total, self.squares).lower(alpha)
 
     def _error(self) -> Floats:
@@ -376,7 +383,7 @@ S = TypeVar("S", bound=Scores)
 
 
 def select(scores: S, clients: NDArray[np.intp] | NDArray[np.bool_]) -> S:
-    """Those of some clients."""
+    """Return the scores of some clients."""
     return type(scores)(*(getattr(scores, part.name)[clients] for part in fields(scores)))  # pyright: ignore
 
 
@@ -385,19 +392,19 @@ def _quotient(a: Floats, b: Floats) -> Floats:
 
 
 def relative_entropy(a: Floats, b: Floats) -> Floats:
-    """kl(a ‖ b) of two Bernoulli laws."""
+    """Compute kl(a ‖ b) of two Bernoulli distributions."""
     return special.rel_entr(a, b) + special.rel_entr(1 - a, 1 - b)
 
 
 def _entropy_tail(n: Floats, mean: Floats, theta: Floats) -> Floats:
-    """P(mean of n ≥ ``mean``) at most, where the true mean is θ; only where mean > θ."""
+    """Bound P(mean of n rows ≥ ``mean``) for the true mean θ; valid only for mean > θ."""
     return np.exp(-n * relative_entropy(mean, theta))
 
 
 def entropy_lower(n: Floats, mean: Floats, alpha: Floats) -> Floats:
-    """The smallest θ ≤ mean with n·kl(mean ‖ θ) ≤ ln(1/α), by bisection; 0 where n is 0."""
+    """Find the smallest θ ≤ mean with n·kl(mean ‖ θ) ≤ ln(1/α), by bisection; 0 if n is 0."""
     shape = np.broadcast_shapes(np.shape(n), np.shape(alpha))
-    # Kept outside: the bound is the end of the bracket at which the tail is still at most α.
+    # The bound is the outer end of the bracket, where the tail is still at most α.
     outside, inside = np.zeros(shape), np.broadcast_to(mean, shape).astype(np.float64)
     log = -np.log(alpha)
     for _ in range(HALVINGS):

@@ -1,15 +1,15 @@
 """Differences between two methods over seeds: paired t-test, sign flips, and Holm's correction for many of them.
 
-A difference is tested from five pairs on. :func:`verdict` takes it as shown where both hold:
+A difference is tested if there are at least five pairs. :func:`verdict` calls it significant if both conditions hold:
 
-- the p-value of the paired t-test, after Holm's correction over the family (:func:`holm_family`), is at most 0.05;
-- from six pairs on, the p-value of all sign flips is at most 0.05 too, without a correction.
+- The p-value of the paired t-test, after Holm's correction over the family (:func:`holm_family`), is at most 0.05.
+- With at least six pairs, the p-value of all sign flips is also at most 0.05, without a correction.
 
-Sign flips alone cannot decide a table: n pairs have 2ⁿ sign patterns and no p-value below 2/2ⁿ, which is 0.031 at
-n = 6 and 0.002 at n = 10, where Holm's correction of 72 differences asks the least one for 0.0007. They check what the
-t-test takes for granted, that the differences are normal. A percentile bootstrap over so few seeds is no way out: it
-draws from n values and gives an interval that is too short. Of normal differences with mean 0 it leaves 0 out in about
-26 % of the cases at n = 3, 16 % at n = 5 and 10 % at n = 10, instead of 5 % (`evidence/bootstrap_null.py`).
+Sign flips alone cannot decide a table: n pairs have 2ⁿ sign patterns and no p-value below 2/2ⁿ. That is 0.031 at n = 6
+and 0.002 at n = 10, but Holm's correction of 72 differences requires 0.0007 for the smallest one. The sign flips check
+the assumption of the t-test that the differences are normal. A percentile bootstrap over few seeds is no alternative:
+it draws from n values, and its interval is too short. For normal differences with mean 0 it excludes 0 in about 26 % of
+the cases at n = 3, 16 % at n = 5 and 10 % at n = 10, instead of 5 % (`evidence/bootstrap_null.py`).
 """
 
 from __future__ import annotations
@@ -23,34 +23,34 @@ import numpy as np
 from drfl.core.errors import InputError
 
 LEVEL = 0.05
-"""Largest p-value at which a difference is shown; intervals have confidence 1 − LEVEL."""
+"""Largest p-value at which a difference is significant; intervals have confidence 1 − LEVEL."""
 T_FROM = 5
-"""Fewest pairs at which a difference is tested."""
+"""Minimum number of pairs for a test."""
 FLIPS_FROM = 6
-"""Fewest pairs at which sign flips can reach LEVEL: 2/2ⁿ is 0.0625 at n = 5."""
+"""Minimum number of pairs for sign flips to reach LEVEL: 2/2ⁿ is 0.0625 at n = 5."""
 EXACT_TO = 20
-"""Most pairs whose sign patterns are all gone through."""
+"""Maximum number of pairs for which all sign patterns are enumerated."""
 FLIPS = 2**20
-"""Sign patterns drawn where there are more pairs."""
+"""Number of sign patterns drawn if there are more pairs."""
 EQUAL = 1e-9
-"""Relative distance below which two numbers are the same but for rounding."""
+"""Relative distance below which two numbers differ only by rounding."""
 
 FAILED = "failed runs"
-"""The verdict on an algorithm of which some runs left no results: the other seeds are no fair part."""
+"""Verdict on an algorithm with runs that left no results: its other seeds are not a fair sample."""
 
 _BLOCK = 2**15
 
 
 class SeedDifference(NamedTuple):
-    """The mean of paired differences, a value a seed, and its tests.
+    """Mean and tests of paired differences, one value per seed.
 
     Args:
-        n: pairs.
-        mean: of the differences; NaN for none.
-        low: lower end of the 95 % t-interval of the mean; NaN for n < 2 and for equal differences.
-        high: upper end.
-        p_t: two-sided p-value of the paired t-test; NaN for n < 2.
-        p_flips: two-sided p-value of the sign flips; NaN for n < 6.
+        n: Number of pairs.
+        mean: Mean of the differences; NaN without pairs.
+        low: Lower end of the 95 % t-interval of the mean; NaN for n < 2 and for equal differences.
+        high: Upper end.
+        p_t: Two-sided p-value of the paired t-test; NaN for n < 2.
+        p_flips: Two-sided p-value of the sign flips; NaN for n < 6.
     """
 
     n: int
@@ -62,19 +62,19 @@ class SeedDifference(NamedTuple):
 
 
 def seed_difference(values: Sequence[float] | np.ndarray) -> SeedDifference:
-    """Mean, t-interval and tests of paired differences (Student 1908; sign flips: see :func:`sign_flip_p`).
+    """Compute mean, t-interval and tests of paired differences (Student 1908; sign flips: see :func:`sign_flip_p`).
 
-    Where all differences are equal (to nine digits) the t statistic has no scale: its p-value would be 0 and its
-    interval a point, whatever the number of pairs, although n equal values only say that the spread is small. The
-    interval is then NaN, and ``p_t`` is the p-value of the sign flips, which need no scale: 2/2ⁿ, or 1 if all are 0.
+    If all differences are equal (to nine digits), the t statistic has no scale: its p-value would be 0 and its interval
+    a point for any number of pairs, although n equal values only say that the spread is small. The interval is then
+    NaN, and ``p_t`` is the p-value of the sign flips, which need no scale: 2/2ⁿ, or 1 if all differences are 0.
 
     Args:
-        values: (n,) differences, one a seed that both methods came to the end of.
+        values: (n,) Differences, one per seed that both methods finished.
 
     Raises:
-        InputError: a difference is not finite, or they are no vector.
+        InputError: If a difference is not finite, or the differences are not a vector.
     """
-    from scipy.special import stdtr, stdtrit  # they take a while to load
+    from scipy.special import stdtr, stdtrit  # slow to load
 
     d = _vector(values)
     n = len(d)
@@ -90,33 +90,33 @@ def seed_difference(values: Sequence[float] | np.ndarray) -> SeedDifference:
 
 
 def sign_flip_p(values: Sequence[float] | np.ndarray) -> float:
-    """Two-sided p-value of |mean| under random signs of the differences (Fisher 1935, §21; Pitman 1937).
+    """Compute the two-sided p-value of |mean| under random signs of the differences (Fisher 1935, §21; Pitman 1937).
 
-    It is exact if the differences are symmetric about 0, whatever their law. Up to 20 differences it is the share of
-    all 2ⁿ sign patterns whose |mean| is no smaller than the one seen (to nine digits, so that ties count); beyond
-    that it is (1 + #)/(1 + B) of B = 2²⁰ patterns drawn at random, the same at every call (Phipson, Smyth 2010).
+    It is exact if the differences are symmetric about 0, for any distribution. For up to 20 differences it is the share
+    of all 2ⁿ sign patterns whose |mean| is at least the observed one (to nine digits, so that ties count). For more it
+    is (1 + #)/(1 + B) from B = 2²⁰ random patterns, the same in every call (Phipson and Smyth 2010).
 
     Args:
-        values: (n,) differences.
+        values: (n,) Differences.
 
     Returns:
-        the p-value, at least 2/2ⁿ; 1 where all differences are 0, NaN for none.
+        The p-value, at least 2/2ⁿ; 1 if all differences are 0, NaN without any.
 
     Raises:
-        InputError: a difference is not finite, or they are no vector.
+        InputError: If a difference is not finite, or the differences are not a vector.
     """
     d = _vector(values)
     n, scale = len(d), float(np.abs(d).max(initial=0))
     if not scale:
         return 1.0 if n else math.nan
-    d = d / scale  # so that no sum overflows
+    d = d / scale  # avoids overflow of the sums
     least = abs(float(d.sum())) - EQUAL * float(np.abs(d).sum())
     if n <= EXACT_TO:
-        sums = d[:1]  # a pattern and its opposite have the same |sum|: the first sign may stay
+        sums = d[:1]  # a pattern and its opposite have the same |sum|, so the first sign is fixed
         for value in d[1:]:
             sums = np.concatenate([sums + value, sums - value])
         return float((np.abs(sums) >= least).mean())
-    from drfl.core.key import Key  # it loads torch, which reports on fewer seeds do without
+    from drfl.core.key import Key  # loads torch, which reports on fewer seeds do not need
 
     rng = Key(0).fold("sign flips", n).generator()
     blocks = (rng.integers(0, 2, (_BLOCK, n), dtype=np.int8) for _ in range(FLIPS // _BLOCK))
@@ -125,70 +125,71 @@ def sign_flip_p(values: Sequence[float] | np.ndarray) -> float:
 
 
 def holm(p: Sequence[float] | np.ndarray) -> np.ndarray:
-    """P-values adjusted for their number (Holm 1979): the k-th smallest of m times m − k + 1, never falling, at most 1.
+    """Adjust p-values for their number (Holm 1979).
 
-    The chance that any true null hypothesis of the family is rejected is then at most the level, however they depend
-    on each other.
+    The k-th smallest of m p-values is multiplied by m − k + 1, then made non-decreasing and at most 1. The probability
+    of rejecting any true null hypothesis of the family is then at most the level, for any dependence.
 
     Args:
-        p: (m,) p-values; NaN stands for what was not tested and does not count.
+        p: (m,) p-values; NaN marks a difference that was not tested and does not count.
 
     Returns:
-        (m,) adjusted p-values, NaN where there was none.
+        (m,) Adjusted p-values, NaN for those not tested.
 
     Raises:
-        InputError: a p-value is outside [0, 1].
+        InputError: If a p-value is outside [0, 1].
     """
-    given = np.asarray(p, dtype=np.float64)
-    tested = np.flatnonzero(~np.isnan(given))
-    if ((given[tested] < 0) | (given[tested] > 1)).any():
-        raise InputError("a p-value lies between 0 and 1", code="out-of-range", field="p")
-    order = tested[np.argsort(given[tested], kind="stable")]
-    adjusted = np.full(len(given), math.nan)
-    # Multiply the sorted p-values by m, m − 1, …, 1; none may fall below the one before it.
-    adjusted[order] = np.minimum(1.0, np.maximum.accumulate(given[order] * np.arange(len(order), 0, -1)))
+    values = np.asarray(p, dtype=np.float64)
+    tested = np.flatnonzero(~np.isnan(values))
+    if ((values[tested] < 0) | (values[tested] > 1)).any():
+        raise InputError("p-values must be between 0 and 1", code="out-of-range", field="p")
+    order = tested[np.argsort(values[tested], kind="stable")]
+    adjusted = np.full(len(values), math.nan)
+    # Multiply the sorted p-values by m, m − 1, …, 1, and keep them non-decreasing.
+    adjusted[order] = np.minimum(1.0, np.maximum.accumulate(values[order] * np.arange(len(order), 0, -1)))
     return adjusted
 
 
 def holm_family(differences: Sequence[SeedDifference]) -> np.ndarray:
-    """The paired t-tests' p-values, corrected for the number of differences tested: those with at least five pairs.
+    """Correct the p-values of the paired t-tests for the number of differences tested, those with at least five pairs.
 
     Args:
-        differences: all that one table shows.
+        differences: All differences of one table.
 
     Returns:
-        a value a difference; NaN where there are fewer pairs.
+        One value per difference; NaN if it has fewer pairs.
     """
     return holm([d.p_t if d.n >= T_FROM else math.nan for d in differences])
 
 
 def verdict(difference: SeedDifference, p_holm: float, *, less_is_better: bool = False) -> str:
-    """What a difference says of the method that is subtracted from.
+    """Return the verdict on the first method of a difference (first − second).
 
     Args:
-        difference: what was seen.
-        p_holm: its entry of :func:`holm_family`.
-        less_is_better: whether a negative difference is the better one.
+        difference: The difference with its tests.
+        p_holm: Its entry of :func:`holm_family`.
+        less_is_better: Whether a negative difference is better.
 
     Returns:
-        "no pair", "one pair only", "not decided" (two to four pairs), "no difference shown", "better" or "worse".
+        "no pair", "one pair only", "not decided" (two to four pairs), "not significant", "better" or "worse".
     """
     if difference.n < 2:
         return "one pair only" if difference.n else "no pair"
     if difference.n < T_FROM:
         return "not decided"
-    # Both tests must reject. A NaN from the t-test does not; a NaN from the sign flips (too few pairs) is no veto.
+    # Both tests must reject. A NaN from the t-test does not reject. A NaN from the sign flips (too few pairs) is
+    # ignored.
     if not p_holm <= LEVEL or difference.p_flips > LEVEL:
-        return "no difference shown"
+        return "not significant"
     return "better" if (difference.mean > 0) != less_is_better else "worse"
 
 
 def _vector(values: Sequence[float] | np.ndarray) -> np.ndarray:
-    found = np.asarray(values, dtype=np.float64)
-    if found.ndim != 1 or not np.isfinite(found).all():
+    vector = np.asarray(values, dtype=np.float64)
+    if vector.ndim != 1 or not np.isfinite(vector).all():
         raise InputError(
-            "differences over seeds are finite numbers, one a seed: leave out the seeds that have none",
+            "differences over seeds must be a vector of finite numbers, one per seed. Remove seeds without a value.",
             code="not-finite",
             field="differences",
         )
-    return found
+    return vector

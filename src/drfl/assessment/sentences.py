@@ -1,4 +1,4 @@
-"""An assessment in sentences, each of which says no more than its method allows."""
+"""An assessment in sentences, none of which claims more than its method allows."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from drfl.core.errors import InputError
 from drfl.task.measure import NOTHING, Measure
 
 NAMED = 5
-"""Clients that a sentence names at most."""
+"""Maximum number of clients that a sentence names."""
 
 DIFFERENCE = 0.05
-"""How much worse a client is for which the test rows needed are told."""
+"""Shortfall of a client for which the required number of test rows is printed."""
 
 
 def sentences(found: Assessment) -> list[str]:
-    """What may be said, the most important first."""
+    """Summarise an assessment, the most important sentence first."""
     measure, unseen = found.measure, found.unseen
     lines = [f"{headline(found)}."]
     if found.undefined:
@@ -28,60 +28,62 @@ def sentences(found: Assessment) -> list[str]:
     lines += [candidates(found), *equality(found)]
 
     start = (
-        f"A client not yet seen, if it is like these {unseen.clients:,}, measures worse than the worst of them with a "
-        f"probability of at most {_percent(unseen.worse)}"
+        f"A new client that is exchangeable with these {unseen.clients:,} measures worse than the worst of them with "
+        f"probability at most {_percent(unseen.worse)}"
     )
     if np.isnan(unseen.low):
-        lines.append(f"{start}; a bound that holds with {_percent(found.level)} needs {unseen.needed} clients.")
+        lines.append(f"{start}; a bound at {_percent(found.level)} needs {unseen.needed} clients.")
     else:
         side = "at least" if measure.more_is_better else "at most"
-        lines.append(f"{start}; it measures {side} {measure.shown(unseen.low)} with {_percent(unseen.coverage)}.")
+        lines.append(
+            f"{start}; it measures {side} {measure.shown(unseen.low)} with probability {_percent(unseen.coverage)}."
+        )
 
     if found.equal is None:
         return lines
     rest = float(np.nanmean(found.values))
     try:
         rows = rows_for_worst(rest, DIFFERENCE, len(found.names), alpha=1 - found.level)
-    except InputError:  # the average is at 0 or 100 %, or too near for this difference
+    except InputError:  # the average is 0 or 100 %, or too close to either for this difference
         return lines
     low, high = int(found.samples.min()), int(found.samples.max())
     have = f"{low:,}" if low == high else f"{low:,} to {high:,}"
     lines.append(
-        f"To show, with a probability of 80 %, that a client is {100 * DIFFERENCE:g} points below the average of "
-        f"{measure.shown(rest)}{found.note}, it needs {rows:,} test rows; here clients have {have}."
+        f"A client that is {100 * DIFFERENCE:g} points below the average of {measure.shown(rest)}{found.note} needs "
+        f"{rows:,} test rows to be found significantly worse with probability 80 %; here clients have {have}."
     )
     return lines
 
 
 def headline(found: Assessment) -> str:
-    """Of the worst client, with its interval, in a line."""
+    """Describe the worst client and its confidence interval in one line."""
     i, words, shown = found.order[0], found.measure.words, found.measure.shown
     return (
         f"{found.names[i]} measures worst, {shown(float(found.values[i]))} on {found.samples[i]:,} test rows"
-        f"{found.note}; the true {words} of the worst client, whoever it is, is between {shown(found.worst.low)} and "
+        f"{found.note}; the true {words} of the worst client, whichever it is, is between {shown(found.worst.low)} and "
         f"{shown(found.worst.high)} ({_level(found)})"
     )
 
 
 def interval_line(measure: Measure, low: float, high: float, note: str = "") -> str:
-    """The interval of the worst client's true value at 95 %, as commands print it, with a note on undefined clients."""
+    """Format the 95 % interval of the worst client's true value for commands, with a note on undefined clients."""
     ends = f"{measure.interval(low, high)} {measure.unit}".rstrip()
-    return f"the worst client's true {measure.words}, whoever it is{note}: {ends} (95 % confidence)"
+    return f"true {measure.words} of the worst client, whichever it is{note}: {ends} (95 % confidence)"
 
 
 def candidates(found: Assessment) -> str:
-    """Who could be the worst."""
-    who = [found.names[i] for i in found.order if found.candidates[i]]
+    """Name the clients that could be the worst."""
+    names = [found.names[i] for i in found.order if found.candidates[i]]
     n = len(found.names)
-    if len(who) == 1 < n:
-        return f"No other client than {who[0]} could be the worst ({_level(found)})."
-    if len(who) == n:
-        return f"Any of the {n:,} clients could be the worst." if n > 1 else "There is one client."
-    return f"{len(who):,} of {n:,} clients could be the worst ({_level(found)}): {_listed(who)}."
+    if len(names) == 1 < n:
+        return f"{names[0]} is the only client that could be the worst ({_level(found)})."
+    if len(names) == n:
+        return f"Any of the {n:,} clients could be the worst." if n > 1 else "There is only one client."
+    return f"{len(names):,} of {n:,} clients could be the worst ({_level(found)}): {_listed(names)}."
 
 
 def equality(found: Assessment) -> list[str]:
-    """What equally good clients would show, whether the clients differ, and by how much."""
+    """Compare the clients with equally good ones: the expected worst score, whether they differ, and by how much."""
     test, equal, scale = found.homogeneity, found.equal, found.measure.scale
     if test is None:
         return []
@@ -89,21 +91,25 @@ def equality(found: Assessment) -> list[str]:
     if equal is not None:
         ends = f"between {shown(equal.low)} and {shown(equal.high)} in 95 of 100 federations with these test sizes"
         lines.append(
-            "If all clients were equally good the worst of them would measure "
+            "Expected if equal: if all clients were equally good, the worst one would measure "
             f"{shown(equal.worst)} on average{found.note}, and {ends}."
         )
     # Bonferroni: double the smaller of the two p-values.
     differ = test.p_spread if np.isnan(test.p_worst) else min(1.0, 2 * min(test.p_spread, test.p_worst))
-    verdict = "The clients differ" if differ <= 1 - found.level else "No difference between the clients is shown"
-    by = "" if np.isnan(test.p_worst) else f", by the worst one p = {_p(test.p_worst)}"
+    verdict = (
+        "The clients differ significantly" if differ <= 1 - found.level else "The clients do not differ significantly"
+    )
+    by = "" if np.isnan(test.p_worst) else f", p = {_p(test.p_worst)} for the worst client"
     how = "exact test" if test.exact else "approximate test"
-    lines.append(f"{verdict} ({how} that all are equally good: by the spread p = {_p(test.p_spread)}{by}){found.note}.")
+    lines.append(
+        f"{verdict} ({how} that all are equally good: p = {_p(test.p_spread)} for the spread{by}){found.note}."
+    )
     if not np.isnan(test.std_true):
         unit = " points" if found.measure.percent else ""
         digits = found.measure.digits
         lines.append(
-            f"The standard deviation over clients is {scale * test.std:.{digits}f}{unit} as measured, "
-            f"{scale * test.std_true:.{digits}f} with the noise of the test sets taken out{found.note}."
+            f"The standard deviation over clients is {scale * test.std:.{digits}f}{unit} as measured and "
+            f"{scale * test.std_true:.{digits}f} without the sampling noise of the test sets{found.note}."
         )
     return lines
 
@@ -113,8 +119,8 @@ def _listed(names: list[str]) -> str:
     return shown if len(names) <= NAMED else f"{shown} and {len(names) - NAMED:,} more"
 
 
-def _level(found: Assessment) -> str:
-    return f"{_percent(found.level)} confidence"
+def _level(assessment: Assessment) -> str:
+    return f"{_percent(assessment.level)} confidence"
 
 
 def _percent(share: float) -> str:
@@ -126,9 +132,9 @@ def _p(value: float) -> str:
 
 
 def signed_interval(measure: Measure, value: float, low: float, high: float) -> tuple[str, str]:
-    """A difference and its interval as they are shown, in points where the measure is shown in percent."""
+    """Format a difference and its interval with signs, in points if the measure is a percentage."""
 
-    def text(number: float) -> str:
+    def signed(number: float) -> str:
         return NOTHING if np.isnan(number) else f"{measure.scale * number:+.{measure.digits}f}".replace("-", "−")
 
-    return text(value), NOTHING if np.isnan(low) and np.isnan(high) else f"{text(low)} to {text(high)}"
+    return signed(value), NOTHING if np.isnan(low) and np.isnan(high) else f"{signed(low)} to {signed(high)}"

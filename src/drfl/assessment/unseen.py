@@ -1,4 +1,4 @@
-"""A client that nobody has seen yet: what the clients seen say of it, if they are exchangeable with it."""
+"""A prediction for a new client that is exchangeable with the clients seen."""
 
 from __future__ import annotations
 
@@ -11,19 +11,21 @@ from drfl.assessment.scores import Floats
 
 
 class UnseenClient(NamedTuple):
-    """Where the measured score of a new client will lie, drawn as the N were, its test set too. No law is assumed.
+    """Prediction of the measured score of a new client, drawn with its test set in the same way as the N others.
 
-    Ranks of exchangeable clients are equally likely (Wilks 1941; conformal prediction, Vovk et al. 2005).
+    No distribution is assumed: ranks of exchangeable clients are equally likely (Wilks 1941; conformal prediction, Vovk
+    et al. 2005).
 
     Args:
-        clients: N.
-        worse: the probability at most that it is worse than the worst seen, 1/(N + 1), before anything was seen.
-        worse_high: an upper bound of the same, given these N clients, at 95 % confidence: 1 − 0.05^(1/N).
-        level: of the band, wanted.
-        low: the new client is below this with probability at most 1 − level; NaN where N is too small for any bound.
-        coverage: the probability that the new client is no worse than ``low``, at least; where ``low`` is NaN, of the
-            worst seen.
-        needed: clients for which the worst one seen is a bound at this level.
+        clients: Number of clients N.
+        worse: Upper bound of the probability that the new client is worse than the worst seen, 1/(N + 1), before any
+            client was seen.
+        worse_high: Upper bound of the same probability given these N clients, at 95 % confidence: 1 − 0.05^(1/N).
+        level: Requested probability of the bound ``low``.
+        low: The new client is below this with probability at most 1 − level; NaN if N is too small for any bound.
+        coverage: Lower bound of the probability that the new client is no worse than ``low``, or than the worst client
+            seen if ``low`` is NaN.
+        needed: Number of clients at which the worst one seen is a bound at this level.
     """
 
     clients: int
@@ -36,14 +38,15 @@ class UnseenClient(NamedTuple):
 
 
 def unseen_client(values: Floats, level: float = 0.95) -> UnseenClient:
-    """What N clients' measured scores (larger is better) say of one more.
+    """Predict the score of one more client from the measured scores of N clients.
 
     Args:
-        values: (N,) without NaN, N ≥ 1.
-        level: wanted probability.
+        values: (N,) Scores without NaN, larger is better; N ≥ 1.
+        level: Requested probability of the bound.
     """
     n = len(values)
-    # The k-th smallest of N is exceeded or met by the new one with probability 1 − k/(N + 1) or more, ties included.
+    # The new client is at or above the k-th smallest of N with probability at least 1 − k/(N + 1), ties included. The
+    # small constant keeps rounding from lowering k.
     k = math.floor((1 - level) * (n + 1) + 1e-9)
     low = float(np.sort(values)[k - 1]) if k else math.nan
     return UnseenClient(

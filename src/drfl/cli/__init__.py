@@ -1,4 +1,4 @@
-"""The command: parse, build, run, print."""
+"""The command line of drfl."""
 
 from __future__ import annotations
 
@@ -8,7 +8,10 @@ from drfl.cli import signals
 
 
 def main() -> None:
-    """Entry point of ``drfl``; ends the process with 0, 1 (diverged), 2 (a mistake), 130 (SIGINT) or 143 (SIGTERM)."""
+    """Run ``drfl`` and end the process.
+
+    The exit code is 0, 1 (a run diverged), 2 (a user's mistake), 130 (SIGINT) or 143 (SIGTERM).
+    """
     signals.at_once().set()
     from drfl.cli.app import call
 

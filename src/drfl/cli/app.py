@@ -1,4 +1,4 @@
-"""The command's grammar and its exit codes."""
+"""The commands of ``drfl`` and their exit codes."""
 
 from __future__ import annotations
 
@@ -13,27 +13,31 @@ import typer
 
 from drfl.cli import deploy, signals
 from drfl.cli import options as o
+from drfl.cli.command_help import Command, Group
 from drfl.cli.options import expand
 from drfl.core.errors import DivergedError, DrflError, InputError, StoppedError, unknown
 from drfl.core.plugins import plugins
 from drfl.core.screen import say
 
+TRAIN, RESULTS, START, DEPLOY, OTHERS = "Training", "Results", "Getting started", "Deployment", "Plug-ins"
+"""Groups of commands in ``drfl --help``."""
+
 app = typer.Typer(
     name="drfl",
-    help="Distributionally robust federated learning: train one model that serves the worst-off client well.",
+    cls=Group,
     no_args_is_help=True,
     add_completion=False,
     rich_markup_mode="rich",
     pretty_exceptions_enable=False,
 )
-app.add_typer(deploy.app)
+app.add_typer(deploy.app, rich_help_panel=DEPLOY)
 
 
 def call(arguments: Sequence[str]) -> int:
-    """Run the command and give its exit code.
+    """Run the command and return its exit code.
 
-    A mistake of the user becomes one line on stderr, and with ``--json`` also an object with its code and field on
-    stdout.
+    A user's mistake is reported in one line on stderr. With ``--json`` an object with its code and field is also
+    printed on stdout.
     """
     as_json = "--json" in arguments
     try:
@@ -41,43 +45,43 @@ def call(arguments: Sequence[str]) -> int:
         code = app(expand(arguments), prog_name="drfl", standalone_mode=False)
         return code if isinstance(code, int) else 0
     except DivergedError as error:
-        return _complain(error, 1, as_json)
+        return _report(error, 1, as_json)
     except StoppedError as error:
-        return _complain(error, error.exit_code, as_json)
+        return _report(error, error.exit_code, as_json)
     except InputError as error:
-        return _complain(error, 2, as_json)
+        return _report(error, 2, as_json)
     except DrflError as error:
-        return _complain(error, 1, as_json)
+        return _report(error, 1, as_json)
     except (KeyboardInterrupt, typer.Abort):
         stopped = StoppedError()
-        return _complain(stopped, stopped.exit_code, as_json)
+        return _report(stopped, stopped.exit_code, as_json)
     except typer.Exit as error:
         return error.exit_code
     except Exception as error:
-        known = _known(error)
-        if known is None:
+        expected = _as_input_error(error)
+        if expected is None:
             raise
-        return _complain(known, 2, as_json)
+        return _report(expected, 2, as_json)
 
 
 def add_plugins(arguments: Sequence[str]) -> None:
-    """Add the commands of other packages, if these arguments can need one.
+    """Add the commands of other packages if these arguments may need one.
 
-    The search for entry points takes longer than everything else before a command starts. So drfl searches only to list
-    all commands, and if it does not know the command.
+    The search for entry points takes longer than everything else before a command starts. Therefore drfl searches only
+    if it lists all commands or does not know the command.
     """
     first = arguments[0] if arguments else "--help"
-    own = {command.name or getattr(command.callback, "__name__", "") for command in app.registered_commands}
-    own.add("deploy")
-    if first in own or (first.startswith("-") and first != "--help"):
+    names = {command.name or getattr(command.callback, "__name__", "") for command in app.registered_commands}
+    names.add("deploy")
+    if first in names or (first.startswith("-") and first not in ("--help", "--help-all")):
         return
     for name, function in plugins("drfl.commands"):
-        if name not in own:
-            app.command(name)(cast("Callable[..., int]", function))
+        if name not in names:
+            app.command(name, cls=Command, rich_help_panel=OTHERS)(cast("Callable[..., int]", function))
 
 
-def _known(error: Exception) -> DrflError | None:
-    """The line for what typer, the system or the memory refuses; None for what is a fault of drfl's."""
+def _as_input_error(error: Exception) -> DrflError | None:
+    """Return the message for an error of typer, the system or the memory; None for a fault in drfl."""
     if isinstance(error, MemoryError):
         return InputError("not enough memory", code="out-of-memory")
     if isinstance(error, RecursionError):
@@ -85,7 +89,7 @@ def _known(error: Exception) -> DrflError | None:
     if isinstance(error, OSError) and error.errno == errno.ENAMETOOLONG:
         name = str(error.filename)[:100]
         return InputError(f"a path is too long: {name}…", code="file-unreadable", field=name)
-    # typer has its own copy of click since 0.16, so the usage errors of old and new are told by what they can do
+    # Newer versions of typer have their own copy of click, so recognise usage errors of both by their method.
     format_message = getattr(error, "format_message", None)
     if format_message is None:
         return None
@@ -98,7 +102,7 @@ def _known(error: Exception) -> DrflError | None:
     return InputError(f"{message.rstrip('.')}; see '{path} --help'", code="usage")
 
 
-def _complain(error: DrflError, exit_code: int, as_json: bool) -> int:
+def _report(error: DrflError, exit_code: int, as_json: bool) -> int:
     message = " ".join(str(error).split())
     say(f"drfl: {message}", err=True)
     if as_json:
@@ -106,8 +110,8 @@ def _complain(error: DrflError, exit_code: int, as_json: bool) -> int:
     return exit_code
 
 
-def _version(asked: bool) -> None:
-    if asked:
+def _version(value: bool) -> None:
+    if value:
         from importlib.metadata import version
 
         say(f"drfl {version('drfl')}")
@@ -117,48 +121,52 @@ def _version(asked: bool) -> None:
 @app.callback()
 def main(
     version: Annotated[
-        bool, typer.Option("--version", help="Print the version and leave.", is_eager=True, callback=_version)
+        bool, typer.Option("--version", help="Print the version and exit.", is_eager=True, callback=_version)
     ] = False,
 ) -> None:
-    """Distributionally robust federated learning: train one model that serves the worst-off client well."""
+    """Distributionally robust federated learning: train one model that serves the worst client well."""
 
 
-@app.command()
+@app.command(cls=Command, rich_help_panel=TRAIN)
 @o.command(o.RunOptions)
 def run(options: o.RunOptions) -> int:
-    """Train with one algorithm and write a run directory."""
+    """Train with one algorithm and write the results to a folder."""
     from drfl.cli.run import run_command
 
     with signals.as_stopped():
         return run_command(options)
 
 
-@app.command()
+@app.command(cls=Command, rich_help_panel=TRAIN)
 @o.command(o.CompareOptions)
 def compare(options: o.CompareOptions) -> int:
-    """Train with several algorithms on the same partitions and seeds, and print mean ± std, the best in bold."""
+    """Train with several algorithms on the same data and seeds.
+
+    The table shows mean ± std over the seeds, with the best value in bold.
+    """
     from drfl.cli.compare import compare_command
 
     with signals.as_stopped():
         return compare_command(options)
 
 
-@app.command()
+@app.command(cls=Command, rich_help_panel=RESULTS)
 @o.command(o.ReportOptions)
 def report(options: o.ReportOptions) -> int:
-    """Write one report on runs that have ended, whatever made them: an HTML page, or with --pdf a PDF."""
+    """Write one report on finished runs, as HTML or PDF."""
     from drfl.cli.report import report_command
 
     with signals.as_stopped():
         return report_command(options)
 
 
-@app.command()
+@app.command(cls=Command, rich_help_panel=RESULTS)
 @o.command(o.AssessOptions)
 def assess(options: o.AssessOptions) -> int:
-    """Say what finished runs allow to be said: how bad the worst client is, who it could be, what a difference shows.
+    """Estimate how bad the worst client is, with intervals.
 
-    Several runs are compared with the first one named: on the same test rows, and over seeds.
+    The output names the clients that could be the worst.
+    Further runs are compared with the first: on the same test rows, and over seeds.
     """
     from drfl.cli.assess import assess_command
 
@@ -166,12 +174,13 @@ def assess(options: o.AssessOptions) -> int:
         return assess_command(options)
 
 
-@app.command()
+@app.command(cls=Command, rich_help_panel=TRAIN)
 @o.command(o.TuneOptions)
 def tune(options: o.TuneOptions) -> int:
-    """Choose hyperparameters: the same number of trials per algorithm, scored on validation data.
+    """Choose hyperparameters by their score on validation data.
 
-    Finished trials are kept: after an interruption the same command continues.
+    Every algorithm gets the same number of trials.
+    Finished trials are stored: after an interruption the same command continues.
     """
     from drfl.cli.tune import tune_command
 
@@ -179,18 +188,21 @@ def tune(options: o.TuneOptions) -> int:
         return tune_command(options)
 
 
-@app.command()
-def new(directory: Annotated[Path, typer.Argument(metavar="DIR", help="A new or empty folder.")]) -> int:
-    """Write a small study that runs: a table, a model, an algorithm with its tests, and a TOML file."""
+@app.command(cls=Command, rich_help_panel=START)
+def new(directory: Annotated[Path, typer.Argument(metavar="DIR", help="A new or empty folder")]) -> int:
+    """Write a small study of your own that runs as it is.
+
+    It consists of a table, a model, an algorithm with its tests, and a TOML file.
+    """
     from drfl.cli.new import write
 
     with signals.as_stopped():
         write(directory)
-        say(f"{directory}: written; cd there, and drfl compare study.toml; its README.md says more")
+        say(f"{directory}: written. Run 'drfl compare study.toml' there; its README.md explains the files.")
     return 0
 
 
-@app.command()
+@app.command(cls=Command, rich_help_panel=START)
 def algorithms(as_json: o.Json = False) -> None:
     """List the algorithms with their parameters and defaults."""
     from drfl.cli.list_registries import algorithms_command
@@ -199,9 +211,9 @@ def algorithms(as_json: o.Json = False) -> None:
         algorithms_command(as_json)
 
 
-@app.command()
+@app.command(cls=Command, rich_help_panel=START)
 def datasets(as_json: o.Json = False) -> None:
-    """List the data sets and where their files were found."""
+    """List the data sets and the locations of their files."""
     from drfl.cli.list_registries import datasets_command
 
     with signals.as_stopped():

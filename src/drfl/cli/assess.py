@@ -24,7 +24,7 @@ MOST = 30
 
 
 def assess_command(options: AssessOptions) -> int:
-    """Read the runs, print what may be said of them; gives the exit code."""
+    """Assess runs, print intervals and comparisons, and return the exit code."""
     folders = [folder for path in options.runs for folder in runs_in(path)]
     failed = [run for path in options.runs for run in failed_in(path)]
     for notice in filter(None, map(interruption, options.runs)):
@@ -45,48 +45,49 @@ def assess_command(options: AssessOptions) -> int:
 
 
 def _print_one(run: AssessedRun) -> None:
-    found = run.assessment
-    if found is None:
+    assessment = run.assessment
+    if assessment is None:
         console.out.print(nothing_said(run), markup=False)
         return
-    table = Table(title=f"{run.record.label}: {found.measure.words}", title_justify="left")
-    for head, flush in (("client", "left"), ("test rows", "right"), (found.measure.words, "right")):
+    measure = assessment.measure
+    table = Table(title=f"{run.record.label}: {measure.words}", title_justify="left")
+    for head, flush in (("client", "left"), ("test rows", "right"), (measure.words, "right")):
         table.add_column(head, justify=flush)  # pyright: ignore[reportArgumentType]
-    table.add_column(f"{_percent(found.level)} interval", justify="right")
+    table.add_column(f"{_percent(assessment.level)} interval", justify="right")
     table.add_column("could be the worst")
     most = run.record.most_shown(MOST)
-    for i in found.order[:most]:  # the worst first
-        if math.isnan(found.values[i]):
-            cells = (NOTHING, NOTHING, "not known")
+    for i in assessment.order[:most]:  # the worst first
+        if math.isnan(assessment.values[i]):
+            cells = (NOTHING, NOTHING, "unknown")
         else:
-            low, high = found.measure.shown(float(found.low[i])), found.measure.shown(float(found.high[i]))
-            could = "yes" if found.candidates[i] else ""
-            cells = (found.measure.shown(float(found.values[i])), f"{low} – {high}", could)
-        table.add_row(found.names[i], f"{found.samples[i]:,}", *cells)
-    if len(found.names) > most:
-        table.caption = f"and {len(found.names) - most:,} more clients; --json has all"
+            low, high = measure.shown(float(assessment.low[i])), measure.shown(float(assessment.high[i]))
+            could = "yes" if assessment.candidates[i] else ""
+            cells = (measure.shown(float(assessment.values[i])), f"{low} – {high}", could)
+        table.add_row(assessment.names[i], f"{assessment.samples[i]:,}", *cells)
+    if len(assessment.names) > most:
+        table.caption = f"and {len(assessment.names) - most:,} more clients; --json lists all"
     console.out.print(table)
-    for line in (*_beside(run), *sentences(found)):
+    for line in (*_beside(run), *sentences(assessment)):
         console.out.print(line, markup=False)
-    console.out.print(f"Intervals: {found.method}, simultaneous over the clients (Bonferroni).", markup=False)
+    console.out.print(f"Intervals: {assessment.method}, simultaneous over the clients (Bonferroni).", markup=False)
     gain = over_last(run)
     if gain is not None:
         value, interval = signed_interval(gain.measure, gain.worst.value, gain.worst.low, gain.worst.high)
         console.out.print(
-            f"The returned model against the last iterate, row by row: {gain.worst.shown}, the worst client's gain "
+            f"Returned model compared with the last iterate, row by row: {gain.worst.shown}; gain of the worst client "
             f"{value} ({interval}, {_percent(gain.level)} confidence){gain.note}.",
             markup=False,
         )
 
 
 def _beside(run: AssessedRun) -> list[str]:
-    """What an accuracy or a rate has to be read with."""
-    found, own = run.assessment, run.record.summary
+    """Return the sentence that puts an accuracy or a rate in context."""
+    assessment, summary = run.assessment, run.record.summary
     line = None
-    if found is not None and found.measure.name == PLAIN.name:
-        line = constant_line(own)
-    elif found is not None and found.measure.rows is Rows.RATE:
-        line = threshold_line(own)
+    if assessment is not None and assessment.measure.name == PLAIN.name:
+        line = constant_line(summary)
+    elif assessment is not None and assessment.measure.rows is Rows.RATE:
+        line = threshold_line(summary)
     return [] if line is None else [f"{line[:1].upper()}{line[1:]}."]
 
 
@@ -95,20 +96,22 @@ def _print_several(
 ) -> None:
     known = [(run, run.assessment) for run in runs if run.assessment is not None]
     if known:
-        own, some = known[0][1].measure, any(found.undefined for _, found in known)
-        table = Table(title=f"The worst client's {own.words}", title_justify="left")
-        truly = f"truly, {_percent(known[0][1].level)}"
-        heads = ("run", "measured worst", own.unit or "value", truly, "could be worst", *([UNDEFINED] if some else []))
-        for head in heads:
-            words = head in ("run", "measured worst")
-            table.add_column(head, justify="left" if words else "right", no_wrap=some and head in ("run", UNDEFINED))
-        for run, found in known:
-            i = found.order[0]
-            ends = own.interval(found.worst.low, found.worst.high)
-            who = f"{found.candidates.sum()} of {len(found.names)}"
-            left_out = [undefined_share([len(found.undefined)], [len(found.names)])] if some else []
-            worst = f"{found.names[i]} ({found.samples[i]:,} rows)"
-            table.add_row(run.record.label, worst, own.number(found.values[i]), ends, who, *left_out)
+        measure, has_undefined = known[0][1].measure, any(assessment.undefined for _, assessment in known)
+        undefined = [UNDEFINED] if has_undefined else []
+        table = Table(title=f"The worst client's {measure.words}", title_justify="left")
+        level = f"{_percent(known[0][1].level)} interval"
+        for head in ("run", "measured worst", measure.unit or "value", level, "could be worst", *undefined):
+            is_text = head in ("run", "measured worst")
+            no_wrap = has_undefined and head in ("run", UNDEFINED)
+            table.add_column(head, justify="left" if is_text else "right", no_wrap=no_wrap)
+        for run, assessment in known:
+            i, n = assessment.order[0], len(assessment.names)
+            interval = measure.interval(assessment.worst.low, assessment.worst.high)
+            candidates = f"{assessment.candidates.sum()} of {n}"
+            share = [undefined_share([len(assessment.undefined)], [n])] if has_undefined else []
+            worst = f"{assessment.names[i]} ({assessment.samples[i]:,} rows)"
+            value = measure.number(assessment.values[i])
+            table.add_row(run.record.label, worst, value, interval, candidates, *share)
         console.out.print(table)
     for run in runs:
         if run.assessment is None:
@@ -124,42 +127,42 @@ def _print_gains(
     """Print how the runs compare with the first, on the same test rows and over seeds."""
     if pairs:
         first, measure = pairs[0].first.record, pairs[0].gain.measure
-        level, some = pairs[0].gain.level, any(pair.gain.undefined for pair in pairs)
-        title = f"Against {first.algorithm}, seed {first.seed}, row by row: the worst client's {measure.words}"
+        level, has_undefined = pairs[0].gain.level, any(pair.gain.undefined for pair in pairs)
+        title = f"Compared with {first.algorithm}, seed {first.seed}, row by row: the worst client's {measure.words}"
         table = Table(title=title, title_justify="left")
         heads = ("algorithm", "gain", f"{_percent(level)} interval", "verdict", "better at", "worse at")
-        for head in (*heads, *([UNDEFINED] if some else [])):
+        for head in (*heads, *([UNDEFINED] if has_undefined else [])):
             table.add_column(head, justify="left" if head in ("algorithm", "verdict") else "right")
         for pair in pairs:
             worst, gain = pair.gain.worst, pair.gain
             value, interval = signed_interval(measure, worst.value, worst.low, worst.high)
-            shown = (f"{len(names)} of {len(gain.names)}" for names in (gain.better, gain.worse))
-            left_out = [undefined_share([len(gain.undefined)], [len(gain.names)])] if some else []
-            table.add_row(pair.second.record.algorithm, value, interval, worst.shown, *shown, *left_out)
+            counts = (f"{len(names)} of {len(gain.names)}" for names in (gain.better, gain.worse))
+            share = [undefined_share([len(gain.undefined)], [len(gain.names)])] if has_undefined else []
+            table.add_row(pair.second.record.algorithm, value, interval, worst.shown, *counts, *share)
         console.out.print(table)
         console.out.print(
-            "gain: of the worst client, whoever it is with either; better at, worse at: clients where that is shown "
-            "(Holm)",
+            "gain: difference in the worst client's score, which may be another client in each run; better at, worse "
+            "at: clients with a statistically significant difference (Holm)",
             markup=False,
         )
     for reason in unpaired:
         console.out.print(f"not compared row by row: {reason}", markup=False)
     if seeds:
         measure = next(run.assessment.measure for run in runs if run.assessment is not None)
-        title = f"Against {seeds[0].first} over seeds: the worst client's {measure.words}"
+        title = f"Compared with {seeds[0].first} over seeds: the worst client's {measure.words}"
         table = Table(title=title, title_justify="left")
-        some = any(row.undefined for row in seeds)
-        for head in ("algorithm", "mean gain", "95 % t-interval", "seeds", "verdict", *([UNDEFINED] if some else [])):
+        undefined = [UNDEFINED] if any(row.undefined for row in seeds) else []
+        for head in ("algorithm", "mean gain", "95 % t-interval", "seeds", "verdict", *undefined):
             table.add_column(head, justify="left" if head in ("algorithm", "verdict") else "right")
         for row in seeds:
             value, interval = signed_interval(measure, row.gain.mean, row.gain.low, row.gain.high)
-            left_out = [row.undefined] if some else []
-            table.add_row(row.second, value, interval, str(row.gain.n), row.verdict, *left_out)
+            share = [row.undefined] if undefined else []
+            table.add_row(row.second, value, interval, str(row.gain.n), row.verdict, *share)
         console.out.print(table)
-        few = "; not decided: five seeds are needed" if any(row.verdict == "not decided" for row in seeds) else ""
+        few = " A verdict needs five seeds." if any(row.verdict == "not decided" for row in seeds) else ""
         console.out.print(
-            f"Verdicts over seeds hold {seeds[0].scope}, the comparison row by row for other test rows of one pair of "
-            f"models: rely on a difference that both find{few}.",
+            f"Verdicts over seeds hold {seeds[0].scope}. The comparison row by row holds for other test rows of this "
+            f"pair of models. Rely on a difference that both show.{few}",
             markup=False,
         )
 
@@ -173,31 +176,31 @@ def _content(
 ) -> dict[str, object]:
     assessed = []
     for run in runs:
-        found = run.assessment
+        assessment = run.assessment
         named: dict[str, object] = {
             "run": run.record.label,
             "algorithm": run.record.algorithm,
             "seed": run.record.seed,
             "interrupted": not has_ended(run.record.summary),
         }
-        if found is None:
+        if assessment is None:
             assessed.append({**named, "assessment": None, "reason": nothing_said(run)})
             continue
-        could_be_worst = [name for name, could in zip(found.names, found.candidates, strict=True) if could]
+        candidates = [name for name, could in zip(assessment.names, assessment.candidates, strict=True) if could]
         assessed.append(
             {
                 **named,
-                "measure": found.measure.name,
-                "level": found.level,
-                "method": found.method,
-                "worst": {"client": found.names[found.order[0]], **found.worst._asdict()},
-                "could_be_worst": could_be_worst,
-                "undefined": found.undefined,
-                "equal": None if found.equal is None else found.equal._asdict(),
-                "homogeneity": None if found.homogeneity is None else found.homogeneity._asdict(),
-                "unseen": found.unseen._asdict(),
-                "sentences": [*_beside(run), *sentences(found)],
-                "clients": found.to_frame().to_dict("records"),
+                "measure": assessment.measure.name,
+                "level": assessment.level,
+                "method": assessment.method,
+                "worst": {"client": assessment.names[assessment.order[0]], **assessment.worst._asdict()},
+                "could_be_worst": candidates,
+                "undefined": assessment.undefined,
+                "equal": None if assessment.equal is None else assessment.equal._asdict(),
+                "homogeneity": None if assessment.homogeneity is None else assessment.homogeneity._asdict(),
+                "unseen": assessment.unseen._asdict(),
+                "sentences": [*_beside(run), *sentences(assessment)],
+                "clients": assessment.to_frame().to_dict("records"),
             }
         )
     return {

@@ -48,21 +48,21 @@ from drfl.training.callbacks import describe
 from drfl.training.loop import Callback
 
 BROKEN = 1
-"""The exit code when every run broke off, as that of a single run that diverges."""
+"""Exit code if every run failed; the same as that of a single run that diverges."""
 
 SEEDS = "5"
-"""How many unless told."""
+"""Number of seeds by default."""
 
 
 def compare_command(options: CompareOptions) -> int:
-    """Validate, run every algorithm at every seed, write, print; gives the exit code."""
+    """Run every algorithm at every seed, write and print the results, and return the exit code."""
     out, quiet, resume, overwrite = options.out, options.as_json, options.resume, options.overwrite
-    with signals.at_once():  # nothing to tidy up yet
+    with signals.at_once():  # there is nothing to clean up yet
         workers = workers_by_options(options.jobs, options.ray, 1)
         config, design, kept = _design(options)
         if out is not None and resume:
             check_cells_same(out, design)
-    # Loading may download, which leaves something to tidy up: a signal ends it as an exception.
+    # Loading may download, which needs a clean-up: a signal raises an exception here.
     ready = PreparedComparison.of(design, from_config(config, console.lines(quiet)), kept)
     if out is not None and resume and is_finished(out):
         tidy(out, "comparison")
@@ -82,8 +82,8 @@ def compare_command(options: CompareOptions) -> int:
         outcomes = _outcomes(ready, claim, watch, workers, quiet=quiet)
         comparison = ready.compared(outcomes, claim.directory)
         if not comparison.outcomes:
-            how = f"'drfl compare --resume --out {claim.directory}' continues it"
-            raise StoppedError(f"interrupted before one run was finished: {how}", watch.code)
+            remedy = f"continue with 'drfl compare --resume --out {claim.directory}'"
+            raise StoppedError(f"interrupted before any run was finished: {remedy}", watch.code)
         with filled(claim) as folder:
             write_comparison(comparison, folder, claim.directory, ready.identity)
         claim.finished = len(comparison.outcomes) == len(cells)
@@ -101,29 +101,29 @@ def compare_command(options: CompareOptions) -> int:
 
 
 def _design(options: CompareOptions) -> tuple[Config, Design, Path | None]:
-    """The configuration, what to compare, and the stored configuration; None unless a comparison is resumed.
+    """Return the configuration, the design, and the stored configuration if a comparison is resumed.
 
     Options override the configuration file, which replaces the stored configuration.
     """
-    kept = None
+    stored = None
     if options.resume:
         if options.out is not None and not options.trust:
             keep_out(options.out)
-        own = {**read_file(options.config, trust=True), **options.settings}
-        check_received(options.out, own.get("checkpoint_key"))
-        told = any((options.config, options.names, options.seeds, options.settings, options.param))
-        kept = kept_config(options.out, "comparison", overwrite=options.overwrite, given=told)
+        values = {**read_file(options.config, trust=True), **options.settings}
+        check_received(options.out, values.get("checkpoint_key"))
+        has_options = any((options.config, options.names, options.seeds, options.settings, options.param))
+        stored = kept_config(options.out, "comparison", overwrite=options.overwrite, given=has_options)
     elif options.out is not None:
         check_free(options.out, "comparison", overwrite=options.overwrite)
-    named = dict.fromkeys((options.names or "").split(","))
-    given = references_of({**options.settings, "algorithms": named})
-    file = read_file(options.config or kept, given, trust=options.trust)
-    # compare the algorithms named, else those with a table in the file, else all
+    requested = dict.fromkeys((options.names or "").split(","))
+    references = references_of({**options.settings, "algorithms": requested})
+    file = read_file(options.config or stored, references, trust=options.trust)
+    # Compare the algorithms of --algorithms, else those with a table in the file, else all.
     tables = file.get("algorithms")
-    listed = list(tables) if isinstance(tables, dict) else []
+    choices = list(tables) if isinstance(tables, dict) else []
     if options.names is not None:
-        listed = options.names.split(",")
-    names = list(dict.fromkeys(algorithm_name(name.strip()) for name in listed or ALGORITHMS))
+        choices = options.names.split(",")
+    names = list(dict.fromkeys(algorithm_name(name.strip()) for name in choices or ALGORITHMS))
     labels = [label_of(name) for name in names]
     label = next((label for label in labels if labels.count(label) > 1), None)
     if label is not None:
@@ -136,16 +136,16 @@ def _design(options: CompareOptions) -> tuple[Config, Design, Path | None]:
     if (options.jobs is not None or options.ray is not None) and "threads" not in {**file, **settings}:
         settings["threads"] = 1  # so that the number of processes changes no digit
     config = config_of(file, overrides(settings, options.param, names))
-    seeds = [] if kept is None or options.out is None else kept_cells(options.out)[1]
+    seeds = [] if stored is None or options.out is None else kept_cells(options.out)[1]
     if options.seeds is not None or not seeds:
         seeds = parse_seeds(options.seeds or SEEDS)
-    return config, Design(config, tuple(names), tuple(seeds)), kept
+    return config, Design(config, tuple(names), tuple(seeds)), stored
 
 
 def _outcomes(
     ready: PreparedComparison, claim: ClaimedFolder, watch: StopSignal, workers: Workers, *, quiet: bool
 ) -> list[Outcome]:
-    """Run what has not ended, and show it."""
+    """Run the cells that have not ended, and show their progress."""
     outcomes: list[Outcome] = []
     total = len(ready.design.cells)
     with ExitStack() as bars:
@@ -156,26 +156,26 @@ def _outcomes(
             return [bars.enter_context(console.progress(label, quiet))]
 
         if workers != 1:
-            found = compare_in_parallel(ready, claim, watch, workers, console.warn)
+            results = compare_in_parallel(ready, claim, watch, workers, console.warn)
         else:
-            found = compare(ready, claim, watch, show, console.warn)
-        for outcome in found:
+            results = compare(ready, claim, watch, show, console.warn)
+        for outcome in results:
             outcomes.append(outcome)
             if workers != 1 and not quiet and outcome.metrics is not None:
                 score = ready.measures[0]
-                told = describe(outcome.metrics, score, outcome.note(score.name, ready.clients))
+                metrics = describe(outcome.metrics, score, outcome.note(score.name, ready.clients))
                 head = f"[{len(outcomes)}/{total}] {outcome.algorithm}, seed {outcome.seed}"
-                console.err.print(f"{head}: {told}", markup=False)
+                console.err.print(f"{head}: {metrics}", markup=False)
             if outcome.reason and not quiet:
                 console.err.print(f"{outcome.algorithm}, seed {outcome.seed}: {outcome.reason}", markup=False)
     return outcomes
 
 
 def _print(comparison: Comparison, directory: Path) -> None:
-    """The table of the score, those of the other measures, two at a time, as a terminal is narrow, and the report."""
+    """Print a table of the score, tables of two other measures each (terminals are narrow), and the report's path."""
     score, *others = comparison.measures
     view = _view(comparison, score_columns(score, fifth=comparison.clients > FIFTH), _title(comparison))
-    # The report has the worst fifth too.
+    # On a narrow terminal omit the worst fifth, which the report shows.
     if console.out.measure(view, options=console.out.options.update(width=WIDE)).maximum > console.out.width:
         view = _view(comparison, score_columns(score), _title(comparison))
     console.out.print(view)
@@ -183,15 +183,17 @@ def _print(comparison: Comparison, directory: Path) -> None:
         console.out.print(_view(comparison, columns_beside(others[i : i + 2])))
     intervals = first_intervals(comparison.outcomes)
     if intervals is not None:
-        at = "" if len(comparison.seeds) == 1 else f" at seed {intervals[0]}"
-        console.out.print(f"95 %: interval of the worst client's true {score.words}{at}; drfl assess says more")
+        seed = "" if len(comparison.seeds) == 1 else f" at seed {intervals[0]}"
+        console.out.print(f"95 %: interval of the worst client's true {score.words}{seed}; for details: drfl assess")
     for legend in comparison.legends:
         console.out.print(legend, markup=False)
     if score.name == ACCURACY.name:
-        console.out.print("if equal: the mean worst of clients that are all equally good, by the size of test sets")
-    told = [outcome.beside for outcome in comparison.outcomes if outcome.metrics is not None]
-    for line in told[0] if told else ():
-        if all(line in own for own in told):  # a threshold is that of one model
+        console.out.print(
+            "if equal: worst accuracy expected from sampling noise alone if all clients were equally good"
+        )
+    notes = [outcome.beside for outcome in comparison.outcomes if outcome.metrics is not None]
+    for line in notes[0] if notes else ():
+        if all(line in others for others in notes):  # omit lines about one model, such as its threshold
             console.out.print(line, markup=False)
     verdict = verdict_line(comparison, directory)
     if verdict is not None:
@@ -199,18 +201,18 @@ def _print(comparison: Comparison, directory: Path) -> None:
     if any(outcome.metrics for outcome in comparison.outcomes):
         console.out.print(f"report: {directory / 'report.html'}", markup=False)
     else:
-        console.out.print(f"every run failed, so there is no report: {directory / 'compare.csv'}", markup=False)
+        console.out.print(f"every run failed, so there is no report; see {directory / 'compare.csv'}", markup=False)
 
 
 FIFTH = 5
-"""Of so many clients the worst fifth is the worst one."""
+"""Up to this many clients the worst fifth is the worst client."""
 
 
 WIDE = 1000
-"""Characters in which every table fits."""
+"""Width in characters that is enough for every table."""
 
 HEADING = 8
-"""Characters in a line of a column's heading."""
+"""Characters per line of a column heading."""
 
 
 def _title(comparison: Comparison) -> str:
@@ -218,7 +220,7 @@ def _title(comparison: Comparison) -> str:
     length = f"{settings.rounds} rounds"
     if settings.until is not None:
         length = f"until {settings.until}, at most {length}"
-    # means are over the seeds that ended; after an interruption these are fewer than requested
+    # Means are over the finished seeds, which an interruption may leave fewer than requested.
     whole = [name for name in map(label_of, comparison.algorithms) if not failures(comparison.outcomes, name)]
     runs = [sum(outcome.algorithm == name for outcome in comparison.outcomes) for name in whole] or [0]
     few, many = min(runs), max(runs)
@@ -229,21 +231,21 @@ def _title(comparison: Comparison) -> str:
 
 
 def _view(comparison: Comparison, shown: Mapping[str, str], title: str | None = None) -> Table:
-    """Some columns; how many rounds a target took stands with the first, which has a title."""
+    """Return a table of some columns; the one with a title also has the rounds to the target."""
     head, rows = table(comparison, lambda text: Text(text, "bold"), shown)
-    # lines between seven columns would leave too little of 80 characters for the numbers
+    # Vertical lines between seven columns would leave too few of 80 characters for the numbers.
     view = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
     reached = title is not None and comparison.settings.until is not None
     view.add_column(head[0], no_wrap=True)
     for text in (*head[1:], *(["rounds to target"] if reached else [])):
         view.add_column("\n".join(textwrap.wrap(text, HEADING, break_long_words=False)), justify="right", no_wrap=True)
-    names = spreads(comparison.outcomes, comparison.measures[0].name)  # in the table's order
+    names = spreads(comparison.outcomes, comparison.measures[0].name)  # in the order of the table
     for name, cells in zip(names, rows, strict=True):
         row = list(cells)
         if reached:
-            own = [outcome for outcome in comparison.outcomes if outcome.algorithm == name]
-            rounds = [outcome.rounds for outcome in own if outcome.stopped == "target"]
-            mean = f"{Spread.of(rounds).text('.0f', '.0f')} ({len(rounds)} of {len(own)})" if rounds else ""
-            row.append(mean or f"none of {len(own)}")
+            runs = [outcome for outcome in comparison.outcomes if outcome.algorithm == name]
+            rounds = [outcome.rounds for outcome in runs if outcome.stopped == "target"]
+            mean = f"{Spread.of(rounds).text('.0f', '.0f')} ({len(rounds)} of {len(runs)})" if rounds else ""
+            row.append(mean or f"none of {len(runs)}")
         view.add_row(*row)
     return view

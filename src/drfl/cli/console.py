@@ -1,4 +1,4 @@
-"""What the user sees while a command works."""
+"""Progress, warnings and numbers on the terminal while a command runs."""
 
 from __future__ import annotations
 
@@ -23,29 +23,29 @@ err = Screen(stderr=True)
 
 @contextmanager
 def interruptible(when: str = "after this round") -> Iterator[StopSignal]:
-    """Within it the first SIGINT or SIGTERM asks the work to stop soon; the second one aborts it.
+    """Request a stop on the first SIGINT or SIGTERM, and abort on the second, within this context.
 
     Args:
-        when: it stops, for the line that is shown.
+        when: Description of the moment at which the work stops, for the printed line.
     """
     watch = StopSignal()
 
-    def ask(number: int) -> None:
+    def request_stop(number: int) -> None:
         if watch.stop:
             raise signals.Signalled(number)
         watch.signal = number
-        # not through rich, which may hold its lock in the frame that the signal interrupted
+        # Do not print through rich: the interrupted frame may hold its lock.
         os.write(2, f"stopping {when} (Ctrl-C again to abort at once)\n".encode())
 
-    with signals.deferred(ask):
+    with signals.deferred(request_stop):
         yield watch
 
 
 @contextmanager
 def progress(label: str, quiet: bool = False) -> Iterator[Callback]:
-    """A callback that shows the round, worst and average accuracy and the time left.
+    """Yield a callback that shows the round, worst and average accuracy and the time left, on stderr.
 
-    A live bar on a terminal, a plain line every tenth of the run elsewhere, nothing when quiet. On stderr.
+    A terminal gets a live bar, other outputs get a plain line every tenth of the run, and ``quiet`` shows nothing.
     """
     if quiet:
         yield lambda step: None
@@ -72,29 +72,29 @@ def progress(label: str, quiet: bool = False) -> Iterator[Callback]:
 
 
 def lines(quiet: bool) -> Callable[[str], None] | None:
-    """Prints a line on stderr; None when quiet."""
+    """Return a function that prints a line on stderr, or None if quiet."""
     return None if quiet else lambda line: err.print(line, markup=False)
 
 
 def warn(line: str) -> None:
-    """Print a line on stderr that matters even where only JSON is wanted on stdout."""
+    """Print a line on stderr, also if stdout gets only JSON."""
     err.print(line, markup=False)
 
 
 def percent(fraction: float) -> str:
-    """A fraction as percent with one digit."""
+    """Format a fraction as percent with one decimal."""
     return f"{100 * fraction:.1f}"
 
 
 def gap(certificate: Certificate | None) -> str:
-    """The duality gap with three digits; a dash where there is none."""
+    """Format the duality gap with three digits, or a dash without a certificate."""
     return NOTHING if certificate is None else f"{certificate.gap:.3g}"
 
 
-def certificate(found: Certificate | None) -> str:
-    """A certificate in a few words."""
-    if found is None:
-        return "no certificate, as not every client answered with a finite loss"
-    remedy = f"the search ended at a gradient of norm {found.gradient_norm:.1g}; set weight_decay above 0 for a proof"
-    doubt = "" if found.proven else f" (not proven: {remedy})"
-    return f"worst case {found.primal:.6g}, and no model is below {found.lower:.6g} at this λ{doubt}"
+def certificate(bounds: Certificate | None) -> str:
+    """Describe a certificate in a few words."""
+    if bounds is None:
+        return "no certificate: not every client replied with a finite loss"
+    remedy = f"the search ended at a gradient of norm {bounds.gradient_norm:.1g}; set weight_decay above 0 for a proof"
+    doubt = "" if bounds.proven else f" (not proven: {remedy})"
+    return f"worst-case objective {bounds.primal:.6g}; no model is below {bounds.lower:.6g} at this λ{doubt}"

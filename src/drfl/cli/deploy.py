@@ -1,4 +1,4 @@
-"""``drfl deploy``: the grammar, and what it prints."""
+"""The commands of ``drfl deploy``."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from drfl.cli import signals
+from drfl.cli.command_help import Command, Group
 from drfl.core.screen import say
 
 if TYPE_CHECKING:
@@ -17,52 +18,62 @@ if TYPE_CHECKING:
 
 app = typer.Typer(
     name="deploy",
-    help="A real deployment over Flower: write its folder, check it, train with it.",
+    cls=Group,
+    help="Train over a network with Flower.\n\nThese commands set up, check and run a deployment.",
     no_args_is_help=True,
 )
 
-Place = Annotated[Path, typer.Argument(metavar="DIR", help="The deployment's folder.")]
-Number = Annotated[str, typer.Argument(metavar="RUN", help="The run's number, as 'drfl deploy run' printed it.")]
+Place = Annotated[Path, typer.Argument(metavar="DIR", help="Folder of the deployment")]
+Number = Annotated[str, typer.Argument(metavar="RUN", help="Number of the run, as printed by 'drfl deploy run'")]
 
 INTERRUPTED = 130
-"""The exit code after Ctrl-C."""
+"""Exit code after Ctrl-C."""
 
 GRACE = 5.0
-"""Seconds after Ctrl-C in which a second one stops the run itself."""
+"""Seconds after Ctrl-C in which a second Ctrl-C stops the run itself."""
 
 
-@app.command()
+@app.command(cls=Command)
 def init(
-    directory: Annotated[Path, typer.Argument(metavar="DIR", help="A new or empty folder.")],
-    sites: Annotated[str, typer.Option(help="The sites' names with commas between, in the order of the clients.")],
+    directory: Annotated[Path, typer.Argument(metavar="DIR", help="A new or empty folder")],
+    sites: Annotated[str, typer.Option(help="Comma-separated names of the sites, in the order of the clients")],
     host: Annotated[
-        str | None, typer.Option(help="Name or address where the sites reach the SuperLink. (default: localhost)")
+        str | None, typer.Option(help="Host name or address of the SuperLink for the sites (default: localhost)")
     ] = None,
-    port: Annotated[int | None, typer.Option(help="Its port. (default: 8000)")] = None,
-    insecure: Annotated[bool, typer.Option("--insecure", help="Without TLS and keys; to try things out.")] = False,
-    keys: Annotated[bool, typer.Option("--keys", help="Make keys and certificates too, by make-keys.sh.")] = False,
+    port: Annotated[int | None, typer.Option(help="Port of the SuperLink (default: 8000)")] = None,
+    insecure: Annotated[bool, typer.Option("--insecure", help="Use neither TLS nor keys; for trials only")] = False,
+    keys: Annotated[bool, typer.Option("--keys", help="Also make keys and certificates, with make-keys.sh")] = False,
 ) -> int:
-    """Write a deployment's folder: settings, scripts and services, for the SuperLink and for each site."""
+    """Write the folder of a new deployment.
+
+    It contains settings, scripts and services, for the SuperLink and for each site.
+    """
     with signals.as_stopped():
         _require()
         from drfl.flower.deploy.init import DeploymentPlan, write
 
         write(DeploymentPlan.of(sites, host, port, insecure), directory, keys)
-        say(f"{directory}: written; its README.md says how to start it")
+        say(f"{directory}: written. Its README.md explains how to start the deployment.")
     return 0
 
 
-@app.command()
+@app.command(cls=Command)
 def check(
     directory: Place,
     site: Annotated[
-        str | None, typer.Option(help="Check this site, on its machine: its key, its way to the SuperLink, its data.")
+        str | None, typer.Option(help="Check this site, on its machine: key, connection to the SuperLink, data")
     ] = None,
     write: Annotated[
-        bool, typer.Option("--write", help="Add the proposed limits of sites to server.toml, and keep the old file.")
+        bool,
+        typer.Option(
+            "--write", help="Add the proposed limits per site to server.toml, and keep a copy of the old file"
+        ),
     ] = False,
 ) -> int:
-    """Find out what keeps a deployment from working. In a site's own folder it checks that site."""
+    """Check a deployment, or one site, for problems.
+
+    In the folder of a site the command checks that site.
+    """
     with signals.as_stopped():
         _require()
         from drfl.core.errors import InputError, Notice, unknown
@@ -72,7 +83,7 @@ def check(
         place = find(directory)
         if write and (isinstance(place, SiteFolder) or site is not None):
             raise InputError(
-                "--write adds limits to server.toml: it needs the deployment's folder, and no --site",
+                "--write adds limits to server.toml: give the folder of the deployment, without --site",
                 code="wrong-folder",
                 field="--write",
             )
@@ -81,7 +92,7 @@ def check(
         if isinstance(place, SiteFolder):
             if site is not None:
                 raise InputError(
-                    f"{directory} is the folder of one site: leave --site out", code="unused-option", field="site"
+                    f"{directory} is the folder of one site: remove --site", code="unused-option", field="site"
                 )
             verdicts = check_site(place)
         elif site is not None:
@@ -101,12 +112,15 @@ def check(
     return 0 if good else 1
 
 
-@app.command()
+@app.command(cls=Command)
 def run(
     directory: Place,
-    detach: Annotated[bool, typer.Option("--detach", help="Submit it, print its number and leave.")] = False,
+    detach: Annotated[bool, typer.Option("--detach", help="Submit the run, print its number and exit")] = False,
 ) -> int:
-    """Train: submit a run, show its log, and end with its result. Exit code 0 only if it completed."""
+    """Submit a run, show its log, and print its result.
+
+    The exit code is 0 only if the run completed.
+    """
     with signals.as_stopped():
         _require()
         from drfl.flower.deploy.paths import deployment
@@ -116,20 +130,23 @@ def run(
         number = submit(folder)
         say(f"run {number} submitted", err=not detach)
         if detach:
-            say(f"to follow it: drfl deploy follow {directory} {number}", err=True)
+            say(f"follow it with: drfl deploy follow {directory} {number}", err=True)
             return 0
         return _follow(directory, number)
 
 
-@app.command()
+@app.command(cls=Command)
 def follow(directory: Place, number: Number) -> int:
-    """Show a run's log until it ends. Exit code 0 only if it completed."""
+    """Show the log of a run until it ends.
+
+    The exit code is 0 only if the run completed.
+    """
     with signals.as_stopped():
         _require()
         return _follow(directory, number)
 
 
-@app.command()
+@app.command(cls=Command)
 def stop(directory: Place, number: Number) -> int:
     """Stop a run."""
     with signals.as_stopped():
@@ -142,63 +159,68 @@ def stop(directory: Place, number: Number) -> int:
     return 0
 
 
-SiteName = Annotated[str, typer.Argument(metavar="SITE", help="The site's name in server.toml.")]
+SiteName = Annotated[str, typer.Argument(metavar="SITE", help="Name of the site in server.toml")]
 
 
-@app.command()
+@app.command(cls=Command)
 def revoke(
     directory: Place,
     site: SiteName,
     key_only: Annotated[
-        bool, typer.Option("--key-only", help="Leave the site in server.toml, for a new key to come.")
+        bool, typer.Option("--key-only", help="Leave the site in server.toml, to register a new key later")
     ] = False,
 ) -> int:
-    """Have the SuperLink refuse a site's key from now on, and take the site out of server.toml."""
+    """Revoke the key of a site.
+
+    From now on the SuperLink refuses the key. The command also removes the site from server.toml.
+    """
     with signals.as_stopped():
         _require()
         from drfl.flower.deploy.keys import revoke as revoke_key
         from drfl.flower.deploy.paths import deployment
 
-        done = revoke_key(deployment(directory), site, key_only)
-        taken = "" if done.settings is None else f"; it is out of server.toml, whose old text is {done.settings}"
-        say(f"{site}: its key is refused from now on, and kept as {done.key}{taken}")
-        for notice in done.notices:
+        revoked = revoke_key(deployment(directory), site, key_only)
+        removed = "" if revoked.settings is None else f"; removed from server.toml, old file: {revoked.settings}"
+        say(f"{site}: key revoked, kept as {revoked.key}{removed}")
+        for notice in revoked.notices:
             say(f"drfl: {notice}", err=True)
     return 0
 
 
-@app.command()
+@app.command(cls=Command)
 def rotate(
     directory: Place,
     site: SiteName,
-    key: Annotated[Path, typer.Option(help="Its new public key; the site keeps the private one.")],
+    key: Annotated[Path, typer.Option(help="New public key of the site, which keeps the private key")],
 ) -> int:
-    """Exchange a site's key for a new one."""
+    """Replace the key of a site."""
     with signals.as_stopped():
         _require()
         from drfl.flower.deploy.keys import rotate as rotate_key
         from drfl.flower.deploy.paths import deployment
 
         node = rotate_key(deployment(directory), site, key)
-        say(f"{site}: registered with its new key as {node}; the key before is refused from now on")
+        say(f"{site}: new key registered as {node}; the previous key is revoked")
     return 0
 
 
-@app.command()
+@app.command(cls=Command)
 def audit(
-    logs: Annotated[
-        list[Path], typer.Argument(metavar="FILE...", help="The server's audit log, and those of its sites.")
-    ],
+    logs: Annotated[list[Path], typer.Argument(metavar="FILE...", help="Audit logs of the server and of its sites")],
     deployment: Annotated[
         Path | None,
-        typer.Option(metavar="DIR", help="Folder with the keys. (default: that of the server's log)"),
+        typer.Option(metavar="DIR", help="Folder with the keys (default: the folder of the server's log)"),
     ] = None,
     without: Annotated[
-        list[str] | None, typer.Option(metavar="SITE", help="A site whose log is not at hand; may be repeated.")
+        list[str] | None, typer.Option(metavar="SITE", help="Site whose log is not available; repeatable")
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout and nothing else.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print a single JSON object on stdout")] = False,
 ) -> int:
-    """Check audit logs, and compare the server's with those of its sites. Exit code 1 if something is wrong."""
+    """Check the audit logs of the server and its sites.
+
+    The logs are also compared with each other.
+    The exit code is 1 if there is a problem.
+    """
     with signals.as_stopped():
         from drfl.flower.deploy.audit import TrustedKeys
         from drfl.flower.deploy.audit import audit as findings_of
@@ -223,8 +245,8 @@ def _write_limits(folder: DeploymentFolder) -> int:
     for notice in proposal.notices:
         say(f"drfl: {notice}", err=True)
     if proposal.limits:
-        kept = write_limits(folder, proposal.limits)
-        say(f"server.toml: added limits for {', '.join(proposal.limits)}; the old file is {kept}")
+        old = write_limits(folder, proposal.limits)
+        say(f"server.toml: added limits for {', '.join(proposal.limits)}; old file: {old}")
     else:
         say("server.toml: no limits to add")
     return 0
@@ -245,12 +267,12 @@ def _follow(directory: Path, number: str) -> int:
     try:
         end = follow(folder, number, say)
     except KeyboardInterrupt as error:
-        if signals.code_of(error) != INTERRUPTED:  # whoever sends SIGTERM waits for no second Ctrl-C
+        if signals.code_of(error) != INTERRUPTED:  # a process that sends SIGTERM sends no second Ctrl-C
             raise
         # the run continues unless Ctrl-C is pressed again
         say(
-            f"run {number} goes on; 'drfl deploy stop {directory} {number}' stops it, and so does Ctrl-C again within "
-            f"{GRACE:g} seconds",
+            f"run {number} continues. To stop it, press Ctrl-C again within {GRACE:g} seconds, or run "
+            f"'drfl deploy stop {directory} {number}'.",
             err=True,
         )
         try:
@@ -264,7 +286,7 @@ def _follow(directory: Path, number: str) -> int:
     if not end.completed:
         say(f"drfl: run {number} {end}", err=True)
         if can_go_on(folder):
-            say(f"'drfl deploy run {directory}' continues it", err=True)
+            say(f"continue it with: drfl deploy run {directory}", err=True)
         return 1
     say(f"run {number} completed", err=True)
     print_result(folder)

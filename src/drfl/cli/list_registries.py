@@ -18,7 +18,7 @@ from drfl.optim.server_optimizers import SERVER_OPTIMIZERS
 
 
 def algorithms_command(as_json: bool) -> None:
-    """Print every algorithm and baseline with what it does and its own parameters."""
+    """Print every algorithm and baseline with its description and parameters."""
     rows = []
     for name, cls in {**ALGORITHMS, **BASELINES}.items():
         first_paragraph = (inspect.getdoc(cls) or "").split("\n\n", 1)[0]
@@ -26,40 +26,35 @@ def algorithms_command(as_json: bool) -> None:
     if as_json:
         print(json.dumps([{"name": name, "summary": text, "parameters": values} for name, text, values in rows]))
         return
-    table = Table("algorithm", "what it is", "its parameters and their defaults", show_lines=True)
+    table = Table("algorithm", "description", "parameters and defaults", show_lines=True)
     local = {name: value for name, value in rows[0][2].items() if name in LOCAL}
     for name, text, values in rows:
-        own = {k: v for k, v in values.items() if k != "m" and (k not in LOCAL or v != local[k])}
-        table.add_row(name, text, _shown(own))
+        specific = {k: v for k, v in values.items() if k != "m" and (k not in LOCAL or v != local[k])}
+        table.add_row(name, text, _shown(specific))
     console.out.print(table)
     without = ", ".join(name for name in (*ALGORITHMS, *BASELINES) if not takes(name, "m"))
-    console.out.print(
-        f"All take the local solver's {_shown(local)}, and all but {without} the cohort size m (up to ten"
-    )
-    console.out.print(
-        f"clients all, else two thirds; ScaffPD all). sampling is one of {', '.join(SAMPLINGS)}; ambiguity of"
-    )
-    console.out.print(f"{', '.join(AMBIGUITY_SETS)}, as in cvar:alpha=0.2.")
-    console.out.print(
-        f"Schedules are {', '.join(SCHEDULES)}; a local optimizer is one of {', '.join(LOCAL_OPTIMIZERS)},"
-    )
-    console.out.print(f"server none or one of {', '.join(SERVER_OPTIMIZERS)}.")
-    console.out.print("Set them with --param NAME=VALUE, or in a TOML table [algorithms.NAME].", markup=False)
+    console.out.print(f"All algorithms take the parameters of the local solver, {_shown(local)}.")
+    console.out.print(f"All except {without} take the cohort size m: all of up to ten clients, else two thirds")
+    console.out.print("(ScaffPD: all clients).")
+    console.out.print(f"sampling: {', '.join(SAMPLINGS)}")
+    console.out.print(f"ambiguity: {', '.join(AMBIGUITY_SETS)}; for example cvar:alpha=0.2")
+    console.out.print(f"schedule: {', '.join(SCHEDULES)}")
+    console.out.print(f"local optimizer: {', '.join(LOCAL_OPTIMIZERS)}")
+    console.out.print(f"server optimizer: none, {', '.join(SERVER_OPTIMIZERS)}")
+    console.out.print("Set parameters with --param NAME=VALUE, or in a TOML table [algorithms.NAME].", markup=False)
 
 
 def datasets_command(as_json: bool) -> None:
-    """Print every data set with its size and where it was found."""
+    """Print every data set with its size and the place of its files."""
     infos = describe()
     if as_json:
         print(json.dumps([dataclasses.asdict(info) for info in infos], default=str))
         return
-    table = Table("data set", "train", "test", "shape", "licence", "found")
+    table = Table("data set", "train", "test", "shape", "licence", "files")
     for info in infos:
         table.columns[-1].overflow = "fold"
         counts = ("by edition" if count is None else f"{count:,}" for count in (info.train, info.test))
-        table.add_row(
-            info.name, *counts, "×".join(map(str, info.shape)), info.licence, info.found or "to be downloaded"
-        )
+        table.add_row(info.name, *counts, "×".join(map(str, info.shape)), info.licence, info.found or "not downloaded")
     console.out.print(table)
 
 

@@ -1,6 +1,6 @@
-"""The commands' options: one class a command, whose fields are its options.
+"""The options of each command: one dataclass per command, whose fields are its options.
 
-Those that stand for a setting of a run are made from :mod:`drfl.experiments.config.settings`.
+Options for the settings of a run are made from :mod:`drfl.experiments.config.settings`.
 """
 
 from __future__ import annotations
@@ -14,53 +14,93 @@ from typing import Annotated, TypeVar, get_args, get_origin, get_type_hints
 
 import typer
 
-from drfl.experiments.config.settings import RUNNING, TRAINING, Setting, Settings, Text
+from drfl.experiments.config.settings import (
+    ALGORITHM,
+    DATA,
+    EXECUTION,
+    OUTPUT,
+    PANELS,
+    TRAINING,
+    Setting,
+    Settings,
+    Text,
+)
 
 SEVERAL: dict[str, Mapping[str, bool]] = {}
-"""Command → its options that take several values → whether these are numbers; filled by :func:`command`."""
+"""Command → its options that take several values → whether these values are numbers; filled by :func:`command`."""
 
 
 def expand(arguments: Sequence[str]) -> list[str]:
-    """The arguments with such an option repeated before each of its values, as the parser wants it.
+    """Repeat an option that takes several values before each of them, as the parser expects.
 
-    The values end at the next option, at ``--``, and where numbers are wanted at whatever is none: so a file's name may
-    follow them. A negative number is a value, not an option. Other commands and options stay as they are.
+    The values end at the next option, at ``--``, or, if numbers are expected, at the first word that is not a number.
+    So a file name may follow them. A negative number is a value, not an option. Other words stay as they are.
 
     Args:
-        arguments: the command's words, its name first.
+        arguments: The words of the command line, the name of the command first.
     """
     options = SEVERAL.get(arguments[0], {}) if arguments else {}
-    words, found, at = list(arguments), list[str](), 0
-    while at < len(words):
-        word = words[at]
+    words, expanded, position = list(arguments), list[str](), 0
+    while position < len(words):
+        word = words[position]
         if word == "--":
-            return [*found, *words[at:]]
+            return [*expanded, *words[position:]]
         name, equals, first = word.partition("=")
-        at += 1
+        position += 1
         if name not in options:
-            found.append(word)
+            expanded.append(word)
             continue
         values = [first] if equals else []
-        while at < len(words):
+        while position < len(words):
             if options[name]:
                 try:
-                    float(words[at])
+                    float(words[position])
                 except ValueError:
                     break
-            elif words[at].startswith("-"):
+            elif words[position].startswith("-"):
                 break
-            values.append(words[at])
-            at += 1
-        found += [f"{name}={value}" for value in values] or [word]
-    return found
+            values.append(words[position])
+            position += 1
+        expanded += [f"{name}={value}" for value in values] or [word]
+    return expanded
 
 
-Own = TypeVar("Own")
+Options = TypeVar("Options")
 
 
-def option(help_text: str, panel: str | None = None, *names: str) -> object:
-    """An option without a default in its help, in a panel of the help, by other names than its field's."""
-    return typer.Option(*names, help=help_text, rich_help_panel=panel, show_default=False)
+def option(
+    help_text: str,
+    panel: str | None = None,
+    *names: str,
+    default: str = "",
+    common: bool = False,
+    metavar: str | None = None,
+    at_least: int | None = None,
+    at_most: int | None = None,
+) -> object:
+    """Declare an option of a command that has a short and a long help.
+
+    Args:
+        help_text: Explanation, a noun phrase or an imperative.
+        panel: Group of options in the long help.
+        names: Names of the option; its field's name by default.
+        default: Description of the default if the value of the field does not show it.
+        common: Whether the short help shows the option.
+        metavar: Name of the value in the help; by default the name of its type.
+        at_least: Lower bound of a whole number.
+        at_most: Upper bound of a whole number.
+    """
+    text = f"{help_text} (default: {default})" if default else help_text
+    return typer.Option(
+        *names,
+        help=text,
+        rich_help_panel=panel,
+        show_default=False,
+        hidden=not common,  # drfl.cli.command_help shows such an option in the long help only
+        metavar=metavar if at_least is None else "N",
+        min=at_least,
+        max=at_most,
+    )
 
 
 HINTS = get_type_hints(Settings, include_extras=True)
@@ -71,39 +111,48 @@ def _flag(name: str) -> str:
     return ABOUT[name].flag or f"--{name.replace('_', '-')}"
 
 
-def setting(name: str) -> object:
-    """The option of a setting."""
+def setting(name: str, metavar: str | None = None) -> object:
+    """Declare the option of a setting, see :func:`option`."""
     about, value = ABOUT[name], getattr(Settings, name)
     default = about.none or ("" if value is None or value is False else str(value))
-    return option(f"{about.help} (default: {default})" if default else about.help, about.panel, _flag(name))
+    return option(about.help, about.panel, _flag(name), default=default, common=about.common, metavar=metavar)
 
 
-@functools.cache  # several commands have the same options, and start-up counts
+@functools.cache  # Several commands share these options, and this is part of every start-up.
 def _annotation(name: str) -> object:
-    """The type and option of a setting, as typer wants them; one that is not given is None."""
+    """Return the type and option of a setting for typer; the value is None if the option is absent."""
     hint = next((item.form for item in get_args(HINTS[name]) if isinstance(item, Text)), get_args(HINTS[name])[0])
     kinds = [kind for kind in get_args(hint) or (hint,) if kind is not type(None)]
-    kind: object = str  # the configuration parses text for types that typer does not know
+    kind: object = str  # typer does not know the other types: the configuration parses the text
     if "/" in _flag(name):
         kind = bool
     elif get_origin(hint) in (tuple, dict) or get_origin(kinds[0]) in (tuple, dict):
         kind = list[str]
     elif kinds in ([int], [float], [Path]):
         kind = kinds[0]
-    return Annotated[kind | None, setting(name)]
+    return Annotated[kind | None, setting(name, "N" if kind is int else None)]
+
+
+def _panel(parameter: inspect.Parameter) -> int:
+    """Return the position of an option's panel in the help; arguments and options without a panel come first."""
+    panels = [getattr(item, "rich_help_panel", None) for item in get_args(parameter.annotation)[1:]]
+    return next((PANELS.index(panel) for panel in panels if panel in PANELS), -1)
 
 
 def command(
-    options: Callable[..., Own], several: Mapping[str, bool] | None = None
-) -> Callable[[Callable[[Own], int]], Callable[..., int]]:
-    """Lets typer call a function of a class of options: each field an option, ``settings`` one for each of its names.
+    options: Callable[..., Options], several: Mapping[str, bool] | None = None
+) -> Callable[[Callable[[Options], int]], Callable[..., int]]:
+    """Let typer call a function that takes a dataclass of options.
+
+    Each field becomes an option, and a field ``settings`` becomes one option per name in its annotation. The function
+    receives in ``settings`` only those that the user gave.
 
     Args:
-        options: the class; ``settings``, where it has them, become the mapping of those that were given.
-        several: the options that take several values, and whether these are numbers, see :func:`expand`.
+        options: The dataclass.
+        several: Options that take several values, and whether these are numbers, see :func:`expand`.
     """
 
-    def of(function: Callable[[Own], int]) -> Callable[..., int]:
+    def wrap(function: Callable[[Options], int]) -> Callable[..., int]:
         parameters: list[inspect.Parameter] = []
         names: tuple[str, ...] = ()
         for field in inspect.signature(options, eval_str=True).parameters.values():
@@ -112,69 +161,73 @@ def command(
                 continue
             names = get_args(field.annotation)[1]
             parameters += [field.replace(name=name, default=None, annotation=_annotation(name)) for name in names]
+        parameters.sort(key=_panel)
 
         @functools.wraps(function)
-        def called(**values: object) -> int:
-            given = {name: values.pop(name) for name in names}
-            settings = {name: value for name, value in given.items() if value is not None}
+        def call(**values: object) -> int:
+            all_settings = {name: values.pop(name) for name in names}
+            settings = {name: value for name, value in all_settings.items() if value is not None}
             return function(options(**values, settings=settings) if names else options(**values))
 
-        vars(called)["__signature__"] = inspect.Signature(parameters)
-        called.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
+        vars(call)["__signature__"] = inspect.Signature(parameters)
+        call.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
         if several:
             SEVERAL[function.__name__] = several
-        return called
+        return call
 
-    return of
+    return wrap
 
 
 JOB = (
     "dataset", "data_dir", "partition", "clients", "alpha", "zipf", "model", "cohort", "batch", "lr",
     "engine", "device", "dtype", "threads",
 )  # fmt: skip
-"""The settings of every job, where a command has its own say on algorithm, local steps and rounds."""
+"""The settings of every job, for commands that have their own options for algorithm, local steps and rounds."""
 
 RUN = tuple(name for name, about in ABOUT.items() if not about.hidden)
 COMPARE = tuple(name for name in RUN if name not in ("algorithm", "seed"))
 
+SEARCH = "Search"
+"""Group of the options of ``drfl tune`` alone."""
+
+SEED_TEXT = "Number of seeds, counted from 0, or a list 0,1,2 or a range 10..14"
+
 Given = Mapping[str, object]
-File = Annotated[Path | None, typer.Argument(help="TOML file with the options below; options given here override it.")]
+File = Annotated[Path | None, typer.Argument(help="TOML file of options; options on the command line override it")]
 Param = Annotated[
     list[str] | None,
     option(
-        "An algorithm's parameter: NAME=VALUE for all that run, or ALGORITHM.NAME=VALUE for one, which then wins, "
-        "also over --cohort, --steps, --batch and --lr. Repeatable; see 'drfl algorithms'.",
-        TRAINING,
+        "Hyperparameter: NAME=VALUE, or ALGORITHM.NAME=VALUE, which takes precedence; repeatable",
+        ALGORITHM,
     ),
 ]
 Resume = Annotated[
     bool,
     option(
-        "Go on with the run in --out that was stopped or killed, and start it if there is none; its options need not "
-        "be given again.",
-        RUNNING,
+        "Continue the stopped run in --out with its options, or start one if there is none",
+        EXECUTION,
         "--resume",
+        common=True,
     ),
 ]
-Trust = Annotated[
-    bool,
-    option("Load the code that a folder's config.toml names, though you do not have it in place.", RUNNING, "--trust"),
-]
-Out = Annotated[Path | None, option("Folder for the results; must be new or empty.", RUNNING)]
-Overwrite = Annotated[bool, option("Replace what is in --out.", RUNNING, "--overwrite")]
-Json = Annotated[bool, option("Print one JSON object on stdout and nothing else.", RUNNING, "--json")]
+Trust = Annotated[bool, option("Trust and load the code that a folder's config.toml names", EXECUTION, "--trust")]
+Out = Annotated[Path | None, option("Folder for the results; must be new or empty", OUTPUT, common=True)]
+Overwrite = Annotated[bool, option("Replace the contents of --out", OUTPUT, "--overwrite")]
+Json = Annotated[bool, option("Print a single JSON object on stdout", OUTPUT, "--json", common=True)]
 Names = Annotated[
-    str | None, option("Names with commas between. (default: those of the file, else all)", None, "--algorithms")
-]
-Jobs = Annotated[int | None, typer.Option(min=1, help="Processes. (default: as many as cores)")]
-Ray = Annotated[
     str | None,
     option(
-        "Runs go to a Ray cluster, HOST:PORT of its head, or 'local', one of this machine with --jobs CPUs; needs "
-        "drfl's extra 'ray'.",
-        None,
-        "--ray",
+        "Comma-separated algorithms",
+        ALGORITHM,
+        "--algorithms",
+        default="those of the file, else all",
+        common=True,
     ),
+]
+Jobs = Annotated[int | None, option("Parallel processes", EXECUTION, default="one per core", common=True, at_least=1)]
+Ray = Annotated[
+    str | None,
+    option("Ray cluster, HOST:PORT of its head, or 'local' with --jobs CPUs; needs the extra 'ray'", EXECUTION),
 ]
 DataDir = Annotated[Path | None, setting("data_dir")]
 
@@ -199,12 +252,19 @@ class CompareOptions:
 
     config: File = None
     names: Names = None
-    seeds: Annotated[str | None, option("How many (from 0), a list 0,1,2 or a range 10..14. (default: 5)")] = None
+    seeds: Annotated[str | None, option(SEED_TEXT, EXECUTION, default="5", common=True)] = None
     settings: Annotated[Given, COMPARE]
     param: Param = None
     jobs: Annotated[
         int | None,
-        typer.Option(min=1, max=1024, help="Runs at a time, each in a process of its own on one thread. (default: 1)"),
+        option(
+            "Parallel runs, each in its own process on one thread",
+            EXECUTION,
+            default="1",
+            common=True,
+            at_least=1,
+            at_most=1024,
+        ),
     ] = None
     ray: Ray = None
     resume: Resume = False
@@ -218,25 +278,23 @@ class CompareOptions:
 class ReportOptions:
     """The options of ``drfl report``."""
 
-    runs: Annotated[list[Path], typer.Argument(help="Folders of runs, of comparisons or of deployed runs.")]
-    out: Annotated[Path | None, typer.Option(help="The page to write. (default: report.html; with --pdf no page)")] = (
-        None
-    )
-    pdf: Annotated[
-        Path | None, typer.Option(help="Write the report as a PDF of A4 pages; needs drfl's extra 'pdf'.")
+    runs: Annotated[list[Path], typer.Argument(help="Folders of runs, comparisons or deployed runs")]
+    out: Annotated[
+        Path | None, typer.Option(help="HTML page to write (default: report.html, or no page with --pdf)")
     ] = None
-    title: Annotated[str | None, typer.Option(help="Its heading. (default: what was run on what)")] = None
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the files.")] = False
+    pdf: Annotated[Path | None, typer.Option(help="PDF of A4 pages to write; needs the extra 'pdf'")] = None
+    title: Annotated[str | None, typer.Option(help="Title (default: the algorithms and the data)")] = None
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace existing files")] = False
 
 
 @dataclass(frozen=True, kw_only=True)
 class AssessOptions:
     """The options of ``drfl assess``."""
 
-    runs: Annotated[list[Path], typer.Argument(help="Folders of runs, of comparisons or of deployed runs.")]
-    measure: Annotated[str | None, typer.Option(help="One of the runs' measures. (default: their score)")] = None
-    level: Annotated[float, typer.Option(help="Of intervals and sets, e.g. 0.95.")] = 0.95
-    auc_interval: Annotated[str, typer.Option(help="Intervals of the AUC: delong or distribution-free.")] = "delong"
+    runs: Annotated[list[Path], typer.Argument(help="Folders of runs, comparisons or deployed runs")]
+    measure: Annotated[str | None, typer.Option(help="Metric to assess (default: the score of the runs)")] = None
+    level: Annotated[float, typer.Option(help="Confidence level of intervals and sets")] = 0.95
+    auc_interval: Annotated[str, typer.Option(help="Intervals of the AUC: delong or distribution-free")] = "delong"
     as_json: Json = False
 
 
@@ -244,36 +302,42 @@ class AssessOptions:
 class TuneOptions:
     """The options of ``drfl tune``."""
 
-    job: Annotated[str, typer.Argument(help="A job of the papers, e.g. mnist-linear, or a TOML file as for compare.")]
+    job: Annotated[str, typer.Argument(help="A job of the papers, e.g. mnist-linear, or a TOML file as for compare")]
     names: Names = None
     trials: Annotated[
-        int, typer.Option(min=1, max=10_000, help="Settings tried for each algorithm, the defaults first.")
+        int, option("Trials per algorithm; the first has the defaults", SEARCH, common=True, at_least=1, at_most=10_000)
     ] = 24
-    seeds: Annotated[int, typer.Option(min=1, max=10_000, help="Partitions and initial models of each trial.")] = 3
-    rounds: Annotated[int | None, typer.Option(min=1, help="Rounds of communication. (default: the job's)")] = None
+    seeds: Annotated[
+        int, option("Partitions and initial models per trial", SEARCH, common=True, at_least=1, at_most=10_000)
+    ] = 3
+    rounds: Annotated[
+        int | None,
+        option("Rounds of communication", TRAINING, default="those of the job", common=True, at_least=1),
+    ] = None
     criterion: Annotated[
         str,
-        typer.Option(
-            help="worst, worst20 or average score over clients, or the worst client's loss, on validation rows."
+        option(
+            "Score on validation rows to tune for: worst, worst20, average, or loss (worst client)", SEARCH, common=True
         ),
     ] = "worst"
     space: Annotated[
         list[str] | None,
-        typer.Option(help="Where to look, as [ALGORITHM=]FILE.py:FUNCTION of an Optuna trial. Repeatable."),
+        option("Search space, [ALGORITHM=]FILE.py:FUNCTION of an Optuna trial; repeatable", SEARCH),
     ] = None
     relative_step_size: Annotated[
-        bool,
-        typer.Option("--relative-step-size", help="Look for η in multiples of the step size that each run finds."),
+        bool, option("Search η as a multiple of the step size that each run finds", SEARCH, "--relative-step-size")
     ] = False
-    stand_in: Annotated[
-        bool, typer.Option("--stand-in", help="Tune on what is run where the paper's data cannot be had.")
-    ] = False
+    stand_in: Annotated[bool, option("Tune on the substitute for data that are not available", DATA, "--stand-in")] = (
+        False
+    )
     changes: Annotated[
-        list[str] | None, typer.Option("--set", help="KEY=VALUE of the job, as in its file. Repeatable.")
+        list[str] | None, option("Change of the job, KEY=VALUE as in its file; repeatable", DATA, "--set", common=True)
     ] = None
     jobs: Jobs = None
     ray: Ray = None
     data_dir: DataDir = None
     trust: Trust = False
-    out: Annotated[Path | None, typer.Option(help="Folder of results. (default: evidence/results/tuning/JOB)")] = None
+    out: Annotated[
+        Path | None, option("Folder for the results", OUTPUT, default="evidence/results/tuning/JOB", common=True)
+    ] = None
     as_json: Json = False

@@ -10,27 +10,29 @@ from drfl.core.errors import InputError
 from drfl.experiments.run.manifest import failed_in, interruption, runs_in
 
 PAGE = Path("report.html")
-"""What is written where no file is named."""
+"""The page to write by default."""
 
 
 def report_command(options: ReportOptions) -> int:
-    """Read the runs, write one report on them, as a page, a PDF or both; gives the exit code."""
+    """Write one report on runs, as a page, a PDF or both, and return the exit code."""
     out = options.out or (PAGE if options.pdf is None else None)
-    # reading takes a while, so check first that the files may be written
+    # Reading takes a while: check first that the files can be written.
     if options.pdf is not None:
         from drfl.report.pdf import check
 
         check()
         if out is not None and out.resolve() == options.pdf.resolve():
-            raise InputError(f"--out and --pdf are both {out}: give two files", code="conflicting-options", field="pdf")
+            raise InputError(
+                f"--out and --pdf are both {out}: give two different files", code="conflicting-options", field="pdf"
+            )
     for path, name in ((out, "--out"), (options.pdf, "--pdf")):
         if path is not None and path.exists() and not options.overwrite:
             raise InputError(
-                f"{path} exists already: give another {name}, or --overwrite to replace it",
+                f"{path} already exists: give another {name}, or --overwrite to replace it",
                 code="already-exists",
                 field=str(path),
             )
-        if path is not None and not path.parent.is_dir():  # which is not made: its name may be misspelt
+        if path is not None and not path.parent.is_dir():  # not created, as its name may be misspelt
             raise InputError(
                 f"cannot write {path}: there is no folder {path.parent}",
                 code="folder-not-found",

@@ -36,17 +36,17 @@ from drfl.training.certificate import Certificate
 from drfl.training.history import Metrics, undefined_counts
 
 FAILED = 1
-"""The exit code of a run that ended worse than it began."""
+"""Exit code of a run whose model ended worse than it began."""
 
 
 def run_command(options: RunOptions) -> int:
-    """Validate, build, run, write, print; gives the exit code."""
+    """Execute a run, write and print its results, and return the exit code."""
     out, resume, quiet = options.out, options.resume, options.as_json
-    with signals.at_once():  # nothing to tidy up yet
+    with signals.at_once():  # there is nothing to clean up yet
         config = _config(options)
         default = Path("runs") / f"{label_of(config.algorithm)}-{config.data_label}-seed{config.seed}".lower()
         key = key_of(config, out or default)
-    # Loading may download, which takes long and leaves something to tidy up: a signal ends it as an exception.
+    # Loading may download, which takes long and needs a clean-up: a signal raises an exception here.
     data = load_data(config, console.lines(quiet))
     with console.interruptible() as watch:
         job = build(config, data)
@@ -60,9 +60,9 @@ def run_command(options: RunOptions) -> int:
                 return 0
             console.warn(failure)
             return FAILED
-        place, anew, begun = out or default, out is None, run_toml(job.about)
+        place, toml = out or default, run_toml(job.about)
         with claimed(
-            place, resume=resume, overwrite=options.overwrite, anew=anew, config=begun, tell=console.warn, key=key
+            place, resume=resume, overwrite=options.overwrite, anew=out is None, config=toml, tell=console.warn, key=key
         ) as claim:
             point = load_resume_point(claim, job, console.warn, key) if resume else None
             start = None if point is None else point.progress
@@ -95,29 +95,29 @@ def _config(options: RunOptions) -> Config:
     if options.resume:
         if out is not None and not options.trust:
             keep_out(out)
-        own = {**read_file(path, trust=True), **options.settings}
-        check_received(out, own.get("checkpoint_key"))
-        told = path is not None or bool(options.settings or options.param)
-        path = path or kept_config(out, overwrite=options.overwrite, given=told)
+        values = {**read_file(path, trust=True), **options.settings}
+        check_received(out, values.get("checkpoint_key"))
+        has_options = path is not None or bool(options.settings or options.param)
+        path = path or kept_config(out, overwrite=options.overwrite, given=has_options)
     elif out is not None:
         check_free(out, "run", overwrite=options.overwrite)
-    # --param without an algorithm's name means the one that runs, which the file may name
+    # --param without the name of an algorithm applies to the algorithm that runs, which the file may name.
     file = read_file(path, references_of(options.settings), trust=options.trust)
-    named = options.settings.get("algorithm") or file.get("algorithm", Config.model_fields["algorithm"].default)
-    return config_of(file, overrides(options.settings, options.param, [str(named)]))
+    algorithm = options.settings.get("algorithm") or file.get("algorithm", Config.model_fields["algorithm"].default)
+    return config_of(file, overrides(options.settings, options.param, [str(algorithm)]))
 
 
 def _step_size(finished: Finished) -> str | None:
-    """The step size that was found, in words: "η = 0.045, from curvature 22.2 at client-07"; None if one was given."""
+    """Describe the step size, for example "η = 0.045, from curvature 22.2 at client-07"; None if the user gave it."""
     size, names = finished.result.step_size, finished.job.data.names
     if size is None:
         return None
-    told = f"η = {float(size.eta):.3g}"
+    text = f"η = {float(size.eta):.3g}"
     if int(size.client) >= 0:
-        told += f", from curvature {float(size.curvature):.3g} at {names[int(size.client)]}"
+        text += f", from curvature {float(size.curvature):.3g} at {names[int(size.client)]}"
     if int(size.lowered):
-        told += f", halved {int(size.lowered)} {'time' if int(size.lowered) == 1 else 'times'}"
-    return told + (f"; {SET_BACK}, {finished.result.marks.counted}" if finished.result.rollbacks else "")
+        text += f", halved {int(size.lowered)} {'time' if int(size.lowered) == 1 else 'times'}"
+    return text + (f"; {SET_BACK}, {finished.result.marks.counted}" if finished.result.rollbacks else "")
 
 
 def _print(finished: Finished, directory: Path) -> None:
@@ -128,32 +128,36 @@ def _print(finished: Finished, directory: Path) -> None:
         rows["last"] = (result.last, None)
     if result.averaged is not None:
         rows["averaged"] = (result.averaged, result.averaged_certificate)
-    counts = {name: undefined_counts(found)[:1] for name, (found, _) in rows.items()}
-    asked, some, clients = finished.job.certify is not None, any(map(any, counts.values())), [finished.job.data.n]
+    counts = {name: undefined_counts(evaluation)[:1] for name, (evaluation, _) in rows.items()}
+    has_gap, has_undefined, clients = (
+        finished.job.certify is not None,
+        any(map(any, counts.values())),
+        [finished.job.data.n],
+    )
     what = f"{label_of(about.algorithm)} on {about.label}"
     table = Table(title=f"{what}, {finished.job.data.n} clients, {result.rounds} rounds", title_justify="left")
     table.add_column("iterate")
     headings = score_columns(result.history.score, fifth=True).values()
-    more = (*([UNDEFINED] if some else []), "avg loss", "worst loss", *(["gap"] if asked else []))
+    more = (*([UNDEFINED] if has_undefined else []), "avg loss", "worst loss", *(["gap"] if has_gap else []))
     for heading in (*headings, *more):
         table.add_column(heading, justify="right", no_wrap=heading == UNDEFINED)
-    for name, (found, certificate) in rows.items():
-        m = Metrics.of(found, score)
+    for name, (evaluation, certificate) in rows.items():
+        m = Metrics.of(evaluation, score)
         table.add_row(
             name,
             *map(score.number, (m.avg_score, m.worst_score, m.std_score, m.worst20_score)),
-            *([undefined_share(counts[name], clients)] if some else []),
+            *([undefined_share(counts[name], clients)] if has_undefined else []),
             number(m.avg_loss, 3),
             number(m.worst_loss, 3),
-            *([console.gap(certificate)] if asked else []),
+            *([console.gap(certificate)] if has_gap else []),
         )
     console.out.print(table)
-    line, more = finished.interval_line(), "" if result.stopped_on == "test" else "; drfl assess says more"
-    told = [] if line is None else [f"{line}{more}"]
-    for text in (*told, *lines_beside(beside(finished.job, result.evaluation))):
+    line, more = finished.interval_line(), "" if result.stopped_on == "test" else "; for details: drfl assess"
+    intervals = [] if line is None else [f"{line}{more}"]
+    for text in (*intervals, *lines_beside(beside(finished.job, result.evaluation))):
         console.out.print(text, markup=False)
     for name, (_, certificate) in rows.items():
-        if asked and name in (returned, "averaged"):
+        if has_gap and name in (returned, "averaged"):
             console.out.print(f"{name}: {console.certificate(certificate)}")
     step_size = _step_size(finished)
     if step_size is not None:

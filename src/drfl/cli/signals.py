@@ -1,7 +1,7 @@
-"""What SIGINT (Ctrl-C) and SIGTERM do to a command: exit code 130 or 143, one line, no traceback, nothing lost.
+"""Handling of SIGINT (Ctrl-C) and SIGTERM: exit code 130 or 143, one line, no traceback, and no lost results.
 
-The command imports this module before all others, and a signal that comes earlier ends Python its own way. So import
-only what is quickly loaded here.
+The command imports this module before all others; before that, a signal ends Python in its default way. Import only
+modules that load quickly here.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ NUMBERS = (signal.SIGINT, signal.SIGTERM)
 
 
 class Signalled(KeyboardInterrupt):
-    """One of the signals, raised as an exception; Ctrl-C alone is a plain KeyboardInterrupt elsewhere.
+    """One of the signals as an exception. Outside these handlers Ctrl-C raises a plain KeyboardInterrupt.
 
     Args:
-        number: The signal's.
+        number: Number of the signal.
     """
 
     def __init__(self, number: int) -> None:
@@ -31,30 +31,30 @@ class Signalled(KeyboardInterrupt):
 
 
 def code_of(error: KeyboardInterrupt) -> int:
-    """The exit code of a command that ends with this."""
+    """Return the exit code of a command that ends with this exception."""
     return 128 + (error.number if isinstance(error, Signalled) else signal.SIGINT)
 
 
 def at_once() -> _Handled:
-    """Within it a signal ends the process at once. For parsing, imports and loading, which leave nothing to tidy up.
+    """Let a signal end the process at once within this context: for parsing and imports, which need no clean-up.
 
-    An exception would not do: one that is raised while torch is imported is lost now and then, in a destructor or a
-    module that catches everything, and the command would run on with half a torch.
+    An exception is not enough. If it is raised while torch is imported, a destructor or a module that catches all
+    exceptions may swallow it, and the command would continue with a half-loaded torch.
     """
 
     def leave(number: int) -> None:
         os.write(2, b"drfl: interrupted\n")
-        os._exit(128 + number)  # skip Python's shutdown: it would wait for threads of a half-loaded torch
+        os._exit(128 + number)  # skip Python's shutdown, which would wait for threads of a half-loaded torch
 
     return _Handled(leave)
 
 
 @contextmanager
 def as_stopped() -> Iterator[None]:
-    """Within it a signal is a :class:`Signalled`, so that files are tidied up.
+    """Let a signal raise :class:`Signalled` within this context, so that files are cleaned up.
 
     Raises:
-        StoppedError: the signal came. (typer would turn a KeyboardInterrupt into an exit without a message.)
+        StoppedError: If a signal arrives. (typer would turn a KeyboardInterrupt into an exit without a message.)
     """
     try:
         with _Handled(raised):
@@ -66,9 +66,9 @@ def as_stopped() -> Iterator[None]:
 
 
 def ignore() -> None:
-    """Let signals do nothing from now on. For the end of the process, whose exit code is that of the finished work.
+    """Ignore signals until the process ends, so that its exit code is that of the finished work.
 
-    Python sets other handlers back to the system's before it has ended, but leaves signals ignored.
+    On exit Python resets other handlers to the system's, but leaves ignored signals ignored.
     """
     for number in NUMBERS:
         if isinstance(signal.getsignal(number), _Handled):
@@ -76,7 +76,7 @@ def ignore() -> None:
 
 
 def deferred(act: Callable[[int], None]) -> _Handled:
-    """Within it a signal calls a function with its number."""
+    """Let a signal call a function with its number within this context."""
     return _Handled(act)
 
 
@@ -84,15 +84,16 @@ def raised(number: int) -> None:
     """Raise a signal as an exception.
 
     Raises:
-        Signalled: always.
+        Signalled: Always.
     """
     raise Signalled(number)
 
 
 class _Handled:
-    """Within it the signals call a function with their number.
+    """A context in which the signals call a function with their number.
 
-    A signal that is ignored, as nohup does, or has a handler of the calling program keeps that; threads cannot set one.
+    A signal that is ignored, as under nohup, or that the calling program handles, stays so. Only the main thread can
+    set handlers.
     """
 
     def __init__(self, act: Callable[[int], None]) -> None:
@@ -104,10 +105,10 @@ class _Handled:
         self._act(number)
 
     def set(self) -> None:
-        """Set the handlers, for good if they are not set back."""
+        """Set the handlers, permanently unless the context is left."""
         for number in NUMBERS:
-            now = signal.getsignal(number)
-            if now in (signal.SIG_DFL, signal.default_int_handler) or isinstance(now, _Handled):
+            current = signal.getsignal(number)
+            if current in (signal.SIG_DFL, signal.default_int_handler) or isinstance(current, _Handled):
                 try:
                     self._before[number] = signal.signal(number, self)
                 except ValueError:  # not the main thread
@@ -118,7 +119,7 @@ class _Handled:
         self.set()
 
     def __exit__(self, *error: object) -> None:
-        """Set the handlers back."""
+        """Restore the handlers."""
         for number, handler in self._before.items():
-            signal.signal(number, handler)  # pyright: ignore[reportArgumentType] - what getsignal gave
+            signal.signal(number, handler)  # pyright: ignore[reportArgumentType] - from getsignal
         self._before.clear()

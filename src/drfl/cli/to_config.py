@@ -1,4 +1,4 @@
-"""From a command's arguments to the configuration's keys."""
+"""Translation of command-line arguments to configuration keys."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from drfl.experiments.config.hyperparameters import algorithm_name, canonical, t
 
 
 class _Param(NamedTuple):
-    """One ``--param``: the text, whom it is for (None = all that run), the parameter and its value."""
+    """One ``--param``: its text, its algorithm (None for all that run), the parameter and the value."""
 
     text: str
     algorithm: str | None
@@ -25,17 +25,17 @@ class _Param(NamedTuple):
 def overrides(
     given: Mapping[str, object], params: Sequence[str] | None, algorithms: Sequence[str]
 ) -> dict[str, object]:
-    """What a command's options change in the configuration of its file.
+    """Return the configuration keys that the options of a command set.
 
     Args:
-        given: the settings that were given, by name.
-        params: the texts of ``--param``.
-        algorithms: those that run, whom a ``--param NAME=VALUE`` without an algorithm's name is for. With a name it
-            comes before one without, and before the option that stands for the same parameter.
+        given: Settings that the user gave, by name.
+        params: Texts of ``--param``.
+        algorithms: Algorithms that run; a ``--param NAME=VALUE`` applies to all of them. ALGORITHM.NAME=VALUE
+            overrides it, and both override the option that sets the same parameter.
 
     Raises:
-        InputError: a ``--param`` is not of the form NAME=VALUE, for an algorithm that does not run or given twice, or
-            an option means nothing to those that run, or would be lost to a ``--param`` in all of them.
+        InputError: If a ``--param`` is not of the form NAME=VALUE, is for an algorithm that does not run, or is given
+            twice, or if an option has no effect on any algorithm that runs or is overridden by ``--param`` in all.
     """
     names = [algorithm_name(name) for name in algorithms]
     values = dict(given)
@@ -49,59 +49,59 @@ def overrides(
                 shares[name] = float(value)
             except ValueError:
                 raise InputError(
-                    f"--fault '{text}' is not of the form NAME=NUMBER, e.g. drop=0.3",
+                    f"--fault '{text}': expected NAME=NUMBER, e.g. drop=0.3",
                     code="invalid-format",
                     field="fault",
                 ) from None
         values["faults"] = shares
     parsed = _parsed(params or (), names)
-    for option, parameter in COMMON.items():
+    for option, target in COMMON.items():
         if option in values:
-            _check_used(option, parameter, names, parsed)
+            _check_used(option, target, names, parsed)
     tables: dict[str, dict[str, object]] = {}
-    # values for one algorithm come last, so that they override those for all
-    for own in sorted(parsed, key=lambda param: param.algorithm is not None):
-        for name in names if own.algorithm is None else [own.algorithm]:
-            tables.setdefault(name, {})[own.name] = own.value
+    # Values for one algorithm come last, so that they override those for all.
+    for parameter in sorted(parsed, key=lambda param: param.algorithm is not None):
+        for name in names if parameter.algorithm is None else [parameter.algorithm]:
+            tables.setdefault(name, {})[parameter.name] = parameter.value
     return {**values, "algorithms": tables} if tables else values
 
 
 def _parsed(texts: Sequence[str], names: Sequence[str]) -> list[_Param]:
-    """Parse the values of ``--param``; no two may set the same parameter."""
+    """Parse the texts of ``--param``; no two may set the same parameter."""
     params: list[_Param] = []
     for text in texts:
         name, equals, value = text.partition("=")
         if not equals or not name:
             raise InputError(
-                f"--param '{text}' is not of the form NAME=VALUE, e.g. mu=1 or DRDM.mu=1",
+                f"--param '{text}': expected NAME=VALUE, e.g. mu=1 or DRDM.mu=1",
                 code="invalid-format",
                 field="param",
             )
-        algorithm, dot, own = name.rpartition(".")
+        algorithm, dot, parameter = name.rpartition(".")
         if not dot:
-            params.append(_Param(text, None, own, _plain(value)))
+            params.append(_Param(text, None, parameter, _plain(value)))
             continue
         target = canonical("algorithm", algorithm, {**ALGORITHMS, **{label_of(name): None for name in names}})
         if target not in map(label_of, names):
             raise InputError(
                 f"--param '{text}' is for {target}, which does not run: remove it", code="unused-option", field="param"
             )
-        params.append(_Param(text, next(name for name in names if label_of(name) == target), own, _plain(value)))
+        params.append(_Param(text, next(name for name in names if label_of(name) == target), parameter, _plain(value)))
     seen: dict[tuple[str | None, str], str] = {}
     for param in params:
-        what = (param.algorithm, param.name)
-        if what in seen:
+        key = (param.algorithm, param.name)
+        if key in seen:
             raise InputError(
-                f"--param '{seen[what]}' and --param '{param.text}' set the same parameter: leave one out",
+                f"--param '{seen[key]}' and --param '{param.text}' set the same parameter: remove one of them",
                 code="given-twice",
                 field="param",
             )
-        seen[what] = param.text
+        seen[key] = param.text
     return params
 
 
 def _check_used(option: str, parameter: str, names: Sequence[str], params: Sequence[_Param]) -> None:
-    """Somebody who runs must take the value of an option, or the user would believe in what never comes."""
+    """Raise an error if an option has no effect on any algorithm that runs."""
     takers = [name for name in names if takes(name, parameter)]
     if not takers:
         raise InputError(
@@ -111,13 +111,13 @@ def _check_used(option: str, parameter: str, names: Sequence[str], params: Seque
     if all(any(rival.algorithm in (None, name) for rival in rivals) for name in takers):
         texts = " ".join(f"--param {rival.text}" for rival in rivals)
         raise InputError(
-            f"--{option} has no effect beside {texts}: leave one of them out", code="unused-option", field=option
+            f"--{option} has no effect beside {texts}: remove one of them", code="unused-option", field=option
         )
 
 
 def _plain(text: str) -> object:
-    """A TOML value where it is one, else the text itself."""
+    """Return the TOML value of a text, or the text itself if it is not a TOML value."""
     try:
         return tomllib.loads(f"value = {text}")["value"]
-    except (ValueError, RecursionError):  # also of numbers with thousands of digits, and of deep nesting
+    except (ValueError, RecursionError):  # also for numbers with thousands of digits and for deep nesting
         return text

@@ -36,18 +36,20 @@ from drfl.task.measure import undefined_share
 RESULTS = Path("evidence/results/tuning")
 
 BROKEN = 1
-"""The exit code when every run failed."""
+"""Exit code if every run failed."""
 
 
 def tune_command(options: TuneOptions) -> int:
-    """Check, search, write, print; gives the exit code."""
-    with signals.at_once():  # nothing to tidy up yet
+    """Search hyperparameters, write and print them, and return the exit code."""
+    with signals.at_once():  # there is nothing to clean up yet
         workers = workers_by_options(options.jobs, options.ray, os.cpu_count() or 1)
         quiet, changes = options.as_json, changes_of(options.changes or [])
         if options.rounds is not None:
             if "rounds" in changes:
                 raise InputError(
-                    "--rounds and --set rounds say the same thing: leave one out", code="given-twice", field="rounds"
+                    "--rounds and --set rounds set the same value: remove one of them",
+                    code="given-twice",
+                    field="rounds",
                 )
             changes["rounds"] = options.rounds
         job = resolve(options.job, changes, stand_in=options.stand_in, trust=options.trust)
@@ -55,7 +57,7 @@ def tune_command(options: TuneOptions) -> int:
         check_place(folder, job.name)
         data_dir, names = options.data_dir or job.data_dir, chosen_methods(options.names, job)
         spaces = spaces_of(options.space or [], names)
-    # Loading may download, which leaves something to tidy up: a signal ends it as an exception.
+    # Loading may download, which needs a clean-up: a signal raises an exception here.
     search = prepare(
         job,
         names,
@@ -68,7 +70,7 @@ def tune_command(options: TuneOptions) -> int:
         log=console.lines(quiet),
     )
     make_place(folder, job.name)
-    # the command in its shortest form, without this machine's paths
+    # The file records the command in its shortest form, without the paths of this machine.
     words = ["drfl", "tune", Path(options.job).name]
     if options.names is not None:
         words += ["--algorithms", options.names]
@@ -83,7 +85,7 @@ def tune_command(options: TuneOptions) -> int:
         for text in texts or []:
             words += [option, text]
     command = shlex.join(words)
-    with console.interruptible("now: what is finished is kept") as watch:
+    with console.interruptible("now; finished runs are stored") as watch:
         with _progress(search.criterion.shown, quiet) as ended:
             trials = run(
                 search,
@@ -97,7 +99,7 @@ def tune_command(options: TuneOptions) -> int:
         print(json_text({**content(search, trials, command), "file": str(path)}))
     else:
         _print(search, trials, path)
-    ends = [how for own in trials.values() for trial in own for how in trial.stopped]
+    ends = [end for searched in trials.values() for trial in searched for end in trial.stopped]
     return 0 if "rounds" in ends else BROKEN
 
 
@@ -108,28 +110,31 @@ def _print(search: Search, trials: Mapping[str, Sequence[Trial]], path: Path) ->
         title_justify="left",
     )
     table.add_column("algorithm")
-    some = any(search.best(own).note for own in trials.values())
-    for heading in (column.label, "default", *([UNDEFINED] if some else [])):
+    has_undefined = any(search.best(tried).note for tried in trials.values())
+    for heading in (column.label, "default", *([UNDEFINED] if has_undefined else [])):
         table.add_column(heading, justify="right")
     table.add_column("chosen")
-    for name, own in trials.items():
-        chosen = search.best(own)
+    for name, tried in trials.items():
+        chosen = search.best(tried)
         text = " ".join(f"{key}={value}" for key, value in chosen.table.items()) or "the defaults"
-        left_out = [undefined_share(chosen.undefined, chosen.clients)] if some else []
+        undefined = [undefined_share(chosen.undefined, chosen.clients)] if has_undefined else []
         label = f"{label_of(name)} {DOUBLE_DAGGER}" if chosen.set_back else label_of(name)
-        table.add_row(label, column.text(chosen.score), column.text(own[0].score), *left_out, text)
+        table.add_row(label, column.text(chosen.score), column.text(tried[0].score), *undefined, text)
     console.out.print(table)
-    for name, own in trials.items():
-        if back := search.best(own).set_back:
+    for name, tried in trials.items():
+        if back := search.best(tried).set_back:
             console.out.print(f"{DOUBLE_DAGGER} {SET_BACK}: {label_of(name)} {', '.join(back)}", markup=False)
-        if not any("rounds" in trial.stopped for trial in own):
-            console.err.print(f"every run of {label_of(name)} failed: its parameters are worth nothing", markup=False)
+        if not any("rounds" in trial.stopped for trial in tried):
+            console.err.print(f"every run of {label_of(name)} failed: do not use its parameters", markup=False)
     console.out.print(f"hyperparameters: {path}", markup=False)
 
 
 @contextmanager
 def _progress(column: Column, quiet: bool) -> Iterator[Callable[[Ended], None]]:
-    """Shows trials done and time left: a live bar on a terminal, a plain line a trial elsewhere, nothing when quiet."""
+    """Show the finished trials and the time left.
+
+    A terminal gets a live bar, other outputs get a line per trial, and ``quiet`` shows nothing.
+    """
     start = time.monotonic()
     if quiet:
         yield lambda end: None
@@ -158,7 +163,7 @@ def _progress(column: Column, quiet: bool) -> Iterator[Callable[[Ended], None]]:
 
 
 def _left(end: Ended, seconds: float) -> str:
-    """The time left, by the cost of what was run since the start."""
+    """Estimate the time left from the cost of the runs since the start."""
     if end.finished == end.total:
         return ""
     left = seconds * (1 - end.share) / end.share

@@ -1,1 +1,1 @@
-"""What all of drfl stands on: random keys, errors, argument checks, and files."""
+"""Foundations that all of drfl uses: random keys, errors, argument checks and file access."""

@@ -1,4 +1,4 @@
-"""Writing a file or a folder so that it is either whole under its name or not there at all."""
+"""Atomic writes: a file or folder either appears complete under its name or does not appear at all."""
 
 from __future__ import annotations
 
@@ -18,17 +18,18 @@ from drfl.core.errors import InputError
 
 @contextmanager
 def atomic_write(path: Path) -> Iterator[BinaryIO]:
-    """A binary file to write to that takes the name `path` only when the block ends without an error.
+    """Open a temporary binary file that is renamed to `path` if the block ends without an error.
 
-    The temporary file lies in the same folder, which is made if need be; both go on any error. A
-    process that is killed may leave the temporary file, never a part under the final name.
+    The temporary file is in the same folder, which is created if necessary. On an error, both are removed. A process
+    that is killed may leave the temporary file behind, but never an incomplete file under the final name.
 
     Raises:
-        OSError: when the folder cannot be made or written to.
+        OSError: If the folder cannot be created or written to.
     """
-    made = missing_folders(path.parent)
+    created = missing_folders(path.parent)
     path.parent.mkdir(parents=True, exist_ok=True)
-    # Not from tempfile, whose files are private: a cache must be readable like any file its owner makes.
+    # Files from tempfile are private to their owner. Other users must be able to read a shared cache, so this file gets
+    # the default permissions.
     temporary = path.parent / f".{path.name}.{uuid.uuid4().hex}.part"
     try:
         with temporary.open("xb") as file:
@@ -38,61 +39,64 @@ def atomic_write(path: Path) -> Iterator[BinaryIO]:
     except BaseException:
         with suppress(OSError):
             temporary.unlink()
-        remove_empty(made)
+        remove_empty(created)
         raise
 
 
 def check_new(folder: Path) -> None:
-    """Make sure that a folder is empty or not there.
+    """Check that a folder is empty or does not exist.
 
     Raises:
-        InputError: it is not, or is a file.
+        InputError: If the folder is not empty, or the path is a file.
     """
     if folder.exists() and not folder.is_dir():
-        raise InputError(f"{folder} is a file: give a folder", code="not-a-folder", field=str(folder))
+        raise InputError(f"{folder} is a file, not a folder. Choose a folder.", code="not-a-folder", field=str(folder))
     if folder.is_dir() and any(folder.iterdir()):
-        raise InputError(f"{folder} is not empty: give a new folder", code="folder-not-empty", field=str(folder))
+        raise InputError(f"{folder} is not empty. Choose a new folder.", code="folder-not-empty", field=str(folder))
 
 
 @contextmanager
 def new_folder(folder: Path) -> Iterator[Path]:
-    """A folder beside ``folder``, empty or not there, that replaces it if the block succeeds, and is removed if not.
+    """Create a temporary folder that is renamed to ``folder`` if the block succeeds and removed otherwise.
+
+    Args:
+        folder: The final path. It must be an empty folder or not exist.
 
     Raises:
-        InputError: it cannot be made.
+        InputError: If the folder cannot be created.
     """
-    made = missing_folders(folder.parent)
+    created = missing_folders(folder.parent)
     stage = None
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
-        # A folder cannot be renamed across file systems, so this one is made beside the target.
+        # A folder cannot be renamed across file systems, so the temporary one is created beside the target.
         stage = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
-        # mkdtemp makes private folders, but other users may read this one.
+        # mkdtemp creates private folders, but other users may read this one.
         stage.chmod(0o755)
         yield stage
-        os.rename(stage, folder)  # fails if there is anything but an empty folder
+        os.rename(stage, folder)  # Fails if the target is anything but an empty folder.
     except OSError as error:
         raise InputError(f"cannot write {folder}: {error.strerror}", code="cannot-write", field=str(folder)) from None
     finally:
         if stage is not None:
             shutil.rmtree(stage, ignore_errors=True)
-        remove_empty(made)
+        remove_empty(created)
 
 
 def missing_folders(folder: Path) -> list[Path]:
-    """Those of a folder and the ones above it that are not there yet, the innermost first."""
-    return [place for place in (folder, *folder.parents) if not place.exists()]
+    """List which of a folder and its parents do not exist, innermost first."""
+    return [path for path in (folder, *folder.parents) if not path.exists()]
 
 
 def remove_empty(folders: Iterable[Path]) -> None:
-    """Remove folders, the innermost first, as far as nothing is in them."""
-    with suppress(OSError):  # what is not empty is of use
+    """Remove folders, given innermost first, until one is not empty."""
+    with suppress(OSError):  # A folder that is not empty is in use.
         for folder in folders:
             folder.rmdir()
 
 
 def is_folder(path: Path) -> bool:
-    """Whether there is a folder at a path, and no link to one."""
+    """Return whether a path is a folder and not a link to one."""
     try:
         return stat.S_ISDIR(path.lstat().st_mode)
     except OSError:
@@ -100,7 +104,7 @@ def is_folder(path: Path) -> bool:
 
 
 def is_file(path: Path) -> bool:
-    """Whether there is a regular file at a path, and no link to one."""
+    """Return whether a path is a regular file and not a link to one."""
     try:
         return stat.S_ISREG(path.lstat().st_mode)
     except OSError:
@@ -108,22 +112,23 @@ def is_file(path: Path) -> bool:
 
 
 def remove_known(folder: Path, known: re.Pattern[str], above: str = "") -> None:
-    """Remove the files of a folder that are known by their names, then the folders left empty, itself included.
+    """Remove the files in a folder whose paths match a pattern, then all folders left empty, including the folder.
 
-    Only regular files go: what is unknown stays and so do links, of which none is followed; the folder itself may be
-    none. What the system does not let go stays too.
+    Only regular files are removed. Files that do not match, links, and files that the system refuses to delete remain.
+    Links are never followed, and the folder itself must not be a link.
 
     Args:
-        folder: where; nothing happens if it is not there.
-        known: fits the whole path of a file within the folder, with / between its parts; a folder's path ends in /.
-        above: the path that the folder itself has, where it is part of another.
+        folder: The folder. Nothing happens if it does not exist.
+        known: Pattern for the whole path of a file relative to the folder, with / as the separator. It must also match
+            the path of each folder to descend into, which ends in /.
+        above: Path to put before the relative paths, if the folder is itself part of another.
     """
     if not is_folder(folder):
         return
     with suppress(OSError), os.scandir(folder) as entries:
         for entry in list(entries):
             path = above + entry.name
-            # Links are never followed: they could lead out of the folder.
+            # A link could lead out of the folder, so none is followed.
             if entry.is_dir(follow_symlinks=False) and known.fullmatch(f"{path}/"):
                 remove_known(Path(entry.path), known, f"{path}/")
             elif entry.is_file(follow_symlinks=False) and known.fullmatch(path):

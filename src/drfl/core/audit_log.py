@@ -1,4 +1,4 @@
-"""Append-only logs of what a server and its sites did. A changed, added or removed line shows."""
+"""Append-only audit logs of a server and its sites. A changed, added or removed line is detectable."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ from drfl.core.errors import DrflError
 from drfl.core.files import read_bytes
 
 FORMAT = 1
-"""Of the records; a log of another format is not continued and not compared."""
+"""Version of the record format. drfl neither continues nor compares logs of another version."""
 
 BLOCK = 2**16
-"""Bytes read at a time from a log's end."""
+"""Bytes per read when a log is read backwards from its end."""
 
 FIRST = "0" * 64
-"""The digest that the first line names as that of the line before."""
+"""Digest of the previous line in the first line, which has none."""
 
 SIGNATURE = b', "signature": "'
-"""What follows the signed part of a line: its digest is that of the record without the signature."""
+"""Text before the signature in a signed line. The digest of a line covers the record without the signature."""
 
 Value = str | int | bool | None | list[str]
 Record = dict[str, Value]
@@ -66,7 +66,7 @@ EVENTS: dict[Role, dict[str, set[str]]] = {
         "finished": {"run", "outcome"},
     },
 }
-"""The events of a log by the role of its owner, and the fields of each beside those that every line has."""
+"""Events by the role of the log's owner, with the fields of each beyond those that every line has."""
 
 _NUMBERS = {"classes", "format", "n", "request", "round", "rows"}
 _HEADS = {"head", "server"}
@@ -75,13 +75,13 @@ _OPTIONAL = {"by", "classes", "digest", "head", "key", "request", "server", "str
 
 
 class Head(NamedTuple):
-    """The last line of a log at some time: it names all lines up to it.
+    """The last line of a log at some time. Because lines are chained, it identifies all lines before it as well.
 
     Args:
         n: Number of the line.
-        digest: Of the line without its signature.
-        by: Fingerprint of the key that signed it; "" if the log is unsigned.
-        signature: Of number and digest; "" if the log is unsigned.
+        digest: SHA-256 of the line without its signature.
+        by: Fingerprint of the key that signed the line; "" if the log is unsigned.
+        signature: Signature of number and digest; "" if the log is unsigned.
     """
 
     n: int
@@ -94,38 +94,38 @@ class Head(NamedTuple):
 
     @classmethod
     def parse(cls, text: str) -> Head:
-        """Read the text that ``str`` gives.
+        """Parse the text that ``str`` returns.
 
         Raises:
-            ValueError: It is another text.
+            ValueError: If the text does not have that form.
         """
-        found = _HEAD.fullmatch(text)
-        if found is None:
+        match = _HEAD.fullmatch(text)
+        if match is None:
             raise ValueError("it is not the head of an audit log")
-        n, digest, by, signature = found.groups()
+        n, digest, by, signature = match.groups()
         return cls(int(n), digest, by.strip("-"), signature.strip("-"))
 
     def is_signed_by(self, public: str) -> bool:
-        """Whether the owner of a public key signed this head."""
+        """Return whether the owner of a public key signed this head."""
         return is_signed(_signed(self.n, self.digest), self.signature, public)
 
 
 @dataclass(frozen=True)
 class AuditLog:
-    """A file of JSON lines. Each has its number, the time, the event, and the SHA-256 of the line before it.
+    """A file of JSON lines, each with its number, the time, the event and the SHA-256 of the previous line.
 
-    The first line names the format, the owner and its public key. Several processes may write to the file. A line is on
-    the disk before :meth:`add` returns.
+    The first line contains the format, the owner and its public key. Several processes may write to the file. A line is
+    on the disk before :meth:`add` returns.
 
-    The owner can rewrite all of it. The copies of its heads that others keep show that: every message between a server
-    and its sites carries the head of the sender's log.
+    The owner could rewrite the whole log. Copies of its heads reveal that: every message between a server and its sites
+    carries the head of the sender's log, and the recipient records it.
 
     Args:
         path: The file; the first record creates it.
-        role: Whose log it is.
-        name: The owner's name.
+        role: Role of the owner.
+        name: Name of the owner.
         key: Key that signs every line; None = the log is unsigned.
-        previous_key: The key before, which introduces ``key`` in a log that it has signed so far.
+        previous_key: Key that has signed the log so far. It signs the record that introduces ``key``.
     """
 
     path: Path
@@ -139,22 +139,22 @@ class AuditLog:
 
         Args:
             event: One of :data:`EVENTS`.
-            fields: Its fields.
+            fields: Fields of the event.
 
         Returns:
-            The head of the log, which this record now is.
+            The new head of the log, which is this record.
 
         Raises:
-            DrflError: The file cannot be written to, or is not this owner's log.
+            DrflError: If the file cannot be written to, or is not this owner's log.
         """
-        # An unknown field fails here. Once written, it would make the log fail its audit.
+        # An unknown field must fail here. Once written, it would make the log fail its audit.
         always: Record = dict.fromkeys(_ALWAYS - {"n", "by"}, "")
-        wrong = wrong_field(self.role, {**always, **fields, "n": 1, "by": None, "event": event})
-        if wrong:
-            raise self._error(f"'{event}' cannot be written to the audit log {self.path}: {wrong}")
+        problem = wrong_field(self.role, {**always, **fields, "n": 1, "by": None, "event": event})
+        if problem:
+            raise self._error(f"cannot write '{event}' to the audit log {self.path}: {problem}")
         try:
             with self.path.open("a+b") as file:
-                # Several processes may write to one log, as each request to a site has a process of its own.
+                # Several processes may write to one log, because each request to a site has a separate process.
                 fcntl.flock(file, fcntl.LOCK_EX)
                 size = file.seek(0, os.SEEK_END)
                 last = next(_lines_from_the_end(file, unfinished := []), None)
@@ -177,14 +177,14 @@ class AuditLog:
             if isinstance(error, DrflError):
                 raise
             raise self._error(
-                f"cannot write to the audit log {self.path} ({error}): check that the file is complete"
+                f"cannot write to the audit log {self.path} ({error}). Check that the file is complete."
             ) from None
 
     def head(self) -> Head | None:
-        """The head of the log as it is now; None if it has no line.
+        """Read the current head of the log; None if the log has no line.
 
         Raises:
-            DrflError: It cannot be read.
+            DrflError: If the log cannot be read.
         """
         try:
             with self.path.open("rb") as file:
@@ -194,13 +194,16 @@ class AuditLog:
             return None
         except (OSError, ValueError) as error:
             raise self._error(
-                f"cannot read the audit log {self.path} ({error}): check that the file is complete"
+                f"cannot read the audit log {self.path} ({error}). Check that the file is complete."
             ) from None
 
     def since(self, time: str) -> Iterator[Record]:
-        """The records from a time on, as ISO text in UTC such as "2026-11-24", the latest first.
+        """Yield the records since a time, latest first, without checking the chain.
 
-        Only as much of the file is read as that takes, and its chain is not checked.
+        Only the necessary part of the file is read.
+
+        Args:
+            time: ISO text in UTC, such as "2026-11-24".
         """
         if not self.path.exists():
             return
@@ -213,36 +216,36 @@ class AuditLog:
                 yield record
 
     def _continue(self, file: BinaryIO, last: bytes) -> tuple[Head, str]:
-        """The head and the time that the next record follows, once this is known to be the owner's own log."""
+        """Check that the log belongs to this owner; return its head and the time of its last record."""
         file.seek(0)
         first, _ = _parsed(file.readline().removesuffix(b"\n"))
         if first.get("event") != "opened" or first.get("format") != FORMAT:
             raise self._error(
-                f"the audit log {self.path} does not have format {FORMAT}: move it away to begin a new one",
+                f"the audit log {self.path} does not have format {FORMAT}. Move it away to begin a new one.",
                 "log-format",
             )
         if (first.get("role"), first.get("name")) != (self.role, self.name):
             raise self._error(
                 f"the audit log {self.path} belongs to the {first.get('role')} '{first.get('name')}', not "
-                f"to the {self.role} '{self.name}': use one file for each",
+                f"to the {self.role} '{self.name}'. Use a separate file for each.",
                 "log-of-another",
             )
-        # The last line gives the next one's number and digest, so the lines between are not read.
+        # The number and digest of the last line are enough to continue, so the lines between are not read.
         record, head = _parsed(last)
-        time, own = str(record["at"]), "" if self.key is None else fingerprint(self.key.public)
-        if bool(head.by) != bool(own):
+        time, by = str(record["at"]), "" if self.key is None else fingerprint(self.key.public)
+        if bool(head.by) != bool(by):
             raise self._error(
-                f"the audit log {self.path} is {'' if head.by else 'not '}signed so far: "
-                + ("set 'key' to the key that signs it" if head.by else "move it away, and a new signed one begins"),
-                "log-unsigned" if own else "log-signed",
+                f"the audit log {self.path} has {'' if head.by else 'not '}been signed so far. "
+                + ("Set 'key' to the key that signs it." if head.by else "Move it away to begin a new, signed log."),
+                "log-unsigned" if by else "log-signed",
             )
-        # Else this key would vouch for a line that somebody else has added.
-        if self.key is not None and head.by == own and not head.is_signed_by(self.key.public):
+        # Without this check, the key would vouch for a line that another party added.
+        if self.key is not None and head.by == by and not head.is_signed_by(self.key.public):
             raise self._error(f"the last line of the audit log {self.path} was changed: its signature is wrong")
-        if self.key is not None and head.by != own:
-            # The old key vouches for the new one if it is at hand; otherwise the new key signs itself.
-            before = self.previous_key
-            signer = before if before is not None and fingerprint(before.public) == head.by else self.key
+        if self.key is not None and head.by != by:
+            # The old key vouches for the new one if it is available; otherwise the new key signs its own introduction.
+            previous = self.previous_key
+            signer = previous if previous is not None and fingerprint(previous.public) == head.by else self.key
             head = self._write(file, head, time, "key", {"key": self.key.public}, signer)
         return head, time
 
@@ -250,11 +253,11 @@ class AuditLog:
         self, file: BinaryIO, head: Head | None, time: str, event: str, fields: Mapping[str, Value],
         key: SigningKey | None,
     ) -> Head:  # fmt: skip
-        """Write a record after that of a head; its time is not before that of the record before."""
-        n, before = (1, FIRST) if head is None else (head.n + 1, head.digest)
+        """Write the record that follows a head, with a time no earlier than ``time``."""
+        n, previous = (1, FIRST) if head is None else (head.n + 1, head.digest)
         by = None if key is None else fingerprint(key.public)
-        # A clock that was set back must not make a log go back, as that is what a forged log does.
-        record = {"n": n, "at": max(_now(), time), "event": event, **fields, "by": by, "previous": before}
+        # Times must not decrease even if the clock was set back, because decreasing times are a sign of forgery.
+        record = {"n": n, "at": max(_now(), time), "event": event, **fields, "by": by, "previous": previous}
         line = _body(record)
         digest, signature = _digest(line), ""
         if key is not None:
@@ -268,18 +271,18 @@ class AuditLog:
 
 
 class BrokenLogError(DrflError):
-    """A file that is no audit log, or whose lines do not follow from each other."""
+    """The file is not an audit log, or its chain of lines is broken."""
 
     code = "broken-chain"
 
 
 class Audited(NamedTuple):
-    """A log whose lines follow from each other.
+    """A log with an intact chain of lines.
 
     Args:
-        path: Its file.
-        records: The records in order, the first of which is "opened".
-        heads: The head that each record was when it was written.
+        path: File of the log.
+        records: The records in order; the first is "opened".
+        heads: The head of the log after each record.
     """
 
     path: Path
@@ -288,26 +291,27 @@ class Audited(NamedTuple):
 
     @property
     def role(self) -> Role:
-        """Whose log it is."""
+        """Role of the owner."""
         return "server" if self.records[0]["role"] == "server" else "site"
 
     @property
     def name(self) -> str:
-        """Its owner's name, by its first line."""
+        """Name of the owner, from the first line."""
         return str(self.records[0]["name"])
 
 
 def read(path: Path) -> Audited:
-    """Read a log and check its chain. An incomplete last line, of a process that was killed, does not count.
+    """Read a log and check its chain, ignoring an incomplete last line.
 
     Raises:
-        InputError: It cannot be read.
-        BrokenLogError: It is empty or no log of this format, or a line does not follow from the one before it.
+        InputError: If the file cannot be read.
+        BrokenLogError: If the log is empty, is not of this format, or has a line that does not follow from the previous
+            one.
     """
     text = read_bytes(path, limit=None)
     records: list[Record] = []
     heads: list[Head] = []
-    # The part after the last newline is a line that a killed process did not finish.
+    # Text after the last newline is a line that a killed process did not finish.
     for number, line in enumerate(text.split(b"\n")[:-1], start=1):
         try:
             record, head = _parsed(line)
@@ -321,8 +325,8 @@ def read(path: Path) -> Audited:
             raise _broken(
                 path,
                 number,
-                "it does not follow from the previous line: one of the two was changed, or a line "
-                "between them was removed",
+                "it does not follow from the previous line. One of the two was changed, or a line between "
+                "them was removed.",
             )
         records.append(record)
         heads.append(head)
@@ -332,25 +336,25 @@ def read(path: Path) -> Audited:
 
 
 def wrong_field(role: Role, record: Mapping[str, object]) -> str:
-    """What a record has that its event must not have, or lacks; "" if it is as it should be."""
+    """Describe the first missing, unexpected or invalid field of a record; "" if the record is valid."""
     event = str(record.get("event"))
     if event not in EVENTS[role]:
-        return f"no {role} writes the event '{event}'"
-    expected, found = EVENTS[role][event] | _ALWAYS, record.keys() - {"signature"}
+        return f"a {role} does not write the event '{event}'"
+    expected, names = EVENTS[role][event] | _ALWAYS, record.keys() - {"signature"}
     # drfl writes exactly these fields, so an additional one means that the line was changed.
-    if expected != found:
-        missing = ", ".join(sorted(expected - found))
-        return f"it lacks {missing}" if missing else f"it has another field, {', '.join(sorted(found - expected))}"
+    if expected != names:
+        missing = ", ".join(sorted(expected - names))
+        return f"it lacks {missing}" if missing else f"unexpected field {', '.join(sorted(names - expected))}"
     for name, value in record.items():
         if value is None and name in _OPTIONAL:
             continue
         if name in _NUMBERS:
-            sound = isinstance(value, int) and not isinstance(value, bool) and value >= 0
+            is_valid = isinstance(value, int) and not isinstance(value, bool) and value >= 0
         elif name in _LISTS:
-            sound = isinstance(value, list) and all(isinstance(one, str) for one in value)
+            is_valid = isinstance(value, list) and all(isinstance(item, str) for item in value)
         else:
-            sound = isinstance(value, str) and (name not in _HEADS or _HEAD.fullmatch(value) is not None)
-        if not sound:
+            is_valid = isinstance(value, str) and (name not in _HEADS or _HEAD.fullmatch(value) is not None)
+        if not is_valid:
             return f"{name} cannot be {value!r:.80}"
     return ""
 
@@ -360,29 +364,30 @@ def _broken(path: Path, line: int, reason: str, code: str = "broken-chain") -> B
 
 
 def _parsed(line: bytes) -> tuple[Record, Head]:
-    """The record of a line, and the head that it is.
+    """Parse a line into its record and the head of the log at that line.
 
     Raises:
-        ValueError: It is no record in the form in which this module writes them.
+        ValueError: If the line does not have the exact form in which this module writes records.
     """
     record = json.loads(line)
     if not isinstance(record, dict):
         raise ValueError("it is not a JSON object")
-    n, at, by, signature = record.get("n"), record.get("at"), record.get("by"), record.get("signature", "")
+    n, time, by, signature = record.get("n"), record.get("at"), record.get("by"), record.get("signature", "")
     # JSON readers that use floats do not represent longer integers exactly.
     if not isinstance(n, int) or isinstance(n, bool) or not 1 <= n < 10**15:
         raise ValueError("it has no number")
-    if not isinstance(at, str) or not _TIME.fullmatch(at):
+    if not isinstance(time, str) or not _TIME.fullmatch(time):
         raise ValueError("it has no time")
-    # The pattern alone would accept a 31st of February.
-    datetime.fromisoformat(at)
+    # The pattern alone would accept 31 February; fromisoformat raises ValueError.
+    datetime.fromisoformat(time)
     if not isinstance(record.get("event"), str) or not isinstance(record.get("previous"), str):
         raise ValueError("it has no event, or no digest of the previous line")
     if not isinstance(by, str | None) or not isinstance(signature, str):
         raise ValueError("its signature is not a string")
     plain = {name: value for name, value in record.items() if name != "signature"}
     body = _body(plain)
-    # A line has one form only: else two readers could see different records in it, as with a name that appears twice.
+    # A line has exactly one valid form. Otherwise two readers could see different records in it, for example if a name
+    # appears twice.
     if line != (body[:-1] + SIGNATURE + signature.encode() + b'"}' if "signature" in record else body):
         raise ValueError("it does not have the form in which drfl writes lines")
     head = Head(n, _digest(body), by or "", signature)
@@ -400,29 +405,29 @@ def _digest(body: bytes) -> str:
 
 
 def _signed(n: int, digest: str) -> bytes:
-    """What a signature is of. The purpose is named, as the same key proves to the SuperLink who a node is."""
+    # The purpose is part of the signed text, because the same key also authenticates the node to the SuperLink.
     return f"drfl audit log {FORMAT}, line {n}, {digest}".encode()
 
 
 def _lines_from_the_end(file: BinaryIO, unfinished: list[bytes] | None = None) -> Iterator[bytes]:
-    """The whole lines of a file, the last first; what stands behind the last end of a line goes to ``unfinished``."""
-    at, rest, first = file.seek(0, os.SEEK_END), b"", True
-    # Reading is in blocks from the end: a log grows for years, and every message needs its last line.
-    while at > 0:
-        start = max(0, at - BLOCK)
+    """Yield the complete lines of a file, last first; append an unterminated last line to ``unfinished``."""
+    end, rest, is_last = file.seek(0, os.SEEK_END), b"", True
+    # Read blocks backwards from the end: a log grows for years, and every message needs its last line.
+    while end > 0:
+        start = max(0, end - BLOCK)
         file.seek(start)
-        *whole, tail = (file.read(at - start) + rest).split(b"\n")[::-1]
-        at, rest = start, tail
+        *whole, tail = (file.read(end - start) + rest).split(b"\n")[::-1]
+        end, rest = start, tail
         for line in whole:
-            if first:
-                first = False
+            if is_last:
+                is_last = False
                 if unfinished is not None:
                     unfinished.append(line)
             else:
                 yield line
-    if rest and not first:
+    if rest and not is_last:
         yield rest
-    elif first and unfinished is not None:
+    elif is_last and unfinished is not None:
         unfinished.append(rest)
 
 

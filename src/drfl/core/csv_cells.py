@@ -1,31 +1,32 @@
-"""Cells of a CSV file that no spreadsheet takes for formulas."""
+"""Escape CSV cells that a spreadsheet would evaluate as formulas."""
 
 from __future__ import annotations
 
 FORMULA = ("=", "+", "-", "@", "\t", "\r")
-"""What a spreadsheet takes for the beginning of a formula."""
+"""Characters that begin a formula in spreadsheets."""
 
 
 def quoted(cell: object) -> object:
-    """A cell with an apostrophe before it where a spreadsheet would run what it says; numbers stay as they are.
+    """Put an apostrophe before a cell that a spreadsheet would evaluate as a formula; numbers stay unchanged.
 
-    Names of clients are somebody else's: "=HYPERLINK(…)" would be run on the machine of whoever opens the file.
+    Client names come from other parties. A name such as "=HYPERLINK(…)" would run on the machine of the person who
+    opens the file.
     """
     return f"'{cell}" if isinstance(cell, str) and _is_formula(cell) else cell
 
 
 def unquoted(cell: str) -> str:
-    """The text that :func:`quoted` was given."""
+    """Reverse :func:`quoted`."""
     return cell[1:] if cell.startswith("'") and _is_formula(cell[1:]) else cell
 
 
 def _is_formula(cell: str) -> bool:
-    # behind apostrophes too, so that nothing is unquoted that was not quoted
+    # Apostrophes are skipped, so that a formula already preceded by one is quoted too and `unquoted` restores it.
     bare = cell.lstrip("'")
     if not bare.startswith(FORMULA):
         return False
     try:
-        # A number may begin with a sign without being a formula.
+        # A number may begin with a sign and is not a formula.
         float(cell)
     except ValueError:
         return True

@@ -1,7 +1,7 @@
-"""The errors and warnings that drfl raises on purpose: one line that states the problem and the remedy.
+"""Errors and warnings of drfl. Each message is one line that states the problem and the remedy.
 
-Each carries a ``code``, which names the kind of problem, and a ``field``, the option, column or file that it concerns.
-Programs and tests go by these: the wording may change.
+Each error or warning has a ``code``, which identifies the kind of problem, and a ``field``, which is the option, column
+or file concerned. Programs and tests should rely on these, because the wording may change.
 """
 
 from __future__ import annotations
@@ -11,33 +11,33 @@ from collections.abc import Iterable, Sequence
 
 
 def printable(text: object, limit: int = 10_000) -> str:
-    """One line: the text with a space for every character that a terminal would obey, and cut if it is very long.
+    """Convert a text to one printable line: replace unprintable characters by spaces and truncate long text.
 
-    These are control characters with ESC and newlines among them, those that change the direction of writing or have
-    no width, and lone surrogates.
+    Unprintable are control characters (such as ESC and newline), characters that change the direction of writing or
+    have no width, and lone surrogates.
 
     Args:
-        text: anything; its string is taken.
-        limit: the most characters.
+        text: Any object; it is converted with ``str``.
+        limit: Maximum number of characters.
     """
-    # Control characters could move the cursor or recolour a terminal, and a newline could fake a line of a log.
+    # Control characters could move the cursor or recolour a terminal, and a newline could fake a log line.
     line = "".join(c if c.isprintable() else " " for c in str(text))
     return line if len(line) <= limit else line[: limit - 1] + "…"
 
 
 def first_line(error: BaseException) -> str:
-    """The type of an error and the first line of its message."""
+    """Return the type of an error and the first line of its message."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     return f"{type(error).__name__}: {lines[0][:200]}" if lines else type(error).__name__
 
 
 class DrflError(Exception):
-    """Base of every error that drfl raises on purpose. The command prints it as one line, without a traceback.
+    """Base class of drfl's errors. The command prints the message as one line, without a traceback.
 
     Args:
-        message: The line. It often quotes what the user gave, so unprintable characters become spaces.
-        code: The kind of problem in lower case with hyphens, such as "out-of-range".
-        field: The option, key, column or file that the problem is about; None if there is no single one.
+        message: One line of text. It often quotes user input, so unprintable characters become spaces.
+        code: Kind of problem in lower case with hyphens, such as "out-of-range".
+        field: Option, key, column or file that the problem concerns; None if it concerns several or none.
     """
 
     code = "error"
@@ -52,7 +52,7 @@ class DrflError(Exception):
 
 
 class InputError(DrflError, ValueError):
-    """Something the user gave is unknown, impossible or missing. The command exits with code 2."""
+    """An input is unknown, invalid or missing. The command exits with code 2."""
 
     code = "input"
 
@@ -67,8 +67,8 @@ class StoppedError(DrflError):
     """The user stopped the command. It exits with code 130 after Ctrl-C and 143 after SIGTERM.
 
     Args:
-        message: The line.
-        exit_code: Of the command.
+        message: One line of text.
+        exit_code: Exit code of the command.
     """
 
     code = "interrupted"
@@ -79,39 +79,39 @@ class StoppedError(DrflError):
 
 
 class DivergedError(DrflError, ArithmeticError):
-    """Training left the finite numbers. The command exits with code 1."""
+    """Training produced NaN or infinite values. The command exits with code 1."""
 
     code = "diverged"
 
 
 class Notice(str):
-    """A sentence for the user that carries a code and a field, as an error does.
+    """A message for the user with a code and a field, like those of errors.
 
     Args:
-        text: The sentence.
-        code: The kind of notice in lower case with hyphens, such as "few-test-rows".
-        field: The column, option or file that it is about; None if there is no single one.
+        text: The message.
+        code: Kind of notice in lower case with hyphens, such as "few-test-rows".
+        field: Column, option or file that the notice concerns; None if it concerns several or none.
     """
 
     code: str
     field: str | None
 
     def __new__(cls, text: str, code: str = "notice", field: str | None = None) -> Notice:
-        """A str with two attributes."""
+        """Create a str with two attributes."""
         notice = super().__new__(cls, text)
         notice.code, notice.field = code, field
         return notice
 
     def within(self, place: str) -> Notice:
-        """The same notice, with the place that it comes from in front: "FedAvg-seed0: …"."""
+        """Return the same notice, prefixed with its origin: "FedAvg-seed0: …"."""
         return Notice(f"{place}: {self}", self.code, self.field)
 
 
 class DrflWarning(UserWarning):
-    """Base of the warnings that drfl gives in Python.
+    """Base class of drfl's Python warnings.
 
     Args:
-        notice: The sentence; its code and field become those of the warning.
+        notice: The message; its code and field become those of the warning.
     """
 
     code = "warning"
@@ -123,40 +123,40 @@ class DrflWarning(UserWarning):
 
 
 class DataWarning(DrflWarning):
-    """The clients' data leave it uncertain who the worst client is; see :func:`drfl.data.checks.data_warnings`."""
+    """The data do not determine the worst client reliably; see :func:`drfl.data.checks.data_warnings`."""
 
     code = "data"
 
 
 class RunWarning(DrflWarning):
-    """A run did not reach its end, or fewer than half of its rounds count."""
+    """A run did not finish, or fewer than half of its rounds count because the model was reset."""
 
     code = "interrupted"
 
 
 SHOWN = 3
-"""How many names a message lists; it counts the rest."""
+"""Number of names that a message lists before it only counts the rest."""
 
 
 def listed(texts: Sequence[str], what: str) -> str:
-    """The first of them, and how many more: "A, B, C and 7 more clients"."""
+    """List the first texts and count the rest: "A, B, C and 7 more clients"."""
     rest = len(texts) - SHOWN
     return ", ".join(texts[:SHOWN]) + (f" and {rest} more {what}{'s' * (rest > 1)}" if rest > 0 else "")
 
 
 def unknown(kind: str, name: str, known: Iterable[str], field: str | None = None) -> InputError:
-    """An error for a name that is not in a list, with the nearest name that is.
+    """Create an error for an unknown name that suggests the nearest known one.
 
     Args:
-        kind: what the name stands for, e.g. ``"algorithm"``.
-        name: what the user wrote.
-        known: the names that exist.
-        field: the option or key that has the name; None = the kind.
+        kind: Kind of object that the name refers to, such as ``"algorithm"``.
+        name: The unknown name.
+        known: The known names.
+        field: Option or key that contains the name; None = the kind.
     """
     names = list(known)
     # Case is ignored, so that 'drdm' finds 'DRDM'.
     by_lower = {known_name.lower(): known_name for known_name in names}
     near = difflib.get_close_matches(name.lower(), by_lower, n=1, cutoff=0.5)
-    hint = f"did you mean '{by_lower[near[0]]}'? " if near else ""
-    message = f"unknown {kind} '{name}': {hint}known are {', '.join(names)}"
+    hint = f"Did you mean '{by_lower[near[0]]}'? " if near else ""
+    message = f"unknown {kind} '{name}'. {hint}Choose from {', '.join(names)}"
     return InputError(message, code="unknown-name", field=kind if field is None else field)

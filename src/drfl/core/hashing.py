@@ -1,4 +1,4 @@
-"""Short names for tensors, equal only where the tensors are."""
+"""Digests of tensors."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from collections.abc import Iterable
 from torch import Tensor
 
 _PIECE = 2**24
-"""Entries at a time: what is mapped from a file is not loaded whole."""
+"""Number of entries hashed at a time, so that a tensor mapped from a file is not loaded as a whole."""
 
 
 def digest_of(tensors: Iterable[Tensor], text: str = "") -> str:
-    """32 hexadecimal digits that name tensors, with their types and shapes, and a text."""
+    """Hash tensors, including types and shapes, and a text to 32 hexadecimal digits."""
     digest = hashlib.blake2b(text.encode(), digest_size=16)
     for tensor in tensors:
-        # The digest covers type and shape: equal bytes can represent different numbers.
+        # The digest covers type and shape, because equal bytes can represent different numbers.
         digest.update(f"{tensor.dtype} {tuple(tensor.shape)}".encode())
         for part in tensor.detach().cpu().contiguous().reshape(-1).split(_PIECE):
             digest.update(part.numpy().data)

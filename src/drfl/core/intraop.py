@@ -1,9 +1,10 @@
-"""How many of torch's intra-op threads an operation is worth: a rule by its size, never a measurement.
+"""Choose the number of torch's intra-op threads for an operation, by a fixed rule based on its size.
 
-OpenMP's threads spin and wait for each other at the end of every operation. On small products a second one gains a
-tenth on a quiet machine, and loses a multiple where a core is taken: then each of a round's hundreds of operations
-waits until the system has given both threads their turn. A measurement would give other bits on a busy machine; a rule
-gives the same operations the same number of threads everywhere.
+OpenMP threads spin and wait for each other at the end of every operation. For small products, a second thread gains
+about a tenth on an idle machine. If another process uses one of the cores, however, it slows the run down several
+times, because each of a round's hundreds of operations waits until the system has scheduled both threads. A measurement
+instead of a rule would change the floating-point results on a busy machine. The rule gives the same operations the same
+number of threads everywhere.
 """
 
 from __future__ import annotations
@@ -15,28 +16,28 @@ from contextvars import ContextVar
 import torch
 
 SMALL = 2**26
-"""Multiplications of an operation up to which it has one thread: about a millisecond of one core."""
+"""Operations with at most this many multiplications use one thread. One core needs about a millisecond for them."""
 
 VECTORS = 64
-"""Multiplications that a parameter counts for in the server's sums over a cohort, which pass through memory."""
+"""Cost per parameter, in multiplications, of the server's sums over a cohort, which are limited by memory bandwidth."""
 
 _allowed: ContextVar[int | None] = ContextVar("allowed", default=None)
 
 
 def allowed() -> int:
-    """Threads that the user lets torch have, also within :func:`threads_for`."""
+    """Return the number of threads that the user allows torch to use, also inside :func:`threads_for`."""
     return _allowed.get() or torch.get_num_threads()
 
 
 @contextmanager
 def threads_for(multiplications: float) -> Iterator[None]:
-    """Within it torch has one thread where the operations are small, else as many as the user lets it have.
+    """Let torch use one thread in the block if its operations are small, and otherwise all allowed threads.
 
     Args:
-        multiplications: of one operation, the largest that comes often.
+        multiplications: Multiplications of the largest operation that is frequent in the block.
     """
     most, before = allowed(), torch.get_num_threads()
-    # Nested calls must see the number allowed outside, not the 1 that this call may set.
+    # Nested calls must see the number that the user allows, not the 1 that this call may set.
     token = _allowed.set(most)
     torch.set_num_threads(1 if multiplications <= SMALL else most)
     try:

@@ -1,4 +1,4 @@
-"""Objects that installed packages add to drfl, found by their entry points."""
+"""Plug-ins: objects that installed packages add to drfl through entry points."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from drfl.core.screen import say
 def plugins(group: str) -> Iterator[tuple[str, object]]:
     """Load the entry points of a group, in the order of their names.
 
-    A plug-in that cannot be loaded does not stop drfl: it is left out, and one line on stderr names it.
+    A plug-in that cannot be loaded is skipped, with one line on stderr that names it.
 
     Yields:
-        Names and what they stand for.
+        The name and the loaded object of each entry point.
     """
     for point in sorted(entry_points(group=group), key=lambda point: point.name):
         try:

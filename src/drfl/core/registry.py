@@ -1,4 +1,4 @@
-"""Objects by the texts that configurations use for them, as in ``simplex:floor=0.01``."""
+"""Create objects from short texts in configurations, such as ``simplex:floor=0.01``, and the reverse."""
 
 from __future__ import annotations
 
@@ -12,56 +12,59 @@ from drfl.core.errors import InputError, unknown
 T = TypeVar("T")
 
 TYPES: Mapping[object, Callable[[str], float]] = {float: float, "float": float, int: int, "int": int}
-"""The options that can be given: numbers."""
+"""Types of the options that a text can set, with their parsers. Only numbers are possible."""
 
 
 def named(what: str, known: Mapping[str, Callable[..., T]], text: str) -> T:
-    """What a text of the form ``name:option=number,…`` stands for; case does not matter, nor - for _.
+    """Create the object that a text ``name:option=number,…`` describes.
+
+    Case does not matter, and _ may be written for -.
 
     Args:
-        what: the kind of object, e.g. ``"ambiguity set"``.
-        known: how to make one, by name; its options are those arguments that are numbers.
-        text: the text.
+        what: Kind of object for messages, such as ``"ambiguity set"``.
+        known: Constructors by name. Their options are the parameters that are numbers.
+        text: The text.
 
     Raises:
-        InputError: there is no such name, an option is unknown, missing, given twice or no number, or out of range.
+        InputError: If the name or an option is unknown, or an option is missing, repeated, not a number or out of
+            range.
     """
     name, _, rest = (part.strip() for part in text.partition(":"))
-    # Names are written with dashes; people also type capitals and underscores.
+    # Names are written with hyphens, but people also type capitals and underscores.
     key = name.lower().replace("_", "-")
     if key not in known:
         raise unknown(what, name, known)
-    # A text can only give numbers; other parameters keep their defaults.
+    # A text can only set numbers; other parameters keep their defaults.
     parameters = [p for p in inspect.signature(known[key]).parameters.values() if p.annotation in TYPES]
     options = {p.name: TYPES[p.annotation] for p in parameters}
 
-    def refused(reason: str) -> InputError:
+    def error(reason: str) -> InputError:
         form = ",".join(f"{option}=number" for option in options)
-        remedy = f"the form name:option=number,… is here {key}:{form}" if options else f"write {key} alone"
-        return InputError(f"{what} '{text}': {reason}; {remedy}", code="invalid-format", field=what)
+        remedy = f"Write it as {key}:{form}" if options else f"Write {key} without options"
+        return InputError(f"{what} '{text}': {reason}. {remedy}", code="invalid-format", field=what)
 
-    given: dict[str, float] = {}
+    values: dict[str, float] = {}
     for part in filter(None, (part.strip() for part in rest.split(","))):
         option, _, number = (piece.strip() for piece in part.partition("="))
         if option not in options:
-            raise refused(f"it has no option '{option}'")
-        if option in given:
-            raise refused(f"{option} is given twice")
+            raise error(f"unknown option '{option}'")
+        if option in values:
+            raise error(f"option {option} is repeated")
         try:
-            given[option] = options[option](number)
+            values[option] = options[option](number)
         except ValueError:
-            kind = "whole number" if options[option] is int else "number"
-            raise refused(f"{option}={number} is no {kind}") from None
-    if missing := [p.name for p in parameters if p.default is p.empty and p.name not in given]:
-        raise refused(f"{missing[0]} is missing")
-    return known[key](**given)
+            kind = "an integer" if options[option] is int else "a number"
+            raise error(f"{option} must be {kind}, got '{number}'") from None
+    if missing := [p.name for p in parameters if p.default is p.empty and p.name not in values]:
+        raise error(f"option {missing[0]} is missing")
+    return known[key](**values)
 
 
 def text_of(known: Mapping[str, Callable[..., object]], thing: object) -> str:
-    """The shortest text that :func:`named` makes a dataclass of numbers from: options with their defaults are left out.
+    """Return the shortest text from which :func:`named` creates a dataclass of numbers; defaults are omitted.
 
     Raises:
-        ValueError: The dataclass is not a known one, or one of its fields is not a number.
+        ValueError: If the class is not in ``known``, or one of the fields is not a number.
     """
     name = next((name for name, make in known.items() if make is type(thing)), None)
     if name is None:
@@ -73,5 +76,5 @@ def text_of(known: Mapping[str, Callable[..., object]], thing: object) -> str:
             continue
         if not isinstance(value, int | float):
             raise ValueError(f"{field.name} = {value!r} has no text")
-        options.append(f"{field.name}={value!r}")  # repr keeps every digit, so the text gives an equal object
+        options.append(f"{field.name}={value!r}")  # repr keeps every digit, so the text gives an equal object.
     return f"{name}:{','.join(options)}" if options else name

@@ -1,4 +1,4 @@
-"""How a run ends, and what counts as its end."""
+"""Reasons why a run stops, and the marks and warnings that tables show for them."""
 
 from __future__ import annotations
 
@@ -8,34 +8,35 @@ from typing import Literal, NamedTuple
 from drfl.core.errors import Notice, listed
 
 Stopped = Literal["rounds", "target", "patience", "interrupted"]
-"""Why a run stopped: it did all rounds, met its target, ran out of patience, or a signal or a callback ended it."""
+"""Why a run stopped: it did all rounds, met its target, ran out of patience, or a signal or a callback stopped it."""
 
 ENDS: tuple[Stopped, ...] = ("rounds", "target", "patience")
-"""The reasons that are an end. A run that stopped for any other reason resumes."""
+"""The reasons that complete a run. A run that stopped for any other reason can be resumed."""
 
 BROKEN = ("diverged", "refused")
-"""How a run of a comparison breaks off that leaves no model."""
+"""The reasons for which a run of a comparison ends without a model."""
 
-ON_TEST = "test rows decided when to stop, so they no longer judge the model"
-"""Why a run that test rows have stopped has no intervals."""
+ON_TEST = "test results decided when to stop, so the test rows no longer give an unbiased estimate"
+"""Reason why a run that was stopped by test results has no confidence intervals."""
 
 DAGGER = "†"
-"""Behind what test rows have stopped, in tables."""
+"""Mark in tables for runs that were stopped by test results."""
 
 DOUBLE_DAGGER = "‡"
-"""Behind what was set back to the initial model, in tables."""
+"""Mark in tables for runs whose model was reset to the initial one."""
 
-SET_BACK = "set back to the initial model"
+SET_BACK = "reset to the initial model"
+"""Explanation of :data:`DOUBLE_DAGGER`."""
 
 
 class Marks(NamedTuple):
-    """What readers of a table have to know of a run.
+    """Facts about a run that tables mark.
 
     Args:
-        on_test: whether test rows decided when to stop.
-        rollbacks: how often the model was set back to the initial one.
-        rounds: rounds done.
-        effective_rounds: those that count, see :attr:`drfl.training.run_log.Result.effective_rounds`.
+        on_test: Whether test results decided when to stop.
+        rollbacks: Number of times the model was reset to the initial one.
+        rounds: Number of rounds done.
+        effective_rounds: Number of rounds that count; see :attr:`drfl.training.run_log.Result.effective_rounds`.
     """
 
     on_test: bool
@@ -45,49 +46,49 @@ class Marks(NamedTuple):
 
     @property
     def is_late(self) -> bool:
-        """Whether the model was set back so late that fewer than half of the rounds count."""
+        """Whether the model was reset so late that fewer than half of the rounds count."""
         return self.rollbacks > 0 and 2 * self.effective_rounds < self.rounds
 
     @property
     def counted(self) -> str:
-        """How many rounds count: "2 of 15 rounds count"."""
+        """Number of rounds that count, as text: "2 of 15 rounds count"."""
         return f"{self.effective_rounds} of {self.rounds} rounds count{'s' * (self.effective_rounds == 1)}"
 
 
 def marked(name: str, runs: Iterable[Marks]) -> str:
-    """The name of an algorithm in a table, with the signs of its runs behind it."""
-    own = list(runs)
-    signs = {DAGGER: any(run.on_test for run in own), DOUBLE_DAGGER: any(run.rollbacks for run in own)}
-    return " ".join((name, *(sign for sign, is_there in signs.items() if is_there)))
+    """Append the marks of its runs to the name of an algorithm in a table."""
+    all_runs = list(runs)
+    marks = {DAGGER: any(run.on_test for run in all_runs), DOUBLE_DAGGER: any(run.rollbacks for run in all_runs)}
+    return " ".join((name, *(mark for mark, is_present in marks.items() if is_present)))
 
 
 def legends(runs: Iterable[tuple[str, Marks]]) -> list[str]:
-    """A line for each sign behind the names in a table.
+    """Return a line that explains each mark in a table.
 
     Args:
-        runs: all of the table, each with its algorithm and seed in words.
+        runs: All runs of the table, each with its label, such as the algorithm and seed.
     """
-    every = list(runs)
-    found = [f"{DAGGER} {ON_TEST}"] if any(run.on_test for _, run in every) else []
-    back = [f"{name} ({run.counted})" for name, run in every if run.rollbacks]
-    return [*found, f"{DOUBLE_DAGGER} {SET_BACK}: {', '.join(back)}"] if back else found
+    all_runs = list(runs)
+    on_test = [f"{DAGGER} {ON_TEST}"] if any(run.on_test for _, run in all_runs) else []
+    reset = [f"{name} ({run.counted})" for name, run in all_runs if run.rollbacks]
+    return [*on_test, f"{DOUBLE_DAGGER} {SET_BACK}: {', '.join(reset)}"] if reset else on_test
 
 
 def late_rollbacks(which: Sequence[str]) -> list[Notice]:
-    """A warning if models were set back so late that fewer than half of the rounds count.
+    """Warn if models were reset so late that fewer than half of the rounds count.
 
     Args:
-        which: what it begins with: how many rounds count, in which runs.
+        which: One text per affected run that says how many of its rounds count, for the start of the message.
     """
     if not which:
         return []
     text = (
-        f"{listed(which, 'run')}: the local step size that drfl found was too large, and the model was set back to the "
-        "initial one; give a smaller lr, or more rounds"
+        f"{listed(which, 'run')}. The local step size that drfl chose was too large, so the model was reset to the "
+        "initial one. Set a smaller lr, or use more rounds."
     )
     return [Notice(text, "late-rollback", "lr")]
 
 
 def has_ended(summary: Mapping[str, object]) -> bool:
-    """Whether the record of a run, its ``summary.json``, says that it reached its end."""
+    """Return whether a run is complete according to its ``summary.json``."""
     return summary.get("stopped") in ENDS

@@ -1,4 +1,4 @@
-"""The one way onto the screen: what is printed passes one filter, which leaves a terminal nothing to obey."""
+"""Screen output. All printed text passes one filter that removes terminal control characters."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from rich.text import Text
 from drfl.core.errors import printable
 
 LONGEST = 200
-"""Characters of a cell of a table."""
+"""Maximum number of characters in a table cell."""
 
 
 class Screen(Console):
-    """A console for lines and tables. Text that it prints is one line each, without markup.
+    """A console for lines and tables. It prints each text as one line, without markup.
 
     Args:
-        stderr: whether it writes to stderr in place of stdout.
+        stderr: Whether to write to stderr instead of stdout.
     """
 
     def __init__(self, *, stderr: bool = False) -> None:
@@ -32,11 +32,11 @@ class Screen(Console):
         super().__init__(stderr=stderr, highlight=False, markup=False, emoji=False, soft_wrap=not stream.isatty())
 
     def print(self, *objects: Any, **options: Any) -> None:  # noqa: ANN401 - as in the base class
-        """Print a text as one line, whatever it holds, or anything else that rich can render."""
+        """Print each text as one line, and render any other object with rich."""
         super().print(*(plain(part) if isinstance(part, str) else part for part in objects), **options)
 
     def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
-        """The segments of anything that rich prints: bars and tables too."""
+        """Yield the filtered segments of anything that rich prints, including bars and tables."""
         for segment in super().render(renderable, options):
             text = segment.text
             if segment.control or text.isprintable() or text == "\n":
@@ -47,12 +47,12 @@ class Screen(Console):
 
 
 class Table(RichTable):
-    """A table whose cells are plain text of one line; give :class:`rich.text.Text` for anything else.
+    """A table whose cells are one-line plain text. Pass :class:`rich.text.Text` for anything else.
 
     Args:
-        headers: of columns.
-        title: above it.
-        options: see :class:`rich.table.Table`.
+        headers: Column headings.
+        title: Text above the table.
+        options: Options of :class:`rich.table.Table`.
     """
 
     def __init__(self, *headers: Column | str, title: str | None = None, **options: Any) -> None:  # noqa: ANN401
@@ -65,18 +65,18 @@ class Table(RichTable):
 
 
 def say(text: object, err: bool = False) -> None:
-    """Print one line on stdout, or on stderr, whatever the text holds."""
+    """Print a text as one line on stdout, or on stderr if ``err`` is true."""
     print(printable(text), file=sys.stderr if err else sys.stdout, flush=True)
 
 
 def plain(text: str) -> Text:
-    """One line without markup, as for the title of a table."""
+    """Convert a string to one line of rich text without markup, for example for the title of a table."""
     return Text(printable(text))
 
 
 class OneLine(logging.Formatter):
-    """Log records as a line each that a terminal can print."""
+    """A log formatter that removes terminal control characters."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """The record's text."""
+        """Format a record and remove control characters from each of its lines."""
         return "\n".join(printable(line) for line in super().format(record).split("\n"))

@@ -11,7 +11,7 @@ from drfl.engine.stacked import Stacked
 from drfl.engine.threads import Threads
 
 ENGINES = {"auto": Auto, "loop": Loop, "stacked": Stacked, "threads": Threads}
-"""Every engine by the name that the command knows it by."""
+"""All engines by their names on the command line."""
 
 __all__ = [
     "ENGINES",

@@ -1,4 +1,4 @@
-"""The engine that fits the model and the device."""
+"""The engine that is chosen to fit the model and the device."""
 
 from __future__ import annotations
 
@@ -22,54 +22,55 @@ SMALL = 4096
 """Numbers in a batch below which convolutions are so short that calling them one by one takes most of the time."""
 
 LARGE, PASSES = 10**8, 64
-"""Parameters × (samples + PASSES) of a client's step from which its products and its updates fill a core by themselves;
-the updates' passes over memory count as so many samples."""
+"""Parameters × (samples + PASSES) of a client's step above which its products and updates keep a core busy. The passes
+of the updates over memory count like PASSES samples."""
 
 _stackable: WeakKeyDictionary[Task, bool] = WeakKeyDictionary()
 
 
 def choice(problem: PooledData, batch: int) -> Engine:
-    """Stacks on a CUDA device and for small work; worker threads on a CPU for large work and for recurrent layers.
+    """Choose an engine: stacks for CUDA devices and small work, threads for large work and recurrent layers on a CPU.
 
-    Large is a batch of many numbers through convolutions, or many parameters. Models that ``vmap`` cannot take go to
-    the threads too, on a CUDA device to the loop. A rule, not a measurement: a run must give the same numbers on a busy
-    machine. ``docs/speed.md`` has the table that it rests on.
+    Work is large if a batch has many numbers and passes through convolutions, or if the model has many parameters.
+    Models that ``vmap`` does not support also use threads on a CPU, and the loop on a CUDA device. The choice follows
+    a fixed rule and not a measurement, because a run must give the same numbers on a busy machine. ``docs/speed.md``
+    has the timings behind the rule.
 
     Args:
-        problem: task and samples.
-        batch: samples of a client's step.
+        problem: Task and samples.
+        batch: Samples per step of a client.
     """
     if problem.x.is_cuda:
         return Stacked() if stackable(problem) else Loop()
     model = problem.task.model
     images = convolutional(model) and batch * problem.x[0].numel() >= SMALL
     large = problem.task.layout.d * (batch + PASSES) >= LARGE
-    # stackable comes last, as it tries a training step the first time; the others only look at the model.
+    # stackable comes last, because its first call tries a training step; the other tests only inspect the model.
     return Threads() if images or large or recurrent(model) or not stackable(problem) else Stacked()
 
 
 def recurrent(model: nn.Module) -> bool:
-    """Whether the model has a recurrent layer in it."""
+    """Return whether the model contains a recurrent layer."""
     return any(isinstance(layer, nn.RNNBase | nn.RNNCellBase) for layer in model.modules())
 
 
 def stackable(problem: PooledData) -> bool:
-    """Whether the stacked engine can take the model; the log says why not, once a task."""
+    """Return whether the stacked engine can run the model; if not, log the reason once per task."""
     if problem.task not in _stackable:
         fault = stacking_fault(problem)
         _stackable[problem.task] = fault is None
         if fault is not None:
-            text = f"{model_of(problem.task)} cannot be stacked ({fault}): its clients are trained one by one"
+            text = f"{model_of(problem.task)} cannot be stacked ({fault}), so clients are trained one by one"
             LOG.warning(Notice(text, "slow-model", "model"))
     return _stackable[problem.task]
 
 
 @dataclass(frozen=True)
 class Auto:
-    """Hands every call on to the engine that :func:`choice` names."""
+    """Passes each call to the engine that :func:`choice` selects."""
 
     def check(self, problem: PooledData) -> None:
-        """See :class:`drfl.engine.base.Selective`; large batches go to the threads."""
+        """Check the model for the threads engine, which gets large batches; see :class:`drfl.engine.base.Selective`."""
         Threads().check(problem)
 
     def train(self, problem: PooledData, batches: Batches, request: TrainRequest) -> Models:
@@ -86,5 +87,5 @@ class Auto:
 
     def evaluate(self, problem: PooledData, rows: ClientRows, models: Tensor) -> list[Tests]:
         """See :class:`drfl.engine.base.Engine`."""
-        # A test passes all clients' rows at once, so that their number is the batch.
+        # A test passes all clients' rows at once, so their total number is the batch size.
         return choice(problem, len(rows.index)).evaluate(problem, rows, models)

@@ -1,4 +1,4 @@
-"""What an engine is: pure functions that compute what clients compute, without state and without randomness."""
+"""The engine interface: the computations of clients as pure functions, without state and randomness."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from drfl.task.task import Task
 
 
 class PooledData(NamedTuple):
-    """A task over a pool of samples.
+    """A task with a pool of samples.
 
     Args:
-        task: model, loss and score.
-        x: (n, …) all clients' inputs.
+        task: Model, loss and score.
+        x: (n, …) inputs of all clients.
         y: (n, …) their targets.
-        autocast: the type that matrix products and convolutions work in, e.g. bfloat16; None = the model's own.
-            Parameters, losses and updates keep the model's type.
-        masses: (n,) float64 on the CPU, what each row counts, see :class:`drfl.task.losses.Loss`; None = 1 each.
+        autocast: Type for matrix products and convolutions, e.g. bfloat16; None = the model's type. Parameters, losses
+            and updates keep the model's type.
+        masses: (n,) float64 on the CPU, the weight of each row, see :class:`drfl.task.losses.Loss`; None = 1 each.
     """
 
     task: Task
@@ -33,41 +33,41 @@ class PooledData(NamedTuple):
     masses: Tensor | None = None
 
     def forward(self, model: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
-        """The outputs of a model for inputs (B, …), computed in ``autocast``."""
+        """Compute the outputs of a model for inputs (B, …), with products in ``autocast``."""
         if self.autocast is None:
             return model(x)
-        # CUDA graphs need autocast's cache of converted weights switched off, see torch.cuda.make_graphed_callables.
+        # CUDA graphs require autocast's cache of converted weights to be off, see torch.cuda.make_graphed_callables.
         with torch.autocast(x.device.type, self.autocast, cache_enabled=False):
             outputs = model(x)
-        # The loss and its mean over the batch are computed in the model's own type: bfloat16 keeps 8 bits of a number.
+        # The loss and its mean over the batch use the model's type, because bfloat16 has only 8 significant bits.
         return outputs.to(self.task.layout.dtype)
 
     @property
     def averaged(self) -> bool:
-        """Whether the loss of rows is the plain mean of theirs, which is then computed as a mean."""
+        """Whether the loss of several rows is the plain mean of their losses, computed as a mean."""
         return self.masses is None and not self.task.criterion.summed
 
     def counted(self, rows: Tensor, real: Tensor | None = None) -> Tensor:
-        """(…) float64 on the CPU, what the sum of the losses of rows (…, B) is divided by; 0 if none of them counts.
+        """Return (…) float64 on the CPU: the divisor of the sum of the losses of rows (…, B); 0 if no row counts.
 
         Args:
-            rows: of the pool.
-            real: (…, B) which are no fillers; None = all.
+            rows: Rows of the pool.
+            real: (…, B) whether an entry is real and not a filler; None = all are real.
         """
         each = torch.ones(rows.shape, dtype=torch.float64) if self.masses is None else self.masses[rows.cpu()]
         total = (each if real is None else each * real).sum(-1)
         return torch.ones_like(total) if self.task.criterion.summed else total
 
     def divisor(self, rows: Tensor) -> float:
-        """The same of rows (B,); ∞ if none of them counts, so that their gradient is 0."""
+        """Return the divisor for rows (B,); ∞ if no row counts, so that their gradient is 0."""
         return len(rows) if self.averaged else float(self.counted(rows)) or math.inf
 
     def mean(self, losses: Tensor, rows: Tensor) -> Tensor:
-        """() the loss of rows (B,) of the pool whose own are ``losses`` (B,)."""
+        """Return () the loss of rows (B,) of the pool from their ``losses`` (B,)."""
         return losses.mean() if self.averaged else losses.sum() / self.divisor(rows)
 
     def means(self, losses: Tensor, rows: ClientRows) -> Tensor:
-        """(N,) float64 the loss of each client whose rows' are ``losses`` (Σ_i n_i,) float64."""
+        """Return (N,) float64: the loss of each client from the ``losses`` (Σ_i n_i,) float64 of its rows."""
         if self.averaged:
             return rows.means(losses)
         total = rows.totals(losses)
@@ -76,9 +76,9 @@ class PooledData(NamedTuple):
         return total / rows.totals(self.masses[rows.index])
 
     def weights(self, batches: Batches, like: Tensor) -> Tensor:
-        """(k, B) weight of each entry in its client's loss, in the type and place of ``like``; 0 for fillers.
+        """Return (k, B): the weight of each entry in its client's loss, with the type and device of ``like``.
 
-        (k, T, B) where steps differ: in their numbers of entries, or in what these count.
+        Fillers have weight 0. The shape is (k, T, B) if steps differ in their numbers of entries or in their divisors.
         """
         if self.averaged:
             return batches.weights(like)
@@ -86,15 +86,15 @@ class PooledData(NamedTuple):
         counts = batches.counts[:, None] if batches.by_step is None else batches.by_step
         real = (places < counts[:, :, None]).expand(batches.samples.shape)
         total = self.counted(batches.samples, real)
-        # Where nothing counts the gradient is 0, but for a number too small to move anything: a step that a client
-        # takes is one with weights.
+        # If no row of a step counts, its gradient must be 0. A weight too small to have any effect replaces 0, because
+        # a step counts as taken only if it has nonzero weights.
         scale = torch.where(total == 0, torch.finfo(like.dtype).tiny, 1 / total)
-        found = real.double() * scale[:, :, None]
-        return (found if batches.by_step is not None or found.shape[1] > 1 else found[:, 0]).to(like)
+        weights = real.double() * scale[:, :, None]
+        return (weights if batches.by_step is not None or weights.shape[1] > 1 else weights[:, 0]).to(like)
 
 
 class Models(NamedTuple):
-    """What k clients trained; all (k, d). ``snapshot`` and ``average`` are None where not asked for."""
+    """The models that k clients trained, all (k, d); ``snapshot`` and ``average`` are None unless requested."""
 
     w: Tensor
     snapshot: Tensor | None
@@ -102,26 +102,26 @@ class Models(NamedTuple):
 
     @classmethod
     def empty(cls, request: TrainRequest) -> Models:
-        """Memory for what a request asks of its cohort; only the averages are zero."""
-        # Every row of w and snapshot is overwritten; averages are accumulated step by step and so start from zero.
+        """Allocate the tensors for a request; only the averages are zero."""
+        # All rows of w and snapshot will be overwritten. Averages are accumulated step by step and so start from zero.
         U = request.w.new_empty(len(request.cohort), request.w.numel())
         snapshot = None if request.snapshot is None else torch.empty_like(U)
         return cls(U, snapshot, torch.zeros_like(U) if request.average else None)
 
     def of(self, part: Tensor | int | slice) -> Models:
-        """Those of some clients."""
+        """Return the models of some clients."""
         snapshot, average = (None if table is None else table[part] for table in self[1:])
         return Models(self.w[part], snapshot, average)
 
 
 class Tests(NamedTuple):
-    """What a test of a model gave, or of a model for each client.
+    """The test results of a model, or of one model per client.
 
     Args:
         loss: (N,) float64 mean losses.
         values: (N,) float64 for each of the task's measures.
-        rows: (Σ_i n_i, k) float64 for each of them, see :meth:`drfl.task.metrics.Metric.of_rows`.
-        threshold: the log-odds above which rates call a row positive; None = 0, as nobody chose one.
+        rows: (Σ_i n_i, k) float64 for each measure, see :meth:`drfl.task.metrics.Metric.of_rows`.
+        threshold: The log-odds above which rates call a row positive; None = 0, without a choice.
     """
 
     loss: Tensor
@@ -131,49 +131,49 @@ class Tests(NamedTuple):
 
     @classmethod
     def joined(cls, tests: Sequence[Tests]) -> Tests:
-        """One of several clients from one of each."""
+        """Join the results of single clients into one."""
         loss, values, rows = zip(*(test[:3] for test in tests), strict=True)
         columns = [tuple(map(torch.cat, zip(*parts, strict=True))) for parts in (values, rows)]
         return cls(torch.cat(loss), columns[0], columns[1])
 
 
 class Engine(Protocol):
-    """A backend of the simulation. Engines agree up to float rounding, whatever the order of the clients."""
+    """A backend of the simulation. Engines agree up to float rounding, and the order of clients has no effect."""
 
     def train(self, problem: PooledData, batches: Batches, request: TrainRequest) -> Models:
-        """Local steps for the k clients of the request's cohort, whose samples are in ``batches``, row by row."""
+        """Run the local steps of the k clients in the request's cohort; their samples are the rows of ``batches``."""
         ...
 
     def losses(self, problem: PooledData, batches: Batches, w: Tensor) -> Tensor:
-        """(k,) float64 mean losses at w (d,) on the first step's samples."""
+        """Return (k,) float64: mean losses at w (d,) on the first step's samples."""
         ...
 
     def gradients(self, problem: PooledData, batches: Batches, w: Tensor) -> tuple[Tensor, Tensor]:
-        """(k, d) mean gradients and (k,) float64 mean losses at w (d,) on the first step's samples."""
+        """Return (k, d) mean gradients and (k,) float64 mean losses at w (d,) on the first step's samples."""
         ...
 
     def evaluate(self, problem: PooledData, rows: ClientRows, models: Tensor) -> list[Tests]:
-        """A test of each of the models (k, d) on each client's rows of the pool."""
+        """Test each of the models (k, d) on each client's rows of the pool."""
         ...
 
 
 @runtime_checkable
 class Summing(Protocol):
-    """An engine that can sum models where it computes them, so that they need neither be sent nor kept."""
+    """An engine that can sum models where it computes them, so that they are neither sent nor stored."""
 
     def mean(self, problem: PooledData, batches: Batches, request: TrainRequest, weights: Tensor) -> Merged:
-        """Σ_j weights_j·w_j of what :meth:`Engine.train` would give; weights (k,) in the models' type."""
+        """Return Σ_j weights_j·w_j of the models that :meth:`Engine.train` would return; weights (k,) in their type."""
         ...
 
 
 @runtime_checkable
 class Selective(Protocol):
-    """An engine that cannot run every model that the others can."""
+    """An engine that cannot run all models."""
 
     def check(self, problem: PooledData) -> None:
-        """Refuse a model that it cannot run.
+        """Reject a model that the engine cannot run.
 
         Raises:
-            InputError: with the reason.
+            InputError: If it cannot; the message gives the reason.
         """
         ...

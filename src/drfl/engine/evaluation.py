@@ -1,4 +1,4 @@
-"""Tests of models on the clients' rows: one pass over the pool for all models that are tested together."""
+"""Tests of models on the clients' rows, with one pass over the pool for all models that are tested together."""
 
 from __future__ import annotations
 
@@ -19,83 +19,83 @@ from drfl.task.metrics import Metric
 from drfl.task.task import Task
 
 TRACED = 2**26
-"""Multiplications of a test from which it is worth tracing: a few milliseconds, where a trace takes a tenth of a
-second."""
+"""Multiplications of a test above which tracing pays off: they take a few milliseconds, a trace a tenth of a second."""
 
 
 def evaluated(problem: PooledData, rows: ClientRows, models: Sequence[Model], apply: Apply = map) -> list[Tests]:
-    """See :meth:`drfl.engine.base.Engine.evaluate`; a row that several clients have is passed once."""
-    (pool, at), of = rows.distinct, _functions(problem.task)
-    found = (per_sample(problem, pool, model, of, apply) for model in models)
-    return [_tests(problem, rows, [taken(column, at) for column in columns]) for columns in found]
+    """Test models, see :meth:`drfl.engine.base.Engine.evaluate`; a row that several clients share is passed once."""
+    (pool, places), of = rows.distinct, _functions(problem.task)
+    outputs = (per_sample(problem, pool, model, of, apply) for model in models)
+    return [_tests(problem, rows, [taken(column, places) for column in columns]) for columns in outputs]
 
 
 def worth_tracing(problem: PooledData, rows: ClientRows, models: Tensor) -> bool:
-    """Whether :func:`evaluated_together` is faster: on a CPU, for many rows, without convolutions on images."""
+    """Return whether :func:`evaluated_together` is faster: many rows, on a CPU, without convolutions on images."""
     plain = not problem.x.is_cuda and problem.autocast is None and not images(problem)
     return plain and len(rows.index) * models.numel() >= TRACED
 
 
 def evaluated_together(problem: PooledData, rows: ClientRows, models: Tensor) -> list[Tests]:
-    """The same for models (k, d), which pass over the pool side by side: the inputs are read once.
+    """Test models (k, d) side by side in one pass over the pool, which reads the inputs once.
 
-    The arithmetic is that of a trace, in which narrow products and softmax over few classes are transposed; it agrees
-    with :func:`evaluated` up to rounding.
+    The computation is traced, and the trace transposes narrow products and the softmax over few classes. The results
+    agree with :func:`evaluated` up to rounding.
     """
-    task, (pool, at) = problem.task, rows.distinct
-    # Contiguous, as every piece would make them.
+    task, (pool, places) = problem.task, rows.distinct
+    # Contiguous parameters, because otherwise every pass would copy them.
     of, views = _functions(task), [view.contiguous() for view in task.layout.views(models).values()]
 
     def tested(x: Tensor, y: Tensor, *parameters: Tensor) -> tuple[Tensor, ...]:
-        def one(*own: Tensor) -> tuple[Tensor, ...]:
-            outputs = task.outputs(dict(zip(task.layout.names, own, strict=True)), x)
+        def test_model(*model: Tensor) -> tuple[Tensor, ...]:
+            outputs = task.outputs(dict(zip(task.layout.names, model, strict=True)), x)
             return tuple(function(outputs, y) for function in of)
 
-        return vmap(one)(*parameters)
+        return vmap(test_model)(*parameters)
 
     most = mostly(problem, pool)
-    count, entries = (len(problem.x), rows.index) if most else (len(pool), at)
-    # Pieces of one size, or of two, the larger ones first: a trace is for tensors of certain shapes.
+    count, entries = (len(problem.x), rows.index) if most else (len(pool), places)
+    # Passes of one size or of two, the larger ones first, because a trace is for tensors of fixed shapes.
     passes = -(-count // pass_size(problem))
     sizes = [-(-(count - i) // passes) for i in range(passes)]
     x, y = (
         t.split(sizes) if most else map(functools.partial(taken, t), pool.split(sizes)) for t in (problem.x, problem.y)
     )
-    found: list[Sequence[Tensor]] = []
+    results: list[Sequence[Tensor]] = []
     steps: dict[int, Function] = {}
     with torch.no_grad():
         for size, *inputs in zip(sizes, x, y, strict=True):
             arguments = (*inputs, *views)
             if size not in steps:
                 steps[size] = replayed(task, ("test",), tested, arguments, traced)
-            found.append(steps[size](*arguments))
-    columns = [torch.cat(values, 1) for values in zip(*found, strict=True)]
-    # float64 only now: of what clients have, and in their order.
+            results.append(steps[size](*arguments))
+    columns = [torch.cat(values, 1) for values in zip(*results, strict=True)]
+    # Conversion to float64 comes last: only the clients' rows, in their order.
     return [
         _tests(problem, rows, [taken(column[i], entries).double() for column in columns]) for i in range(len(models))
     ]
 
 
 def _functions(task: Task) -> list[SampleFn]:
-    """What is taken of the outputs: the losses, the values of each metric that has one per sample, and the outputs
-    themselves where a metric wants all of a client's together.
+    """Return the functions to apply to the outputs: the losses and each metric that has a value per sample.
+
+    The last function returns the outputs themselves, if a metric needs all outputs of a client together.
     """
     alone = [metric for metric in task.measures if metric.per_sample]
     functions: list[SampleFn] = [task.sample_losses, *(functools.partial(task.sample_values, m) for m in alone)]
     return functions if len(alone) == len(task.measures) else [*functions, lambda outputs, y: outputs]
 
 
-def _tests(problem: PooledData, rows: ClientRows, found: Sequence[Tensor]) -> Tests:
-    """Of a model, from what :func:`_functions` gave on each of ``rows.index``, float64 on the CPU."""
+def _tests(problem: PooledData, rows: ClientRows, results: Sequence[Tensor]) -> Tests:
+    """Test a model from the results of :func:`_functions` on each of ``rows.index``, float64 on the CPU."""
     task = problem.task
-    losses, *columns = found
+    losses, *columns = results
     alone = [metric for metric in task.measures if metric.per_sample]
-    own = {m.name: m.checked(column)[:, None] for m, column in zip(alone, columns, strict=False)}
+    per_sample_values = {m.name: m.checked(column)[:, None] for m, column in zip(alone, columns, strict=False)}
     together = len(alone) < len(task.measures)
     outputs, targets = (columns[-1], problem.y.cpu()[rows.index]) if together else (losses, losses)
     values, scores = [], []
     for metric in task.measures:
-        each = own[metric.name] if metric.per_sample else metric.of_rows(outputs, targets)
+        each = per_sample_values[metric.name] if metric.per_sample else metric.of_rows(outputs, targets)
         if metric.ignored is not None and metric.rows is Rows.REAL and problem.y.dim() > 1:
             value, each = position_means(each, (problem.y != metric.ignored).cpu()[rows.index], rows)
             values.append(value)
@@ -108,35 +108,35 @@ def _tests(problem: PooledData, rows: ClientRows, found: Sequence[Tensor]) -> Te
 
 
 def position_means(each: Tensor, counted: Tensor, rows: ClientRows) -> tuple[Tensor, Tensor]:
-    """Clients' means over positions, from the means over the positions of rows, which differ in how many count.
+    """Return clients' means over positions, from the means of rows that differ in how many positions count.
 
-    A client's mean R = Σ_j c_j·r_j / Σ_j c_j is a ratio. The scores s_j = R + c_j/c̄·(r_j − R) of its rows have the
-    mean R, and the variance of their mean is that of the ratio to first order, as intervals need it.
+    A client's mean R = Σ_j c_j·r_j / Σ_j c_j is a ratio. The scores s_j = R + c_j/c̄·(r_j − R) of its rows have mean
+    R, and to first order the variance of their mean is that of the ratio, as confidence intervals require.
 
     Args:
         each: (Σ_i n_i, 1) float64 r_j.
-        counted: (Σ_i n_i, …) which positions count, in the order of ``rows.index``.
-        rows: whose rows.
+        counted: (Σ_i n_i, …) whether a position counts, in the order of ``rows.index``.
+        rows: The clients' rows.
 
     Returns:
         (N,) R, and (Σ_i n_i, 1) s_j.
     """
-    # c is the number of positions that count in each row.
+    # The number c of positions that count in each row.
     c = counted.reshape(len(each), -1).sum(1).double()
     total = rows.totals(c)
     ratio = rows.totals(c * each[:, 0]) / total
-    own, mean = (values.repeat_interleave(rows.sizes) for values in (ratio, total / rows.sizes))
-    return ratio, (own + c / mean * (each[:, 0] - own))[:, None]
+    centre, mean = (values.repeat_interleave(rows.sizes) for values in (ratio, total / rows.sizes))
+    return ratio, (centre + c / mean * (each[:, 0] - centre))[:, None]
 
 
 def client_values(metric: Metric, outputs: Tensor, targets: Tensor, rows: ClientRows) -> Tensor:
-    """(N,) float64 a metric of each client's rows.
+    """Return (N,) float64: a metric of each client's rows.
 
     Args:
-        metric: which.
+        metric: The metric.
         outputs: (Σ_i n_i, …) float64 on the CPU, in the order of ``rows.index``.
         targets: (Σ_i n_i, …) on the CPU.
-        rows: whose rows.
+        rows: The clients' rows.
     """
     sizes = rows.sizes.tolist()
     values = [metric.of(*part) for part in zip(outputs.split(sizes), targets.split(sizes), strict=True)]

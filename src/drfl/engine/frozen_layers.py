@@ -1,4 +1,4 @@
-"""Frozen layers in front of trainable ones: their outputs, the features, are computed once and kept."""
+"""Frozen layers in front of trainable ones: their outputs, the features, are computed once and stored."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from torch import Tensor, nn
 from drfl.task.task import Task
 
 IMAGES = 256
-"""Samples of a pass."""
+"""Number of samples per pass."""
 
 
 class Split(NamedTuple):
-    """A task in two.
+    """A task split into backbone and rest.
 
     Args:
-        backbone: the layers in front, all frozen.
-        task: the rest, with the same parameters under the same names.
+        backbone: The first layers, all frozen.
+        task: The remaining layers, whose parameters keep their names.
     """
 
     backbone: nn.Module
@@ -28,36 +28,36 @@ class Split(NamedTuple):
 
 
 def split(task: Task) -> Split | None:
-    """The task behind its frozen backbone; None where there is none.
+    """Split a task at its frozen backbone; None if it has none.
 
-    A backbone is what comes first in an ``nn.Sequential``, as long as nothing in it has ``requires_grad``, and holds at
-    least one parameter.
+    The backbone consists of the first layers of an ``nn.Sequential`` up to the first with a parameter that has
+    ``requires_grad``. It must hold at least one parameter.
     """
     if not isinstance(task.model, nn.Sequential):
         return None
     layers = list(task.model.named_children())
     trained = [any(p.requires_grad for p in layer.parameters()) for _, layer in layers]
-    # There is one: Task refuses a model without a trainable parameter.
-    at = trained.index(True)
-    # Under their own names, so that the parameters behind them keep their names in the layout.
-    front, rest = nn.Sequential(OrderedDict(layers[:at])), nn.Sequential(OrderedDict(layers[at:]))
-    # Reshaping alone is not worth a second copy of the pool.
+    # There is one, because Task rejects a model without a trainable parameter.
+    first = trained.index(True)
+    # Layers keep their names, so that the remaining parameters keep theirs in the layout.
+    front, rest = nn.Sequential(OrderedDict(layers[:first])), nn.Sequential(OrderedDict(layers[first:]))
+    # A backbone that only reshapes is not worth a second copy of the pool.
     if not list(front.parameters()):
         return None
-    # Not by train(), which would reach into the layers: a frozen batch normalisation that the user put into .eval()
-    # would compute with its batch's statistics again, and change its running ones.
+    # Set directly, because train() would change the layers: a frozen batch normalisation in .eval() would use the
+    # statistics of its batch again, and change its running ones.
     front.training = rest.training = task.model.training
     return Split(front, replace(task, model=rest))
 
 
 def features(backbone: nn.Module, x: Tensor) -> Tensor:
-    """The backbone's outputs for inputs (n, …)."""
+    """Compute the backbone's outputs for inputs (n, …)."""
     with torch.no_grad():
-        # In passes, as the activations of the whole pool need not fit in memory.
+        # In several passes, because the activations of the whole pool may not fit into memory.
         return torch.cat([backbone(part) for part in x.split(IMAGES)])
 
 
 def narrows(backbone: nn.Module, x: Tensor) -> bool:
-    """Whether the features of inputs (n, …) take no more memory than the inputs."""
-    one = features(backbone, x[:1])
-    return one.numel() * one.element_size() <= x[0].numel() * x.element_size()
+    """Return whether the features of inputs (n, …) need no more memory than the inputs."""
+    row = features(backbone, x[:1])
+    return row.numel() * row.element_size() <= x[0].numel() * x.element_size()

@@ -1,4 +1,4 @@
-"""How the layers of a replica lay images out in memory, on a CPU: the results are torch's own up to rounding."""
+"""Memory layouts of images in the layers of a replica on a CPU; results equal torch's own up to rounding."""
 
 from __future__ import annotations
 
@@ -10,37 +10,37 @@ import torch
 from torch import Tensor, nn
 
 BLOCK = 16
-"""Channels that oneDNN keeps next to each other in its own layout; others are padded to a multiple of it."""
+"""Channels that oneDNN stores contiguously in its own layout; other numbers are padded to a multiple of it."""
 
 LARGE = 4096
-"""Pixels of a minibatch (B·H·W) from which on that layout saves more than the way into it costs."""
+"""Pixels of a minibatch (B·H·W) above which that layout saves more than the conversion costs."""
 
 
 def use_onednn_layout(model: nn.Module) -> None:
-    """Have convolutions and pooling at the head of an ``nn.Sequential`` pass images on in oneDNN's own layout.
+    """Use oneDNN's own layout between the convolutions and pooling layers at the start of an ``nn.Sequential``.
 
-    Between them nothing is laid out anew, and pooling is several times faster than torch's own.
+    Images are then not converted between these layers, and pooling is several times faster than torch's own.
 
     Args:
-        model: written to.
+        model: The model, which is modified.
     """
     if not available():
         return
     for layer in model.modules():
         if type(layer) is nn.Sequential and "forward" not in vars(layer):
             head = list(takewhile(_in_onednn, layer))
-            # Convolutions alone gain nothing.
+            # Convolutions alone would not be faster.
             if {nn.Conv2d, nn.MaxPool2d} <= set(map(type, head)):
                 layer.forward = functools.partial(_forward, head, list(layer)[len(head) :])
 
 
 def available() -> bool:
-    """Whether torch has oneDNN, and its layout is known to be fast: on processors with AVX."""
+    """Return whether torch has oneDNN, and its layout is known to be fast: on processors with AVX."""
     return torch.backends.mkldnn.is_available() and torch.backends.cpu.get_cpu_capability().startswith("AVX")
 
 
 def _forward(head: Sequence[nn.Module], rest: Sequence[nn.Module], input: Tensor) -> Tensor:
-    # oneDNN's tensors have no second derivatives, which callers may need if inputs have a gradient.
+    # oneDNN's tensors have no second derivatives, which callers may need if the inputs require gradients.
     fits = (
         input.dim() == 4
         and not input.is_cuda
@@ -58,7 +58,7 @@ def _forward(head: Sequence[nn.Module], rest: Sequence[nn.Module], input: Tensor
 
 
 def _in_onednn(layer: nn.Module) -> bool:
-    """Whether oneDNN has the layer, with its gradients, and nobody looks at what goes in and out."""
+    """Return whether oneDNN supports the layer and its gradients, and no hook observes its inputs or outputs."""
     if layer._forward_hooks or layer._forward_pre_hooks or layer._backward_hooks or layer._backward_pre_hooks:
         return False
     if "forward" in vars(layer):
@@ -72,14 +72,14 @@ def _in_onednn(layer: nn.Module) -> bool:
 
 
 def lay_gradients_channels_last(model: nn.Module) -> None:
-    """Have max-pooling get its gradients channels-last, as its inputs are: otherwise it lays its inputs out anew.
+    """Give max-pooling its gradients channels-last, like its inputs; otherwise it converts its inputs first.
 
     Args:
-        model: written to.
+        model: The model, which is modified.
     """
 
     def hook(layer: nn.Module, inputs: tuple[Tensor, ...], output: object) -> None:
-        # Several outputs are those of return_indices.
+        # With return_indices the layer has several outputs.
         if not isinstance(output, Tensor) or not output.requires_grad:
             return
         if not transformed() and output.is_contiguous(memory_format=torch.channels_last):
@@ -91,5 +91,5 @@ def lay_gradients_channels_last(model: nn.Module) -> None:
 
 
 def transformed() -> bool:
-    """Whether torch.func or torch.compile works on the model at this place, and is to see torch's own functions."""
+    """Return whether torch.func or torch.compile is active, which must see torch's own functions."""
     return torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active()

@@ -1,4 +1,4 @@
-"""The local optimisers on the parameters of one model, or on those of a stack of models, in place."""
+"""In-place steps of the local optimisers, on the parameters of one model or of a stack of models."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from drfl.optim.local_optimizers import SAM, Adam
 
 
 class LocalStep(Protocol):
-    """A step of a local optimiser on one parameter at a time."""
+    """A step of a local optimiser, for one parameter at a time."""
 
     def start(self, u: Tensor) -> Sequence[Tensor]:
-        """The state of a parameter (…) before the first step."""
+        """Return the state of a parameter (…) before the first step."""
         ...
 
     def step(self, u: Tensor, g: Gradient, fixed: Tensor | None, state: Sequence[Tensor], t: int) -> None:
-        """Move a parameter u against its gradient g in step t = 1, 2, …; neither g nor ``fixed`` is written to."""
+        """Move a parameter u against its gradient g in step t = 1, 2, …; g and ``fixed`` are not modified."""
         ...
 
 
@@ -35,13 +35,13 @@ class AdamStep(NamedTuple):
     adam: Adam
 
     def start(self, u: Tensor) -> Sequence[Tensor]:
-        """m = v = 0."""
+        """Return m = v = 0."""
         return torch.zeros_like(u), torch.zeros_like(u)
 
     def step(self, u: Tensor, g: Gradient, fixed: Tensor | None, state: Sequence[Tensor], t: int) -> None:
-        """See :class:`LocalStep`."""
+        """Take a step, see :class:`LocalStep`."""
         (m, v), (beta1, beta2) = state, (self.adam.beta1, self.adam.beta2)
-        # Adam squares the entries of the gradient, so a gradient in factors is multiplied out.
+        # Adam squares the entries of the gradient, so a gradient in factors must be multiplied out.
         direction = g = written_out(g)
         if self.pull:
             direction = g + (self.pull * u if fixed is None else torch.add(fixed, u, alpha=self.pull))
@@ -49,14 +49,15 @@ class AdamStep(NamedTuple):
             direction = g + fixed
         m.mul_(beta1).add_(direction, alpha=1 - beta1)
         v.mul_(beta2).addcmul_(direction, direction, value=1 - beta2)
-        # The bias corrections are part of two scalars, so that no tensors are needed for m̂ and v̂.
+        # The bias corrections are folded into two scalars, so no tensors are needed for m̂ and v̂.
         deviation = v.sqrt().div_(math.sqrt(1 - beta2**t)).add_(self.adam.epsilon)
         u.addcdiv_(m, deviation, value=-self.lr / (1 - beta1**t))
 
 
 def local_step(request: TrainRequest) -> LocalStep:
-    """The step of a request's optimiser; of :class:`drfl.optim.local_optimizers.SAM` the one at the point it started
-    from.
+    """Return the step of a request's optimiser.
+
+    For :class:`drfl.optim.local_optimizers.SAM` it is the descent step at the point where the ascent started.
     """
     plain = SGDStep.of(request)
     if isinstance(request.local.optimizer, Adam):
@@ -65,12 +66,12 @@ def local_step(request: TrainRequest) -> LocalStep:
 
 
 def ascent(sam: SAM, gradients: Sequence[Tensor], clients: int | None = None) -> list[Tensor]:
-    """rho·g/‖g‖, parameter by parameter, the norm over all of them; 0 where g is.
+    """Return rho·g/‖g‖ parameter by parameter, with the norm over all parameters; 0 if g is 0.
 
     Args:
-        sam: with rho.
-        gradients: of each parameter (…), or (k, …) of a stack of k models.
-        clients: k; None = of one model.
+        sam: The optimiser, with rho.
+        gradients: Gradients of each parameter: (…), or (k, …) for a stack of k models.
+        clients: k; None = a single model.
     """
     if clients is None:
         scale = sam.rho / _above_0(torch.stack([g.norm() for g in gradients]).norm())
@@ -82,5 +83,5 @@ def ascent(sam: SAM, gradients: Sequence[Tensor], clients: int | None = None) ->
 
 
 def _above_0(norm: Tensor) -> Tensor:
-    # Callers divide the gradient by this norm, and for a gradient of 0 the quotient 0/0 would be NaN.
+    # Callers divide the gradient by this norm. For a gradient of 0 the quotient 0/0 would be NaN.
     return norm.clamp(min=torch.finfo(norm.dtype).tiny ** 0.5)

@@ -1,4 +1,4 @@
-"""The plain engine: one client after another, one step after another. Slow, obvious, and the oracle for the others."""
+"""The plain engine: one client after another, one step after another. Slow and simple, it is the reference engine."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from drfl.task.measure import Rows
 
 @dataclass(frozen=True)
 class Loop:
-    """Runs the clients one by one, as the formulas are written."""
+    """Runs the clients one by one, following the formulas literally."""
 
     def train(self, problem: PooledData, batches: Batches, request: TrainRequest) -> Models:
         """See :class:`drfl.engine.base.Engine`."""
@@ -27,12 +27,12 @@ class Loop:
             u, velocity, total = w.clone(), torch.zeros_like(w), torch.zeros_like(w)
             squares, steps = torch.zeros_like(w), 0
             constant = torch.zeros_like(w) if shift is None else shift[j]
-            # Fillers, which the stacked engine gives weight 0, are cut off here.
+            # Fillers, which have weight 0 in the stacked engine, are removed here.
             for rows, seeds in batches.of_client(j, local.fewest_steps):
                 gradient, _ = _gradient(problem, u, rows, seeds)
                 if isinstance(local.optimizer, SAM) and gradient.any():
                     gradient, _ = _gradient(problem, u + local.optimizer.rho * gradient / gradient.norm(), rows, seeds)
-                # As LocalSGD states it: weight decay, shift and prox enter the velocity along with the gradient.
+                # As defined by LocalSGD, weight decay, shift and prox enter the velocity along with the gradient.
                 direction, steps = gradient + local.weight_decay * u + constant + prox * (u - w), steps + 1
                 if isinstance(local.optimizer, Adam):
                     beta1, beta2, epsilon = astuple(local.optimizer)
@@ -44,11 +44,11 @@ class Loop:
                     move = velocity
                 u = u - local.eta * move
                 # The projection is part of the step, so snapshots and averages are of projected models. The comparison
-                # is false for NaN: a diverged model becomes NaN in all entries, as in the stacked engine.
+                # is false for NaN, so a diverged model becomes NaN in all entries, as in the stacked engine.
                 if local.radius is not None and not (norm := u.norm()) <= local.radius:
                     u = u * (local.radius / norm)
                 total = total + u
-                # A snapshot is counted from 1, as t' ∈ {1, …, τ}: the model after t' steps, projection included.
+                # Snapshots count from 1, as t' ∈ {1, …, τ}: the model after t' steps, projection included.
                 if steps == request.snapshot:
                     at_snapshot.append(u)
             last.append(u)
@@ -63,7 +63,7 @@ class Loop:
         """See :class:`drfl.engine.base.Engine`."""
         with torch.no_grad():
             rows = zip(batches.at(0), batches.counts.tolist(), strict=True)
-            # Reports are float64 on the CPU in all engines, as λ is.
+            # Reported losses are float64 on the CPU in all engines, as λ is.
             return torch.stack([_loss(problem, w, index[:count]) for index, count in rows]).double().cpu()
 
     def gradients(self, problem: PooledData, batches: Batches, w: Tensor) -> tuple[Tensor, Tensor]:
@@ -87,8 +87,8 @@ def _test(problem: PooledData, index: Tensor, w: Tensor) -> Tests:
         else:
             each = metric.of_rows(outputs.double().cpu(), y.cpu())
         if metric.ignored is not None and metric.rows is Rows.REAL and y.dim() > 1:
-            # The mean over positions differs from the mean of the rows' means, as rows differ in how many positions
-            # count.
+            # The mean over positions differs from the mean of the rows' means, because rows differ in the number of
+            # positions that count.
             value, each = position_means(each, y.cpu() != metric.ignored, ClientRows.of([index]))
             values.append(value)
         elif metric.per_sample or metric.rows.mean:
@@ -105,8 +105,8 @@ def _loss(problem: PooledData, w: Tensor, index: Tensor, seeds: Tensor | None = 
 
 
 def _outputs(problem: PooledData, w: Tensor, index: Tensor, seeds: Tensor | None = None) -> Tensor:
-    parameters, own = problem.task.layout.views(w), None if seeds is None else seeds.to(w.device)
-    return problem.forward(lambda x: problem.task.outputs(parameters, x, own), problem.x[index])
+    parameters, noise = problem.task.layout.views(w), None if seeds is None else seeds.to(w.device)
+    return problem.forward(lambda x: problem.task.outputs(parameters, x, noise), problem.x[index])
 
 
 def _gradient(problem: PooledData, w: Tensor, index: Tensor, seeds: Tensor | None = None) -> tuple[Tensor, Tensor]:

@@ -1,4 +1,4 @@
-"""Rows of a pool for a minibatch; those of pictures are read from a copy in bytes, a quarter of the memory traffic."""
+"""Gather the rows of a minibatch; images are read from a copy in bytes, with a quarter of the memory traffic."""
 
 from __future__ import annotations
 
@@ -9,23 +9,23 @@ from torch import Tensor
 from torch.utils.weak import WeakTensorKeyDictionary
 
 WHITE = 255
-"""The value of a fully lit pixel of one byte: pictures are whole numbers from 0 to it, divided by it."""
+"""Value of a fully lit 8-bit pixel: images are integers from 0 to WHITE, divided by WHITE."""
 
 CACHED = 32 * 2**20
-"""Bytes of a pool up to which it stays in a processor's caches, where rows are gathered fast as they are."""
+"""Bytes of a pool up to which it fits into a processor's caches, where its rows are gathered fast without a copy."""
 
 LARGEST = 2**30
-"""Bytes of a pool from which no copy is made: it may be a file mapped into memory that the memory has no room for."""
+"""Bytes of a pool above which no copy is made: it may be a memory-mapped file that does not fit into memory."""
 
 CHUNK = 2**18
-"""Numbers that are looked at together: they stay in a core's own cache."""
+"""Numbers compared at a time, which fit into the cache of a core."""
 
-_found: WeakTensorKeyDictionary = WeakTensorKeyDictionary()
-"""(version of the pool, its bytes or None) for each pool that was looked at."""
+_pixels: WeakTensorKeyDictionary = WeakTensorKeyDictionary()
+"""(version of the pool, its bytes or None) for each examined pool."""
 
 
 def gatherer(pool: Tensor) -> Callable[[Tensor, Tensor], object]:
-    """(index (n,), out (n, …)) → writes these rows of the pool (N, …) to ``out``, the same bits in any case."""
+    """Return (index (n,), out (n, …)) → writes these rows of the pool (N, …) to ``out``, always with the same bits."""
     pixels = pixels_of(pool)
     if pixels is None:
         return lambda index, out: torch.index_select(pool, 0, index, out=out)
@@ -33,30 +33,30 @@ def gatherer(pool: Tensor) -> Callable[[Tensor, Tensor], object]:
 
     def gather(index: Tensor, out: Tensor) -> None:
         torch.index_select(pixels, 0, index, out=room.resize_(out.shape))
-        # Converted first, then divided in place: one division of bytes by a number takes longer than both.
+        # Converted first and then divided in place, because dividing bytes by a number takes longer than both.
         out.copy_(room).div_(WHITE)
 
     return gather
 
 
 def pixels_of(pool: Tensor) -> Tensor | None:
-    """(N, …) uint8, of which the pool is the 255th part to the bit; None where there is none or it is of no use.
+    """Return the (N, …) uint8 that give the pool bitwise if divided by 255; None if there are none or no use for them.
 
-    Looked for once for each pool. A large pool is read through for it only as long as it is pictures.
+    Each pool is examined once. A large pool is read only up to the first value that is not a pixel.
     """
-    found = _found.get(pool)
-    # torch counts the writes to a tensor. A pool that was written to is examined again.
-    if found is not None and found[0] == pool._version:
-        return found[1]
+    cached = _pixels.get(pool)
+    # torch counts the writes to a tensor. A modified pool is examined again.
+    if cached is not None and cached[0] == pool._version:
+        return cached[1]
     size, pixels = pool.numel() * pool.element_size(), None
     if pool.dtype == torch.float32 and not pool.is_cuda and CACHED < size < LARGEST:
         pixels = torch.empty(pool.shape, dtype=torch.uint8)
         rows = max(1, CHUNK // pool[0].numel())
         for values, into in zip(pool.split(rows), pixels.split(rows), strict=True):
-            # Out of a byte's range or NaN, the conversion gives some byte, and the comparison fails.
+            # For NaN or values outside a byte's range, the conversion gives some byte, and the comparison fails.
             into.copy_(values.mul(WHITE).round_())
             if not torch.equal(into.float().div_(WHITE), values):
                 pixels = None
                 break
-    _found[pool] = pool._version, pixels
+    _pixels[pool] = pool._version, pixels
     return pixels

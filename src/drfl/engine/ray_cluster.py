@@ -1,4 +1,4 @@
-"""The connection to a Ray cluster: a running one, or one of this machine's own. Nothing else imports Ray."""
+"""The connection to a Ray cluster, an existing one or one started on this machine. No other module imports Ray."""
 
 from __future__ import annotations
 
@@ -12,44 +12,44 @@ from typing import NamedTuple
 from drfl.core.errors import InputError
 
 LOCAL = "local"
-"""The address that begins a cluster on this machine, which ends with the program."""
+"""The address that starts a cluster on this machine, which stops with the program."""
 
 PATIENCE = 3.0
-"""Seconds that a cluster's head has to answer; Ray itself would try for minutes."""
+"""Seconds to wait for a cluster's head; Ray itself would try for minutes."""
 
 RETRIES = 3
-"""How often what a lost worker was doing is begun anew elsewhere."""
+"""How often the work of a lost worker is restarted elsewhere."""
 
-LOST = "a Ray worker was lost again and again, perhaps for its memory"
+LOST = "Ray workers were lost repeatedly, perhaps because they ran out of memory"
 
-MISSING = "a Ray cluster needs Ray: pip install 'drfl[ray]'"
+MISSING = "Ray is not installed: pip install 'drfl[ray]'"
 
 _HELLO = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes([0, 0, 0, 4, 0, 0, 0, 0, 0])
-"""What a client of gRPC says first (RFC 9113, section 3.4): the preface and empty settings."""
+"""The first bytes that a gRPC client sends (RFC 9113, section 3.4): the preface and empty settings."""
 
 _SETTINGS = 4
-"""The type of the frame that a server answers with."""
+"""The type of the frame with which a server replies."""
 
 
 class Cluster(NamedTuple):
-    """Where Ray's workers are.
+    """The address and size of a Ray cluster.
 
     Args:
-        address: "local" begins a cluster on this machine; HOST:PORT is that of a running one's head; None = the cluster
-            that this program is connected to, else that of the environment's RAY_ADDRESS, else "local".
-        cpus: of a cluster that is begun here; None = as many as cores.
+        address: HOST:PORT of a running cluster's head, or "local" to start a cluster on this machine. None = the
+            cluster to which this program is connected, else the environment's RAY_ADDRESS, else "local".
+        cpus: Number of CPUs of a cluster started here; None = all cores.
     """
 
     address: str | None = None
     cpus: int | None = None
 
     def connected(self) -> ModuleType:
-        """Ray, connected; once a program is connected it stays so, whatever the address.
+        """Connect to the cluster and return the ray module; an existing connection is kept, even to another address.
 
         Raises:
-            InputError: Ray is missing, or the cluster does not answer or is of another version.
+            InputError: If Ray is not installed, or the cluster does not reply or has another version of Ray.
         """
-        os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # else Ray tells its makers of every cluster
+        os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # disables Ray's usage reports
         try:
             import ray
         except ModuleNotFoundError:
@@ -68,25 +68,25 @@ class Cluster(NamedTuple):
             except (OSError, RuntimeError, ValueError) as error:
                 why = " ".join(str(error).split()).partition(". ")[0]
                 raise InputError(
-                    f"cannot use the Ray cluster {address} ({why:.200})", code="cluster-unreachable", field=address
+                    f"cannot use the Ray cluster at {address} ({why:.200})", code="cluster-unreachable", field=address
                 ) from None
             finally:
-                if main and before is not None:  # Ray puts its own handler there
+                if main and before is not None:  # Ray installs its own handler
                     signal.signal(signal.SIGTERM, before)
         return ray
 
 
 def _reach(address: str) -> None:
-    """Make sure that something like a cluster's head is at HOST:PORT.
+    """Check that a gRPC server, as of a cluster's head, replies at HOST:PORT.
 
     Raises:
-        InputError: it is no such address, or nothing answers there.
+        InputError: If the address is malformed or no such server replies.
     """
     # Ray itself would try a wrong address for minutes.
     host, _, port = address.rpartition(":")
     if not host or "/" in host or not port.isdecimal() or not 0 < int(port) < 2**16:
         raise InputError(
-            f"'{address}' is no address of a Ray cluster: give HOST:PORT of its head, or {LOCAL}",
+            f"'{address}' is not a valid Ray address. Use HOST:PORT of the cluster's head, or {LOCAL}.",
             code="invalid-value",
             field="ray",
         )
@@ -94,18 +94,18 @@ def _reach(address: str) -> None:
         with socket.create_connection((host, int(port)), PATIENCE) as connection:
             connection.settimeout(PATIENCE)
             connection.sendall(_HELLO)
-            answered = connection.recv(9)
+            reply = connection.recv(9)
     except OSError as error:
         why = error.strerror or str(error)
         raise InputError(
-            f"no Ray cluster answers at {address} ({why}): 'ray start --head' begins one",
+            f"no Ray cluster replies at {address} ({why}). Start one with 'ray start --head'.",
             code="cluster-unreachable",
             field=address,
         ) from None
-    # A gRPC server answers with its settings. Others close the connection or send something else.
-    if len(answered) < 4 or answered[3] != _SETTINGS:
+    # A gRPC server replies with its settings. Other servers close the connection or send something else.
+    if len(reply) < 4 or reply[3] != _SETTINGS:
         raise InputError(
-            f"what answers at {address} is no Ray cluster: give HOST:PORT of its head",
+            f"the server at {address} is not a Ray cluster. Use HOST:PORT of the cluster's head.",
             code="cluster-unreachable",
             field=address,
         )

@@ -1,4 +1,4 @@
-"""One run over the workers of a Ray cluster: each computes for its part of the cohort, one message a worker."""
+"""Distribute one run over the workers of a Ray cluster: each worker computes a part of the cohort, in one message."""
 
 from __future__ import annotations
 
@@ -29,28 +29,28 @@ if TYPE_CHECKING:
     from ray.actor import ActorHandle
 
 PIECE = 64 * 2**20
-"""Bytes of an object that a part of the pool becomes: a machine fetches the pieces that its clients' rows are in."""
+"""Bytes per object into which the pool is split; a machine fetches the pieces that contain its clients' rows."""
 
 ROOM = 256 * 2**20
-"""Bytes of inputs and models that a worker holds at a time, where it has more clients than fit, and of models that are
-sent rather than summed."""
+"""Bytes of inputs and models that a worker holds at a time if its clients do not all fit, and largest size of models
+that are sent instead of summed."""
 
 RESTARTS = 20
-"""How often a worker is begun anew in a run, which may be a long one."""
+"""How often a worker is restarted in a run, which may take long."""
 
 Array = np.ndarray
 
 
 class Placed(NamedTuple):
-    """A pool in the object store, as workers get it.
+    """A pool in the object store, as workers receive it.
 
     Args:
-        task: the task.
-        x: pieces of the inputs, consecutive rows.
-        y: those of the targets.
-        masses: those of the rows' masses; empty = 1 each.
-        size: rows of every piece but the last.
-        autocast: see :class:`drfl.engine.base.PooledData`.
+        task: The task.
+        x: Pieces of the inputs, consecutive rows.
+        y: Pieces of the targets.
+        masses: Pieces of the rows' weights; empty = 1 each.
+        size: Number of rows in every piece but the last.
+        autocast: See :class:`drfl.engine.base.PooledData`.
     """
 
     task: ObjectRef
@@ -62,27 +62,27 @@ class Placed(NamedTuple):
 
 
 class RayWorkers:
-    """The workers of a Ray cluster; each has a part of the cohort, on one thread, by an engine of its own.
+    """The workers of a Ray cluster; each computes part of the cohort on one thread, with its own engine.
 
-    The pool of samples is put once into the cluster's object store, in pieces. A machine fetches those that its
-    clients' rows are in, and its workers read them from memory that they share. A cohort is divided in the order of
-    its clients' rows into parts of equal work, so that clients who lie side by side in the pool stay with one worker.
-    Workers hold no state: what a lost one was doing is done again by another, with the same numbers.
+    The pool of samples is put into the cluster's object store once, in pieces. A machine fetches the pieces with its
+    clients' rows, and its workers read them from shared memory. A cohort is divided into parts of equal work in the
+    order of the clients' rows, so that clients that are neighbours in the pool stay on one worker. Workers hold no
+    state: the work of a lost worker is repeated by another one, with the same numbers.
 
     Args:
-        workers: how many; None = as many as the cluster has CPUs.
-        address: of the cluster, see :class:`drfl.engine.ray_cluster.Cluster`.
-        engine: what each worker computes with; None = :class:`Auto`.
-        sums: whether workers sum the models of their clients where the algorithm needs no more than the mean of all,
-            which is then that of a run without Ray up to float rounding. Without, every model is sent, and is that of
-            ``engine`` on one thread: to the bit by Loop and Threads, up to rounding by Stacked. None = where the models
-            would take more than :data:`ROOM`.
+        workers: Number of workers; None = number of CPUs of the cluster.
+        address: Address of the cluster, see :class:`drfl.engine.ray_cluster.Cluster`.
+        engine: Engine of each worker; None = :class:`Auto`.
+        sums: Whether workers sum the models of their clients if the algorithm needs only the mean of all. The mean then
+            equals that of a run without Ray up to float rounding. Otherwise every model is sent, and is the one that
+            ``engine`` computes on one thread: bitwise for Loop and Threads, up to rounding for Stacked. None = sum if
+            the models would need more than :data:`ROOM`.
 
-    Results depend on the number of workers by that rounding, and on nothing else. Modules of the user's own must be
-    importable on the cluster's machines.
+    The number of workers affects results only by that rounding. The user's own modules must be importable on the
+    cluster's machines.
 
     Raises:
-        InputError: workers is no number of workers; when first used: Ray is missing, or no cluster answers.
+        InputError: If ``workers`` is out of range; at the first use, if Ray is not installed or no cluster replies.
     """
 
     def __init__(
@@ -98,7 +98,7 @@ class RayWorkers:
         self._count, self._cluster, self._engine = workers, Cluster(address, workers), engine
         self._sums = sums
         self._workers: list[ActorHandle] = []
-        # With what they stand for, so that nothing else can get the same id.
+        # The objects are stored as well, so that no other object can get the same id.
         self._pools: dict[int, tuple[Tensor, tuple[ObjectRef, ...]]] = {}
         self._tasks: dict[int, tuple[Task, ObjectRef]] = {}
 
@@ -106,17 +106,17 @@ class RayWorkers:
         return f"RayWorkers(workers={self._count}, address={self._cluster.address!r}, engine={self._engine!r})"
 
     def check(self, problem: PooledData) -> None:
-        """See :class:`drfl.engine.base.Selective`: workers compute with an engine of their own, on a pickled task."""
+        """Check the workers' engine and that the task can be pickled, see :class:`drfl.engine.base.Selective`."""
         engine = self._engine or Auto()
         if isinstance(engine, Selective):
             engine.check(problem)
         try:
-            # Pickling is tried here, so that the error can name the model.
+            # Try pickling here, so that the error can name the model.
             cloudpickle.dumps(problem.task)
-        except Exception as error:  # of the user's modules
+        except Exception as error:  # raised by the user's modules
             raise InputError(
-                f"{model_of(problem.task)}, its loss or its metrics cannot be sent to workers ({first_line(error)}): "
-                "use engine 'loop'",
+                f"{model_of(problem.task)}, its loss or its metrics cannot be sent to workers ({first_line(error)}). "
+                "Use engine 'loop'.",
                 code="not-picklable",
                 field="model",
             ) from error
@@ -124,82 +124,82 @@ class RayWorkers:
     def train(self, problem: PooledData, batches: Batches, request: TrainRequest) -> Models:
         """See :class:`drfl.engine.base.Engine`."""
         parts, w = self._parts(batches, request.w), self._put(_array(request.w))
-        found = self._each("train", problem, [(batches.rows(p), *_sent(request, p), w) for p in parts])
+        results = self._each("train", problem, [(batches.rows(p), *_sent(request, p), w) for p in parts])
         models = Models.empty(request)
-        for part, own in zip(parts, found, strict=True):
-            for whole, new in zip(models, own, strict=True):
+        for part, result in zip(parts, results, strict=True):
+            for whole, new in zip(models, result, strict=True):
                 if whole is not None:
                     whole[part] = tensor(new)
         return models
 
     def mean(self, problem: PooledData, batches: Batches, request: TrainRequest, weights: Tensor) -> Merged:
-        """See :class:`drfl.engine.base.Summing`: a worker sends vectors (d,), however many clients it has."""
-        # If there are few models, workers send them, so that the sum is rounded as in a run without Ray.
+        """See :class:`drfl.engine.base.Summing`; a worker sends vectors (d,), however many clients it has."""
+        # A few models are sent by the workers, so that the sum is rounded as in a run without Ray.
         nbytes = len(weights) * request.w.nbytes
         if not (nbytes > ROOM if self._sums is None else self._sums):
-            w, *others = (None if own is None else weights @ own for own in self.train(problem, batches, request))
+            w, *others = (None if table is None else weights @ table for table in self.train(problem, batches, request))
         else:
             parts, sent = self._parts(batches, request.w), self._put(_array(request.w))
             messages = [(batches.rows(p), *_sent(request, p), sent, _array(weights[p])) for p in parts]
-            found = zip(*self._each("mean", problem, messages), strict=True)
-            w, *others = (None if own[0] is None else torch.stack([*map(tensor, own)]).sum(0) for own in found)
+            results = zip(*self._each("mean", problem, messages), strict=True)
+            w, *others = (None if sums[0] is None else torch.stack([*map(tensor, sums)]).sum(0) for sums in results)
         assert w is not None
         return Merged(w, *others)
 
     def losses(self, problem: PooledData, batches: Batches, w: Tensor) -> Tensor:
         """See :class:`drfl.engine.base.Engine`."""
         parts, sent = self._parts(batches, w), self._put(_array(w))
-        found = self._each("losses", problem, [(batches.rows(p), sent) for p in parts])
-        # argsort restores the order of the cohort; parts are in the order of the pool.
-        return torch.cat(found)[torch.cat(parts).argsort()]
+        results = self._each("losses", problem, [(batches.rows(p), sent) for p in parts])
+        # argsort restores the order of the cohort, because parts are in the order of the pool.
+        return torch.cat(results)[torch.cat(parts).argsort()]
 
     def gradients(self, problem: PooledData, batches: Batches, w: Tensor) -> tuple[Tensor, Tensor]:
         """See :class:`drfl.engine.base.Engine`."""
         parts, sent = self._parts(batches, w), self._put(_array(w))
-        found = self._each("gradients", problem, [(batches.rows(p), sent) for p in parts])
-        back = torch.cat(parts).argsort()
-        return torch.cat([tensor(G) for G, _ in found])[back], torch.cat([F for _, F in found])[back]
+        results = self._each("gradients", problem, [(batches.rows(p), sent) for p in parts])
+        order = torch.cat(parts).argsort()
+        return torch.cat([tensor(G) for G, _ in results])[order], torch.cat([F for _, F in results])[order]
 
     def evaluate(self, problem: PooledData, rows: ClientRows, models: Tensor) -> list[Tests]:
         """See :class:`drfl.engine.base.Engine`."""
         spans, sent = _spans(rows.sizes, len(self._started(models))), self._put(_array(models))
-        found = self._each("evaluate", problem, [(clients(rows, span), sent) for span in spans])
-        return [Tests.joined(own) for own in zip(*found, strict=True)]
+        results = self._each("evaluate", problem, [(clients(rows, span), sent) for span in spans])
+        return [Tests.joined(tests) for tests in zip(*results, strict=True)]
 
     def _parts(self, batches: Batches, w: Tensor) -> list[Tensor]:
-        """The positions in the cohort of each worker's clients: neighbours in the pool, as much work for all."""
-        # Clients are sorted by their first row: neighbours in the pool share pieces, which a machine fetches once.
+        """Return each worker's clients as positions in the cohort: neighbours in the pool, with equal work for all."""
+        # Clients are sorted by their first row, because neighbours in the pool share pieces, which are fetched once.
         order = batches.samples[:, 0, 0].argsort(stable=True)
         spans = _spans(batches.total(1)[order], len(self._started(w)))
         return [order[span].sort().values for span in spans]
 
     def _started(self, w: Tensor) -> Sequence[ActorHandle]:
-        """The workers, begun when they are first needed."""
+        """Return the workers, which are started when first needed."""
         if w.device.type != "cpu":
             raise InputError(
-                f"RayWorkers compute on CPUs, not on '{w.device}': leave device out",
+                f"RayWorkers run on CPUs only, got device '{w.device}'. Remove 'device'.",
                 code="unsupported-combination",
                 field="device",
             )
         if not self._workers:
             ray = self._cluster.connected()
             count = self._count or max(1, int(ray.cluster_resources().get("CPU", 1)))
-            # No CPU is held: one that must begin anew, as its machine was lost, would wait for a free one for ever.
-            # Restarts are counted, not retries, of which a worker that cannot be reached uses up many in a moment.
-            begin = ray.remote(max_restarts=RESTARTS, max_task_retries=-1, scheduling_strategy="SPREAD")(Worker)
-            self._workers = [begin.remote(self._engine or Auto()) for _ in range(count)]
+            # No CPU is reserved: a worker that must restart after its machine was lost would wait for a free CPU for
+            # ever. Restarts are limited, not retries: an unreachable worker would use up many retries in a moment.
+            start = ray.remote(max_restarts=RESTARTS, max_task_retries=-1, scheduling_strategy="SPREAD")(Worker)
+            self._workers = [start.remote(self._engine or Auto()) for _ in range(count)]
         return self._workers
 
     def _each(self, method: str, problem: PooledData, messages: Sequence[tuple[object, ...]]) -> list:
-        """What each worker answers to its message.
+        """Return each worker's reply to its message.
 
         Raises:
-            DrflError: one was lost again and again.
+            DrflError: If workers were lost repeatedly.
         """
         ray = self._cluster.connected()
         task, x, y, autocast, masses = problem
         size = max(1, PIECE // max(1, x[:1].numel() * x.element_size()))
-        # Every round uses the same task and tensors, so each is put into the object store once.
+        # Every round uses the same task and tensors, so each is put into the object store only once.
         pools = [x, y, *(() if masses is None else (masses,))]
         for values in pools:
             if id(values) not in self._pools:
@@ -208,14 +208,14 @@ class RayWorkers:
             self._tasks[id(task)] = task, self._put(task)
         xs, ys, *rest = (self._pools[id(values)][1] for values in pools)
         pool = Placed(self._tasks[id(task)][1], xs, ys, rest[0] if rest else (), size, autocast)
-        asked = [getattr(w, method).remote(pool, *m) for w, m in zip(self._workers, messages, strict=False)]
+        replies = [getattr(w, method).remote(pool, *m) for w, m in zip(self._workers, messages, strict=False)]
         try:
-            return ray.get(asked)
+            return ray.get(replies)
         except ray.exceptions.RayTaskError as error:
             raise error.cause from None
         except ray.exceptions.RayError as error:
             raise DrflError(
-                f"{LOST} ({type(error).__name__}): run it again with fewer workers a machine", code="worker-lost"
+                f"{LOST} ({type(error).__name__}): use fewer workers per machine", code="worker-lost"
             ) from None
 
     def _put(self, what: object) -> ObjectRef:
@@ -223,13 +223,13 @@ class RayWorkers:
 
 
 class Worker:
-    """What runs on a worker: each method computes a part of what the engine's method of that name does.
+    """The code that runs on a worker: each method computes part of the engine's method of the same name.
 
-    It takes the pool, the clients' batches or rows, a request without w and shift, and these as arrays, which workers
-    on one machine share.
+    The arguments are the pool, the clients' batches or rows, a request without w and shift, and these two as arrays,
+    which workers on one machine share.
 
     Args:
-        engine: that computes.
+        engine: The engine.
     """
 
     def __init__(self, engine: Engine) -> None:
@@ -241,101 +241,101 @@ class Worker:
     def train(
         self, pool: Placed, batches: Batches, request: TrainRequest, shift: Array | None, w: Array
     ) -> list[Array | None]:
-        """The models (k, d), as in :class:`Models`."""
-        found = [models for models, _ in self._trained(pool, batches, request, shift, w)]
-        return [None if own[0] is None else _array(torch.cat(own)) for own in zip(*found, strict=True)]
+        """Train the clients, and return their models (k, d) as in :class:`Models`."""
+        blocks = [models for models, _ in self._trained(pool, batches, request, shift, w)]
+        return [None if tables[0] is None else _array(torch.cat(tables)) for tables in zip(*blocks, strict=True)]
 
     def mean(
         self, pool: Placed, batches: Batches, request: TrainRequest, shift: Array | None, w: Array, weights: Array
     ) -> list[Array | None]:
-        """Their weighted sums (d,)."""
+        """Train the clients, and return the weighted sums (d,) of their models."""
         a, sums = tensor(weights), list[Tensor]()
         for models, rows in self._trained(pool, batches, request, shift, w):
-            new = [a[rows] @ own for own in models if own is not None]
+            new = [a[rows] @ table for table in models if table is not None]
             sums = [s + n for s, n in zip(sums, new, strict=True)] if sums else new
-        asked = iter(sums)
-        wanted = (True, request.snapshot is not None, request.average)
-        return [_array(next(asked)) if one else None for one in wanted]
+        remaining = iter(sums)
+        requested = (True, request.snapshot is not None, request.average)
+        return [_array(next(remaining)) if is_requested else None for is_requested in requested]
 
     def losses(self, pool: Placed, batches: Batches, w: Array) -> Tensor:
-        """(k,) losses."""
-        return torch.cat([self._engine.losses(*own, tensor(w)) for own, _ in self._blocks(pool, batches, 0)])
+        """Return (k,) losses."""
+        return torch.cat([self._engine.losses(*block, tensor(w)) for block, _ in self._blocks(pool, batches, 0)])
 
     def gradients(self, pool: Placed, batches: Batches, w: Array) -> tuple[Array, Tensor]:
-        """(k, d) gradients and (k,) losses."""
-        found = [self._engine.gradients(*own, tensor(w)) for own, _ in self._blocks(pool, batches, w.nbytes)]
-        G, F = (torch.cat(own) for own in zip(*found, strict=True))
+        """Return (k, d) gradients and (k,) losses."""
+        results = [self._engine.gradients(*block, tensor(w)) for block, _ in self._blocks(pool, batches, w.nbytes)]
+        G, F = (torch.cat(parts) for parts in zip(*results, strict=True))
         return _array(G), F
 
     def evaluate(self, pool: Placed, rows: ClientRows, models: Array) -> list[Tests]:
-        """A test of each model on each client's rows."""
-        found = list[list[Tests]]()
+        """Test each model on each client's rows."""
+        blocks = list[list[Tests]]()
         x = self._pieces(pool.x[:1])[0]
         bound = max(1, ROOM // max(1, x[:1].nbytes))
         for span in _spans(rows.sizes, math.ceil(len(rows.index) / bound)):
-            own = clients(rows, span)
-            problem, index = self._problem(pool, own.index)
-            found.append(self._engine.evaluate(problem, replace(own, index=index), tensor(models)))
-        return [Tests.joined(own) for own in zip(*found, strict=True)]
+            part = clients(rows, span)
+            problem, index = self._problem(pool, part.index)
+            blocks.append(self._engine.evaluate(problem, replace(part, index=index), tensor(models)))
+        return [Tests.joined(tests) for tests in zip(*blocks, strict=True)]
 
     def _trained(
         self, pool: Placed, batches: Batches, request: TrainRequest, shift: Array | None, w: Array
     ) -> Iterator[tuple[Models, slice]]:
-        """The models of some clients at a time, and where these are among all of the part."""
-        # The vectors were sent as arrays, outside the request.
+        """Iterate over the models of some clients at a time, and their positions in the worker's part."""
+        # The vectors were sent separately from the request, as arrays.
         whole = replace(request, w=tensor(w), shift=None if shift is None else tensor(shift))
-        # A client needs about three vectors: its model, its gradient and the optimiser's state.
-        for (problem, own), rows in self._blocks(pool, batches, 3 * w.nbytes):
-            yield self._engine.train(problem, own, whole.only(torch.arange(rows.start, rows.stop))), rows
+        # A client needs about three vectors: model, gradient and optimiser state.
+        for (problem, block), rows in self._blocks(pool, batches, 3 * w.nbytes):
+            yield self._engine.train(problem, block, whole.only(torch.arange(rows.start, rows.stop))), rows
 
     def _blocks(
         self, pool: Placed, batches: Batches, nbytes: int
     ) -> Iterator[tuple[tuple[PooledData, Batches], slice]]:
-        """As many clients at a time as fit into ROOM, given what a client takes beside its samples."""
+        """Iterate over blocks of clients that fit into ROOM, if a client needs ``nbytes`` beside its samples."""
         k, T, B = batches.samples.shape
         x = self._pieces(pool.x[:1])[0]
         size = max(1, ROOM // max(1, T * B * x[:1].nbytes + nbytes))
         for start in range(0, k, size):
             rows = slice(start, min(start + size, k))
-            own = batches if size >= k else batches.rows(torch.arange(rows.start, rows.stop))
-            problem, samples = self._problem(pool, own.samples)
-            yield (problem, own._replace(samples=samples)), rows
+            block = batches if size >= k else batches.rows(torch.arange(rows.start, rows.stop))
+            problem, samples = self._problem(pool, block.samples)
+            yield (problem, block._replace(samples=samples)), rows
 
     def _problem(self, pool: Placed, index: Tensor) -> tuple[PooledData, Tensor]:
-        """A pool in which these rows are, and what they are there."""
+        """Return a pool that contains these rows, and the rows' numbers in it."""
         if pool.task not in self._tasks:
             (self._tasks[pool.task],) = self._pieces([pool.task])
         task = self._tasks[pool.task]
-        # A pool of one piece is used in shared memory, and rows keep their numbers.
+        # A pool of one piece is used in shared memory, and its rows keep their numbers.
         if len(pool.x) == 1:
             x, y, *masses = map(tensor, self._pieces([*pool.x, *pool.y, *pool.masses]))
             return PooledData(task, x, y, pool.autocast, *masses), index
         # Otherwise only the pieces with these rows are fetched, and the rows are renumbered.
-        rows, at = index.unique(return_inverse=True)
-        own = rows.split((rows // pool.size).unique_consecutive(return_counts=True)[1].tolist())
-        which = [int(part[0]) // pool.size for part in own]
+        rows, places = index.unique(return_inverse=True)
+        parts = rows.split((rows // pool.size).unique_consecutive(return_counts=True)[1].tolist())
+        which = [int(part[0]) // pool.size for part in parts]
         x, y, *masses = (
-            torch.cat([tensor(piece)[part % pool.size] for piece, part in zip(self._pieces(found), own, strict=True)])
-            for found in ([pieces[i] for i in which] for pieces in (pool.x, pool.y, pool.masses) if pieces)
+            torch.cat([tensor(piece)[part % pool.size] for piece, part in zip(self._pieces(refs), parts, strict=True)])
+            for refs in ([pieces[i] for i in which] for pieces in (pool.x, pool.y, pool.masses) if pieces)
         )
-        return PooledData(task, x, y, pool.autocast, *masses), at
+        return PooledData(task, x, y, pool.autocast, *masses), places
 
-    def _pieces(self, of: Sequence[ObjectRef]) -> list:
+    def _pieces(self, refs: Sequence[ObjectRef]) -> list:
         import ray
 
-        return ray.get(list(of))
+        return ray.get(list(refs))
 
 
 def tensor(array: Array) -> Tensor:
-    """A tensor in the memory of an array from the object store, which nobody may write to."""
+    """Return a tensor in the memory of an array from the object store, which is read-only."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="The given NumPy array is not writable")
         return torch.from_numpy(array)
 
 
 def clients(rows: ClientRows, span: slice) -> ClientRows:
-    """Some consecutive clients."""
-    # The parts are cloned, as a view would be pickled with the whole tensor.
+    """Return a range of consecutive clients."""
+    # The parts are cloned, because a view would be pickled with the whole tensor.
     sizes = rows.sizes[span]
     start = int(rows.starts[span.start])
     return ClientRows(rows.index[start : start + int(sizes.sum())].clone(), sizes.cumsum(0) - sizes, sizes.clone())
@@ -347,15 +347,15 @@ def _array(values: Tensor) -> Array:
 
 
 def _sent(request: TrainRequest, part: Tensor) -> tuple[TrainRequest, Array | None]:
-    """A part of a request without its vectors, and the shifts."""
-    own = request.only(part)
-    return replace(own, w=own.w.new_empty(0), shift=None), None if own.shift is None else _array(own.shift)
+    """Return a part of a request without its vectors, and its shifts."""
+    subset = request.only(part)
+    return replace(subset, w=subset.w.new_empty(0), shift=None), None if subset.shift is None else _array(subset.shift)
 
 
 def _spans(work: Tensor, count: int) -> list[slice]:
-    """At most so many spans of neighbours, none empty, with about as much work in each."""
-    # A cut is where the work reaches a worker's share. A large client may reach several at once.
-    done = work.double().cumsum(0)
-    ends = torch.searchsorted(done, done[-1] * torch.arange(1, count).double() / count).tolist()
+    """Split into at most ``count`` ranges of neighbours, none empty, with about equal work."""
+    # A range ends where the work reaches a worker's share. A large client may reach several ends at once.
+    cumulative = work.double().cumsum(0)
+    ends = torch.searchsorted(cumulative, cumulative[-1] * torch.arange(1, count).double() / count).tolist()
     cuts = sorted({0, len(work), *(end + 1 for end in ends)})
     return [slice(start, stop) for start, stop in itertools.pairwise(cuts)]

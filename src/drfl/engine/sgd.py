@@ -18,28 +18,28 @@ from drfl.task.losses import SampleFn
 
 
 def convolutional(model: nn.Module) -> bool:
-    """Whether the model has a convolution in it."""
+    """Return whether the model contains a convolution."""
     return any(isinstance(layer, nn.modules.conv._ConvNd) for layer in model.modules())
 
 
 def images(problem: PooledData) -> bool:
-    """Whether the model works by convolutions on images, on a CPU."""
+    """Return whether the model applies convolutions to images on a CPU."""
     return problem.x.dim() == 4 and not problem.x.is_cuda and convolutional(problem.task.model)
 
 
 def channels_last(images: Tensor) -> Tensor:
-    """A copy (B, C, H, W) with the channels next to each other in memory, on which pooling is several times faster.
+    """Copy images (B, C, H, W) with the channels contiguous in memory, for which pooling is several times faster.
 
-    ``Tensor.contiguous`` leaves images of one channel as they are, and pooling then takes the slow way.
+    ``Tensor.contiguous`` does not change images with one channel, and pooling would then use the slow path.
     """
     return torch.empty_like(images, memory_format=torch.channels_last).copy_(images)
 
 
 Apply = Callable[[Callable[[slice | Tensor], list[Tensor]], Iterable[slice | Tensor]], Iterable[list[Tensor]]]
-"""``map``, or what does the same side by side."""
+"""``map``, or a parallel version of it."""
 
 BYTES = 4 * 2**20
-"""Inputs of a pass on a CPU: few enough to stay in its caches."""
+"""Bytes of inputs per pass on a CPU: few enough to stay in its caches."""
 
 BYTES_CUDA = 256 * 2**20
 
@@ -47,23 +47,23 @@ GATHERED = 6
 """Multiplications of a forward pass that take as long as gathering one number of an input."""
 
 IMAGES = 128
-"""Samples of a pass through convolutions on a CPU, whose activations are larger than their inputs."""
+"""Samples per pass through convolutions on a CPU, whose activations are larger than their inputs."""
 
 
 Model = Callable[[Tensor], Tensor]
-"""Inputs (B, …) → outputs."""
+"""A function from inputs (B, …) to outputs."""
 
 
 def mean_losses(problem: PooledData, batches: Batches, model: Model, apply: Apply = map) -> Tensor:
-    """(k,) float64 mean losses of a model on the first step's samples."""
-    # The mask takes fillers out and lines the samples up client by client, as ClientRows wants them.
+    """Return (k,) float64: mean losses of a model on the first step's samples."""
+    # The mask removes fillers and orders the samples client by client, as ClientRows requires.
     rows = ClientRows(batches.at(0)[batches.real], batches.counts.cumsum(0) - batches.counts, batches.counts)
     (losses,) = per_sample(problem, rows.index, model, [problem.task.sample_losses], apply)
     return problem.means(losses, rows)
 
 
 def functional(problem: PooledData, w: Tensor) -> Model:
-    """The task's model at w (d,), for one thread at a time: meanwhile the module holds other parameters."""
+    """Return the task's model at w (d,), for one thread at a time: during a call the module holds other parameters."""
     parameters = problem.task.layout.views(w)
     if images(problem):
         parameters = {name: channels_last(p) if p.dim() == 4 else p for name, p in parameters.items()}
@@ -71,25 +71,25 @@ def functional(problem: PooledData, w: Tensor) -> Model:
 
 
 def per_sample(problem: PooledData, index: Tensor, model: Model, of: Sequence[SampleFn], apply: Apply) -> list[Tensor]:
-    """Functions of the outputs for these rows of the pool, each (n,) float64 on the CPU."""
+    """Return functions of the outputs for these rows of the pool, each (n,) float64 on the CPU."""
     most = mostly(problem, index)
     parts = slices(problem) if most else index.split(pass_size(problem))
     relaid = images(problem)
 
-    def one(part: slice | Tensor) -> list[Tensor]:
-        # Inside the function: grad mode belongs to a thread, and `apply` may run this in others.
+    def evaluate_part(part: slice | Tensor) -> list[Tensor]:
+        # Inside the function, because grad mode belongs to a thread, and `apply` may use other threads.
         with torch.no_grad():
             x, y = taken(problem.x, part), taken(problem.y, part)
             outputs = problem.forward(model, channels_last(x) if relaid else x)
-            # From here on float64 on the CPU, as loss reports and λ are.
+            # From here on float64 on the CPU, like reported losses and λ.
             return [function(outputs, y).double().cpu() for function in of]
 
-    columns = [torch.cat(values) for values in zip(*apply(one, parts), strict=True)]
+    columns = [torch.cat(values) for values in zip(*apply(evaluate_part, parts), strict=True)]
     return [column[index] for column in columns] if most else columns
 
 
 def pass_size(problem: PooledData) -> int:
-    """Samples of one pass."""
+    """Return the number of samples per pass."""
     if images(problem):
         return IMAGES
     bound = BYTES_CUDA if problem.x.is_cuda else BYTES
@@ -97,43 +97,43 @@ def pass_size(problem: PooledData) -> int:
 
 
 def slices(problem: PooledData) -> list[slice]:
-    """The pool in passes."""
+    """Return the pool split into passes."""
     size = pass_size(problem)
-    return [slice(at, at + size) for at in range(0, len(problem.x), size)]
+    return [slice(start, start + size) for start in range(0, len(problem.x), size)]
 
 
 def mostly(problem: PooledData, index: Tensor) -> bool:
-    """Whether passing the pool in slices, rows that nobody asked for included, is faster than gathering these."""
+    """Return whether passing the whole pool in slices is faster than gathering these rows."""
     # The forward pass takes about one multiplication per row and parameter.
     row, gathered = problem.task.layout.d, GATHERED * problem.x[:1].numel()
     return len(index) * (row + gathered) >= len(problem.x) * row
 
 
 def taken(pool: Tensor, part: slice | Tensor) -> Tensor:
-    """Rows (n, …) of a pool, as a view where they are a slice; indexing takes three times as long as index_select."""
+    """Return rows (n, …) of a pool, as a view for a slice; index_select is three times as fast as indexing."""
     return pool[part] if isinstance(part, slice) else pool.index_select(0, part.to(pool.device))
 
 
 def multiplications(problem: PooledData, rows: int) -> int:
-    """Of the largest product in a forward pass over so many rows of the pool, as far as its parameters say."""
+    """Return the multiplications in the largest product of a forward pass over these rows, judged by the parameters."""
     return min(rows, pass_size(problem)) * problem.task.layout.d
 
 
 def rounded(values: list[float], like: Tensor) -> list[float]:
-    """Numbers in the models' type: one too large for it is infinite, and the run diverges; torch would refuse it."""
+    """Round numbers to the models' type; overflow gives infinity, so the run diverges, while torch would raise."""
     return torch.tensor(values, dtype=like.dtype).tolist()
 
 
 class SGDStep(NamedTuple):
-    """A step as u ← u − lr·((fixed + pull·u) + g), where fixed = shift − prox·w is folded once.
+    """The step u ← u − lr·((fixed + pull·u) + g), where fixed = shift − prox·w is computed once.
 
-    fixed and pull·u are added first: where u = w they cancel, and the model stays where it is. With (1 − lr·pull)·u
-    instead, the rounding of that factor would move it a little further in every step.
+    fixed and pull·u are added first, because they cancel if u = w and the model then does not move. With the form
+    (1 − lr·pull)·u, the rounding of that factor would move it a little further in every step.
 
     Args:
         lr: η.
         pull: prox + weight_decay.
-        momentum: β of v ← β·v + direction, u ← u − lr·v.
+        momentum: β in v ← β·v + direction, u ← u − lr·v.
     """
 
     lr: float
@@ -142,22 +142,22 @@ class SGDStep(NamedTuple):
 
     @classmethod
     def of(cls, request: TrainRequest) -> SGDStep:
-        """The numbers of a request's solver, in the type of the models."""
+        """Build the step from a request's solver, with numbers in the type of the models."""
         local = request.local
         lr, pull = rounded([local.eta, request.prox + local.weight_decay], request.w)
         return cls(lr, pull, local.momentum)
 
     def start(self, u: Tensor) -> Sequence[Tensor]:
-        """The velocity of a parameter before the first step; nothing without momentum."""
+        """Return the velocity of a parameter before the first step; nothing without momentum."""
         return (torch.zeros_like(u),) if self.momentum else ()
 
     def step(self, u: Tensor, g: Gradient, fixed: Tensor | None, state: Sequence[Tensor], t: int) -> None:
-        """Move a parameter u against its gradient g; neither g nor ``fixed`` (None = 0) is written to."""
+        """Move a parameter u against its gradient g; neither g nor ``fixed`` (None = 0) is modified."""
         rest = fixed
         if self.pull:
-            # A new tensor: fixed is shared by all steps.
+            # A new tensor, because fixed is shared by all steps.
             rest = self.pull * u if fixed is None else torch.add(fixed, u, alpha=self.pull)
-        # Two updates in place need no memory for the sum of both. The order is part of the result's last bits.
+        # Two updates in place need no memory for the sum of both. Their order affects the last bits of the result.
         if not state:
             if rest is not None:
                 u.sub_(rest, alpha=self.lr)
@@ -178,14 +178,14 @@ class SGDStep(NamedTuple):
 
 
 def fixed_part(request: TrainRequest, row: int | None = None) -> Tensor | None:
-    """The part of the direction that no step changes, shift − prox·w, (d,) or (k, d); None where there is none.
+    """Return the part of the direction that is the same in all steps: shift − prox·w, (d,) or (k, d); None if it is 0.
 
     Args:
-        request: of k clients.
-        row: of one of them only.
+        request: A request to k clients.
+        row: The position of a single client; None = all clients.
     """
     w, prox, shift = request.w, request.prox, request.shift
-    # Each client has its own shift, while w and prox are common to all.
+    # Each client has its own shift, while all clients share w and prox.
     if row is not None and shift is not None:
         shift = shift[row]
     if shift is None:
@@ -194,26 +194,28 @@ def fixed_part(request: TrainRequest, row: int | None = None) -> Tensor | None:
 
 
 def gradient_of(problem: PooledData, *, shared: bool = False) -> Function:
-    """(x, y, weights, seeds, *parameters) → each client's gradients of its weighted loss, and that loss.
+    """Return (x, y, weights, seeds, *parameters) → each client's gradients of its weighted loss, and that loss.
 
-    Gradients are in the layout's order. Every argument has a client in front, only parameters that all clients share
-    have not.
+    Gradients are in the layout's order. The first dimension of every argument is that of the clients, except for shared
+    parameters.
 
     Args:
-        problem: task and pool.
-        shared: whether they share the parameters.
+        problem: Task and pool.
+        shared: Whether the clients share the parameters.
     """
     task = problem.task
 
-    def one(x: Tensor, y: Tensor, weights: Tensor, seeds: Tensor, *parameters: Tensor) -> tuple[Tensor, ...]:
+    def client_gradient(
+        x: Tensor, y: Tensor, weights: Tensor, seeds: Tensor, *parameters: Tensor
+    ) -> tuple[Tensor, ...]:
         def losses(*parameters: Tensor) -> Tensor:
             named = dict(zip(task.layout.names, parameters, strict=True))
-            return task.sample_losses(problem.forward(lambda x: task.outputs(named, x, own), x), y)
+            return task.sample_losses(problem.forward(lambda x: task.outputs(named, x, noise), x), y)
 
-        own = seeds if len(seeds) else None
-        # Pulling the weights back gives the gradient of Σ_b weights_b·ℓ_b, see PooledData.weights; 0 for a filler.
-        # Fillers repeat a sample of the same client, so that their loss is finite where the client's is: 0·∞ is NaN.
+        noise = seeds if len(seeds) else None
+        # Pulling the weights back gives the gradient of Σ_b weights_b·ℓ_b, see PooledData.weights; fillers contribute
+        # 0. Fillers repeat a sample of the same client, so their loss is finite if the client's is: 0·∞ would be NaN.
         values, pull_back, *_ = vjp(losses, *parameters)
         return *pull_back(weights), (values * weights).sum()
 
-    return vmap(one, in_dims=(0, 0, 0, 0, *[None if shared else 0] * len(task.layout.names)))
+    return vmap(client_gradient, in_dims=(0, 0, 0, 0, *[None if shared else 0] * len(task.layout.names)))

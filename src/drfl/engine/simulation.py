@@ -1,4 +1,4 @@
-"""A federation whose clients run here, on one machine."""
+"""A federation whose clients are simulated on one machine."""
 
 from __future__ import annotations
 
@@ -44,29 +44,28 @@ from drfl.task.measure import Rows
 from drfl.task.task import Task
 
 PRECISIONS = {"full": None, "bf16": torch.bfloat16}
-"""The types that the local steps' products may work in, by the name that the command knows them by."""
+"""Types for the matrix products of local steps, by their names on the command line."""
 
 
 class Simulation(Federation):
-    """Clients that all live in this process.
+    """A federation whose clients are all in this process.
 
     Args:
-        data: the clients' samples.
-        task: model, loss and score; the model's present parameters are the initial model.
-        engine: the backend that computes; None = :class:`Auto`, the one that fits the model and the device.
-        device: where models and data live, e.g. ``"cpu"`` or ``"cuda"``.
-        first: the number of the first client, under which it draws its samples: not 0 where this process holds one of
-            many clients.
-        precision: "full", or "bf16": matrix products and convolutions of the local steps are then computed in
-            bfloat16. Parameters, updates, loss reports and tests keep the model's type, which must be float32.
+        data: The clients' samples.
+        task: Model, loss and score; the model's current parameters are the initial model.
+        engine: The backend for the computations; None = :class:`Auto`, which fits the model and the device.
+        device: Device of models and data, e.g. ``"cpu"`` or ``"cuda"``.
+        precision: "full", or "bf16" to compute matrix products and convolutions of the local steps in bfloat16.
+            Parameters, updates, reported losses and tests keep the model's type, which must be float32.
+        first: Number of the first client, used to draw its samples; not 0 if this process holds one of many clients.
 
-    Floating-point inputs and targets are converted to the model's type, and whole numbers too where the model does not
-    take them as they are, as an embedding does. Where the model is an ``nn.Sequential`` whose
-    first layers are frozen (``requires_grad=False``), their outputs for all samples are computed here, once, unless
-    they take more memory than the inputs.
+    Floating-point inputs and targets are converted to the model's type. Integer inputs are converted too, unless the
+    model accepts integers, as an embedding does. If the model is an ``nn.Sequential`` whose first layers are frozen
+    (``requires_grad=False``), their outputs for all samples are computed once, unless they need more memory than the
+    inputs.
 
     Raises:
-        InputError: the model, the loss and the data do not fit together, or the device is not available.
+        InputError: If the model, the loss and the data do not fit together, or the device is not available.
     """
 
     def __init__(
@@ -81,14 +80,14 @@ class Simulation(Federation):
     ) -> None:
         if isinstance(engine, str | type):
             raise InputError(
-                f"engine={engine!r} must be an engine itself, such as Loop() or Stacked()",
+                f"engine={engine!r} must be an engine object such as Loop() or Stacked()",
                 code="wrong-type",
                 field="engine",
             )
         place, dtype = _device(device), task.layout.dtype
 
         def bring(t: Tensor) -> Tensor:
-            # Labels and raw pixels stay integers.
+            # Integer labels and raw pixels keep their type.
             return t.to(place, dtype) if t.is_floating_point() else t.to(place)
 
         self.engine: Engine = Auto() if engine is None else engine
@@ -98,21 +97,21 @@ class Simulation(Federation):
             inputs, test_inputs = inputs.to(dtype), test_inputs.to(dtype)
         train = PooledData(task, inputs, bring(data.targets))
         test = PooledData(task, test_inputs, bring(data.test_targets))
-        # Training and test rows often share one pool, which is then tried once.
+        # Training and test rows often share one pool, which is then checked once.
         shared = test.x is train.x and test.y is train.y
         for problem in (train,) if shared else (train, test):
-            # The trial must find a model that branches on values or on the size of its batch. So its rows include those
-            # with the largest and smallest values.
-            reads = task.check(*_tried(problem, SCANNED))
-            if reads:  # the model reads values, so rare ones matter
-                task.check(*_tried(problem, problem.x.numel()))
+            # The check must detect a model that branches on values or on its batch size. So its rows include those with
+            # the largest and smallest values.
+            reads = task.check(*_trial_rows(problem, SCANNED))
+            if reads:  # the model reads values, so rare values matter
+                task.check(*_trial_rows(problem, problem.x.numel()))
             task.check_targets(problem.x, problem.y)
         data, masses, test_masses = counted_rows(data, task.criterion)
-        given = ((train.y, masses), (test.y, test_masses))
-        ignoring = any(m is not None and bool(task.criterion.ignores(y).any()) for y, m in given)
+        pools = ((train.y, masses), (test.y, test_masses))
+        ignoring = any(m is not None and bool(task.criterion.ignores(y).any()) for y, m in pools)
         task = task.resolved(train.x, train.y, ignoring=ignoring)
         train, test = train._replace(task=task, masses=masses), test._replace(task=task, masses=test_masses)
-        # Before autocast is set, so that features are computed in the model's type; tests stay without it.
+        # Before autocast is set, so that features are computed in the model's type. Tests never use autocast.
         train, self._test = _behind_backbone(train, test)
         if precision not in PRECISIONS:
             raise InputError(
@@ -122,7 +121,7 @@ class Simulation(Federation):
             )
         if precision == "bf16" and dtype != torch.float32:
             raise InputError(
-                f"precision 'bf16' needs a model in float32, not {dtype}: leave one of them out",
+                f"precision 'bf16' requires a float32 model, got {dtype}. Use precision 'full' or a float32 model.",
                 code="unsupported-combination",
                 field="precision",
             )
@@ -145,37 +144,38 @@ class Simulation(Federation):
         return f"<p>{html.escape(repr(self))}</p>{self.data._repr_html_()}"
 
     def data_warnings(self) -> tuple[Notice, ...]:
-        """What is conspicuous in the clients' data, see :func:`drfl.data.checks.data_warnings`."""
+        """Return warnings about suspicious client data, see :func:`drfl.data.checks.data_warnings`."""
         return data_warnings(self.data)
 
     def ask(self, request: Request[R]) -> R:
-        """See :class:`drfl.federation.federation.Federation`. Everybody who is asked answers.
+        """Send a request to its cohort, see :class:`drfl.federation.federation.Federation`; every client replies.
 
         Raises:
-            InputError: a batch is no number of samples.
-            ValueError: the request wants a snapshot after no step of it, or after one that not everybody takes.
+            InputError: If a batch is not a valid number of samples.
+            ValueError: If the request asks for a snapshot after a step that does not exist, or that not all clients
+                take.
         """
-        cohort, w, asked = request.cohort, request.w, cast("TrainRequest | LossRequest | GradientRequest", request)
-        batches, steps = self._drawn(asked)
-        # The caller may be in inference mode or under no_grad, where no gradient could be taken.
+        cohort, w, concrete = request.cohort, request.w, cast("TrainRequest | LossRequest | GradientRequest", request)
+        batches, steps = self._drawn(concrete)
+        # The caller may be in inference mode or under no_grad, so that gradients could not be computed.
         with torch.inference_mode(False), torch.enable_grad():
-            match asked:
+            match concrete:
                 case TrainRequest():
-                    reply = Replies(cohort, *self.engine.train(self._train, batches, asked))
+                    reply = Replies(cohort, *self.engine.train(self._train, batches, concrete))
                 case LossRequest():
-                    # Loss reports drive λ: they are computed in the model's type, whatever the local steps use.
+                    # Reported losses drive λ, so they are always computed in the model's type.
                     reply = Losses(cohort, self.engine.losses(self._train._replace(autocast=None), batches, w))
                 case _:
                     reply = Gradients(cohort, *self.engine.gradients(self._train, batches, w))
         # Everything after `clients`: vectors (k, d), and losses (k,), which count as one float64 each.
         parts = [part.dim() for part in reply[1:] if part is not None]
-        self._book(asked, batches.total(steps), parts.count(2), parts.count(1))
+        self._book(concrete, batches.total(steps), parts.count(2), parts.count(1))
         return cast("R", reply)
 
     def mean(
         self, D: Cohort, w: Tensor, local: LocalSGD, key: Key, *, prox: float = 0.0, snapshot: int | None = None
     ) -> tuple[Tensor, Merged | None]:
-        """See :class:`drfl.federation.federation.Federation`; an engine that sums where it computes keeps no models."""
+        """Train and average, see :class:`drfl.federation.federation.Federation`; a summing engine stores no models."""
         if not isinstance(self.engine, Summing):
             return super().mean(D, w, local, key, prox=prox, snapshot=snapshot)
         request = TrainRequest(D.clients, w, key, local, prox, None, snapshot, self.averaged)
@@ -186,7 +186,7 @@ class Simulation(Federation):
         return D.clients, model
 
     def _drawn(self, request: TrainRequest | LossRequest | GradientRequest) -> tuple[Batches, int]:
-        """The cohort's samples, and for how many steps, or epochs."""
+        """Draw the cohort's samples; also return the number of steps or epochs."""
         steps, batch, epochs, snapshot = 1, None, None, None
         if isinstance(request, TrainRequest):
             batch, epochs, snapshot = request.local.batch, request.local.epochs, request.snapshot
@@ -199,8 +199,8 @@ class Simulation(Federation):
             raise ValueError(f"snapshot={snapshot}: with epochs clients take different numbers of steps")
         if snapshot is not None and not 1 <= snapshot <= steps:
             raise ValueError(f"snapshot={snapshot} must be a step in 1…{steps}")
-        drawn = draw if epochs is None else draw_epochs
-        batches = drawn(self._rows, request.cohort, steps, batch, request.key, self._first)
+        draw_batches = draw if epochs is None else draw_epochs
+        batches = draw_batches(self._rows, request.cohort, steps, batch, request.key, self._first)
         if isinstance(request, TrainRequest):
             if self._train.task.noisy:
                 batches = batches.seeded(request.cohort, steps, request.key.fold("noise"), self._first)
@@ -208,26 +208,27 @@ class Simulation(Federation):
         masses = self._train.masses
         if masses is None or not bool((none := self._train.counted(batches.at(0), batches.real) == 0).any()):
             return batches, steps
-        # If none of a client's drawn rows counts in the loss, its reported loss would be 0/0, so it draws again among
-        # the rows that count. If it did not answer, or reported 0, λ would neglect clients with few such rows.
+        # If none of a client's drawn rows counts in the loss, its reported loss would be 0/0, so the draw is repeated
+        # among the rows that count. If the client did not reply, or reported 0, λ would neglect clients with few such
+        # rows.
         counting = self._rows.only(masses[self._rows.index] != 0)
-        own = draw(counting, request.cohort[none], 1, request.batch, request.key.fold("counting"), self._first)
+        redrawn = draw(counting, request.cohort[none], 1, request.batch, request.key.fold("counting"), self._first)
         samples = batches.samples.clone()
-        # The fillers repeat a client's first sample, as those of the draw do.
-        fillers = own.samples[:, :, :1].expand(-1, -1, samples.shape[2] - own.samples.shape[2])
-        samples[none] = torch.cat([own.samples, fillers], 2)
-        return Batches(samples, batches.counts.masked_scatter(none, own.counts)), steps
+        # Fillers repeat the client's first sample, like those of the draw.
+        fillers = redrawn.samples[:, :, :1].expand(-1, -1, samples.shape[2] - redrawn.samples.shape[2])
+        samples[none] = torch.cat([redrawn.samples, fillers], 2)
+        return Batches(samples, batches.counts.masked_scatter(none, redrawn.counts)), steps
 
     def _book(
         self, request: TrainRequest | LossRequest | GradientRequest, samples: Tensor, vectors: int, scalars: int = 0
     ) -> None:
-        """Count what a request has cost.
+        """Count the cost of a request.
 
         Args:
-            request: with its cohort.
-            samples: (k,) of each client.
-            vectors: that each client sent.
-            scalars: that each client sent.
+            request: The request, with its cohort.
+            samples: (k,) number of samples per client.
+            vectors: Number of vectors that each client sent.
+            scalars: Number of scalars that each client sent.
         """
         vector, total = request.w.numel() * request.w.element_size(), int(samples.sum())
         self.ledger.down(len(request.cohort), request.vectors * vector)
@@ -245,16 +246,16 @@ class Simulation(Federation):
     def evaluate_all(self, models: Sequence[Tensor]) -> list[Evaluation]:
         """See :class:`drfl.federation.federation.Federation`."""
         tests = self.engine.evaluate(self._test, self._test_rows, torch.stack(list(models)))
-        cut = (self._cut(own, w, "test") for own, w in zip(tests, models, strict=True))
-        return [self._evaluation(self._test_rows, own) for own in cut]
+        with_rates = (self._cut(test, w, "test") for test, w in zip(tests, models, strict=True))
+        return [self._evaluation(self._test_rows, test) for test in with_rates]
 
     def tested(self, w: Tensor) -> tuple[Evaluation, RowScores]:
-        """:meth:`evaluate` and :meth:`row_scores` of one pass."""
+        """Return :meth:`evaluate` and :meth:`row_scores` from a single pass."""
         tests = self._tests(w)
         return self._evaluation(self._test_rows, tests), row_scores(self.measures, self._test_rows, tests)
 
     def row_scores(self, models: Tensor | ClientTable) -> RowScores:
-        """What w (d,), or each client's own model, rows of (N, d), scores on every test row."""
+        """Return the scores on every test row of the model w (d,), or of each client's model, rows of (N, d)."""
         return row_scores(self.measures, self._test_rows, self._tests(models))
 
     def validate(self, w: Tensor) -> Evaluation:
@@ -267,13 +268,13 @@ class Simulation(Federation):
         """See :class:`drfl.federation.federation.Federation`."""
         rows = self._test_rows if part == "test" else self._validation_rows
         if rows is None:
-            return super().validate(self.w0)  # which says that there are none
+            return super().validate(self.w0)  # raises the error that there are none
         return self._evaluation(rows, self._tests(models, part))
 
     def test_rows_digest(self) -> str:
-        """What the clients' test rows are known by: who is tested on which rows, and their targets.
+        """Return a digest of the clients' test rows: which client is tested on which rows, and their targets.
 
-        Inputs are left out: standardised by other training rows they differ although the rows are the same.
+        Inputs are excluded, because standardisation by other training rows changes them although the rows are the same.
         """
         rows = self._test_rows
         return digest_of([rows.starts, rows.index, self._test.y[rows.index]])
@@ -282,21 +283,21 @@ class Simulation(Federation):
         """See :class:`drfl.federation.federation.Federation`."""
         parts, rows = (self._train, self._test), (self._rows, self._validation_rows, self._test_rows)
         pools = [pool for part in parts for pool in (part.x, part.y)]
-        return digest_of([*pools, *(part for own in rows if own is not None for part in (own.index, own.starts))])
+        return digest_of([*pools, *(x for lists in rows if lists is not None for x in (lists.index, lists.starts))])
 
     def pooled(self) -> Federation:
         """See :class:`drfl.federation.federation.Federation`."""
-        whole = copy.copy(self)  # everything but who holds which rows is shared, the ledger too
+        whole = copy.copy(self)  # shares everything but the assignment of rows to clients, including the ledger
         whole._rows = ClientRows.of([self._rows.index])
         whole.n, whole.shares, whole.sizes = 1, torch.ones(1, dtype=torch.float64), whole._rows.sizes
         return whole
 
     def _tests(self, models: Tensor | ClientTable, part: Part = "test") -> Tests:
-        """Of one model (d,), or of one for each client, with its rates at the threshold that validation rows choose."""
+        """Test one model (d,) or one per client, with rates at the threshold chosen on validation rows."""
         return self._cut(self._scored(models, part), models, part)
 
     def _cut(self, tests: Tests, models: Tensor | ClientTable, part: Part) -> Tests:
-        """A test with its rates at the threshold of these models, chosen on the validation rows of all clients."""
+        """Set the rates of a test to the threshold chosen on the validation rows of all clients."""
         place = next((j for j, measure in enumerate(self.measures) if measure.rows is Rows.RATE), None)
         if place is None:
             return tests
@@ -304,8 +305,8 @@ class Simulation(Federation):
         assert rows is not None
         if self._validation_rows is not None:
             # A threshold chosen on the test rows would make the rates look better than they are.
-            held = tests if part == "validation" else self._scored(models, "validation")
-            threshold = youden(*held.rows[place].unbind(1))
+            validation = tests if part == "validation" else self._scored(models, "validation")
+            threshold = youden(*validation.rows[place].unbind(1))
         return at_threshold(self.measures, rows, tests, threshold)
 
     def _scored(self, models: Tensor | ClientTable, part: Part) -> Tests:
@@ -315,10 +316,13 @@ class Simulation(Federation):
             problem, rows = self._train._replace(autocast=None), self._validation_rows
         if isinstance(models, Tensor):
             return self.engine.evaluate(problem, rows, models[None])[0]
-        # Models are tested one at a time, as a table of them may be larger than the memory.
-        alone = (ClientRows.of([rows.of_client(i)]) for i in range(self.n))
+        # Models are tested one at a time, because a table of them may be larger than the memory.
+        per_client = (ClientRows.of([rows.of_client(i)]) for i in range(self.n))
         return Tests.joined(
-            [self.engine.evaluate(problem, own, models[torch.tensor([i])])[0] for i, own in enumerate(alone)]
+            [
+                self.engine.evaluate(problem, client_rows, models[torch.tensor([i])])[0]
+                for i, client_rows in enumerate(per_client)
+            ]
         )
 
     def _evaluation(self, rows: ClientRows, tests: Tests) -> Evaluation:
@@ -328,62 +332,62 @@ class Simulation(Federation):
 
 
 def counted_rows(data: ClientData, loss: Loss) -> tuple[ClientData, Tensor | None, Tensor | None]:
-    """Leave out test and validation rows of whose targets the loss ignores every one.
+    """Drop test and validation rows for which the loss ignores every target.
 
-    Training rows stay: local steps draw their minibatches from all rows, as a torch loop does.
+    Training rows are kept: local steps draw their minibatches from all rows, as a torch loop does.
 
     Returns:
-        The data, and what each row of the training and of the test pool counts, see
+        The data, and the weights of the rows of the training pool and of the test pool, see
         :meth:`drfl.task.losses.Loss.masses`.
 
     Raises:
-        InputError: no target of a client counts, in one of the parts; names it.
+        InputError: If no target of a client counts in one of the parts; the message names the client.
     """
     masses = loss.masses(data.targets)
-    tested = masses if data.test_targets is data.targets else loss.masses(data.test_targets)
-    parts = {"training": (data.train, data.targets, masses), "test": (data.test, data.test_targets, tested)}
+    test_masses = masses if data.test_targets is data.targets else loss.masses(data.test_targets)
+    parts = {"training": (data.train, data.targets, masses), "test": (data.test, data.test_targets, test_masses)}
     if data.validation is not None:
         parts["validation"] = (data.validation, data.targets, masses)
-    kept: dict[str, tuple[Tensor, ...]] = {}
+    filtered: dict[str, tuple[Tensor, ...]] = {}
     for part, (lists, targets, mass) in parts.items():
         if mass is None:
             continue
         rows = ClientRows.of(lists)
-        nothing = rows.totals(mass[rows.index]) == 0
-        if bool(nothing.any()):
-            name = data.names[int(nothing.nonzero()[0])]
+        is_empty = rows.totals(mass[rows.index]) == 0
+        if bool(is_empty.any()):
+            name = data.names[int(is_empty.nonzero()[0])]
             raise InputError(
-                f"client '{name}': none of its {part} targets counts in the loss, which ignores {loss.ignored} and "
-                "classes of weight 0: remove the client, or give it other rows",
+                f"client '{name}': the loss counts none of its {part} targets, because it ignores {loss.ignored} and "
+                "classes of weight 0. Remove the client, or give it other rows.",
                 code="no-rows",
                 field=name,
             )
-        there = ~loss.ignores(targets).reshape(len(targets), -1).all(1).cpu()[rows.index]
-        if part != "training" and not bool(there.all()):
-            left = rows.only(there)
-            kept[part] = pieces(left.index.to(lists[0].device), left.sizes)
-    return dataclasses.replace(data, **kept) if kept else data, masses, tested
+        counts = ~loss.ignores(targets).reshape(len(targets), -1).all(1).cpu()[rows.index]
+        if part != "training" and not bool(counts.all()):
+            remaining = rows.only(counts)
+            filtered[part] = pieces(remaining.index.to(lists[0].device), remaining.sizes)
+    return dataclasses.replace(data, **filtered) if filtered else data, masses, test_masses
 
 
 def _takes_whole_numbers(task: Task, x: Tensor) -> bool:
-    """Whether a model embeds whole numbers, or makes of them what it needs; a linear layer does not."""
+    """Return whether a model accepts integer inputs, as one with an embedding does; a linear layer does not."""
     try:
-        # The model may draw random numbers, as dropout does, but the generators must not change.
+        # The model may draw random numbers, as dropout does, but the global generators must not change.
         with torch.no_grad(), torch.random.fork_rng([x.device] if x.is_cuda else []):
             task.outputs(task.layout.views(task.w0), x.clone())
-    except IndexError:  # an embedding without such an entry, which is to be told
+    except IndexError:  # an embedding lacks an entry, which the task's check reports
         return True
-    except Exception:  # the model may be wrong for another reason, which its check finds
+    except Exception:  # the model may have another fault, which its check finds
         return False
     return True
 
 
 SCANNED = 2**22
-"""Numbers of a pool among which the rows are looked for that a model is tried on."""
+"""Numbers of a pool among which rows for the check of a model are selected."""
 
 
-def _tried(problem: PooledData, numbers: int) -> tuple[Tensor, Tensor, int]:
-    """Inputs and targets of rows to try, and how many of them, the first ones, are to be tried alone."""
+def _trial_rows(problem: PooledData, numbers: int) -> tuple[Tensor, Tensor, int]:
+    """Return inputs and targets of rows for a trial, and how many of the first rows are tried individually."""
     x, n = problem.x, len(problem.x)
     # A stride avoids reading all of a large pool.
     step = max(1, x.numel() // numbers)
@@ -391,28 +395,28 @@ def _tried(problem: PooledData, numbers: int) -> tuple[Tensor, Tensor, int]:
     alone = [0, 1 % n]
     if rows.numel():
         sizes = rows.norm(dim=1)
-        odd = (rows.amax(1).argmax(), rows.amin(1).argmin(), sizes.argmax(), sizes.argmin())
-        alone = list(dict.fromkeys([*alone, *(step * int(row) for row in odd)]))
-    # A small model takes more rows in about no time.
+        extremes = (rows.amax(1).argmax(), rows.amin(1).argmin(), sizes.argmax(), sizes.argmin())
+        alone = list(dict.fromkeys([*alone, *(step * int(row) for row in extremes)]))
+    # A small model processes more rows in negligible time.
     index = [*alone, *range(2, min(n, max(4, min(64, 2**22 // problem.task.layout.d))))]
     return x[index], problem.y[index], len(alone)
 
 
 def _behind_backbone(train: PooledData, test: PooledData) -> tuple[PooledData, PooledData]:
-    """The problems with the features of a frozen backbone in place of the inputs."""
+    """Replace the inputs of the problems by the features of a frozen backbone, if the model has one."""
     parts = None if train.task.noisy else split(train.task)
     if parts is None or not narrows(parts.backbone, train.x):
         return train, test
-    found = features(parts.backbone, train.x)
-    # Training and test rows often share one pool: then its features are computed once.
-    tested = found if test.x is train.x else features(parts.backbone, test.x)
-    return train._replace(task=parts.task, x=found), test._replace(task=parts.task, x=tested)
+    inputs = features(parts.backbone, train.x)
+    # Training and test rows often share one pool, so its features are computed once.
+    test_inputs = inputs if test.x is train.x else features(parts.backbone, test.x)
+    return train._replace(task=parts.task, x=inputs), test._replace(task=parts.task, x=test_inputs)
 
 
 def _device(name: str) -> torch.device:
     try:
         device = torch.device(name)
-        # A valid name does not mean that the device exists: only an allocation on it shows that.
+        # A valid name does not mean that the device exists; only an allocation shows that.
         torch.empty(0, device=device)
     except (RuntimeError, AssertionError) as error:
         reason = str(error).strip().splitlines()[0]

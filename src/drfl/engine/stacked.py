@@ -1,4 +1,4 @@
-"""The stacked engine: the models of a whole cohort side by side, one vectorised gradient for all of them."""
+"""The stacked engine: the models of a whole cohort side by side, with one vectorised gradient for all of them."""
 
 from __future__ import annotations
 
@@ -27,20 +27,20 @@ from drfl.task.model_checks import refused
 from drfl.task.task import Task
 
 GRAPHS = 8
-"""CUDA graphs kept: each holds the memory of its stack."""
+"""CUDA graphs cached; each holds the memory of its stack."""
 
 
 @dataclass(frozen=True)
 class Stacked:
-    """``vmap`` over the clients; models of (k, d) in one buffer, updated in place.
+    """``vmap`` over the clients, with all models (k, d) in one buffer that is updated in place.
 
-    Clients with fewer samples than the others are padded with samples of weight 0, so that all fit in one batch. On a
-    CPU a gradient step is traced when its shapes come back, on a CUDA device all local steps become one CUDA graph.
+    Clients with fewer samples than the others are padded with samples of weight 0, so that all fit into one batch. On a
+    CPU a gradient step is traced if its shapes recur; on a CUDA device all local steps become one CUDA graph.
 
     Args:
-        megabytes: rough bound on the inputs, models and gradients of one stack; larger cohorts run in several stacks,
-            clients of similar batch size together. It does not change results beyond float rounding. None = 32 on a
-            CPU, about what its caches hold, and 4096 on a CUDA device.
+        megabytes: Approximate bound on the inputs, models and gradients of one stack. Larger cohorts run in several
+            stacks, which group clients of similar batch size. Results change only by float rounding. None = 32 on a
+            CPU, about the size of its caches, and 4096 on a CUDA device.
     """
 
     megabytes: float | None = None
@@ -49,12 +49,12 @@ class Stacked:
         """See :class:`drfl.engine.base.Selective`."""
         fault = stacking_fault(problem)
         if fault is not None:
-            raise refused(f"{model_of(problem.task)} cannot be stacked ({fault}): use engine 'threads' or 'loop'")
+            raise refused(f"{model_of(problem.task)} cannot be stacked ({fault}). Use engine 'threads' or 'loop'.")
 
     def train(self, problem: PooledData, batches: Batches, request: TrainRequest) -> Models:
         """See :class:`drfl.engine.base.Engine`."""
         parts = list(self._parts(problem, batches, request.w))
-        # One part is the whole cohort in its own order (see _parts), so nothing has to be put together.
+        # A single part is the whole cohort in its order (see _parts), so nothing has to be assembled.
         if len(parts) == 1:
             return _train_stack(problem, batches, request)
         models = Models.empty(request)
@@ -67,7 +67,7 @@ class Stacked:
 
     def losses(self, problem: PooledData, batches: Batches, w: Tensor) -> Tensor:
         """See :class:`drfl.engine.base.Engine`."""
-        # All clients are at the same w: one forward pass over all their samples does.
+        # All clients have the same w, so one forward pass over all their samples is sufficient.
         with threads_for(multiplications(problem, int(batches.counts.sum()))):
             if full_batch.many_rows(problem, batches):
                 return full_batch.losses(problem, batches, w)
@@ -79,12 +79,12 @@ class Stacked:
             with threads_for(multiplications(problem, int(batches.counts.sum()))):
                 return full_batch.gradients(problem, batches, w, self._room(w))
         G, F = w.new_empty(len(batches.counts), w.numel()), w.new_empty(len(batches.counts))
-        # The views share memory with G, so that writing a parameter's gradients fills its columns of G.
+        # The views share memory with G, so writing a parameter's gradients fills its columns of G.
         gradient, layout, into = gradient_of(problem), problem.task.layout, problem.task.layout.views(G)
         for part in self._parts(problem, batches, w):
             rows = batches.rows(part)
             index = rows.at(0).to(w.device)
-            # expand copies nothing: the clients' parameters are one w, read k times.
+            # expand copies nothing: the parameters of all clients are one w, read k times.
             parameters = layout.views(w.expand(len(part), -1)).values()
             with threads_for(index.numel() * w.numel()):
                 x, y = (taken(t, index.flatten()).view(*index.shape, *t.shape[1:]) for t in (problem.x, problem.y))
@@ -101,45 +101,45 @@ class Stacked:
             return evaluated(problem, rows, [functional(problem, w) for w in models])
 
     def _parts(self, problem: PooledData, batches: Batches, w: Tensor) -> Iterator[Tensor]:
-        """The clients in stacks that fit the bound, the largest batches first; padding at most doubles a batch."""
-        # Stable, so that a cohort is always split in the same way: the split decides how sums are rounded.
+        """Split the clients into stacks within the bound, largest batches first; padding at most doubles a batch."""
+        # A stable sort, so that a cohort is always split in the same way: the split affects the rounding of sums.
         work = batches.total(1)
         order, start = work.argsort(descending=True, stable=True), 0
         bound, model = self._room(w), 3 * w.numel() * w.element_size()
         while start < len(order):
             widest = int(batches.counts[order[start]])
             size = max(1, int(bound / (widest * problem.x[:1].nbytes + model)))
-            # Work descends along order, as counts do, so those of at least half the most come first among the rest.
-            alike = int((2 * work[order[start:]] >= work[order[start]]).sum())
-            # Ascending positions: a part that holds everybody is the cohort as it was given.
-            yield order[start : start + min(size, alike)].sort().values
-            start += min(size, alike)
+            # Work and counts descend along the order, so clients with at least half the largest work come first.
+            similar = int((2 * work[order[start:]] >= work[order[start]]).sum())
+            # Ascending positions, so that a part with all clients is the cohort in its order.
+            yield order[start : start + min(size, similar)].sort().values
+            start += min(size, similar)
 
     def _room(self, w: Tensor) -> float:
-        """Bytes of one stack."""
+        """Return the bound on one stack in bytes."""
         return (self.megabytes or (4096 if w.is_cuda else 32)) * 2**20
 
 
 _faults: WeakKeyDictionary[Task, str | None] = WeakKeyDictionary()
 
 BRANCHES = "data-dependent control flow"
-"""Words of vmap's error where Python reads a value."""
+"""Part of vmap's error message if Python reads a value."""
 
 
 def stacking_fault(problem: PooledData) -> str | None:
-    """Why the models of several clients cannot be stacked; None if they can.
+    """Return why the models of several clients cannot be stacked; None if they can.
 
-    Two clients take a step on two samples each, once a task.
+    The trial takes a step with two clients of two samples each, once per task.
     """
     if problem.task in _faults:
         return _faults[problem.task]
-    # The remainder, as a pool may hold fewer than four samples. The key is not used: engines draw nothing.
+    # The remainder is needed because a pool may have fewer than four samples. Engines draw nothing: the key is unused.
     w, rows = problem.task.w0, torch.arange(4).remainder(len(problem.x)).view(2, 1, 2)
     batches, request = Batches(rows, torch.tensor([2, 2])), TrainRequest(torch.arange(2), w, Key(0), LocalSGD(lr=0.1))
     tensors, fault = [rows.to(w.device), batches.weights(w), seeds_of(batches, w), w], None
     try:
         _local_steps(problem, tensors, request)
-    # vmap may raise anything on what it does not support. What is wrong with the model itself was refused before.
+    # vmap may raise anything for unsupported operations. Faults of the model itself have been rejected before.
     except Exception as error:
         reason = first_line(error)
         branches = BRANCHES in reason or ".item()" in reason
@@ -155,11 +155,11 @@ def _train_stack(problem: PooledData, batches: Batches, request: TrainRequest) -
     def steps(*tensors: Tensor) -> Sequence[Tensor]:
         return _local_steps(problem, tensors, request)
 
-    # Whatever changes from round to round is an argument; all else is baked into the graph and named in its key.
+    # Everything that changes between rounds is an argument. All else is fixed in the graph and part of its key.
     tensors = [batches.samples.to(w.device), problem.weights(batches, w), seeds_of(batches, w), w]
     tensors += [] if fixed is None else [fixed]
     if w.is_cuda:
-        # The graph gathers minibatches from the pool at these very addresses: another pool needs another graph.
+        # The graph gathers minibatches from the pool at these addresses, so another pool needs another graph.
         pool = (problem.x.data_ptr(), problem.y.data_ptr())
         name = ("steps", pool, problem.autocast, request.local, request.prox, snapshot, average)
         steps = replayed(problem.task, name, steps, tensors, captured, GRAPHS)
@@ -169,61 +169,61 @@ def _train_stack(problem: PooledData, batches: Batches, request: TrainRequest) -
 
 
 def _local_steps(problem: PooledData, tensors: Sequence[Tensor], request: TrainRequest) -> Sequence[Tensor]:
-    """The last models, the snapshots and the averages, those asked for, each (k, d).
+    """Return the last models, the snapshots and the averages, if requested, each (k, d).
 
     Args:
-        problem: task and pool.
-        tensors: samples (k, T, B), their weights (k, B), or (k, T, B) where steps differ, their seeds (k, T, B), or
-            (k, 0) where the task needs none, w (d,) and, if it is not 0, the direction's fixed part, (d,) or (k, d).
-        request: everything else; a CUDA graph is replayed with other tensors than those of the request it was made of.
+        problem: Task and pool.
+        tensors: Samples (k, T, B); their weights (k, B), or (k, T, B) if steps differ; their seeds (k, T, B), or (k, 0)
+            if the task needs none; w (d,); and the fixed part of the direction, (d,) or (k, d), unless it is 0.
+        request: Everything else. A CUDA graph is replayed with tensors other than those of the request that created it.
     """
     samples, weights, seeds, w, *fixed = tensors
     local = request.local
     steps = samples.shape[1] if weights.dim() == 3 else local.fewest_steps
-    # clone copies w for each client: u below are views into the rows of U, which the steps write to.
+    # clone copies w for each client. The tensors u below are views into the rows of U, which the steps overwrite.
     U, layout, descent = w.expand(len(samples), -1).clone(), problem.task.layout, local_step(request)
     u, step = list(layout.views(U).values()), _gradient_step(problem, minibatches=samples.shape[1] > 1)
-    # fixed has no entry or one: the loop below unpacks it as one iterable, of None where nothing is fixed.
+    # fixed has one entry or none: the loop below unpacks it as one iterable, of None if nothing is fixed.
     constants = [layout.views(f.expand_as(U)).values() for f in fixed] or [[None] * len(u)]
     states = [descent.start(value) for value in u]
     total, at_snapshot = torch.zeros_like(U) if request.average else None, None
     for t, (x, y) in enumerate(_gathered(problem, samples, steps), start=1):
-        own = weights if weights.dim() == 2 else weights[:, t - 1]
+        step_weights = weights if weights.dim() == 2 else weights[:, t - 1]
         noise = seeds if seeds.dim() == 2 else seeds[:, t - 1].contiguous()
-        gradients, before = step(x, y, own, noise, *u), U.clone() if weights.dim() == 3 else None
+        gradients, before = step(x, y, step_weights, noise, *u), U.clone() if weights.dim() == 3 else None
         if isinstance(local.optimizer, SAM):
             moves = ascent(local.optimizer, gradients, len(samples))
-            gradients = step(x, y, own, noise, *(value + move for value, move in zip(u, moves, strict=True)))
+            gradients = step(x, y, step_weights, noise, *(value + move for value, move in zip(u, moves, strict=True)))
         for value, g, constant, state in zip(u, gradients, *constants, states, strict=True):
             descent.step(value, g, constant, state, t)
         if local.radius is not None:
-            # A model of norm 0 gives radius/0 = ∞, which the clamp makes 1.
+            # For a model of norm 0, radius/0 = ∞, which the clamp changes to 1.
             U.mul_((local.radius / U.norm(dim=1, keepdim=True)).clamp(max=1))
         if before is None:
             if total is not None:
                 total.add_(U, alpha=1 / steps)
         else:
-            # A client takes this step only if one of its samples has a weight. The other clients keep their models, and
-            # their means are complete.
-            takes = (weights != 0).any(2)
-            on = takes[:, t - 1, None]
-            U.copy_(torch.where(on, U, before))
+            # A client takes this step only if one of its samples has a weight. The other clients keep their models,
+            # and their averages are complete.
+            takes_step = (weights != 0).any(2)
+            active = takes_step[:, t - 1, None]
+            U.copy_(torch.where(active, U, before))
             if total is not None:
-                total.add_(torch.where(on, U, 0) / takes.sum(1, keepdim=True))
+                total.add_(torch.where(active, U, 0) / takes_step.sum(1, keepdim=True))
         if t == request.snapshot:
             at_snapshot = U.clone()
     return [U, *(table for table in (at_snapshot, total) if table is not None)]
 
 
 def _gathered(problem: PooledData, samples: Tensor, steps: int) -> Iterator[tuple[Tensor, Tensor]]:
-    """Inputs (k, B, …) and targets of each step, always in the same memory."""
+    """Iterate over the steps' inputs (k, B, …) and targets, always in the same memory."""
     k, T, B = samples.shape
     pools = (problem.x, problem.y)
     room, gather = [pool.new_empty(k * B, *pool.shape[1:]) for pool in pools], [gatherer(pool) for pool in pools]
     x, y = (buffer.view(k, B, *buffer.shape[1:]) for buffer in room)
     by_step = samples.transpose(0, 1).reshape(T, k * B)
     for t in range(steps):
-        # Full batches have T = 1: they are gathered once and stay in the buffers for all steps.
+        # Full batches have T = 1: they are gathered once and remain in the buffers for all steps.
         if t < T:
             for rows_into, buffer in zip(gather, room, strict=True):
                 rows_into(by_step[t], buffer)
@@ -231,25 +231,25 @@ def _gathered(problem: PooledData, samples: Tensor, steps: int) -> Iterator[tupl
 
 
 def _gradient_step(problem: PooledData, *, minibatches: bool) -> Function:
-    """(x, y, weights, seeds, *parameters) → gradients of all clients, traced for minibatches on a CPU.
+    """Return (x, y, weights, seeds, *parameters) → gradients of all clients, traced for minibatches on a CPU.
 
-    Full batches are not worth tracing: their sizes change from cohort to cohort, and Python's share of them is small.
+    Full batches are not traced, because their sizes change from cohort to cohort and Python's overhead is small.
     """
-    gradient, found = gradient_of(problem), None
+    gradient, replay = gradient_of(problem), None
 
     def without_losses(*tensors: Tensor) -> Sequence[Tensor]:
         return gradient(*tensors)[:-1]
 
     def step(*tensors: Tensor) -> Sequence[Tensor]:
-        nonlocal found  # shapes do not change between the steps of a round
-        found = found or replayed(problem.task, ("step", problem.autocast), without_losses, tensors, traced)
-        return found(*tensors)
+        nonlocal replay  # shapes do not change between the steps of a round
+        replay = replay or replayed(problem.task, ("step", problem.autocast), without_losses, tensors, traced)
+        return replay(*tensors)
 
     return step if minibatches and not problem.x.is_cuda else without_losses
 
 
 def seeds_of(batches: Batches, like: Tensor) -> Tensor:
-    """(k, T, B) the samples' seeds where the model is; (k, 0) where there are none."""
+    """Return (k, T, B): the samples' seeds on the device of ``like``; (k, 0) if there are none."""
     if batches.seeds is None:
         return torch.empty(len(batches.counts), 0, dtype=torch.int64, device=like.device)
     return batches.seeds.to(like.device)

@@ -1,4 +1,4 @@
-"""The threads engine: worker threads, each with a model of its own, a client at a time."""
+"""The threads engine: worker threads with one model each, one client at a time."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ class Replica:
     """A copy of the task's model whose parameters are written in place.
 
     Args:
-        problem: task and samples.
+        problem: Task and samples.
     """
 
     def __init__(self, problem: PooledData) -> None:
         self._problem, self._images, layout = problem, images(problem), problem.task.layout
-        # Threads write their parameters in place, so that each needs a model of its own.
+        # Threads write parameters in place, so each needs its own model.
         self._model = copy.deepcopy(problem.task.model)
         if self._images:
             use_onednn_layout(self._model)
@@ -49,18 +49,18 @@ class Replica:
         self._parameters = [named[name] for name in layout.names]
 
     def load(self, w: Tensor) -> Replica:
-        """Take over the parameters w (d,)."""
+        """Load the parameters w (d,)."""
         with torch.no_grad():
             for p, value in zip(self._parameters, self._views(w), strict=True):
                 p.copy_(value)
         return self
 
     def __call__(self, x: Tensor) -> Tensor:
-        """Outputs for inputs (B, …); threads may share a replica that none of them trains."""
+        """Compute outputs for inputs (B, …); threads may share a replica that none of them trains."""
         return self._model(x)
 
     def gradient(self, rows: Tensor, into: Tensor) -> Tensor:
-        """Write the mean gradient on these rows of the pool into a vector (d,); returns the mean loss ()."""
+        """Write the mean gradient on these rows of the pool into a vector (d,), and return the mean loss ()."""
         gradients, losses = self._gradients(rows)
         for g, value in zip(gradients, self._views(into), strict=True):
             value.copy_(written_out(g))
@@ -73,11 +73,11 @@ class Replica:
         j: int,
         into: Models,
     ) -> None:
-        """The steps of the cohort's client j, one for each batch of rows; what was asked for goes ``into`` vectors."""
+        """Run the steps of the cohort's client j, one per batch of rows; write the requested vectors ``into``."""
         local, fixed = request.local, fixed_part(request, j)
-        # A replica serves one client after another: the parameters still hold the previous one's model.
+        # A replica serves one client after another, so its parameters still hold the previous client's model.
         self.load(request.w)
-        # Momentum starts from zero at every client and in every round.
+        # Momentum starts from zero for every client and in every round.
         descent = local_step(request)
         states = [descent.start(p.detach()) for p in self._parameters]
         constants = [None] * len(states) if fixed is None else self._views(fixed)
@@ -89,10 +89,10 @@ class Replica:
             with torch.no_grad():
                 for p, g, constant, state in zip(self._parameters, gradients, constants, states, strict=True):
                     descent.step(p, g, constant, state, step)
-                # The norm of the norms is that of the whole vector: the ball constrains the model, not each parameter.
+                # The ball constrains the whole model, not each parameter. The norm of the norms is the model's norm.
                 if local.radius is not None:
                     norm = torch.stack([p.norm() for p in self._parameters]).norm()
-                    if not norm <= local.radius:  # NaN too, as in the other engines
+                    if not norm <= local.radius:  # also true for NaN, as in the other engines
                         for p in self._parameters:
                             p.mul_(local.radius / norm)
                 if into.average is not None:
@@ -104,14 +104,14 @@ class Replica:
             self._store(into.w)
 
     def _sharp_gradients(self, rows: Tensor, seeds: Tensor | None, moves: list[Tensor]) -> list[Gradient]:
-        """The gradients that much away from where the model is."""
-        here = [p.detach().clone() for p in self._parameters]
+        """Return the gradients at the model displaced by ``moves``."""
+        original = [p.detach().clone() for p in self._parameters]
         with torch.no_grad():
             for p, move in zip(self._parameters, moves, strict=True):
                 p.add_(move)
         gradients, _ = self._gradients(rows, seeds)
         with torch.no_grad():
-            for p, value in zip(self._parameters, here, strict=True):
+            for p, value in zip(self._parameters, original, strict=True):
                 p.copy_(value)
         return gradients
 
@@ -124,10 +124,10 @@ class Replica:
             layer.calls, layer.seeds = 0, self._no_seeds if seeds is None else seeds
         outputs = problem.forward(self._model, channels_last(x) if self._images else x)
         losses = problem.task.sample_losses(outputs, taken(problem.y, rows))
-        # The weights of the mean, whose own backward pass would be three small functions more.
+        # Passing the weights of the mean here avoids three small functions in the backward pass.
         weights = losses.new_full(losses.shape, 1 / problem.divisor(rows))
         with self._weights.collected() as products:
-            # A parameter that the loss does not depend on has the gradient 0, as in the other engines, and is no error.
+            # A parameter on which the loss does not depend has gradient 0, as in the other engines; it is not an error.
             rest = torch.autograd.grad(losses, self._parameters, weights, allow_unused=True)
         gradients = [total(p, g, products.get(p, ())) for p, g in zip(self._parameters, rest, strict=True)]
         return gradients, losses.detach()
@@ -142,14 +142,14 @@ class Replica:
 
 @dataclass(frozen=True)
 class Threads:
-    """Clients on parallel threads, models updated in place: for convolutions and other large models on a CPU.
+    """Runs clients on parallel threads with models updated in place: for convolutions and large models on a CPU.
 
-    Which worker serves a client does not matter to the result, nor does the number of workers: a client's arithmetic is
-    always that of one intra-op thread, unless ``intra_op`` says otherwise.
+    Neither the number of workers nor the assignment of clients to workers affects the results: each client is computed
+    with one intra-op thread, unless ``intra_op`` says otherwise.
 
     Args:
-        workers: how many; None = as many as torch has intra-op threads when it is called.
-        intra_op: intra-op threads of each; None = as many as torch has, for a client that has the machine for itself.
+        workers: Number of workers; None = torch's number of intra-op threads at the time of the call.
+        intra_op: Intra-op threads per worker; None = torch's number, for a client that has the machine to itself.
     """
 
     workers: int | None = None
@@ -159,9 +159,9 @@ class Threads:
         """See :class:`drfl.engine.base.Selective`."""
         try:
             copy.deepcopy(problem.task.model)
-        except Exception as error:  # of the user's modules
+        except Exception as error:  # raised by the user's modules
             raise refused(
-                f"{model_of(problem.task)} cannot be copied for each thread ({first_line(error)}): use engine 'loop'"
+                f"{model_of(problem.task)} cannot be copied for each thread ({first_line(error)}). Use engine 'loop'."
             ) from error
 
     def train(self, problem: PooledData, batches: Batches, request: TrainRequest) -> Models:
@@ -170,7 +170,7 @@ class Threads:
 
         def client(replica: Replica, j: int) -> None:
             rows = list(batches.of_client(j, request.local.fewest_steps))
-            # Rows of different clients do not overlap in memory, so that threads need no lock to write them.
+            # Rows of different clients do not overlap in memory, so threads need no lock to write them.
             replica.local_steps(rows, request, j, models.of(j))
 
         self._each(problem, batches, client)
@@ -198,14 +198,14 @@ class Threads:
             return [evaluated(problem, rows, [Replica(problem).load(w)], pool.map)[0] for w in models]
 
     def _each(self, problem: PooledData, batches: Batches, client: Callable[[Replica, int], None]) -> None:
-        """Call ``client`` for each of them, the largest batches first, on as many threads as there are workers."""
+        """Call ``client`` for each client, the largest batches first, with one thread per worker."""
         count = self._count()
-        # Largest first: a large client taken last would keep one thread busy while the others have nothing to do.
+        # Largest first: a large client at the end would keep one thread busy while the others are idle.
         waiting = deque(batches.total(1).argsort(descending=True, stable=True).tolist())
 
         def take() -> int | None:
             try:
-                # Atomic, so that no two threads get the same client.
+                # Atomic, so two threads never get the same client.
                 return waiting.popleft()
             except IndexError:
                 return None
@@ -216,18 +216,18 @@ class Threads:
                 while (j := take()) is not None:
                     client(replica, j)
             finally:
-                # Empty already unless this thread failed: then the others are to stop as well.
+                # The queue is already empty unless this thread failed. In that case the other threads stop as well.
                 waiting.clear()
 
         with self._pool() as pool:
-            for done in [pool.submit(work) for _ in range(min(count, len(waiting)))]:
-                # Raises here what was raised in the thread.
-                done.result()
+            for future in [pool.submit(work) for _ in range(min(count, len(waiting)))]:
+                # Raises the exception of the thread, if any.
+                future.result()
 
     @contextmanager
     def _pool(self) -> Iterator[ThreadPoolExecutor]:
         before, count = torch.get_num_threads(), self._count()
-        # A process-wide setting, which threads take over when they start: set before the pool, restored after it.
+        # A process-wide setting, which threads copy when they start: it is set before the pool and restored after it.
         torch.set_num_threads(self.intra_op or allowed())
         try:
             with ThreadPoolExecutor(count) as pool:

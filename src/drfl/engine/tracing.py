@@ -1,4 +1,4 @@
-"""Functions traced once and replayed, on the CPU by torch.fx and on a GPU as a CUDA graph."""
+"""Functions that are traced once and then replayed, on the CPU by torch.fx and on a GPU as a CUDA graph."""
 
 from __future__ import annotations
 
@@ -21,23 +21,23 @@ from drfl.core.hashing import digest_of
 from drfl.task.task import Task
 
 Function = Callable[..., Sequence[Tensor]]
-"""Tensors → tensors, pure."""
+"""A pure function from tensors to tensors."""
 
 KEPT = 64
-"""Shapes remembered for each task where nothing else is said."""
+"""Number of shapes cached per task by default."""
 
 STRUCTURES = 8
-"""Structures of tasks whose traces are kept, the latest used: runs at other seeds have tasks of their own."""
+"""Number of task structures with cached traces, the most recently used. Runs at other seeds have their own tasks."""
 
 Made = OrderedDict[Hashable, Function | None]
-"""By name and shapes; None = it cannot be made."""
+"""Functions by name and shapes; None = the function could not be made."""
 
 _made: WeakKeyDictionary[Task, Made] = WeakKeyDictionary()
 _traced: OrderedDict[bytes, Made] = OrderedDict()
-"""By structure: those of tasks that are the same function of their tensors at any time."""
+"""Traces by structure, for tasks whose code cannot change."""
 
 UNCHANGING = ("torch", "drfl", "builtins", "collections", "functools")
-"""Packages whose code is the same as long as the process lives; that of a notebook or of a user's module may not be."""
+"""Packages whose code does not change while the process lives; that of a notebook or of a user's module may change."""
 
 _structures: WeakKeyDictionary[Task, bytes | None] = WeakKeyDictionary()
 
@@ -54,19 +54,19 @@ def replayed(
     make: Callable[[Function, Sequence[Tensor]], Function],
     kept: int = KEPT,
 ) -> Function:
-    """The version of the function that ``make`` gives for tensors of these shapes, made when they are first seen.
+    """Return the faster version of a function that ``make`` creates when tensors of these shapes first occur.
 
-    What is called depends on the shapes alone, not on what was called before: the same rounds give the same bits, in
-    whatever process and order they are run.
+    The returned function depends on the shapes alone, not on earlier calls. So the same rounds give the same bits, in
+    any process and in any order.
 
     Args:
-        task: whose function it is; what was made is dropped along with it, but for traces of torch's and drfl's own
-            models and losses, which serve every task of the same structure.
-        name: distinguishes the task's functions.
-        function: to be called with tensors like ``arguments``.
-        arguments: an example.
-        make: makes the faster one for tensors of exactly these shapes; may fail.
-        kept: for how many names and shapes, the latest used, it is kept.
+        task: The task of the function. The cached versions are dropped with the task, except traces of the models and
+            losses of torch and drfl, which serve all tasks of the same structure.
+        name: Distinguishes the task's functions.
+        function: The function, to be called with tensors like ``arguments``.
+        arguments: An example.
+        make: Creates the faster version for tensors of exactly these shapes; may fail.
+        kept: Number of names and shapes to cache, the most recently used.
     """
     structure = structure_of(task) if make is traced else None
     if structure is not None:
@@ -77,22 +77,22 @@ def replayed(
             _traced.popitem(last=False)
     else:
         shapes = _made.setdefault(task, OrderedDict())
-    # Strides too: a trace holds views that are only possible with the strides it was made with.
+    # The key includes strides, because a trace contains views that are possible only with the strides it was made with.
     key = (name, *((a.shape, a.stride(), a.dtype, a.device) for a in arguments))
     if key not in shapes:
         shapes[key] = _attempt(task, name, make, function, arguments)
         if len(shapes) > kept:
-            # The least recently used one: the newest is at the end already.
+            # Drop the least recently used one; the newest is already at the end.
             shapes.popitem(last=False)
     shapes.move_to_end(key)
-    # Not the function that was called first, which holds on to its task and its data.
+    # If there is no faster version, return the current function: the first one would keep its task and data alive.
     return shapes[key] or function
 
 
 def structure_of(task: Task) -> bytes | None:
-    """What the task's losses and metrics are as functions of parameters, inputs, targets and seeds.
+    """Return bytes that identify the task's losses and metrics as functions of parameters, inputs, targets and seeds.
 
-    Tasks of equal structure compute the same. None = the task cannot be pickled, or code of the user's is behind it.
+    Tasks of equal structure compute the same. None = the task cannot be pickled, or depends on the user's code.
     """
     if task not in _structures:
         file = io.BytesIO()
@@ -101,30 +101,30 @@ def structure_of(task: Task) -> bytes | None:
             with torch.no_grad():
                 pickler.dump((task.layout.names, task.model, task.loss, task.augment, task.measures))
             _structures[task] = file.getvalue()
-        except Exception:  # a model may hold anything, and pickling it may raise anything
+        except Exception:  # a model may contain anything, and pickling it may raise anything
             _structures[task] = None
     return _structures[task]
 
 
 class _StructurePickler(cloudpickle.Pickler):
-    """Writes a trained parameter as its place among the parameters, and any other tensor as its digest."""
+    """Writes a trained parameter as its position among the parameters, and any other tensor as its digest."""
 
     def __init__(self, file: io.BytesIO, task: Task) -> None:
         super().__init__(file)
         self._places = {id(p): place for place, p in enumerate(task.model.parameters()) if p.requires_grad}
 
     def persistent_id(self, obj: object) -> object:
-        """What stands for a tensor; None = the object itself is written."""
+        """Return a substitute for a tensor; None = the object itself is written."""
         if not isinstance(obj, Tensor):
             return None
-        # The place tells which layers share a parameter, which is part of the function.
+        # The position tells which layers share a parameter, which is part of the function.
         place = self._places.get(id(obj))
-        # torch would write where a tensor lies in memory.
+        # torch would also write the memory address of a tensor.
         described = (tuple(obj.shape), str(obj.dtype), str(obj.device), obj.requires_grad)
         return (*described, digest_of([obj]) if place is None else place)
 
-    def reducer_override(self, obj: Any) -> Any:  # noqa: ANN401 - as cloudpickle declares it
-        """Refuse code that may change."""
+    def reducer_override(self, obj: Any) -> Any:  # noqa: ANN401 - type as in cloudpickle
+        """Reject code that may change."""
         module = str(getattr(obj, "__module__", None))
         if (isinstance(obj, type) or callable(obj)) and module.partition(".")[0] not in UNCHANGING:
             raise TypeError(f"code of {module} may change")
@@ -138,48 +138,48 @@ def _attempt(
     function: Function,
     arguments: Sequence[Tensor],
 ) -> Function | None:
-    """What ``make`` gives, if its results agree with the function's; else None: the function itself is slower."""
+    """Return the function that ``make`` creates if its results agree with the function's, else None."""
     try:
-        made = make(function, arguments)
-        for a, b in zip(made(*arguments), function(*arguments), strict=True):
-            # The tolerance is half the digits of the largest entry. A trace may sum in another order, so its bits may
-            # differ, while a wrong trace is off by far more. The tolerance leaves out NaN and ∞, which allclose
-            # compares.
+        replay = make(function, arguments)
+        for a, b in zip(replay(*arguments), function(*arguments), strict=True):
+            # The tolerance is half the digits of the largest entry. A trace may sum in another order, so its last bits
+            # may differ, while a wrong trace is off by far more. NaN and ∞ are excluded from the tolerance, but
+            # allclose compares them.
             close = torch.finfo(b.dtype).eps ** 0.5 * float(b.abs().nan_to_num(0, 0).max()) if b.numel() else 0.0
             if a.shape != b.shape or not torch.allclose(a, b, rtol=0, atol=close, equal_nan=True):
-                reason = "it gives other numbers"
+                reason = "its results differ"
                 break
         else:
-            return made
+            return replay
     # A model may contain anything, and tracing it may raise anything: the function itself still works.
     except Exception as error:
         reason = first_line(error)
     # One warning for each task and name, not one for each shape.
     if name not in (warned := _warned.setdefault(task, set())):
         warned.add(name)
-        text = f"{model_of(task)} cannot be {make.__name__} ({reason}): its steps run as they are, slower"
+        text = f"{model_of(task)} cannot be {make.__name__} ({reason}), so its steps run unoptimised and slower"
         LOG.warning(Notice(text, "slow-model", "model"))
     return None
 
 
 def model_of(task: Task) -> str:
-    """The task's model for a line of the log."""
+    """Return the name of the task's model for a log message."""
     return f"the model {type(task.model).__name__}"
 
 
 def traced(function: Function, arguments: Sequence[Tensor]) -> Function:
-    """The function as a flat list of tensor operations, which no Python runs between."""
-    from torch.fx.experimental.proxy_tensor import make_fx  # brings a second's worth of modules along
+    """Convert the function to a flat list of tensor operations, without Python code between them."""
+    from torch.fx.experimental.proxy_tensor import make_fx  # loading its modules takes a second
 
-    with warnings.catch_warnings():  # about the inside of torch, not about the model
+    with warnings.catch_warnings():  # these concern torch's internals, not the model
         warnings.simplefilter("ignore")
-        # make_fx runs the function once on the example and records every operation, those of autograd and vmap
-        # included.
+        # make_fx runs the function once on the example and records every operation, including those of autograd and
+        # vmap.
         graph = simplify(make_fx(function, decomposition_table=DECOMPOSED)(*arguments))
         # torch's interpreter takes four fifths of the time of Python's. torch.compile is not faster here, and needs
         # seconds and a C++ compiler. torch.jit.trace is as fast, but never frees the memory of its traces. The two
-        # functions below are not public: in a version of torch without them, Python calls the operations, with results
-        # equal to the bit.
+        # functions below are not public. In a version of torch without them, Python calls the operations, with bitwise
+        # equal results.
         try:
             recorded, _ = torch._C._create_graph_by_tracing(
                 lambda *tensors: tuple(graph(*tensors)), tuple(arguments), lambda value: "", True, False, None, []
@@ -192,28 +192,28 @@ def traced(function: Function, arguments: Sequence[Tensor]) -> Function:
 
 @functools.cache
 def _log_interpreter(reason: str) -> None:
-    LOG.info("torch's interpreter does not take a traced step (%s): Python calls its operations, slower", reason)
+    LOG.info("torch's interpreter cannot run a traced step (%s), so Python calls its operations (slower)", reason)
 
 
 _ATEN = torch.ops.aten
 _VIEWS = (_ATEN.view.default, _ATEN.expand.default, _ATEN._unsafe_view.default)
 _CONSTANTS = (_ATEN.scalar_tensor.default,)
 _FEW = 32
-"""Classes up to which softmax along the last dimension, row by row, takes many times as long as along another one,
-where torch's kernel computes neighbouring rows side by side."""
+"""Number of classes up to which softmax along the last dimension is several times slower than along another dimension,
+for which torch's kernel computes neighbouring rows side by side."""
 
 
 def _log_softmax(x: Tensor, dim: int, half_to_float: bool) -> Tensor:
     if not _last_of_few(x, dim) or half_to_float:
-        return NotImplemented  # leaves the operation as it is
+        return NotImplemented  # leaves the operation unchanged
     return _ATEN._log_softmax(x.transpose(-2, -1), x.dim() - 2, False).transpose(-2, -1)
 
 
 def _log_softmax_backward(g: Tensor, output: Tensor, dim: int, dtype: torch.dtype) -> Tensor:
     if not _last_of_few(output, dim) or g.dtype != dtype:
         return NotImplemented
-    turned = g.transpose(-2, -1), output.transpose(-2, -1)
-    return _ATEN._log_softmax_backward_data(*turned, output.dim() - 2, dtype).transpose(-2, -1)
+    transposed = g.transpose(-2, -1), output.transpose(-2, -1)
+    return _ATEN._log_softmax_backward_data(*transposed, output.dim() - 2, dtype).transpose(-2, -1)
 
 
 def _last_of_few(x: Tensor, dim: int) -> bool:
@@ -221,7 +221,7 @@ def _last_of_few(x: Tensor, dim: int) -> bool:
 
 
 def _argmax(x: Tensor, dim: int | None = None, keepdim: bool = False) -> Tensor:
-    # Of transposed products the classes lie far apart, where argmax takes ten times as long as the maximum's place.
+    # In transposed products the classes are far apart in memory, and argmax takes ten times as long as max.
     return NotImplemented if dim is None else x.max(dim, keepdim).indices
 
 
@@ -230,27 +230,27 @@ DECOMPOSED = {
     _ATEN._log_softmax.default: _log_softmax,
     _ATEN._log_softmax_backward_data.default: _log_softmax_backward,
 }
-"""Operations that a trace writes in another way."""
+"""Operations that a trace replaces by others."""
 
 
 def simplify(traced: GraphModule) -> GraphModule:
     """Remove operations without effect, repeated calls and unused results; transpose narrow products; fold constants.
 
-    A graph that writes to its tensors is returned unchanged: there, equal calls need not give equal results.
+    A graph that writes to its tensors is returned unchanged, because equal calls in it need not give equal results.
     """
     schemas = [getattr(node.target, "_schema", None) for node in _calls(traced)]
     if any(schema is not None and schema.is_mutable for schema in schemas):
         return traced
-    seen: dict[tuple[object, ...], Node] = {}
+    unique: dict[tuple[object, ...], Node] = {}
     for node in _calls(traced):
-        # A node prints as its name, which no other node has. Nodes come in the order of execution, so the arguments of
-        # a later one already name the survivors of the earlier ones.
-        same = _unchanged(node) or seen.setdefault((node.target, str(node.args), str(node.kwargs)), node)
+        # A node prints as its name, which is unique. Nodes are in the order of execution, so the arguments of a later
+        # node already refer to the nodes that replaced earlier ones.
+        same = _unchanged(node) or unique.setdefault((node.target, str(node.args), str(node.kwargs)), node)
         if same is not node:
             node.replace_all_uses_with(same)
             traced.graph.erase_node(node)
     for number, node in enumerate(_calls(traced)):
-        _turn(traced, node)
+        _transpose_narrow(traced, node)
         if node.target in _CONSTANTS:
             # Constants are computed once, when the graph is made.
             name = f"_constant_{number}"
@@ -259,7 +259,7 @@ def simplify(traced: GraphModule) -> GraphModule:
             with traced.graph.inserting_before(node):
                 node.replace_all_uses_with(traced.graph.get_attr(name))
             traced.graph.erase_node(node)
-    # Safe, as nothing in this graph writes.
+    # This is safe because nothing in this graph writes.
     traced.graph.eliminate_dead_code()
     traced.recompile()
     return traced
@@ -270,7 +270,7 @@ def _calls(traced: GraphModule) -> list[Node]:
 
 
 def _unchanged(node: Node) -> Node | None:
-    """The argument that a call returns unchanged: of a view of the same shape and strides, or a product with 1."""
+    """Return the argument that a call returns unchanged, for a view of equal shape and strides or a product with 1."""
     source = node.args[0] if node.args else None
     if not isinstance(source, Node):
         return None
@@ -278,22 +278,22 @@ def _unchanged(node: Node) -> Node | None:
     if before is None or after is None or (before.shape, before.dtype) != (after.shape, after.dtype):
         return None
     if node.target in _VIEWS:
-        # With other strides than the trace has seen a later view of the result might be impossible.
+        # With strides other than those in the trace, a later view of the result might be impossible.
         return source if before.stride == after.stride else None
     return source if node.target is _ATEN.mul.Scalar and node.args[1] == 1 else None
 
 
-def _turn(traced: GraphModule, node: Node) -> None:
-    """Write A·B with fewer columns than rows as (Bᵀ·Aᵀ)ᵀ, which products on a CPU take half the time for."""
+def _transpose_narrow(traced: GraphModule, node: Node) -> None:
+    """Write A·B with fewer columns than rows as (Bᵀ·Aᵀ)ᵀ, which takes half the time on a CPU."""
     if node.target is not _ATEN.bmm.default or any(user.target in _VIEWS for user in node.users):
-        return  # views need the strides that they were traced with
+        return  # views require the strides with which they were traced
     stack, rows, columns = node.meta["tensor_meta"].shape
     if columns >= rows:
         return
     # Only nodes of the trace have shapes: `first` may be a node that an earlier call of this function added.
     first, source = node.args[0], None
     if isinstance(first, Node) and first.target is _ATEN.expand.default and isinstance(first.args[0], Node):
-        # The expanded matrix, unless a stack was expanded.
+        # This is the expanded matrix, unless a stack was expanded.
         same = first.args[0].meta["tensor_meta"].shape == first.meta["tensor_meta"].shape[1:]
         source = first.args[0] if same else None
     with traced.graph.inserting_before(node):
@@ -302,51 +302,51 @@ def _turn(traced: GraphModule, node: Node) -> None:
         if source is None:
             product = call(_ATEN.bmm.default, (right, left))
         else:
-            # One A for the whole stack: it is read once where all the stack's Bᵀ stand below each other.
+            # One A for the whole stack: it is read once if all Bᵀ of the stack are rows of one matrix.
             flat = call(_ATEN.reshape.default, (right, [stack * columns, -1]))
             product = call(_ATEN.mm.default, (flat, call(_ATEN.t.default, (source,))))
             product = call(_ATEN.view.default, (product, [stack, columns, rows]))
-        turned = call(_ATEN.transpose.int, (product, 1, 2))
-    node.replace_all_uses_with(turned)
+        transposed = call(_ATEN.transpose.int, (product, 1, 2))
+    node.replace_all_uses_with(transposed)
     traced.graph.erase_node(node)
 
 
 WARM_UP = 2
-"""Calls before the capture, in which libraries choose their kernels and take their work space."""
+"""Calls before the capture, in which libraries choose their kernels and allocate their workspace."""
 
 
 def captured(function: Function, arguments: Sequence[Tensor]) -> Function:
-    """The function as a CUDA graph, for tensors like ``arguments``, all on one CUDA device.
+    """Capture the function as a CUDA graph for tensors like ``arguments``, all on one CUDA device.
 
-    Inputs are copied into the graph's memory and results out of it, so that what is returned is the caller's own.
+    Inputs are copied into the graph's memory and results out of it, so the caller owns the results.
 
     Args:
-        function: pure, without a synchronisation in it.
-        arguments: an example.
+        function: A pure function without synchronisation.
+        arguments: An example.
 
     Raises:
-        RuntimeError: the function cannot be captured.
+        RuntimeError: If the function cannot be captured.
     """
     with torch.cuda.device(arguments[0].device):
-        # The graph's own memory for its inputs: a replay reads the addresses that were captured.
+        # The graph owns memory for its inputs, because a replay reads the addresses that were captured.
         inputs = [a.clone() for a in arguments]
-        aside, here = torch.cuda.Stream(), torch.cuda.current_stream()
-        # torch asks for the warm-up before a capture on a stream of its own; each stream waits for what the other has
-        # queued.
-        aside.wait_stream(here)
-        with torch.cuda.stream(aside):
+        side, main = torch.cuda.Stream(), torch.cuda.current_stream()
+        # torch requires the warm-up before a capture to run on a separate stream; each stream waits for the work queued
+        # on the other.
+        side.wait_stream(main)
+        with torch.cuda.stream(side):
             for _ in range(WARM_UP):
                 function(*inputs)
-        here.wait_stream(aside)
+        main.wait_stream(side)
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph):
             outputs = function(*inputs)
 
     def replay(*arguments: Tensor) -> Sequence[Tensor]:
-        for mine, given in zip(inputs, arguments, strict=True):
-            mine.copy_(given)
+        for input, value in zip(inputs, arguments, strict=True):
+            input.copy_(value)
         graph.replay()
-        # The next replay writes to the same outputs.
+        # The next replay overwrites the outputs, so copies are returned.
         return [output.clone() for output in outputs]
 
     return replay

@@ -1,4 +1,4 @@
-"""Gradients of the weights of linear layers as products that a step adds to the weight, without being written out."""
+"""Gradients of linear layers' weights in factored form: a step adds the product to the weight without storing it."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from torch.nn import functional
 from drfl.engine.image_layers import transformed
 
 LARGE = 2**19
-"""Entries of a weight from which on its gradient stays a product; below, a Python function costs more than it saves."""
+"""Entries of a weight above which its gradient stays factored; below, the Python function costs more than it saves."""
 
 
 class OuterProduct(NamedTuple):
-    """Σ_b outputs_b ⊗ inputs_b, the gradient (n, m) of a linear layer's weight as its two factors.
+    """Σ_b outputs_b ⊗ inputs_b: the gradient (n, m) of a linear layer's weight, as its two factors.
 
     Args:
-        outputs: (B, n) the gradients in the layer's outputs.
+        outputs: (B, n) gradients with respect to the layer's outputs.
         inputs: (B, m) the layer's inputs.
     """
 
@@ -30,44 +30,44 @@ class OuterProduct(NamedTuple):
     inputs: Tensor
 
     def add_to(self, u: Tensor, scale: float = 1.0) -> None:
-        """u ← u + scale·Σ, in one pass over u (n, m)."""
+        """Update u ← u + scale·Σ in one pass over u (n, m)."""
         u.addmm_(self.outputs.t(), self.inputs, alpha=scale)
 
 
 Gradient = Tensor | OuterProduct
-"""Of one parameter."""
+"""The gradient of one parameter."""
 
 
 def written_out(g: Gradient) -> Tensor:
-    """A gradient as one tensor."""
+    """Return a gradient as one tensor."""
     return g.outputs.t() @ g.inputs if isinstance(g, OuterProduct) else g
 
 
 def total(p: Tensor, rest: Tensor | None, products: Sequence[OuterProduct]) -> Gradient:
-    """The gradient of a parameter p: the sum of its products and of the rest, 0 where there is neither."""
+    """Return the gradient of a parameter p: the sum of its products and the rest, or 0 if there is neither."""
     if not products and rest is not None:
         return rest
     if len(products) == 1 and rest is None:
         return products[0]
-    # New memory: two parameters may have one and the same tensor as their gradient.
-    found = torch.zeros_like(p) if rest is None else rest.clone()
+    # New memory, because two parameters may have the same tensor as their gradient.
+    gradient = torch.zeros_like(p) if rest is None else rest.clone()
     for product in products:
-        product.add_to(found)
-    return found
+        product.add_to(gradient)
+    return gradient
 
 
 class LinearWeights:
-    """The large weights of a model's linear layers, and their gradients as products while they are collected.
+    """Collects the gradients of the large weights of a model's linear layers as products.
 
     Args:
-        model: its layers' ``forward`` is replaced; use it for nothing else.
+        model: A model for this purpose only, because the ``forward`` of its layers is replaced.
     """
 
     def __init__(self, model: nn.Module) -> None:
-        self._found: dict[Tensor, list[OuterProduct]] | None = None
+        self._products: dict[Tensor, list[OuterProduct]] | None = None
         self._memory = {_memory(p) for p in model.parameters()}
         for layer in model.modules():
-            # Not where a subclass, a parametrisation or the user says what the layer computes.
+            # Skip layers whose computation is changed by a subclass, a parametrisation or the user.
             if type(layer) is not nn.Linear or "forward" in vars(layer):
                 continue
             weight = layer._parameters.get("weight")
@@ -76,24 +76,24 @@ class LinearWeights:
 
     @contextmanager
     def collected(self) -> Iterator[dict[Tensor, list[OuterProduct]]]:
-        """Meanwhile a backward pass leaves the products here, and gives a weight the rest of its gradient or None."""
-        self._found = found = {}
+        """While active, backward passes store products here; a weight gets the rest of its gradient, or None."""
+        self._products = products = {}
         try:
-            yield found
+            yield products
         finally:
-            self._found = None
+            self._products = None
 
     def take(self, weight: Tensor, product: OuterProduct) -> bool:
-        """Keep a product of the backward pass, unless they are not collected."""
-        # A factor that is a parameter would change with it before its product is added.
-        if self._found is None or not self._memory.isdisjoint(map(_memory, product)):
+        """Store a product of the backward pass; return False if it cannot be stored or products are not collected."""
+        # A factor that shares memory with a parameter would change with it before the product is added.
+        if self._products is None or not self._memory.isdisjoint(map(_memory, product)):
             return False
-        # A number, not a function of the parameters: the graph behind it is not to stay alive.
-        self._found.setdefault(weight, []).append(OuterProduct(*(factor.detach() for factor in product)))
+        # Detached, so that the graph behind the factors is freed.
+        self._products.setdefault(weight, []).append(OuterProduct(*(factor.detach() for factor in product)))
         return True
 
     def _forward(self, layer: nn.Linear, weight: Tensor, input: Tensor) -> Tensor:
-        # The weight is another where somebody calls the layer with parameters that he computes.
+        # The weight differs if the layer is called with computed parameters, as by torch.func.functional_call.
         if layer.weight is not weight or torch.is_autocast_enabled(input.device.type) or transformed():
             return functional.linear(input, layer.weight, layer.bias)
         return _Linear.apply(input, weight, layer.bias, self)
@@ -111,12 +111,12 @@ class _Context(FunctionCtx):
 
 
 class _Linear(Function):
-    """``functional.linear`` that leaves the gradient of its weight where it is collected."""
+    """``functional.linear`` that stores the gradient of its weight as a product, if products are collected."""
 
     @staticmethod
     def forward(ctx: _Context, x: Tensor, weight: Tensor, bias: Tensor | None, weights: LinearWeights) -> Tensor:
         ctx.save_for_backward(x, weight)
-        # What is saved may come back as another tensor, and the products are found by the parameter itself.
+        # Saved tensors may come back as other objects, but products are stored under the parameter itself.
         ctx.parameter, ctx.weights = weight, weights
         return functional.linear(x, weight, bias)
 
@@ -126,10 +126,10 @@ class _Linear(Function):
         of_x, _, of_bias, _ = ctx.needs_input_grad
         outputs = grad_outputs[0].reshape(-1, len(weight))
         product = OuterProduct(outputs, x.reshape(-1, x.shape[-1]))
-        kept = ctx.weights.take(ctx.parameter, product)
+        is_stored = ctx.weights.take(ctx.parameter, product)
         return (
             (outputs @ weight).view(x.shape) if of_x else None,
-            None if kept else written_out(product),
+            None if is_stored else written_out(product),
             outputs.sum(0) if of_bias else None,
             None,
         )

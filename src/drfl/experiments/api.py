@@ -280,7 +280,7 @@ def assess(
         ...     sums=torch.tensor([[[50.0, 40.0, 40.0]], [[100.0, 90.0, 90.0]]]),
         ... )
         >>> drfl.assess(evaluation)
-        <Assessment of 2 clients: worst accuracy 80.0 % (client-0), truly 66.3 % to 91.0 %, 2 could be it>
+        <Assessment of 2 clients: worst accuracy 80.0 % (client-0), true value 66.3 % to 91.0 %, 2 could be the worst>
     """
     if isinstance(of, str | Path):
         from drfl.experiments.assess.assess_runs import assess_folder

@@ -1,1 +1,1 @@
-"""The contract between the server's algorithm and the clients."""
+"""The interface between the server's algorithm and the clients."""

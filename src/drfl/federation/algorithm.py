@@ -1,4 +1,4 @@
-"""The contract of an algorithm: its state, and a round."""
+"""The interface of an algorithm: its state, its rounds and its optional properties."""
 
 from __future__ import annotations
 
@@ -18,50 +18,50 @@ from drfl.optim.local import LocalSGD
 
 @runtime_checkable
 class Consistent(Protocol):
-    """A part of a state, a NamedTuple, that knows what its fields cannot be: a checkpoint that holds it is damaged."""
+    """A NamedTuple within a state that can check its fields, to detect damaged checkpoints."""
 
     def wrong(self) -> str | None:
-        """What is impossible in a few words; None where nothing is."""
+        """Describe an impossible value in a few words; return None if there is none."""
         ...
 
 
 class State(Protocol):
-    """What every algorithm's state has: a NamedTuple of tensors with at least this field.
+    """The state of an algorithm: a NamedTuple of tensors with at least this field.
 
-    A checkpoint is held to the first state: every tensor keeps its type and shape (a
-    :class:`drfl.federation.client_table.ClientTable` its N and d) for the whole run, and a number that is finite at
-    first stays so. A NamedTuple in it may be :class:`Consistent`.
+    drfl checks a checkpoint against the initial state. For the whole run, every tensor must keep its type and shape (a
+    :class:`drfl.federation.client_table.ClientTable` its N and d), and a number that is finite at first must remain
+    finite. A NamedTuple within the state may be :class:`Consistent`.
     """
 
     @property
     def w(self) -> Tensor:
-        """(d,) the global model."""
+        """Global model (d,)."""
         ...
 
 
 class DualState(Protocol):
-    """A state with a dual variable; whether a state has one, :func:`lam_of` says."""
+    """A state with a dual variable. Use :func:`lam_of` to check whether a state has one."""
 
     @property
     def lam(self) -> Tensor:
-        """(N,) float64, the mixture λ."""
+        """Client weights λ, float64 (N,)."""
         ...
 
 
 class Info(NamedTuple):
-    """What happened in a round.
+    """The events of a round.
 
     Args:
-        cohort: who was asked to train.
-        answered: (k',) who did.
-        losses: the reports behind the dual step, where there was one.
-        average: (d,) what the round adds to the averaged solution: the mean of the global model over its local steps,
-            see :class:`drfl.federation.requests.Merged`, unless the theorem speaks of another model; None where the
-            clients were not asked for it, or the algorithm has none.
-        mixture: (N,) the mixture that goes with it; None = the one that the round started from.
-        weight: the round's weight in the averaged solution, above 0.
-        excess: (N,) float64, of the clients whose models or gradients were rejected as far too long, how many times the
-            usual length they had (infinity where they were not finite), 0 of the others; None = nobody's were.
+        cohort: Clients that were asked to train.
+        answered: Clients that answered, (k',).
+        losses: Reported losses for the dual update, if there was one.
+        average: The round's contribution (d,) to the averaged solution. Unless the theorem uses another model, it is
+            the mean of the global model over the local steps; see :class:`drfl.federation.requests.Merged`. None if the
+            clients did not compute it, or the algorithm has no averaged solution.
+        mixture: Client weights (N,) that belong to ``average``; None = those at the start of the round.
+        weight: Weight of the round in the averaged solution, above 0.
+        excess: For clients whose update or gradient was rejected as too long, its length relative to the usual one, and
+            0 for the others, float64 (N,). It is infinity for values that are not finite. None = nothing was rejected.
     """
 
     cohort: Cohort
@@ -74,12 +74,12 @@ class Info(NamedTuple):
 
     @property
     def empty(self) -> bool:
-        """Whether nobody answered, so that the round left the state as it was."""
+        """Whether no client answered, so that the round did not change the state."""
         return self.answered.numel() == 0
 
     @classmethod
     def nobody(cls, cohort: Cohort) -> Info:
-        """A round in which nobody answered."""
+        """Create the Info of a round in which no client answered."""
         return cls(cohort, torch.empty(0, dtype=torch.int64))
 
 
@@ -89,143 +89,142 @@ S = TypeVar("S", bound=State)
 class Algorithm(Protocol[S]):
     """A server program: a frozen dataclass of hyperparameters whose rounds read like the paper's pseudocode.
 
-    ``round`` must be right when fewer clients answer than were asked. When nobody answers it returns the state as it
-    was, with ``Info.nobody``. An algorithm with a dual variable has an ambiguity set, see :class:`Robust`, and a
-    :class:`DualState`; one without may say how its objective weighs the clients, see :class:`Weighted`.
+    ``round`` must be correct even if only part of the cohort answers. If no client answers, it returns the unchanged
+    state with ``Info.nobody``. An algorithm with a dual variable has an ambiguity set (see :class:`Robust`) and a
+    :class:`DualState`. An algorithm without one may define fixed client weights (see :class:`Weighted`).
     """
 
     @property
     def local(self) -> LocalSGD:
-        """What the clients run."""
+        """Local solver of the clients."""
         ...
 
     def init(self, fed: Federation, /) -> S:
-        """The state before the first round."""
+        """Create the state before the first round."""
         ...
 
     def round(self, state: S, fed: Federation, key: Key, /) -> tuple[S, Info]:
-        """One round of communication."""
+        """Run one communication round."""
         ...
 
 
 @runtime_checkable
 class Robust(Protocol):
-    """An algorithm that maximises over mixtures."""
+    """An algorithm that maximises over client weights."""
 
     @property
     def ambiguity(self) -> AmbiguitySet | None:
-        """The set Λ with its regulariser ψ; None for a wrapper of an algorithm that has none."""
+        """Ambiguity set Λ with its regulariser ψ; None for a wrapper of an algorithm without one."""
         ...
 
 
 @runtime_checkable
 class Weighted(Protocol):
-    """An algorithm whose objective weighs the clients by fixed numbers other than their shares of the samples."""
+    """An algorithm whose objective has fixed client weights other than the clients' shares of the samples."""
 
     def weights(self, fed: Federation) -> Tensor:
-        """(N,) float64, the weights, summing to 1."""
+        """Return the client weights, float64 (N,), which sum to 1."""
         ...
 
 
 @runtime_checkable
 class Sized(Protocol):
-    """An algorithm that asks a cohort of a given size."""
+    """An algorithm with a cohort size."""
 
     @property
     def m(self) -> int | None:
-        """Cohort size; None = :func:`drfl.federation.sampling.size`."""
+        """Cohort size; None = the default of :func:`drfl.federation.sampling.size`."""
         ...
 
 
 @runtime_checkable
 class WithoutAverage(Protocol):
-    """An algorithm whose global model is no affine function of local models: it has no averaged solution."""
+    """An algorithm without an averaged solution, because its global model is not affine in the local models."""
 
     no_average: ClassVar[bool]
 
 
 @runtime_checkable
 class Wrapping(Protocol):
-    """An algorithm around another one."""
+    """An algorithm that wraps another one."""
 
     @property
     def algorithm(self) -> Algorithm:
-        """The algorithm inside."""
+        """The wrapped algorithm."""
         ...
 
 
 @runtime_checkable
 class Personal(Protocol):
-    """An algorithm that serves every client a model of its own."""
+    """An algorithm that gives every client a personal model."""
 
     def personal(self, state: Any, w: Tensor, fed: Federation, key: Key) -> ClientTable:  # noqa: ANN401 - its own state
-        """(N, d) the clients' models.
+        """Return the clients' models (N, d).
 
         Args:
-            state: the algorithm's.
-            w: (d,) the global model to go from: the state's, or the run's average.
-            fed: the clients.
-            key: names the draws of fine-tuning.
+            state: State of the algorithm.
+            w: Global model (d,) to start from: that of the state, or the run's average.
+            fed: The clients.
+            key: Key for the random draws of fine-tuning.
         """
         ...
 
 
 @runtime_checkable
 class Separate(Protocol):
-    """An algorithm whose clients' models never meet: its global model serves nobody."""
+    """An algorithm that never combines the clients' models, so that its global model is meaningless."""
 
     separate: ClassVar[bool]
 
 
 def personal_models(algorithm: Algorithm, state: State, w: Tensor, fed: Federation, key: Key) -> ClientTable | None:
-    """(N, d) the model that serves each client; None where it is w for all."""
+    """Return the model of each client (N, d); None if all use w."""
     core = core_of(algorithm)
     if not isinstance(core, Personal):
         return None
     inner: object = state
-    while (inside := getattr(inner, "inner", None)) is not None:  # of wrappers' states
+    while (inside := getattr(inner, "inner", None)) is not None:  # The states of wrappers contain the inner state.
         inner = inside
-    # Personal models are only made for tests, so their cost is not part of the algorithm's.
+    # Personal models are only computed for evaluation, so their cost does not count for the algorithm.
     with fed.ledger.paused():
         return core.personal(inner, w, fed, key)
 
 
 def core_of(algorithm: Algorithm) -> Algorithm:
-    """The algorithm inside all wrappers."""
-    # getattr: asked several times a round, and isinstance of a protocol takes as long as a small tensor operation.
+    """Return the algorithm inside all wrappers."""
+    # This runs several times per round. isinstance with a protocol takes as long as a small tensor operation, so use
+    # getattr.
     while (inside := getattr(algorithm, "algorithm", None)) is not None:
         algorithm = inside
     return algorithm
 
 
 def lam_of(state: object) -> Tensor | None:
-    """(N,) float64, λ of a :class:`DualState`; None of any other state.
-
-    ``isinstance`` would not do: from Python 3.12 on it does not ask a wrapper's state whether there is one inside.
-    """
+    """Return the client weights λ of a :class:`DualState`, float64 (N,); None for any other state."""
+    # isinstance would not work: since Python 3.12, it ignores attributes that a wrapper's state forwards dynamically.
     return getattr(state, "lam", None)
 
 
 def mixture_of(algorithm: Algorithm, state: State, fed: Federation) -> Tensor:
-    """(N,) float64: λ of the state, else the fixed weights of the algorithm's objective, by default the shares."""
+    """Return λ of the state, or the fixed client weights of the objective (by default the shares), float64 (N,)."""
     lam = lam_of(state)
     if lam is not None:
         return lam
-    # Without λ the algorithm minimises a mean with fixed weights: its own, or the clients' shares of the rows.
+    # Without λ, the algorithm minimises a mean with fixed weights: those it defines, or the clients' shares.
     weights = getattr(core_of(algorithm), "weights", None)
     return fed.shares.double() if weights is None else weights(fed)
 
 
 def ambiguity_of(algorithm: Algorithm) -> AmbiguitySet | None:
-    """The set Λ of an algorithm; None where it has no dual variable."""
+    """Return the ambiguity set Λ of an algorithm; None if it has no dual variable."""
     core = core_of(algorithm)
     return core.ambiguity if isinstance(core, Robust) else None
 
 
 def flagged(state: object) -> Tensor | None:
-    """(N,) bool, the clients that a guard mistrusts at present; None where nobody looks.
+    """Return which clients a guard excludes at present, bool (N,); None if there is no guard.
 
     Args:
-        state: an algorithm's, or what a wrapper remembers; it says so as ``flagged``.
+        state: State of an algorithm or wrapper; its attribute ``flagged`` is the result.
     """
     return getattr(state, "flagged", None)

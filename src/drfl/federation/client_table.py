@@ -1,4 +1,4 @@
-"""A vector for every client, in memory or in a file, of which only the rows that change are written."""
+"""A table with a vector per client, in memory or in a file. An update only writes the rows that change."""
 
 from __future__ import annotations
 
@@ -16,33 +16,34 @@ from drfl.core.errors import InputError
 
 
 class RowFile:
-    """Rows of one length and type in a temporary file; a slot is used again once its row is no longer held.
+    """A temporary file of rows with the same length and type. The slot of a row that is no longer used is reused.
 
-    The file has no name (it is unlinked when it is opened), so the system frees it when the process ends, however it
-    ends. It is written and read by calls, not mapped into memory: a full disk is an error here, not a signal.
+    The file has no name, because it is unlinked after it is opened. The system therefore frees it however the process
+    ends. The file is read and written by system calls instead of memory mapping, so that a full disk causes an error
+    and not a signal.
 
     Args:
-        folder: where the file lies.
-        like: (d,) its length and type are those of the rows.
+        folder: Folder of the file.
+        like: Vector (d,) with the length and type of the rows.
 
     Raises:
-        InputError: there is no such folder, it cannot be written to, or ``like`` is not on the CPU.
+        InputError: If the folder does not exist or cannot be written to, or ``like`` is not on the CPU.
     """
 
     def __init__(self, folder: str, like: Tensor) -> None:
         if like.device.type != "cpu":
             raise InputError(
-                f"table_dir needs models on the CPU, not on {like.device}: remove it there",
+                f"table_dir needs models on the CPU, but they are on {like.device}. Remove table_dir.",
                 code="unsupported-combination",
                 field="table_dir",
             )
         if not Path(folder).is_dir():
             raise InputError(
-                f"table_dir '{folder}' is not a folder: make it, or give another",
+                f"table_dir '{folder}' is not a folder. Create it, or choose another.",
                 code="not-a-folder",
                 field="table_dir",
             )
-        # Only type and device are kept, as `like` itself would keep a model in memory.
+        # Store an empty tensor with the type and device, because `like` itself would keep a model in memory.
         self.folder, self._like = folder, like.detach()[:0].clone()
         self._d, self._size = like.numel(), like.numel() * like.element_size()
         self._free: list[int] = []
@@ -52,33 +53,33 @@ class RowFile:
             os.unlink(name)
         except OSError as error:
             raise InputError(
-                f"table_dir '{folder}' cannot be written to: {error.strerror or error}",
+                f"cannot write to table_dir '{folder}': {error.strerror or error}",
                 code="cannot-write",
                 field="table_dir",
             ) from error
-        # The file no longer has a name, so closing it frees its space.
+        # The file has no name, so closing it frees its space.
         weakref.finalize(self, os.close, self._fd)
 
     def hold(self, row: Tensor) -> Slot:
-        """Write a row (d,); it stays as long as the slot is held.
+        """Write a row (d,). It remains in the file as long as the returned slot exists.
 
         Raises:
-            InputError: the disk is full or fails.
+            InputError: If the disk is full or fails.
         """
         if self._free:
             slot = Slot(self, self._free.pop())
         else:
             slot = Slot(self, self.slots)
             self.slots += 1
-        data, at = _bytes(row.contiguous()), slot.number * self._size
+        data, offset = _bytes(row.contiguous()), slot.number * self._size
         try:
-            while data:  # a call may write less than it is given
-                written = os.pwrite(self._fd, data, at)
-                data, at = data[written:], at + written
+            while data:  # pwrite may write only part of the data.
+                written = os.pwrite(self._fd, data, offset)
+                data, offset = data[written:], offset + written
         except OSError as error:
             reason = error.strerror or error
             raise InputError(
-                f"table_dir '{self.folder}' took {self.slots} rows, then: {reason}",
+                f"cannot write to table_dir '{self.folder}' after {self.slots} rows: {reason}",
                 code="cannot-write",
                 field="table_dir",
             ) from error
@@ -88,39 +89,39 @@ class RowFile:
         """Copy the row of a slot into a contiguous vector (d,) of the rows' type.
 
         Raises:
-            InputError: the disk fails.
+            InputError: If the disk fails.
         """
-        data, at = _bytes(into), slot.number * self._size
+        data, offset = _bytes(into), slot.number * self._size
         try:
             while data:
-                got = os.preadv(self._fd, [data], at)
-                if not got:
-                    raise OSError("it ended too early")
-                data, at = data[got:], at + got
+                count = os.preadv(self._fd, [data], offset)
+                if not count:
+                    raise OSError("the file is too short")
+                data, offset = data[count:], offset + count
         except OSError as error:
             raise InputError(
-                f"a row cannot be read from table_dir '{self.folder}': {error}",
+                f"cannot read a row from table_dir '{self.folder}': {error}",
                 code="file-unreadable",
                 field="table_dir",
             ) from error
 
     def empty(self, *shape: int) -> Tensor:
-        """Memory for rows."""
+        """Allocate uninitialised memory for rows."""
         return self._like.new_empty(*shape)
 
     def release(self, number: int) -> None:
-        """The slot may be used again."""
+        """Allow a slot to be reused."""
         self._free.append(number)
 
 
 class Slot:
-    """A row's place in the file, given back when nobody holds it."""
+    """The position of a row in the file. It is released when the object is garbage-collected."""
 
     __slots__ = ("__weakref__", "file", "number")
 
     def __init__(self, file: RowFile, number: int) -> None:
         self.file, self.number = file, number
-        # At exit the whole file is freed, so its slots need not be released one by one.
+        # At exit, the whole file is freed, so its slots need not be released one by one.
         weakref.finalize(self, file.release, number).atexit = False
 
 
@@ -129,32 +130,32 @@ def _bytes(row: Tensor) -> memoryview:
 
 
 BLOCK = 512
-"""Clients whose references lie together; an update copies the references of the blocks that it touches."""
+"""Number of clients per block of row references. An update copies the blocks that it changes."""
 
 MIXED = 2**18
-"""Numbers gathered at a time to be mixed."""
+"""Number of entries that :meth:`ClientTable.mix` and :meth:`ClientTable.sums` gather at a time."""
 
 Row = Tensor | Slot
-"""A row in memory of its own, or its place in a file. Neither is ever changed."""
+"""A row in memory or its slot in a file. Rows never change."""
 
 Update = Callable[[Row | None, Tensor], Tensor]
-"""(old row, or None where it was never written; given row (d,)) → new row (d,) in memory of its own."""
+"""Function of the old row (None if it was never written) and the passed row (d,) that returns a new row (d,)."""
 
 
 class ClientTable:
-    """A table (N, d) with a row a client, zero until it is written. It never changes: an update gives a new table.
+    """An immutable table (N, d) with a row per client, which is zero until it is written.
 
-    The new table shares all rows that were not written with the old one, which stays valid. An update of k rows costs
-    O(k·d) numbers and O(k + N/512) references. Rows that no table holds any more are freed at once.
+    An update returns a new table. It shares all other rows with the old table, which remains valid. An update of k rows
+    costs O(k·d) numbers and O(k + N/512) references. Rows that are not in any table are freed immediately.
 
-    Make one with :meth:`zeros` or :meth:`of`.
+    Create a table with :meth:`zeros` or :meth:`of`.
 
     Args:
-        n: N.
-        like: (d,) its length, type and device are those of the rows.
-        blocks: the written rows by client, in blocks of ``BLOCK`` clients.
-        file: where rows lie; None = in memory.
-        clients: (k,) int64, whose rows are written, ascending; None = find out when it matters.
+        n: Number of clients N.
+        like: Vector (d,) with the length, type and device of the rows.
+        blocks: The written rows by client, in blocks of ``BLOCK`` clients.
+        file: File of the rows; None = they are in memory.
+        clients: Clients whose rows are written, ascending, int64 (k,); None = determine them when needed.
     """
 
     def __init__(
@@ -169,35 +170,35 @@ class ClientTable:
 
     @classmethod
     def zeros(cls, n: int, like: Tensor, folder: str | None = None) -> ClientTable:
-        """A table of n rows in which nothing is written yet.
+        """Create a table of zeros, without any written row.
 
         Args:
-            n: N.
-            like: (d,) its length, type and device are those of the rows.
-            folder: where to keep rows in a temporary file instead of in memory; on the CPU only.
+            n: Number of clients N.
+            like: Vector (d,) with the length, type and device of the rows.
+            folder: Folder for a temporary file of the rows, which requires the CPU; None = rows are in memory.
 
         Raises:
-            InputError: the folder is not there or cannot be written to, or ``like`` is not on the CPU.
+            InputError: If the folder does not exist or cannot be written to, or ``like`` is not on the CPU.
         """
         file = None if folder is None else RowFile(folder, like)
-        empty: Mapping[int, Row] = {}  # shared by all blocks, and never changed
-        # An expanded number gives the table d, type and device without the memory of a vector.
+        empty: Mapping[int, Row] = {}  # All blocks share this mapping, which never changes.
+        # An expanded single number provides d, type and device without the memory of a vector.
         return cls(n, like.new_empty(1).expand(like.numel()), (empty,) * -(-n // BLOCK), file)
 
     @classmethod
     def of(cls, n: int, clients: Tensor, rows: Tensor, folder: str | None = None) -> ClientTable:
-        """A table of n rows in which those of ``clients`` (k,) are ``rows`` (k, d): what was saved.
+        """Create a table from saved rows (k, d) of ``clients`` (k,).
 
         Raises:
-            InputError: as :meth:`zeros`.
-            ValueError: as :meth:`put`.
+            InputError: If :meth:`zeros` raises it.
+            ValueError: If :meth:`put` raises it.
         """
         like = rows.new_empty(1).expand(rows.shape[1])
         return cls.zeros(n, like, folder).put(clients, rows)
 
     @property
     def shape(self) -> torch.Size:
-        """(N, d)."""
+        """Shape (N, d)."""
         return torch.Size((self.n, self._like.numel()))
 
     @property
@@ -207,28 +208,28 @@ class ClientTable:
 
     @property
     def device(self) -> torch.device:
-        """Where rows are given out and taken."""
+        """Device on which rows are passed and returned."""
         return self._like.device
 
     @property
     def folder(self) -> str | None:
-        """Where the file of the rows lies; None = they are in memory."""
+        """Folder of the file of the rows; None = they are in memory."""
         return None if self._file is None else self._file.folder
 
     @property
     def clients(self) -> Tensor:
-        """Whose rows were written, (k,) int64, ascending."""
+        """Clients whose rows were written, ascending, int64 (k,)."""
         if self._clients is None:
             self._clients = torch.tensor(
                 [client for block in self._blocks for client in sorted(block)], dtype=torch.int64
             )
-        return self._clients.clone()  # a checkpoint takes no two tensors that share memory, as two tables' may
+        return self._clients.clone()  # Checkpoints refuse tensors that share memory, and two tables may share this one.
 
     def __getitem__(self, clients: Tensor) -> Tensor:
-        """The rows of ``clients`` (k,), a new tensor (k, d).
+        """Return the rows of ``clients`` (k,) as a new tensor (k, d).
 
         Raises:
-            ValueError: there is no such client.
+            ValueError: If a client is not in the table.
         """
         rows = self._like.new_zeros(len(clients), self._like.numel())
         # Unwritten rows remain 0.
@@ -239,83 +240,83 @@ class ClientTable:
         return rows
 
     def put(self, clients: Tensor, rows: Iterable[Tensor]) -> ClientTable:
-        """The table with these rows in place of those of ``clients``.
+        """Return the table with the rows of ``clients`` replaced.
 
         Args:
-            clients: (k,) distinct.
-            rows: (k, d), or k vectors (d,) one after the other, which need not exist all at once.
+            clients: Distinct clients (k,).
+            rows: New rows (k, d), or an iterable of k vectors (d,), which need not all exist at the same time.
 
         Raises:
-            ValueError: a client appears twice or is none of the table's, or the rows do not fit.
-            InputError: the file of the rows cannot grow.
+            ValueError: If a client appears twice or is not in the table, or the rows do not fit.
+            InputError: If the file of the rows cannot grow.
         """
         return self._with(clients, rows, lambda _, row: row.detach().clone())
 
     def add(self, clients: Tensor, change: Iterable[Tensor], alpha: float = 1.0) -> ClientTable:
-        """The table with alpha·change added to the rows of ``clients``; arguments and errors as :meth:`put`."""
+        """Return the table with alpha·change added to the rows of ``clients``; see :meth:`put` for the arguments."""
         zero = self._like.new_zeros(())
 
-        def moved(row: Row | None, by: Tensor) -> Tensor:
+        def added(row: Row | None, term: Tensor) -> Tensor:
             if row is None:
-                return zero.add(by.detach(), alpha=alpha)
+                return zero.add(term.detach(), alpha=alpha)
             if isinstance(row, Tensor):
-                return row.add(by.detach(), alpha=alpha)
+                return row.add(term.detach(), alpha=alpha)
             copy = row.file.empty(self._like.numel())
             row.file.read(row, copy)
-            return copy.add_(by.detach(), alpha=alpha)
+            return copy.add_(term.detach(), alpha=alpha)
 
-        return self._with(clients, change, moved)
+        return self._with(clients, change, added)
 
     def mix(self, weights: Tensor) -> Tensor:
-        """Σ_i weights_i · row_i, (d,) in the rows' type; reads every written row whose weight is not 0.
+        """Compute Σ_i weights_i · row_i, (d,) in the rows' type, from all written rows with non-zero weight.
 
         Args:
-            weights: (N,).
+            weights: Weights (N,).
         """
         if weights.shape != (self.n,):
-            raise ValueError(f"the table has {self.n} rows, the weights have shape {tuple(weights.shape)}")
-        d, shares = self._like.numel(), weights.detach().to(self._like)
+            raise ValueError(f"weights must have shape ({self.n},), got {tuple(weights.shape)}")
+        d, cast_weights = self._like.numel(), weights.detach().to(self._like)
         mixed = self._like.new_zeros(d)
-        # Rows of weight 0 are not read: with a file, reading takes most of the time.
+        # Skip rows of weight 0, because reading takes most of the time if the table is in a file.
         wanted = self.clients[(weights[self.clients.to(weights.device)] != 0).cpu()].tolist()
-        # A few rows are copied at a time, never the whole table.
+        # Copy a few rows at a time, never the whole table.
         size = min(BLOCK, max(1, MIXED // max(d, 1)))
         for start in range(0, len(wanted), size):
             clients = wanted[start : start + size]
-            mixed += shares[clients] @ self._gathered([row for row in map(self._row, clients) if row is not None])
+            mixed += cast_weights[clients] @ self._gathered([row for row in map(self._row, clients) if row is not None])
         return mixed
 
     def sums(self, clients: Tensor, weights: Tensor) -> Tensor:
-        """Σ_j weights_kj · row of clients_j for each k, (K, d), all in float64; rows that were never written are 0.
+        """Compute Σ_j weights_kj · row of clients_j for each k, (K, d), all in float64; unwritten rows are 0.
 
         Args:
-            clients: (j,) distinct.
-            weights: (K, j) float64.
+            clients: Distinct clients (j,).
+            weights: Weights, float64 (K, j).
 
         Raises:
-            ValueError: there is no such client.
+            ValueError: If a client is not in the table.
         """
         d = self._like.numel()
         total = self._like.new_zeros(len(weights), d, dtype=torch.float64)
-        held = [(j, self._row(client)) for j, client in enumerate(self._checked(clients))]
-        wanted = [(j, row) for j, row in held if row is not None]
+        numbered = [(j, self._row(client)) for j, client in enumerate(self._checked(clients))]
+        wanted = [(j, row) for j, row in numbered if row is not None]
         size = min(BLOCK, max(1, MIXED // max(d, 1)))
         for start in range(0, len(wanted), size):
-            at, rows = zip(*wanted[start : start + size], strict=True)
-            total += weights[:, list(at)].to(self.device) @ self._gathered(rows).double()
+            columns, rows = zip(*wanted[start : start + size], strict=True)
+            total += weights[:, list(columns)].to(self.device) @ self._gathered(rows).double()
         return total
 
     def dense(self) -> Tensor:
-        """The whole table as a tensor (N, d): for small N."""
+        """Return the whole table as a tensor (N, d). Use it for small N only."""
         return self[torch.arange(self.n)]
 
     def __repr__(self) -> str:
-        """Its size and how much of it is written."""
+        """Show the size and the number of written rows."""
         n, d = self.shape
         return f"Table({n} × {d}, {self.dtype}, {sum(map(len, self._blocks))} rows written)"
 
     def _with(self, clients: Tensor, rows: Iterable[Tensor], new: Update) -> ClientTable:
-        """The table with ``new(old row, given row)`` at these clients."""
+        """Return the table with ``new(old row, passed row)`` for these clients."""
         numbers = self._checked(clients)
         if len(set(numbers)) < len(numbers):
             raise ValueError("a client appears twice in one update")
@@ -326,37 +327,37 @@ class ClientTable:
                 raise ValueError(f"a row of {self} cannot be {kind}")
             block = client // BLOCK
             if block not in touched:
-                # Each block is copied once, as the old table keeps its own.
+                # Copy each block once, because the old table still uses the original.
                 touched[block] = dict(self._blocks[block])
             value = new(touched[block].get(client), row)
             touched[block][client] = value if self._file is None else self._file.hold(value)
         blocks = list(self._blocks)
         for block, written in touched.items():
             blocks[block] = written
-        # A known list of written clients is updated: collecting it again would walk through all rows.
-        known, first = self._clients, sorted(client for client in numbers if self._row(client) is None)
-        if known is not None and first:
-            known = torch.from_numpy(np.insert(known.numpy(), known.numpy().searchsorted(first), first))
+        # Update the list of written clients if it is known, because collecting it again would visit all rows.
+        known, added = self._clients, sorted(client for client in numbers if self._row(client) is None)
+        if known is not None and added:
+            known = torch.from_numpy(np.insert(known.numpy(), known.numpy().searchsorted(added), added))
         return ClientTable(self.n, self._like, tuple(blocks), self._file, known)
 
     def _checked(self, clients: Tensor) -> list[int]:
         numbers = clients.tolist()
         if numbers and (min(numbers) < 0 or max(numbers) >= self.n):
-            raise ValueError(f"clients {min(numbers)} to {max(numbers)} are not all among the table's {self.n}")
+            raise ValueError(f"clients must be at least 0 and below {self.n}, got {min(numbers)} to {max(numbers)}")
         return numbers
 
     def _row(self, client: int) -> Row | None:
         return self._blocks[client // BLOCK].get(client)
 
     def _gathered(self, rows: Sequence[Row]) -> Tensor:
-        """Rows side by side, (k, d), to be read only: a single one that lies in memory is not copied."""
+        """Gather rows (k, d) for reading only, because a single row in memory is not copied."""
         if self._file is None:
-            held = [row for row in rows if isinstance(row, Tensor)]
-            return held[0][None] if len(held) == 1 else torch.stack(held)
-        into = self._like.new_empty(len(rows), self._like.numel())
-        for row, place in zip(rows, into, strict=True):
-            self._read(row, place)
-        return into
+            tensors = [row for row in rows if isinstance(row, Tensor)]
+            return tensors[0][None] if len(tensors) == 1 else torch.stack(tensors)
+        gathered = self._like.new_empty(len(rows), self._like.numel())
+        for row, into in zip(rows, gathered, strict=True):
+            self._read(row, into)
+        return gathered
 
     def _read(self, row: Row, into: Tensor) -> None:
         if isinstance(row, Tensor):

@@ -1,4 +1,4 @@
-"""The interface between an algorithm at the server and the clients, wherever these run."""
+"""The federation: the interface between the server's algorithm and the clients, independent of the backend."""
 
 from __future__ import annotations
 
@@ -29,28 +29,28 @@ from drfl.optim.local import LocalSGD
 from drfl.task.metrics import ACCURACY, Metric
 
 Part = Literal["test", "validation"]
-"""Which of the clients' rows a model is tested on."""
+"""The rows on which a model is evaluated."""
 
 SCALAR_BYTES = 8
-"""What a loss report counts in the ledger: one float64."""
+"""Size of a reported loss in the ledger: one float64."""
 
 
 class Evaluation(NamedTuple):
-    """How one model does on every client's test data; (N,) where nothing else is said.
+    """The results of one model on every client's test data. Unless stated otherwise, tensors have shape (N,).
 
     Args:
-        score: the federation's score, float64; NaN where it is not defined on a client's rows.
-        loss: mean loss, float64.
-        samples: number of test samples, int64.
-        others: the federation's other measures, in their order, float64.
-        sums: (N, M, 5) float64 for each of the M measures, the score first, over the client's rows: of one that is a
-            mean of x over rows [rows, Σ x, Σ x², 0, 0]; of a rate the same over the rows that count; of one that ranks
-            rows [rows of the positive class, rows of the other, pairs of both in order with ties for half, Σ c², Σ d²],
-            where c of a positive row and d of another is the number of its pairs in order; of others [rows, NaN, …].
-            NaN where the model's outputs are not finite. None = nobody has counted. Without a measure that ranks rows
-            the first three are enough.
-        threshold: the log-odds above which rates call a row positive, chosen on validation rows; None = 0, which is
-            probability 1/2, as no validation rows chose one.
+        score: Score, float64; NaN if it is undefined on a client's rows.
+        loss: Mean loss, float64.
+        samples: Number of test samples, int64.
+        others: The federation's other metrics, in their order, float64.
+        sums: Sums over each client's rows for each of the M metrics, score first, float64 (N, M, 5). For a mean of x
+            over rows, they are [rows, Σ x, Σ x², 0, 0]; for a rate, the same over the rows that count. For a metric
+            that ranks rows, they are [positive rows, negative rows, pairs in order with half a pair for a tie, Σ c²,
+            Σ d²], with c and d the numbers of ordered pairs of a positive and of a negative row. For other metrics,
+            they are [rows, NaN, …]. They are NaN if outputs are not finite. None = not computed. If no metric ranks
+            rows, the first three columns are enough.
+        threshold: Log-odds above which rates count a row as positive, chosen on validation rows; None = 0, that is,
+            probability 1/2.
     """
 
     score: Tensor
@@ -63,14 +63,14 @@ class Evaluation(NamedTuple):
 
 @dataclass
 class Ledger:
-    """Communication and computation of a run so far.
+    """Counters of the communication and computation of a run.
 
     Args:
-        bytes_down: payload from the server to clients: models and shifts in their own type.
-        bytes_up: payload from clients to the server: models, snapshots, gradients, and 8 bytes a loss.
-        messages: requests sent to clients plus replies received.
-        gradient_evaluations: samples whose gradient was computed.
-        loss_evaluations: samples whose loss was computed without a gradient (evaluation on test data not counted).
+        bytes_down: Payload in bytes from the server to clients: models and shifts.
+        bytes_up: Payload in bytes from clients to the server: models, snapshots, gradients, and 8 bytes per loss.
+        messages: Number of requests sent to clients plus replies received.
+        gradient_evaluations: Number of samples whose gradient was computed.
+        loss_evaluations: Number of samples whose loss was computed without a gradient, except in evaluations.
     """
 
     bytes_down: int = 0
@@ -80,12 +80,12 @@ class Ledger:
     loss_evaluations: int = 0
 
     def down(self, clients: int, nbytes: int) -> None:
-        """Count one request with this payload to each of so many clients."""
+        """Count one request with a payload of ``nbytes`` to each client."""
         self.bytes_down += clients * nbytes
         self.messages += clients
 
     def up(self, clients: int, nbytes: int) -> None:
-        """Count one reply with this payload from each of so many clients."""
+        """Count one reply with a payload of ``nbytes`` from each client."""
         self.bytes_up += clients * nbytes
         self.messages += clients
 
@@ -95,59 +95,59 @@ class Ledger:
             setattr(self, name, getattr(self, name) + value)
 
     def totals(self) -> dict[str, int]:
-        """All counters by name."""
+        """Return all counters by name."""
         return asdict(self)
 
     @contextmanager
     def paused(self) -> Iterator[None]:
-        """Book nothing within the block: for evaluations, which are no part of the algorithm."""
-        with self._set_back(self.totals()):
+        """Count nothing in the block, for evaluations that are not part of the algorithm."""
+        with self._restored(self.totals()):
             yield
 
     @contextmanager
     def unsent(self) -> Iterator[None]:
-        """Book the computation of the block, but no communication: for models that do not leave their client."""
-        sent = self.totals()
-        # The computation still counts; only the messages do not.
-        del sent["gradient_evaluations"], sent["loss_evaluations"]
-        with self._set_back(sent):
+        """Count only the computation in the block, for models that do not leave their client."""
+        counters = self.totals()
+        # The counters of computation are not restored.
+        del counters["gradient_evaluations"], counters["loss_evaluations"]
+        with self._restored(counters):
             yield
 
     @contextmanager
-    def _set_back(self, before: Mapping[str, int]) -> Iterator[None]:
+    def _restored(self, before: Mapping[str, int]) -> Iterator[None]:
         try:
             yield
         finally:
-            # Set back in place: wrappers and runs hold the same ledger.
+            # Restore in place, because wrappers and runs share this ledger.
             for name, value in before.items():
                 setattr(self, name, value)
 
 
 LARGE_TARGET = 100.0
-"""Targets beyond are the likely reason if training fails, as outputs begin near 0."""
+"""Targets above this size are the likely reason for failed training, because outputs begin near 0."""
 
 
 class Federation(ABC):
-    """N clients as the server sees them. Clients keep no algorithm state; any of them may fail to answer.
+    """N clients as seen by the server. Clients have no algorithm state, and any of them may fail to answer.
 
-    A cohort is a vector (k,) of distinct client indices. A request's key names the round's randomness: client i draws
-    its samples from ``key.fold("client", i)``, whatever the backend.
+    A cohort is a vector (k,) of distinct client indices. The key of a request determines the randomness of the round:
+    client i draws its samples from ``key.fold("client", i)`` with any backend.
 
-    A subclass implements :meth:`ask` and :meth:`evaluate`, and :meth:`validate` where clients have validation rows;
-    everything else is built on these.
+    A subclass implements :meth:`ask` and :meth:`evaluate`, and :meth:`validate` if the clients have validation rows.
+    All other methods are based on these.
 
     Attributes:
-        n: number of clients N.
-        shares: (N,) float64: each client's share of the training samples, summing to 1.
-        w0: (d,) the initial model.
-        ledger: what has been sent and computed so far.
-        majority: (N,) float64: the share of the most frequent class among each client's test rows, which is what a
-            model scores that always says the same; None where targets are not class labels, or nobody knows.
-        largest_target: the largest of the targets, less their sign; None where they are class labels, or nobody knows.
-        measures: what :meth:`evaluate` measures, the score first.
-        sizes: (N,) int64: training samples of each client; None = nobody knows, and local epochs are refused.
-        table_dir: folder for the files that hold the server's tables of client vectors; None = they are in memory.
-        averaged: whether :meth:`train` always asks for the mean of the local models too, as a run does that keeps the
+        n: Number of clients N.
+        shares: Each client's share of the training samples, summing to 1, float64 (N,).
+        w0: Initial model (d,).
+        ledger: Counters of communication and computation.
+        majority: Share of the most frequent class among each client's test rows, float64 (N,), which is the accuracy of
+            a constant prediction. None if targets are not class labels or unknown.
+        largest_target: Largest absolute value of the targets; None if they are class labels or unknown.
+        measures: Metrics that :meth:`evaluate` computes, score first.
+        sizes: Number of training samples of each client, int64 (N,); None = unknown, and local epochs are refused.
+        table_dir: Folder for the files of the server's tables of client vectors; None = the tables are in memory.
+        averaged: Whether :meth:`train` always asks for the mean of the local models too, which a run needs for the
             averaged solution.
     """
 
@@ -163,66 +163,66 @@ class Federation(ABC):
     averaged: bool = False
 
     def client_table(self) -> ClientTable:
-        """(N, d) zeros, a row a client, for what an algorithm remembers of every client.
+        """Create a table of zeros (N, d) for the state that an algorithm stores per client.
 
         Raises:
-            InputError: ``table_dir`` cannot be used.
+            InputError: If ``table_dir`` cannot be used.
         """
         return ClientTable.zeros(self.n, self.w0, self.table_dir)
 
     def target_advice(self) -> str:
-        """The first thing to do if training fails and targets are large numbers; "" if they are not."""
+        """Return advice for failed training if targets are large; "" otherwise."""
         if self.largest_target is None or self.largest_target < LARGE_TARGET:
             return ""
         return f"standardise the targets, which reach {self.largest_target:.3g}, or "
 
     def data_digest(self) -> str:
-        """What the clients' data are known by, hexadecimal digits; "" where they are not here."""
+        """Return a digest of the clients' data in hexadecimal digits; "" if the data are not in this process."""
         return ""
 
     @abstractmethod
     def ask(self, request: Request[R]) -> R:
-        """Send a request to its cohort; the reply has a row for each client that answered."""
+        """Send a request to its cohort. The reply has a row for each client that answered."""
 
     @abstractmethod
     def evaluate(self, w: Tensor) -> Evaluation:
-        """Score, loss and other measures of w (d,) on every client's test data."""
+        """Compute the score, the loss and other metrics of w (d,) on every client's test data."""
 
     def evaluate_all(self, models: Sequence[Tensor]) -> list[Evaluation]:
-        """The same of several models (d,)."""
+        """Evaluate several models (d,)."""
         return [self.evaluate(w) for w in models]
 
     def evaluate_each(self, models: ClientTable, part: Part = "test") -> Evaluation:
-        """The same of a model (d,) for each client, rows of ``models`` (N, d).
+        """Evaluate a separate model for each client, the rows of ``models`` (N, d).
 
         Raises:
-            InputError: the clients' rows are not here, or have no such part.
+            InputError: If this is not a simulation, or the clients have no rows of this part.
         """
         raise InputError(
-            "a model for each client can be tested in a simulation only: leave LocalOnly and FineTuned out",
+            "a separate model for each client can only be evaluated in a simulation. Remove LocalOnly and FineTuned.",
             code="simulation-only",
         )
 
     def pooled(self) -> Federation:
-        """One client that holds the training rows of all; its ledger is this one's.
+        """Return a federation of one client with the training rows of all clients and the same ledger.
 
         Raises:
-            InputError: the rows are not here.
+            InputError: If this is not a simulation.
         """
         raise InputError(
-            "the clients' rows cannot be pooled, as they are not here: leave Pooled to simulations",
+            "the clients' rows can only be pooled in a simulation. Remove Pooled.",
             code="simulation-only",
         )
 
     def validate(self, w: Tensor) -> Evaluation:
-        """The same on every client's validation rows, which take no part in training.
+        """Evaluate w on every client's validation rows, which are not used for training.
 
         Raises:
-            InputError: the clients have none.
+            InputError: If the clients have no validation rows.
         """
         raise InputError(
-            "these clients have no validation rows to select a model or to stop by: divide them as "
-            "data.with_validation(0.2), or give --validation 0.2",
+            "the clients have no validation rows for model selection or early stopping. Use data.with_validation(0.2), "
+            "or --validation 0.2.",
             code="no-validation",
             field="validation",
         )
@@ -240,24 +240,24 @@ class Federation(ABC):
         average: bool = False,
     ) -> Replies:
         """Ask for local steps; see :class:`drfl.federation.requests.TrainRequest`."""
-        # The run decides about averages, so that algorithms need not know of them when they ask.
+        # The run decides whether averages are needed, so that algorithms need not handle them.
         return self.ask(TrainRequest(cohort, w, key, local, prox, shift, snapshot, average or self.averaged))
 
     def mean(
         self, D: Cohort, w: Tensor, local: LocalSGD, key: Key, *, prox: float = 0.0, snapshot: int | None = None
     ) -> tuple[Tensor, Merged | None]:
-        """Ask for local steps whose models matter by their weighted mean alone, which a backend may sum piece by piece.
+        """Ask for local steps if only the weighted mean of the models is needed, which a backend may sum incrementally.
 
         Args:
-            D: whom to ask, and how much each counts, see :meth:`drfl.federation.sampling.Cohort.weights_of`.
-            w: see :class:`drfl.federation.requests.TrainRequest`, as the others.
-            local: the solver.
-            key: the round's.
-            prox: weight of the pull towards w.
-            snapshot: step after which the mean is also wanted.
+            D: The cohort with its weights; see :meth:`drfl.federation.sampling.Cohort.weights_of`.
+            w: Global model (d,); see :class:`drfl.federation.requests.TrainRequest` for this and the other arguments.
+            local: Local solver.
+            key: Key of the round.
+            prox: Weight of the proximal term.
+            snapshot: Step after which the mean is also returned.
 
         Returns:
-            Who answered (k',), and the mean of their models; None where that is nobody.
+            The clients that answered (k',), and the mean of their models, or None if no client answered.
         """
         up = self.train(D.clients, w, local, key, prox=prox, snapshot=snapshot)
         if not up.clients.numel():
@@ -267,7 +267,7 @@ class Federation(ABC):
         return up.clients, up.merged(lambda w_i: a @ w_i)
 
     def losses(self, cohort: Tensor, w: Tensor, key: Key, *, batch: int | None = None) -> Losses:
-        """Ask for loss reports; see :class:`drfl.federation.requests.LossRequest`."""
+        """Ask for losses; see :class:`drfl.federation.requests.LossRequest`."""
         return self.ask(LossRequest(cohort, w, key, batch))
 
     def gradients(self, cohort: Tensor, w: Tensor, key: Key, *, batch: int | None = None) -> Gradients:
@@ -276,54 +276,55 @@ class Federation(ABC):
 
 
 class WrappedFederation(Federation):
-    """Behaves as the federation inside; a subclass overrides :meth:`ask`.
+    """A federation that behaves like the wrapped one. Subclasses override :meth:`ask`.
 
     Args:
-        fed: the federation inside.
+        fed: The wrapped federation.
     """
 
     def __init__(self, fed: Federation) -> None:
         self.fed = fed
-        # The very ledger of the federation inside: all wrappers book into one.
+        # All wrappers share the ledger of the wrapped federation.
         self.n, self.shares, self.w0, self.ledger = fed.n, fed.shares, fed.w0, fed.ledger
         self.majority, self.measures, self.sizes = fed.majority, fed.measures, fed.sizes
         self.largest_target = fed.largest_target
         self.table_dir, self.averaged = fed.table_dir, fed.averaged
 
     def ask(self, request: Request[R]) -> R:
-        """See :class:`drfl.federation.federation.Federation`."""
+        """Call :meth:`Federation.ask` of the wrapped federation."""
         return self.fed.ask(request)
 
     def evaluate(self, w: Tensor) -> Evaluation:
-        """See :class:`drfl.federation.federation.Federation`."""
+        """Call :meth:`Federation.evaluate` of the wrapped federation."""
         return self.fed.evaluate(w)
 
     def validate(self, w: Tensor) -> Evaluation:
-        """See :class:`drfl.federation.federation.Federation`."""
+        """Call :meth:`Federation.validate` of the wrapped federation."""
         return self.fed.validate(w)
 
     def evaluate_each(self, models: ClientTable, part: Part = "test") -> Evaluation:
-        """See :class:`drfl.federation.federation.Federation`."""
+        """Call :meth:`Federation.evaluate_each` of the wrapped federation."""
         return self.fed.evaluate_each(models, part)
 
     def pooled(self) -> Federation:
-        """See :class:`drfl.federation.federation.Federation`."""
+        """Call :meth:`Federation.pooled` of the wrapped federation."""
         return self.fed.pooled()
 
     def data_digest(self) -> str:
-        """See :class:`drfl.federation.federation.Federation`."""
+        """Call :meth:`Federation.data_digest` of the wrapped federation."""
         return self.fed.data_digest()
 
 
 @runtime_checkable
 class Bundling(Protocol):
-    """A federation that can send tests of models and the request after them in one message."""
+    """A federation that can send evaluations of models together with the next request in one message."""
 
     def evaluate_later(self, models: Sequence[Tensor]) -> Callable[[], list[Evaluation]]:
-        """Test models (d,) on every client's test data along with the next request, which sends the first of them.
+        """Evaluate models (d,) on every client's test data together with the next request, which sends the first model.
 
         Returns:
-            What gives the results; called before there was a request, it sends the tests alone.
+            A function that returns the results. If it is called before the next request, it sends the evaluations
+            separately.
         """
         ...
 
@@ -333,11 +334,11 @@ class DataChecked(Protocol):
     """A federation that can check its clients' data.
 
     Attributes:
-        names: (N,) of the clients, for messages.
+        names: Names of the N clients, for messages.
     """
 
     names: tuple[str, ...]
 
     def data_warnings(self) -> tuple[str, ...]:
-        """A sentence each, best a :class:`drfl.core.errors.Notice`, see :func:`drfl.data.checks.data_warnings`."""
+        """Return warnings, ideally as :class:`drfl.core.errors.Notice`; see :func:`drfl.data.checks.data_warnings`."""
         ...

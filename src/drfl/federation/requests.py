@@ -1,4 +1,4 @@
-"""What clients are asked, and what they answer."""
+"""Requests to clients and their replies."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from drfl.optim.local import LocalSGD
 
 
 class Replies(NamedTuple):
-    """Local models of the k' ≤ k clients that answered, row j belonging to ``clients[j]``, in any order.
+    """Local models of the k' ≤ k clients that answered. Row j belongs to ``clients[j]``, in any order.
 
     Args:
-        clients: (k',) int64, distinct.
-        w: (k', d) models after the last local step.
-        snapshot: (k', d) models after the asked-for step; None where none was asked for.
-        average: (k', d) means of the models after steps 1…τ; None where not asked for.
+        clients: Distinct clients, int64 (k',).
+        w: Models (k', d) after the last local step.
+        snapshot: Models (k', d) after the requested step; None if none was requested.
+        average: Means (k', d) of the models after steps 1…τ; None if not requested.
     """
 
     clients: Tensor
@@ -30,25 +30,25 @@ class Replies(NamedTuple):
     average: Tensor | None = None
 
     def merged(self, merge: Callable[[Tensor], Tensor]) -> Merged:
-        """Apply an algorithm's merge of local models to the last ones, the snapshots and the averages alike.
+        """Merge the last local models, the snapshots and the averages with the same function.
 
-        The mean of the global models over the steps is the merge of the means of the local ones as long as ``merge``
-        is affine, which all merges are that sum models with weights.
+        The mean of the global models over the steps equals the merge of the local means if ``merge`` is affine. This
+        holds for every weighted sum of models.
 
         Args:
-            merge: (k', d) local models → (d,) the merged global model.
+            merge: Function of local models (k', d) that returns the global model (d,).
         """
         snapshot, average = (None if part is None else merge(part) for part in (self.snapshot, self.average))
         return Merged(merge(self.w), snapshot, average)
 
 
 class Merged(NamedTuple):
-    """Global models merged from local models; all (d,).
+    """Global models (d,) merged from local models.
 
     Args:
-        w: after the last local step.
-        snapshot: after the asked-for step; None where none was asked for.
-        average: mean over the steps 1…τ; None where not asked for.
+        w: Model after the last local step.
+        snapshot: Model after the requested step; None if none was requested.
+        average: Mean over the steps 1…τ; None if not requested.
     """
 
     w: Tensor
@@ -60,45 +60,47 @@ class Losses(NamedTuple):
     """Losses reported by the k' clients that answered.
 
     Args:
-        clients: (k',) int64, distinct.
-        values: (k',) float64.
+        clients: Distinct clients, int64 (k',).
+        values: Reported losses, float64 (k',).
     """
 
     clients: Tensor
     values: Tensor
 
     def unbiased(self, n: int, *, centred: bool = False) -> Tensor:
-        """v (N,) with v_i = (N/k')·ℓ_i for those who answered, else 0 (DRFA, Algorithm 1, line 16).
+        """Return v (N,) with v_i = (N/k')·ℓ_i for clients that answered and 0 for others (DRFA, Algorithm 1, line 16).
 
-        E[v] is the vector of all clients' losses when those who answer are a uniform sample. Nobody: zeros.
+        If the clients that answered are a uniform sample, E[v] is the vector of all clients' losses. If no client
+        answered, v is 0.
 
         Args:
-            n: N.
-            centred: subtract the mean of the reports first, where there are two or more, and multiply by
-                k'/(k'−1)·(N−1)/N: then E[v] is the vector of losses less their mean.
+            n: Number of clients N.
+            centred: If at least two clients answered, first subtract the mean of the reported losses and multiply by
+                k'/(k'−1)·(N−1)/N. Then E[v] is the vector of losses minus their mean.
         """
         v = torch.zeros(n, dtype=torch.float64)
         v[self.clients] = self.scaled(n, centred=centred)
         return v
 
     def scaled(self, n: int, *, centred: bool = False) -> Tensor:
-        """The entries (k',) of :meth:`unbiased` for those who answered; arguments as there."""
+        """Return the entries (k',) of :meth:`unbiased` for the clients that answered, with the same arguments."""
         k = self.clients.numel()
         if centred and k > 1:
-            # The dual update ignores a constant added to all losses, so centring lowers the variance. A single reply
-            # would become 0.
+            # The dual update does not depend on a constant added to all losses, so centring only lowers the variance.
+            # A single reply is not centred, because it would become 0.
             return (n - 1) / (k - 1) * (self.values - self.values.mean())
-        # Over those who answered, not those who were asked: E[v] stays right where dropout is independent of the data.
+        # Divide by the number of clients that answered, not by the size of the cohort. Then E[v] stays correct if
+        # dropout is independent of the data.
         return n / max(k, 1) * self.values
 
 
 class Gradients(NamedTuple):
-    """Gradients at one common model, of the k' clients that answered.
+    """Gradients of the k' clients that answered, all at the same model.
 
     Args:
-        clients: (k',) int64, distinct.
-        values: (k', d).
-        losses: (k',) float64, at the same model on the same samples.
+        clients: Distinct clients, int64 (k',).
+        values: Gradients (k', d).
+        losses: Losses at the same model on the same samples, float64 (k',).
     """
 
     clients: Tensor
@@ -109,15 +111,15 @@ class Gradients(NamedTuple):
 R = TypeVar("R", Replies, Losses, Gradients)
 
 
-# eq=False, here and below: tensors compare entry by entry, so that a dataclass's == would raise.
+# Requests have eq=False, because tensors compare elementwise and a dataclass's == would raise an error.
 @dataclass(frozen=True, eq=False)
 class Request(ABC, Generic[R]):
-    """What :class:`drfl.federation.federation.Federation` can ask a cohort, as one object.
+    """A request of a :class:`drfl.federation.federation.Federation` to a cohort.
 
     Args:
-        cohort: (k,) clients to ask.
-        w: (d,) the model that is sent.
-        key: of the request.
+        cohort: Clients to ask, (k,).
+        w: Model (d,) to send.
+        key: Key of the request.
     """
 
     kind: ClassVar[str]
@@ -127,31 +129,31 @@ class Request(ABC, Generic[R]):
 
     @abstractmethod
     def nobody(self) -> R:
-        """An empty reply: its parts have no rows, and the shapes and types of a full one."""
+        """Create a reply without clients, whose parts have the shapes and types of a full reply but no rows."""
 
     @property
     def vectors(self) -> int:
-        """How many vectors (d,) it sends to each client."""
+        """Number of vectors (d,) sent to each client."""
         return 1
 
     def only(self, rows: Tensor) -> Self:
-        """The same to some of the cohort: rows (k',) of positions in it, or (k,) bool."""
+        """Return the request for a part of the cohort, selected by positions (k',) or a mask (k,)."""
         return replace(self, cohort=self.cohort[rows])
 
 
 @dataclass(frozen=True, eq=False)
 class TrainRequest(Request[Replies]):
-    """Local steps u ← Π_W(u − η(∇ℓ(u) + shift_i + prox·(u − w))) from u = w at each client of the cohort.
+    """Request for local steps u ← Π_W(u − η(∇ℓ(u) + shift_i + prox·(u − w))) from u = w at each client of the cohort.
 
     Args:
-        cohort: (k,) clients to ask.
-        w: (d,) where they start.
-        key: the round's key for minibatches.
-        local: the solver.
-        prox: weight of the pull towards w.
-        shift: (k, d) constant added to each direction, row j for ``cohort[j]``.
-        snapshot: step in 1…τ after which the local model is also wanted.
-        average: whether the mean of the local models after steps 1…τ is also wanted.
+        cohort: Clients to ask, (k,).
+        w: Initial model (d,) of the local steps.
+        key: Key of the round for minibatches.
+        local: Local solver.
+        prox: Weight of the proximal term, which pulls u towards w.
+        shift: Constant vectors (k, d) added to the directions, row j for ``cohort[j]``; None = 0.
+        snapshot: Step in 1…τ after which the local model is also returned; None = no snapshot.
+        average: Whether the mean of the local models after steps 1…τ is also returned.
     """
 
     kind: ClassVar[str] = "train"
@@ -162,59 +164,59 @@ class TrainRequest(Request[Replies]):
     average: bool = False
 
     def nobody(self) -> Replies:
-        """Models (0, d), and what else was asked for."""
+        """Create a reply without clients: models (0, d), and the requested snapshot and average."""
         w = self.w.new_empty(0, self.w.numel())
         return Replies(_nobody(), w, None if self.snapshot is None else w, w if self.average else None)
 
     @property
     def vectors(self) -> int:
-        """The model, and the shift where there is one."""
+        """Number of vectors sent: the model, and the shift if there is one."""
         return 1 if self.shift is None else 2
 
     def only(self, rows: Tensor) -> Self:
-        """The same to some of the cohort, with their shifts."""
+        """Return the request for a part of the cohort, with its shifts."""
         return replace(super().only(rows), shift=None if self.shift is None else self.shift[rows])
 
 
 @dataclass(frozen=True, eq=False)
 class LossRequest(Request[Losses]):
-    """Loss at w (d,) on a fresh minibatch of each client of the cohort; ``batch`` None = all its training data."""
+    """Request for the loss at w (d,) on a new minibatch of each client; ``batch`` None = all its training data."""
 
     kind: ClassVar[str] = "losses"
     batch: int | None = None
 
     def nobody(self) -> Losses:
-        """Values (0,)."""
+        """Create a reply without clients: values (0,)."""
         return Losses(_nobody(), torch.empty(0, dtype=torch.float64))
 
 
 @dataclass(frozen=True, eq=False)
 class GradientRequest(Request[Gradients]):
-    """Gradient at w (d,) on a fresh minibatch of each client; ``batch`` None = all its training data."""
+    """Request for the gradient at w (d,) on a new minibatch of each client; ``batch`` None = all its training data."""
 
     kind: ClassVar[str] = "gradients"
     batch: int | None = None
 
     def nobody(self) -> Gradients:
-        """Values (0, d) and losses (0,)."""
+        """Create a reply without clients: values (0, d) and losses (0,)."""
         return Gradients(_nobody(), self.w.new_empty(0, self.w.numel()), torch.empty(0, dtype=torch.float64))
 
 
 def answers(reply: R, rows: Tensor) -> R:
-    """Some rows of a reply: (k'',) positions in any order, or (k',) bool."""
-    # All parts take the same rows, as clients and their vectors belong together.
+    """Select rows of a reply by positions (k'',) in any order, or by a mask (k',)."""
+    # Clients and their vectors belong together, so all parts have the same rows.
     return reply._make(None if part is None else part[rows] for part in reply)
 
 
 def reports_of(reply: R) -> Losses | None:
-    """The clients and losses (k',) that a reply reports; None for models."""
+    """Return the reported losses of a reply; None for a reply with models."""
     if isinstance(reply, Replies):
         return None
     return reply if isinstance(reply, Losses) else Losses(reply.clients, reply.losses)
 
 
 def with_reports(reply: R, values: Tensor) -> R:
-    """The reply with other losses (k',); models stay as they are."""
+    """Replace the losses (k',) of a reply. A reply with models has none and is returned unchanged."""
     if isinstance(reply, Losses):
         return reply._replace(values=values)
     return reply._replace(losses=values) if isinstance(reply, Gradients) else reply

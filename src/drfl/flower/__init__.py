@@ -1,7 +1,6 @@
-"""The same algorithms on a real federation, over Flower's message API: ``docs/deploy.md``.
+"""Run drfl's algorithms on a real federation over Flower's message API: see ``docs/deploy.md``.
 
-``drfl.flower.federation`` is a :class:`drfl.federation.federation.Federation` behind a Flower ``Grid``,
-``drfl.flower.client_app`` what runs at a site. Both ends, ready to be named in a Flower app:
-``drfl.flower.server_app:app`` and ``drfl.flower.client_app:app``. They need the extra ``drfl[flower]``; nothing else in
-drfl does.
+:mod:`drfl.flower.federation` implements :class:`drfl.federation.federation.Federation` on top of a Flower ``Grid``, and
+:mod:`drfl.flower.client_app` is the program at a site. A Flower app can name both ends directly as
+``drfl.flower.server_app:app`` and ``drfl.flower.client_app:app``. Only this package needs the extra ``drfl[flower]``.
 """

@@ -1,4 +1,4 @@
-"""What sites claim of themselves before a run: what is refused, and how their claims are combined."""
+"""Check the reports of sites before a run, and combine their column statistics."""
 
 from __future__ import annotations
 
@@ -15,53 +15,53 @@ LOG = logging.getLogger("drfl.flower")
 
 
 def same_shape(members: Mapping[int, SiteIdentity]) -> None:
-    """Refuse sites whose inputs differ in shape.
+    """Check that the inputs of all sites have the same shape.
 
     Raises:
-        InputError: names two of them.
+        InputError: If two sites differ; the message names them.
     """
     first = members[0]
     for other in members.values():
         if other.shape != first.shape:
             raise InputError(
-                f"inputs have shape {first.shape} at site '{first.name}' and {other.shape} at site '{other.name}': "
-                "all sites must have the same columns, or pictures of one size",
+                f"inputs have shape {first.shape} at site '{first.name}' but {other.shape} at site '{other.name}'. All "
+                "sites must have the same columns or images of the same size",
                 code="sites-differ",
                 field=other.name,
             )
 
 
 def admit(members: Mapping[int, SiteIdentity], entries: Sequence[SiteEntry]) -> None:
-    """Refuse a deployment in which a site claims more than it was granted.
+    """Check the sites' reports against the limits in ``server.toml``.
 
-    The number of its rows is a site's weight under FedAvg, and its labels decide the size of the model; both are
-    claims of the site.
+    The reports need limits because the number of rows is a site's weight in FedAvg, and the labels determine the size
+    of the model. The server cannot verify either.
 
     Args:
-        members: client → its description.
-        entries: (N,) what the server's file says of the sites.
+        members: Each client's description of itself.
+        entries: (N,) the ``[[sites]]`` tables of ``server.toml``.
 
     Raises:
-        InputError: a site has too many rows or classes, or too large a share of all rows; names it.
+        InputError: If a site reports too many rows or classes, or too large a share of all rows.
     """
-    # The total includes unchecked claims. A site that claims more rows raises its own share, which max_share bounds.
+    # The total includes unverified reports. A site that reports more rows raises its own share, which max_share limits.
     total = sum(member.train for member in members.values())
     for client, entry in enumerate(entries):
         member = members[client]
         if member.name != entry.name:
-            text = f"{entry.name} calls itself '{printable(member.name)}'; results have the name in server.toml"
+            text = f"site {entry.name} reports the name '{printable(member.name)}'. Results use the name in server.toml"
             LOG.warning(Notice(text, "other-name", entry.name))
         share = member.train / total
-        for what, told, most in (
+        for what, reported, limit in (
             ("rows", member.train, entry.rows),
             ("classes", member.classes, entry.classes),
             ("max_share", share, entry.max_share),
         ):
-            if most is not None and told > most:
-                claim = f"{told:.4g} of all training rows" if what == "max_share" else f"{told} {what}"
+            if limit is not None and reported > limit:
+                claim = f"{reported:.4g} of all training rows" if what == "max_share" else f"{reported} {what}"
                 raise InputError(
-                    f"site '{entry.name}' claims {claim}, and server.toml allows it {what} = {most:g}: ask the site, "
-                    f"then raise {what} or leave the site out",
+                    f"site '{entry.name}' reports {claim}, more than its limit {what} = {limit:g} in server.toml. Ask "
+                    f"the site, then raise {what} or remove the site",
                     code="site-limit",
                     field=entry.name,
                 )
@@ -70,47 +70,47 @@ def admit(members: Mapping[int, SiteIdentity], entries: Sequence[SiteEntry]) -> 
 def standardisation_of(
     members: Mapping[int, SiteIdentity], names: Sequence[str], wanted: bool | None
 ) -> Standardisation | None:
-    """Mean and scale of each column, from what the sites report of their training rows.
+    """Compute mean and scale of each column from the sites' reports about their training rows.
 
     Args:
-        members: client → its description.
-        names: (N,) the sites' names in server.toml.
-        wanted: whether inputs are to be standardised; None = where they are vectors of at most MOST_COLUMNS numbers.
+        members: Each client's description of itself.
+        names: (N,) names of the sites in ``server.toml``.
+        wanted: Whether to standardise inputs; by default if they are vectors of at most ``MOST_COLUMNS`` numbers.
 
     Returns:
-        None where nothing is standardised.
+        The standardisation; None if inputs are not standardised.
 
     Raises:
-        InputError: inputs are to be standardised and cannot be, or a site reports what no rows can have; names it.
-            Or they do not have one shape.
+        InputError: If inputs cannot be standardised, if a site reports impossible statistics, or if the inputs of two
+            sites differ in shape.
     """
     parts = {names[client]: members[client].moments for client in sorted(members)}
-    told = {name: part for name, part in parts.items() if part is not None}
-    if wanted is None and not told and len(members[0].shape) == 1:
-        text = f"inputs are not standardised, which takes vectors of at most {MOST_COLUMNS} floating-point numbers"
+    reports = {name: part for name, part in parts.items() if part is not None}
+    if wanted is None and not reports and len(members[0].shape) == 1:
+        text = f"inputs are not standardised, which needs vectors of at most {MOST_COLUMNS} floating-point numbers"
         LOG.warning(Notice(text, "not-standardised", "standardise"))
-    if wanted is False or (wanted is None and not told):
+    if wanted is False or (wanted is None and not reports):
         return None
     # Moments of different columns cannot be combined.
     same_shape(members)
     for name, part in parts.items():
         if part is None:
             raise InputError(
-                f"site '{name}' reports no statistics of its columns, by which inputs are standardised: that takes "
-                f"vectors of at most {MOST_COLUMNS} floating-point numbers; set standardise = false in server.toml",
+                f"site '{name}' reports no column statistics, so inputs cannot be standardised. That needs vectors of "
+                f"at most {MOST_COLUMNS} floating-point numbers. Set standardise = false in server.toml",
                 code="invalid-statistics",
                 field=name,
             )
         part.check(f"site '{name}'")
-    found = bounded(list(told.values()))
-    for client, name in enumerate(told):
-        columns = (found.outlier == client).nonzero().flatten()
+    combined = bounded(list(reports.values()))
+    for client, name in enumerate(reports):
+        columns = (combined.outlier == client).nonzero().flatten()
         if len(columns):
-            worst = int(columns[found.factor[columns].argmax()])
+            worst = int(columns[combined.factor[columns].argmax()])
             text = (
-                f"{name}: its answer alone makes the scale of {len(columns)} columns more than twice what the others' "
-                f"give, that of column {worst + 1} {float(found.factor[worst]):.3g} times; it was not followed that "
-                "far: see that its units are the others'"
+                f"{name}: its statistics would more than double the scale of {len(columns)} columns compared with all "
+                f"other sites, column {worst + 1} by a factor of {float(combined.factor[worst]):.3g}. Their effect was "
+                "limited. Check that the site uses the same units as the others"
             )
             LOG.warning(Notice(text, "unit-mismatch", name))
-    return found.standardisation
+    return combined.standardisation

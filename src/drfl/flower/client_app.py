@@ -1,4 +1,4 @@
-"""Flower's ClientApp of a site: answers requests with the site's own data."""
+"""The site's end of a Flower app: answers requests from the site's own data."""
 
 from __future__ import annotations
 
@@ -47,64 +47,64 @@ T = TypeVar("T")
 
 
 class HungError(TimeoutError):
-    """A request took longer than the site allows."""
+    """Raised if a request takes longer than the site allows."""
 
 
 def within(seconds: float, work: Callable[[], T]) -> T:
-    """The result of ``work()``, if that takes no longer than so many seconds.
+    """Run ``work()`` in a thread with a time limit and return its result.
 
-    It runs in a thread of its own. A thread that hangs in foreign code cannot be stopped: it is abandoned, and ends
-    with the process, of which Flower starts a new one for each message.
+    A thread that hangs in foreign code cannot be stopped. It is abandoned and ends with the process; Flower starts a
+    new process for each message.
 
     Raises:
-        HungError: it takes longer.
+        HungError: If ``work()`` takes longer than ``seconds``.
     """
-    found: list[T] = []
-    failed: list[BaseException] = []
+    results: list[T] = []
+    errors: list[BaseException] = []
 
     def run() -> None:
         try:
-            # A thread returns nothing and its exceptions go nowhere: both are passed on through lists.
-            found.append(work())
+            # A thread cannot return a result or raise an exception to its starter, so pass both on through lists.
+            results.append(work())
         except BaseException as error:
-            failed.append(error)
+            errors.append(error)
 
     thread = threading.Thread(target=run, daemon=True, name="drfl-site")
     thread.start()
     thread.join(seconds)
     if thread.is_alive():
-        raise HungError(f"the request took longer than {seconds:g} s and was given up; raise 'timeout' in site.toml")
-    if failed:
-        raise failed[0]
-    return found[0]
+        raise HungError(f"the request took longer than {seconds:g} s and was aborted. Raise 'timeout' in site.toml")
+    if errors:
+        raise errors[0]
+    return results[0]
 
 
 MOST_PARAMETERS = 2**30
-"""Of a model that is made from a name, a shape and a number of classes."""
+"""Maximum number of parameters of a model that is built from a name, a shape and a number of classes."""
 
 KEPT = "drfl.shift"
-"""Where the shift is kept in the memory that Flower gives a client for a run."""
+"""Key of the shift in the memory that Flower gives a client for a run."""
 
 
 @dataclass(frozen=True)
 class Site:
-    """One client's data and settings.
+    """The data and settings of a site.
 
     Args:
-        name: of the site.
-        data: its samples: a :class:`drfl.data.ClientData` of one client.
-        task: its own model and loss; None = those that the server names.
-        timeout: seconds that a request may take.
-        device: torch device.
-        threads: torch's threads; None = its default.
-        audit: where it logs what it is asked and sends; None = nowhere.
-        policy: what it lets go out, and when.
-        folder: that the files of its policy are relative to.
-        server_key: the server's public key, as an OpenSSH line, by which it verifies the heads of the server's audit
-            log; None = it takes them as they come.
+        name: Name of the site.
+        data: Samples of the site, a :class:`drfl.data.ClientData` of one client.
+        task: Model and loss of the site; by default those that the server names.
+        timeout: Seconds that a request may take.
+        device: PyTorch device.
+        threads: Number of PyTorch threads; by default PyTorch's.
+        audit: Audit log of requests and replies; by default there is none.
+        policy: Limits on requests and replies.
+        folder: Folder to which the paths in the policy are relative.
+        server_key: Public key of the server, as an OpenSSH line, which verifies the heads of the server's audit log.
+            Without it, heads are not verified.
 
     Raises:
-        InputError: the data are those of several clients, or standardised by this site alone.
+        InputError: If the data have several clients, or were standardised at this site alone.
     """
 
     name: str
@@ -121,41 +121,44 @@ class Site:
     def __post_init__(self) -> None:
         if self.data.n != 1:
             raise InputError(
-                f"a site holds one client's data, not those of {self.data.n}", code="count-mismatch", field="data"
+                f"a site must have the data of one client, got {self.data.n} clients",
+                code="count-mismatch",
+                field="data",
             )
         if self.data.standardisation is not None:
             raise InputError(
-                f"the data of site '{self.name}' are standardised by this site alone, so that they mean something else "
-                "at every site: load them with standardise=False, all sites are standardised alike",
+                f"the data of site '{self.name}' are standardised with the statistics of this site only. Load them "
+                "with standardise=False: drfl standardises the data of all sites in the same way",
                 code="conflicting-options",
                 field="standardise",
             )
 
     @cached_property
     def digest(self) -> str:
-        """Digest of the data, by which the server notices when they change in a run."""
+        """Digest of the data, from which the server notices changes during a run."""
         return digest_of(self.data.tensors())
 
 
 def task_of(model: Model, shape: tuple[int, ...]) -> Task:
-    """The task that a server names, for inputs of this shape.
+    """Build the task that a server names, for inputs of this shape.
 
     Raises:
-        InputError: there is no such model or loss here, the model does not take such inputs, or it would be too large.
+        InputError: If this version of drfl lacks the model or the loss, the model does not accept such inputs, or the
+            model would be too large.
     """
     if model.model not in MODELS or model.loss not in LOSSES:
         raise InputError(
-            f"this drfl has no model '{model.model}' with loss '{model.loss}': install the server's",
+            f"this drfl has no model '{model.model}' with loss '{model.loss}'. Install the server's version",
             code="unknown-name",
             field="model",
         )
-    # Counted before it is allocated, as shape and classes are what sites claim.
+    # Count the parameters before allocating them, because sites report the shape and the classes.
     with torch.device("meta"):
         size = sum(part.numel() for part in MODELS[model.model](shape, model.classes).parameters())
     if size > MOST_PARAMETERS:
         raise InputError(
             f"model '{model.model}' for inputs of shape {shape} and {model.classes} classes has {size} parameters, "
-            f"more than {MOST_PARAMETERS}: see what the sites claim, and set 'classes' for each in server.toml",
+            f"more than {MOST_PARAMETERS}. Check the sites' reports, and set 'classes' for each site in server.toml",
             code="model-too-large",
             field="model",
         )
@@ -165,10 +168,10 @@ def task_of(model: Model, shape: tuple[int, ...]) -> Task:
 
 
 def engine_of(name: str, device: str) -> Engine:
-    """The engine of a name; "auto" is what suits one client in a process that lives for one message.
+    """Make an engine from its name; "auto" selects the best engine for one client in a process for a single message.
 
-    Nothing is traced, as that takes longer than thousands of steps of a small model, and all intra-op threads are the
-    client's.
+    That engine does not trace the model, because tracing takes longer than thousands of steps of a small model. The
+    client gets all intra-op threads.
     """
     if name == "auto":
         return Threads(workers=1, intra_op=None) if torch.device(device).type == "cpu" else Loop()
@@ -176,16 +179,16 @@ def engine_of(name: str, device: str) -> Engine:
 
 
 def work(site: Site, ask: Ask, request: Request | None, memory: RecordDict) -> Answer:
-    """Answer a message.
+    """Compute the answer to a message.
 
     Args:
-        site: whose data.
-        ask: the message.
-        request: the request in it; None where it asks for a test alone.
-        memory: what the site remembers of this run; it may be lost at any time.
+        site: The site.
+        ask: The message.
+        request: The request in the message; None if it only requests a test.
+        memory: State of the site in this run, which may be lost at any time.
 
     Raises:
-        InputError: the model sent, the data and the task do not fit each other.
+        InputError: If the model in the message does not fit the site's data and task.
     """
     start = time.perf_counter()
     # Flower starts one process per message, and torch would use all cores of the machine in each.
@@ -194,37 +197,39 @@ def work(site: Site, ask: Ask, request: Request | None, memory: RecordDict) -> A
     task = task_of(ask.model, tuple(site.data.inputs.shape[1:])) if site.task is None else site.task
     if ask.w.shape != task.w0.shape or ask.w.dtype != task.w0.dtype:
         raise InputError(
-            f"the server sent a model of {ask.w.numel()} parameters in {ask.w.dtype}, this site's has "
-            f"{task.w0.numel()} in {task.w0.dtype}: see that both have the same model, shape of inputs and classes",
+            f"the server's model has {ask.w.numel()} parameters in {ask.w.dtype}, but this site's has "
+            f"{task.w0.numel()} in {task.w0.dtype}. Use the same model, shape of inputs and classes at both ends",
             code="sites-differ",
             field="model",
         )
     if isinstance(request, TrainRequest) and ask.version:
-        # The request came without its shift, which is in the message or in the site's memory.
-        row = _shift(ask, memory)
-        if row is None:
+        # The request has no shift yet. The shift is in the message or in the site's memory.
+        shift_row = _shift(ask, memory)
+        if shift_row is None:
             return Answer(lacking=True, digest=site.digest)
-        request = replace(request, shift=row.unsqueeze(0))
+        request = replace(request, shift=shift_row.unsqueeze(0))
     engine = engine_of(ask.model.engine, site.device)
-    # A site keeps nothing between messages. Simulations use the same code, so that the bits are the same.
+    # Standardise again for each message, because a site keeps nothing between messages. Simulations use the same code,
+    # so that the results are bit-identical.
     data = site.data if ask.standardisation is None else site.data.standardised(ask.standardisation)
-    # first: this process's client 0 draws the samples of client `ask.client`, as in a simulation of all.
+    # With first=ask.client, the only client of this process draws the same samples as client `ask.client` in a
+    # simulation of all clients.
     fed = Simulation(data, task, engine=engine, device=site.device, first=ask.client)
-    # The test and the request are on the same w, so that their order does not matter.
+    # The test and the request use the same w, so their order does not matter.
     test = also = both = None
     if ask.test:
         test, rows = _test(fed, ask.w)
         if ask.also is not None:
             also, other = _test(fed, ask.also)
-            both = tuple((one, two) for one, two in products(rows, other, fed.measures).tolist())
+            both = tuple((first, second) for first, second in products(rows, other, fed.measures).tolist())
     parts, shift_version = (), ""
     if request is not None:
         reply = fed.ask(replace(request, cohort=torch.tensor([0])))
-        # Each part has one row, as the cohort is this client alone. Parts that the request does not need are None.
+        # Each part has one row, as the cohort is this client only. Parts that the request does not need are None.
         parts = site.policy.shortened(request, tuple(part[0] for part in reply[1:] if part is not None))
         if isinstance(request, TrainRequest) and request.shift is not None:
             # DRDM and FedDyn change the shift −h_i by μ(w_i − w), and the server computes the same sum. If the two
-            # differ, even in rounding, so do their versions, and the server sends its shift.
+            # differ, even in rounding, their versions differ too, and the server sends its shift.
             shift = request.shift[0].add(parts[0] - request.w, alpha=request.prox)
             memory[KEPT] = ArrayRecord({"shift": array_of(shift)})
             shift_version = version(shift)
@@ -235,7 +240,7 @@ def work(site: Site, ask: Ask, request: Request | None, memory: RecordDict) -> A
         losses=fed.ledger.loss_evaluations,
         seconds=time.perf_counter() - start,
         version=shift_version,
-        # Every reply carries the digest, so that the server notices data that change during a run.
+        # Every reply contains the digest, so that the server notices data that change during a run.
         digest=site.digest,
         also=also,
         products=both,
@@ -243,49 +248,51 @@ def work(site: Site, ask: Ask, request: Request | None, memory: RecordDict) -> A
 
 
 def _test(fed: Simulation, w: Tensor) -> tuple[SiteTest, RowScores]:
-    """Of the test rows of this one client: what leaves the site, and what does not."""
-    found, rows = fed.tested(w)
-    others = tuple(float(values[0]) for values in found.others)
-    assert found.sums is not None
-    sums = tuple(map(tuple, found.sums[0].tolist()))
-    return SiteTest(float(found.score[0]), float(found.loss[0]), int(found.samples[0]), others, sums), rows
+    """Test a model and return the result, which the server receives, and the row scores, which stay at the site."""
+    evaluation, rows = fed.tested(w)
+    others = tuple(float(values[0]) for values in evaluation.others)
+    assert evaluation.sums is not None
+    sums = tuple(map(tuple, evaluation.sums[0].tolist()))
+    test = SiteTest(float(evaluation.score[0]), float(evaluation.loss[0]), int(evaluation.samples[0]), others, sums)
+    return test, rows
 
 
 def _shift(ask: Ask, memory: RecordDict) -> Tensor | None:
-    """(d,) the shift that a message refers to; None where it was not sent and is not held here."""
+    """Return the shift (d,) that a message refers to; None if it was not sent and the site does not hold it."""
     if ask.shift is not None:
         return ask.shift
     if ask.version == "zero":
         return torch.zeros_like(ask.w)
     if KEPT not in memory.array_records:
         return None
-    kept = vector_of(memory.array_records[KEPT]["shift"])
-    # By its bytes, not by its round: a site whose reply did not count holds another shift than the server.
-    return kept if version(kept) == ask.version else None
+    shift = vector_of(memory.array_records[KEPT]["shift"])
+    # Compare bytes, not rounds: if the server did not use the site's reply, the two hold different shifts.
+    return shift if version(shift) == ask.version else None
 
 
 IDENTITY = "query.identity"
-"""The message that asks a site who it is; the others are "train" and "evaluate"."""
+"""Type of the message that requests a site's description. Other types are "train" and "evaluate"."""
 
 CLOSING = "query.closing"
-"""The message that tells a site the last head of the server's audit log, and is answered with that of the site's."""
+"""Type of the message with the last head of the server's audit log. The answer is the head of the site's log."""
 
 SITE = "site"
-"""The key of a SuperNode's --node-config that has the path of the site's file."""
+"""Key in ``--node-config`` of a SuperNode with the path of ``site.toml``."""
 
 
 def reply(message: Message, context: Context, site: Site) -> Message:
-    """The reply to one of drfl's messages, for those who have a ``ClientApp`` of their own.
+    """Reply to one of drfl's messages, for use in your own ``ClientApp``.
 
     Args:
-        message: what came; drfl's server sent it.
-        context: of the run; a shift is kept in its state, nothing else.
-        site: whose data.
+        message: Message from drfl's server.
+        context: Context of the run. Its state stores only the shift.
+        site: The site.
 
     Raises:
-        InputError: the message, the data and the model do not fit each other, or the site's policy is against it.
-        HungError: it took longer than the site allows.
-        DrflError: the site's audit log cannot be written to: nothing leaves without a line there.
+        InputError: If the message, the data and the model do not fit together, or the site's policy forbids the
+            request.
+        HungError: If the work takes longer than the site allows.
+        DrflError: If the site's audit log cannot be written. No reply is sent without a line in the log.
     """
     ask = read(message.content, Ask)
     request = request_of(ask)
@@ -299,15 +306,15 @@ def reply(message: Message, context: Context, site: Site) -> Message:
             digest = digest_of_content(message.content)
             log.add("asked", **about, digest=digest, server=None if server is None else str(server))
         site.policy.check_run(run, site.folder)
-        # The log has this request already, so that the count includes it.
+        # The log has this request already, so the count includes it.
         site.policy.check_count(log)
-        # The site's loader or model may hang, so the work has a time limit.
+        # The site's model may hang, so the work has a time limit.
         answer = within(site.timeout, partial(work, site, ask, request, context.state))
     except Exception as error:
         if log is not None:
             log.add("refused", **about, request=number, reason=printable(str(error)[:300]))
         raise
-    # Record the digest of the reply before the reply leaves the site.
+    # Log the digest of the reply before the reply leaves the site.
     content = write(answer)
     if log is not None:
         write_head(content, log.add("sent", **about, digest=digest_of_content(content), request=number))
@@ -315,36 +322,36 @@ def reply(message: Message, context: Context, site: Site) -> Message:
 
 
 def server_head(message: Message, site: Site) -> Head | None:
-    """The head of the server's audit log that came with a message; None if there is none.
+    """Read the head of the server's audit log in a message; return None if there is none.
 
     Raises:
-        RefusedError: it is not signed with the server's key, where the site has that.
+        RefusedError: If the site has the server's key and the head is not signed with it.
     """
-    found = read_head(message.content)
-    if found is not None and site.server_key is not None and not found.is_signed_by(site.server_key):
-        raise RefusedError("the head of the server's audit log is not signed with the server's key, see server_key")
-    return found
+    head = read_head(message.content)
+    if head is not None and site.server_key is not None and not head.is_signed_by(site.server_key):
+        raise RefusedError("the head of the server's audit log is not signed with the server's key (server_key)")
+    return head
 
 
 def identity(site: Site) -> RecordDict:
-    """What a server must know of a site before it can begin: no sample is in it.
+    """Describe a site to the server before a run. The description contains no sample.
 
-    Of inputs that are vectors it tells the mean and the variance of every column over the training rows. By the digest
-    it checks, with every reply and when a run is resumed, that the data are still the same.
+    If inputs are vectors, it contains the mean and variance of every column over the training rows. The digest lets the
+    server check, with every reply and when a run is resumed, that the data are unchanged.
 
     Raises:
-        InputError: the site has no samples, or a number is too large for a message.
+        InputError: If the site has no samples, or a number is too large for a message.
     """
-    # The losses that a server can name ignore torch's default, or take no class labels.
+    # The losses that a server can name ignore torch's default label, or have no class labels.
     loss = Loss(nn.CrossEntropyLoss()) if site.task is None else site.task.criterion
-    # Simulations do not count rows whose targets are all ignored either.
+    # Like a simulation, do not count rows whose targets are all ignored.
     data, _, _ = counted_rows(site.data, loss)
     classes = 1
     if not data.targets.is_floating_point():
         low, high = torch.cat([y[~loss.ignores(y)] for y in (data.targets, data.test_targets)]).aminmax()
         if site.task is None and low < 0:
             raise InputError(
-                f"targets must be labels of at least 0, but hold {int(low)}: encode them",
+                f"class labels must be at least 0, found {int(low)}. Encode the targets as 0, 1, …",
                 code="out-of-range",
                 field="targets",
             )
@@ -358,33 +365,33 @@ def identity(site: Site) -> RecordDict:
     rows, tests = len(data.train[0]), len(data.test[0])
     try:
         content = write(SiteIdentity(site.name, shape, classes, rows, tests, digest, majority, columns))
-        # The server refuses what cannot be read; here the site's own operator sees why.
+        # Read the description here too, so that the site's operator sees why the server would refuse it.
         read(content, SiteIdentity)
     except ValueError as error:
         raise InputError(
-            f"the site '{site.name}' cannot take part: {error}", code="invalid-value", field=site.name
+            f"site '{site.name}' cannot take part: {error}", code="invalid-value", field=site.name
         ) from None
     return content
 
 
 def client_app(load: Callable[[Context], Site]) -> ClientApp:
-    """A ``ClientApp`` that answers drfl's server.
+    """Make a ``ClientApp`` that answers drfl's server.
 
     Args:
-        load: the site, from what Flower knows of the node; asked once a message.
+        load: Function that returns the site, given Flower's context of the node. It is called once per message.
     """
-    found = ClientApp()
+    client = ClientApp()
 
-    @found.train()
+    @client.train()
     def train(message: Message, context: Context) -> Message:
         return reply(message, context, load(context))
 
-    @found.evaluate()
+    @client.evaluate()
     def evaluate(message: Message, context: Context) -> Message:
         return reply(message, context, load(context))
 
-    @found.query("identity")
-    def who(message: Message, context: Context) -> Message:
+    @client.query("identity")
+    def describe(message: Message, context: Context) -> Message:
         site = load(context)
         site.policy.check_run(context.run_id, site.folder)
         content = identity(site)
@@ -401,7 +408,7 @@ def client_app(load: Callable[[Context], Site]) -> ClientApp:
                 raise
         return Message(content, reply_to=message)
 
-    @found.query("closing")
+    @client.query("closing")
     def close(message: Message, context: Context) -> Message:
         site = load(context)
         site.policy.check_run(context.run_id, site.folder)
@@ -412,19 +419,19 @@ def client_app(load: Callable[[Context], Site]) -> ClientApp:
             write_head(content, site.audit.add("closed", site=site.name, run=str(context.run_id), server=what))
         return Message(content, reply_to=message)
 
-    return found
+    return client
 
 
 def site_of(context: Context) -> Site:
-    """The site whose file a SuperNode was started with: ``--node-config 'site="/path/to/site.toml"'``.
+    """Load the site that a SuperNode was started with: ``--node-config 'site="/path/to/site.toml"'``.
 
     Raises:
-        InputError: there is none, or it cannot be used.
+        InputError: If the SuperNode names no site, or the site's settings or data cannot be used.
     """
     path = context.node_config.get(SITE)
     if path is None:
         raise InputError(
-            "this SuperNode names no site: start it with --node-config 'site=\"/path/to/site.toml\"'",
+            "this SuperNode does not name a site. Start it with --node-config 'site=\"/path/to/site.toml\"'",
             code="missing-option",
             field="site",
         )

@@ -1,4 +1,4 @@
-"""The frame of a run in the server's audit log: its start, and its end, of which every site is told."""
+"""Record the start and the end of a run in the server's audit log, and send every site the end."""
 
 from __future__ import annotations
 
@@ -18,21 +18,21 @@ from drfl.flower.records import MOST_FIELDS, ProtocolError, payload, read_head, 
 LOG = logging.getLogger("drfl.flower")
 
 SERVER = "server"
-"""The owner's name in the log of a server."""
+"""Name of the owner in the log of a server."""
 
 LONGEST = 30.0
-"""Seconds at most that the sites have to answer the last message of a run."""
+"""Longest time in seconds for the sites to answer the last message of a run."""
 
 
 class AuditedRun:
-    """Marks a run's start in the server's log when it is entered; a run that fails is closed when it is left.
+    """A context manager that logs the start of a run on entry, and closes a failed run on exit.
 
-    A server that is killed leaves a run open, which the next start in the log ends.
+    If the server is killed, the run stays open in the log, and the next start in the log ends it.
 
     Args:
-        audit: The server's log; None = nothing is done.
-        grid: Flower's.
-        roster: Who the nodes are.
+        audit: Audit log of the server; without it the context manager does nothing.
+        grid: Flower's grid.
+        roster: Mapping from clients to nodes.
         timeout: Seconds that an exchange may take.
     """
 
@@ -50,11 +50,11 @@ class AuditedRun:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Close a run that ended with an error; one that was interrupted stays open."""
+        """Close a run that ended with an error; a run that was interrupted stays open."""
         if self._open and isinstance(error, Exception):
             try:
                 self.close("failed")
-            except DrflError as other:  # the first error says why the run failed
+            except DrflError as other:  # the first error is the reason of the failure, so only log this one
                 LOG.warning("%s", other)
 
     @property
@@ -62,15 +62,15 @@ class AuditedRun:
         return str(self.grid.run.run_id)
 
     def close(self, outcome: str) -> None:
-        """Tell every site the head of the log, note theirs, and write the end.
+        """Send every site the head of the log, record the heads of the sites' logs, and write the end.
 
-        Without this message, lines after a run's last request could be cut off both logs.
+        Without this message, lines after a run's last request could be removed from both logs.
 
         Args:
             outcome: "completed", "diverged" or "failed".
 
         Raises:
-            DrflError: The log cannot be written to.
+            DrflError: If the log cannot be written.
         """
         if self.audit is None or not self._open:
             return
@@ -78,14 +78,14 @@ class AuditedRun:
         self._open = False
         head = self.audit.add("closing", run=self._run, outcome=outcome)
         try:
-            self._tell(self.audit, head)
+            self._exchange_heads(self.audit, head)
         except DrflError:
             raise
-        except Exception as error:  # the run has ended: a SuperLink that cannot be reached must not change how
-            LOG.warning("the sites were not told the end of the audit log (%s)", type(error).__name__)
+        except Exception as error:  # the run has ended, and an unreachable SuperLink must not change its outcome
+            LOG.warning("the end of the audit log was not sent to the sites (%s)", type(error).__name__)
         self.audit.add("finished", run=self._run, outcome=outcome)
 
-    def _tell(self, audit: AuditLog, head: Head) -> None:
+    def _exchange_heads(self, audit: AuditLog, head: Head) -> None:
         end = time.monotonic() + self.timeout
         clients = {node.id: client for client, node in self.roster.nodes(self.grid).items()}
         # All sites get the same head, so that each holds the same proof of the whole run.
@@ -94,25 +94,25 @@ class AuditedRun:
         ids = self.grid.push_messages(messages)
         waiting = {i: clients[node] for i, node in zip(ids, clients, strict=True) if i}
         while waiting:
-            for one in list(received(self.grid, list(waiting))):
-                client = waiting.pop(one.message)
+            for message, reply, problem in list(received(self.grid, list(waiting))):
+                client = waiting.pop(message)
                 try:
-                    if one.reply is None or not one.reply.has_content():
-                        raise ProtocolError(one.problem or "it gave no answer")
-                    # Check the size before reading, as a site may send anything.
-                    if payload(one.reply.content) > MOST_FIELDS:
+                    if reply is None or not reply.has_content():
+                        raise ProtocolError(problem or "it gave no answer")
+                    # Check the size before parsing, as a site may send anything.
+                    if payload(reply.content) > MOST_FIELDS:
                         raise ProtocolError("its answer is too long")
-                    theirs = read_head(one.reply.content)
-                    self.roster.check_head(client, theirs)
-                except Exception as error:  # no reply of a single site may end the run, whatever error it causes
+                    site_head = read_head(reply.content)
+                    self.roster.check_head(client, site_head)
+                except Exception as error:  # an error of a single site must not end the run
                     LOG.warning(
                         "%s: the head of its audit log is unknown: %s",
                         self.roster.names[client],
                         rejection_reason(error),
                     )
                     continue
-                if theirs is not None:
-                    audit.add("parted", site=self.roster.names[client], head=str(theirs))
+                if site_head is not None:
+                    audit.add("parted", site=self.roster.names[client], head=str(site_head))
             if not waiting or time.monotonic() >= end:
                 return
             time.sleep(PAUSE)

@@ -1,4 +1,4 @@
-"""The clients of a deployment, as the server's algorithm sees them."""
+"""The federation of a deployment: its clients as the server's algorithm sees them."""
 
 from __future__ import annotations
 
@@ -28,49 +28,49 @@ from drfl.task.metrics import Metric, metric_of, resolved
 LOG = logging.getLogger("drfl.flower")
 
 OF_CLASS = ("cross-entropy", "squared")
-"""The losses of :data:`drfl.task.models.LOSSES` whose targets are classes; those of the others have the outputs'
-shape.
-"""
+"""The losses in :data:`drfl.task.models.LOSSES` whose targets are classes. Other targets have the outputs' shape."""
 
 
 @dataclass
 class _LateTest:
-    """A test of one or two models (d,), for each of them every client's result once it is done, and their products."""
+    """A test of one or two models (d,). Once done, it has each client's result per model, and the sums of products."""
 
     models: Sequence[Tensor]
     done: bool = False
-    found: list[dict[int, SiteTest]] = field(default_factory=list)
+    results: list[dict[int, SiteTest]] = field(default_factory=list)
     products: dict[int, Products] = field(default_factory=dict)
 
 
 class FlowerFederation(Federation):
     """The nodes behind a Flower ``Grid``.
 
-    A request is one message to each client. A test of the model and the request after it go in one where that sends
-    the same model, see :class:`drfl.federation.federation.Bundling`. A client that fails, is offline or takes too long
-    counts as silent, and so does one whose reply cannot be read or has the wrong shape or type; after several such
-    exchanges it is skipped for a while, see :class:`drfl.flower.site_health.SiteHealth`. NaN and distance are for
-    :class:`drfl.resilience.Protected` to judge. A late or duplicate reply is ignored. The ledger counts the
-    vectors and losses of each request and reply once, as in a simulation, so that a resumed run ends with the same
-    numbers. ``traffic`` counts every byte: repetitions and tests too, a shift that the site keeps not at all.
+    A request is one message to each client. A test of a model is combined with the next request if both send the same
+    model, see :class:`drfl.federation.federation.Bundling`. A client drops out of an exchange if it fails, is offline
+    or too slow, or if its reply cannot be read or has the wrong shape or type. After several such exchanges it is
+    skipped for a while, see :class:`drfl.flower.site_health.SiteHealth`. Late and duplicate replies are ignored. NaN
+    and outliers are left to :class:`drfl.resilience.Protected`.
+
+    The ledger counts the vectors and losses of each request and reply once, as in a simulation, so that a resumed run
+    ends with the same numbers. ``traffic`` counts every byte sent, including repetitions and tests, but not shifts that
+    are not sent because the site holds them.
 
     Args:
-        grid: Flower's.
-        roster: who the nodes are.
-        members: each client's description of itself.
-        model: what is trained.
+        grid: Flower's grid.
+        roster: Mapping from clients to nodes.
+        members: Each client's description of itself.
+        model: Description of the model.
         w0: (d,) the initial model.
-        deadline: of every exchange with them.
-        standardisation: by which every site scales its inputs, sent with every message; None = they do not. It is not
-            in the ledger.
-        audit: the server's log; None = none.
+        deadline: Time limits of every exchange.
+        standardisation: Mean and scale with which every site standardises its inputs; None for no standardisation. It
+            is sent with every message, and the ledger does not count it.
+        audit: Audit log of the server; None for no log.
 
     Attributes:
-        products: (N, M, 2) float64 of the last test of two models: over each client's rows the sums of the products of
-            their values, see :func:`drfl.data.row_scores.products`. None before there was one.
+        products: (N, M, 2) float64 from the last test of two models: for each client the sums over test rows of the
+            products of both models' values, see :func:`drfl.data.row_scores.products`. None before such a test.
 
     Raises:
-        InputError: the sites' data do not have one shape.
+        InputError: If the inputs of the sites differ in shape.
     """
 
     def __init__(
@@ -85,17 +85,17 @@ class FlowerFederation(Federation):
         audit: AuditLog | None = None,
     ) -> None:
         same_shape(members)
-        # As the sites claimed before the run, and for the whole of it; see claims.admit for bounds on these claims.
+        # The sites reported these numbers before the run, and they stay fixed. claims.admit checks their limits.
         self.sizes = torch.tensor([members[client].train for client in range(len(members))])
         self.n, self.shares, self.w0 = len(members), self.sizes.double() / self.sizes.sum(), w0
         self.ledger, self.standardisation = Ledger(), standardisation
         self.measures = measures_of(model)
         shares = [members[client].majority for client in range(self.n)]
-        told = [share for share in shares if share is not None]
-        self.majority = torch.tensor(told, dtype=torch.float64) if len(told) == self.n else None
-        self._post, self._names, self._model = Transport(grid, roster, deadline, audit), roster.names, model
+        reported = [share for share in shares if share is not None]
+        self.majority = torch.tensor(reported, dtype=torch.float64) if len(reported) == self.n else None
+        self._transport, self._names, self._model = Transport(grid, roster, deadline, audit), roster.names, model
         self._digests = {client: member.digest for client, member in members.items()}
-        # Of the first and of the second model: each client's last result, which stands where it is not tested.
+        # For the first and the second model, each client's last result. It is used again if a client is not tested.
         self._tested: tuple[dict[int, SiteTest], ...] = {}, {}
         self._products: dict[int, Products] = {}
         self.products: Tensor | None = None
@@ -103,23 +103,23 @@ class FlowerFederation(Federation):
 
     @property
     def traffic(self) -> Traffic:
-        """What has travelled so far."""
-        return self._post.traffic
+        """The traffic so far."""
+        return self._transport.traffic
 
     def site_health(self) -> dict[str, dict[str, int | bool]]:
-        """How each site has answered so far, by name."""
-        return {self._names[client]: one.counts() for client, one in self._post.health.items()}
+        """Return how each site has answered so far, by name."""
+        return {self._names[client]: health.counts() for client, health in self._transport.health.items()}
 
     def ask(self, request: Request[R]) -> R:
-        """Send a request to its cohort, together with a pending test, which goes to all clients."""
-        # A waiting test goes with the next request or not at all: if that sends another model, result() sends it alone.
+        """Send a request to its cohort. A pending test is sent along, to all clients."""
+        # A pending test is combined only with the next request. If that sends another model, result() sends the test.
         late, self._late = self._late, None
         if late is not None and torch.equal(late.models[0], request.w):
             answers, cost = self._test(request, late)
         else:
             answers, cost = self._exchange(request.cohort.tolist(), request.w, request)
         self.ledger.add(cost)
-        # In the cohort's order sums round as in a simulation, whichever reply arrives first.
+        # Use the cohort's order, so that sums round as in a simulation, whichever reply arrives first.
         clients = [client for client in request.cohort.tolist() if client in answers]
         empty = request.nobody()
         if not clients:
@@ -130,71 +130,72 @@ class FlowerFederation(Federation):
         return empty._make((torch.tensor(clients), *parts))
 
     def evaluate(self, w: Tensor) -> Evaluation:
-        """Score and loss of w (d,) at every client; the last result stands for a client that is silent.
+        """Test w (d,) at every client; a client that does not answer keeps its last result.
 
         Raises:
-            InputError: a client has never been tested.
+            InputError: If a client has never been tested.
         """
-        (found,) = self.evaluate_later([w])()
-        return found
+        (evaluation,) = self.evaluate_later([w])()
+        return evaluation
 
     def evaluate_later(self, models: Sequence[Tensor]) -> Callable[[], list[Evaluation]]:
-        """See :class:`drfl.federation.federation.Bundling`. Two models go into one message; others are tested by
-        themselves.
+        """See :class:`drfl.federation.federation.Bundling`.
+
+        The first two models are tested in one message, each further model in a separate message.
         """
         self._late = late = _LateTest(models[:2])
 
         def result() -> list[Evaluation]:
-            if not late.done:  # the next request sent another model, or there was none
+            if not late.done:  # the next request sent another model, or there was no request
                 self._late = None
                 self._test(None, late)
-            found: list[Evaluation] = []
-            for tests in late.found:
+            evaluations: list[Evaluation] = []
+            for tests in late.results:
                 for client in range(self.n):
                     if client not in tests:
                         raise InputError(
-                            f"site '{self._names[client]}' could not be tested: see the log for the reason",
+                            f"site '{self._names[client]}' could not be tested. See the log for the reason",
                             code="site-untested",
                             field=self._names[client],
                         )
                 results, double = [tests[client] for client in range(self.n)], torch.float64
-                others = zip(*(one.others for one in results), strict=True)
-                found.append(
+                others = zip(*(test.others for test in results), strict=True)
+                evaluations.append(
                     Evaluation(
-                        torch.tensor([one.score for one in results], dtype=double),
-                        torch.tensor([one.loss for one in results], dtype=double),
-                        torch.tensor([one.samples for one in results]),
+                        torch.tensor([test.score for test in results], dtype=double),
+                        torch.tensor([test.loss for test in results], dtype=double),
+                        torch.tensor([test.samples for test in results]),
                         tuple(torch.tensor(values, dtype=double) for values in others),
-                        torch.tensor([one.sums for one in results], dtype=double),
+                        torch.tensor([test.sums for test in results], dtype=double),
                     )
                 )
-            if len(found) == 2:
+            if len(evaluations) == 2:
                 rows = [late.products[client] for client in range(self.n)]
                 self.products = torch.tensor(rows, dtype=torch.float64)
-            return [*found, *map(self.evaluate, models[2:])]
+            return [*evaluations, *map(self.evaluate, models[2:])]
 
         return result
 
     def _test(self, request: Request | None, late: _LateTest) -> Exchanged:
-        """Test models at all clients, along with the request where there is one; returns the answers to the request."""
-        # A client that was never tested has no earlier result to stand in for this one: wait for all.
-        everybody, missing = list(range(self.n)), len(self._tested[0]) < self.n
-        answers, cost = self._exchange(everybody, late.models[0], request, late.models, all_of_them=missing)
+        """Test models at all clients, together with a request if given, and return the answers to the request."""
+        # A client that was never tested has no earlier result to use instead, so wait for all.
+        clients, is_missing = list(range(self.n)), len(self._tested[0]) < self.n
+        answers, cost = self._exchange(clients, late.models[0], request, late.models, all_of_them=is_missing)
         late.done = True
-        for client in everybody:
-            found = believed(answers.get(client), len(late.models), self.measures)
-            if found:
-                for own, test in zip(self._tested, found, strict=False):
-                    own[client] = test
-                # Before the first round, where there is one model alone, it is both.
-                self._tested[1].setdefault(client, found[0])
+        for client in clients:
+            tests = believed(answers.get(client), len(late.models), self.measures)
+            if tests:
+                for results, test in zip(self._tested, tests, strict=False):
+                    results[client] = test
+                # Before the first round there is only one model, which counts as both.
+                self._tested[1].setdefault(client, tests[0])
                 both = answers[client].products
                 if both is not None:
                     self._products[client] = both
                 elif client not in self._products:
                     # Until two models are tested, use the products of the one model with itself: its sums of squares.
                     squares: list[tuple[float, float]] = []
-                    for measure, sums in zip(self.measures, found[0].sums, strict=True):
+                    for measure, sums in zip(self.measures, tests[0].sums, strict=True):
                         if measure.rows is Rows.RANKS:
                             squares.append(sums[3:])
                         elif measure.rows.mean and not math.isnan(sums[2]):
@@ -204,12 +205,12 @@ class FlowerFederation(Federation):
                     self._products[client] = tuple(squares)
             elif client in self._tested[0]:
                 name = self._names[client]
-                LOG.warning(Notice(f"{name} was not tested: its last result stands", "site-untested", name))
-        # Copies: a later test must not change this one's results.
-        late.found = [dict(own) for own in self._tested[: len(late.models)]]
+                LOG.warning(Notice(f"{name} was not tested; its last result is used", "site-untested", name))
+        # Copy the results, because a later test must not change them.
+        late.results = [dict(results) for results in self._tested[: len(late.models)]]
         late.products = dict(self._products)
-        asked = set() if request is None else set(request.cohort.tolist())
-        return Exchanged({client: answer for client, answer in answers.items() if client in asked}, cost)
+        cohort = set() if request is None else set(request.cohort.tolist())
+        return Exchanged({client: answer for client, answer in answers.items() if client in cohort}, cost)
 
     def _exchange(
         self,
@@ -219,51 +220,51 @@ class FlowerFederation(Federation):
         tested: Sequence[Tensor] = (),
         all_of_them: bool = False,
     ) -> Exchanged:
-        """Send clients a request, a test of w and perhaps another model, or both."""
+        """Send clients a request, a test of ``tested`` (w and at most one other model), or both."""
         questions = {}
         for client in clients:
-            # If a test travels with a request, clients outside the cohort get only the test.
+            # If a test is combined with a request, clients outside the cohort get only the test.
             places = [] if request is None else (request.cohort == client).nonzero().flatten().tolist()
-            own = None if request is None or not places else request.only(torch.tensor(places[:1]))
-            # The shift has a version, as the site may hold it already.
-            shift = own.shift[0] if isinstance(own, TrainRequest) and own.shift is not None else None
+            part = None if request is None or not places else request.only(torch.tensor(places[:1]))
+            # The shift has a version, because the site may already hold it.
+            shift = part.shift[0] if isinstance(part, TrainRequest) and part.shift is not None else None
             ask = Ask(
                 client,
                 self._model,
                 w,
-                work=None if own is None else work_of(own),
+                work=None if part is None else work_of(part),
                 test=bool(tested),
                 version="" if shift is None else version(shift),
                 shift=shift,
                 standardisation=self.standardisation,
                 also=tested[1] if len(tested) > 1 else None,
             )
-            questions[client] = ClientRequest(ask, own)
-        found = self._post.exchange(questions, all_of_them=all_of_them)
-        for client, answer in found.answers.items():
+            questions[client] = ClientRequest(ask, part)
+        exchanged = self._transport.exchange(questions, all_of_them=all_of_them)
+        for client, answer in exchanged.answers.items():
             # Warn once if a site's data differ from those that it described before the run.
-            health = self._post.health[client]
+            health = self._transport.health[client]
             if answer.digest != self._digests[client] and not health.data_changed:
                 health.data_changed = True
                 name = self._names[client]
                 text = (
-                    f"{name}: its data have changed since the run began; its replies are still used, with the number "
-                    "of rows that it reported before"
+                    f"the data of {name} have changed since the run began. Its replies are still used, with the number "
+                    "of rows that it reported at the start"
                 )
                 LOG.warning(Notice(text, "data-changed", name))
-        return found
+        return exchanged
 
 
 def measures_of(model: Model) -> tuple[Metric, ...]:
-    """What tests of a model measure, the score first, with what that says of a row, by the loss and its outputs.
+    """Return the metrics of a model's tests, the score first, with the kind of value that each has for a row.
 
-    Of a model of the sites' own nobody here knows what the targets are: a row may have several labels, and its loss
-    may ignore some of them.
+    The targets determine the kind. If the sites supply their own model, the server does not know the targets: a row may
+    have several labels, and the loss may ignore some of them. Means over rows are then means of any real numbers.
     """
     # Metrics need only the shapes and types of outputs and targets, so no model is built.
     outputs = torch.empty(1, model.classes or 2)
     targets = torch.empty(1, dtype=torch.int64) if model.loss in OF_CLASS else torch.empty_like(outputs)
-    found = tuple(resolved(metric_of(name), outputs, targets) for name in model.metrics)
+    metrics = tuple(resolved(metric_of(name), outputs, targets) for name in model.metrics)
     if model.loss:
-        return found
-    return tuple(replace(metric, rows=Rows.REAL) if metric.rows.mean else metric for metric in found)
+        return metrics
+    return tuple(replace(metric, rows=Rows.REAL) if metric.rows.mean else metric for metric in metrics)

@@ -1,7 +1,7 @@
-"""Replaces Flower's program ``flwr-clientapp`` at a site where :mod:`drfl.flower.fork_server` runs.
+"""Replacement of Flower's program ``flwr-clientapp`` at a site where :mod:`drfl.flower.fork_server` runs.
 
-It sends its arguments to that process, which takes a few milliseconds; if that process has ended, it executes Flower's
-own program. It is run as a file and loads nothing but the standard library.
+It sends its arguments to that process, which takes a few milliseconds. If that process has ended, it runs Flower's own
+program. It is run as a file and imports only the standard library.
 """
 
 import os
@@ -10,36 +10,36 @@ import sys
 
 PROGRAM = "flwr-clientapp"
 DOOR = "door"
-"""The socket's name in its folder."""
+"""Name of the socket in its folder."""
 DONE = b"done"
 
 
 def handed_over(folder: str, arguments: list[str]) -> bool:
-    """Whether the process behind the socket in a folder has taken the arguments."""
-    back = os.getcwd()
+    """Send the arguments to the process behind the socket in a folder, and return whether it accepted them."""
+    previous_folder = os.getcwd()
     try:
         os.chdir(folder)  # the path of a socket is limited to about a hundred characters
-        with socket.socket(socket.AF_UNIX) as way:
-            way.connect(DOOR)
-            way.sendall(b"".join(os.fsencode(part) + b"\0" for part in arguments))
-            # Tells the other end that the arguments are complete: it reads until then.
-            way.shutdown(socket.SHUT_WR)
-            return way.recv(len(DONE)) == DONE
+        with socket.socket(socket.AF_UNIX) as connection:
+            connection.connect(DOOR)
+            connection.sendall(b"".join(os.fsencode(part) + b"\0" for part in arguments))
+            # The other end reads until the end of the stream, so close this direction.
+            connection.shutdown(socket.SHUT_WR)
+            return connection.recv(len(DONE)) == DONE
     # The process has ended: the caller runs Flower's own program instead.
     except OSError:
         return False
     finally:
-        os.chdir(back)
+        os.chdir(previous_folder)
 
 
 def main() -> None:
-    """Hand over, or start Flower's program."""
+    """Hand over the arguments, or run Flower's own program."""
     folder, *arguments = sys.argv[1:]
     if handed_over(folder, arguments):
         return
-    # Without this folder, where the program of that name is the one that called this.
-    elsewhere = [path for path in os.get_exec_path() if os.path.realpath(path) != os.path.realpath(folder)]
-    os.environ["PATH"] = os.pathsep.join(elsewhere)
+    # Remove this folder from PATH, because it contains the program that called this one.
+    other_folders = [path for path in os.get_exec_path() if os.path.realpath(path) != os.path.realpath(folder)]
+    os.environ["PATH"] = os.pathsep.join(other_folders)
     os.execvp(PROGRAM, [PROGRAM, *arguments])
 
 

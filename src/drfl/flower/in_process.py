@@ -1,4 +1,4 @@
-"""A Flower ``Grid`` without Flower's processes: every client app runs here, when its message is pushed."""
+"""A Flower ``Grid`` in one process: a client app runs as soon as its message is pushed."""
 
 from __future__ import annotations
 
@@ -15,26 +15,29 @@ from flwr.supercore.run import Run
 from flwr.supercore.task_identity import TaskIdentity
 
 CRASHED = 2
-"""Flower's code for a client app that raised."""
+"""Flower's error code for a client app that raised an exception."""
 
 
 class InProcessGrid(Grid):
-    """Runs a client app for each of several nodes: for tests, and to try an app out before there is a server.
+    """A grid that runs the client app of several nodes itself, for tests and to try out an app without a server.
 
-    Messages and replies go through Flower's own serialisation, so that what cannot travel fails here too.
+    Messages and replies go through Flower's serialisation, so that a message that cannot be serialised fails here too.
 
     Args:
-        app: the client app, the same at all nodes.
-        nodes: each node's configuration, as a SuperNode's --node-config would give it.
-        keys: each node's public key; none = they have none.
+        app: The client app, the same at all nodes.
+        nodes: The configuration of each node, as ``--node-config`` of a SuperNode would give it.
+        keys: The public key of each node. By default nodes have no keys.
+
+    Attributes:
+        away: IDs of nodes that are offline. Tests may change it.
     """
 
     def __init__(self, app: ClientApp, nodes: Sequence[UserConfig], keys: Sequence[bytes] = ()) -> None:
         self.app, self._run = app, Run.create_empty(1)
         self.contexts: dict[int, Context] = {
-            place + 1: Context(1, place + 1, config, RecordDict(), {}) for place, config in enumerate(nodes)
+            node: Context(1, node, config, RecordDict(), {}) for node, config in enumerate(nodes, start=1)
         }
-        self.keys: Mapping[int, bytes] = {place + 1: key for place, key in enumerate(keys)}
+        self.keys: Mapping[int, bytes] = dict(enumerate(keys, start=1))
         self.away: set[int] = set()
         self.count: defaultdict[int, int] = defaultdict(int)
         self._replies: dict[str, Message] = {}
@@ -56,11 +59,11 @@ class InProcessGrid(Grid):
         return Message(content, dst_node_id, message_type, ttl=ttl, group_id=group_id)
 
     def get_node_ids(self) -> list[int]:
-        """Nodes that are there: all but those in ``away``."""
+        """Return the IDs of all nodes that are not in ``away``."""
         return [node for node in self.contexts if node not in self.away]
 
     def get_nodes(self) -> list[NodeInfo]:
-        """The same, with what is known of them."""
+        """Return the same nodes with their public keys."""
         return [NodeInfo(node_id=node, public_key=self.keys.get(node, b"")) for node in self.get_node_ids()]
 
     def push_messages(self, messages: Iterable[Message]) -> list[str]:
@@ -68,33 +71,32 @@ class InProcessGrid(Grid):
         ids = []
         for message in messages:
             name = str(uuid.uuid4())
-            # The SuperLink numbers messages, and Flower has no public way to set the number.
+            # The SuperLink assigns the message ID, and Flower has no public way to set it.
             message.metadata.__dict__["_message_id"] = name
             node = message.metadata.dst_node_id
             self.count[node] += 1
-            # Like the SuperLink, accept messages to nodes that are away, and never answer them.
+            # Like the SuperLink, accept messages to nodes that are offline, and never answer them.
             if node not in self.away:
-                self._replies[name] = self.answer(_travelled(message), self.contexts[node])
+                self._replies[name] = self.answer(_serialised(message), self.contexts[node])
             ids.append(name)
         return ids
 
     def answer(self, message: Message, context: Context) -> Message:
-        """The app's reply; an error where it raises, as Flower does it."""
+        """Run the app and return its reply; an exception becomes an error reply, as in Flower."""
         try:
-            return _travelled(self.app(message, context))
+            return _serialised(self.app(message, context))
         except Exception as error:
-            # Flower turns an exception of the app into a reply with an error.
             return Message(Error(CRASHED, f"{type(error).__name__}: {error}"), reply_to=message)
 
     def pull_messages(self, message_ids: Iterable[str]) -> list[Message]:
-        """The replies to these messages that have not been pulled yet."""
+        """Return the replies to these messages that have not been pulled yet."""
         return [self._replies.pop(name) for name in list(message_ids) if name in self._replies]
 
     def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> list[Message]:
-        """Both; there is nothing to wait for."""
+        """Push the messages and pull the replies, which are available at once."""
         return self.pull_messages(self.push_messages(messages))
 
 
-def _travelled(message: Message) -> Message:
-    """The message as it is after a journey: a copy made from its bytes."""
+def _serialised(message: Message) -> Message:
+    """Return a copy of the message made from its bytes."""
     return message_from_proto(message_to_proto(message))

@@ -1,10 +1,10 @@
-"""All messages between a server and its sites: every field with its type and its range.
+"""All messages between a server and its sites, with the type and range of every field.
 
-The server asks with :class:`Ask`, one message a client and exchange, and a site answers with :class:`Answer`. Before a
-run a site describes itself with :class:`SiteIdentity`. :mod:`drfl.flower.records` writes and reads them.
+In an exchange the server sends each client one :class:`Ask`, and the site replies with an :class:`Answer`. Before a run
+a site describes itself with a :class:`SiteIdentity`. :mod:`drfl.flower.records` writes and reads these messages.
 
-Nothing that arrives is used before it is checked: numbers of a site go into sums, allocations and files of the server.
-The ranges are wide enough for any honest site and narrow enough that no sum over a run overflows an integer of 64 bits.
+Everything received is checked before use, because the server uses numbers from a site in sums, allocations and files.
+The ranges are wide enough for any honest site, and narrow enough that no sum over a run overflows a 64-bit integer.
 """
 
 from __future__ import annotations
@@ -28,26 +28,26 @@ from drfl.optim.local import LocalSGD
 from drfl.task.metrics import ACCURACY
 
 MOST_ROWS = 2**31
-"""Samples that one site may have."""
+"""Maximum number of samples of a site."""
 
 MOST_CLASSES = 2**16
 MOST_INPUT = 2**24
-"""Numbers in one input."""
+"""Maximum number of values in an input."""
 
 MOST_COLUMNS = 2**12
-"""Columns of a table that is standardised."""
+"""Maximum number of columns of a table that is standardised."""
 
 MOST_COUNTED = 2**40
-"""Samples in one reply's count of work: eight million replies of so many fit the ledger's 64 bits."""
+"""Maximum count of processed samples in a reply: eight million replies with this count fit the ledger's 64 bits."""
 
 MOST_METRICS = 64
-"""What a test may measure beside the score."""
+"""Maximum number of metrics of a test besides the score."""
 
 MOST_PARTS = 3
-"""Vectors in one reply: a model, a snapshot and an average."""
+"""Maximum number of vectors in a reply: a model, a snapshot and an average."""
 
 MOST_NAME = 128
-"""Characters of a site's name."""
+"""Maximum number of characters of a site's name."""
 
 Short = Annotated[str, Meta(max_length=64)]
 Index = Annotated[int, Meta(ge=0, le=2**31)]
@@ -57,28 +57,28 @@ Counted = Annotated[int, Meta(ge=0, le=MOST_COUNTED)]
 Finite = Annotated[float, Meta(ge=-sys.float_info.max, le=sys.float_info.max)]
 Digest = Annotated[str, Meta(pattern=r"\A[0-9a-f]{32}\Z")]
 Version = Annotated[str, Meta(pattern=r"\A(zero|[0-9a-f]{24})?\Z")]
-"""See :func:`version`; "" for no vector."""
+"""A vector's version, see :func:`version`; "" without a vector."""
 
 Numbers = Annotated[tuple[float, ...], Meta(max_length=MOST_METRICS)]
-"""Any, NaN and infinity too: whether they can be used is decided by the code that uses them."""
+"""Any numbers, NaN and infinity included. The code that uses them decides whether they are valid."""
 
 Sums = Annotated[tuple[tuple[float, float, float, float, float], ...], Meta(max_length=MOST_METRICS + 1)]
-"""Five of each metric over the test rows, see :class:`drfl.federation.federation.Evaluation`."""
+"""Five sums over the test rows for each metric, see :class:`drfl.federation.federation.Evaluation`."""
 
 Products = Annotated[tuple[tuple[float, float], ...], Meta(max_length=MOST_METRICS + 1)]
-"""Two of each metric, see :func:`drfl.data.row_scores.products`."""
+"""Two sums of products for each metric, see :func:`drfl.data.row_scores.products`."""
 
 
 class Model(Message, frozen=True):
-    """What a site needs to build the model that it trains.
+    """The description from which a site builds the model that it trains.
 
     Args:
-        model: its name, see :data:`drfl.task.models.MODELS`; "" where the site has its own.
-        loss: its name, see :data:`drfl.task.models.LOSSES`.
+        model: Name of the model, see :data:`drfl.task.models.MODELS`; "" if the site supplies the model.
+        loss: Name of the loss, see :data:`drfl.task.models.LOSSES`.
         dtype: "float32" or "float64".
-        classes: number of outputs.
-        engine: see :data:`drfl.engine.ENGINES`.
-        metrics: what a test measures, see :data:`drfl.task.metrics.METRICS`; the score first.
+        classes: Number of outputs.
+        engine: Name of the engine, see :data:`drfl.engine.ENGINES`.
+        metrics: Names of the metrics of a test, the score first, see :data:`drfl.task.metrics.METRICS`.
     """
 
     model: Short
@@ -90,9 +90,9 @@ class Model(Message, frozen=True):
 
 
 class Work(Message, tag_field="kind", frozen=True):
-    """What a site does with the model sent, see :class:`drfl.federation.requests.Request`.
+    """The work that a site does with the model, see :class:`drfl.federation.requests.Request`.
 
-    The key travels, not numbers drawn from it, so that a site draws the minibatches that a simulation would draw.
+    The message contains the random key, so that the site draws the same minibatches as a simulation.
     """
 
     seed: Annotated[int, Meta(ge=0)]
@@ -101,10 +101,10 @@ class Work(Message, tag_field="kind", frozen=True):
 
 
 class TrainWork(Work, tag=TrainRequest.kind, frozen=True):
-    """See :class:`drfl.federation.requests.TrainRequest`, and :class:`drfl.optim.local.LocalSGD`, which has the ranges
-    of the hyperparameters.
+    """Local training, see :class:`drfl.federation.requests.TrainRequest`.
 
-    η is that of the round: a schedule stays at the server. The shift travels apart, as the site may hold it.
+    :class:`drfl.optim.local.LocalSGD` checks the ranges of the hyperparameters. ``lr`` is the learning rate of the
+    round; schedules stay at the server. The shift is a field of :class:`Ask`, because the site may already hold it.
     """
 
     steps: Positive | None
@@ -120,26 +120,26 @@ class TrainWork(Work, tag=TrainRequest.kind, frozen=True):
 
 
 class LossWork(Work, tag=LossRequest.kind, frozen=True):
-    """See :class:`drfl.federation.requests.LossRequest`."""
+    """Computation of a loss, see :class:`drfl.federation.requests.LossRequest`."""
 
 
 class GradientWork(Work, tag=GradientRequest.kind, frozen=True):
-    """See :class:`drfl.federation.requests.GradientRequest`."""
+    """Computation of a gradient, see :class:`drfl.federation.requests.GradientRequest`."""
 
 
 class Ask(Message, frozen=True):
-    """A message to one client.
+    """A request to one client.
 
     Args:
-        client: its index.
-        model: what it trains.
-        w: (d,) the model sent.
-        work: what to do with it; None = only the test.
-        test: whether ``w`` is to be tested on the client's test rows too, before anything else.
-        version: the shift's; "" where the work has none.
-        shift: (d,) the shift; None where there is none or the site holds it.
-        standardisation: by which the site scales its inputs; None = they are taken as they are.
-        also: (d,) a second model to test, along with ``w``.
+        client: Index of the client.
+        model: Description of the model.
+        w: (d,) parameters of the model.
+        work: The work to do with the model; None to only test it.
+        test: Whether to test ``w`` on the client's test rows, before any work.
+        version: Version of the shift; "" if the work has no shift.
+        shift: (d,) the shift; None if there is none or the site already holds it.
+        standardisation: Mean and scale with which the site standardises its inputs; None to use the inputs unchanged.
+        also: (d,) parameters of a second model to test together with ``w``.
     """
 
     client: Index
@@ -155,20 +155,20 @@ class Ask(Message, frozen=True):
     def __post_init__(self) -> None:
         for name, vector in (("shift", self.shift), ("second model", self.also)):
             if vector is not None and (vector.shape != self.w.shape or vector.dtype != self.w.dtype):
-                raise ValueError(f"the {name} is of another shape or type than the model")
+                raise ValueError(f"the {name} does not have the shape and type of the model")
         if self.also is not None and not self.test:
-            raise ValueError("there is a second model, and nothing is to be tested")
+            raise ValueError("there is a second model, but no test is requested")
 
 
 class SiteTest(Message, frozen=True):
-    """What a test of a model gave.
+    """The result of testing a model.
 
     Args:
-        score: the first of the model's metrics.
-        loss: mean loss.
-        samples: number of test rows.
-        others: the other metrics.
-        sums: of every metric; nothing of a single row.
+        score: The first of the model's metrics.
+        loss: Mean loss.
+        samples: Number of test rows.
+        others: The other metrics.
+        sums: For every metric, sums over the test rows; they contain no value of a single row.
     """
 
     score: float
@@ -179,19 +179,19 @@ class SiteTest(Message, frozen=True):
 
 
 class Answer(Message, frozen=True):
-    """A client's answer.
+    """A client's reply.
 
     Args:
-        parts: the fields of the reply to the request, after ``clients``: a model (d,), a loss ().
-        test: of the test rows, where it was asked for.
-        gradients: samples whose gradient was computed.
-        losses: samples whose loss was computed without.
-        seconds: working time of the site.
-        version: of the shift that the site keeps for next time; "" where it keeps none.
-        lacking: whether the site does not hold the shift that the message refers to: nothing was computed.
-        digest: of the site's data, as in its identity before the run.
-        also: the same as ``test`` of the second model.
-        products: sums of the products of both models' values. None where there was no second model.
+        parts: The fields of the reply to the request without ``clients``, such as a model (d,) or a loss ().
+        test: Result of the test, if one was requested.
+        gradients: Number of samples whose gradient was computed.
+        losses: Number of samples whose loss was computed without a gradient.
+        seconds: Working time of the site.
+        version: Version of the shift that the site keeps for the next request; "" if it keeps none.
+        lacking: Whether the site lacks the shift that the request refers to. It has computed nothing then.
+        digest: Digest of the site's data, as in its :class:`SiteIdentity`.
+        also: Test result of the second model.
+        products: Sums of the products of both models' values; None without a second model.
     """
 
     parts: Annotated[tuple[Tensor, ...], Meta(max_length=MOST_PARTS)] = ()
@@ -207,23 +207,22 @@ class Answer(Message, frozen=True):
 
     def __post_init__(self) -> None:
         if (self.also is None) != (self.products is None):
-            raise ValueError("products are those of two tests")
+            raise ValueError("sums of products require two tests, and two tests require sums of products")
 
 
 class SiteIdentity(Message, frozen=True):
     """A site's description of itself.
 
     Args:
-        name: of the site.
-        shape: of an input.
-        classes: number of classes that its labels need.
-        train: number of training samples.
-        test: number of test samples.
-        digest: of its data.
-        majority: share of the most frequent class among its test rows; None where its targets are not class labels.
-        columns: mean and variance (p,) float64 of the columns of its training rows; None where its inputs are not
-            vectors, or too long ones. Whether rows with these can exist is checked by
-            :meth:`drfl.data.standardisation.Moments.check`.
+        name: Name of the site.
+        shape: Shape of an input.
+        classes: Number of classes that its labels need.
+        train: Number of training samples.
+        test: Number of test samples.
+        digest: Digest of its data.
+        majority: Share of the most frequent class among its test rows; None if its targets are not class labels.
+        columns: Mean and variance (p,) float64 of the columns of its training rows; None if its inputs are not vectors
+            or have too many columns. :meth:`drfl.data.standardisation.Moments.check` checks whether they are possible.
     """
 
     name: str
@@ -238,24 +237,24 @@ class SiteIdentity(Message, frozen=True):
     def __post_init__(self) -> None:
         site_name(self.name)
         if math.prod(self.shape) > MOST_INPUT:
-            raise ValueError(f"an input has at most {MOST_INPUT} numbers")
+            raise ValueError(f"an input must have at most {MOST_INPUT} values")
         # Only inputs that are vectors have columns.
         length = self.shape if len(self.shape) == 1 and self.shape[0] <= MOST_COLUMNS else None
         for vector in self.columns or ():
             if vector.dtype != torch.float64 or vector.shape != length:
-                raise ValueError("mean and variance are not a float64 number each for every column")
+                raise ValueError("mean and variance must have one float64 number for each column")
 
     @property
     def moments(self) -> Moments | None:
-        """Statistics of the columns of its training rows; None where it reports none."""
+        """Mean and variance of the columns of its training rows; None if it reports none."""
         return None if self.columns is None else Moments(self.train, *self.columns)
 
 
 def site_name(text: str) -> str:
-    """The text, if it can be a site's name.
+    """Return the text if it is a valid name of a site.
 
     Raises:
-        ValueError: it is empty or too long, or a terminal would not print it.
+        ValueError: If it is empty, too long or has unprintable characters.
     """
     if not 1 <= len(text) <= MOST_NAME or not text.isprintable():
         raise ValueError(f"a site's name must have 1 to {MOST_NAME} printable characters")
@@ -263,15 +262,15 @@ def site_name(text: str) -> str:
 
 
 def version(vector: Tensor) -> str:
-    """Names the bytes of a vector; "zero" for one of zeros, which need not be sent at all."""
-    # Before the first round all shifts are 0: without this each client would be sent a vector of zeros.
+    """Return a digest of a vector's bytes, or "zero" for a vector of zeros, which need not be sent."""
+    # Before the first round all shifts are 0. Without this case each client would receive a vector of zeros.
     if not bool(vector.any()):
         return "zero"
     return hashlib.blake2b(vector.detach().cpu().contiguous().numpy().data, digest_size=12).hexdigest()
 
 
 def work_of(request: Request) -> TrainWork | LossWork | GradientWork:
-    """What a site has to do for a request."""
+    """Convert a request to the work that a site has to do for it."""
     key = request.key
     if isinstance(request, LossRequest):
         return LossWork(key.seed, key.path, request.batch)
@@ -297,10 +296,13 @@ def work_of(request: Request) -> TrainWork | LossWork | GradientWork:
 
 
 def request_of(ask: Ask) -> Request | None:
-    """The request in a message, to a cohort of this client alone and without its shift; None if it asks for no work.
+    """Convert a message to a request, with a cohort of this client only and without the shift.
+
+    Returns:
+        The request; None if the message only requests a test.
 
     Raises:
-        ProtocolError: it cannot be met.
+        ProtocolError: If the request is impossible.
     """
     work, cohort = ask.work, torch.tensor([ask.client])
     if work is None:
@@ -323,20 +325,20 @@ def request_of(ask: Ask) -> Request | None:
         )
         if work.snapshot is not None and work.snapshot > local.tau:
             raise InputError(
-                f"there is no step {work.snapshot} of {local.tau} to take a snapshot after",
+                f"cannot take a snapshot after step {work.snapshot}, because there are only {local.tau} local steps",
                 code="out-of-range",
                 field="snapshot",
             )
     except InputError as error:
-        raise ProtocolError(f"a request cannot be met: {error}") from error
+        raise ProtocolError(f"a request is invalid: {error}") from error
     return TrainRequest(cohort, ask.w, key, local, work.prox, None, work.snapshot, work.average)
 
 
 def most_bytes(w: Tensor) -> int:
-    """The size in bytes of the largest valid reply for a model w (d,)."""
+    """Return the size in bytes of the largest valid reply for a model w (d,)."""
     return MOST_PARTS * w.numel() * w.element_size() + MOST_FIELDS
 
 
 def most_identity_bytes() -> int:
-    """The size in bytes of the largest valid description of a site."""
+    """Return the size in bytes of the largest valid description of a site."""
     return MOST_FIELDS + 2 * MOST_COLUMNS * TYPES["float64"]

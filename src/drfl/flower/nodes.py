@@ -1,4 +1,4 @@
-"""Which nodes are online, which site each is, and whether it may take part."""
+"""Identify the sites behind Flower's nodes, and read their descriptions of themselves."""
 
 from __future__ import annotations
 
@@ -33,16 +33,16 @@ PAUSE = 0.5
 """Seconds between two polls for replies."""
 
 RETRIED = (3, 4, 5)
-"""Flower's codes for a message, a reply or a node that was lost on the way: asked again while there is time."""
+"""Flower's error codes for a lost message, reply or node, after which the site is asked again if there is time."""
 
 
 class Received(NamedTuple):
     """A reply to a message.
 
     Args:
-        message: the one that it replies to.
-        reply: the reply; None where it cannot be read.
-        problem: why it cannot, in one line.
+        message: ID of the message.
+        reply: The reply; None if it cannot be read.
+        problem: The reason why it cannot be read, in one line.
     """
 
     message: str
@@ -51,39 +51,42 @@ class Received(NamedTuple):
 
 
 def received(grid: Grid, messages: Iterable[str]) -> Iterator[Received]:
-    """The replies to these messages that have arrived, at most one to each.
+    """Yield the replies to these messages that have arrived, at most one for each.
 
-    Flower rebuilds a reply from what the node has sent, and raises where that is malformed. Asked for several at once,
-    it would lose those that it had fetched before; so it is asked for one at a time.
+    Flower raises an exception for a malformed reply, and would lose the other replies of the same call. Therefore the
+    replies are pulled one at a time.
 
     Raises:
-        OSError: the SuperLink cannot be reached; so does httpx.HTTPError.
+        OSError: If the SuperLink cannot be reached.
+        httpx.HTTPError: If the SuperLink cannot be reached.
     """
     for message in messages:
         try:
-            found = [reply for reply in grid.pull_messages([message]) if reply.metadata.reply_to_message_id == message]
+            replies = [
+                reply for reply in grid.pull_messages([message]) if reply.metadata.reply_to_message_id == message
+            ]
         except (OSError, httpx.HTTPError):
             raise
-        except Exception as error:  # Flower may raise anything on malformed bytes of a node
-            yield Received(message, None, f"it cannot be rebuilt ({type(error).__name__}: {printable(error, 80)})")
+        except Exception as error:  # Flower may raise any exception for a malformed reply
+            yield Received(message, None, f"it is malformed ({type(error).__name__}: {printable(error, 80)})")
             continue
-        if found:
-            yield Received(message, found[0])
+        if replies:
+            yield Received(message, replies[0])
 
 
 LOG = logging.getLogger("drfl.flower")
 
 SLOWEST = 10.0
-"""Seconds at most between two questions to a node who it is."""
+"""Longest pause in seconds between two requests to a node for its description."""
 
 
 class Member(NamedTuple):
     """A site that has described itself.
 
     Args:
-        identity: its description of itself.
-        digest: of the message that this came in.
-        head: of the site's audit log; None where it keeps none.
+        identity: The site's description of itself.
+        digest: Digest of the message with the description.
+        head: Head of the site's audit log; None if it keeps none.
     """
 
     identity: SiteIdentity
@@ -92,11 +95,11 @@ class Member(NamedTuple):
 
 
 class Node(NamedTuple):
-    """Where a client is now.
+    """The node of a client.
 
     Args:
-        id: the node's number.
-        since: when it was last started, by the SuperLink's record; messages from before that are lost.
+        id: Node ID.
+        since: Time at which the node was last started, as recorded by the SuperLink. Earlier messages to it are lost.
     """
 
     id: int
@@ -104,33 +107,33 @@ class Node(NamedTuple):
 
 
 class Roster(Protocol):
-    """Knows the nodes of the clients; nodes may come, go, and come back under another id."""
+    """The mapping from clients to nodes. Nodes may leave and return with another ID."""
 
     @property
     def names(self) -> tuple[str, ...]:
-        """(N,) what the clients are called."""
+        """(N,) names of the clients."""
         ...
 
     def nodes(self, grid: Grid) -> dict[int, Node]:
-        """Client → node, for those that are online."""
+        """Return the node of each client that is online."""
         ...
 
     def check_head(self, client: int, head: Head | None) -> None:
         """Verify the signature of the head of a client's audit log.
 
         Raises:
-            ProtocolError: it is not signed with the client's key.
+            ProtocolError: If it is not signed with the client's key.
         """
         ...
 
 
 @dataclass(frozen=True)
 class Registered:
-    """Nodes known by the public key with which the SuperLink has let them in.
+    """A roster that identifies nodes by the public key with which the SuperLink authenticated them.
 
     Args:
-        names: (N,) what the clients are called.
-        keys: (N,) their public keys, as the SuperLink has them.
+        names: (N,) names of the clients.
+        keys: (N,) public keys of the clients, as the SuperLink stores them.
     """
 
     names: tuple[str, ...]
@@ -138,26 +141,26 @@ class Registered:
 
     def nodes(self, grid: Grid) -> dict[int, Node]:
         """See :class:`Roster`."""
-        # Identify nodes by key, as a node that restarts gets another id.
-        known = {key: client for client, key in enumerate(self.keys)}
-        there = (node for node in grid.get_nodes() if node.public_key in known)
-        return {known[node.public_key]: Node(node.node_id, node.last_activated_at) for node in there}
+        # Identify nodes by key, because a node that restarts gets another ID.
+        clients = {key: client for client, key in enumerate(self.keys)}
+        online = (node for node in grid.get_nodes() if node.public_key in clients)
+        return {clients[node.public_key]: Node(node.node_id, node.last_activated_at) for node in online}
 
     def check_head(self, client: int, head: Head | None) -> None:
         """See :class:`Roster`."""
         key = public_key(self.keys[client])
         if head is not None and (key is None or not head.is_signed_by(key)):
-            raise ProtocolError("the head of its audit log is not signed with its key: see 'key' in its site.toml")
+            raise ProtocolError("the head of its audit log is not signed with its key. See 'key' in its site.toml")
 
 
 class Named:
-    """Nodes identified by the names that they report.
+    """A roster that identifies nodes by the names that they report.
 
     Args:
-        names: (N,) the clients' names.
-        timeout: seconds that a node may take to report its name.
-        told: node → name, of those that have reported it already.
-        audit: the server's log; None = none.
+        names: (N,) names of the clients.
+        timeout: Seconds for a node to report its name.
+        told: Names of nodes that have reported them already, by node ID.
+        audit: Audit log of the server; None for no log.
     """
 
     def __init__(
@@ -168,118 +171,121 @@ class Named:
         audit: AuditLog | None = None,
     ) -> None:
         self.names, self.timeout, self.audit = tuple(names), timeout, audit
-        self._named: dict[int, str | None] = dict(told or {})
+        self._name_by_node: dict[int, str | None] = dict(told or {})
 
     def nodes(self, grid: Grid) -> dict[int, Node]:
-        """See :class:`Roster`. Of two nodes with one name the older keeps it while it is online."""
+        """See :class:`Roster`. If two nodes have the same name, the first one keeps it while it is online."""
         since = {node.node_id: node.last_activated_at for node in grid.get_nodes()}
         present = sorted(since)
-        # A node that left is forgotten: back under the same id, it is asked for its name again.
-        self._named = {node: name for node, name in self._named.items() if node in present}
-        new = [node for node in present if node not in self._named]
+        # Forget a node that left: if it returns with the same ID, it is asked for its name again.
+        self._name_by_node = {node: name for node, name in self._name_by_node.items() if node in present}
+        new = [node for node in present if node not in self._name_by_node]
         # A node without a usable answer is not asked again while it stays online.
-        found = identities(grid, new, self.timeout, self.audit) if new else {}
-        self._named |= {node: found[node].identity.name if node in found else None for node in new}
+        members = identities(grid, new, self.timeout, self.audit) if new else {}
+        self._name_by_node |= {node: members[node].identity.name if node in members else None for node in new}
         nodes: dict[int, Node] = {}
-        for node, name in self._named.items():
+        for node, name in self._name_by_node.items():
             if name in self.names:
-                # setdefault: the node that was asked first keeps the name.
+                # setdefault, because the node that was asked first keeps the name.
                 nodes.setdefault(self.names.index(name), Node(node, since[node]))
         return nodes
 
     def check_head(self, client: int, head: Head | None) -> None:
-        """See :class:`Roster`. No key of a client is known here."""
+        """Do nothing, because the clients' keys are unknown. See :class:`Roster`."""
 
 
 class SelfNamed(Named):
-    """Nodes that are not authenticated: for trials only.
+    """A roster of nodes that are not authenticated, for trials only.
 
     Args:
-        names: (N,) what the clients are called.
-        timeout: seconds that a node may take to tell its name.
-        audit: the server's log; None = none.
+        names: (N,) names of the clients.
+        timeout: Seconds for a node to report its name.
+        audit: Audit log of the server; None for no log.
     """
 
     def __init__(self, names: Sequence[str], timeout: float = 60.0, audit: AuditLog | None = None) -> None:
         super().__init__(names, timeout, audit=audit)
-        text = "insecure: sites are not authenticated; anybody who can reach the server can join under any name"
+        text = "insecure: sites are not authenticated. Anyone who can reach the server can join under any name"
         LOG.warning(Notice(text, "insecure-deployment"))
 
 
 def identities(grid: Grid, nodes: Iterable[int], timeout: float, audit: AuditLog | None = None) -> dict[int, Member]:
-    """The nodes' descriptions of themselves; nodes without a valid answer are left out and logged.
+    """Ask nodes for their descriptions of themselves.
 
     Args:
-        grid: of the nodes.
-        nodes: which.
-        timeout: seconds that they may take.
-        audit: the server's log, whose head the questions carry; None = none.
+        grid: Flower's grid.
+        nodes: IDs of the nodes to ask.
+        timeout: Seconds to wait for the answers.
+        audit: Audit log of the server, whose head is sent with the requests; None for no log.
+
+    Returns:
+        The descriptions by node ID. Nodes without a valid answer are missing and logged.
     """
-    end, found = time.monotonic() + timeout, {}
-    asking, pause, unapproved = list(nodes), PAUSE, set()
+    end, members = time.monotonic() + timeout, {}
+    pending, pause, unapproved = list(nodes), PAUSE, set()
     head = None if audit is None else audit.head()
-    while asking and time.monotonic() < end:
-        asking = _ask_once(grid, asking, end, found, unapproved, head)
-        # Flower lost the message or the reply, or nobody has agreed yet: asked again at intervals that double.
-        if asking:
+    while pending and time.monotonic() < end:
+        pending = _ask_once(grid, pending, end, members, unapproved, head)
+        # Flower lost the message or the reply, or the run is not approved yet: ask again at intervals that double.
+        if pending:
             time.sleep(min(pause, SLOWEST, max(0.0, end - time.monotonic())))
             pause *= 2
-    return found
+    return members
 
 
 def _ask_once(
-    grid: Grid, nodes: Sequence[int], end: float, found: dict[int, Member], unapproved: set[int], head: Head | None
+    grid: Grid, nodes: Sequence[int], end: float, members: dict[int, Member], unapproved: set[int], head: Head | None
 ) -> list[int]:
-    """Ask nodes once who they are, and note the answers and the nodes where nobody has agreed to the run; returns those
-    that are to be asked again.
-    """
-    left, lost = max(1.0, end - time.monotonic()), []
-    asked = [Message(write_head(RecordDict(), head), node, IDENTITY, ttl=left) for node in nodes]
-    # Flower gives no id for a message that it did not take; that node is then left out.
-    waiting = {i: one.metadata.dst_node_id for i, one in zip(grid.push_messages(asked), asked, strict=True) if i}
+    """Ask each node once, add to ``members`` and ``unapproved``, and return the nodes to ask again."""
+    ttl, again = max(1.0, end - time.monotonic()), []
+    requests = [Message(write_head(RecordDict(), head), node, IDENTITY, ttl=ttl) for node in nodes]
+    # Flower returns no ID for a message that it did not accept. Its node is skipped.
+    waiting = {
+        i: request.metadata.dst_node_id for i, request in zip(grid.push_messages(requests), requests, strict=True) if i
+    }
     while waiting:
         for message, reply, problem in list(received(grid, list(waiting))):
             node = waiting.pop(message)
             if reply is not None and reply.has_error() and reply.error.code in RETRIED:
-                lost.append(node)
+                again.append(node)
                 continue
             if reply is not None and reply.has_error() and UNAPPROVED in (reply.error.reason or ""):
                 if node not in unapproved:
                     LOG.warning(Notice(f"node {node}: the run {UNAPPROVED}", "run-not-approved", f"node {node}"))
                 unapproved.add(node)
-                lost.append(node)
+                again.append(node)
                 continue
             try:
-                found[node] = member_of(reply, problem)
-            except Exception as error:  # no answer of a single node may end the run, whatever error it causes
+                members[node] = member_of(reply, problem)
+            except Exception as error:  # an error of a single node must not end the run
                 LOG.warning(Notice(f"node {node}: {rejection_reason(error)}", "node-rejected", f"node {node}"))
         if not waiting or time.monotonic() >= end:
             break
         time.sleep(PAUSE)
-    return lost
+    return again
 
 
 def member_of(reply: Message | None, problem: str = "") -> Member:
-    """A site's description of itself.
+    """Read a site's description of itself.
 
     Args:
-        reply: to the request for it; None where it cannot be read.
-        problem: why it cannot.
+        reply: The site's reply; None if it cannot be read.
+        problem: The reason why it cannot be read.
 
     Raises:
-        ProtocolError: there is no reply in this version of drfl's protocol.
+        ProtocolError: If there is no valid reply in this version of drfl's protocol.
     """
     if reply is None:
-        raise ProtocolError(f"its identity is rejected, as {problem}")
+        raise ProtocolError(f"its description is rejected: {problem}")
     if reply.has_error():
-        raise ProtocolError(f"it cannot say who it is: {printable(reply.error.reason or f'error {reply.error.code}')}")
+        raise ProtocolError(f"cannot describe itself: {printable(reply.error.reason or f'error {reply.error.code}')}")
     # Check the size before parsing, as a site may send anything.
     if not reply.has_content() or payload(reply.content) > most_identity_bytes():
-        raise ProtocolError("its identity is rejected, as it is empty or too long")
+        raise ProtocolError("its description is rejected: it is empty or too long")
     try:
         identity, head = read(reply.content, SiteIdentity), read_head(reply.content)
     except ProtocolError as error:
-        raise ProtocolError(f"its identity is rejected, as {error}") from None
+        raise ProtocolError(f"its description is rejected: {error}") from None
     return Member(identity, digest_of_content(reply.content), head)
 
 
@@ -289,14 +295,17 @@ def gathered(
     """Wait until all clients are online and have described themselves.
 
     Args:
-        grid: of the nodes.
-        roster: who they are.
-        wait: seconds until all must be online.
-        timeout: seconds that a client may take to answer.
-        audit: the server's log; None = none.
+        grid: Flower's grid.
+        roster: Mapping from clients to nodes.
+        wait: Seconds within which all clients must be online.
+        timeout: Seconds for a client to answer.
+        audit: Audit log of the server; None for no log.
+
+    Returns:
+        The descriptions by client.
 
     Raises:
-        InputError: some are not online in time, or their audit logs are not signed with their keys; names them.
+        InputError: If some clients are not online in time, or do not sign their audit logs with their keys.
     """
     end = time.monotonic() + wait
     while True:
@@ -306,21 +315,21 @@ def gathered(
             break
         if time.monotonic() >= end:
             raise InputError(
-                f"after {wait:g} s these sites are not there: {', '.join(missing)}; see that their SuperNodes run and "
-                "are registered (drfl deploy check), or leave them out of server.toml",
+                f"these sites are not online after {wait:g} s: {', '.join(missing)}. Check that their SuperNodes run "
+                "and are registered (drfl deploy check), or remove them from server.toml",
                 code="sites-missing",
             )
         time.sleep(PAUSE)
-    told = identities(grid, [node.id for node in nodes.values()], timeout, audit)
-    silent = [roster.names[client] for client, node in nodes.items() if node.id not in told]
+    answers = identities(grid, [node.id for node in nodes.values()], timeout, audit)
+    silent = [roster.names[client] for client, node in nodes.items() if node.id not in answers]
     if silent:
         raise InputError(
-            f"these sites do not say who they are: {', '.join(silent)}; the log has the reason of each: fix it there, "
-            "or leave them out of server.toml",
+            f"these sites did not describe themselves: {', '.join(silent)}. See the log for the reasons and correct "
+            "them at the sites, or remove the sites from server.toml",
             code="sites-missing",
         )
-    # Every random draw depends on the order of the clients.
-    members = {client: told[node.id] for client, node in sorted(nodes.items())}
+    # Sort, because every random draw depends on the order of the clients.
+    members = {client: answers[node.id] for client, node in sorted(nodes.items())}
     for client, member in members.items() if audit is not None else ():
         try:
             roster.check_head(client, member.head)
@@ -330,43 +339,44 @@ def gathered(
 
 
 def enrolled(grid: Grid, least: int, wait: float, timeout: float) -> dict[int, SiteIdentity]:
-    """Wait until so many sites have described themselves.
+    """Wait until at least ``least`` sites have described themselves.
 
     Args:
-        grid: where the nodes are.
-        least: how many sites.
-        wait: seconds until they must be online.
-        timeout: seconds that a node may take to answer.
+        grid: Flower's grid.
+        least: Number of sites to wait for.
+        wait: Seconds within which they must be online.
+        timeout: Seconds for a node to answer.
 
     Returns:
-        Node → its description, of all that are online by then.
+        The descriptions of all sites that are online, by node ID.
 
     Raises:
-        InputError: they are too few, or two have one name.
+        InputError: If there are too few sites, or two have the same name.
     """
-    end, told = time.monotonic() + wait, {}
+    end, members = time.monotonic() + wait, {}
     while True:
         present = set(grid.get_node_ids())
-        # Nodes may leave again before enough have come: only those that are online count.
-        told = {node: member for node, member in told.items() if node in present}
-        left = max(PAUSE, min(timeout, end - time.monotonic()))
+        # Nodes may leave before enough have joined, so count only those that are online.
+        members = {node: member for node, member in members.items() if node in present}
+        remaining = max(PAUSE, min(timeout, end - time.monotonic()))
         # Ask only nodes that have not answered yet.
-        told |= identities(grid, sorted(present - told.keys()), left)
-        if len(told) >= least:
+        members |= identities(grid, sorted(present - members.keys()), remaining)
+        if len(members) >= least:
             break
         if time.monotonic() >= end:
             raise InputError(
-                f"after {wait:g} s {len(told)} of at least {least} sites have told their names, of {len(present)} "
-                'nodes: see that they run, and that their ClientApp answers @app.query("identity") with identity(site)',
+                f"only {len(members)} of the required {least} sites described themselves within {wait:g} s "
+                f"({len(present)} nodes are online). Check that the sites run, and that their ClientApp answers "
+                '@app.query("identity") with identity(site)',
                 code="sites-missing",
             )
         time.sleep(PAUSE)
-    names = [member.identity.name for member in told.values()]
+    names = [member.identity.name for member in members.values()]
     for name in names:
         if names.count(name) > 1:
             raise InputError(
-                f"two sites call themselves '{name}': give each Site a name of its own",
+                f"two sites have the name '{name}'. Give each Site another name",
                 code="duplicate-name",
                 field=name,
             )
-    return {node: member.identity for node, member in told.items()}
+    return {node: member.identity for node, member in members.items()}

@@ -1,4 +1,4 @@
-"""A deployment's table of two models tested on the same rows: sums from which paired differences are reckoned."""
+"""A deployment's table of sums over test rows, from which paired differences of two models are computed."""
 
 from __future__ import annotations
 
@@ -18,16 +18,20 @@ COLUMNS = ("client", "measure", "class", *PAIRED_COLUMNS)
 def paired_csv(
     names: Sequence[str], measures: Sequence[Measure], result: Result, products: Tensor | None
 ) -> str | None:
-    """A row for each client and measure that is a mean over rows; None where the last iterate is what is returned.
+    """Write the table with a row for each client and each measure that is a mean over rows.
 
-    Of a measure that ranks rows there is a row for each of the two classes: its rows' placements are averaged, see
+    A measure that ranks rows has two rows, one for each class, whose placements are averaged. See
     :func:`drfl.data.row_scores.placements`.
 
     Args:
-        names: (N,) of the clients.
-        measures: what was measured.
-        result: of the run.
-        products: (N, M, 2) of the last test of the last iterate and the returned model; None where there was none.
+        names: (N,) names of the clients.
+        measures: The measures of the test.
+        result: Result of the run.
+        products: (N, M, 2) sums of products from the last test of the last iterate and the returned model; None if
+            there was no such test.
+
+    Returns:
+        The CSV text; None if the returned model is the last iterate, or there are no such measures.
     """
     returned, last = result.evaluation.sums, result.last.sums
     if products is None or returned is None or last is None or result.returned != "average":
@@ -35,14 +39,14 @@ def paired_csv(
     rows = []
     for i, name in enumerate(names):
         for j, measure in enumerate(measures):
-            one, other, both = returned[i, j].tolist(), last[i, j].tolist(), products[i, j].tolist()
+            first, second, both = returned[i, j].tolist(), last[i, j].tolist(), products[i, j].tolist()
             if measure.rows.mean:
                 # Write sums of whole numbers without a fraction, so that they are read back exactly.
-                numbers, whole = (*one[1:3], *other[1:3], both[0]), measure.rows is Rows.BINARY
+                numbers, whole = (*first[1:3], *second[1:3], both[0]), measure.rows is Rows.BINARY
                 samples = int(result.evaluation.samples[i])
                 rows.append((name, measure.name, "", samples, *(exact(x, whole=whole) for x in numbers)))
             elif measure.rows is Rows.RANKS:
-                for k, own in enumerate(CLASSES):
-                    numbers = (one[2], one[3 + k], other[2], other[3 + k], both[k])
-                    rows.append((name, measure.name, own, exact(one[k], whole=True), *map(exact, numbers)))
+                for k, name_of_class in enumerate(CLASSES):
+                    numbers = (first[2], first[3 + k], second[2], second[3 + k], both[k])
+                    rows.append((name, measure.name, name_of_class, exact(first[k], whole=True), *map(exact, numbers)))
     return csv_text(COLUMNS, rows) if rows else None

@@ -1,4 +1,4 @@
-"""Which results a test can have: a site's answer that contradicts itself is not believed."""
+"""Check whether a test result is possible: a site's answer that contradicts itself is not used."""
 
 from __future__ import annotations
 
@@ -11,24 +11,25 @@ from drfl.task.measure import Measure, Rows
 
 
 def believed(answer: Answer | None, models: int, measures: Sequence[Measure]) -> list[SiteTest]:
-    """The tests of so many models in an answer; none where one is missing or cannot have come out so."""
+    """Return the test results of ``models`` models in an answer; empty if one is missing or impossible."""
     if answer is None:
         return []
-    found = [test for test in (answer.test, answer.also) if test is not None and possible(test, measures)]
-    if len(found) != models:
+    tests = [test for test in (answer.test, answer.also) if test is not None and possible(test, measures)]
+    if len(tests) != models:
         return []
-    if len(found) == 1:
-        return found
+    if len(tests) == 1:
+        return tests
     # The products of two models' values on the same rows must be possible with their sums.
-    (one, other), products = found, answer.products
-    if products is None or len(products) != len(measures) or one.samples != other.samples:
+    (first, second), products = tests, answer.products
+    if products is None or len(products) != len(measures) or first.samples != second.samples:
         return []
-    whole = zip(measures, one.sums, other.sums, products, strict=True)
-    return found if all(possible_products(measure, a, b, both) for measure, a, b, both in whole) else []
+    rows = zip(measures, first.sums, second.sums, products, strict=True)
+    return tests if all(possible_products(measure, a, b, both) for measure, a, b, both in rows) else []
 
 
 def possible(test: SiteTest, measures: Sequence[Measure]) -> bool:
-    """Whether a test can have this result; a rate, and a metric that is no fraction, may be NaN: undefined there."""
+    """Return whether a test can have this result."""
+    # Rates, and metrics that are not fractions, may be NaN, which means that they are undefined at this site.
     values = (test.score, *test.others)
     if not len(values) == len(test.sums) == len(measures) or not math.isfinite(test.loss) or test.samples <= 0:
         return False

@@ -1,4 +1,4 @@
-"""The server's end of a Flower app: runs the job in ``server.toml``, and writes the files of a simulation."""
+"""The server's end of a Flower app: runs the job in ``server.toml`` and writes the same files as a simulation."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ from drfl.training.run_state import RunState, first
 LOG = logging.getLogger("drfl.flower")
 
 DEPLOYMENT = "deployment"
-"""The key of the app's configuration that has the path of server.toml."""
+"""Key of the app's configuration with the path of ``server.toml``."""
 
 app = ServerApp()
 """The app that Flower loads."""
@@ -64,7 +64,7 @@ def main(grid: Grid, context: Context) -> None:
     """Run the deployment that the app's configuration names.
 
     Raises:
-        DrflError: it cannot run, or diverges; Flower shows the line as the reason why the run failed.
+        DrflError: If the deployment cannot run or diverges. Flower shows the message as the reason of the failure.
     """
     # Send drfl's log lines, but not those of libraries, to the stream that Flower collects.
     logger = logging.getLogger("drfl")
@@ -79,7 +79,7 @@ def main(grid: Grid, context: Context) -> None:
     path = context.run_config.get(DEPLOYMENT)
     if path is None:
         raise InputError(
-            f"the app's configuration names no server.toml: set '{DEPLOYMENT}' in its [tool.flwr.app.config]",
+            f"the app's configuration does not name a server.toml. Set '{DEPLOYMENT}' in its [tool.flwr.app.config]",
             code="missing-option",
             field=DEPLOYMENT,
         )
@@ -90,9 +90,9 @@ class Sites(NamedTuple):
     """The clients of a deployment, for a run's files.
 
     Args:
-        members: (N,) their descriptions of themselves.
-        names: (N,) their names in server.toml, whatever they call themselves.
-        standardisation: by which they scale their inputs; None = they do not.
+        members: (N,) the sites' descriptions of themselves.
+        names: (N,) the sites' names in ``server.toml``, which may differ from the names that they report.
+        standardisation: Mean and scale with which sites standardise their inputs; None for no standardisation.
     """
 
     members: tuple[SiteIdentity, ...]
@@ -101,23 +101,23 @@ class Sites(NamedTuple):
 
     @property
     def n(self) -> int:
-        """N, how many there are."""
+        """N, the number of clients."""
         return len(self.members)
 
     @property
     def sizes(self) -> Tensor:
-        """(N,) int64, their training samples."""
+        """(N,) int64, the clients' numbers of training samples."""
         return torch.tensor([member.train for member in self.members])
 
     def tensors(self) -> list[Tensor]:
-        """The digests of the sites' data, by which a resumed run recognises them, and by what these are scaled."""
+        """Return the digests of the sites' data and the standardisation, which a resumed run compares."""
         digests = [torch.frombuffer(bytearray(member.digest.encode()), dtype=torch.uint8) for member in self.members]
-        scaled = self.standardisation
-        return digests + ([] if scaled is None else [scaled.mean, scaled.scale])
+        applied = self.standardisation
+        return digests + ([] if applied is None else [applied.mean, applied.scale])
 
 
 class Deployment(NamedTuple):
-    """A run on sites, ready to start; see :class:`drfl.experiments.config.build.Running`."""
+    """A run in a deployment, ready to start; see :class:`drfl.experiments.config.build.Running`."""
 
     settings: RunSettings
     about: AboutRun
@@ -136,19 +136,19 @@ def serve(grid: Grid, path: Path) -> Path:
     """Run a deployment, or resume it.
 
     Args:
-        grid: of the sites.
-        path: its server.toml.
+        grid: Flower's grid.
+        path: ``server.toml`` of the deployment.
 
     Returns:
         The run's folder.
 
     Raises:
-        DrflError: see :func:`main`.
+        DrflError: See :func:`main`.
     """
     folder = path.resolve().parent
     settings = placed(read_server(path), folder)
     out = folder / settings.out
-    # Check first what needs no site, so that such errors show at once.
+    # First check everything that needs no site, so that such errors show at once.
     check_sites(out, settings)
     key = key_of(settings.job, out)
     check_received(out, settings.job.checkpoint_key)
@@ -167,11 +167,11 @@ def serve(grid: Grid, path: Path) -> Path:
         deployed = deployment(grid, roster, members, settings, folder, audit)
         check_kept(out, deployed)
         if is_finished(out):
-            # As after a kill between the last result and the end of this program, which Flower takes for a failure.
+            # The program was killed after the last result was written, which Flower reports as a failed run.
             tidy(out)
             failure = failure_of(out)
             audited.close("completed" if failure is None else "diverged")
-            text = f"{out} is finished: there is nothing to resume; give another 'out' in {path} to run it again"
+            text = f"the run in {out} is finished: nothing to resume. For a new run set another 'out' in {path}"
             LOG.warning(Notice(text, "nothing-to-resume", "out"))
             if failure is not None:
                 raise DivergedError(failure, code=failure.code, field=failure.field)
@@ -180,11 +180,11 @@ def serve(grid: Grid, path: Path) -> Path:
             point, log = load_resume_point(claim, deployed, LOG.warning, key), deployed.replies
             start = None if point is None else point.progress
             since = 0 if start is None else start.round
-            # Rows of rounds after the checkpoint are dropped: these rounds are played again.
+            # Drop the rows of rounds after the checkpoint, because these rounds are repeated.
             log.open(claim.checkpoints / REPLIES, b"" if point is None else point.replies)
             keep = checkpoint_writer(claim, deployed, key, log.extent)
-            finished = execute(deployed, [log, _told], start=start, keep=keep)
-            # Before the results are written: a server that is killed here is resumed, and closes its log then.
+            finished = execute(deployed, [log, _log_progress], start=start, keep=keep)
+            # Close the log before writing the results: a server that is killed here is resumed, and then closes it.
             audited.close("completed" if finished.checks.failure is None else "diverged")
             replies = read_text(claim.checkpoints / REPLIES, limit=None, follow=False)
             LOG.info("%s", deployed.fed.traffic.told())
@@ -193,12 +193,12 @@ def serve(grid: Grid, path: Path) -> Path:
             paired = paired_csv(deployed.data.names, deployed.fed.measures, finished.result, deployed.fed.products)
             write_results(finished, claim, {**more, **({} if paired is None else {PAIRED: paired})})
     line = finished.interval_line()
-    told = [] if line is None else [line]
-    for text in (*told, *lines_beside(beside(deployed, finished.result.evaluation)), f"results: {out}"):
+    interval = [] if line is None else [line]
+    for text in (*interval, *lines_beside(beside(deployed, finished.result.evaluation)), f"results: {out}"):
         LOG.info("%s", text)
     for line in finished.checks.warnings:
         LOG.warning(line)
-    # After the results are written, so that nothing is lost; Flower then calls the run failed, and gives the reason.
+    # Raise only after the results are written, so that nothing is lost. Flower then shows the failure and its reason.
     if finished.checks.failure is not None:
         failure = finished.checks.failure
         raise DivergedError(failure, code=failure.code, field=failure.field)
@@ -206,25 +206,25 @@ def serve(grid: Grid, path: Path) -> Path:
 
 
 def log_joined(joined: Mapping[int, Member], roster: Roster, audit: AuditLog) -> None:
-    """Write to the server's log who takes part, and what each claims of itself."""
+    """Write the participants and their descriptions of themselves to the server's log."""
     for client, (member, digest, head) in sorted(joined.items()):
-        own = {"name": member.name, "rows": member.train, "data": member.digest, "digest": digest}
-        own |= {"classes": member.classes, "head": None if head is None else str(head)}
-        audit.add("joined", site=roster.names[client], **own)
+        values = {"name": member.name, "rows": member.train, "data": member.digest, "digest": digest}
+        values |= {"classes": member.classes, "head": None if head is None else str(head)}
+        audit.add("joined", site=roster.names[client], **values)
 
 
 def check_sites(out: Path, settings: ServerSettings) -> None:
-    """Make sure that what a run's folder holds is a run of the same sites, as after one of them was revoked.
+    """Check that an existing run in the folder has the same sites. They may differ after a site was revoked.
 
     Raises:
-        InputError: it is one of others; names them.
+        InputError: If it has other sites; the message names them.
     """
     for path in (out / CHECKPOINT / CONFIG, out / CONFIG):
         try:
             before = tomllib.loads(path.read_text(encoding="utf-8")).get("sites")
         except (OSError, ValueError, RecursionError):
-            continue  # where it is needed, the files of a run are read again
-        # The order counts too: client i of the checkpoint must stay the same site.
+            continue  # the code that needs this file reads it again, and reports the error
+        # The order matters too, because client i of the checkpoint must remain the same site.
         if isinstance(before, list) and before != list(settings.job.sites):
             changes = [
                 f"{verb} {', '.join(names)}"
@@ -235,16 +235,15 @@ def check_sites(out: Path, settings: ServerSettings) -> None:
                 if names
             ]
             raise InputError(
-                f"'{settings.out}' holds a run with other sites than server.toml names now "
-                f"({' and '.join(changes) or 'in another order'}): give another 'out' for a new run, or name the "
-                "sites as before",
+                f"the run in '{settings.out}' has other sites than server.toml names now "
+                f"({' and '.join(changes) or 'in another order'}). Set another 'out', or restore the sites",
                 code="other-sites",
                 field="out",
             )
 
 
 def placed(settings: ServerSettings, folder: Path) -> ServerSettings:
-    """The settings with the sites in the job, and with the path of the checkpoints' key in full."""
+    """Add the sites' names to the job, and make the path of the checkpoint key absolute."""
     job: dict[str, object] = {"sites": tuple(site.name for site in settings.sites)}
     if settings.job.checkpoint_key is not None:
         job["checkpoint_key"] = folder / settings.job.checkpoint_key
@@ -259,84 +258,84 @@ def deployment(
     folder: Path,
     audit: AuditLog | None = None,
 ) -> Deployment:
-    """The run, on sites that are online, and the log that it is written to.
+    """Set up the run with sites that are online.
 
     Raises:
-        InputError: model, algorithm and sites do not work together.
+        InputError: If the model, the algorithm and the sites do not fit together.
     """
     config = settings.job
     standardisation = standardisation_of(members, roster.names, config.standardise)
     sites = Sites(tuple(member for _, member in sorted(members.items())), tuple(roster.names), standardisation)
-    needed, most = max((member.classes, name) for member, name in zip(sites.members, sites.names, strict=True))
+    needed, largest = max((member.classes, name) for member, name in zip(sites.members, sites.names, strict=True))
     classes = needed if config.classes is None else config.classes
     if classes < needed:
         raise InputError(
-            f"classes = {classes}, and site '{most}' has labels up to {needed - 1}: raise it, or remove it",
+            f"classes = {classes}, but site '{largest}' has labels up to {needed - 1}. Raise 'classes' or remove it",
             code="out-of-range",
             field="classes",
         )
     names = tuple(metric.name for metric in config.measures())
     model = Model(config.model, config.loss, config.dtype, classes, engine_text(config.engine), names)
-    # The key that a simulation uses too: the same seed gives the same initial model.
+    # Use the same key as a simulation, so that the same seed gives the same initial model.
     with Key(config.seed).fold("model").torch_scope():
         task = task_of(model, sites.members[0].shape)
     fed = FlowerFederation(grid, roster, members, model, task.w0, deadline_of(settings), standardisation, audit)
     bare = config.built(config.algorithm, sites.n)
-    asked, keep = over_selected(config, bare, sites.n)
-    record = ReplyLog()
+    selecting, keep = over_selected(config, bare, sites.n)
+    reply_log = ReplyLog()
 
-    def used(replies: UsedReplies) -> None:
-        record.add(replies)
+    def on_used(replies: UsedReplies) -> None:
+        reply_log.add(replies)
         if audit is not None:
             names = [sites.names[client] for client in replies.clients]
             audit.add("used", round=replies.round, what=replies.kind, stream=replies.key, sites=names)
 
-    def rejected(one: Rejection) -> None:
-        # one.client is always a client's number, as the transport accepts no reply from other senders.
+    def on_rejected(rejection: Rejection) -> None:
+        # rejection.client is always a client's number, because the transport accepts no reply from other senders.
         if audit is not None:
-            reason = str(one.reason)
-            audit.add("rejected", site=sites.names[one.client], round=one.round, what=one.kind, reason=reason)
+            name, reason = sites.names[rejection.client], str(rejection.reason)
+            audit.add("rejected", site=name, round=rejection.round, what=rejection.kind, reason=reason)
 
-    # Innermost: the log is of the replies that the algorithm used, not of those that wrappers rejected.
-    inner = Recorded(asked, used)
-    held = probe_rows(settings, folder, sites)
-    algorithm = wrap_algorithm(config, inner, keep, held, task, sites.names, rejected)
-    begun = first(algorithm, fed, returned=config.returned, averaged=config.averaged, table_dir=config.tables)
+    # Record innermost, so that the log has the replies that the algorithm used, not those that wrappers rejected.
+    inner = Recorded(selecting, on_used)
+    probe = probe_rows(settings, folder, sites)
+    algorithm = wrap_algorithm(config, inner, keep, probe, task, sites.names, on_rejected)
+    state = first(algorithm, fed, returned=config.returned, averaged=config.averaged, table_dir=config.tables)
     origin = Origin(model_source(config.model, sites.members[0].shape, classes), config.loss)
-    return Deployment(config, config.about(bare, sites.n), sites, task, fed, algorithm, begun, record, origin)
+    return Deployment(config, config.about(bare, sites.n), sites, task, fed, algorithm, state, reply_log, origin)
 
 
 def probe_rows(settings: ServerSettings, folder: Path, sites: Sites) -> ClientData | None:
-    """The rows that the server holds for the sites, scaled as theirs; None where it holds none.
+    """Load the server's probe rows and standardise them like the sites' rows; return None if there are none.
 
     Raises:
-        InputError: they cannot be read, or are not like the sites'.
+        InputError: If they cannot be read, or their shape differs from that of the sites' inputs.
     """
-    held = held_rows(settings.sites, folder, settings.job.dtype)
-    if held is None:
+    probe = held_rows(settings.sites, folder, settings.job.dtype)
+    if probe is None:
         return None
-    shape, own = tuple(held.inputs.shape[1:]), sites.members[0].shape
-    if shape != own:
+    shape, expected = tuple(probe.inputs.shape[1:]), sites.members[0].shape
+    if shape != expected:
         raise InputError(
-            f"the probes in server.toml have inputs of shape {shape}, and the sites' have {own}",
+            f"the probes in server.toml have inputs of shape {shape}, but the sites have inputs of shape {expected}",
             code="wrong-shape",
             field="probe",
         )
-    return held if sites.standardisation is None else held.standardised(sites.standardisation)
+    return probe if sites.standardisation is None else probe.standardised(sites.standardisation)
 
 
 def deadline_of(settings: ServerSettings) -> Deadline:
-    """How long an exchange with the sites lasts."""
+    """Return the time limits of an exchange with the sites."""
     if settings.grace is None:
         return Deadline(settings.timeout)
     return Deadline(settings.timeout, settings.job.min_replies, settings.grace)
 
 
 def log_of(settings: ServerSettings, folder: Path) -> AuditLog | None:
-    """The server's audit log; None where it keeps none.
+    """Open the server's audit log; return None if it keeps none.
 
     Raises:
-        InputError: a key cannot be read.
+        InputError: If a key cannot be read.
     """
     if settings.audit is None:
         return None
@@ -345,15 +344,15 @@ def log_of(settings: ServerSettings, folder: Path) -> AuditLog | None:
 
 
 def roster_of(settings: ServerSettings, folder: Path, audit: AuditLog | None = None) -> Roster:
-    """Who the sites are.
+    """Make the roster of the sites.
 
     Args:
-        settings: the server's.
-        folder: that of server.toml.
-        audit: the server's log; None = none.
+        settings: Settings of the server.
+        folder: Folder of ``server.toml``.
+        audit: Audit log of the server; None for no log.
 
     Raises:
-        InputError: a key cannot be read.
+        InputError: If a key cannot be read.
     """
     names = tuple(site.name for site in settings.sites)
     if settings.insecure:
@@ -362,26 +361,26 @@ def roster_of(settings: ServerSettings, folder: Path, audit: AuditLog | None = N
 
 
 def registered_key(path: Path) -> bytes:
-    """Read a site's public key in the form in which the SuperLink lists it, PEM.
+    """Read a site's public key as PEM, the format in which the SuperLink lists keys.
 
     Raises:
-        InputError: The file does not exist or does not hold an ECDSA key.
+        InputError: If the file does not exist or does not contain an ECDSA key.
     """
     key = load_public_key(path)
     return key.public_bytes(serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo)
 
 
 def in_one_line(record: logging.LogRecord) -> bool:
-    """Replace the traceback that Flower logs when an app fails by one line, for errors that drfl raises on purpose."""
+    """Log an error that drfl raised on purpose in one line instead of Flower's traceback."""
     error = record.exc_info[1] if record.exc_info else None
     if isinstance(error, DrflError):
         record.msg, record.args, record.exc_info = "%s: %s", (type(error).__name__, str(error)), None
     return True
 
 
-def _told(progress: RunState) -> None:
+def _log_progress(progress: RunState) -> None:
     if progress.row is None:
         LOG.info("round %d of %d", progress.round, progress.rounds)
     else:
-        told = describe(progress.row.metrics, progress.score, progress.row.note)
-        LOG.info("round %d of %d: %s", progress.round, progress.rounds, told)
+        text = describe(progress.row.metrics, progress.score, progress.row.note)
+        LOG.info("round %d of %d: %s", progress.round, progress.rounds, text)

@@ -1,4 +1,4 @@
-"""The files of settings: server.toml and site.toml."""
+"""The settings files of a deployment: server.toml and site.toml."""
 
 from __future__ import annotations
 
@@ -37,37 +37,37 @@ M = TypeVar("M", bound=BaseModel)
 
 
 def read(path: Path, kind: type[M]) -> M:
-    """The settings in a file.
+    """Read and validate a settings file.
 
     Raises:
-        InputError: it is not there, or something in it is wrong; names it.
+        InputError: If the file is missing or invalid; the field is the name of the invalid key.
     """
     content = read_toml(path)
     try:
         return kind.model_validate(content)
     except ValidationError as error:
-        # Report only the first error: the others often follow from it.
+        # Report only the first error, because the others often follow from it.
         first = error.errors()[0]
-        where = ".".join(map(str, first["loc"]))
+        key = ".".join(map(str, first["loc"]))
         cause = first.get("ctx", {}).get("error", first["msg"])
         code = cause.code if isinstance(cause, InputError) else "invalid-value"
-        raise InputError(f"'{path}'{f', {where}' if where else ''}: {cause}", code=code, field=where or None) from None
+        raise InputError(f"'{path}'{f', {key}' if key else ''}: {cause}", code=code, field=key or None) from None
 
 
 class SiteData(BaseModel):
-    """Where a site's data lie; exactly one of the first four.
+    """The source of a site's data: exactly one of ``loader``, ``npz``, ``csv`` and ``images``.
 
     Args:
-        loader: "module:function", a function that gives a :class:`drfl.data.ClientData` of one client.
-        npz: file with train_inputs, train_targets, and test_inputs, test_targets or neither.
-        csv: table of numbers with a row a sample.
-        images: IDX file, with ``labels``.
-        target: the csv's column to predict.
-        labels: IDX file.
-        test_images: IDX file, with ``test_labels``.
-        test_labels: IDX file.
-        test_csv: like csv; without one a share of the rows is kept for testing.
-        test_fraction: that share.
+        loader: "module:function", a function that returns a :class:`drfl.data.ClientData` of one client.
+        npz: File with ``train_inputs``, ``train_targets``, and both or none of ``test_inputs``, ``test_targets``.
+        csv: Table of numbers with one row per sample; needs ``target``.
+        images: IDX file of images; needs ``labels``.
+        target: Column of the table to predict.
+        labels: IDX file of labels.
+        test_images: IDX file of test images; needs ``test_labels``.
+        test_labels: IDX file of test labels.
+        test_csv: Table of test rows, like ``csv``.
+        test_fraction: Share of the rows that is used for testing if there are no test data.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -83,7 +83,7 @@ class SiteData(BaseModel):
     test_fraction: float = Field(0.2, gt=0, lt=1)
 
     @model_validator(mode="after")
-    def _one(self) -> SiteData:
+    def _check_source(self) -> SiteData:
         kinds = ("loader", "npz", "csv", "images")
         if sum(getattr(self, kind) is not None for kind in kinds) != 1:
             raise ValueError(f"give exactly one of {', '.join(kinds)}")
@@ -94,21 +94,21 @@ class SiteData(BaseModel):
 
 
 class SiteSettings(BaseModel):
-    """``site.toml``.
+    """The settings in ``site.toml``. Paths are relative to the file.
 
     Args:
-        name: of the site.
-        data: where its data lie, relative to the file.
-        timeout: seconds that a request may take.
-        dtype: of the inputs, and of targets that are no labels.
-        device: torch device.
-        threads: torch's threads.
-        audit: the site's log of what it was asked and sent, relative to the file; None = none.
-        key: the node's private key, with which the site signs that log; None = the log is unsigned.
-        previous_key: the private key before, which introduces the present one in the log; None = it is lost.
-        server_key: the server's public key, by which the site verifies the heads of the server's log; None = it takes
-            them as they come.
-        policy: what the site lets go out, and when.
+        name: Name of the site.
+        data: Source of its data.
+        timeout: Seconds that a request may take.
+        dtype: Data type of inputs, and of targets that are not labels.
+        device: PyTorch device.
+        threads: Number of PyTorch threads; by default PyTorch's.
+        audit: Audit log of requests and replies; by default there is none.
+        key: Private key of the node, which signs the audit log; without a key the log is unsigned.
+        previous_key: The key before ``key``, which signs the introduction of ``key`` in the log; None if it is lost.
+        server_key: Public key of the server, which verifies the heads of the server's log; without it, heads are not
+            verified.
+        policy: Limits on the site's requests and replies.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -125,9 +125,9 @@ class SiteSettings(BaseModel):
     threads: int | None = Field(None, ge=1, le=1024)
 
     @model_validator(mode="after")
-    def _counted(self) -> SiteSettings:
+    def _check_policy(self) -> SiteSettings:
         if self.policy.requests_a_day is not None and self.audit is None:
-            raise ValueError('policy.requests_a_day is counted in the audit log: give it a line audit = "audit.jsonl"')
+            raise ValueError('policy.requests_a_day requires the audit log. Add a line audit = "audit.jsonl"')
         return self
 
 
@@ -135,7 +135,7 @@ def read_site(path: Path) -> SiteSettings:
     """Read ``site.toml``.
 
     Raises:
-        InputError: it is not there, or something in it is wrong; names it.
+        InputError: If the file is missing or invalid; the field is the name of the invalid key.
     """
     return read(path, SiteSettings)
 
@@ -144,10 +144,10 @@ class DeployedConfig(TaskSettings, AlgorithmSettings, RunSettings):
     """The configuration of a run whose data stay at the sites.
 
     Args:
-        classes: number of classes; None = as many as the sites' labels need.
-        standardise: whether sites scale the columns of their inputs by mean and standard deviation over all sites'
-            training rows; None = where inputs are vectors.
-        sites: the sites' names, in the order of the clients; those of ``[[sites]]``.
+        classes: Number of classes; by default as many as the sites' labels need.
+        standardise: Whether sites scale the columns of their inputs by mean and standard deviation over the training
+            rows of all sites; by default if inputs are vectors.
+        sites: Names of the sites, in the order of the clients, from ``[[sites]]``.
     """
 
     classes: int | None = Field(None, ge=1)
@@ -156,23 +156,23 @@ class DeployedConfig(TaskSettings, AlgorithmSettings, RunSettings):
 
     @property
     def most_requests(self) -> int:
-        """The requests that one site gets at most in an undisturbed run, those before the first round included."""
+        """The maximum number of requests to a site in a run without faults, including those before the first round."""
         return 10 + 3 * self.rounds * (1 + (self.repeats or 0))
 
     @field_validator("model", "loss", mode="before")
     @classmethod
-    def _known_to_sites(cls, value: object, info: ValidationInfo) -> object:
-        """Sites make the model and its loss from their names, and run no code from elsewhere."""
+    def _check_deployed_names(cls, value: object, info: ValidationInfo) -> object:
+        # Sites build the model and the loss from their names, and never run code from elsewhere.
         kind = str(info.field_name)
         return canonical(kind, value, {"model": MODELS, "loss": LOSSES}[kind]) if isinstance(value, str) else value
 
     @field_validator("until")
     @classmethod
-    def _on_test_rows(cls, value: str | None) -> str | None:
+    def _check_deployed_until(cls, value: str | None) -> str | None:
         if value is not None and not value.startswith(TEST):
             raise InputError(
-                f"until = '{value}' needs validation rows, which a deployment has none of: give until = "
-                f"'{TEST}{value}', which stops by test rows and leaves the results without intervals",
+                f"until = '{value}' needs validation rows, which a deployment does not have. until = '{TEST}{value}' "
+                "stops by test rows instead, and the results then have no confidence intervals",
                 code="no-validation",
                 field="until",
             )
@@ -180,10 +180,10 @@ class DeployedConfig(TaskSettings, AlgorithmSettings, RunSettings):
 
     @model_validator(mode="before")
     @classmethod
-    def _data_of_sites(cls, values: object) -> object:
+    def _check_deployed_keys(cls, values: object) -> object:
         for name in values if isinstance(values, dict) else ():
             if name in OF_SIMULATIONS:
-                raise ValueError(f"'{name}' has no effect when sites hold their own data: remove it")
+                raise ValueError(f"'{name}' has no effect in a deployment, where sites hold their own data. Remove it")
         return values
 
     def about(self, algorithm: Algorithm, clients: int) -> AboutRun:
@@ -197,29 +197,29 @@ OF_SIMULATIONS = (
     *(field.name for field in dataclasses.fields(DataFields)),
     *("certificate", "validation", "select", "patience", "judged_on"),
 )
-"""Keys of a simulation's configuration that a deployed run does not have."""
+"""Keys of a simulation's configuration that a deployment does not accept."""
 
 
 SHARE = 0.5
-"""The largest share of all sites' training rows that is proposed for one of many sites."""
+"""The ``max_share`` that is suggested if there are many sites."""
 
 
 def share_limit(sites: int) -> float | None:
-    """The ``max_share`` that is proposed for each of so many sites: of three one may have two thirds, of two any."""
+    """Suggest a ``max_share`` for a number of sites: 2/3 for three sites, None for one or two sites."""
     return max(SHARE, round(2 / sites, 3)) if sites > 2 else None
 
 
 class SiteEntry(BaseModel):
-    """A site as the server knows it.
+    """A table ``[[sites]]`` in ``server.toml``. Paths are relative to the file.
 
     Args:
-        name: of the site.
-        public_key: file with its public key (OpenSSH), relative to server.toml; None only where ``insecure``.
-        rows: the most training rows that it may claim; None = any number.
-        classes: the most classes that its labels may need; None = any number.
-        max_share: the largest share of all sites' training rows that it may claim; None = any.
-        probe: where rows lie that the server holds and that stand for the site's, for the aggregator and the guard
-            "probe"; paths are relative to server.toml, and test data in it are not read.
+        name: Name of the site.
+        public_key: File of its public key (OpenSSH). Only an ``insecure`` deployment can omit it.
+        rows: Maximum number of training rows that the site may report; by default unlimited.
+        classes: Maximum number of classes that its labels may need; by default unlimited.
+        max_share: Maximum share of all sites' training rows; by default unlimited.
+        probe: Source of rows at the server that represent the site's data, for the aggregator and the guard "probe".
+            Test data in it are not read.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -232,20 +232,20 @@ class SiteEntry(BaseModel):
 
 
 class ServerSettings(BaseModel):
-    """``server.toml``.
+    """The settings in ``server.toml``. Paths are relative to the file.
 
     Args:
-        out: the run's folder, relative to the file.
-        timeout: seconds that an exchange may take.
-        grace: seconds that the others still have once ``job.min_replies`` sites have answered; None = wait for all, up
-            to ``timeout``.
-        wait: seconds to wait for the sites at the start.
-        insecure: whether sites are not authenticated.
-        audit: the server's log of who was asked and what came, relative to the file; None = none.
-        key: the private key with which the server signs that log, relative to the file; None = the log is unsigned.
-        previous_key: the private key before, which introduces the present one in the log; None = it is lost.
-        job: the run.
-        sites: in the order of the clients.
+        out: Folder of the run's results.
+        timeout: Seconds that an exchange may take.
+        grace: Seconds for the other sites to answer after ``job.min_replies`` sites have answered; by default wait for
+            all sites, up to ``timeout``.
+        wait: Seconds to wait for all sites at the start.
+        insecure: Whether to accept sites without authentication.
+        audit: Audit log of joins, requests and replies; by default there is none.
+        key: Private key that signs the audit log; without a key the log is unsigned.
+        previous_key: The key before ``key``, which signs the introduction of ``key`` in the log; None if it is lost.
+        job: Configuration of the run.
+        sites: The sites, in the order of the clients.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -261,41 +261,43 @@ class ServerSettings(BaseModel):
     sites: tuple[SiteEntry, ...] = Field(min_length=1)
 
     @model_validator(mode="after")
-    def _named(self) -> ServerSettings:
+    def _check_sites(self) -> ServerSettings:
         names = [site.name for site in self.sites]
         if len(set(names)) < len(names):
             raise ValueError("two sites have the same name")
         keyless = [site.name for site in self.sites if site.public_key is None]
         if keyless and not self.insecure:
             raise ValueError(
-                f"site '{keyless[0]}' has no public_key: give it one, or set insecure = true to try things out"
+                f"site '{keyless[0]}' has no public_key. Add one, or set insecure = true to try things out"
             )
         if self.grace is not None and self.job.min_replies is None:
-            raise ValueError("grace requires job.min_replies, how many replies are enough: give both")
+            raise ValueError("grace requires job.min_replies, the number of replies after which it begins")
         unprobed = [site.name for site in self.sites if site.probe is None]
         if 0 < len(unprobed) < len(self.sites):
             raise ValueError(
-                f"site '{unprobed[0]}' has no probe, and others have: give it rows too, the same file will do"
+                f"site '{unprobed[0]}' has no probe, but other sites have one. Add a probe; sites may share a file"
             )
-        # Probes that no rule uses would give a false sense of protection.
+        # Unused probes would suggest a protection that does not exist.
         if self.sites and not unprobed and not uses_rows(self.job.guards, self.job.aggregator):
             raise ValueError(
-                'the sites have probes, and nothing uses them: set job.aggregator = "probe" or job.guards = '
-                '["probe"], or take them out'
+                'the probes of the sites are not used. Set job.aggregator = "probe" or job.guards = ["probe"], or '
+                "remove the probes"
             )
         if self.job.min_replies is not None and self.job.min_replies > len(self.sites):
-            raise ValueError(f"job.min_replies = {self.job.min_replies}, and there are {len(self.sites)} sites")
+            raise ValueError(
+                f"job.min_replies must be at most {len(self.sites)} (the number of sites), got {self.job.min_replies}"
+            )
         return self
 
     def unprotected(self) -> Notice | None:
-        """A notice if there are more than two sites and nothing bounds what one of them can do to the model."""
-        # With two sites or fewer, no rule could tell which of them is wrong.
+        """Return a notice if there are more than two sites and nothing limits the influence of a single site."""
+        # With at most two sites, no rule could decide which of them is wrong.
         limited = all(site.rows is not None or site.max_share is not None for site in self.sites)
         if len(self.sites) <= 2 or limited or self.job.aggregator is not None or self.sites[0].probe is not None:
             return None
         return Notice(
-            "nothing bounds the influence of a single site: server.toml has no limits for all sites, no probes and no "
-            "aggregator. 'drfl deploy check' proposes limits, and writes them with --write",
+            "nothing limits the influence of a single site on the model: server.toml has no probes, no aggregator, and "
+            "no limits for all sites. 'drfl deploy check' suggests limits, and --write adds them",
             "unprotected-sites",
             "sites",
         )
@@ -305,6 +307,6 @@ def read_server(path: Path) -> ServerSettings:
     """Read ``server.toml``.
 
     Raises:
-        InputError: it is not there, or something in it is wrong; names it.
+        InputError: If the file is missing or invalid; the field is the name of the invalid key.
     """
     return read(path, ServerSettings)

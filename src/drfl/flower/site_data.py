@@ -1,4 +1,4 @@
-"""A site's data, and the rows that a server holds for sites, from where their files say that they lie."""
+"""Load a site's data, and the probe rows that a server holds for its sites."""
 
 from __future__ import annotations
 
@@ -22,34 +22,37 @@ Pair = tuple[Tensor, Tensor]
 
 
 def load_site(path: Path) -> ClientData:
-    """The data of one client.
+    """Load the data of a site.
 
     Args:
-        path: its site.toml; paths in it are relative to it, and modules are looked for beside it too.
+        path: ``site.toml`` of the site. Paths in it are relative to the file; modules can be in the same folder.
 
     Raises:
-        InputError: they are not there, cannot be read, or are not a client's data.
+        InputError: If the data are missing, cannot be read, or are not the data of one client.
     """
     settings, folder = read_site(path), path.resolve().parent
     source = settings.data
     if source.loader is not None:
-        return _loaded(source.loader, folder)
-    train, test = _pairs(source, folder)
-    held = None if test is None else {settings.name: test}
+        return _run_loader(source.loader, folder)
+    train, test = _read_files(source, folder)
+    tests = None if test is None else {settings.name: test}
     dtype = getattr(torch, settings.dtype)
-    return ClientData.from_arrays({settings.name: train}, held, test_fraction=source.test_fraction, dtype=dtype)
+    return ClientData.from_arrays({settings.name: train}, tests, test_fraction=source.test_fraction, dtype=dtype)
 
 
 def held_rows(sites: Sequence[SiteEntry], folder: Path, dtype: str) -> ClientData | None:
-    """The rows that a server holds for its sites, each of them a client; None where it holds none.
+    """Load the probe rows that a server holds for its sites, as one client per site.
 
     Args:
-        sites: in the order of the clients.
-        folder: that of server.toml.
-        dtype: the name of the inputs' type, and of targets' that are no labels.
+        sites: The sites, in the order of the clients.
+        folder: Folder of ``server.toml``.
+        dtype: Name of the data type of inputs, and of targets that are not labels.
+
+    Returns:
+        The rows; None if no site has a probe.
 
     Raises:
-        InputError: they are not there, cannot be read, or the sites' do not have one shape.
+        InputError: If rows are missing, cannot be read, or differ in shape between sites.
     """
     probes = {site.name: site.probe for site in sites if site.probe is not None}
     if not probes:
@@ -57,37 +60,39 @@ def held_rows(sites: Sequence[SiteEntry], folder: Path, dtype: str) -> ClientDat
     rows: dict[str, Pair] = {}
     for name, probe in probes.items():
         if probe.loader is None:
-            rows[name] = _pairs(probe, folder)[0]
+            rows[name] = _read_files(probe, folder)[0]
         else:
-            # A loader returns a whole client: take only its training rows.
-            found = _loaded(probe.loader, folder)
-            rows[name] = found.inputs[found.train[0]], found.targets[found.train[0]]
+            # A loader returns a whole client, so take only its training rows.
+            data = _run_loader(probe.loader, folder)
+            rows[name] = data.inputs[data.train[0]], data.targets[data.train[0]]
     return ClientData.from_arrays(rows, rows, dtype=getattr(torch, dtype))
 
 
-def _loaded(name: str, folder: Path) -> ClientData:
+def _run_loader(name: str, folder: Path) -> ClientData:
     module, _, function = name.partition(":")
-    # Import a loader from the folder of the settings, not from the working directory.
+    # Import the loader from the folder of the settings, not from the working directory.
     if str(folder) not in sys.path:
         sys.path.insert(0, str(folder))
     try:
         load: Callable[[], object] = getattr(importlib.import_module(module), function)
     except (ImportError, AttributeError, ValueError) as error:
         raise InputError(
-            f"there is no loader '{name}' ({error}): give it as module:function", code="unknown-name", field="loader"
+            f"cannot import the loader '{name}' ({error}). Give it as module:function",
+            code="unknown-name",
+            field="loader",
         ) from error
-    found = load()
-    if not isinstance(found, ClientData) or found.n != 1:
+    data = load()
+    if not isinstance(data, ClientData) or data.n != 1:
         raise InputError(
-            f"the loader '{name}' must give a drfl.data.ClientData of one client, not {type(found).__name__}",
+            f"the loader '{name}' must return a drfl.data.ClientData of one client, got {type(data).__name__}",
             code="wrong-type",
             field="loader",
         )
-    return found
+    return data
 
 
-def _pairs(source: SiteData, folder: Path) -> tuple[Pair, Pair | None]:
-    """Training and test (inputs, targets) of the files; None for the latter where there are none."""
+def _read_files(source: SiteData, folder: Path) -> tuple[Pair, Pair | None]:
+    """Read (inputs, targets) of the training rows and of the test rows; None without a test file."""
     if source.npz is not None:
         path = folder / source.npz
         with open_arrays(path) as arrays:
@@ -96,41 +101,43 @@ def _pairs(source: SiteData, folder: Path) -> tuple[Pair, Pair | None]:
             values = [torch.from_numpy(each) for each in arrays.read([name for name in ARRAYS if name in arrays.names])]
         if len(values) == 3:
             raise InputError(
-                f"'{path}' has test_inputs or test_targets without the other", code="missing-column", field=str(path)
+                f"'{path}' has only one of test_inputs and test_targets. Give both or neither",
+                code="missing-column",
+                field=str(path),
             )
         # Integer inputs are columns of a table, not tokens.
         values[::2] = [x if x.is_floating_point() or x.is_complex() else x.double() for x in values[::2]]
         return (values[0], values[1]), (values[2], values[3]) if len(values) == 4 else None
     if source.csv is not None:
         target = str(source.target)
-        test = None if source.test_csv is None else _of_csv(folder / source.test_csv, target)
-        return _of_csv(folder / source.csv, target), test
+        test = None if source.test_csv is None else _read_table(folder / source.test_csv, target)
+        return _read_table(folder / source.csv, target), test
     test = None
     if source.test_images is not None:
-        test = _of_idx(folder / source.test_images, folder / str(source.test_labels))
-    return _of_idx(folder / str(source.images), folder / str(source.labels)), test
+        test = _read_images(folder / source.test_images, folder / str(source.test_labels))
+    return _read_images(folder / str(source.images), folder / str(source.labels)), test
 
 
-def _of_csv(path: Path, target: str) -> Pair:
-    import pandas as pd  # half a second, which each message would pay
+def _read_table(path: Path, target: str) -> Pair:
+    import pandas as pd  # imported here, because the import would delay every message by half a second
 
     table = read_csv(path)
     if target not in table:
         raise InputError(f"'{path}' has no column '{target}'", code="missing-column", field=target)
     targets, inputs = table[target], table.drop(columns=target)
-    odd = [str(name) for name in inputs if not pd.api.types.is_numeric_dtype(inputs[name])]
-    if odd or not pd.api.types.is_numeric_dtype(targets):
+    textual = [str(name) for name in inputs if not pd.api.types.is_numeric_dtype(inputs[name])]
+    if textual or not pd.api.types.is_numeric_dtype(targets):
         raise InputError(
-            f"'{path}': column '{[*odd, target][0]}' must hold numbers: encode it at all sites alike",
+            f"'{path}', column '{[*textual, target][0]}': expected numbers. Encode it in the same way at all sites",
             code="not-a-number",
-            field=[*odd, target][0],
+            field=[*textual, target][0],
         )
     # Integers are class labels; other numbers are regression targets.
     kind = np.int64 if pd.api.types.is_integer_dtype(targets) else np.float64
     return torch.from_numpy(np.array(inputs, np.float64)), torch.from_numpy(np.array(targets, kind))
 
 
-def _of_idx(images: Path, labels: Path) -> Pair:
+def _read_images(images: Path, labels: Path) -> Pair:
     # Scale bytes to [0, 1], as in drfl's data sets.
     pixels = torch.from_numpy(read_idx(images)).unsqueeze(1) / 255
     return pixels, torch.from_numpy(read_idx(labels).astype(np.int64))

@@ -1,32 +1,33 @@
-"""How each site of a deployment has answered so far, and for how long one that does not answer is skipped."""
+"""Track how each site of a deployment answers, and for how long a site that does not answer is skipped."""
 
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
 
 TOLERATED = 2
-"""Exchanges in a row without a usable reply after which a site that answers at once is skipped."""
+"""Number of failed or rejected exchanges in a row after which a site is skipped."""
 
 LONGEST = 64
-"""Exchanges at most for which a site is skipped."""
+"""Maximum number of exchanges for which a site is skipped."""
 
 
 @dataclass
 class SiteHealth:
-    """How one site has answered so far. It is not part of a checkpoint.
+    """The history of one site's answers. It is not part of a checkpoint.
 
-    A site that gives no usable reply gets a strike, and is then skipped for 1, 2, 4, … exchanges: at once where it was
-    silent, which made the server wait, else from the third strike in a row on. One usable reply clears it.
+    A site that gives no usable reply gets a strike, and is then skipped for 1, 2, 4, … exchanges. A silent site, which
+    makes the server wait, is skipped from the first strike; other sites from the third strike in a row. One usable
+    reply resets the strikes.
 
     Args:
-        answered: exchanges in which it gave a usable reply.
-        silent: exchanges in which no reply came in time.
-        failed: exchanges in which its program raised.
-        rejected: exchanges in which the reply could not be used.
-        left_out: exchanges in which it was skipped though it was in the cohort.
-        data_changed: whether a reply was computed on other data than those described before the run.
-        strikes: exchanges without a usable reply since the last one with.
-        backoff: exchanges for which it is still skipped.
+        answered: Number of exchanges with a usable reply.
+        silent: Number of exchanges without a reply in time.
+        failed: Number of exchanges in which the site's program raised an exception.
+        rejected: Number of exchanges in which the reply was rejected.
+        left_out: Number of exchanges in which the site was skipped although it was in the cohort.
+        data_changed: Whether a reply was computed from other data than those described before the run.
+        strikes: Number of exchanges without a usable reply since the last usable one.
+        backoff: Number of exchanges for which the site is still skipped.
     """
 
     answered: int = 0
@@ -39,25 +40,25 @@ class SiteHealth:
     backoff: int = 0
 
     def good(self) -> None:
-        """It gave a usable reply."""
+        """Record a usable reply."""
         self.answered += 1
         self.strikes = self.backoff = 0
 
     def bad(self, how: str) -> None:
-        """It gave none: "silent", "failed" or "rejected"."""
+        """Record that there was no usable reply, because the site was "silent", "failed" or "rejected"."""
         setattr(self, how, getattr(self, how) + 1)
         self.strikes += 1
         # A silent site costs the whole timeout; an error costs no time.
-        free = 0 if how == "silent" else TOLERATED
-        if self.strikes > free:
+        tolerated = 0 if how == "silent" else TOLERATED
+        if self.strikes > tolerated:
             # The backoff doubles up to a limit, so that a site that recovers takes part again.
-            self.backoff = min(LONGEST, 2 ** (self.strikes - free - 1))
+            self.backoff = min(LONGEST, 2 ** (self.strikes - tolerated - 1))
 
     def skip(self) -> None:
-        """It is skipped in an exchange."""
+        """Record that the site is skipped in an exchange."""
         self.left_out += 1
         self.backoff -= 1
 
     def counts(self) -> dict[str, int | bool]:
-        """For ``traffic.json``."""
+        """Return all fields for ``traffic.json``."""
         return asdict(self)

@@ -1,6 +1,7 @@
-"""What a site lets go out, and when: its own rules, which no server can change.
+"""A site's policy: limits on requests and replies, which no server can change.
 
-They bind drfl's app. Flower runs whatever app is submitted at the sites, and another one does not ask them.
+The policy only affects drfl's app. Flower runs any submitted app at the sites, and another app does not obey the
+policy.
 """
 
 from __future__ import annotations
@@ -18,26 +19,25 @@ from drfl.core.errors import InputError
 from drfl.core.files import read_text
 from drfl.federation.requests import GradientRequest, LossRequest, Request, TrainRequest
 
-UNAPPROVED = "is not approved: a person at this site has to agree to it"
-"""What a site says of a run that nobody there has agreed to; the server asks it again for a while."""
+UNAPPROVED = "is not approved. A person at this site has to approve it"
+"""End of a site's message about a run that is not approved there. The server then asks the site again for a while."""
 
 
 class RefusedError(InputError):
-    """A site's policy is against it; the server sees the reason, and no more."""
+    """Raised if a site's policy forbids a request. The server receives only the reason."""
 
     code = "request-refused"
 
 
 class SitePolicy(BaseModel):
-    """``[policy]`` of site.toml.
+    """The table ``[policy]`` in ``site.toml``.
 
     Args:
-        requests_a_day: requests that are answered in a day (UTC), of every kind: for models, gradients, losses, tests,
-            and who the site is, of all runs together; needs ``audit``. None = any number.
-        max_step: the greatest distance from the model sent at which a model leaves, and norm of a gradient; what is
-            longer is shortened to it. None = as they are.
-        approved: file with the numbers of the runs that a person has agreed to, one a line, relative to site.toml; in
-            all others the site tells nothing, not even who it is. None = it takes part in every run.
+        requests_a_day: Maximum number of requests that the site answers in a day (UTC), of every kind and over all
+            runs; needs ``audit``. By default unlimited.
+        max_step: Maximum norm of updates and gradients; longer ones are scaled down to it. By default unlimited.
+        approved: File with the numbers of approved runs, one per line, relative to ``site.toml``. In other runs the
+            site answers nothing, not even a request for its description. By default all runs are approved.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -46,24 +46,24 @@ class SitePolicy(BaseModel):
     approved: Path | None = None
 
     def check_run(self, run: int, folder: Path) -> None:
-        """Raise a :class:`RefusedError` where nobody has agreed to a run.
+        """Raise a :class:`RefusedError` if a run is not approved.
 
         Args:
-            run: Flower's number of it.
-            folder: that site.toml lies in.
+            run: Number of the run in Flower.
+            folder: Folder of ``site.toml``.
         """
         if self.approved is None:
             return
         path = folder / self.approved
-        # Read the file for every request, as a person may approve the run, or withdraw approval, at any time.
+        # Read the file for every request, because a person may approve the run or withdraw approval at any time.
         if str(run) not in (read_text(path).split() if path.exists() else []):
             raise RefusedError(f"run {run} {UNAPPROVED}")
 
     def check_count(self, log: AuditLog | None) -> None:
-        """Raise a :class:`RefusedError` if more requests have come today than may be answered, this one included.
+        """Raise a :class:`RefusedError` if today's requests, including this one, exceed the limit.
 
-        Every request has a line in the log before it is counted, so that of several at once none is overlooked. Those
-        that were refused, or failed, have a second line and do not count.
+        Every request is written to the log before it is counted, so that concurrent requests are all counted. Requests
+        that were refused or failed have a second line and do not count.
         """
         if self.requests_a_day is None or log is None:
             return
@@ -71,24 +71,24 @@ class SitePolicy(BaseModel):
         # Refused requests disclosed nothing, so they do not count.
         if today["asked"] + today["identified"] - today["refused"] > self.requests_a_day:
             raise RefusedError(
-                f"this site answers {self.requests_a_day} requests a day, and has done so today",
+                f"this site has reached its limit of {self.requests_a_day} requests today (policy.requests_a_day)",
                 code="too-many-requests",
                 field="requests_a_day",
             )
 
     def shortened(self, request: Request | None, parts: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-        """The parts of a reply as they may leave: models near the one sent, gradients not long."""
+        """Scale down the updates and gradients in a reply to at most ``max_step``."""
         if self.max_step is None or request is None or isinstance(request, LossRequest):
             return parts
         if isinstance(request, GradientRequest):
-            return (_within(parts[0], torch.zeros_like(parts[0]), self.max_step), *parts[1:])
+            return (_project(parts[0], torch.zeros_like(parts[0]), self.max_step), *parts[1:])
         assert isinstance(request, TrainRequest)
-        return tuple(_within(part, request.w, self.max_step) for part in parts)
+        return tuple(_project(part, request.w, self.max_step) for part in parts)
 
 
-def _within(vector: Tensor, origin: Tensor, radius: float) -> Tensor:
-    """The vector (d,) itself where it is near the origin, else the point at the radius on the way to it."""
-    away = vector - origin
-    # Use float64, as the sum of squares may overflow or vanish in float32.
-    length = float(torch.linalg.vector_norm(away, dtype=torch.float64))
-    return vector if length <= radius else origin + away * (radius / length)
+def _project(vector: Tensor, origin: Tensor, radius: float) -> Tensor:
+    """Project the vector (d,) onto the ball around the origin."""
+    difference = vector - origin
+    # Use float64, because the sum of squares may overflow or underflow in float32.
+    length = float(torch.linalg.vector_norm(difference, dtype=torch.float64))
+    return vector if length <= radius else origin + difference * (radius / length)

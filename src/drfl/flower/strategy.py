@@ -1,4 +1,4 @@
-"""Any drfl algorithm as a Flower strategy, for those who have a Flower app of their own.
+"""Any drfl algorithm as a Flower strategy, for use in your own Flower app.
 
 The server's end, ``server_app.py``::
 
@@ -58,33 +58,34 @@ from drfl.training.loop import run
 from drfl.training.run_state import RunState
 
 EvaluateFn = Callable[[int, ArrayRecord], MetricRecord | None]
-"""Flower's: round and model → what the server finds of it."""
+"""Flower's type of a function that evaluates a model at the server, given the round and the model."""
 
 WAIT = 300.0
-"""Seconds to wait for the sites, unless told otherwise."""
+"""Default time in seconds to wait for the sites."""
 
 TELLING = 60.0
-"""Seconds at most that a node may take to report its name, however long an exchange may take."""
+"""Longest time in seconds for a node to report its name, even if the timeout of an exchange is longer."""
 
 
 class DrflStrategy(Strategy):
-    """A drfl algorithm as a Flower strategy that runs by ``start``; the ``ClientApp`` is one of drfl.
+    """A drfl algorithm as a Flower strategy. Run it with ``start``; the sites run drfl's ``ClientApp``.
 
-    Clients are identified by the name that a site reports (``Site.name``), in the order of the names: nodes are trusted
-    as Flower's own strategies trust them. Those that are online when it starts are the clients of the whole run. A
-    client that goes offline counts as silent until it, or another node of its name, is back.
+    Clients are identified by the names that the sites report (``Site.name``) and ordered by name. Like Flower's own
+    strategies, this one trusts the nodes. The sites that are online at the start are the clients of the whole run. A
+    client that goes offline drops out until it, or another node with its name, is back.
 
     Args:
-        algorithm: what to run. It is protected as :class:`drfl.resilience.Protected` does by default, unless there is a
-            protection around it already.
-        min_available_nodes: it starts when so many sites have reported their names; no fewer than a cohort of m.
-        wait: seconds until they must be online.
-        seed: root of all randomness.
-        engine: how the sites compute, see :data:`drfl.engine.ENGINES`.
-        table_dir: folder for the files that hold the server's tables, see :func:`drfl.training.loop.run`.
+        algorithm: The algorithm to run. It is wrapped in :class:`drfl.resilience.Protected` with default settings,
+            unless it is protected already.
+        min_available_nodes: Number of sites that must have reported their names before the start; at least the size of
+            a cohort.
+        wait: Seconds within which they must be online.
+        seed: Seed of all randomness.
+        engine: Engine of the sites, see :data:`drfl.engine.ENGINES`.
+        table_dir: Folder for the files of the server's tables, see :func:`drfl.training.loop.run`.
 
     Raises:
-        InputError: a number is out of range, or the engine is unknown.
+        InputError: If a number is out of range or the engine is unknown.
     """
 
     def __init__(
@@ -97,16 +98,16 @@ class DrflStrategy(Strategy):
         engine: str = "auto",
         table_dir: str | None = None,
     ) -> None:
-        protected, core = False, algorithm
+        is_protected, core = False, algorithm
         while isinstance(core, Wrapping):
-            protected = protected or isinstance(core, Protected)
+            is_protected = is_protected or isinstance(core, Protected)
             core = core.algorithm
         if engine not in ENGINES:
             raise unknown("engine", engine, ENGINES)
         checks.whole("min_available_nodes", min_available_nodes)
         checks.non_negative("wait", wait)
         checks.whole("seed", seed, low=0)
-        self.algorithm, self._core, self._protected = algorithm, core, protected
+        self.algorithm, self._core, self._is_protected = algorithm, core, is_protected
         self.min_available_nodes, self.wait, self.seed, self.engine = min_available_nodes, wait, seed, engine
         self.table_dir = table_dir
 
@@ -123,29 +124,32 @@ class DrflStrategy(Strategy):
         """Run the algorithm.
 
         Args:
-            grid: where the nodes are.
-            initial_arrays: the initial model: its trainable parameters in the model's order, all float32 or all
-                float64. ``ArrayRecord(model.state_dict())`` is that where the model has no buffers and nothing frozen.
-            num_rounds: how many rounds.
-            timeout: seconds that an exchange with the sites may take; a round has two or three.
-            train_config: none: what the sites do is the strategy's ``local``.
-            evaluate_config: none.
-            evaluate_fn: called with the round and the model before the first round and after each.
+            grid: Flower's grid.
+            initial_arrays: The initial model: its trainable parameters in the order of the model, all float32 or all
+                float64. Use ``ArrayRecord(model.state_dict())`` if the model has no buffers and no frozen parameters.
+            num_rounds: Number of rounds.
+            timeout: Seconds that an exchange with the sites may take. A round has two or three exchanges.
+            train_config: Not supported; set the algorithm's ``local`` instead.
+            evaluate_config: Not supported.
+            evaluate_fn: Function of the round and the model, called before the first round and after every round.
 
         Returns:
-            ``arrays``: the last model, named as ``initial_arrays``.
-            ``train_metrics_clientapp``, by round: ``answered``, how many trained, and ``avg_loss`` and ``worst_loss``
-            of the reports that moved λ, where there were any.
-            ``evaluate_metrics_clientapp``, by round from 0: :class:`drfl.training.history.Metrics` over the sites' test
-            data, and ``lambda``, the mixture after that round, in the order of the sites' names.
-            ``evaluate_metrics_serverapp``, by round from 0: what evaluate_fn gave.
+            A result with these entries:
+
+            - ``arrays``: the last model, with the names of ``initial_arrays``.
+            - ``train_metrics_clientapp``, by round: ``answered``, the number of clients that trained, and ``avg_loss``
+              and ``worst_loss`` of the reported losses in the dual update, if there was one.
+            - ``evaluate_metrics_clientapp``, by round from 0: :class:`drfl.training.history.Metrics` over the sites'
+              test data, and ``lambda``, the client weights after that round in the order of the sites' names.
+            - ``evaluate_metrics_serverapp``, by round from 0: the values of ``evaluate_fn``.
 
         Raises:
-            DrflError: too few sites, or what they and the algorithm have does not fit; or it diverges.
+            DrflError: If there are too few sites, if the sites and the algorithm do not fit together, or if the run
+                diverges.
         """
         if train_config or evaluate_config:
             raise InputError(
-                "drfl's sites read no train_config or evaluate_config: give the strategy local=LocalSGD(steps, lr, …)",
+                "train_config and evaluate_config are not supported. Set the algorithm's local=LocalSGD(steps, lr, …)",
                 code="unused-option",
                 field="train_config",
             )
@@ -155,23 +159,23 @@ class DrflStrategy(Strategy):
         log(INFO, "Starting %s: %d rounds, %d parameters", type(self).__name__, num_rounds, layout.d)
         self.summary()
         size = self._core.m if isinstance(self._core, Sized) else None
-        # The sites that are online at the start are all the clients there will be: no fewer than a cohort.
+        # The sites that are online at the start are the clients of the whole run, so there must be enough for a cohort.
         least = max(self.min_available_nodes, size or 0)
-        told = enrolled(grid, least, self.wait, min(timeout, TELLING))
-        # By name, as node ids change from start to start: client i, and so its random draws, stay the same site's.
-        members = dict(enumerate(sorted(told.values(), key=lambda member: member.name)))
+        nodes = enrolled(grid, least, self.wait, min(timeout, TELLING))
+        # Sort by name, as node IDs change from start to start: client i keeps its site, and so its random draws.
+        members = dict(enumerate(sorted(nodes.values(), key=lambda member: member.name)))
         names = [member.name for member in members.values()]
-        roster = Named(names, min(timeout, TELLING), {node: member.name for node, member in told.items()})
-        log(INFO, "%d sites, lambda in this order: %s", len(names), ", ".join(names))
-        # The names are empty, as the sites define model and loss.
+        roster = Named(names, min(timeout, TELLING), {node: member.name for node, member in nodes.items()})
+        log(INFO, "%d sites, in the order of lambda: %s", len(names), ", ".join(names))
+        # The names are empty, because the sites define model and loss.
         dtype = "float64" if layout.dtype == torch.float64 else "float32"
         model = Model("", "", dtype, 0, self.engine)
         fed = FlowerFederation(grid, roster, members, model, w0, Deadline(timeout))
-        book = _Book(layout, evaluate_fn)
-        algorithm = self.algorithm if self._protected else Protected(self.algorithm, names=tuple(names))
-        found = run(algorithm, fed, rounds=num_rounds, seed=self.seed, table_dir=self.table_dir, callbacks=[book])
-        book.result.arrays = record(layout, found.state.w)
-        return book.result
+        recorder = _Recorder(layout, evaluate_fn)
+        algorithm = self.algorithm if self._is_protected else Protected(self.algorithm, names=tuple(names))
+        result = run(algorithm, fed, rounds=num_rounds, seed=self.seed, table_dir=self.table_dir, callbacks=[recorder])
+        recorder.result.arrays = record(layout, result.state.w)
+        return recorder.result
 
     def summary(self) -> None:
         """Log the algorithm and its hyperparameters."""
@@ -180,61 +184,58 @@ class DrflStrategy(Strategy):
             log(INFO, "\t│\t├── %s: %s", name, value)
         log(INFO, "\t└──> Nodes: at least %d, seed: %d", self.min_available_nodes, self.seed)
 
-    def _alone(self, *args: object, **kwargs: object) -> NoReturn:
-        """One round of a minimax method is two exchanges or more, which Flower's steps of a round cannot say.
-
-        Raises:
-            InputError: always.
-        """
+    def _unsupported(self, *args: object, **kwargs: object) -> NoReturn:
+        # A round of a minimax method has two or more exchanges, which Flower's steps of a round cannot express.
         raise InputError(
-            "drfl's strategies run whole rounds of several exchanges: call start()", code="unsupported-combination"
+            "drfl's strategies run whole rounds of several exchanges. Call start() instead",
+            code="unsupported-combination",
         )
 
-    configure_train = aggregate_train = configure_evaluate = aggregate_evaluate = _alone
+    configure_train = aggregate_train = configure_evaluate = aggregate_evaluate = _unsupported
 
 
-class _Book:
+class _Recorder:
     def __init__(self, layout: Layout, evaluate_fn: EvaluateFn | None) -> None:
         self.layout, self.evaluate_fn, self.result = layout, evaluate_fn, Result()
 
     def __call__(self, progress: RunState) -> None:
         if progress.info is not None:
-            trained: dict[str, MetricRecordValues] = {"answered": progress.info.answered.numel()}
+            training: dict[str, MetricRecordValues] = {"answered": progress.info.answered.numel()}
             if progress.info.losses is not None and progress.info.losses.clients.numel():
                 values = progress.info.losses.values
-                trained |= {"avg_loss": float(values.mean()), "worst_loss": float(values.max())}
-            self.result.train_metrics_clientapp[progress.round] = MetricRecord(trained)
+                training |= {"avg_loss": float(values.mean()), "worst_loss": float(values.max())}
+            self.result.train_metrics_clientapp[progress.round] = MetricRecord(training)
         if progress.row is not None:
-            found: dict[str, MetricRecordValues] = {
+            tests: dict[str, MetricRecordValues] = {
                 **progress.row.metrics.named(progress.score.name),
                 f"undefined_{progress.score.name}": progress.row.undefined[0],
                 "lambda": progress.row.lam.tolist(),
             }
-            self.result.evaluate_metrics_clientapp[progress.round] = MetricRecord(found)
-            told = describe(progress.row.metrics, progress.score, progress.row.note)
-            log(INFO, "[ROUND %d/%d] %s", progress.round, progress.rounds, told)
-        # Flower's strategies also evaluate centrally after they have the sites' results.
+            self.result.evaluate_metrics_clientapp[progress.round] = MetricRecord(tests)
+            text = describe(progress.row.metrics, progress.score, progress.row.note)
+            log(INFO, "[ROUND %d/%d] %s", progress.round, progress.rounds, text)
+        # Evaluate at the server after the sites' results have arrived, like Flower's strategies.
         if self.evaluate_fn is not None:
-            central = self.evaluate_fn(progress.round, record(self.layout, progress.state.w))
-            if central is not None:
-                self.result.evaluate_metrics_serverapp[progress.round] = central
+            metrics = self.evaluate_fn(progress.round, record(self.layout, progress.state.w))
+            if metrics is not None:
+                self.result.evaluate_metrics_serverapp[progress.round] = metrics
 
 
 def flat(arrays: ArrayRecord) -> tuple[Layout, Tensor]:
-    """A model's arrays as one vector, in their order.
+    """Concatenate a model's arrays into one vector.
 
     Returns:
-        Where each lies, and the vector (d,).
+        The layout of the arrays in the vector, and the vector (d,).
 
     Raises:
-        InputError: there are none, or they are not all float32 or all float64.
+        InputError: If there are no arrays, or they are neither all float32 nor all float64.
     """
     values = {name: torch.tensor(array.numpy()) for name, array in arrays.items()}
     types = {value.dtype for value in values.values()}
     if len(types) != 1 or not types <= {torch.float32, torch.float64}:
         raise InputError(
-            f"initial_arrays must be all float32 or all float64, not {sorted(map(str, types)) or 'empty'}: give the "
-            "trainable parameters, without buffers (running statistics cannot be averaged: use nn.GroupNorm)",
+            f"initial_arrays must be all float32 or all float64, got {sorted(map(str, types)) or 'no arrays'}. Give "
+            "the trainable parameters without buffers. Replace layers with running statistics by nn.GroupNorm",
             code="wrong-type",
             field="initial_arrays",
         )
@@ -243,5 +244,5 @@ def flat(arrays: ArrayRecord) -> tuple[Layout, Tensor]:
 
 
 def record(layout: Layout, w: Tensor) -> ArrayRecord:
-    """The vector w (d,) as a model's arrays."""
+    """Split the vector w (d,) into a model's arrays."""
     return ArrayRecord({name: Array(value.detach().cpu().numpy()) for name, value in layout.views(w).items()})

@@ -1,4 +1,4 @@
-"""Traffic between the server and the sites, and how long it took."""
+"""Counters of the traffic between the server and the sites."""
 
 from __future__ import annotations
 
@@ -7,18 +7,18 @@ from dataclasses import asdict, dataclass
 
 @dataclass
 class Traffic:
-    """Counters of all messages since the program was started, without what Flower and HTTP add.
+    """Counters of all messages since the start of the program, without the overhead of Flower and HTTP.
 
     Args:
-        exchanges: how often the server asked the sites.
-        messages: both ways, tests and repetitions included.
-        bytes_down: from the server to the sites.
-        bytes_up: from the sites to the server.
-        test_bytes_down: those of ``bytes_down`` that only tested a model, alone or along with a request.
-        test_bytes_up: those of ``bytes_up`` that came back from that.
-        seconds: duration of the exchanges.
-        site_seconds: working time of the sites, summed over messages.
-        answers: how many messages that is.
+        exchanges: Number of exchanges with the sites.
+        messages: Number of messages in both directions, tests and repetitions included.
+        bytes_down: Bytes from the server to the sites.
+        bytes_up: Bytes from the sites to the server.
+        test_bytes_down: Part of ``bytes_down`` that was needed only for tests, whether sent alone or with a request.
+        test_bytes_up: Part of ``bytes_up`` in replies to messages that only requested a test.
+        seconds: Total duration of the exchanges.
+        site_seconds: Working time of the sites, summed over replies.
+        answers: Number of replies in ``site_seconds``.
     """
 
     exchanges: int = 0
@@ -32,31 +32,31 @@ class Traffic:
     answers: int = 0
 
     def down(self, size: int, tests: int) -> None:
-        """Count a message to a site: its bytes, and those of them that only test a model."""
+        """Count a message to a site, of which ``tests`` bytes are needed only for a test."""
         self.messages += 1
         self.bytes_down += size
         self.test_bytes_down += tests
 
     def up(self, size: int, tests: int) -> None:
-        """Count a reply in the same way."""
+        """Count a reply, of which ``tests`` bytes are needed only for a test."""
         self.messages += 1
         self.bytes_up += size
         self.test_bytes_up += tests
 
     def worked(self, seconds: float) -> None:
-        """Count the working time that a site reports for a message."""
+        """Add the working time that a site reports in a reply."""
         self.answers += 1
         self.site_seconds += seconds
 
     def totals(self) -> dict[str, int | float]:
-        """All counters by name."""
+        """Return all counters by name."""
         return asdict(self)
 
     def told(self) -> str:
-        """One line for the log."""
+        """Summarise the counters in one line for the log."""
         work = self.site_seconds / max(1, self.answers)
         return (
-            f"{self.exchanges} exchanges, {self.messages} messages in {self.seconds:.1f} s, of which a site worked "
-            f"{work:.2f} s on each; {self.bytes_down} bytes to the sites, {self.bytes_up} from them, "
-            f"{self.test_bytes_down} and {self.test_bytes_up} of these in tests alone"
+            f"{self.exchanges} exchanges with {self.messages} messages took {self.seconds:.1f} s; sites worked "
+            f"{work:.2f} s per reply; {self.bytes_down} bytes to the sites ({self.test_bytes_down} only for tests), "
+            f"{self.bytes_up} bytes from the sites ({self.test_bytes_up} only for tests)"
         )

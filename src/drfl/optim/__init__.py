@@ -1,1 +1,1 @@
-"""Local solvers, server optimizers, and schedules of step sizes."""
+"""Local solvers, server optimisers and step size schedules."""

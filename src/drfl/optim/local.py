@@ -1,4 +1,4 @@
-"""What a client runs: a few steps of stochastic gradient descent along a corrected direction."""
+"""The local solver of the clients: steps of stochastic gradient descent along a corrected direction."""
 
 from __future__ import annotations
 
@@ -13,32 +13,33 @@ from drfl.optim.local_optimizers import SGD, Adam, LocalOptimizer
 from drfl.optim.schedules import Constant, Schedule
 
 STEPS = 10
-"""τ where nothing is said."""
+"""Default number of local steps τ."""
 
 
 @dataclass(frozen=True)
 class LocalSGD:
     """Local steps u ← Π_W(u − η·v), v ← momentum·v + ∇ℓ(u) + weight_decay·u + shift + prox·(u − w), from u = w, v = 0.
 
-    With ``steps`` every step takes a fresh minibatch of min(batch, n_i) distinct samples, drawn uniformly and
-    independently of the other steps. With ``epochs`` client i goes so many times through its n_i samples, each time in
-    another order, and takes τ_i = epochs·⌈n_i/batch⌉ steps; the last minibatch of an epoch may be smaller. Momentum and
-    the state of ``optimizer`` start from zero in every round. ``shift`` and ``prox`` come from the algorithm.
+    With ``steps``, each step uses a new minibatch of min(batch, n_i) distinct samples, drawn uniformly and
+    independently of the other steps. With ``epochs``, client i passes that number of times over its n_i samples, each
+    time in a new order, and takes τ_i = epochs·⌈n_i/batch⌉ steps. The last minibatch of an epoch may be smaller.
+    Momentum and the state of ``optimizer`` start from zero in every round. ``shift`` and ``prox`` come from the
+    algorithm.
 
     Args:
-        steps: τ ≥ 1, local steps per round; None = 10, or by ``epochs``.
-        lr: η > 0, the local step size; None = one that fits the job, which :func:`drfl.training.loop.run` finds from
-            the curvature of the clients' losses (see :mod:`drfl.training.step_size`).
-        batch: samples per minibatch; None = all local training data.
-        momentum: in [0, 1).
-        weight_decay: ≥ 0, adds (weight_decay/2)·‖u‖² to the loss.
-        radius: W = the ball of this radius around 0; None = no constraint.
-        epochs: E ≥ 1 passes over the local data per round, in place of ``steps``.
-        optimizer: what is made of the gradients in place of v, see :mod:`drfl.optim.local_optimizers`.
-        lr_schedule: multiplies η round by round, see :mod:`drfl.optim.schedules`.
+        steps: Local steps τ ≥ 1 per round; None = 10, unless ``epochs`` is set.
+        lr: Local step size η > 0; None = :func:`drfl.training.loop.run` chooses it from the curvature of the clients'
+            losses (see :mod:`drfl.training.step_size`).
+        batch: Samples per minibatch; None = all local training data.
+        momentum: Momentum in [0, 1).
+        weight_decay: Weight decay ≥ 0. It adds (weight_decay/2)·‖u‖² to the loss.
+        radius: Radius of the ball around 0 that constrains the model, W; None = no constraint.
+        epochs: Passes over the local data per round, at least 1, instead of ``steps``.
+        optimizer: Rule of a local step, which replaces v; see :mod:`drfl.optim.local_optimizers`.
+        lr_schedule: Factor for η in each round; see :mod:`drfl.optim.schedules`.
 
     Raises:
-        InputError: a value is outside its range, or two contradict each other.
+        InputError: If a value is out of range, or two values contradict each other.
     """
 
     steps: int | None = None
@@ -56,12 +57,12 @@ class LocalSGD:
             checks.whole("epochs", self.epochs)
             if self.steps is not None:
                 raise InputError(
-                    f"steps={self.steps} and epochs={self.epochs} both say how long a client works: give one",
+                    f"steps={self.steps} and epochs={self.epochs} cannot be combined. Set one of them.",
                     code="conflicting-options",
                     field="epochs",
                 )
         elif self.steps is None:
-            # None means the default. Only object.__setattr__ can set it, as the class is frozen.
+            # None means the default. Only object.__setattr__ can set it, because the class is frozen.
             object.__setattr__(self, "steps", STEPS)
         else:
             checks.whole("steps", self.steps)
@@ -73,47 +74,47 @@ class LocalSGD:
             checks.positive("radius", self.radius)
         checks.non_negative("momentum", self.momentum)
         if self.momentum >= 1:
-            raise InputError(f"momentum must be in [0, 1), not {self.momentum}", code="out-of-range", field="momentum")
+            raise InputError(f"momentum must be in [0, 1), got {self.momentum}", code="out-of-range", field="momentum")
         checks.non_negative("weight_decay", self.weight_decay)
         self._check_kinds()
 
     def _check_kinds(self) -> None:
         if not isinstance(self.optimizer, LocalOptimizer):
             raise InputError(
-                f"optimizer={self.optimizer!r} must be an object such as Adam(), not a name or a class",
+                f"optimizer must be an object such as Adam(), not a name or a class, got {self.optimizer!r}",
                 code="wrong-type",
                 field="optimizer",
             )
         if not isinstance(self.lr_schedule, Schedule):
             raise InputError(
-                f"lr_schedule={self.lr_schedule!r} must be an object such as Cosine(100)",
+                f"lr_schedule must be an object such as Cosine(100), got {self.lr_schedule!r}",
                 code="wrong-type",
                 field="lr_schedule",
             )
         if isinstance(self.optimizer, Adam):
             if self.lr is None:
                 raise InputError(
-                    "optimizer adam needs lr, as its steps do not shrink with the gradient: try lr=0.001",
+                    "optimizer adam needs lr, because its steps do not shrink with the gradient. Try lr=0.001.",
                     code="needs-option",
                     field="optimizer",
                 )
             if self.momentum:
                 raise InputError(
-                    "momentum has no effect on optimizer adam, which has beta1: leave one of them out",
+                    "momentum has no effect with optimizer adam. Remove momentum, or set beta1 of adam.",
                     code="unused-option",
                     field="momentum",
                 )
 
     @property
     def eta(self) -> float:
-        """η.
+        """Local step size η.
 
         Raises:
-            InputError: it is still to be found.
+            InputError: If ``lr`` is None.
         """
         if self.lr is None:
             raise InputError(
-                "the local step size is not known outside of a run: give LocalSGD(lr=…), or call drfl.run",
+                "the local step size is unknown outside a run. Set LocalSGD(lr=…), or call drfl.run.",
                 code="missing-option",
                 field="lr",
             )
@@ -121,14 +122,14 @@ class LocalSGD:
 
     @property
     def tau(self) -> int:
-        """τ, the same for every client.
+        """Number of local steps τ, the same for every client.
 
         Raises:
-            InputError: it differs from client to client, as it does by ``epochs``.
+            InputError: If the number differs between clients because of ``epochs``.
         """
         if self.steps is None:
             raise InputError(
-                "with epochs clients take different numbers of steps, and one is needed here: give steps",
+                "all clients must take the same number of steps here, but epochs makes them differ. Set steps.",
                 code="missing-option",
                 field="steps",
             )
@@ -136,38 +137,38 @@ class LocalSGD:
 
     @property
     def fewest_steps(self) -> int:
-        """Steps of a client whose minibatch holds all its samples: τ, or one an epoch."""
+        """Number of steps of a client whose samples fit into one minibatch: τ, or one per epoch."""
         return self.tau if self.epochs is None else self.epochs
 
     def steps_of(self, sizes: Tensor | None, clients: Tensor) -> Tensor:
-        """(k,) int64, τ_i of each of these clients.
+        """Compute the number of local steps τ_i of each client, int64 (k,).
 
         Args:
-            sizes: (N,) int64, training samples of all clients; needed where τ_i depends on them.
-            clients: (k,).
+            sizes: Numbers of training samples of all clients, int64 (N,). Only needed with ``epochs``.
+            clients: Indices of the clients, (k,).
 
         Raises:
-            InputError: it does, and they are not known.
+            InputError: If ``epochs`` is set and ``sizes`` is None.
         """
         if self.epochs is None:
             return clients.new_full((len(clients),), self.tau)
         if sizes is None:
             raise InputError(
-                "epochs needs to know how many samples every client has, which this federation does not say",
+                "epochs needs the number of samples of every client, which this federation does not provide",
                 code="unsupported-combination",
                 field="epochs",
             )
-        own = sizes[clients]
-        # The last minibatch of an epoch may be smaller, so the number is rounded up.
-        per_epoch = torch.ones_like(own) if self.batch is None else -(-own // self.batch)
+        samples = sizes[clients]
+        # Round up, because the last minibatch of an epoch may be smaller.
+        per_epoch = torch.ones_like(samples) if self.batch is None else -(-samples // self.batch)
         return self.epochs * per_epoch
 
     def effective(self, steps: int) -> float:
-        """Weight of all directions in the distance travelled in so many steps: w − u_τ = η·Σ_s a_s·d_s, Σ_s a_s.
+        """Compute the total weight Σ_s a_s of the directions d_s in the update, w − u_τ = η·Σ_s a_s·d_s.
 
         The direction of step s stays in the velocity: a_s = (1 − momentum^{τ−s+1}) / (1 − momentum), s = 1…τ. Without
-        momentum this is τ. So (w − u_τ) / (η·effective_steps) is a weighted mean of the local directions, unless
-        ``radius`` cut a step short.
+        momentum, the total is τ. Therefore, (w − u_τ) / (η·effective_steps) is a weighted mean of the local directions,
+        unless ``radius`` has shortened a step.
         """
         total = velocity = 0.0
         for _ in range(steps):
@@ -177,19 +178,19 @@ class LocalSGD:
 
     @property
     def effective_steps(self) -> float:
-        """:meth:`effective` of τ.
+        """The total weight :meth:`effective` for τ steps.
 
         Raises:
-            InputError: τ differs from client to client.
+            InputError: If τ differs between clients.
         """
         return self.effective(self.tau)
 
 
 def refuse_epochs(algorithm: str, local: LocalSGD, why: str) -> None:
-    """Raise an InputError where clients take different numbers of steps, which an algorithm's formulas do not allow."""
+    """Raise InputError if ``local`` uses epochs, for algorithms that need the same number of steps at all clients."""
     if local.epochs is not None:
         raise InputError(
-            f"{algorithm} cannot take epochs: {why}; give steps, or take FedAvg, FedNova or SCAFFOLD",
+            f"{algorithm} does not support epochs: {why}. Set steps, or use FedAvg, FedNova or SCAFFOLD.",
             code="unsupported-combination",
             field="epochs",
         )

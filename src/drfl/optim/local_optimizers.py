@@ -1,4 +1,4 @@
-"""What a client makes of its gradients: plain steps, Adam's, or those at a perturbed point."""
+"""Local optimisers: the rule of a client's step (SGD, Adam or SAM)."""
 
 from __future__ import annotations
 
@@ -12,37 +12,37 @@ from drfl.core.registry import named, text_of
 
 
 class LocalOptimizer:
-    """The rule of a local step; its state starts at zero in every round.
+    """The rule of a local step. Its state starts at zero in every round.
 
     Attributes:
-        gradients: how many a step takes, each on the same minibatch.
+        gradients: Number of gradients per step, all on the same minibatch.
     """
 
     gradients: ClassVar[int] = 1
 
     def __str__(self) -> str:
-        """The text that :func:`parse` makes it from."""
+        """Return the text from which :func:`parse` creates this object."""
         return text_of(LOCAL_OPTIMIZERS, self)
 
 
 @dataclass(frozen=True)
 class SGD(LocalOptimizer):
-    """u ← u − η·v, v ← momentum·v + d for the direction d; see :class:`drfl.optim.local.LocalSGD`."""
+    """Plain steps u ← u − η·v, v ← momentum·v + d with direction d; see :class:`drfl.optim.local.LocalSGD`."""
 
 
 @dataclass(frozen=True)
 class Adam(LocalOptimizer):
-    """u ← u − η·m̂/(√v̂ + epsilon), m and v running means of d and d² (Kingma and Ba 2015, Algorithm 1).
+    """Adam: u ← u − η·m̂/(√v̂ + epsilon), m and v running means of d and d² (Kingma and Ba 2015, Algorithm 1).
 
-    The direction d holds weight decay, shift and pull, as in plain steps.
+    The direction d includes weight decay, shift and the proximal term, as in plain steps.
 
     Args:
-        beta1: of the mean of d, in [0, 1).
-        beta2: of the mean of d², in [0, 1).
-        epsilon: > 0.
+        beta1: Decay of the mean of d, in [0, 1).
+        beta2: Decay of the mean of d², in [0, 1).
+        epsilon: Positive constant in the denominator.
 
     Raises:
-        InputError: a value is out of range.
+        InputError: If a value is out of range.
     """
 
     beta1: float = 0.9
@@ -57,15 +57,16 @@ class Adam(LocalOptimizer):
 
 @dataclass(frozen=True)
 class SAM(LocalOptimizer):
-    """A plain step along the gradient at u + rho·g/‖g‖, g the gradient at u (Foret et al. 2021, Algorithm 1).
+    """SAM: a plain step along the gradient at u + rho·g/‖g‖, where g is the gradient at u (Foret et al. 2021).
 
-    Both gradients are of the same minibatch; weight decay, shift and pull are those at u.
+    This is Algorithm 1 of the paper. Both gradients use the same minibatch. Weight decay, shift and the proximal term
+    are taken at u.
 
     Args:
-        rho: ρ > 0, how far away the second gradient is taken.
+        rho: Distance ρ > 0 from u at which the second gradient is computed.
 
     Raises:
-        InputError: it is not positive.
+        InputError: If rho is not positive.
     """
 
     gradients: ClassVar[int] = 2
@@ -76,27 +77,27 @@ class SAM(LocalOptimizer):
 
 
 LOCAL_OPTIMIZERS: dict[str, Callable[..., LocalOptimizer]] = {"sgd": SGD, "adam": Adam, "sam": SAM}
-"""Local optimisers by name; their options are their numbers."""
+"""Local optimisers by name."""
 
 
 def parse(text: str) -> LocalOptimizer:
-    """The optimiser that a text of the form ``name:option=number,…`` stands for.
+    """Create a local optimiser from a text of the form ``name:option=number,…``.
 
     Example:
         >>> parse("sam:rho=0.1")
         SAM(rho=0.1)
 
     Raises:
-        InputError: there is no such optimiser, an option is unknown, given twice or no number, or out of range.
+        InputError: If the name or an option is unknown, or an option is repeated, not a number or out of range.
     """
     return named("local optimizer", LOCAL_OPTIMIZERS, text)
 
 
 def refuse(algorithm: str, optimizer: LocalOptimizer, why: str) -> None:
-    """Raise an InputError unless the local steps are plain ones, whose sum is what the algorithm's formulas need."""
+    """Raise InputError unless the optimiser is SGD, for algorithms whose formulas need a sum of plain steps."""
     if not isinstance(optimizer, SGD):
         raise InputError(
-            f"{algorithm} cannot take optimizer '{optimizer}': {why}; leave optimizer out, or take FedAvg",
+            f"{algorithm} does not support optimizer '{optimizer}': {why}. Remove optimizer, or use FedAvg.",
             code="unsupported-combination",
             field="optimizer",
         )

@@ -1,4 +1,4 @@
-"""Schedules of step sizes: by which factor a step size is multiplied in each round."""
+"""Step size schedules: the factor of a step size in each round."""
 
 from __future__ import annotations
 
@@ -12,31 +12,31 @@ from drfl.core.registry import named, text_of
 
 
 class Schedule(ABC):
-    """A function of the round's number alone, so that a run that is resumed goes on with the same step sizes.
+    """A factor that depends only on the number of the round, so that a resumed run uses the same step sizes.
 
-    It belongs to a parameter: a field ``NAME_schedule`` of :class:`drfl.optim.local.LocalSGD`, or of an algorithm,
-    multiplies that object's ``NAME`` in every round that :func:`drfl.training.loop.run` plays; see
-    :func:`drfl.training.step_size.in_round`. A local step size that the run finds from the curvature is multiplied too.
+    The field ``NAME_schedule`` of :class:`drfl.optim.local.LocalSGD` or of an algorithm multiplies that object's
+    ``NAME`` in every round of :func:`drfl.training.loop.run`; see :func:`drfl.training.step_size.in_round`. This also
+    applies to a local step size that the run chooses from the curvature.
     """
 
     @abstractmethod
     def at(self, r: int) -> float:
-        """The factor in round r = 1, 2, …; 1 in the first round, unless the schedule says otherwise."""
+        """Return the factor in round r = 1, 2, …; in most schedules, it is 1 in the first round."""
 
     def __str__(self) -> str:
-        """The text that :func:`parse` makes it from."""
+        """Return the text from which :func:`parse` creates this object."""
         return text_of(SCHEDULES, self)
 
 
 @dataclass(frozen=True)
 class Constant(Schedule):
-    """The same in every round: with a local step size that the run finds, η = factor/L̂.
+    """The same factor in every round. For a local step size that the run chooses, η = factor/L̂.
 
     Args:
-        factor: > 0.
+        factor: Positive factor.
 
     Raises:
-        InputError: it is not.
+        InputError: If the factor is not positive.
     """
 
     factor: float = 1.0
@@ -45,20 +45,20 @@ class Constant(Schedule):
         checks.positive("factor", self.factor)
 
     def at(self, r: int) -> float:
-        """The factor."""
+        """Return the factor."""
         return self.factor
 
 
 @dataclass(frozen=True)
 class StepDecay(Schedule):
-    """factor^⌊(r − 1)/every⌋: multiplied every so many rounds.
+    """Step decay, factor^⌊(r − 1)/every⌋: multiply the step size by ``factor`` every ``every`` rounds.
 
     Args:
-        every: K ≥ 1 rounds.
-        factor: > 0.
+        every: Rounds between two changes, at least 1.
+        factor: Positive factor of each change.
 
     Raises:
-        InputError: a value is out of range.
+        InputError: If a value is out of range.
     """
 
     every: int
@@ -69,20 +69,20 @@ class StepDecay(Schedule):
         checks.positive("factor", self.factor)
 
     def at(self, r: int) -> float:
-        """factor^⌊(r − 1)/every⌋."""
-        # Rounds count from 1, and the first has the full step size.
+        """Return factor^⌊(r − 1)/every⌋."""
+        # Rounds are numbered from 1, and the first has the full step size.
         return self.factor ** ((r - 1) // self.every)
 
 
 @dataclass(frozen=True)
 class Exponential(Schedule):
-    """factor^(r − 1): multiplied after every round, as DRFA's authors do with γ.
+    """Exponential decay, factor^(r − 1), which DRFA's authors use for γ.
 
     Args:
-        factor: > 0.
+        factor: Positive factor of each round.
 
     Raises:
-        InputError: it is not.
+        InputError: If the factor is not positive.
     """
 
     factor: float = 0.9
@@ -91,29 +91,29 @@ class Exponential(Schedule):
         checks.positive("factor", self.factor)
 
     def at(self, r: int) -> float:
-        """factor^(r − 1)."""
+        """Return factor^(r − 1)."""
         return self.factor ** (r - 1)
 
 
 @dataclass(frozen=True)
 class InverseSqrt(Schedule):
-    """1/√r, the classical rate of stochastic gradient descent."""
+    """The factor 1/√r, the classical rate of stochastic gradient descent."""
 
     def at(self, r: int) -> float:
-        """1/√r."""
+        """Return 1/√r."""
         return 1 / math.sqrt(r)
 
 
 @dataclass(frozen=True)
 class Cosine(Schedule):
-    """Half a cosine wave from 1 in the first round to ``final`` after the last (Loshchilov and Hutter 2017).
+    """Cosine decay from 1 in the first round to ``final`` after the last (Loshchilov and Hutter 2017).
 
     Args:
-        rounds: the horizon, usually that of the run; later rounds have the factor ``final``.
-        final: in [0, 1].
+        rounds: Length of the schedule, usually that of the run. Later rounds have the factor ``final``.
+        final: Final factor in [0, 1].
 
     Raises:
-        InputError: a value is out of range.
+        InputError: If a value is out of range.
     """
 
     rounds: int
@@ -124,8 +124,8 @@ class Cosine(Schedule):
         checks.fraction("final", self.final)
 
     def at(self, r: int) -> float:
-        """final + (1 − final)·(1 + cos(π(r − 1)/rounds))/2."""
-        # In a run longer than the schedule the cosine would rise again.
+        """Return final + (1 − final)·(1 + cos(π(r − 1)/rounds))/2."""
+        # In a run longer than the schedule, the cosine would rise again.
         if r > self.rounds:
             return self.final
         return self.final + (1 - self.final) * (1 + math.cos(math.pi * (r - 1) / self.rounds)) / 2
@@ -138,17 +138,20 @@ SCHEDULES: dict[str, Callable[..., Schedule]] = {
     "inverse-sqrt": InverseSqrt,
     "exponential": Exponential,
 }
-"""Schedules by name; their options are their numbers."""
+"""Schedules by name."""
 
 
 def parse(text: str) -> Schedule:
-    """The schedule that a text of the form ``name:option=number,…`` stands for; case does not matter, nor - for _.
+    """Create a schedule from a text of the form ``name:option=number,…``.
+
+    Case does not matter, and _ may be written for -.
 
     Example:
         >>> parse("cosine:rounds=100"), parse("exponential:factor=0.9")
         (Cosine(rounds=100, final=0.0), Exponential(factor=0.9))
 
     Raises:
-        InputError: there is no such schedule, an option is unknown, missing, given twice or no number, or out of range.
+        InputError: If the name or an option is unknown, or an option is missing, repeated, not a number or out of
+            range.
     """
     return named("schedule", SCHEDULES, text)

@@ -1,4 +1,4 @@
-"""What the server makes of the mean of the local models: a step of its own along Δ, how far that mean has moved."""
+"""Server optimisers: the step of the global model along Δ, the mean update of the clients."""
 
 from __future__ import annotations
 
@@ -15,38 +15,43 @@ from drfl.core.registry import named, text_of
 
 
 class ServerMoments(NamedTuple):
-    """What a server optimiser remembers: m (d,) of the Δ, v (d,) of their squares (with momentum alone it stays 0)."""
+    """The state of a server optimiser.
+
+    Args:
+        m: First moment of Δ, (d,).
+        v: Second moment of Δ, (d,); 0 for :class:`FedAvgM`.
+    """
 
     m: Tensor
     v: Tensor
 
 
 class ServerOptimizer(ABC):
-    """w ← server(w, Δ): Δ = Σ_i p_i (w_i − w) stands for minus a gradient."""
+    """The server's step w ← server(w, Δ), with Δ = Σ_i p_i (w_i − w) in place of a negative gradient."""
 
     @abstractmethod
     def init(self, w: Tensor) -> ServerMoments:
-        """What it remembers before the first round, for models like w (d,)."""
+        """Create the state before the first round for models like w (d,)."""
 
     @abstractmethod
     def step(self, w: Tensor, delta: Tensor, moments: ServerMoments) -> tuple[Tensor, ServerMoments]:
-        """The next model (d,), and what is remembered; nothing is written to."""
+        """Return the next model (d,) and the next state without changing the arguments."""
 
     def __str__(self) -> str:
-        """The text that :func:`parse` makes it from."""
+        """Return the text from which :func:`parse` creates this object."""
         return text_of(SERVER_OPTIMIZERS, self)
 
 
 @dataclass(frozen=True)
 class FedAvgM(ServerOptimizer):
-    """m ← beta·m + Δ, w ← w + lr·m (Hsu et al. 2019). With lr = 1 and beta = 0 it is the mean itself.
+    """Server momentum: m ← beta·m + Δ, w ← w + lr·m (Hsu et al. 2019). With lr = 1 and beta = 0, it is FedAvg's mean.
 
     Args:
-        lr: > 0.
-        beta: in [0, 1).
+        lr: Server step size > 0.
+        beta: Momentum in [0, 1).
 
     Raises:
-        InputError: a value is out of range.
+        InputError: If a value is out of range.
     """
 
     lr: float = 1.0
@@ -57,30 +62,30 @@ class FedAvgM(ServerOptimizer):
         checks.decay("beta", self.beta)
 
     def init(self, w: Tensor) -> ServerMoments:
-        """m = 0."""
+        """Start with m = 0."""
         return ServerMoments(torch.zeros_like(w), torch.zeros_like(w))
 
     def step(self, w: Tensor, delta: Tensor, moments: ServerMoments) -> tuple[Tensor, ServerMoments]:
-        """See :class:`ServerOptimizer`."""
-        # The update takes the place of the negative gradient, so it is added.
+        """Take a step; see :class:`ServerOptimizer`."""
+        # Δ takes the place of the negative gradient, so it is added.
         m = self.beta * moments.m + delta
         return w + self.lr * m, moments._replace(m=m)
 
 
 @dataclass(frozen=True)
 class AdaptiveOptimizer(ServerOptimizer):
-    """Reddi et al. 2021, Algorithm 2: m ← β1·m + (1 − β1)·Δ, v by the subclass, w ← w + lr·m/(√v + tau).
+    """Adaptive server steps: m ← β1·m + (1 − β1)·Δ, w ← w + lr·m/(√v + tau) (Reddi et al. 2021, Algorithm 2).
 
-    m and v are not corrected for their start, v starts at tau², as in the paper.
+    The subclass defines v. As in the paper, there is no bias correction, and v starts at tau².
 
     Args:
-        lr: η > 0.
-        beta1: β1 in [0, 1).
-        beta2: β2 in [0, 1).
-        tau: τ > 0, the degree of adaptivity; the smaller, the more.
+        lr: Server step size η > 0.
+        beta1: Decay β1 of m, in [0, 1).
+        beta2: Decay β2 of v, in [0, 1).
+        tau: Degree of adaptivity τ > 0; smaller values are more adaptive.
 
     Raises:
-        InputError: a value is out of range.
+        InputError: If a value is out of range.
     """
 
     lr: float = 0.1
@@ -95,17 +100,17 @@ class AdaptiveOptimizer(ServerOptimizer):
         checks.positive("tau", self.tau)
 
     def init(self, w: Tensor) -> ServerMoments:
-        """m = 0, v = tau²."""
+        """Start with m = 0 and v = tau²."""
         # Reddi et al. (2021) require v ≥ τ² at the start.
         return ServerMoments(torch.zeros_like(w), torch.full_like(w, self.tau**2))
 
     @abstractmethod
     def squares(self, v: Tensor, square: Tensor) -> Tensor:
-        """The next v (d,), where ``square`` is Δ²."""
+        """Return the next v (d,) for the previous v and ``square`` = Δ²."""
 
     def step(self, w: Tensor, delta: Tensor, moments: ServerMoments) -> tuple[Tensor, ServerMoments]:
-        """See :class:`ServerOptimizer`."""
-        # No bias correction, as in Reddi et al. (2021).
+        """Take a step; see :class:`ServerOptimizer`."""
+        # There is no bias correction, as in Reddi et al. (2021).
         m = self.beta1 * moments.m + (1 - self.beta1) * delta
         v = self.squares(moments.v, delta.square())
         return w + self.lr * m / (v.sqrt() + self.tau), ServerMoments(m, v)
@@ -113,31 +118,34 @@ class AdaptiveOptimizer(ServerOptimizer):
 
 @dataclass(frozen=True)
 class FedAdam(AdaptiveOptimizer):
-    """v ← β2·v + (1 − β2)·Δ², see :class:`AdaptiveOptimizer`."""
+    """Adam at the server, with v ← β2·v + (1 − β2)·Δ²; see :class:`AdaptiveOptimizer`."""
 
     def squares(self, v: Tensor, square: Tensor) -> Tensor:
-        """See :class:`AdaptiveOptimizer`."""
+        """Return the next v; see :class:`AdaptiveOptimizer`."""
         return self.beta2 * v + (1 - self.beta2) * square
 
 
 @dataclass(frozen=True)
 class FedYogi(AdaptiveOptimizer):
-    """v ← v − (1 − β2)·Δ²·sign(v − Δ²), see :class:`AdaptiveOptimizer`."""
+    """Yogi at the server, with v ← v − (1 − β2)·Δ²·sign(v − Δ²); see :class:`AdaptiveOptimizer`."""
 
     def squares(self, v: Tensor, square: Tensor) -> Tensor:
-        """See :class:`AdaptiveOptimizer`."""
-        # v changes by (1 − β₂)·Δ² at most, so a large v falls more slowly than with Adam.
+        """Return the next v; see :class:`AdaptiveOptimizer`."""
+        # v changes by at most (1 − β₂)·Δ², so a large v decreases more slowly than with Adam.
         return v - (1 - self.beta2) * square * torch.sign(v - square)
 
 
 @dataclass(frozen=True)
 class FedAdagrad(AdaptiveOptimizer):
-    """v ← v + Δ² without β2, and no momentum unless beta1 is given; see :class:`AdaptiveOptimizer`."""
+    """Adagrad at the server, with v ← v + Δ² and, by default, without momentum; see :class:`AdaptiveOptimizer`.
+
+    The decay ``beta2`` has no effect.
+    """
 
     beta1: float = 0.0
 
     def squares(self, v: Tensor, square: Tensor) -> Tensor:
-        """See :class:`AdaptiveOptimizer`."""
+        """Return the next v; see :class:`AdaptiveOptimizer`."""
         return v + square
 
 
@@ -147,17 +155,17 @@ SERVER_OPTIMIZERS: dict[str, Callable[..., ServerOptimizer]] = {
     "fedadam": FedAdam,
     "fedyogi": FedYogi,
 }
-"""Server optimisers by name; their options are their numbers."""
+"""Server optimisers by name."""
 
 
 def parse(text: str) -> ServerOptimizer:
-    """The optimiser that a text of the form ``name:option=number,…`` stands for.
+    """Create a server optimiser from a text of the form ``name:option=number,…``.
 
     Example:
         >>> parse("fedavgm:beta=0.8")
         FedAvgM(lr=1.0, beta=0.8)
 
     Raises:
-        InputError: there is no such optimiser, an option is unknown, given twice or no number, or out of range.
+        InputError: If the name or an option is unknown, or an option is repeated, not a number or out of range.
     """
     return named("server optimizer", SERVER_OPTIMIZERS, text)

@@ -1,6 +1,6 @@
-"""Reports on one run, or on several side by side: one content, as an HTML page and as a PDF.
+"""Reports on one run or on several runs side by side, as an HTML page and as a PDF.
 
-Importing this package is cheap: what reads runs, sets pages or knows statistics is imported when it is used.
+Importing this package is cheap: the modules that read runs, lay out pages or compute statistics are imported on use.
 
 Example:
     >>> from pathlib import Path
@@ -33,17 +33,17 @@ __all__ = [
 
 
 def document(records: Sequence[RunRecord], title: str | None = None, failed: Sequence[FailedRun] = ()) -> Document:
-    """Say what a report on one run or several says; runs that differ only in their seed are summarised together.
+    """Compose the report on one run or several; runs that differ only in their seed are summarised together.
 
     Args:
-        records: The runs, at least one, in the order in which algorithms shall appear.
-        title: The heading; by default what was run on what.
-        failed: Runs beside them that left no results.
+        records: The runs, at least one, in the order in which the algorithms are to appear.
+        title: The heading; by default the algorithms and the data set.
+        failed: Further runs that left no results.
 
     Raises:
-        InputError: If there is no run, the runs are judged by different measures, or a file of a run is damaged.
+        InputError: If no run is given, the runs have different measures, or a file of a run is damaged.
     """
     from drfl.report.compose import compose
-    from drfl.report.evidence import gathered  # loads torch
+    from drfl.report.evidence import gathered  # this import loads torch
 
     return compose(gathered(records, failed), title)

@@ -1,4 +1,4 @@
-"""What a run's files allow to be said of its clients."""
+"""Assess a finished run from its files."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from drfl.report.read_run import RunRecord, listed
 from drfl.task.measure import Measure, Rows
 
 MOST_ROWS = 10**9
-"""More than any test has, and than numpy's tables with given margins can have."""
+"""Upper limit of test rows: larger than any test, and within NumPy's limit for tables with given margins."""
 
 ENDS = {
     Rows.BINARY: ("count",),
     Rows.RATE: ("rows", "count"),
     Rows.RANKS: ("positive", "pairs", "positive_squares", "negative_squares"),
 }
-"""What the columns of the sums are called behind the measure's name; of the others ("sum", "squares")."""
+"""Suffixes of the columns of sums after the measure's name; other measures have ("sum", "squares")."""
 
 
 def assessment_of(
@@ -35,103 +35,121 @@ def assessment_of(
     auc_interval: AucInterval = "delong",
     equality: bool = True,
 ) -> Assessment | None:
-    """The assessment of a run by one of its measures, or by its score; None for the reason of :func:`why_nothing`.
+    """Assess a run by one of its measures, or by its score.
 
     The other arguments are those of :func:`drfl.assessment.clients.assess_clients`.
 
+    Returns:
+        The assessment; None if there is none, see :func:`why_nothing`.
+
     Raises:
-        InputError: clients.csv says what cannot be.
+        InputError: If clients.csv holds impossible numbers.
     """
-    own = run.score if measure is None else measure
-    sums = _sums(run, own)
-    if sums is None or not np.isfinite(scores_of(own, sums).values).any():
+    assessed_measure = run.score if measure is None else measure
+    sums = _sums(run, assessed_measure)
+    if sums is None or not np.isfinite(scores_of(assessed_measure, sums).values).any():
         return None
     names, samples = run.clients["client"].tolist(), run.clients["samples"].to_numpy(np.int64)
     return assess_clients(
-        own, names, sums, samples, level=level, independent=independent, auc_interval=auc_interval, equality=equality
+        assessed_measure,
+        names,
+        sums,
+        samples,
+        level=level,
+        independent=independent,
+        auc_interval=auc_interval,
+        equality=equality,
     )
 
 
 def worst_interval(run: RunRecord, measure: Measure | None = None, alpha: float = 0.05) -> tuple[float, float] | None:
-    """The interval of the worst client's true value alone, which takes little time; None as in :func:`assessment_of`.
+    """Compute the interval of the worst client's true value only, which is fast; None as in :func:`assessment_of`.
 
     Args:
-        run: its files.
-        measure: one of its measures; None = its score.
-        alpha: the probability that the interval misses.
+        run: The run.
+        measure: One of its measures; None = its score.
+        alpha: Probability that the interval misses.
 
     Raises:
-        InputError: clients.csv says what cannot be.
+        InputError: If clients.csv holds impossible numbers.
     """
-    own = run.score if measure is None else measure
-    sums = _sums(run, own)
-    return None if sums is None else worst_of(scores_of(own, sums), own, alpha)
+    assessed_measure = run.score if measure is None else measure
+    sums = _sums(run, assessed_measure)
+    return None if sums is None else worst_of(scores_of(assessed_measure, sums), assessed_measure, alpha)
 
 
 def why_nothing(run: RunRecord, measure: Measure | None = None) -> Notice:
-    """Why there are no intervals of one of a run's measures, or of its score, and the remedy, in a sentence."""
-    own, found = run.score if measure is None else measure, listed(run.summary, "measures")
-    words = f"{own.words[:1].upper()}{own.words[1:]}"
+    """Explain why one of a run's measures, or its score, has no intervals, with the remedy."""
+    assessed_measure, stored_measures = run.score if measure is None else measure, listed(run.summary, "measures")
+    words = f"{assessed_measure.words[:1].upper()}{assessed_measure.words[1:]}"
     if run.stopped_on_test:
         return Notice(
-            f"{words} has no interval, as {ON_TEST}: run again for a fixed number of rounds, or in a simulation with "
-            "--until METRIC=VALUE, which stops by validation rows.",
+            f"{words} has no interval, because {ON_TEST}. Run again for a fixed number of rounds, or, in a simulation, "
+            "with --until METRIC=VALUE, which stops by validation rows.",
             "no-results",
-            own.name,
+            assessed_measure.name,
         )
-    if _sums(run, own) is not None:
-        return Notice(f"{words} is undefined on every client's test rows.", "undefined-metric", own.name)
-    if own.rows is Rows.WHOLE and found and isinstance(found[0], dict) and "rows" in found[0]:
+    if _sums(run, assessed_measure) is not None:
+        return Notice(f"{words} is undefined on every client's test rows.", "undefined-metric", assessed_measure.name)
+    if (
+        assessed_measure.rows is Rows.WHOLE
+        and stored_measures
+        and isinstance(stored_measures[0], dict)
+        and "rows" in stored_measures[0]
+    ):
         others = [other.name for other in run.measures if other.rows is not Rows.WHOLE]
         remedy = f"use drfl assess --measure {others[0]}" if others else WITH_ROWS
         return Notice(
-            f"{words} has no interval, as it is a number of all of a client's rows together: {remedy}.",
+            f"{words} has no interval, because it is computed from all of a client's rows together. "
+            f"For an interval, {remedy}.",
             "unsupported-metric",
-            own.name,
+            assessed_measure.name,
         )
     return Notice(
-        f"{words} has no interval, as the files are of an older drfl without sums over test rows: run it again.",
+        f"{words} has no interval, because an older drfl wrote the files, without sums over test rows. Run it again.",
         "no-results",
-        own.name,
+        assessed_measure.name,
     )
 
 
-def _sums(run: RunRecord, own: Measure) -> Floats | None:
-    """(N, 5) of the clients' rows, see :class:`drfl.federation.federation.Evaluation`; None if nothing can be concluded
-    from them: the files do not have them, or test rows have stopped the run.
+def _sums(run: RunRecord, measure: Measure) -> Floats | None:
+    """Read the sums (N, 5) of the clients' rows, see :class:`drfl.federation.federation.Evaluation`.
+
+    Returns:
+        The sums; None if nothing can be concluded from them: the files lack them, or test rows stopped the run.
     """
-    if own.rows is Rows.WHOLE or run.stopped_on_test:
+    if measure.rows is Rows.WHOLE or run.stopped_on_test:
         return None
     n = run.clients["samples"].to_numpy(float)
-    values = run.clients["score" if own.name == run.score.name else own.name].to_numpy(float)
-    columns = [f"{own.name}_{end}" for end in ENDS.get(own.rows, ("sum", "squares"))]
+    values = run.clients["score" if measure.name == run.score.name else measure.name].to_numpy(float)
+    columns = [f"{measure.name}_{end}" for end in ENDS.get(measure.rows, ("sum", "squares"))]
     if set(columns) <= set(run.clients.columns):
-        found = [run.clients[column].to_numpy(float) for column in columns]
-    elif own.rows is Rows.BINARY:
-        # Older runs have only the shares, from which the number of right rows follows.
-        found = [np.round(values * n)]
+        stored = [run.clients[column].to_numpy(float) for column in columns]
+    elif measure.rows is Rows.BINARY:
+        # Older runs have only the shares. Compute the number of right rows from them.
+        stored = [np.round(values * n)]
     else:
         return None
-    # In the order of Evaluation.sums. For values of 0 and 1, the sums of squares equal the sums.
-    if own.rows is Rows.RANKS:
-        found.insert(1, n - found[0])
-    elif own.rows is Rows.RATE:
-        found.append(found[1])
+    # Arrange them in the order of Evaluation.sums. For values of 0 and 1, the sums of squares equal the sums.
+    if measure.rows is Rows.RANKS:
+        stored.insert(1, n - stored[0])
+    elif measure.rows is Rows.RATE:
+        stored.append(stored[1])
     else:
-        found = [n, found[0], found[-1]]
-    sums = np.stack([*found, *[np.zeros_like(n)] * (5 - len(found))], 1)
+        stored = [n, stored[0], stored[-1]]
+    sums = np.stack([*stored, *[np.zeros_like(n)] * (5 - len(stored))], 1)
     if not ((n >= 0) & (n == np.round(n))).all() or n.sum() >= MOST_ROWS:
         raise InputError(
-            f"{run.label}/clients.csv is damaged: its samples are no numbers of test rows; run it again",
+            f"{run.label}/clients.csv is damaged: its samples are not valid numbers of test rows. Run it again.",
             code="damaged-run",
             field=f"{run.label}/clients.csv",
         )
-    for client, value, samples, found in zip(run.clients["client"], values, n, sums.tolist(), strict=True):
-        # Where the model's outputs are not finite there are no sums.
-        if samples and np.isfinite(found).all() and not possible_sums(own, value, int(samples), found):
+    for client, value, samples, stored in zip(run.clients["client"], values, n, sums.tolist(), strict=True):
+        # The sums are NaN if the model's outputs are not finite.
+        if samples and np.isfinite(stored).all() and not possible_sums(measure, value, int(samples), stored):
             raise InputError(
-                f"{run.label}/clients.csv is damaged: the {own.name} of '{clean(client, 40)}' is not that of its sums; "
-                "run it again",
+                f"{run.label}/clients.csv is damaged: the {measure.name} of '{clean(client, 40)}' contradicts its "
+                "sums. Run it again.",
                 code="damaged-run",
                 field=f"{run.label}/clients.csv",
             )

@@ -1,4 +1,4 @@
-"""Tables of clients: of one run, and of several against each other."""
+"""Tables of clients: for one run, and for several runs side by side."""
 
 from __future__ import annotations
 
@@ -19,20 +19,21 @@ from drfl.report.tables import beside, interval_head
 from drfl.task.measure import Measure
 
 TABLE_ROWS = 1000
+"""Maximum number of rows in the table of one run."""
 
 MOST, FEWEST, CELLS = 30, 10, 120
-"""Clients with a row of their own in a report of several runs; of many algorithms there are fewer: a row is long."""
+"""Clients with a separate row in a report of several runs; fewer for many algorithms, because rows are long."""
 
 NUMBERED = re.compile(r"client-\d+")
-"""A client of a random partition, who is another one at every seed."""
+"""Name of a client in a random partition; it is a different client at every seed."""
 
 COULD = "* "
-"""Before the interval of a client that could be the worst."""
+"""Mark before the interval of a client that could be the worst."""
 
 
 def client_table(run: RunEvidence) -> TableBlock:
-    """Every client of a run, worst first, with the intervals of its score."""
-    record, found = run.record, run.assessment
+    """List every client of a run, worst first, with the intervals of its score."""
+    record, assessment = run.record, run.assessment
     clients = worst_first(record).head(TABLE_ROWS)
     score, *others = (measure for measure in record.measures if measure is record.score or measure.name in clients)
     columns = (*(measure.name for measure in others), "loss", "samples", "train_samples", "lambda")
@@ -40,32 +41,32 @@ def client_table(run: RunEvidence) -> TableBlock:
     for i, value, *values in zip(
         clients.index, clients["score"], *(clients[c].astype(float) for c in columns), strict=True
     ):
-        sure = [] if found is None else [_ends(found, i), _could(found, i)]
+        interval = [] if assessment is None else [_ends(assessment, i), _could(assessment, i)]
         rows.append(
             [
                 # `values` holds the other measures, then loss, samples, training samples and λ.
-                run.names[i], scored([value], score), *sure,
+                run.names[i], scored([value], score), *interval,
                 *(scored([other], measure) for other, measure in zip(values, others, strict=False)),
                 spread([values[-4]], 3), count(values[-3]), count(values[-2]), percent([values[-1]], 2),
             ]
         )  # fmt: skip
     measured = [m.words[:1].upper() + m.words[1:] + (" (%)" if m.percent else "") for m in (score, *others)]
-    if found is not None:
+    if assessment is not None:
         measured[1:1] = [f"95{THIN}%", "Could be the worst"]
     head = ["Client", *measured, "Loss", "Test samples", "Training samples", "λ (%)"]
     caption = "Clients of the final model, worst first"
     if len(record.clients) > TABLE_ROWS:
-        caption = f"The {TABLE_ROWS} worst of {len(record.clients)} clients; clients.csv has them all"
-    if found is not None:
-        caption += f"; 95{THIN}%: intervals that hold for all clients together"
+        caption = f"The {TABLE_ROWS} worst of {len(record.clients)} clients; see clients.csv for all"
+    if assessment is not None:
+        caption += f"; 95{THIN}%: confidence intervals, simultaneous over all clients"
     return TableBlock(caption + beside([record]), head, rows)
 
 
 def by_client_tables(evidence: Evidence) -> list[TableBlock]:
-    """Of several runs on the same clients, for each measure, clients against algorithms, with intervals.
+    """Compare several runs on the same clients: for each measure, clients against algorithms, with intervals.
 
-    Clients with names of their own have means over seeds; the numbered ones of a random partition, who are others at
-    every seed, are those of one seed. Of many clients the table has those that some algorithm serves worst.
+    Named clients have means over seeds. The numbered clients of a random partition are different ones at every seed, so
+    their values are of one seed. With many clients the table has those that some algorithm serves worst.
     """
     groups, firsts = evidence.groups, [run for _, run in evidence.shown]
     names = firsts[0].record.clients["client"].tolist()
@@ -78,18 +79,18 @@ def by_client_tables(evidence: Evidence) -> list[TableBlock]:
     tables = []
     for measure in common:
         column = "score" if measure == groups[0].score else measure.name
-        found = [run.by(measure) for run in firsts]
+        assessments = [run.by(measure) for run in firsts]
         values = [run.record.clients[column].to_numpy(float) for run in firsts]
         order = _worst_of_any(values, measure, firsts[0].record)
         cells = [[span(float(run.clients["samples"].iloc[i]) for run in every)] for i in order]
-        # Two columns per algorithm: the value or its mean over seeds, and the interval at one seed, as a mean has none.
+        # Two columns per algorithm: the value or its mean over seeds, and the interval at one seed; a mean has none.
         head, marked = ["Client", "Test samples"], False
-        for group, runs, own in zip(groups, shown, found, strict=True):
+        for group, runs, assessment in zip(groups, shown, assessments, strict=True):
             head += [group.label, interval_head(groups)]
             for i, row in zip(order, cells, strict=True):
                 row.append(scored([float(run.clients[column].iloc[i]) for run in runs], measure))
-                could = own is not None and _could(own, i) == "yes"
-                row.append(NOTHING if own is None else COULD * could + _ends(own, i))
+                could = assessment is not None and _could(assessment, i) == "yes"
+                row.append(NOTHING if assessment is None else COULD * could + _ends(assessment, i))
                 marked |= could
         caption = f"{measure.words[:1].upper()}{measure.words[1:]} by client{', in percent' * measure.percent}"
         if len(shown[0]) < len(groups[0].runs):
@@ -100,8 +101,8 @@ def by_client_tables(evidence: Evidence) -> list[TableBlock]:
             caption += f"; the {len(order)} of {plural(len(names), 'client')} that some algorithm serves worst"
         if marked:
             caption += (
-                f"; 95{THIN}%: intervals that hold for all clients of an algorithm together; * could be the worst "
-                "client"
+                f"; 95{THIN}%: confidence intervals, simultaneous over the clients of an algorithm; *: could be the "
+                "worst client"
             )
         known = firsts[0].names
         tables.append(TableBlock(caption, head, [[known[i], *row] for i, row in zip(order, cells, strict=True)]))
@@ -109,27 +110,27 @@ def by_client_tables(evidence: Evidence) -> list[TableBlock]:
 
 
 def _same(runs: Sequence[RunRecord], names: Sequence[str], *, numbered: bool) -> bool:
-    """Whether the clients of all runs are the same ones."""
+    """Check that the clients of all runs are the same."""
     if numbered:
         return all(same_clients(run, runs[0]) and run.seed == runs[0].seed for run in runs)
     return all(run.clients["client"].tolist() == names for run in runs)
 
 
 def _worst_of_any(values: Sequence[np.ndarray], measure: Measure, record: RunRecord) -> list[int]:
-    """The clients of a table: all, in their order, or of very many the worst that any algorithm gives, worst first."""
+    """Choose the clients of a table: all in their order, or, of very many, the worst under any algorithm."""
     most = record.most_shown(min(MOST, max(FEWEST, CELLS // len(values))))
     if len(values[0]) <= max(MOST, most):
         return list(range(len(values[0])))
-    # fmin ignores NaN: one algorithm may lack a value that others have.
-    worst = np.fmin.reduce([turned(own, measure) for own in values])
+    # fmin ignores NaN, because one algorithm may lack a value that others have.
+    worst = np.fmin.reduce([turned(scores, measure) for scores in values])
     return np.argsort(worst, kind="stable")[:most].tolist()
 
 
-def _could(found: Assessment, client: int) -> str:
-    if math.isnan(found.values[client]):
-        return "not known"
-    return "yes" if found.candidates[client] else ""
+def _could(assessment: Assessment, client: int) -> str:
+    if math.isnan(assessment.values[client]):
+        return "unknown"
+    return "yes" if assessment.candidates[client] else ""
 
 
-def _ends(found: Assessment, client: int) -> str:
-    return found.measure.interval(float(found.low[client]), float(found.high[client]))
+def _ends(assessment: Assessment, client: int) -> str:
+    return assessment.measure.interval(float(assessment.low[client]), float(assessment.high[client]))

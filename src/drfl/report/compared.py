@@ -1,4 +1,4 @@
-"""Which algorithm serves the worst client best, and how far that conclusion reaches."""
+"""Find the algorithm that serves the worst client best, and the scope of that conclusion."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ LEVEL = 0.05
 
 
 class Against(NamedTuple):
-    """The algorithm whose worst client measures best, against another one.
+    """The algorithm whose worst client measures best, compared with another one.
 
     Args:
-        rival: the other one.
-        gain: of the best's worst client over the rival's, paired over the seeds at which both were tested on the same
-            clients; turned such that larger is better.
-        verdict: of the best: see :func:`drfl.assessment.seeds.verdict`.
-        population: the gain is above this with the error of the test rows in it, corrected for the number of
+        rival: The other algorithm.
+        gain: Gain of the best's worst client over the rival's, paired over the seeds at which both were tested on the
+            same clients; turned so that larger is better.
+        verdict: Verdict on the best, see :func:`drfl.assessment.seeds.verdict`.
+        population: Lower bound of the gain that includes the error of the test rows, corrected for the number of
             differences; NaN if the seeds decide nothing, or rows cannot be compared.
-        reach: how far "better" reaches.
+        reach: Scope of the verdict "better".
     """
 
     rival: Group
@@ -41,14 +41,14 @@ class Against(NamedTuple):
 
 @dataclass(frozen=True)
 class Standing:
-    """Who is where by the worst client.
+    """Ranking of the algorithms by their worst clients.
 
     Args:
-        best: the algorithm whose worst client measures best, by its mean over seeds.
-        against: it against each of the others, of which the best comes first.
-        tests: for how many tests p-values are corrected.
-        redrawn: what the seeds redraw.
-        failed: labels of algorithms with runs that left no results; they rank last.
+        best: The algorithm whose worst client measures best, by its mean over seeds.
+        against: Comparisons of the best with each other algorithm, ordered from the best rival to the worst.
+        tests: Number of tests for which p-values are corrected.
+        redrawn: What the seeds redraw.
+        failed: Labels of algorithms with runs that left no results; they rank last.
     """
 
     best: Group
@@ -59,28 +59,29 @@ class Standing:
 
     @property
     def reach(self) -> Reach:
-        """How far it reaches that the best is better than every other one."""
-        return min(one.reach for one in self.against)
+        """Scope in which the best algorithm is better than every other one."""
+        return min(comparison.reach for comparison in self.against)
 
     def rivals(self, *verdicts: str) -> list[Against]:
-        """Those others against which the verdict is one of these."""
-        return [one for one in self.against if one.verdict in verdicts]
+        """Return the comparisons with one of these verdicts."""
+        return [comparison for comparison in self.against if comparison.verdict in verdicts]
 
 
 def standing(groups: Sequence[Group], lost: Sequence[str] = ()) -> Standing | None:
-    """The algorithms by their worst clients; None for fewer than two that ended with a finite value at every seed.
+    """Rank the algorithms by their worst clients; None if fewer than two have a finite value at every seed.
 
-    None too if test rows have stopped any of the runs: its value was chosen, and without it nobody knows the best.
+    The result is also None if test rows stopped any of the runs: its value was selected, and without it the best is
+    unknown.
 
-    References such as Pooled are no rivals. Algorithms with failed runs are none either: the other seeds are those at
-    which they happen to work.
+    References such as Pooled do not compete, and neither do algorithms with failed runs: they happen to work at their
+    other seeds.
 
     Args:
-        groups: the algorithms.
-        lost: those without any result, see :func:`drfl.report.groups.lost_algorithms`.
+        groups: The algorithms.
+        lost: Algorithms without any result, see :func:`drfl.report.groups.lost_algorithms`.
     """
     from drfl.assessment.scope import Reach, Redrawn, population_low
-    from drfl.assessment.seeds import seed_difference  # loads scipy
+    from drfl.assessment.seeds import seed_difference  # this import loads scipy
 
     if any(run.stopped_on_test for group in groups for run in group.runs):
         return None
@@ -90,14 +91,14 @@ def standing(groups: Sequence[Group], lost: Sequence[str] = ()) -> Standing | No
         return None
     best, *others = sorted(rivals, key=lambda g: -means[g.key])
     pairs = [paired(best, other) for other in others]
-    own = [seed_difference(_gains(pair)) for pair in pairs]
-    # The correction for the best may have to count the differences among the others.
-    rest = [seed_difference(_gains(paired(a, b))) for i, a in enumerate(others) for b in others[i + 1 :]]
-    verdicts, tests = decided(own, rest)
+    differences = [seed_difference(_gains(pair)) for pair in pairs]
+    # The correction for the best may have to count the differences between the others.
+    other_differences = [seed_difference(_gains(paired(a, b))) for i, a in enumerate(others) for b in others[i + 1 :]]
+    verdicts, tests = decided(differences, other_differences)
     alpha, against = LEVEL / max(tests, 1), []
-    for rival, gain, verdict, pair in zip(others, own, verdicts, pairs, strict=True):
+    for rival, gain, verdict, pair in zip(others, differences, verdicts, pairs, strict=True):
         low, reach = math.nan, Reach.NOWHERE
-        if verdict == "better":  # comparing test rows is slow, and pointless if the seeds do not decide
+        if verdict == "better":  # comparing test rows is slow, and useless if the seeds do not decide
             lows = [row_low(run, other, alpha) for run, other in pair]
             if None not in lows:
                 low = population_low(_gains(pair), [x for x in lows if x is not None], alpha)
@@ -110,18 +111,18 @@ def standing(groups: Sequence[Group], lost: Sequence[str] = ()) -> Standing | No
 
 
 def decided(own: Sequence[SeedDifference], others: Sequence[SeedDifference]) -> tuple[list[str], int]:
-    """What the seeds show of the algorithm that measures best, which was chosen by looking.
+    """Return the seeds' verdicts on the algorithm that measures best, which was selected by looking.
 
-    Holm's correction over its own differences alone would show a winner among equals too often
-    (`evidence/best_by_looking.py`). It is enough to say that the best is better than every other one, all at once;
-    otherwise the correction counts the differences of all pairs.
+    Holm's correction over its own differences alone would find a winner among equals too often
+    (`evidence/best_by_looking.py`). It is sufficient only for the claim that the best is better than every other one at
+    once. Otherwise the correction counts the differences of all pairs.
 
     Args:
-        own: the gains of the best over each of the others.
-        others: those of the others over each other.
+        own: Gains of the best over each of the others.
+        others: Gains of the others over each other.
 
     Returns:
-        the verdicts on its own differences, and for how many tests p-values are corrected.
+        The verdicts on its own differences, and the number of tests for which p-values are corrected.
     """
     from drfl.assessment.seeds import T_FROM, holm_family, verdict  # loads scipy
 
@@ -129,21 +130,21 @@ def decided(own: Sequence[SeedDifference], others: Sequence[SeedDifference]) -> 
     for family in (own, [*own, *others]):
         corrected = holm_family(family)[: len(own)].tolist()
         verdicts = [verdict(gain, p) for gain, p in zip(own, corrected, strict=True)]
-        if all(found == "better" for found in verdicts):
+        if all(result == "better" for result in verdicts):
             return verdicts, len(own)
     return verdicts, sum(gain.n >= T_FROM for gain in (*own, *others))
 
 
 def row_low(run: RunRecord, other: RunRecord, alpha: float) -> float | None:
-    """By how much a run's worst client is truly better than another's at least, going by the test rows of both.
+    """Bound the true gain of a run's worst client over another run's from below, from the test rows of both.
 
     Args:
-        run: whose gain it is.
-        other: over whom.
-        alpha: the bound is wrong with probability at most α/2.
+        run: The run whose gain it is.
+        other: The run to compare with.
+        alpha: The bound is wrong with probability at most α/2.
 
     Returns:
-        None if the runs cannot be compared row by row.
+        The bound; None if the runs cannot be compared row by row.
     """
     from drfl.assessment.gains import assess_gain, sums_of_pair
 
@@ -162,7 +163,7 @@ def row_low(run: RunRecord, other: RunRecord, alpha: float) -> float | None:
 
 
 def paired(one: Group, other: Group) -> list[tuple[RunRecord, RunRecord]]:
-    """The runs of two algorithms, a pair a seed that both have with the same clients."""
+    """Pair the runs of two algorithms by seed, if both have the seed with the same clients."""
     others = _by_seed(other)
     return [
         (run, others[seed]) for seed, run in _by_seed(one).items() if seed in others and same_clients(run, others[seed])
@@ -170,20 +171,20 @@ def paired(one: Group, other: Group) -> list[tuple[RunRecord, RunRecord]]:
 
 
 def _gains(pairs: Sequence[tuple[RunRecord, RunRecord]]) -> list[float]:
-    """By how much the worst client of each pair's first run measures better than that of its second."""
+    """Compute the gain of each pair's first run over the second in the worst client's measured value."""
     return [_sign(run) * (run.final("worst_score") - other.final("worst_score")) for run, other in pairs]
 
 
 def same_clients(one: RunRecord, other: RunRecord) -> bool:
-    """Whether two runs were tested on one dataset, on clients of the same names with as many test rows each."""
+    """Check that two runs have the same data set, the same client names and equally many test rows at each."""
     return one.tested == other.tested
 
 
 def _by_seed(group: Group) -> dict[str, RunRecord]:
-    found: dict[str, RunRecord] = {}
+    runs: dict[str, RunRecord] = {}
     for run in group.runs:
-        found.setdefault(run.seed, run)
-    return found
+        runs.setdefault(run.seed, run)
+    return runs
 
 
 def _sign(measured: Group | RunRecord) -> int:

@@ -1,4 +1,4 @@
-"""What a report says, made once from the runs; the page and the PDF show the same."""
+"""Compose the content of a report once; the HTML page and the PDF both show it."""
 
 from __future__ import annotations
 
@@ -19,23 +19,23 @@ from drfl.report.sections.worst import worst
 from drfl.report.summary_text import cards, facts, headline, lead, notices, takeaway
 from drfl.report.tables import summary_table
 
-BEFORE = "To know before believing the numbers"
+BEFORE = "Read this before you rely on the numbers"
 
 
 def compose(evidence: Evidence, title: str | None = None) -> Document:
-    """The report on what is known of some runs; the same evidence gives the same content.
+    """Compose the report; the same evidence gives the same content.
 
     Args:
-        evidence: the runs and what may be said of them.
-        title: the heading; by default what was run on what.
+        evidence: The runs with their assessments and comparisons.
+        title: The heading; by default the algorithms and the data set.
     """
     groups = evidence.groups
     lost = lost_algorithms(groups, evidence.failed)
-    found = standing(groups, lost)
-    cautions, said = notices(groups, lost), takeaway(groups, found)
+    ranking = standing(groups, lost)
+    cautions, summary = notices(groups, lost), takeaway(groups, ranking)
     head: list[Block] = [Paragraph(lead(groups)), Facts(facts(groups))]
     head += [Paragraph("", start=BEFORE), Caution(cautions)] if cautions else []
-    head += [Cards(cards(groups, found)), *([said] if said else [])]
+    head += [Cards(cards(groups, ranking)), *([summary] if summary else [])]
     head += [summary_table(groups)] if len(evidence.runs) > 1 else []
     return Document(
         title=clean(title or headline(groups)),

@@ -1,4 +1,4 @@
-"""What a report says, as plain text and pictures, before it is a page or a PDF: sections of blocks of a few kinds."""
+"""The content of a report as plain text and pictures, before it becomes a page or a PDF: sections of blocks."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class TableCell:
-    """A cell of a table that is more than its text.
+    """A table cell with more than plain text.
 
     Args:
-        text: what it says.
-        swatch: an SVG picture before the text, a short piece of an algorithm's line.
-        strong: whether it is in bold.
-        mono: whether it is in letters of one width, as a digest.
+        text: The text.
+        swatch: SVG picture before the text, a short piece of an algorithm's line.
+        strong: Whether the text is bold.
+        mono: Whether the text is in a monospaced font, for digests.
     """
 
     text: str
@@ -26,11 +26,11 @@ class TableCell:
 
 @dataclass(frozen=True)
 class Heading:
-    """What stands above the blocks that follow.
+    """A heading above the blocks that follow.
 
     Args:
-        text: what it says.
-        swatch: as in `TableCell`.
+        text: The text.
+        swatch: As in `TableCell`.
     """
 
     text: str
@@ -42,9 +42,9 @@ class Paragraph:
     """A paragraph.
 
     Args:
-        text: what it says.
-        start: in bold before it.
-        small: whether it is a note in small print.
+        text: The text.
+        start: Text before it in bold.
+        small: Whether it is a note in small print.
     """
 
     text: str
@@ -54,10 +54,10 @@ class Paragraph:
 
 @dataclass(frozen=True)
 class Points:
-    """A list of sentences.
+    """A bulleted list.
 
     Args:
-        lines: a sentence each.
+        lines: One sentence per item.
     """
 
     lines: Sequence[str]
@@ -65,10 +65,10 @@ class Points:
 
 @dataclass(frozen=True)
 class Caution:
-    """What to know before believing the numbers.
+    """Warnings to read before relying on the numbers.
 
     Args:
-        lines: a sentence each.
+        lines: One sentence per warning.
     """
 
     lines: Sequence[str]
@@ -76,10 +76,10 @@ class Caution:
 
 @dataclass(frozen=True)
 class Facts:
-    """The setting, terms and descriptions.
+    """The setting, as terms and descriptions.
 
     Args:
-        rows: a term and its description each.
+        rows: Pairs of a term and its description.
     """
 
     rows: Sequence[tuple[str, str]]
@@ -87,14 +87,14 @@ class Facts:
 
 @dataclass(frozen=True)
 class Card:
-    """One of the few numbers that matter.
+    """One of the key numbers.
 
     Args:
-        title: what it is.
-        value: the number, or its mean over seeds.
-        spread: its standard deviation over seeds; empty for one run.
-        unit: behind the number, with the space between.
-        note: whose it is.
+        title: Name of the number.
+        value: The number, or its mean over seeds.
+        spread: Standard deviation over seeds; empty for one run.
+        unit: Unit after the number, including the space.
+        note: The client or algorithm of the number.
     """
 
     title: str
@@ -106,10 +106,10 @@ class Card:
 
 @dataclass(frozen=True)
 class Cards:
-    """The few numbers that matter.
+    """The key numbers.
 
     Args:
-        cards: side by side.
+        cards: The cards, side by side.
     """
 
     cards: Sequence[Card]
@@ -120,10 +120,10 @@ class TableBlock:
     """A table.
 
     Args:
-        caption: said above the table.
-        head: the columns' titles.
-        rows: cells; the first of a row is its heading.
-        words: how many columns, from the left, hold words; the others hold numbers, flush right.
+        caption: Caption above the table.
+        head: Column titles.
+        rows: Cells; the first cell of a row is its heading.
+        words: Number of text columns, from the left; the others hold numbers and are right-aligned.
     """
 
     caption: str
@@ -134,11 +134,11 @@ class TableBlock:
 
 @dataclass(frozen=True)
 class Code:
-    """Lines whose columns matter, such as a configuration.
+    """Preformatted lines, such as a configuration.
 
     Args:
-        caption: said above.
-        lines: in order; their indentation is kept.
+        caption: Caption above the lines.
+        lines: The lines with their indentation.
     """
 
     caption: str
@@ -150,11 +150,11 @@ class Figure:
     """A picture.
 
     Args:
-        svg: the picture, of which :mod:`drfl.report.svg` has escaped every text.
-        alt: the picture in words.
-        heading: above it; none if empty.
-        caption: below it; none if empty.
-        swatch: before the heading, as in `TableCell`.
+        svg: The picture, in which :mod:`drfl.report.svg` has escaped every text.
+        alt: Description of the picture in words.
+        heading: Heading above it; none if empty.
+        caption: Caption below it; none if empty.
+        swatch: Swatch before the heading, as in `TableCell`.
     """
 
     svg: str
@@ -169,7 +169,7 @@ class Figures:
     """Small pictures, as many side by side as there is room for.
 
     Args:
-        figures: in order.
+        figures: The pictures in order.
     """
 
     figures: Sequence[Figure]
@@ -177,10 +177,10 @@ class Figures:
 
 @dataclass(frozen=True)
 class Legend:
-    """Whose the lines and marks of the section's pictures are.
+    """Legend of the algorithms in the section's pictures.
 
     Args:
-        entries: of each algorithm the key in the pictures (``data-group``), its swatch and its label.
+        entries: Per algorithm, its key in the pictures (``data-group``), its swatch and its label.
     """
 
     entries: Sequence[tuple[str, str, str]]
@@ -188,11 +188,11 @@ class Legend:
 
 @dataclass(frozen=True)
 class Fold:
-    """What a page shows once the reader opens it.
+    """Blocks that a page shows after the reader expands them.
 
     Args:
-        title: what it is.
-        blocks: in order.
+        title: Title of the collapsed blocks.
+        blocks: The blocks in order.
     """
 
     title: str
@@ -209,10 +209,10 @@ class Section:
     """A section.
 
     Args:
-        name: the id of its heading.
-        title: its heading, mostly a question.
-        answer: one sentence, which the head of the report has too; none if empty.
-        blocks: what the answer rests on.
+        name: The id of its heading.
+        title: Its heading, usually a question.
+        answer: One sentence, repeated at the head of the report; none if empty.
+        blocks: The evidence for the answer.
     """
 
     name: str
@@ -226,10 +226,10 @@ class Document:
     """A report.
 
     Args:
-        title: the heading.
-        head: before the answers and the sections.
-        sections: in order.
-        writer: what wrote it.
+        title: The heading.
+        head: Blocks before the answers and the sections.
+        sections: The sections in order.
+        writer: Name and version of the software that wrote it.
     """
 
     title: str
@@ -239,10 +239,10 @@ class Document:
 
 
 def plain(content: object) -> object:
-    """Content as dictionaries, lists, strings and numbers; a block has its class's name under "kind"."""
+    """Convert content to dictionaries, lists, strings and numbers; "kind" holds the class name of a block."""
     if dataclasses.is_dataclass(content):
-        own = {field.name: plain(getattr(content, field.name)) for field in dataclasses.fields(content)}
-        return {"kind": type(content).__name__, **own}
+        fields = {field.name: plain(getattr(content, field.name)) for field in dataclasses.fields(content)}
+        return {"kind": type(content).__name__, **fields}
     if isinstance(content, Sequence) and not isinstance(content, str):
-        return [plain(one) for one in content]
+        return [plain(item) for item in content]
     return content

@@ -1,4 +1,4 @@
-"""What a report is made from: the runs, what may be said of them, and what their files are known by."""
+"""The evidence for a report: the runs, their assessments and comparisons, and the digests of their files."""
 
 from __future__ import annotations
 
@@ -24,28 +24,28 @@ from drfl.report.run_gains import AssessedRun, OverSeeds, PairedRuns, assessed, 
 from drfl.task.measure import Measure
 
 DEPLOYED = "traffic.json"
-"""A file that only a deployment leaves."""
+"""File that only a deployment writes."""
 
 PARTITION = "partition.json"
 
 LOCAL = "LocalOnly"
-"""The algorithm of which every client has a model of its own."""
+"""The algorithm in which every client trains its own model."""
 
 
 @dataclass(frozen=True, eq=False)
 class RunEvidence:
-    """A run, with what its folder says beside the tables.
+    """A run with the information of its folder that is not in the tables.
 
     Args:
-        record: its files.
-        assessment: by its score; None where there is none.
-        nothing: why there is none, in a sentence; "" where there is one.
-        files: SHA-256 of the files that drfl left in its folder, by name.
-        data: digest of the clients' rows, who holds which included; "" where the folder keeps none.
-        shared: whether two clients share a test row; None where that is not known.
-        validation: (N,) validation rows of the clients; None where that is not known.
-        deployed: whether the data stayed at sites.
-        over_last: the returned model's gain over the last iterate; None where both were not tested row by row.
+        record: The run.
+        assessment: Assessment by its score; None if there is none.
+        nothing: Why the assessment is missing, as a sentence; "" if it is not.
+        files: SHA-256 of the files that drfl wrote in its folder, by name.
+        data: Digest of the clients' rows, including which client holds which; "" if the folder has none.
+        shared: Whether two clients share a test row; None if unknown.
+        validation: (N,) Validation rows of the clients; None if unknown.
+        deployed: Whether the data stayed at sites.
+        over_last: Gain of the returned model over the last iterate; None unless both were tested row by row.
     """
 
     record: RunRecord
@@ -60,16 +60,16 @@ class RunEvidence:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """(N,) the clients' names as they are shown, in the order of clients.csv."""
+        """(N,) names of the clients for display, in the order of clients.csv."""
         return self.record.display_names
 
     @cached_property
     def named(self) -> Assessment | None:
-        """The assessment with the clients' names as they are shown."""
+        """The assessment with the clients' display names."""
         return None if self.assessment is None else dataclasses.replace(self.assessment, names=self.names)
 
     def by(self, measure: Measure) -> Assessment | None:
-        """The assessment by one of its measures; None where there is none."""
+        """Assess the run by one of its measures; None if it has no intervals."""
         if measure == self.record.score:
             return self.assessment
         shared = self.record.shared_test_rows if self.shared is None else self.shared
@@ -77,13 +77,13 @@ class RunEvidence:
 
 
 class RowGain(NamedTuple):
-    """Two algorithms' models on the same test rows.
+    """The models of two algorithms on the same test rows.
 
     Args:
-        first: label of the one compared with.
-        second: label of the one whose gain it is.
-        seed: of both.
-        gain: of the second over the first.
+        first: Label of the baseline.
+        second: Label of the algorithm whose gain it is.
+        seed: Seed of both.
+        gain: Gain of the second over the first.
     """
 
     first: str
@@ -94,18 +94,19 @@ class RowGain(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Evidence:
-    """All that a report is made from.
+    """All inputs of a report.
 
     Args:
-        runs: at least one, in the order in which they were given; all judged by the same measures.
-        by_rows: the first algorithm's model against each other's, at the first seed.
-        over_local: the local-only models against each other algorithm's, at the first seed; none without such a run.
-        over_seeds: the first algorithm against each other over seeds.
-        unpaired: why models are missing in ``by_rows``, a sentence each.
-        failed: runs beside them that left no results.
+        runs: At least one run, in the order in which they were given; all with the same measures.
+        by_rows: Gains of the other algorithms' models over the first one's, at the first seed.
+        over_local: Gains of the other algorithms over the local-only models, at the first seed; empty without such a
+            run.
+        over_seeds: Gains of the other algorithms over the first one, over seeds.
+        unpaired: Why models are missing in ``by_rows``, one sentence per reason.
+        failed: Further runs that left no results.
 
     Raises:
-        InputError: there is no run, or the runs are judged by different measures.
+        InputError: If no run is given, or the runs have different measures.
     """
 
     runs: tuple[RunEvidence, ...]
@@ -124,61 +125,63 @@ class Evidence:
         return group_runs([run.record for run in self.runs], self.failed)
 
     def of(self, record: RunRecord) -> RunEvidence:
-        """The evidence on one of the runs."""
+        """Return the evidence of a run."""
         return next(run for run in self.runs if run.record is record)
 
     @cached_property
     def shown(self) -> list[tuple[Group, RunEvidence]]:
-        """Each group with the one of its runs that stands for it, see :func:`drfl.report.groups.at_one_seed`."""
+        """Each group with its representative run, see :func:`drfl.report.groups.at_one_seed`."""
         return [(group, self.of(run)) for group, run in zip(self.groups, at_one_seed(self.groups), strict=True)]
 
 
 def gathered(records: Sequence[RunRecord], failed: Sequence[FailedRun] = ()) -> Evidence:
-    """Assess each run, and compare them row by row and over seeds.
+    """Assess each run, and compare the runs row by row and over seeds.
 
     Args:
-        records: the runs, at least one.
-        failed: runs beside them that left no results.
+        records: The runs, at least one.
+        failed: Further runs that left no results.
 
     Raises:
-        InputError: there is no run, the runs are judged by different measures, or a file of a run is damaged.
+        InputError: If no run is given, the runs have different measures, or a file of a run is damaged.
     """
     _check(records)
     groups = group_runs(records, failed)
     labels = {id(record): group.label for group in groups for record in group.runs}
     shown = {id(record) for record in at_one_seed(groups)}
     ordered = (record for group in groups for record in group.runs)
-    # The other seeds are not compared with equally good clients: that takes long, and no report shows it.
-    found = [assessed(record, equality=id(record) in shown) for record in ordered]
-    # Configurations of one algorithm are compared too, each under its label.
+    # Compute the scores expected if equal only for the runs shown: it is slow, and no report shows other seeds.
+    assessed_runs = [assessed(record, equality=id(record) in shown) for record in ordered]
+    # Compare configurations of one algorithm as well, each under its label.
     runs: list[AssessedRun] = []
-    for run in found:
+    for run in assessed_runs:
         summary = {**run.record.summary, "algorithm": labels[id(run.record)]}
         runs.append(run._replace(record=dataclasses.replace(run.record, summary=summary)))
-    local = {labels[id(run.record)] for run in found if run.record.algorithm == LOCAL}
+    local = {labels[id(run.record)] for run in assessed_runs if run.record.algorithm == LOCAL}
     by_seed: dict[str, dict[object, AssessedRun]] = {}
     for run in runs:
         by_seed.setdefault(run.record.algorithm, {})[run.record.seed] = run
-    first, apart = by_seed[runs[0].record.algorithm], set[str]()
-    for name, own in by_seed.items():
-        for a, b in ((first[seed], own[seed]) for seed in first if seed in own):
+    first, incomparable = by_seed[runs[0].record.algorithm], set[str]()
+    for name, runs_by_seed in by_seed.items():
+        for a, b in ((first[seed], runs_by_seed[seed]) for seed in first if seed in runs_by_seed):
             same = _setting(a.record) == _setting(b.record)
             # A run without a file of test rows counts as tested on the same rows.
             if a.rows is not None and b.rows is not None:
                 same = same and torch.equal(a.rows.starts, b.rows.starts) and torch.equal(a.rows.rows, b.rows.rows)
             if not same:
-                apart.add(name)
+                incomparable.add(name)
     # Compare worst clients only between algorithms that ran on the same data.
-    alike = [run for run in runs if run.record.algorithm not in apart]
-    alone = next((run for run in alike if run.record.algorithm in local), None)
-    by_rows, unpaired = paired(alike)
-    if len(alike) < len(runs):
+    comparable = [run for run in runs if run.record.algorithm not in incomparable]
+    local_run = next((run for run in comparable if run.record.algorithm in local), None)
+    by_rows, unpaired = paired(comparable)
+    if len(comparable) < len(runs):
         unpaired.append("the runs are not all on the same data, partition and test rows")
     return Evidence(
-        runs=tuple(map(_evidence_on, found)),
+        runs=tuple(map(_evidence_on, assessed_runs)),
         by_rows=_row_gains(by_rows),
-        over_local=() if alone is None else _row_gains(paired([alone, *(r for r in alike if r is not alone)])[0]),
-        over_seeds=tuple(over_seeds(alike, [group.label for group in groups if group.failed])),
+        over_local=()
+        if local_run is None
+        else _row_gains(paired([local_run, *(r for r in comparable if r is not local_run)])[0]),
+        over_seeds=tuple(over_seeds(comparable, [group.label for group in groups if group.failed])),
         unpaired=tuple(unpaired),
         failed=tuple(failed),
     )
@@ -187,26 +190,28 @@ def gathered(records: Sequence[RunRecord], failed: Sequence[FailedRun] = ()) -> 
 def _check(records: Sequence[RunRecord]) -> None:
     if not records:
         raise InputError(
-            "a report needs at least one run: give a folder that `drfl run` wrote", code="empty", field="runs"
+            "a report needs at least one run. Give a folder that `drfl run` wrote.", code="empty", field="runs"
         )
     measured = {run.measures for run in records}
     if len(measured) > 1:
         each = "; ".join(sorted(", ".join(m.name for m in measures) for measures in measured))
-        raise InputError(f"the runs measure different things ({each}): give runs of one kind", code="runs-differ")
+        raise InputError(
+            f"the runs have different measures ({each}). Give runs with the same measures.", code="runs-differ"
+        )
 
 
 def _evidence_on(run: AssessedRun) -> RunEvidence:
     record, folder = run.record, run.record.directory
     held_out, names = None, list[str]()
-    if folder is not None:  # not the report: it cannot have its own digest
+    if folder is not None:  # except the report, which cannot contain its own digest
         names = [name for name in FILES if name != REPORT and is_file(folder / name)]
-    # Rows that the partition gave a client and that it did not train on; None if unknown.
+    # Validation rows are those that the partition assigned to a client and that it did not train on.
     if folder is not None and PARTITION in names:
         partition, frame = Partition.load(folder / PARTITION), record.clients
-        given = dict(zip(partition.names, partition.sizes.tolist(), strict=True))
+        assigned = dict(zip(partition.names, partition.sizes.tolist(), strict=True))
         pairs = zip(frame["client"].tolist(), frame["train_samples"].to_numpy(float).tolist(), strict=True)
-        left = tuple(given.get(name, -1) - int(trained) for name, trained in pairs)
-        held_out = None if any(rows < 0 for rows in left) else left
+        remaining = tuple(assigned.get(name, -1) - int(trained) for name, trained in pairs)
+        held_out = None if any(rows < 0 for rows in remaining) else remaining
     return RunEvidence(
         record=record,
         assessment=run.assessment,

@@ -1,4 +1,4 @@
-"""The pictures of a report beside the forest plot: curves over the rounds, clients by rank, and λ as a heat map."""
+"""Figures of a report other than the forest plot: curves over the rounds, clients by rank, and λ as a heat map."""
 
 from __future__ import annotations
 
@@ -18,22 +18,26 @@ if TYPE_CHECKING:
     import numpy as np
 
 
-DOTS = 2000  # marks in one figure; more would make the page slow and large
-POINTS = 300  # of a line: as many as a screen tells apart
-HEAT_ROWS, FEWEST_ROWS, ALL_ROWS = 40, 12, 160  # of one heat map, and of all those of many algorithms
+DOTS = 2000  # maximum number of marks in a figure; more would make the page slow and large
+POINTS = 300  # maximum number of points of a line; a screen cannot resolve more
+HEAT_ROWS, FEWEST_ROWS, ALL_ROWS = (
+    40,
+    12,
+    160,
+)  # rows of one heat map: most and fewest, and rows of all heat maps together
 HEAT_COLUMNS = 200
 HEAT = (0x1F, 0x6F, 0xAE)
-FEW_ROUNDS = 15  # up to here every evaluated round is marked
-MARKED = 5  # rounds that are marked of more
+FEW_ROUNDS = 15  # up to this many evaluated rounds, every one is marked
+MARKED = 5  # number of marked rounds if there are more
 
 
 class Curve(NamedTuple):
     """A line over the rounds.
 
     Args:
-        group: whose it is.
-        rounds: (R,).
-        values: (runs, R), NaN where there is none.
+        group: The algorithm.
+        rounds: (R,) Rounds.
+        values: (runs, R) Values, NaN if missing.
     """
 
     group: Group
@@ -42,13 +46,13 @@ class Curve(NamedTuple):
 
 
 def curves(groups: Sequence[Group], column: str, title: str, unit: str = "%") -> str:
-    """A metric over the rounds: the mean over seeds as a line, the smallest to the largest as a band.
+    """Draw a metric over the rounds: the mean over seeds as a line, the smallest to the largest value as a band.
 
     Args:
-        groups: the algorithms.
-        column: the column of the history.
-        title: of the y axis, without unit.
-        unit: "%" turns fractions into percent; "" leaves the values as they are.
+        groups: The algorithms.
+        column: Column of the history.
+        title: Title of the y axis, without unit.
+        unit: "%" converts fractions to percent; "" leaves the values unchanged.
     """
     import numpy as np
 
@@ -56,11 +60,11 @@ def curves(groups: Sequence[Group], column: str, title: str, unit: str = "%") ->
     series = [Curve(group, rounds, factor * values) for group in groups for rounds, values in [group.curve(column)]]
     digits = ".1f" if unit == "%" else ".4g"
     if unit != "%":
-        # Losses get a logarithmic axis if they shrink a lot.
+        # Use a logarithmic axis if losses fall by a large factor.
         known = _finite(series)
         is_log = bool(known.size and known.min() > 0 and known.max() > 5 * known.min())
         return _chart(series, title, digits, log=is_log)
-    # Fit the axis to the values after a tenth of the rounds: the steep first ones would squeeze the rest together.
+    # Fit the axis to the values after a tenth of the rounds: the steep start would compress the rest.
     later = np.concatenate([values[:, values.shape[1] // 10 :].ravel() for _, _, values in series])
     later = later[np.isfinite(later)]
     ends = None
@@ -72,16 +76,16 @@ def curves(groups: Sequence[Group], column: str, title: str, unit: str = "%") ->
 
 
 def gaps(groups: Sequence[Group]) -> str:
-    """The duality gap over the rounds on a log axis, as `curves`; what is not above 0 has no place there."""
+    """Draw the duality gap over the rounds on a logarithmic axis, like `curves`; gaps of 0 or below are omitted."""
     import numpy as np
 
-    found = [(group, *group.curve("gap")) for group in groups]
-    series = [Curve(group, rounds, np.where(gap > 0, gap, np.nan)) for group, rounds, gap in found]
+    curves_of_gaps = [(group, *group.curve("gap")) for group in groups]
+    series = [Curve(group, rounds, np.where(gap > 0, gap, np.nan)) for group, rounds, gap in curves_of_gaps]
     return _chart(series, "Duality gap", ".3g", log=bool(_finite(series).size))
 
 
 def effective_clients(groups: Sequence[Group]) -> str:
-    """1/Σλ² over the rounds: how many clients the mixture is spread over."""
+    """Draw 1/Σλ² over the rounds, the effective number of clients of the mixture."""
     series = [Curve(group, *group.effective_clients()) for group in groups]
     known = _finite(series)
     ends = (0.0, 1.06 * float(known.max())) if known.size else None
@@ -89,13 +93,13 @@ def effective_clients(groups: Sequence[Group]) -> str:
 
 
 def client_scores(groups: Sequence[Group]) -> str:
-    """Clients from worst to best: a mark per client, and the mean over seeds at each rank as a line; see `DOTS`."""
+    """Draw clients from worst to best: a mark per client, and the mean over seeds per rank as a line; see `DOTS`."""
     import numpy as np
 
     score = groups[0].score
     shown = _with_dots(groups)
     most = DOTS // len(shown)
-    # Of all runs, as lines are their means.
+    # Include all runs, because lines are means over them.
     tested = [run.clients["score"].to_numpy(np.float64) for group in groups for run in group.runs]
     known = score.scale * np.concatenate(tested)
     known = known[np.isfinite(known)]
@@ -115,14 +119,14 @@ def client_scores(groups: Sequence[Group]) -> str:
             ranks, *(clients[column].tolist() for column in columns), strict=True
         ):
             if math.isfinite(value):
-                said = hint(
+                tooltip = hint(
                     clean(name, 60),
                     f"{group.label}{seed}",
                     f"{score.words} {score.shown(value)}, loss {spread([loss], 3)}",
                     f"{count(samples)} test, {count(trained)} training samples, λ = {percent([lam], 2)} %",
                 )
                 place = x.at(rank + 1), y.at(score.scale * value)
-                dots.append(mark(group.mark, *place, said, scale=1.3 if len(run.clients) <= 200 else 0.6))
+                dots.append(mark(group.mark, *place, tooltip, scale=1.3 if len(run.clients) <= 200 else 0.6))
         opacity = 0.9 if alone else 0.4
         picture.draw("g", "".join(dots), data_group=group.key, fill=group.colour, fill_opacity=opacity)
     for group in groups:
@@ -140,26 +144,26 @@ def client_scores(groups: Sequence[Group]) -> str:
 
 
 def ranks_left_out(groups: Sequence[Group]) -> bool:
-    """Whether `client_scores` has room for only some of the clients of a run."""
+    """Check whether `client_scores` has room for only some of the clients of a run."""
     shown = _with_dots(groups)
     return any(len(run.clients) > DOTS // len(shown) for _, run in shown)
 
 
 def mixture(group: Group, order: Sequence[str], names: Sequence[str], top: float) -> str:
-    """λ of the group's first run over the rounds as a heat map, a row per client, with its last value.
+    """Draw λ of the group's first run over the rounds as a heat map, a row per client, with its last value.
 
     Args:
-        group: the algorithm.
-        order: the clients to show, first row first.
-        names: theirs, as they are shown.
-        top: the λ that gets the darkest colour.
+        group: The algorithm.
+        order: Clients to show, first row first.
+        names: Their display names.
+        top: The λ with the darkest colour.
     """
     run = group.runs[0]
     rounds = run.lam.iloc[:, 0].astype(int)
-    # Sample rounds evenly: with all of them the page would grow with the length of the run.
-    kept = sorted({round(i * (len(rounds) - 1) / (HEAT_COLUMNS - 1)) for i in range(HEAT_COLUMNS)})
+    # Sample rounds evenly: with all rounds, the page would grow with the length of the run.
+    sampled = sorted({round(i * (len(rounds) - 1) / (HEAT_COLUMNS - 1)) for i in range(HEAT_COLUMNS)})
     columns = {name: place for place, name in enumerate(run.lam.columns[1:], start=1)}
-    values = run.lam.iloc[kept, [columns[name] for name in order]].to_numpy(float).T
+    values = run.lam.iloc[sampled, [columns[name] for name in order]].to_numpy(float).T
     row, left, right = 14.0, 130.0, 346.0
     below = 20 + row * len(order)
     picture = Picture(400, below + 42)
@@ -168,10 +172,10 @@ def mixture(group: Group, order: Sequence[str], names: Sequence[str], top: float
         "image", x=left, y=20, width=right - left, height=row * len(order), preserveAspectRatio="none",
         image_rendering="pixelated", href=_png(values / top),
     )  # fmt: skip
-    for place, (name, own) in enumerate(zip(names, values, strict=True)):
+    for place, (name, weights) in enumerate(zip(names, values, strict=True)):
         y = 20 + row * (place + 0.75)
         picture.write(left - 6, y, name, width=left - 8, anchor="end", size=10)
-        picture.write(right + 4, y, f"{percent([own[-1]], 2)} %", size=10, opacity=SOFT)
+        picture.write(right + 4, y, f"{percent([weights[-1]], 2)} %", size=10, opacity=SOFT)
     picture.draw(
         "rect", x=left, y=20, width=right - left, height=row * len(order), fill="none", stroke="currentColor",
         stroke_opacity=0.3,
@@ -179,7 +183,7 @@ def mixture(group: Group, order: Sequence[str], names: Sequence[str], top: float
     first, last = int(rounds.iloc[0]), int(rounds.iloc[-1])
     picture.write(left, below + 14, f"round {first}", opacity=SOFT, size=10)
     picture.write(right, below + 14, f"round {last}", anchor="end", opacity=SOFT, size=10)
-    # The scale of colours, from nothing to the largest λ.
+    # Draw the colour scale, from 0 to the largest λ.
     picture.write(left, below + 34, "λ: 0 %", size=10, opacity=SOFT)
     scale = [[step / 63 for step in range(64)]]
     picture.draw("image", x=left + 36, y=below + 26, width=110, height=8, preserveAspectRatio="none", href=_png(scale))
@@ -188,7 +192,7 @@ def mixture(group: Group, order: Sequence[str], names: Sequence[str], top: float
 
 
 def mixture_order(groups: Sequence[Group]) -> list[str]:
-    """The clients in the rows of every heat map: largest mean λ over rounds and algorithms first; see `HEAT_ROWS`.
+    """Order the clients in the rows of every heat map by mean λ over rounds and algorithms; see `HEAT_ROWS`.
 
     The groups' first runs must have the same clients.
     """
@@ -202,14 +206,14 @@ def mixture_order(groups: Sequence[Group]) -> list[str]:
 
 
 def largest_weight(group: Group) -> float:
-    """The largest λ of the group's first run; above 0."""
+    """Return the largest λ of the group's first run; above 0."""
     import numpy as np
 
     return float(np.nanmax(group.runs[0].lam.iloc[:, 1:].to_numpy(np.float64), initial=1e-12))
 
 
 def is_constant(run: RunRecord) -> bool:
-    """Whether λ is the same after every round."""
+    """Check whether λ is the same after every round."""
     import numpy as np
 
     lam = run.lam.iloc[:, 1:].to_numpy(np.float64)
@@ -217,7 +221,7 @@ def is_constant(run: RunRecord) -> bool:
 
 
 def swatch_of(group: Group) -> str:
-    """A short piece of the algorithm's line."""
+    """Draw a short piece of the algorithm's line."""
     return swatch(group.colour, group.dash, group.mark)
 
 
@@ -228,7 +232,7 @@ def _finite(series: Sequence[Curve]) -> np.ndarray:
 
 
 def _ends(known: np.ndarray, share: float, *, top: float = math.inf) -> tuple[float, float]:
-    """Ends of an axis a little beyond the values; from 0 to 1 if there are none."""
+    """Return axis ends a little beyond the values; 0 and 1 without values."""
     if not known.size:
         return 0.0, 1.0
     low, high = float(known.min()), float(known.max())
@@ -239,7 +243,7 @@ def _ends(known: np.ndarray, share: float, *, top: float = math.inf) -> tuple[fl
 def _chart(
     series: Sequence[Curve], title: str, digits: str, *, log: bool = False, ends: tuple[float, float] | None = None
 ) -> str:
-    """A line and, with several seeds, a band for each."""
+    """Draw a line and, with several seeds, a band for each series."""
     import numpy as np
 
     known = _finite(series)
@@ -253,23 +257,23 @@ def _chart(
     picture.frame(x, y, "Round", title, whole=True)
     drawn = []
     for place, (group, rounds, values) in enumerate(series):
-        middle = values.mean(0)  # NaN where a seed failed: the others' mean would flatter the algorithm
+        middle = values.mean(0)  # NaN if a seed failed: the mean of the others would flatter the algorithm
         shown = np.flatnonzero(np.isfinite(middle))
         if not shown.size:
             continue
         parts = [hint(f"{group.label}: {middle[shown[-1]]:{digits}} in round {rounds[shown[-1]]}")]
         if len(values) > 1:
-            # Forth along the largest values and back along the smallest.
+            # The outline of the band goes forth along the largest values and back along the smallest.
             tops, bottoms = (_thinned(rounds[shown], end[shown]) for end in (values.max(0), values.min(0)))
             edge = [(x.at(r), y.at(value)) for r, value in (*tops, *reversed(bottoms))]
             parts.append(element("path", d=f"{path(edge)}z", fill_opacity=0.16))
-        # A gap in the values is a gap in the line.
+        # Interrupt the line at missing values.
         for part in np.split(shown, np.flatnonzero(np.diff(shown) > 1) + 1):
             points = [(x.at(r), y.at(value)) for r, value in _thinned(rounds[part], middle[part])]
             parts.append(element("path", d=path(points), **_stroke(group)))
         marked = shown
         if len(shown) > FEW_ROUNDS:
-            # Marks of different lines stand at different rounds, so that none hides another.
+            # Mark different lines at different rounds, so that no mark hides another.
             start = (place % 7 + 0.5) / 7
             marked = [shown[int((step + start) / MARKED * len(shown))] for step in range(MARKED)]
         parts += [mark(group.mark, x.at(rounds[i]), y.at(middle[i])) for i in marked]
@@ -285,33 +289,35 @@ def _stroke(group: Group) -> dict[str, str | float]:
 
 
 def _thinned(rounds: np.ndarray, values: np.ndarray) -> list[tuple[float, float]]:
-    """The points of a line; of very many the smallest and largest of each short stretch, so that no peak is lost."""
+    """Thin out the points of a line: of each short stretch keep the smallest and largest, so that no peak is lost."""
     import numpy as np
 
-    kept = np.arange(len(rounds))
+    indices = np.arange(len(rounds))
     if len(rounds) > POINTS:
-        stretches = np.array_split(kept, POINTS // 2)
+        stretches = np.array_split(indices, POINTS // 2)
         ends = {i for part in stretches for i in (part[values[part].argmin()], part[values[part].argmax()])}
-        kept = np.array(sorted({0, len(rounds) - 1, *map(int, ends)}))
-    return list(zip(rounds[kept].tolist(), values[kept].tolist(), strict=True))
+        indices = np.array(sorted({0, len(rounds) - 1, *map(int, ends)}))
+    return list(zip(rounds[indices].tolist(), values[indices].tolist(), strict=True))
 
 
 def _with_dots(groups: Sequence[Group]) -> list[tuple[Group, RunRecord]]:
-    """The runs whose clients are drawn: all, or each algorithm's first where these would be too many dots."""
+    """Return the runs whose clients are drawn: all, or each algorithm's first if these would be too many dots."""
     everything = sum(len(run.clients) for group in groups for run in group.runs) <= DOTS
     return [(group, run) for group in groups for run in (group.runs if everything else group.runs[:1])]
 
 
 def _ranks(n: int, most: int) -> list[int]:
-    """All ranks 0…n−1, or ``most`` of them (at least both ends) in even steps."""
+    """Return all ranks 0…n−1, or ``most`` of them at even steps, including both ends."""
     most = max(2, most)
     return list(range(n)) if n <= most else [round(i * (n - 1) / (most - 1)) for i in range(most)]
 
 
 def _png(shares: Sequence[Sequence[float]] | np.ndarray) -> str:
-    """A picture in one colour, from clear at 0 to full at 1, as a data address; a value that is none is clear."""
+    """Encode a picture in one colour, from transparent at 0 to opaque at 1, as a data URL; NaN is transparent."""
     rows = [bytes(round(255 * min(1.0, max(0.0, value))) if value == value else 0 for value in row) for row in shares]
-    head = struct.pack(">2I5B", len(rows[0]), len(rows), 8, 3, 0, 0, 0)  # indices of a palette of 256 colours
+    head = struct.pack(
+        ">2I5B", len(rows[0]), len(rows), 8, 3, 0, 0, 0
+    )  # colour type 3: indices into a palette of 256 colours
     lines = zlib.compress(b"".join(b"\0" + row for row in rows), 9)
     chunks = (
         (b"IHDR", head),

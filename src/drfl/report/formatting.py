@@ -1,4 +1,4 @@
-"""Numbers, lists and text from outside as a report shows them, as plain text."""
+"""Formatting of numbers, lists and external text for reports, as plain text."""
 
 from __future__ import annotations
 
@@ -14,23 +14,24 @@ from drfl.task.measure import NOTHING, Measure
 THIN = "\u202f"  # narrow no-break space, between a number and its unit
 
 UNDEFINED = "Undefined"
-"""The title of a column: the share of clients at which the measure before is undefined."""
+"""Column title for the share of clients at which the measure of the column before is undefined."""
 
 QUOTED = re.compile(r"""(["'])(?:~?/|[A-Za-z]:\\)[^"']*[/\\]([^"'/\\]*)\1""")
 PATH = re.compile(r"(?<![\w.…/<\\-])(?:~?/|[A-Za-z]:\\+|\\\\+)(?:[^/\\\s'\"<>]+[/\\]+)+([^/\\\s'\"<>]*)")
-"""An absolute path in quotation marks, which may have spaces, or without, and its last part; a web address is none."""
+"""An absolute path and its last part. Quoted paths may contain spaces. Web addresses do not match."""
 
 ISOLATE, ISOLATE_END = "\u2068", "\u2069"
-"""Around text from right to left, which would otherwise draw the numbers behind it to its other side."""
+"""Isolates around right-to-left text, which would otherwise move the numbers after it to its other side."""
 
 
 def clean(value: object, limit: int = 200) -> str:
-    """Text from outside as one line: control characters become spaces, what is longer than ``limit`` is cut.
+    """Format external text as one line, without control characters and cut to ``limit`` characters.
 
-    Of an absolute path the last part alone is left: a report is shared, the name of a home folder is not.
+    Only the last part of an absolute path is kept: reports are shared, and the path would reveal the name of a home
+    folder.
     """
     whole = printable(str(value).replace(ISOLATE, "").replace(ISOLATE_END, ""))
-    # Folders go before the cut, which might hide that a path is one.
+    # Remove folders before cutting: a path that was cut might no longer be recognised.
     text = printable(PATH.sub(r"…/\1", QUOTED.sub(r"\1…/\2\1", whole)), limit)
     if not text.isascii() and any(unicodedata.bidirectional(c) in ("R", "AL") for c in text):
         return f"{ISOLATE}{text}{ISOLATE_END}"
@@ -38,20 +39,20 @@ def clean(value: object, limit: int = 200) -> str:
 
 
 def percent(values: Sequence[float], digits: int = 1) -> str:
-    """Fractions as "87.9 ± 0.4" in percent: mean ± sample standard deviation; one value has no ±.
+    """Format fractions in percent as "87.9 ± 0.4": mean ± sample standard deviation; a single value has no ±.
 
-    A dash where a value is not finite: the mean of the others would hide the run that failed.
+    The result is a dash if a value is not finite: the mean of the others would hide the run that failed.
     """
     return spread([100 * value for value in values], digits)
 
 
 def scored(values: Sequence[float], score: Measure) -> str:
-    """Values of a score as it is shown, as :func:`percent`, without its unit."""
+    """Format values of a score like :func:`percent`, in the score's own scale and without its unit."""
     return spread([score.scale * value for value in values], score.digits)
 
 
 def spread(values: Sequence[float], digits: int) -> str:
-    """Values as "mean ± sample standard deviation"; one value has no ±; a dash where one is not finite."""
+    """Format values as "mean ± sample standard deviation"; no ± for a single value, a dash if one is not finite."""
     if not values or not all(math.isfinite(value) for value in values):
         return NOTHING
     mean = f"{statistics.fmean(values):.{digits}f}"
@@ -59,7 +60,7 @@ def spread(values: Sequence[float], digits: int) -> str:
 
 
 def scientific(values: Sequence[float]) -> str:
-    """Values as "mean ± sample standard deviation" to four and two significant digits, as `spread`."""
+    """Format values like `spread`, the mean to four and the standard deviation to two significant digits."""
     if not values or not all(math.isfinite(value) for value in values):
         return NOTHING
     mean = f"{statistics.fmean(values):.4g}"
@@ -67,7 +68,7 @@ def scientific(values: Sequence[float]) -> str:
 
 
 def size(count: float) -> str:
-    """Bytes with a decimal prefix: "1.25 GB"; a dash if not finite."""
+    """Format bytes with a decimal prefix, as "1.25 GB"; a dash if not finite."""
     if not math.isfinite(count):
         return NOTHING
     units = ("B", "kB", "MB", "GB", "TB", "PB")
@@ -78,12 +79,12 @@ def size(count: float) -> str:
 
 
 def count(value: float) -> str:
-    """A count with thin spaces between thousands; a dash if not finite."""
+    """Format a count with thin spaces between thousands; a dash if not finite."""
     return f"{value:,.0f}".replace(",", THIN) if math.isfinite(value) else NOTHING
 
 
 def duration(seconds: float) -> str:
-    """Wall time: "42 s", "3 min 20 s", "2 h 5 min"; a dash if not finite."""
+    """Format a wall time as "42 s", "3 min 20 s" or "2 h 5 min"; a dash if not finite."""
     if not math.isfinite(seconds):
         return NOTHING
     if seconds < 60:
@@ -95,23 +96,23 @@ def duration(seconds: float) -> str:
 
 
 def mean(values: Iterable[float]) -> float:
-    """The mean; NaN without values or where one is NaN."""
+    """Compute the mean; NaN without values or if one is NaN."""
     listed = list(values)
     return sum(listed) / len(listed) if listed else math.nan
 
 
 def listing(words: Sequence[str]) -> str:
-    """Words as "a, b and c"."""
+    """Join words as "a, b and c"."""
     return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} and {words[-1]}" if words else ""
 
 
 def plural(number: int, one: str, many: str | None = None) -> str:
-    """A number with its noun: "1 round", "3 rounds"."""
+    """Format a number with its noun, as "1 round" or "3 rounds"."""
     return f"{count(number)} {one if number == 1 else many or one + 's'}"
 
 
 def span(values: Iterable[float]) -> str:
-    """Equal counts as one, others as "50 to 100"; "?" if none is known."""
+    """Format counts as a range, as "50 to 100", or as one number if all are equal; "?" if none is known."""
     known = [value for value in values if math.isfinite(value)]
     if not known:
         return "?"

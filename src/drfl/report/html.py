@@ -1,4 +1,4 @@
-"""A report as one HTML page."""
+"""A report as a single HTML page."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ if TYPE_CHECKING:
 
 
 def render_html(document: Document) -> str:
-    """The page as the text of one file; the same document gives the same text.
+    """Render the page as one HTML text; the same document gives the same text.
 
-    The page asks the network for nothing and runs no script, which its content security policy forbids too.
+    The page loads nothing from the network and runs no script. Its content security policy forbids both.
     """
     style = resources.files("drfl.report").joinpath("style.css").read_text(encoding="utf-8").strip()
     return _environment().get_template("report.html.j2").render(document=plain(document), style=style)
@@ -27,11 +27,11 @@ def write_html(document: Document, path: Path) -> None:
     """Write the page to a file atomically.
 
     Args:
-        document: what it says.
-        path: the file, in a folder that is there; an older one is replaced.
+        document: The content.
+        path: The file, in an existing folder; an existing file is replaced.
 
     Raises:
-        InputError: the file cannot be written.
+        InputError: If the file cannot be written.
     """
     write_bytes(render_html(document).encode(), Path(path))
 

@@ -1,4 +1,4 @@
-"""Clients' names as reports show them: each told from the others, in glyphs that the PDF's fonts have."""
+"""Clients' names as reports show them: distinct, and in characters that the PDF's fonts have."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from collections.abc import Sequence
 from drfl.report.formatting import ISOLATE, ISOLATE_END, clean
 
 BOX = "\u25a1"
-"""Stands in a PDF for a character that its fonts lack."""
+"""Replacement in a PDF for a character that its fonts lack."""
 
 LONGEST = 40
-"""Characters of a client's name."""
+"""Maximum length of a client's name in characters."""
 
 GLYPHS = (
     (0x20, 0x34E), (0x374, 0x3CE), (0x3F0, 0x45F), (0x490, 0x4C4),  # Latin, Greek and Cyrillic
@@ -20,28 +20,28 @@ GLYPHS = (
     (0x1E00, 0x1E9B), (0x1EA0, 0x1EF9), (0x2010, 0x2037),  # Latin with more accents, punctuation
     (0x2190, 0x2220), (0x2241, 0x226B), (0x2500, 0x262F),  # arrows, mathematics and shapes
 )  # fmt: skip
-"""First and last characters of the ranges that the fonts in the package typst have."""
+"""First and last characters of the ranges that the fonts in the package typst cover."""
 
 
 def in_glyphs(text: str) -> str:
-    """Text with a box for each character that the PDF's fonts lack."""
-    if text.isascii():  # as most of the names of a million clients are
+    """Replace each character that the PDF's fonts lack by a box."""
+    if text.isascii():  # fast path: most names are ASCII, and there may be a million
         return text
     return "".join(c if _has_glyph(c) else BOX for c in unicodedata.normalize("NFC", text))
 
 
 def display_names(names: Sequence[str]) -> tuple[str, ...]:
-    """Clients' names as they are shown; with their place in clients.csv where that alone tells them apart.
+    """Return the clients' names for display, with their position in clients.csv if only that distinguishes them.
 
     Args:
-        names: in the order of clients.csv.
+        names: Names in the order of clients.csv.
     """
     plain = [clean(name, LONGEST).strip() for name in names]
     printed = [in_glyphs(name) for name in plain]
-    # Different names may look alike if they are cut or have missing glyphs.
-    alike = Counter(printed)
+    # Different names may look the same if they are cut or have missing glyphs.
+    occurrences = Counter(printed)
     return tuple(
-        name if name and BOX not in glyphs and alike[glyphs] == 1 else f"{name or BOX} (no. {place})"
+        name if name and BOX not in glyphs and occurrences[glyphs] == 1 else f"{name or BOX} (no. {place})"
         for place, (name, glyphs) in enumerate(zip(plain, printed, strict=True), start=1)
     )
 

@@ -1,4 +1,4 @@
-"""A report as a PDF of A4 pages, which typst sets: tagged, with its fonts in it, and without a date."""
+"""A report as a PDF of A4 pages, typeset by typst: tagged, with embedded fonts and without a date."""
 
 from __future__ import annotations
 
@@ -22,34 +22,38 @@ if TYPE_CHECKING:
     from typst import Fonts
 
 PAGE, BESIDE, MOST_WORDS = 61.0, 0.95, 16.0
-"""In units of the height of a table's letters: the width of a page, the space beside a cell, and a column of words."""
+"""Width of a page, space beside a cell, and largest width of a text column, in units of the height of table letters."""
 
 STANDARD = "ua-1"
-"""PDF/UA-1, for readers who have the text read out: typst refuses what it would not be readable by."""
+"""PDF/UA-1, for screen readers: typst fails on content that would not be accessible."""
 
 
 def check() -> None:
-    """Make sure that a PDF can be made.
+    """Check that a PDF can be made.
 
     Raises:
-        InputError: the package typst is not installed.
+        InputError: If the package typst is not installed.
     """
     if importlib.util.find_spec("typst") is None:
-        raise InputError("a report as PDF needs typst: pip install 'drfl[pdf]'", code="package-missing", field="typst")
+        raise InputError(
+            "a PDF report needs the package typst. Install it with: pip install 'drfl[pdf]'",
+            code="package-missing",
+            field="typst",
+        )
 
 
 def render_pdf(document: Document) -> bytes:
-    """The PDF; the same document gives the same bytes.
+    """Render the PDF; the same document gives the same bytes.
 
     Raises:
-        InputError: the package typst is not installed.
+        InputError: If the package typst is not installed.
     """
     check()
     import typst
 
     sections = [dataclasses.replace(section, blocks=_printed(section.blocks)) for section in document.sections]
     printed = dataclasses.replace(document, head=_printed(document.head), sections=sections)
-    # What users have named reaches typst as data alone, which the template shows as text and never evaluates.
+    # Names chosen by users reach typst only as data, which the template shows as text and never evaluates.
     content = json.dumps(_in_glyphs(plain(printed)))
     template = resources.files("drfl.report").joinpath("templates", "report.typ").read_bytes()
     data = typst.compile(
@@ -62,11 +66,11 @@ def write_pdf(document: Document, path: Path) -> None:
     """Write the PDF to a file atomically.
 
     Args:
-        document: what it says.
-        path: the file, in a folder that is there; an older one is replaced.
+        document: The content.
+        path: The file, in an existing folder; an existing file is replaced.
 
     Raises:
-        InputError: typst is not installed, or the file cannot be written.
+        InputError: If typst is not installed, or the file cannot be written.
     """
     write_bytes(render_pdf(document), Path(path))
 
@@ -75,44 +79,44 @@ def write_pdf(document: Document, path: Path) -> None:
 def _fonts() -> Fonts:
     import typst
 
-    # Those in the package alone: with this machine's fonts the same runs would give another file elsewhere.
+    # Use only the fonts in the package: with system fonts the same runs would give different files on other machines.
     return typst.Fonts(include_system_fonts=False)
 
 
 def _in_glyphs(content: object) -> object:
-    """Content with a box for each character that the fonts lack."""
+    """Replace each character that the fonts lack by a box."""
     if isinstance(content, str):
         return in_glyphs(content)
     if isinstance(content, list):
-        return [_in_glyphs(one) for one in content]
+        return [_in_glyphs(item) for item in content]
     if isinstance(content, dict):
-        return {name: _in_glyphs(one) for name, one in content.items()}
+        return {name: _in_glyphs(item) for name, item in content.items()}
     return content
 
 
 def _printed(blocks: Sequence[Block]) -> list[Block]:
-    """Blocks with tables that are no wider than a page."""
-    found: list[Block] = []
+    """Split tables that are wider than a page."""
+    printed: list[Block] = []
     for block in blocks:
         if isinstance(block, TableBlock):
-            found += _parts(block)
+            printed += _parts(block)
         else:
-            found.append(
+            printed.append(
                 dataclasses.replace(block, blocks=_printed(block.blocks)) if isinstance(block, Fold) else block
             )
-    return found
+    return printed
 
 
 def _parts(table: TableBlock) -> list[TableBlock]:
-    """A table, or several with the columns that fit beside each other, each with the first column."""
+    """Split a table into parts that fit on a page, each with the first column."""
     texts = [[cell if isinstance(cell, str) else cell.text for cell in row] for row in table.rows]
     widths = []
     for place, title in enumerate(table.head):
-        # Words and titles may take several lines.
+        # Words and titles may wrap onto several lines.
         longest = max((width_of(row[place]) for row in texts), default=0.0)
         title_width = max(map(width_of, title.split()), default=0.0)
         widths.append(max(min(longest, MOST_WORDS) if place < table.words else longest, title_width) + BESIDE)
-    # An interval, and how many clients are undefined, stay beside the value that they are of.
+    # A column with an interval or the number of undefined clients stays beside the column of its value.
     units: list[list[int]] = []
     for place, title in enumerate(table.head[1:], start=1):
         if units and title.startswith(("95", UNDEFINED)):

@@ -1,4 +1,4 @@
-"""What the report says in words and single numbers."""
+"""The report's sentences and key numbers."""
 
 from __future__ import annotations
 
@@ -25,35 +25,35 @@ from drfl.report.groups import Group, at_one_seed
 from drfl.report.read_run import FailedRun, RunRecord, listed, number, text, worst_first
 
 NAMED = 5
-"""Algorithms that a sentence names at most."""
+"""Maximum number of algorithms that a sentence names."""
 
 
 def headline(groups: Sequence[Group]) -> str:
-    """The default title: "DRFA on digits", "3 algorithms on digits"."""
+    """Return the default title, such as "DRFA on digits" or "3 algorithms on digits"."""
     names = list(dict.fromkeys(run.algorithm for group in groups for run in group.runs))
-    what = names[0] if len(names) == 1 else f"{len(names)} algorithms"
-    return f"{what} on {listing(_distinct(groups, 'dataset'))}"
+    algorithms = names[0] if len(names) == 1 else f"{len(names)} algorithms"
+    return f"{algorithms} on {listing(_distinct(groups, 'dataset'))}"
 
 
 def lead(groups: Sequence[Group]) -> str:
-    """One sentence: what was run."""
+    """Describe the runs in one sentence."""
     runs = sum(len(group.runs) for group in groups)
     rounds = span(number(run.summary, "rounds") for group in groups for run in group.runs)
     clients = span(float(len(run.clients)) for group in groups for run in group.runs)
     if runs == 1:
-        what = "One run"
+        subject = "One run"
     elif len(groups) == 1:
-        what = f"{plural(runs, 'run')} of {groups[0].label}"
+        subject = f"{plural(runs, 'run')} of {groups[0].label}"
     else:
-        what = f"{plural(runs, 'run')} of {listing([group.label for group in groups])}"
+        subject = f"{plural(runs, 'run')} of {listing([group.label for group in groups])}"
     unit = "round" if rounds == "1" else "rounds"
-    return f"{what}: one model trained over {clients} clients in {rounds} {unit}, tested on every client's own data."
+    return f"{subject}: one model trained over {clients} clients in {rounds} {unit}, tested on every client's data."
 
 
 def facts(groups: Sequence[Group]) -> list[tuple[str, str]]:
-    """The setting, as terms and descriptions."""
+    """Describe the setting as terms and descriptions."""
     seconds = [number(run.summary, "wall_seconds") for group in groups for run in group.runs]
-    found = {
+    values = {
         "Dataset": listing(_distinct(groups, "dataset")),
         "Partition": listing(_distinct(groups, "partition")),
         "Model": listing(_distinct(groups, "model")),
@@ -63,62 +63,64 @@ def facts(groups: Sequence[Group]) -> list[tuple[str, str]]:
         "Device": listing(_distinct(groups, "device")),
         "Time": duration(sum(seconds)),
     }
-    # At most four digits: nobody reads 0.3333333333333333.
+    # Print at most four significant digits: 0.3333333333333333 is hard to read.
     return [
         (name, re.sub(r"\d+\.\d{5,}", lambda long: f"{float(long[0]):.4g}", clean(value)))
-        for name, value in found.items()
+        for name, value in values.items()
         if value not in ("", "?")
     ]
 
 
 def notices(groups: Sequence[Group], lost: Sequence[str] = ()) -> list[str]:
-    """What the reader must know before believing the numbers; empty if all went as planned.
+    """List the warnings to read before relying on the numbers; empty if there are none.
 
     Args:
-        groups: the algorithms.
-        lost: those without any result, see :func:`drfl.report.groups.lost_algorithms`.
+        groups: The algorithms.
+        lost: Algorithms without any result, see :func:`drfl.report.groups.lost_algorithms`.
     """
     most = max(len(group.runs) + len(group.failed) for group in groups)
-    own = [f"{group.label}{line}" for group in groups for line in _notices_on(group, most)]
-    # Failures and warnings, each once, with the algorithms that they concern.
-    found: dict[str, list[tuple[str, RunRecord]]] = {}
+    group_lines = [f"{group.label}{line}" for group in groups for line in _notices_on(group, most)]
+    # Print each failure and warning once, with the algorithms that it concerns.
+    runs_by_line: dict[str, list[tuple[str, RunRecord]]] = {}
     for group in groups:
         for run in group.runs:
             lines = [text(run.summary, "failure")] if run.summary.get("failure") else []
             for line in (*lines, *map(str, listed(run.summary, "warnings"))):
-                found.setdefault(line, []).append((group.label, run))
-    told = []
-    for line, owners in found.items():
+                runs_by_line.setdefault(line, []).append((group.label, run))
+    run_lines = []
+    for line, owners in runs_by_line.items():
         labels = list(dict.fromkeys(label for label, _ in owners))
         runs = list({run.seed: run for _, run in owners}.values())
-        told.append(f"{listing(labels)}: {clean(line, 400)}{_seeds(runs)}.")
-    return [*own, *(f"{algorithm} left no results." for algorithm in lost), *told]
+        run_lines.append(f"{listing(labels)}: {clean(line, 400)}{_seeds(runs)}.")
+    return [*group_lines, *(f"{algorithm} left no results." for algorithm in lost), *run_lines]
 
 
 def _notices_on(group: Group, most: int) -> list[str]:
-    """Continuations of the algorithm's name, one per thing to know."""
-    said = []
+    """Return the notices on one algorithm, as continuations of its name."""
+    lines = []
     runs = group.runs
     if group.failed:
         hows = listing(sorted({run.how for run in group.failed}))
-        said.append(f": {hows}{_seeds(group.failed)}. There is no mean, as one over the other seeds would flatter it.")
+        lines.append(
+            f": {hows}{_seeds(group.failed)}. No mean is given, because a mean over the other seeds would flatter it."
+        )
     diverged = [run for run in runs if run.diverged]
     if diverged:
-        said.append(f" diverged{_seeds(diverged)}: its final metrics are not all finite numbers.")
+        lines.append(f" diverged{_seeds(diverged)}: some final metrics are not finite numbers.")
     if len(runs) + len(group.failed) < most:
-        said.append(f" has {plural(len(runs), 'run')} where others have {most}: those missing may have failed.")
+        lines.append(f" has {plural(len(runs), 'run')} and others have {most}: the missing runs may have failed.")
     for reason, words in (
         ("interrupted", "was interrupted"),
-        ("target", "had reached its target and stopped"),
-        ("patience", "had gained nothing on validation rows and stopped"),
+        ("target", "reached its target and stopped"),
+        ("patience", "no longer improved on validation rows and stopped"),
     ):
-        early = [run for run in runs if text(run.summary, "stopped") == reason]
-        if early:
-            rounds = span(number(run.summary, "rounds") for run in early)
-            said.append(f" {words} after {rounds} {'round' if rounds == '1' else 'rounds'}{_seeds(early)}.")
+        stopped = [run for run in runs if text(run.summary, "stopped") == reason]
+        if stopped:
+            rounds = span(number(run.summary, "rounds") for run in stopped)
+            lines.append(f" {words} after {rounds} {'round' if rounds == '1' else 'rounds'}{_seeds(stopped)}.")
     if group.stopped_on_test:
-        said.append(f" has no intervals{_seeds([run for run in runs if run.stopped_on_test])}: {ON_TEST}.")
-    said += [  # a run that has a warning of its own is not said twice
+        lines.append(f" has no intervals{_seeds([run for run in runs if run.stopped_on_test])}: {ON_TEST}.")
+    lines += [  # a late roll-back has a separate warning, so it is not repeated here
         f" was {SET_BACK}{_seeds([run])}: {run.marks.counted}."
         for run in runs
         if run.marks.rollbacks and not run.marks.is_late
@@ -126,8 +128,8 @@ def _notices_on(group: Group, most: int) -> list[str]:
     skipping = [run for run in runs if number(run.summary, "skipped_rounds") > 0]
     if skipping:
         skipped = sum(int(number(run.summary, "skipped_rounds")) for run in skipping)
-        said.append(f" skipped {plural(skipped, 'round')}, in which no client answered{_seeds(skipping)}.")
-    return said
+        lines.append(f" skipped {plural(skipped, 'round')} in which no client replied{_seeds(skipping)}.")
+    return lines
 
 
 def _seeds(runs: Sequence[RunRecord | FailedRun]) -> str:
@@ -135,11 +137,11 @@ def _seeds(runs: Sequence[RunRecord | FailedRun]) -> str:
 
 
 def cards(groups: Sequence[Group], found: Standing | None) -> list[Card]:
-    """The few numbers that matter: of the one algorithm, or the best of several and whose they are.
+    """Return the key numbers: of the only algorithm, or the best of several with the algorithm's name.
 
     Args:
-        groups: the algorithms.
-        found: what their seeds show.
+        groups: The algorithms.
+        found: Their ranking; None if there is none.
     """
     if len(groups) > 1:
         best = "Best for the worst client" if found is not None and found.reach else "Worst client, best measured"
@@ -151,30 +153,31 @@ def cards(groups: Sequence[Group], found: Standing | None) -> list[Card]:
         ]
     group = groups[0]
     bytes_sent = mean(run.ledger("bytes_up") + run.ledger("bytes_down") for run in group.runs)
-    own = group.runs[0]
-    # With several seeds each run has its own worst client.
-    named = len(group.runs) == 1 and own.clients["score"].notna().any()
-    who = own.display_names[int(worst_first(own).index[0])] if named else ""
-    note = f"{who}{group.note(group.score)}".strip()
+    first = group.runs[0]
+    # With several seeds each run has a different worst client.
+    named = len(group.runs) == 1 and first.clients["score"].notna().any()
+    worst_name = first.display_names[int(worst_first(first).index[0])] if named else ""
+    note = f"{worst_name}{group.note(group.score)}".strip()
     worst = "; ".join(filter(None, (note, _surely(groups, group))))
     return [
         _card("Worst client", group, "worst_score", worst),
         _card(f"Worst 20{THIN}% of clients", group, "worst20_score"),
         _card("Average over clients", group, "avg_score"),
         _card("Std over clients", group, "std_score"),
-        Card("Sent, up and down", size(bytes_sent)),
+        Card("Sent up and down", size(bytes_sent)),
     ]
 
 
 def _surely(groups: Sequence[Group], group: Group, among: int = 1) -> str:
-    """The interval of the true value of an algorithm's worst client, at one seed.
+    """Format the interval of the true value of an algorithm's worst client, at one seed.
 
     Args:
-        groups: the algorithms.
-        group: which of them.
-        among: as the best of how many it was chosen: the interval is corrected for that (Bonferroni).
+        groups: The algorithms.
+        group: The algorithm.
+        among: Number of algorithms of which it was selected as the best; the interval is corrected for that
+            (Bonferroni).
     """
-    from drfl.report.assessed import worst_interval  # loads scipy
+    from drfl.report.assessed import worst_interval  # this import loads scipy
 
     run = at_one_seed(groups)[groups.index(group)]
     ends = worst_interval(run, alpha=0.05 / among)
@@ -184,46 +187,47 @@ def _surely(groups: Sequence[Group], group: Group, among: int = 1) -> str:
     best = f", corrected for choosing the best of {among}" if among > 1 else ""
     unit = f"{THIN}%" if run.score.percent else ""
     return (
-        f"true value of the worst, whoever it is: {run.score.interval(*ends)}{unit} (95{THIN}% confidence{best}{seed})"
+        f"true value of the worst client, whichever it is: {run.score.interval(*ends)}{unit} "
+        f"(95{THIN}% confidence{best}{seed})"
     )
 
 
 def takeaway(groups: Sequence[Group], found: Standing | None) -> Paragraph | None:
-    """Whose worst client measures best, by how much, and how far that reaches; None for fewer than two rivals.
+    """Name the algorithm whose worst client measures best, with its lead and the scope; None for fewer than two rivals.
 
     Args:
-        groups: the algorithms.
-        found: what their seeds and test rows show.
+        groups: The algorithms.
+        found: Their ranking; None if there is none.
     """
     if found is None:
-        # If all others have failed runs, one algorithm is left without a rival.
-        own = [group for group in groups if not group.reference]
-        whole = [group for group in own if not group.failed and not any(run.diverged for run in group.runs)]
-        if len(whole) != 1 or len(own) < 2 or any(run.stopped_on_test for run in whole[0].runs):
+        # If all others have failed runs, one algorithm remains without a rival.
+        competitors = [group for group in groups if not group.reference]
+        whole = [group for group in competitors if not group.failed and not any(run.diverged for run in group.runs)]
+        if len(whole) != 1 or len(competitors) < 2 or any(run.stopped_on_test for run in whole[0].runs):
             return None
-        failed = listing([group.label for group in own if group is not whole[0]])
-        return Paragraph(f"{whole[0].label} alone has no failed run. Ranked last: {failed}.", start="No comparison:")
+        failed = listing([group.label for group in competitors if group is not whole[0]])
+        return Paragraph(f"only {whole[0].label} has no failed run. Ranked last: {failed}.", start="No comparison:")
     from drfl.assessment.scope import POPULATION, Reach
     from drfl.assessment.seeds import T_FROM
-    from drfl.assessment.sentences import signed_interval  # loads scipy
+    from drfl.assessment.sentences import signed_interval  # this import loads scipy
 
     best, score = found.best, found.best.score
-    # Compare with FedAvg if it is there: every reader knows it.
-    rival = next((one for one in found.against if one.rival.label == "FedAvg"), found.against[0])
+    # Compare with FedAvg if it is among them, because every reader knows it.
+    rival = next((comparison for comparison in found.against if comparison.rival.label == "FedAvg"), found.against[0])
     worst = scored(best.finals("worst_score"), score)
     value = f"{worst}{THIN}%" if score.percent else f"{score.words} {worst}"
-    own, other, gain = best.note(score), rival.rival.note(score), rival.gain
+    note, rival_note, gain = best.note(score), rival.rival.note(score), rival.gain
     ahead = gain.mean
-    if not gain.n:  # no seed has the same clients: use the difference of means, signed so that larger is better
+    if not gain.n:  # no seed has the same clients: use the difference of means, turned so that larger is better
         ahead = mean(best.finals("worst_score")) - mean(rival.rival.finals("worst_score"))
         ahead = ahead if score.more_is_better else -ahead
     less = "less" if (ahead < 0) == score.more_is_better else "more"
-    value += f"{own}, {score.scale * abs(ahead):.{score.digits}f}{' points' if score.percent else ''} {less} than "
+    value += f"{note}, {score.scale * abs(ahead):.{score.digits}f}{' points' if score.percent else ''} {less} than "
     value += rival.rival.label
     if gain.n >= T_FROM and not math.isnan(gain.low):
         _, ends = signed_interval(score, gain.mean, gain.low, gain.high)
-        value += f" (gain of the worst client, 95{THIN}% over seeds: {ends})"
-    value += other if other != own else ""
+        value += f" (95{THIN}% confidence interval of the worst client's gain over seeds: {ends})"
+    value += rival_note if rival_note != note else ""
     rest = " ".join([f"{value}.", *_significance(found)])
     rest += f" Ranked last: {listing(found.failed)}." if found.failed else ""
     if found.reach > Reach.NOWHERE:
@@ -231,74 +235,77 @@ def takeaway(groups: Sequence[Group], found: Standing | None) -> Paragraph | Non
         return Paragraph(f"serves the worst client best {scope}: {rest}", start=best.label)
     if found.rivals("better"):
         return Paragraph(f"measures best for the worst client: {rest}", start=best.label)
-    start = "No significant difference:" if found.rivals("no difference shown") else "Not decided:"
+    start = "No significant difference:" if found.rivals("not significant") else "Not decided:"
     return Paragraph(f"{best.label} measures best for the worst client, {rest}", start=start)
 
 
-def _significance(found: Standing) -> list[str]:
-    """Sentences on the algorithms that the best is significantly better than, how far that reaches, and the others."""
+def _significance(ranking: Standing) -> list[str]:
+    """Name the algorithms that the best is significantly better than, with the scope, and report on the others."""
     from drfl.assessment.scope import POPULATION, Reach
-    from drfl.assessment.seeds import T_FROM  # loads scipy
+    from drfl.assessment.seeds import T_FROM  # this import loads scipy
 
     everywhere, here = (
-        [one for one in found.against if one.reach is reach] for reach in (Reach.POPULATION, Reach.SEEDS)
+        [comparison for comparison in ranking.against if comparison.reach is reach]
+        for reach in (Reach.POPULATION, Reach.SEEDS)
     )
-    equal = found.rivals("no difference shown", "worse")
-    few, none = found.rivals("not decided", "one pair only"), found.rivals("no pair")
-    many = f" for {found.tests} differences" if found.tests > 1 else ""
-    said = []
+    equal = ranking.rivals("not significant", "worse")
+    few, unpaired = ranking.rivals("not decided", "one pair only"), ranking.rivals("no pair")
+    many = f" for {ranking.tests} differences" if ranking.tests > 1 else ""
+    lines = []
     if everywhere:
-        seeds = span(float(one.gain.n) for one in everywhere)
-        said.append(
-            f"It is significantly better than {_others(found, everywhere)} {POPULATION}: the interval of the gain adds "
-            f"up the errors of the test rows and of {seeds} seeds{many and f', corrected{many}'}."
+        seeds = span(float(comparison.gain.n) for comparison in everywhere)
+        lines.append(
+            f"It is significantly better than {_others(ranking, everywhere)} {POPULATION}: the interval of the gain "
+            f"includes the errors of the test rows and of {seeds} seeds{many and f', corrected{many}'}."
         )
     if here or equal:
-        parts = [f"It is significantly better than {_others(found, here)} {found.redrawn.words}"] if here else []
+        parts = [f"It is significantly better than {_others(ranking, here)} {ranking.redrawn.words}"] if here else []
         if equal:
-            parts.append(f"{'the' if parts else 'The'} difference to {_labels(equal)} is not significant")
-        seeds = span(float(one.gain.n) for one in (*here, *equal))
-        said.append(f"{'; '.join(parts)} (paired t-test over {seeds} seeds{many and f', Holm correction{many}'}).")
+            parts.append(f"{'the' if parts else 'The'} difference from {_labels(equal)} is not significant")
+        seeds = span(float(comparison.gain.n) for comparison in (*here, *equal))
+        lines.append(f"{'; '.join(parts)} (paired t-test over {seeds} seeds{many and f', Holm correction{many}'}).")
     if here:
-        known = [one.population for one in here if not math.isnan(one.population)]
+        known = [comparison.population for comparison in here if not math.isnan(comparison.population)]
         if known:
-            score = found.best.score
+            score = ranking.best.score
             low = f"{score.scale * min(known):+.{score.digits}f}{' points' if score.percent else ''}".replace("-", "−")
-            said.append(f"Other test rows may turn that round: with their error the gain may be as low as {low}.")
+            lines.append(
+                f"Other test rows may reverse this: with their sampling error, the gain may be as low as {low}."
+            )
         else:
-            said.append(
-                "Whether that holds for other test rows is not known: these runs keep no values of single test rows."
+            lines.append(
+                "It is unknown whether this holds for other test rows: these runs store no values of single test rows."
             )
     if few:
-        n = max(one.gain.n for one in few)
-        against = f" against {_labels(few)}" if len(few) < len(found.against) else ""
-        said.append(
-            f"Not decided{against}: {plural(n, 'seed')} {'is' if n == 1 else 'are'} too few, {T_FROM} are needed."
+        n = max(comparison.gain.n for comparison in few)
+        against = f" against {_labels(few)}" if len(few) < len(ranking.against) else ""
+        lines.append(
+            f"Not decided{against}: {plural(n, 'seed')} {'is' if n == 1 else 'are'} too few; {T_FROM} are needed."
         )
         if n == 1:
-            said.append("On the same test rows, drfl assess RUN RUN compares two runs.")
-    if none:
-        said.append(f"Not decided against {_labels(none)}: at no seed are the clients the same.")
-    return said
+            lines.append("To compare two runs on the same test rows, use drfl assess RUN RUN.")
+    if unpaired:
+        lines.append(f"Not decided against {_labels(unpaired)}: the clients are not the same at any seed.")
+    return lines
 
 
-def _others(found: Standing, part: Sequence[Against]) -> str:
-    """Some of the rivals, or all of them in one word."""
-    return "each of the others" if 1 < len(part) == len(found.against) else _labels(part)
+def _others(ranking: Standing, part: Sequence[Against]) -> str:
+    """Name some of the rivals, or all of them in one phrase."""
+    return "each of the others" if 1 < len(part) == len(ranking.against) else _labels(part)
 
 
-def _labels(found: Sequence[Against]) -> str:
-    """Whom it is against, the first ones by name."""
-    labels = [one.rival.label for one in found]
+def _labels(rivals: Sequence[Against]) -> str:
+    """Name the rivals, only the first ones if there are many."""
+    labels = [comparison.rival.label for comparison in rivals]
     return listing(labels if len(labels) <= NAMED + 1 else [*labels[:NAMED], f"{len(labels) - NAMED} more"])
 
 
 def _best_card(groups: Sequence[Group], metric: str, title: str) -> Card:
-    """The best value of a statistic over algorithms with whose it is; references and failed runs take no part."""
+    """Show the best value of a statistic with its algorithm; references and failed runs do not compete."""
     score = groups[0].score
-    # A smaller spread is better, whatever the score.
+    # A smaller spread is better for every score.
     best = min if metric == "std_score" or not score.more_is_better else max
-    # Compare rounded values: scores that look equal share the win.
+    # Compare rounded values, so that algorithms with the same displayed score tie.
     means = {group.key: round(score.scale * mean(group.finals(metric)), score.digits) for group in groups}
     rivals = [group for group in groups if math.isfinite(means[group.key]) and not group.reference]
     if not rivals:
@@ -313,21 +320,21 @@ def _best_card(groups: Sequence[Group], metric: str, title: str) -> Card:
 
 def _card(title: str, group: Group, metric: str, note: str = "") -> Card:
     value = scored(group.finals(metric), group.score)
-    # The card shows the spread in a smaller font.
+    # The card shows the spread in a smaller font, so separate it.
     middle, _, spread = value.partition(" ± ")
     unit = f"{THIN}%" if group.score.percent and value != NOTHING else ""
     return Card(title, middle, spread, unit, note or group.note(group.score).strip())
 
 
 def _distinct(groups: Sequence[Group], name: str) -> list[str]:
-    """The summaries' values of a key, each once, tables in one line."""
-    found: dict[str, None] = {}
+    """Collect the distinct values of a key in the summaries, tables as one line."""
+    values: dict[str, None] = {}
     for group in groups:
         for run in group.runs:
             value = run.summary.get(name)
-            if isinstance(value, dict):  # its name, then what is not a fact of its own
+            if isinstance(value, dict):  # its name, then the entries that are not separate facts
                 inner = [f"{key} {item}" for key, item in value.items() if key not in (name, "name", "seed", "clients")]
                 value = str(value.get("name", value.get(name, ""))) + (f" ({', '.join(inner)})" if inner else "")
             if value is not None:
-                found[str(value)] = None
-    return list(found)
+                values[str(value)] = None
+    return list(values)

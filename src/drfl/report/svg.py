@@ -1,4 +1,4 @@
-"""Pictures as SVG: shapes, text and axes in the colour of the text around them, so that they suit light and dark."""
+"""SVG pictures: shapes, text and axes in the colour of the surrounding text, so that they suit light and dark pages."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 SIZE = 12.0
-"""Height of letters, in the units of a picture: pixels of a page that shows it in its own size."""
+"""Height of letters in units of the picture, which are pixels on a page that shows it at its natural size."""
 
 SOFT, FAINT = 0.7, 0.15
 """Opacity of text beside the data, and of grids."""
@@ -25,23 +25,23 @@ MARKS = {
     "cross": "M-3-1.2h1.8v-1.8h2.4v1.8h1.8v2.4h-1.8v1.8h-2.4v-1.8h-1.8z",
     "bar": "M-1.4-3.6h2.8v7.2h-2.8z",
 }
-"""Paths around the place of a value."""
+"""Paths of the marks, centred on the position of a value."""
 
 TICKS = 6
-"""At most, on an axis."""
+"""Maximum number of ticks on an axis."""
 
 NARROW, WIDE = "iIjl.,:;'|!()[] ftr1", "mwMW%@ABCDGHKNOQRUVXYZ_"
 
 
 class Scale(NamedTuple):
-    """From values to places in a picture.
+    """Map from values to positions in a picture.
 
     Args:
-        low: the value at the start.
-        high: the value at the end; larger.
-        start: the place of the first.
-        end: the place of the second.
-        log: whether equal factors are equal lengths.
+        low: Value at the start.
+        high: Value at the end; larger.
+        start: Position of ``low``.
+        end: Position of ``high``.
+        log: Whether equal factors have equal lengths.
     """
 
     low: float
@@ -51,20 +51,20 @@ class Scale(NamedTuple):
     log: bool = False
 
     def at(self, value: float) -> float:
-        """The place of a value."""
+        """Return the position of a value."""
         low, high = self.low, self.high
         if self.log:
             value, low, high = math.log10(value), math.log10(low), math.log10(high)
         return self.start + (self.end - self.start) * (value - low) / (high - low)
 
     def ticks(self, *, whole: bool = False) -> list[tuple[float, str]]:
-        """Round numbers between the ends with their texts.
+        """Return round numbers between the ends with their labels.
 
         Args:
-            whole: no fractions.
+            whole: Whether to use whole numbers only.
         """
         if self.log:
-            # Powers of ten, or a few between them if these are fewer than two.
+            # Use powers of ten, and values between them if there are fewer than two powers.
             powers = range(math.floor(math.log10(self.low)), math.ceil(math.log10(self.high)) + 1)
             every = -(-len(powers) // TICKS)
             for factors in ((1,), (1, 2, 5)):
@@ -76,20 +76,20 @@ class Scale(NamedTuple):
         step = 10.0 ** math.floor(math.log10((self.high - self.low) / TICKS))
         step *= next(factor for factor in (1, 2, 5, 10) if (self.high - self.low) / (factor * step) <= TICKS)
         step = max(1.0, step) if whole else step
-        # 1e-9: do not lose a tick at an end to rounding.
+        # The tolerance of 1e-9 prevents losing a tick at an end by rounding.
         first, last = math.ceil(self.low / step - 1e-9), math.floor(self.high / step + 1e-9)
-        # Plain numbers, but of the very large and the very small.
+        # Print plain numbers unless they are very large or very small.
         digits = max(0, -math.floor(math.log10(step) + 1e-9))
         form = f".{digits}f" if 1e-5 <= step < 1e6 else "g"
         return [(k * step, format(k * step + 0.0, form)) for k in range(first, last + 1)]
 
 
 class Picture:
-    """A picture that grows by what is drawn into it.
+    """A picture to which elements are added.
 
     Args:
-        width: in pixels of a page that shows it in its own size.
-        height: likewise.
+        width: Width in pixels on a page that shows it at its natural size.
+        height: Height, likewise.
     """
 
     def __init__(self, width: float, height: float) -> None:
@@ -110,17 +110,17 @@ class Picture:
         self, x: float, y: float, text: str, *, width: float = math.inf, anchor: str = "start", size: float = SIZE,
         bold: bool = False, opacity: float = 1.0,
     ) -> None:  # fmt: skip
-        """Add text on a line, cut to a width.
+        """Add a line of text, cut to a width.
 
         Args:
-            x: of its start, middle or end.
-            y: of the line.
-            text: from anywhere.
-            width: that it may take, by an estimate of the letters' widths.
-            anchor: what x is of: "start", "middle" or "end".
-            size: of the letters.
-            bold: whether it is.
-            opacity: less than 1 for what is beside the data.
+            x: Position of its start, middle or end.
+            y: Position of the baseline.
+            text: Any text; it is escaped here.
+            width: Maximum width, by an estimate of the letters' widths.
+            anchor: The part of the text at x: "start", "middle" or "end".
+            size: Height of the letters.
+            bold: Whether the text is bold.
+            opacity: Less than 1 for text beside the data.
         """
         weight = {"font_weight": "bold"} if bold else {}
         words = html.escape(fitted(text, width / size))
@@ -130,11 +130,11 @@ class Picture:
         """Add the axes below and left of a plot, with a grid of horizontal lines.
 
         Args:
-            x: from left to right.
-            y: from the bottom up.
-            x_title: below.
-            y_title: above.
-            whole: whether the lower axis has whole numbers only.
+            x: Scale from left to right.
+            y: Scale from the bottom up.
+            x_title: Title below the plot.
+            y_title: Title above the plot.
+            whole: Whether the lower axis has whole numbers only.
         """
         for value, label in y.ticks():
             self.line(x.start, y.at(value), x.end, y.at(value), opacity=FAINT)
@@ -147,12 +147,12 @@ class Picture:
         self.write(x.start, y.end - 8, y_title, opacity=SOFT)
 
     def window(self, x: Scale, y: Scale, content: Sequence[str]) -> None:
-        """Add elements of which nothing beyond the axes is seen.
+        """Add elements that are clipped at the axes.
 
         Args:
-            x: from left to right.
-            y: from the bottom up.
-            content: elements in the units of the picture.
+            x: Scale from left to right.
+            y: Scale from the bottom up.
+            content: Elements in units of the picture.
         """
         width, height = x.end - x.start, y.start - y.end
         self.draw(
@@ -170,12 +170,12 @@ class Picture:
 
 
 def element(tag: str, content: str = "", /, **attributes: str | float) -> str:
-    """An element of SVG.
+    """Build an SVG element.
 
     Args:
-        tag: its name.
-        content: elements, or escaped text.
-        attributes: with underscores for hyphens; they are escaped here.
+        tag: Name of the element.
+        content: Elements, or escaped text.
+        attributes: Attributes, with underscores for hyphens; they are escaped here.
     """
     listed = "".join(
         f' {name.replace("_", "-")}="{html.escape(value) if isinstance(value, str) else number(value)}"'
@@ -185,28 +185,28 @@ def element(tag: str, content: str = "", /, **attributes: str | float) -> str:
 
 
 def number(value: float) -> str:
-    """A place: two digits behind the point are less than anyone sees."""
+    """Format a position with at most two decimals, which is finer than anyone can see."""
     return f"{value:.2f}".rstrip("0").rstrip(".") if value % 1 else f"{value:.0f}"
 
 
 def hint(*lines: str) -> str:
-    """What a page shows where the reader points; the content of an element has it first."""
+    """Build a tooltip; it must be the first content of its element."""
     return element("title", html.escape("\n".join(lines)))
 
 
 def path(points: Sequence[tuple[float, float]]) -> str:
-    """The path along some points."""
+    """Build the path along some points."""
     return "M" + "L".join(f"{number(x)} {number(y)}" for x, y in points)
 
 
 def mark(shape: str, x: float, y: float, content: str = "", *, scale: float = 1.0) -> str:
-    """The mark of a value, one of `MARKS`, in the colour of what it is drawn into."""
+    """Draw the mark of a value, one of `MARKS`, in the colour of the surrounding element."""
     place = f"translate({number(x)} {number(y)})" + ("" if scale == 1 else f" scale({number(scale)})")
     return element("path", content, d=MARKS[shape], transform=place)
 
 
 def swatch(colour: str, dash: str, shape: str) -> str:
-    """A short piece of an algorithm's line with its mark."""
+    """Draw a short piece of an algorithm's line with its mark."""
     picture = Picture(26, 10)
     line = element("path", d="M1 5H25", stroke=colour, stroke_width=2.5, stroke_dasharray=DASHES[dash] or "none")
     picture.draw("g", line + mark(shape, 13, 5), fill=colour)
@@ -214,17 +214,17 @@ def swatch(colour: str, dash: str, shape: str) -> str:
 
 
 def fitted(text: str, width: float) -> str:
-    """Text cut to a width in units of its letters' height, as far as that can be told without a font."""
+    """Cut text to a width in units of its letters' height; widths are estimates, because no font is known."""
     if width_of(text) <= width:
         return text
-    room, place = width - 0.7, 0  # of the dots
+    room, place = width - 0.7, 0  # room for the ellipsis
     while place < len(text) and (room := room - width_of(text[place])) >= 0:
         place += 1
     return f"{text[:place].rstrip()}…"
 
 
 def width_of(text: str) -> float:
-    """The width of text in units of its letters' height, as far as that can be told without a font."""
+    """Estimate the width of text in units of its letters' height, without a font."""
     return sum(
         0.36 if letter in NARROW
         else 0.85 if letter in WIDE

@@ -34,18 +34,18 @@ METRICS = {
 
 
 def summary_table(groups: Sequence[Group]) -> TableBlock:
-    """A row per algorithm: the score, mean ± std over seeds, the best in bold, other measures, and what it cost.
+    """Build a row per algorithm: the score, mean ± std over seeds, the best in bold, other measures, and the costs.
 
-    Behind every worst client is the interval of its true value, at one seed.
+    Each worst client is followed by the interval of its true value at one seed.
     """
     score, *others = groups[0].measures
     columns = {(name, score): head for name, head in METRICS.items()}
-    columns |= {(f"{what}_{m.name}", m): f"{word} {m.words}" for m in others for what, word in WORDS.items()}
+    columns |= {(f"{statistic}_{m.name}", m): f"{word} {m.words}" for m in others for statistic, word in WORDS.items()}
     head: list[str] = []
     shown: list[Sequence[str | TableCell]] = []
     for (name, measure), title in columns.items():
         head.append(title)
-        # Bold all values that look like the best, but never a reference.
+        # Print in bold all values that are displayed as equal to the best, but never a reference.
         means = [round(measure.scale * mean(group.finals(name)), measure.digits) for group in groups]
         rivals = [v for v, group in zip(means, groups, strict=True) if math.isfinite(v) and not group.reference]
         smaller = name == "std_score" or not measure.more_is_better
@@ -76,39 +76,39 @@ def summary_table(groups: Sequence[Group]) -> TableBlock:
     many = max(len(group.runs) for group in groups) > 1
     caption = (
         f"Test {score.words} of the final model over clients{', in percent' * score.percent}"
-        f"{'; mean ± sample standard deviation over seeds' * many}{'; in bold what measures best' * (len(groups) > 1)}"
-        f"; 95{THIN}%: the true value of the worst client, whoever it is"
+        f"{'; mean ± sample standard deviation over seeds' * many}{'; best measured value in bold' * (len(groups) > 1)}"
+        f"; 95{THIN}%: confidence interval for the true value of the worst client, whichever it is"
     )
     caption += beside(at_one_seed(groups))
-    told = legends((f"{g.label} seed {clean(run.seed, 24)}", run.marks) for g in groups for run in g.runs)
-    return TableBlock("; ".join((caption, *told)), ["Algorithm", *head, "Sent up", "Sent down", "Seeds"], rows)
+    notes = legends((f"{g.label} seed {clean(run.seed, 24)}", run.marks) for g in groups for run in g.runs)
+    return TableBlock("; ".join((caption, *notes)), ["Algorithm", *head, "Sent up", "Sent down", "Seeds"], rows)
 
 
 def beside(runs: Sequence[RunRecord]) -> str:
-    """What follows a caption: how accuracies and rates have to be read, where that goes for all of these runs."""
+    """Return the remarks on accuracies and rates that apply to all of these runs, to follow a caption."""
     lines = [lines_beside(run.summary) for run in runs]
-    return "".join(f"; {clean(line)}" for line in lines[0] if all(line in own for own in lines))
+    return "".join(f"; {clean(line)}" for line in lines[0] if all(line in run_lines for run_lines in lines))
 
 
 def interval_head(groups: Sequence[Group]) -> str:
-    """The title of a column of intervals at one seed."""
+    """Return the title of a column of intervals at one seed."""
     return ", ".join(part for part in (f"95{THIN}%", which_seed(groups)) if part)
 
 
 def interval_cell(run: RunRecord, measure: Measure) -> str:
-    """The interval of the worst client's true value; a dash where none can be given."""
-    from drfl.report.assessed import worst_interval  # loads scipy
+    """Format the interval of the worst client's true value; a dash if there is none."""
+    from drfl.report.assessed import worst_interval  # this import loads scipy
 
     ends = worst_interval(run, measure)
     return NOTHING if ends is None else measure.interval(*ends)
 
 
 WORDS = {"avg": "Average", "worst": "Worst"}
-"""What is said of the measures beside the score."""
+"""Names of the statistics of measures other than the score."""
 
 
 def certificate_table(groups: Sequence[Group]) -> TableBlock:
-    """A row per algorithm: both sides of the final duality gap, mean ± std over seeds."""
+    """Build a row per algorithm with both sides of the final duality gap, mean ± std over seeds."""
     rows = [
         [
             TableCell(group.label, swatch=swatch_of(group)),
@@ -122,15 +122,15 @@ def certificate_table(groups: Sequence[Group]) -> TableBlock:
 
 
 def runs_table(evidence: Evidence) -> TableBlock:
-    """A row per run: how it ended, and its worst client with the interval of its true value."""
+    """Build a row per run with its end and its worst client, with the interval of the true value."""
     groups, score = evidence.groups, evidence.groups[0].score
     some, unit = any(run.record.undefined(score) for run in evidence.runs), " (%)" if score.percent else ""
     rows: list[list[str]] = []
     for group in groups:
         for record in group.runs:
             run = evidence.of(record)
-            place, found = int(worst_first(record).index[0]), run.assessment
-            could = NOTHING if found is None else f"{int(found.candidates.sum())} of {len(found.names)}"
+            place, assessment = int(worst_first(record).index[0]), run.assessment
+            could = NOTHING if assessment is None else f"{int(assessment.candidates.sum())} of {len(assessment.names)}"
             rows.append(
                 [
                     marked(group.label, [record.marks]),
@@ -149,22 +149,22 @@ def runs_table(evidence: Evidence) -> TableBlock:
     head = [
         "Algorithm",
         "Seed",
-        "Measures worst",
+        "Worst measured",
         "Rounds",
         f"Average{unit}",
         f"Worst{unit}",
         f"95{THIN}%",
-        "Could be it",
+        "Could be worst",
     ]
     caption = (
-        f"Each model: its {score.words} on average over clients and at the worst client; 95{THIN}%: the true value of "
-        "the worst client, whoever it is, and how many clients could be it"
+        f"Each model: its {score.words} on average over clients and at the worst client; 95{THIN}%: confidence "
+        "interval for the true value of the worst client, whichever it is; and how many clients could be the worst"
     )
     return TableBlock(caption, [*head, *([UNDEFINED] if some else []), "Worst loss"], rows, words=3)
 
 
 def ledger_table(groups: Sequence[Group]) -> TableBlock:
-    """A row per run: what it cost."""
+    """Build a row per run with its costs."""
     rows = [
         [
             clean(run.label),
@@ -180,15 +180,15 @@ def ledger_table(groups: Sequence[Group]) -> TableBlock:
 
 
 def versions_table(groups: Sequence[Group]) -> TableBlock | None:
-    """The versions of the software, several where runs differ; None where no run says."""
-    found: dict[str, list[str]] = {}
+    """List the versions of the software, several if runs differ; None if no run records them."""
+    versions_of: dict[str, list[str]] = {}
     for group in groups:
         for run in group.runs:
             for name, version in table(run.summary, "versions").items():
-                seen = found.setdefault(name, [])
+                seen = versions_of.setdefault(name, [])
                 if str(version) not in seen:
                     seen.append(str(version))
-    if not found:
+    if not versions_of:
         return None
-    rows = [[clean(name), clean(", ".join(versions))] for name, versions in found.items()]
+    rows = [[clean(name), clean(", ".join(versions))] for name, versions in versions_of.items()]
     return TableBlock("Versions", ["Software", "Version"], rows, words=2)

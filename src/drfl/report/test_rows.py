@@ -1,4 +1,4 @@
-"""The file of what a run's returned model scores on every test row: to pair two runs row by row."""
+"""The file with a returned model's scores on every test row, for pairing two runs row by row."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from drfl.task.measure import NAME
 
 STARTS, ROWS = "starts", "rows"
 OUTPUT, POSITIVE = ".output", ".positive"
-"""Behind the name of a measure that ranks rows."""
+"""Suffixes of the name of a measure that ranks rows."""
 
 DIGEST = re.compile(r"[0-9a-f]{32}")
 
@@ -31,28 +31,28 @@ def read(path: Path) -> RowScores:
     """Read the file.
 
     Raises:
-        InputError: it is missing or damaged; one line.
+        InputError: If the file is missing or damaged.
     """
     tensors, metadata = read_tensors(path, follow=False, problem="is damaged", remedy="run it again")
     data = metadata.get("data", "")
     if STARTS not in tensors or ROWS not in tensors or DIGEST.fullmatch(data) is None:
         raise _damaged(path, f"it lacks '{STARTS}', '{ROWS}' or the digest of the data")
-    found = RowScores(tensors.pop(STARTS), tensors.pop(ROWS), tensors, data)
-    starts, rows = found.starts, found.rows
+    scores = RowScores(tensors.pop(STARTS), tensors.pop(ROWS), tensors, data)
+    starts, rows = scores.starts, scores.rows
     if starts.dtype != torch.int64 or rows.dtype != torch.int64 or starts.dim() != 1 or rows.dim() != 1:
-        raise _damaged(path, f"'{STARTS}' and '{ROWS}' are not lists of whole numbers")
+        raise _damaged(path, f"'{STARTS}' and '{ROWS}' must be one-dimensional and of type int64")
     if len(starts) < 2 or int(starts[0]) or int(starts[-1]) != len(rows) or bool((starts.diff() < 1).any()):
-        raise _damaged(path, f"'{STARTS}' are not where clients' rows start")
+        raise _damaged(path, f"'{STARTS}' are not valid indices of the clients' first rows")
     if bool((rows < 0).any()):
-        raise _damaged(path, f"'{ROWS}' are not places of rows")
-    for name, values in found.scores.items():
-        if values.shape != rows.shape or not _possible(name, values, found.scores):
-            raise _damaged(path, f"'{name}' is not a number for each row")
-    return found
+        raise _damaged(path, f"'{ROWS}' contains negative row indices")
+    for name, values in scores.scores.items():
+        if values.shape != rows.shape or not _possible(name, values, scores.scores):
+            raise _damaged(path, f"'{name}' does not hold one valid value per row")
+    return scores
 
 
 def _possible(name: str, values: Tensor, others: dict[str, Tensor]) -> bool:
-    """Whether a measure can have these values; of one that ranks rows both parts must be there."""
+    """Check whether a measure can have these values; a measure that ranks rows needs both of its parts."""
     plain = name.removesuffix(OUTPUT).removesuffix(POSITIVE)
     if NAME.fullmatch(plain) is None:
         return False
@@ -63,4 +63,4 @@ def _possible(name: str, values: Tensor, others: dict[str, Tensor]) -> bool:
 
 
 def _damaged(path: Path, why: str) -> InputError:
-    return InputError(f"{path} is damaged: {why}; run it again", code="damaged-file", field=str(path))
+    return InputError(f"{path} is damaged: {why}. Run it again.", code="damaged-file", field=str(path))

@@ -1,4 +1,4 @@
-"""Writing a report to a file that a user has named."""
+"""Write a report to a file that the user has named."""
 
 from __future__ import annotations
 
@@ -10,14 +10,16 @@ from drfl.core.errors import InputError
 
 
 def write_bytes(data: bytes, path: Path) -> None:
-    """Write a file atomically, in a folder that is there; an older file is replaced.
+    """Write a file atomically in an existing folder; an existing file is replaced.
 
     Raises:
-        InputError: there is no such folder, or the file cannot be written.
+        InputError: If the folder does not exist, or the file cannot be written.
     """
-    if not os.path.isdir(path.parent):  # which is not made: its name may be misspelt
+    if not os.path.isdir(path.parent):  # do not create it: the name may be misspelt
         raise InputError(
-            f"cannot write {path}: there is no folder {path.parent}", code="folder-not-found", field=str(path.parent)
+            f"cannot write {path}: the folder {path.parent} does not exist",
+            code="folder-not-found",
+            field=str(path.parent),
         )
     try:
         with atomic_write(path) as file:

@@ -1,4 +1,4 @@
-"""Failure models, over-selection, quorum, validation and guards between an algorithm and its clients."""
+"""Failure models, over-selection, quorum, reply validation and guards, placed between an algorithm and its clients."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A federation whose clients' models and gradients pass a Byzantine-robust rule on their way to the algorithm."""
+"""A federation that applies a Byzantine-robust rule to clients' models and gradients before the algorithm sees them."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ from drfl.resilience.aggregators import Aggregator
 
 
 def first_centres(rule: Aggregator | None, w: Tensor) -> Tensor:
-    """(2, d) the means of earlier steps and gradients before there were any, 0; (2, 0) for a rule without a memory.
+    """Return the initial means of earlier updates and gradients: zeros (2, d), or (2, 0) for a rule without memory.
 
     Args:
-        rule: the rule; None = none.
-        w: (d,) a model.
+        rule: The aggregation rule; None if there is none.
+        w: (d,) A model, for its size and dtype.
     """
     return w.new_zeros(2, w.numel() if rule is not None and rule.memory is not None else 0)
 
 
 class Aggregating(WrappedFederation):
-    """Passes replies on as a rule leaves them; records for one round whom it left out, whose losses it then drops.
+    """Applies an aggregation rule to replies; for one round, drops the reported losses of excluded clients.
 
     Args:
-        fed: the federation inside.
-        rule: for steps and for gradients.
+        fed: The wrapped federation.
+        rule: Aggregation rule for updates and gradients.
         centres: (2, d) or (2, 0), see :func:`first_centres`.
     """
 
@@ -36,19 +36,19 @@ class Aggregating(WrappedFederation):
         self.too_few = 0
 
     def ask(self, request: Request[R]) -> R:
-        """Send a request and apply the rule to the vectors that come; losses of those whom it left out are dropped."""
+        """Send a request and apply the rule to the vectors in the replies; drop the losses of excluded clients."""
         reply = self.fed.ask(request)
         if not len(reply.clients):
             return reply
         if isinstance(reply, Losses):
-            # A client that the rule leaves out is served badly, and by its true losses λ would go to it, and away from
-            # the honest ones: whose model has no say has none in λ either.
-            heard = ~self.left_out[reply.clients]
-            if bool(heard.all()):
+            # An excluded client is served badly. Its true losses would draw λ to it and away from the honest clients,
+            # so a client excluded from the model update is excluded from the dual update too.
+            included = ~self.left_out[reply.clients]
+            if bool(included.all()):
                 return reply
-            return answers(reply, heard) if bool(heard.any()) else request.nobody()
+            return answers(reply, included) if bool(included.any()) else request.nobody()
         if len(reply.clients) < self.rule.least:
-            # Not as they are: a client that makes others drop out would have the rule out of its way.
+            # Do not pass too few replies on unchanged: a client that makes others drop out could then disable the rule.
             self.left_out[reply.clients] = True
             self.too_few += 1
             return request.nobody()
@@ -62,17 +62,17 @@ class Aggregating(WrappedFederation):
         return self._models(request, reply)
 
     def _models(self, request: TrainRequest, reply: Replies) -> Replies:
-        """The rule on what each client says of its own gradient, G_i = −shift_i − κ·(w_i − w).
+        """Apply the rule to each client's implied gradient, G_i = −shift_i − κ·(w_i − w).
 
-        That is h_i after FedDyn's and DRDM's update and c_i after SCAFFOLD's (option II), so that no drift term ever
-        lies where the rule would not let it. A bound on the moves w_i − w would not do: a client that pushes the same
-        way in every round, however little, has it all added up in its drift term.
+        This is h_i after the update of FedDyn and DRDM, and c_i after SCAFFOLD's update (option II). No drift term can
+        therefore leave the region that the rule allows. Bounding the updates w_i − w would not be enough: a client that
+        pushes in the same direction every round, however little, accumulates all of it in its drift term.
         """
         w, local, tau, k = request.w, request.local, request.local.fewest_steps, len(reply.clients)
         penalised = request.shift is not None and request.prox > 0
         centre = self.rule.expected(reply.clients, w, self.centres[0])
 
-        # (k, 1) κ: μ of a penalty with drift terms, else 1/(η·steps).
+        # (k, 1) κ: μ if there is a penalty with drift terms, else 1/(η·steps).
         if penalised:
             rate = torch.full((k, 1), request.prox, dtype=torch.float64)
         else:
@@ -80,37 +80,37 @@ class Aggregating(WrappedFederation):
             rate = 1 / (local.eta * torch.tensor(steps, dtype=torch.float64))[:, None]
         rate = rate.to(w)
 
-        # (k, d) what was added to the directions. Replies may come in another order than the cohort.
+        # (k, d) the shift added to the directions. Replies may arrive in a different order from the cohort.
         if request.shift is None:
             shift = w.new_zeros(k, 1)
         else:
             row_of = {client: row for row, client in enumerate(request.cohort.tolist())}
             shift = request.shift[torch.tensor([row_of[client] for client in reply.clients.tolist()])]
 
-        # Whom the rule leaves out is decided on the models; snapshots and means go with them.
+        # Exclude clients by their final models; their snapshots and means are then excluded too.
         kept = self.rule.keep(rate * (w - reply.w) - shift, centre)
         self.left_out[reply.clients[~kept]] = True
         reply, centre, rate, shift = answers(reply, kept), _of(centre, kept), rate[kept], shift[kept]
         if not bool(kept.any()):
             return reply
-        # After t of τ steps models are t/τ of the way, and the mean of models 1…τ is (τ+1)/(2τ) of it.
-        way = 1.0, (request.snapshot or tau) / tau, (tau + 1) / (2 * tau)
+        # After t of τ steps a model has gone t/τ of the way; the mean of models 1…τ has gone (τ+1)/(2τ) of it.
+        fractions = 1.0, (request.snapshot or tau) / tau, (tau + 1) / (2 * tau)
         parts = []
-        for kind, (U, part) in enumerate(zip(reply[1:], way, strict=True)):
+        for kind, (U, part) in enumerate(zip(reply[1:], fractions, strict=True)):
             if U is not None:
                 kappa = rate if penalised else rate / part
                 G = kappa * (w - U) - shift
                 bounded = self._bounded(G, centre, None if kind else 0)
-                # The very models where the rule changes nothing: the way there and back would round them.
+                # Return the same models if the rule changes nothing: converting to G and back would round them.
                 U = U if bounded is G else w - (bounded + shift) / kappa
             parts.append(U)
         return Replies(reply.clients, *parts)
 
     def _bounded(self, G: Tensor, centre: Tensor | None, kind: int | None) -> Tensor:
-        """The vectors as the rule leaves them; their mean is remembered of this kind, steps (0) or gradients (1)."""
+        """Apply the rule's bound; update its mean of this kind, updates (0) or gradients (1), or none (None)."""
         G = self.rule.bound(G, centre)
         if self.rule.memory is not None and kind is not None:
-            # A new tensor: the old one is part of the state that the round began with.
+            # Clone, because the old tensor is part of the state before this round.
             self.centres = self.centres.clone()
             self.centres[kind].lerp_(G.mean(0), 1 - self.rule.memory)
         return G

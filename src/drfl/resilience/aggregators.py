@@ -1,10 +1,10 @@
-"""Byzantine-robust aggregation: what is made of a cohort's vectors before the algorithm weighs and sums them.
+"""Byzantine-robust aggregation rules, applied to a cohort's vectors before the algorithm weights and sums them.
 
-An algorithm here does more with its clients' vectors than average them: λ weighs them, and h_i or c_i follow each of
-them. So a rule does not give one vector in place of a cohort's, but a cohort of vectors that are safe to sum with any
-weights: the rule's own centre, and each client's distance from it as far as the rule lets it go. Under equal weights
-their mean is the centre, which is the rule as its paper has it; and what an algorithm remembers of a client is what it
-summed, so that c = mean_i h_i and its like stay true.
+The algorithms here do more with clients' vectors than average them: λ weights the vectors, and each h_i or c_i follows
+one of them. A rule therefore returns a cohort of vectors that can safely be summed with any weights, not a single
+vector: the rule's centre plus each client's deviation from it, limited by the rule. Under equal weights their mean is
+the centre, which is the rule as published. An algorithm stores the same vectors that it sums, so invariants such as
+c = mean_i h_i remain true.
 """
 
 from __future__ import annotations
@@ -20,56 +20,56 @@ from drfl.resilience.guards import ServerProbe
 
 
 class Aggregator(Protocol):
-    """A rule for what a cohort's clients say of their gradients: a frozen dataclass.
+    """A robust aggregation rule for clients' implied gradients: a frozen dataclass.
 
-    Every rule is equivariant: vectors in another unit give the same in that unit.
+    Every rule is scale-equivariant: multiplying all vectors by a constant multiplies its results by that constant.
     """
 
     @property
     def least(self) -> int:
-        """Fewest vectors that it can judge. Where fewer come none is used."""
+        """Smallest number of vectors the rule can judge; with fewer, no reply is used."""
         ...
 
     @property
     def memory(self) -> float | None:
-        """Momentum of the mean of earlier rounds that it goes by; None = it goes by none."""
+        """Momentum of the mean of earlier rounds; None if the rule does not use one."""
         ...
 
     def expected(self, clients: Tensor, w: Tensor, mean: Tensor) -> Tensor | None:
-        """Where the vectors are to be, (d,) or (k, d); None for a rule that has no idea.
+        """Return the expected vectors, (d,) or (k, d); None if the rule has no expectation.
 
         Args:
-            clients: (k,) whose they are.
-            w: (d,) the model at which they were found.
-            mean: (d,) of earlier rounds, where the rule has a memory.
+            clients: (k,) Clients that the vectors come from.
+            w: (d,) Model at which the vectors were computed.
+            mean: (d,) Mean of earlier rounds, if the rule has a memory.
         """
         ...
 
     def keep(self, U: Tensor, centre: Tensor | None = None) -> Tensor:
-        """(k,) bool, whose are used; the others count as missing.
+        """Select the clients whose vectors are used, (k,) bool; the others count as missing.
 
         Args:
-            U: (k, d), k ≥ ``least``, finite.
-            centre: what :meth:`expected` gave.
+            U: (k, d) Finite vectors, k ≥ ``least``.
+            centre: Result of :meth:`expected`.
         """
         ...
 
     def bound(self, U: Tensor, centre: Tensor | None = None) -> Tensor:
-        """(k, d) the vectors as they are to be used.
+        """Return the vectors to use, (k, d).
 
         Args:
-            U: (k, d) of the clients that were kept, k ≥ 1.
-            centre: of the same.
+            U: (k, d) Vectors of the selected clients, k ≥ 1.
+            centre: Result of :meth:`expected` for the same clients.
         """
         ...
 
 
 class _Rule:
-    """A rule that keeps everybody, changes nothing and remembers nothing, for others to begin with."""
+    """Base of the rules: selects all clients, changes nothing and has no memory."""
 
     @property
     def least(self) -> int:
-        """Three: of two the median is one of them."""
+        """Three, because the median of two vectors would be one of them."""
         return 3
 
     @property
@@ -87,40 +87,40 @@ class _Rule:
 
 
 def _norms(U: Tensor) -> Tensor:
-    """(k,) float64, so that the squares of a float32 do not overflow."""
+    """Return the lengths (k,) in float64, because the squares of float32 values could overflow."""
     return torch.linalg.vector_norm(U, dim=1, dtype=torch.float64)
 
 
 def _shortened(U: Tensor, radius: Tensor) -> Tensor:
-    """(k, d) vectors no longer than the radius, in their directions."""
+    """Shorten vectors (k, d) to at most the radius, keeping their directions."""
     norms = _norms(U)
-    # If nothing is cut the factor is exactly 1, and the vector stays bit-identical.
+    # If nothing is cut, the factor is exactly 1, and the vector remains bit-identical.
     return torch.where(norms > radius, radius / norms, 1).to(U)[:, None] * U
 
 
 def _coordinate_median(U: Tensor) -> Tensor:
-    """(d,) the mean of the two middle ones of an even number: torch's lower one would push all coordinates one way."""
+    """Return the median (d,); for even k the mean of the middle two, as torch's lower one is biased downwards."""
     ordered, k = U.sort(0).values, len(U)
     return (ordered[(k - 1) // 2] + ordered[k // 2]) / 2
 
 
-def _around(centre: Tensor, away: Tensor) -> Tensor:
-    """The centre (d,) and distances from it (k, d), less their mean."""
-    return centre + (away - away.mean(0))
+def _around(centre: Tensor, deviations: Tensor) -> Tensor:
+    """Add deviations (k, d), less their mean, to the centre (d,)."""
+    return centre + (deviations - deviations.mean(0))
 
 
 @dataclass(frozen=True)
 class MedianClip(_Rule):
-    """Longer vectors are shortened to ``factor`` times the median length.
+    """Shortens long vectors to ``factor`` times the median length.
 
-    The gentlest rule: directions stay, and so does a client that is merely different. f clients of k that push the same
-    way still move the mean by f/k of the median length in every round.
+    This is the gentlest rule. It changes no directions, so a client that merely differs from the others is preserved.
+    But f of k clients that push in the same direction still move the mean by f/k of the median length in every round.
 
     Args:
-        factor: > 0.
+        factor: Maximum length as a multiple of the median length, > 0.
 
     Raises:
-        InputError: the factor is out of range.
+        InputError: If the factor is out of range.
     """
 
     factor: float = 1.0
@@ -135,15 +135,15 @@ class MedianClip(_Rule):
 
 @dataclass(frozen=True)
 class TrimmedMean(_Rule):
-    """In each coordinate the f largest and the f smallest values are not believed (Yin et al. 2018).
+    """Replaces the f largest and f smallest values in each coordinate (trimmed mean, Yin et al. 2018).
 
-    The centre is the mean of the others; the trimmed values count as the nearest of these.
+    The centre is the mean of the remaining values. Each trimmed value is replaced by the nearest remaining one.
 
     Args:
-        f: at each end, at least 1.
+        f: Number of values trimmed at each end, at least 1.
 
     Raises:
-        InputError: f is out of range.
+        InputError: If f is out of range.
     """
 
     f: int = 1
@@ -153,21 +153,21 @@ class TrimmedMean(_Rule):
 
     @property
     def least(self) -> int:
-        """2f + 1: one is left."""
+        """2f + 1, so that one value remains."""
         return 2 * self.f + 1
 
     def bound(self, U: Tensor, centre: Tensor | None = None) -> Tensor:
         """See :class:`drfl.resilience.Aggregator`."""
-        # Trim each coordinate separately: each may trust different clients.
+        # Trim each coordinate separately, because different clients may be extreme in each.
         inner = U.sort(0).values[self.f : len(U) - self.f]
         return _around(inner.mean(0), U.clamp(inner[0], inner[-1]))
 
 
 @dataclass(frozen=True)
 class CoordinateMedian(_Rule):
-    """Every client's vector is the coordinate-wise median (Yin et al. 2018).
+    """Replaces every client's vector by the coordinate-wise median (Yin et al. 2018).
 
-    Nothing of a single client is left: λ has no say in the model then, and drift terms are all alike.
+    No information about single clients remains, so λ no longer affects the model and all drift terms are equal.
     """
 
     def bound(self, U: Tensor, centre: Tensor | None = None) -> Tensor:
@@ -177,15 +177,16 @@ class CoordinateMedian(_Rule):
 
 @dataclass(frozen=True)
 class GeometricMedian(_Rule):
-    """The centre has the least sum of distances to all vectors (Pillutla et al. 2022); distances from it are cut to
-    their median.
+    """Uses the geometric median (Pillutla et al. 2022) as the centre and limits the distances from it.
+
+    The geometric median minimises the sum of distances to all vectors. Distances from it are cut to their median.
 
     Args:
-        iterations: of Weiszfeld's algorithm, smoothed, at most.
-        tolerance: relative change at which it stops.
+        iterations: Maximum number of iterations of the smoothed Weiszfeld algorithm.
+        tolerance: Relative change at which the iteration stops.
 
     Raises:
-        InputError: a value is out of range.
+        InputError: If a value is out of range.
     """
 
     iterations: int = 100
@@ -199,34 +200,34 @@ class GeometricMedian(_Rule):
         """See :class:`drfl.resilience.Aggregator`."""
         V = U.double()
         z = _coordinate_median(V)
-        # A vector that the estimate falls on would have weight ∞: distances count as no less than this.
-        least = 1e-9 * _norms(V - z).median()
+        # If the estimate coincides with a vector, its weight would be infinite, so distances are clamped from below.
+        smallest = 1e-9 * _norms(V - z).median()
         for _ in range(self.iterations):
-            weights = 1 / _norms(V - z).clamp(min=least)
+            weights = 1 / _norms(V - z).clamp(min=smallest)
             if not bool(torch.isfinite(weights).all()):
                 break  # all vectors are equal
             before, z = z, weights / weights.sum() @ V
             if (z - before).norm() <= self.tolerance * (V - z).norm(dim=1).median():
                 break
         middle = z.to(U)
-        away = U - middle
-        return _around(middle, _shortened(away, _norms(away).median()))
+        deviations = U - middle
+        return _around(middle, _shortened(deviations, _norms(deviations).median()))
 
 
 @dataclass(frozen=True)
 class Krum(_Rule):
-    """Only the vectors that lie close to most others are used (Blanchard et al. 2017).
+    """Uses only vectors that are close to most others (Krum and multi-Krum, Blanchard et al. 2017).
 
-    A vector's score is the sum of its squared distances to the k − f − 2 nearest others; the ``used`` with the smallest
-    scores are used. With one it is Krum, with more multi-Krum. It is hard on honest clients with other data, which are
-    left out like false ones.
+    The score of a vector is the sum of its squared distances to the k − f − 2 nearest others. The ``used`` vectors with
+    the smallest scores are used; 1 gives Krum, a larger number multi-Krum. Honest clients whose data differ are
+    excluded just like malicious ones.
 
     Args:
-        f: Byzantine clients that it is to withstand, at least 1.
-        used: how many are; 0 = k − f.
+        f: Number of Byzantine clients to withstand, at least 1.
+        used: Number of vectors to use; 0 = k − f.
 
     Raises:
-        InputError: a value is out of range.
+        InputError: If a value is out of range.
     """
 
     f: int = 1
@@ -238,32 +239,32 @@ class Krum(_Rule):
 
     @property
     def least(self) -> int:
-        """2f + 3, as its theorem asks."""
+        """2f + 3, as its theorem requires."""
         return 2 * self.f + 3
 
     def keep(self, U: Tensor, centre: Tensor | None = None) -> Tensor:
         """See :class:`drfl.resilience.Aggregator`."""
         k = len(U)
-        # By differences: the shortcut by products loses small distances between long vectors.
-        apart = torch.cdist(U.double(), U.double(), compute_mode="donot_use_mm_for_euclid_dist").square()
-        scores = apart.sort(1).values[:, 1 : k - self.f - 1].sum(1)  # the first is its own, 0
+        # Compute distances from differences: the shortcut via products loses small distances between long vectors.
+        squared = torch.cdist(U.double(), U.double(), compute_mode="donot_use_mm_for_euclid_dist").square()
+        scores = squared.sort(1).values[:, 1 : k - self.f - 1].sum(1)  # the first is the distance to itself, 0
         best = scores.argsort(stable=True)[: self.used or k - self.f]
         return torch.zeros(k, dtype=torch.bool).index_fill(0, best.cpu(), True)
 
 
 @dataclass(frozen=True)
 class CentredClip(_Rule):
-    """Distances from where the vectors were expected are cut (Karimireddy et al. 2021).
+    """Limits distances from the expected vector (centred clipping, Karimireddy et al. 2021).
 
-    Expected is the mean of earlier rounds, with momentum, so that a client that pushes the same way in every round is
-    not the farther from it for that.
+    The expected vector is a running mean of earlier rounds with momentum. A client that pushes in the same direction
+    every round is therefore not judged to be farther away because of that.
 
     Args:
-        factor: the radius over the median distance, > 0.
-        momentum: of the mean, in [0, 1): v ← momentum·v + (1 − momentum)·mean.
+        factor: Radius as a multiple of the median distance, > 0.
+        momentum: Momentum of the mean, in [0, 1): v ← momentum·v + (1 − momentum)·mean.
 
     Raises:
-        InputError: a value is out of range.
+        InputError: If a value is out of range.
     """
 
     factor: float = 1.0
@@ -275,37 +276,36 @@ class CentredClip(_Rule):
 
     @property
     def memory(self) -> float:
-        """The momentum."""
+        """The momentum of the running mean."""
         return self.momentum
 
     def expected(self, clients: Tensor, w: Tensor, mean: Tensor) -> Tensor:
-        """The mean of earlier rounds."""
+        """Return the mean of earlier rounds."""
         return mean
 
     def bound(self, U: Tensor, centre: Tensor | None = None) -> Tensor:
         """See :class:`drfl.resilience.Aggregator`."""
-        away = U if centre is None else U - centre
-        cut = _shortened(away, self.factor * _norms(away).median())
+        deviations = U if centre is None else U - centre
+        cut = _shortened(deviations, self.factor * _norms(deviations).median())
         return cut if centre is None else centre + cut
 
 
 @dataclass(frozen=True)
 class ProbeCosine(_Rule):
-    """Only vectors that point the way of the client's own gradient are used, none much longer than that.
+    """Uses only vectors that point in a similar direction to the client's gradient on server-held rows.
 
-    That gradient is found on rows that the server holds of the client. It is FLTrust's test (Cao et al. 2021) with a
-    small data set of every client in place of one for all: every client is judged by its own rows and not by the
-    others, so that an honest outlier is no liar to it, and few clients are enough. It does not see a client whose rows
-    are false as well.
+    Longer vectors are shortened. This is the test of FLTrust (Cao et al. 2021) with a small data set per client in
+    place of one for all. Each client is judged by its rows and not by the other clients, so an honest outlier is not
+    excluded, and few clients are enough. The rule cannot detect a client whose server-held rows are false too.
 
     Args:
-        probe: holds the rows; see there for what that means.
-        cosine: between a vector and the gradient from which on it is used, in [0, 1]. The noise of few rows turns
-            honest vectors too, the more so where a client's gradient is small.
-        length: of a vector, at most so many times the gradient's, > 0.
+        probe: Holds the rows; see :class:`drfl.resilience.ServerProbe` for the consequences.
+        cosine: Smallest cosine between a vector and the gradient at which the vector is used, in [0, 1]. With few rows,
+            noise turns honest vectors too, especially if a client's gradient is small.
+        length: Maximum length of a vector as a multiple of the gradient's, > 0.
 
     Raises:
-        InputError: a value is out of range.
+        InputError: If a value is out of range.
     """
 
     probe: ServerProbe
@@ -318,11 +318,11 @@ class ProbeCosine(_Rule):
 
     @property
     def least(self) -> int:
-        """One: nobody is judged by the others."""
+        """One, because no client is judged by the others."""
         return 1
 
     def expected(self, clients: Tensor, w: Tensor, mean: Tensor) -> Tensor:
-        """(k, d) gradients at w on the held rows."""
+        """Return the gradients at w on the server-held rows, (k, d)."""
         return self.probe.gradients(w, clients)
 
     def keep(self, U: Tensor, centre: Tensor | None = None) -> Tensor:

@@ -1,4 +1,4 @@
-"""Failure models: dropouts, unavailable clients, stragglers and duplicate replies, drawn anew every round."""
+"""Failure models: client dropout, outages, stragglers and duplicate replies, drawn independently in every round."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ from drfl.federation.requests import GradientRequest, LossRequest, R, Request, T
 from drfl.resilience.wrappers import S, Wrapper, WrapperState
 
 KINDS = (TrainRequest.kind, LossRequest.kind, GradientRequest.kind)
-"""What a client can be asked for."""
+"""The kinds of request that a client can receive."""
 
 
 class LostReplies(NamedTuple):
-    """Clients that receive every request and do the work, but whose reply is lost.
+    """Clients that receive every request and do the work, but whose replies are lost.
 
     Args:
-        clients: (N,) bool, who they are.
-        kinds: the kinds of request to which their replies are lost; other replies arrive.
+        clients: (N,) bool, True for these clients.
+        kinds: Kinds of request whose replies are lost; replies of other kinds arrive.
     """
 
     clients: Tensor
@@ -34,36 +34,36 @@ class LostReplies(NamedTuple):
 
 
 class DuplicateReplies(NamedTuple):
-    """Replies that arrive twice: a second row of the client, right after the first.
+    """Replies that arrive twice: a second row of the same client, directly after the first.
 
     Args:
-        probability: of a second reply.
-        key: of this round's draws, which are made by client and kind of request.
+        probability: Probability of a second reply.
+        key: Key of this round's draws, which are made per client and kind of request.
     """
 
     probability: float
     key: Key
 
     def rows(self, request: Request[R], n: int, clients: Tensor) -> Tensor:
-        """(k'',) the rows of the reply of these clients (k',) as they arrive."""
-        # Drawn for all N clients, so that a client's draw does not depend on who else was asked. The same holds below.
+        """Return the rows of the reply by clients (k',) as they arrive, (k'',)."""
+        # Draw for all N clients, so that a client's draw does not depend on the cohort. The same holds below.
         chance = torch.from_numpy(self.key.fold(request.kind).generator().random(n))
-        again = (chance < self.probability)[clients]
-        return torch.arange(len(again)).repeat_interleave(1 + again.long())
+        is_duplicated = (chance < self.probability)[clients]
+        return torch.arange(len(is_duplicated)).repeat_interleave(1 + is_duplicated.long())
 
 
 class Stragglers(NamedTuple):
-    """Replies in the order of their arrival, and none after a deadline.
+    """Delivers replies in the order of their arrival, and none after a deadline.
 
-    The unit of time is one local step of an ordinary client. A request takes a client as many steps as it trains (1 for
-    losses and gradients), times its pace, times a jitter: lognormal with mean 1, drawn by client and kind of request.
-    A reply belongs to its request: one that comes late is not delivered, though its bytes count.
+    The unit of time is one local step of an ordinary client. A request takes a client its number of training steps (1
+    for losses and gradients), times its pace, times a jitter. The jitter is lognormal with mean 1, drawn per client and
+    kind of request. A late reply is never delivered, not even to a later request, but its bytes are counted.
 
     Args:
-        pace: (N,) how many times as long as an ordinary client each takes.
-        jitter: standard deviation σ ≥ 0 of the jitter's logarithm, exp(σz − σ²/2) with z standard normal.
-        deadline: time after which no reply is delivered; None = the server waits for all.
-        key: of this round's draws.
+        pace: (N,) Time each client takes, as a multiple of an ordinary client's.
+        jitter: Standard deviation σ ≥ 0 of the jitter's logarithm, exp(σz − σ²/2) with z standard normal.
+        deadline: Time after which no reply is delivered; with None the server waits for all.
+        key: Key of this round's draws.
     """
 
     pace: Tensor
@@ -72,33 +72,33 @@ class Stragglers(NamedTuple):
     key: Key
 
     def times(self, request: Request[R], sizes: Tensor | None = None) -> Tensor:
-        """(N,) float64, how long this request takes each client; ``sizes`` (N,) their samples, for local epochs."""
-        everybody = torch.arange(len(self.pace))
-        steps = request.local.steps_of(sizes, everybody).double() if isinstance(request, TrainRequest) else 1
+        """Return each client's time for a request, (N,) float64; local epochs need sample counts ``sizes`` (N,)."""
+        all_clients = torch.arange(len(self.pace))
+        steps = request.local.steps_of(sizes, all_clients).double() if isinstance(request, TrainRequest) else 1
         z = torch.from_numpy(self.key.fold(request.kind).generator().standard_normal(len(self.pace)))
         # E[exp(σz − σ²/2)] = 1: the jitter changes the spread of the times, not their mean.
         return steps * self.pace * torch.exp(self.jitter * z - self.jitter**2 / 2)
 
     def rows(self, request: Request[R], clients: Tensor, sizes: Tensor | None = None) -> Tensor:
-        """(k'',) the rows of the reply of these clients (k',) as they arrive; equal times in the reply's order."""
-        at = self.times(request, sizes)[clients]
-        order = at.argsort(stable=True)
-        return order if self.deadline is None else order[at[order] <= self.deadline]
+        """Return the rows of the reply by clients (k',) in order of arrival, (k'',); ties keep the reply's order."""
+        arrival = self.times(request, sizes)[clients]
+        order = arrival.argsort(stable=True)
+        return order if self.deadline is None else order[arrival[order] <= self.deadline]
 
 
 class UnreliableFederation(WrappedFederation):
-    """A federation of which clients drop out, lose replies, answer twice, or are late, in one round.
+    """A federation whose clients drop out, lose replies, answer twice, or are late, in one round.
 
-    The ledger counts what was sent to unavailable clients, at the cost of a request to one of the others or, if nobody
-    is available, of its vectors. It counts the work of clients whose replies are lost, but not those replies; the bytes
-    of duplicates; and those of late replies.
+    The ledger includes what was sent to unavailable clients, at the cost of a request to one of the others or, if none
+    is available, of the request's vectors. It includes the work of clients whose replies are lost, but not those
+    replies. It includes the bytes of duplicates and of late replies.
 
     Args:
-        fed: the federation inside; it never sees an empty cohort.
-        unavailable: (N,) bool, clients that receive no request and do no work; None = none.
-        lost: whose replies are lost.
-        duplicates: which replies come twice.
-        stragglers: in which order replies come, and which too late.
+        fed: The wrapped federation; it never receives an empty cohort.
+        unavailable: (N,) bool, True for clients that receive no request and do no work; None if there are none.
+        lost: Which replies are lost.
+        duplicates: Which replies arrive twice.
+        stragglers: In which order replies arrive, and which arrive too late.
     """
 
     def __init__(
@@ -114,22 +114,22 @@ class UnreliableFederation(WrappedFederation):
         self.unavailable, self.lost, self.duplicates, self.stragglers = unavailable, lost, duplicates, stragglers
 
     def ask(self, request: Request[R]) -> R:
-        """Send a request to the available clients; returns the replies that arrive, in the order of arrival."""
-        up, asked = self.ledger.bytes_up, len(request.cohort)
+        """Send a request to the available clients and return the replies that arrive, in the order of arrival."""
+        up, cohort_size = self.ledger.bytes_up, len(request.cohort)
         available = None if self.unavailable is None else ~self.unavailable[request.cohort]
-        reached = asked if available is None else int(available.sum())
+        reached = cohort_size if available is None else int(available.sum())
         if reached:
-            reply = self.fed.ask(request if available is None or reached == asked else request.only(available))
+            reply = self.fed.ask(request if available is None or reached == cohort_size else request.only(available))
         else:
             reply = request.nobody()
-        # Count the download of unavailable clients too: the server does not know who is away.
-        self.ledger.down(asked - reached, request.vectors * request.w.numel() * request.w.element_size())
+        # Count the download of unavailable clients too: the server does not know who is unavailable.
+        self.ledger.down(cohort_size - reached, request.vectors * request.w.numel() * request.w.element_size())
         size = (self.ledger.bytes_up - up) // max(1, len(reply.clients))  # bytes of one reply
         if self.lost is not None and request.kind in self.lost.kinds:
-            kept = ~self.lost.clients[reply.clients]
-            # A negative number of replies: takes back what the federation inside has booked for those that are lost.
-            self.ledger.up(int(kept.sum()) - len(kept), size)
-            reply = answers(reply, kept)
+            arrives = ~self.lost.clients[reply.clients]
+            # A negative number of replies cancels the bytes that the wrapped federation counted for the lost ones.
+            self.ledger.up(int(arrives.sum()) - len(arrives), size)
+            reply = answers(reply, arrives)
         if self.duplicates is not None:
             rows = self.duplicates.rows(request, self.n, reply.clients)
             self.ledger.up(len(rows) - len(reply.clients), size)
@@ -142,44 +142,44 @@ class UnreliableFederation(WrappedFederation):
 
 
 JITTER = 0.5
-"""Standard deviation of the logarithm of a client's time, where times matter and none is given."""
+"""Default standard deviation of the logarithm of a client's time, used if times matter and no jitter is set."""
 
 MOST = {
-    "outage_rounds": (1_000_000, "more is an outage for good"),
-    "slowdown": (1_000_000, "a slower client is as good as dropped"),
-    "deadline": (1_000_000_000, "remove it to wait for everybody"),
-    "jitter": (10, "e^10 is a factor of 22026 either way"),
+    "outage_rounds": (1_000_000, "a longer outage is permanent"),
+    "slowdown": (1_000_000, "a slower client amounts to a dropped one"),
+    "deadline": (1_000_000_000, "remove it to wait for all clients"),
+    "jitter": (10, "e^10 is already a factor of 22026 either way"),
 }
-"""The largest values, far beyond any use, at which no time overflows; and what to say of larger ones."""
+"""Largest values, far beyond any practical use, at which no time overflows; and the explanation for larger ones."""
 
 
 @dataclass(frozen=True)
 class FailureModel:
-    """How clients fail; without arguments nothing does.
+    """How clients fail; without arguments, nothing fails.
 
-    Every draw belongs to a seed, a round and a client, and those by request to its kind as well, never to the
-    algorithm. One uniform number decides each: a client lost at some probability is lost at every larger one too.
+    Every draw depends on the seed, the round and the client (for requests, also on the kind), never on the algorithm.
+    One uniform number decides each draw: a client that is lost at some probability is lost at every larger one too.
 
     Args:
-        drop: probability that a client does not take part in a round: no request reaches it, it answers none and does
-            no work. One number, or a tuple of N, one a client.
-        crash: probability that a client trains in a round and its local model is lost; its other answers arrive.
-        outage: probability that a group of clients that is up goes down in a round; its clients are then dropped.
-        groups: how many groups; client i is in group i mod ``groups``.
-        outage_rounds: how many rounds an outage lasts, the one it begins in included; at most 1,000,000.
-        slow: share of the clients that are slow, the same ones throughout a run: of N, ``slow``·N to the nearest.
-        slowdown: how many times as long as the others they take, in [1, 10⁶].
-        deadline: when the server stops waiting for replies to a request, in local steps of an ordinary client, at
-            most 10⁹; None = never. See :class:`drfl.resilience.failures.Stragglers`.
-        jitter: standard deviation of the logarithm of the time that a client takes, around a mean of its own, in
-            [0, 10]; None = 0.5 where there are slow clients or a deadline, and else no times are drawn.
-        duplicate: probability that a reply arrives twice. No algorithm accepts that: a wrapper must remove
-            the second.
+        drop: Probability that a client does not take part in a round: it receives no request, sends no reply and does
+            no work. One number, or a tuple of N numbers, one per client.
+        crash: Probability that a client trains in a round but its local model is lost; its other replies arrive.
+        outage: Probability that a group of clients that is up goes down in a round; its clients are then dropped.
+        groups: Number of groups; client i is in group i mod ``groups``.
+        outage_rounds: Rounds that an outage lasts, including the one in which it begins; at most 1,000,000.
+        slow: Share of the clients that are slow, the same ones throughout a run; ``slow``·N is rounded.
+        slowdown: Time a slow client takes as a multiple of the others', in [1, 10⁶].
+        deadline: Time at which the server stops waiting for replies to a request, in local steps of an ordinary client,
+            at most 10⁹; None = never. See :class:`drfl.resilience.failures.Stragglers`.
+        jitter: Standard deviation of the logarithm of a client's time around its mean, in [0, 10]. None = 0.5 if there
+            are slow clients or a deadline; otherwise no times are drawn.
+        duplicate: Probability that a reply arrives twice. No algorithm accepts that, so a wrapper must remove the
+            second one.
 
-    Where times are drawn replies are delivered in the order of their arrival, and else in that of the request.
+    If times are drawn, replies are delivered in the order of their arrival, otherwise in the order of the request.
 
     Raises:
-        InputError: a value is out of range, or does not fit the number of clients (when first used).
+        InputError: If a value is out of range, or (on first use) does not fit the number of clients.
     """
 
     drop: float | tuple[float, ...] = 0.0
@@ -206,7 +206,7 @@ class FailureModel:
         checks.positive("slowdown", self.slowdown)
         if self.slowdown < 1:
             raise InputError(
-                f"slowdown must be at least 1, not {self.slowdown}: 1 is an ordinary client's pace",
+                f"slowdown must be at least 1 (the pace of an ordinary client), got {self.slowdown}",
                 code="out-of-range",
                 field="slowdown",
             )
@@ -220,10 +220,14 @@ class FailureModel:
                 checks.at_most(name, value, high, why)
 
     def check(self, n: int) -> None:
-        """Raise an :class:`InputError` unless this fits n clients."""
+        """Check that the model fits n clients.
+
+        Raises:
+            InputError: If it does not.
+        """
         if isinstance(self.drop, tuple) and len(self.drop) != n:
             raise InputError(
-                f"drop has {len(self.drop)} probabilities, but there are {n} clients: give one for each",
+                f"drop has {len(self.drop)} probabilities for {n} clients. Set one for each client",
                 code="count-mismatch",
                 field="drop",
             )
@@ -233,34 +237,34 @@ class FailureModel:
             )
 
     def dropped(self, n: int, key: Key) -> Tensor:
-        """(n,) bool, who does not take part in the round with this key."""
+        """Draw the clients that do not take part in the round with this key, (n,) bool."""
         return _uniform(n, key.fold("drop")) < torch.tensor(self.drop, dtype=torch.float64)
 
     def crashed(self, n: int, key: Key) -> Tensor:
-        """(n,) bool, whose local model is lost in the round with this key."""
+        """Draw the clients whose local model is lost in the round with this key, (n,) bool."""
         return _uniform(n, key.fold("crash")) < self.crash
 
     def struck(self, down: Tensor, key: Key) -> Tensor:
-        """(groups,) int64, how many rounds each group's outage still lasts, that of this key included; 0 = it is up.
+        """Return the remaining rounds of each group's outage, this round included, (groups,) int64; 0 if it is up.
 
         Args:
-            down: (groups,) int64, the same without any outage that begins in this round.
-            key: the round's.
+            down: (groups,) int64, the same before any outage that begins in this round.
+            key: The round's key.
         """
-        # Drawn for groups that are down as well: the draws of a round do not depend on the past.
+        # Draw for groups that are down as well, so that the draws of a round do not depend on the past.
         begins = (down == 0) & (_uniform(len(down), key.fold("outage")) < self.outage)
         return torch.where(begins, self.outage_rounds, down)
 
     def pace(self, n: int, key: Key) -> Tensor:
-        """(n,) float64, how many times as long as an ordinary client each takes; all keys of a seed give the same."""
-        # The rank of each draw, so that exactly round(slow·N) clients are slow; by the seed alone, the same all through
-        # a run.
+        """Return each client's time relative to an ordinary client's, (n,) float64, the same for all keys of a seed."""
+        # Use the rank of each draw, so that exactly round(slow·N) clients are slow. The key is the seed's alone, so the
+        # same clients are slow throughout a run.
         rank = _uniform(n, Key(key.seed).fold("slow")).argsort().argsort()
         return torch.where(rank < int(self.slow * n + 0.5), self.slowdown, 1.0).double()
 
     @property
     def spread(self) -> float | None:
-        """Standard deviation of the logarithm of a client's time; None where no times are drawn."""
+        """Standard deviation of the logarithm of a client's time; None if no times are drawn."""
         if self.jitter is None:
             return JITTER if self.slow > 0 or self.deadline is not None else None
         return self.jitter
@@ -271,65 +275,66 @@ def _uniform(n: int, key: Key) -> Tensor:
 
 
 class FaultMemory(NamedTuple):
-    """What lasts longer than a round.
+    """The state of a failure model that lasts longer than one round.
 
     Args:
-        down: (groups,) int64, how many more rounds each group's outage lasts.
+        down: (groups,) int64, remaining rounds of each group's outage.
     """
 
     down: Tensor
 
     def wrong(self) -> str | None:
         """See :class:`drfl.federation.algorithm.Consistent`."""
-        return "an outage of fewer than no rounds" if bool((self.down < 0).any()) else None
+        return "the remaining rounds of an outage are negative" if bool((self.down < 0).any()) else None
 
 
 @dataclass(frozen=True)
 class Faulty(Wrapper[S]):
-    """An algorithm whose clients drop out, crash, are late, or answer twice.
+    """Runs an algorithm with clients that drop out, crash, are late, or answer twice.
 
-    Only the algorithm sees the key of the round, so the draws are made here and each round gets a federation of its
-    own: two algorithms lose the same clients in the same rounds. In a round without failures that is the federation
-    itself.
+    Failures are drawn here and not in a federation, because only the algorithm sees the round's key. Each round gets
+    its own wrapped federation, so two algorithms lose the same clients in the same rounds. In a round without failures
+    the federation is not wrapped.
 
     Args:
-        algorithm: the algorithm inside.
-        faults: what can happen.
+        algorithm: The wrapped algorithm.
+        faults: The failure model.
 
-    The ledger counts what was sent to clients that drop out, but no work of theirs; the work of those that crash, but
-    no local model; the bytes of replies that are late, or come twice.
+    The ledger includes what was sent to clients that drop out, but none of their work; the work of clients that crash,
+    but not their local models; and the bytes of late and duplicate replies.
 
-    The dual step stays unbiased where failures do not depend on the data: v_i = (N/k')·ℓ_i has the mean ℓ_i as long as
-    somebody answers. So does the mean of the local models under a uniform λ. Under another λ that mean is one over
-    those who answered: Σ_i λ_i w_i / Σ_i λ_i over a random set of clients, which on average gives the clients with
-    large λ_i somewhat less than λ_i. Where clients with large losses fail more often both are biased towards the
-    others.
+    If failures do not depend on the data, the dual update remains unbiased: v_i = (N/k')·ℓ_i has mean ℓ_i as long as at
+    least one client answers. So does the mean of the local models under a uniform λ. Under another λ, the mean over the
+    clients that answered, Σ_i λ_i w_i / Σ_i λ_i, gives clients with a large λ_i slightly less weight than λ_i on
+    average. If clients with large losses fail more often, both are biased towards the other clients.
     """
 
     faults: FailureModel = field(default_factory=FailureModel)
 
     def init(self, fed: Federation) -> WrapperState[S, FaultMemory]:
-        """The state of the algorithm inside, and all groups up."""
+        """Return the state of the wrapped algorithm with all groups up."""
         self.faults.check(fed.n)
         return WrapperState(self.algorithm.init(fed), FaultMemory(torch.zeros(self.faults.groups, dtype=torch.int64)))
 
     def round(
         self, state: WrapperState[S, FaultMemory], fed: Federation, key: Key
     ) -> tuple[WrapperState[S, FaultMemory], Info]:
-        """One round of the algorithm inside, with what its clients deliver."""
+        """Run one round of the wrapped algorithm on the replies that its clients deliver."""
         draws = key.fold("faults")
-        # An outage that begins now counts this round; the one below is then taken off for every group.
+        # An outage that begins now includes this round; the last line then subtracts one for every group.
         faults, n = self.faults, fed.n
         down = faults.struck(state.memory.down, draws)
-        silent = (down > 0)[torch.arange(n) % faults.groups] | faults.dropped(n, draws)
+        unavailable = (down > 0)[torch.arange(n) % faults.groups] | faults.dropped(n, draws)
         lost = LostReplies(faults.crashed(n, draws), kinds=(TrainRequest.kind,)) if faults.crash > 0 else None
-        twice = DuplicateReplies(faults.duplicate, draws.fold("duplicate")) if faults.duplicate > 0 else None
-        late = None
+        duplicates = DuplicateReplies(faults.duplicate, draws.fold("duplicate")) if faults.duplicate > 0 else None
+        stragglers = None
         if faults.spread is not None:
-            late = Stragglers(faults.pace(n, draws), faults.spread, faults.deadline, draws.fold("time"))
+            stragglers = Stragglers(faults.pace(n, draws), faults.spread, faults.deadline, draws.fold("time"))
         # If nothing can fail in this round, use the federation itself: the round is then bit-identical to one without
         # failures.
-        if bool(silent.any()) or not (lost is None and twice is None and late is None):
-            fed = UnreliableFederation(fed, unavailable=silent, lost=lost, duplicates=twice, stragglers=late)
+        if bool(unavailable.any()) or not (lost is None and duplicates is None and stragglers is None):
+            fed = UnreliableFederation(
+                fed, unavailable=unavailable, lost=lost, duplicates=duplicates, stragglers=stragglers
+            )
         inner, info = self.algorithm.round(state.inner, fed, key)
         return WrapperState(inner, FaultMemory((down - 1).clamp(min=0))), info

@@ -1,4 +1,4 @@
-"""Guards against Byzantine clients: reply filters by distance, by loss reports and by the server's own samples."""
+"""Guards against Byzantine clients: filters for reported losses, and probes on rows that the server holds."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from drfl.task.task import Task
 
 
 class GuardResult(NamedTuple):
-    """A guard's result for k reports.
+    """A guard's result for k reported losses.
 
     Args:
-        values: (k,) float64 losses to use; the value of a row that is not kept does not matter.
-        kept: (k,) bool; the others count as missing.
-        memory: (s,) float64, the guard's memory after them.
+        values: (k,) float64 losses to use; the values of rows that are not kept are ignored.
+        kept: (k,) bool; the other rows count as missing.
+        memory: (s,) float64, the guard's memory after the request.
     """
 
     values: Tensor
@@ -34,71 +34,71 @@ class GuardResult(NamedTuple):
 
 
 class Guard(Protocol):
-    """Checks clients' loss reports before the algorithm sees them: a frozen dataclass.
+    """A filter for reported losses, applied before the algorithm sees them: a frozen dataclass.
 
-    It sees finite reports of clients that were asked, at least one.
+    It receives finite reports of clients in the cohort, at least one.
     """
 
     def start(self, n: int) -> Tensor:
-        """(s,) float64: its memory of n clients before the first report; its size never changes."""
+        """Return the guard's initial memory for n clients, (s,) float64; its size never changes."""
         ...
 
     def judge(
         self, reports: Losses, request: LossRequest | GradientRequest, fed: Federation, memory: Tensor
     ) -> GuardResult:
-        """Judge the reports of k clients.
+        """Judge the reported losses of k clients.
 
         Args:
-            reports: (k,) clients and losses.
-            request: what they answer; its key is this request's alone.
-            fed: to ask other clients; their answers pass no guard.
-            memory: (s,) its memory.
+            reports: (k,) Clients and losses.
+            request: The request; its key is used for no other request.
+            fed: Federation for asking other clients; their replies pass no guard.
+            memory: (s,) The guard's memory.
         """
         ...
 
 
 class WithoutMemory:
-    """The part of a guard that remembers nothing."""
+    """Mixin for guards without memory."""
 
     def start(self, n: int) -> Tensor:
-        """An empty vector."""
+        """Return an empty vector."""
         return torch.empty(0, dtype=torch.float64)
 
 
 def first_memories(guards: Sequence[Guard], n: int) -> Tensor:
-    """(Σs,) the memories of guards one after the other."""
+    """Return the initial memories of several guards, concatenated, (Σs,)."""
     return torch.cat([torch.empty(0, dtype=torch.float64), *(guard.start(n) for guard in guards)])
 
 
 def apply_guards(
     guards: Sequence[Guard], reports: Losses, request: LossRequest | GradientRequest, fed: Federation, memory: Tensor
 ) -> GuardResult:
-    """Guards one after the other, each on what the ones before it left; the arguments are those of :class:`Guard`."""
-    # A copy: Guarded compares it with what was reported.
+    """Apply guards in sequence, each to the output of the previous one; the arguments are those of :class:`Guard`."""
+    # Copy the values, because Guarded compares them with the reported ones.
     values, kept = reports.values.clone(), torch.ones(len(reports.clients), dtype=torch.bool)
     memories = list(memory.split([guard.start(fed.n).numel() for guard in guards]))
     for g, guard in enumerate(guards):
         rows = kept.nonzero().flatten()
         if rows.numel():
-            found = guard.judge(Losses(reports.clients[rows], values[rows]), request, fed, memories[g])
-            values[rows], kept[rows], memories[g] = found.values, found.kept, found.memory
-    # The empty slice, as cat takes no empty list where there are no guards.
+            result = guard.judge(Losses(reports.clients[rows], values[rows]), request, fed, memories[g])
+            values[rows], kept[rows], memories[g] = result.values, result.kept, result.memory
+    # Include an empty slice, because torch.cat rejects an empty list, which occurs without guards.
     return GuardResult(values, kept, torch.cat([memory[:0], *memories]))
 
 
 SIGMAS = 1.4826
-"""A normal law's standard deviation over its MAD."""
+"""Ratio of a normal distribution's standard deviation to its MAD."""
 
 
 @dataclass(frozen=True)
 class Clip(WithoutMemory):
-    """Reports are cut to [−bound, bound]: for losses whose range is known.
+    """Clips reported losses to [−bound, bound], for losses with a known range.
 
     Args:
-        bound: above 0.
+        bound: Bound above 0.
 
     Raises:
-        InputError: the bound is not a finite number above 0.
+        InputError: If the bound is not a finite number above 0.
     """
 
     bound: float
@@ -115,27 +115,27 @@ class Clip(WithoutMemory):
 
 @dataclass(frozen=True)
 class RobustClip:
-    """Reports are cut to med + k·max(1.4826·MAD, floor·peak), as found from every client's latest report.
+    """Clips reported losses to med + k·max(1.4826·MAD, floor·peak), computed from every client's latest report.
 
-    med and MAD are the median, and the median distance from it, over each client's latest report: this request's as
-    they came, and the older ones of the clients that it did not reach, as they were cut. So the first round is judged
-    by its own reports, and a round in which all losses jump is not cut. peak is the largest |med| so far: late in
-    training, when nearly all losses are tiny, an honest client with hard data may still report a loss of early rounds.
+    med is the median over each client's latest report and MAD the median distance from it. Reports of the current
+    request enter unclipped, earlier reports of other clients as clipped. The first round is therefore judged by its own
+    reports, and a round in which all losses jump is not clipped. peak is the largest |med| so far: late in training,
+    when nearly all losses are tiny, an honest client with hard data may still report a loss typical of early rounds.
 
-    The defaults are wide: a report is cut when it is above eleven times the greatest median so far, and farther than
-    ten times the spread. That keeps a claim of a million from corrupting λ and the dual step's scale for the whole
-    run; a Byzantine client that claims ten times its loss is not bounded. k=3, floor=0.1 is tight: it does bound such a
-    client, and may cut an honest one with large losses.
+    The defaults are wide. A report is clipped only if it is above eleven times the largest median so far and farther
+    from the median than ten times the spread. This keeps a reported loss of a million from corrupting λ and the scale
+    of the dual step for the whole run. It does not bound a Byzantine client that reports ten times its loss. k=3,
+    floor=0.1 is tight: it bounds such a client, but may clip an honest one with large losses.
 
-    Medians hold while fewer than half of the reports are false; those of the first round may be few. A report below
-    −(|med| + k·…) is raised to it: it would spoil the dual step's scale.
+    Medians are reliable while fewer than half of the reports are false; the first rounds may have few reports. A report
+    below −(|med| + k·…) is raised to that value, because it would corrupt the scale of the dual step.
 
     Args:
-        k: widths above the median, > 0.
-        floor: the least width as a share of the peak, ≥ 0.
+        k: Widths above the median, > 0.
+        floor: Smallest width as a fraction of the peak, ≥ 0.
 
     Raises:
-        InputError: a value is out of range.
+        InputError: If a value is out of range.
     """
 
     k: float = 10.0
@@ -146,7 +146,7 @@ class RobustClip:
         checks.non_negative("floor", self.floor)
 
     def start(self, n: int) -> Tensor:
-        """(n + 1,) every client's latest report, NaN where there was none, and the peak."""
+        """Return every client's latest report, NaN before the first one, and the peak, (n + 1,)."""
         return torch.cat([torch.full((n,), torch.nan, dtype=torch.float64), torch.zeros(1, dtype=torch.float64)])
 
     def judge(
@@ -154,20 +154,21 @@ class RobustClip:
     ) -> GuardResult:
         """See :class:`drfl.resilience.guards.Guard`."""
         last, peak = memory[:-1], memory[-1]
-        # This request's reports as they came, so that a round in which all losses jump takes the median along.
+        # Use this request's reports unclipped, so that the median follows a round in which all losses jump.
         latest = last.index_copy(0, reports.clients, reports.values)
         latest = latest[~latest.isnan()]
         peak = torch.maximum(peak, latest.median().abs())
         values = near_median(reports.values, latest, self.k, self.floor * peak)
-        # Remembered as cut, so that a false report does not widen the spread of later requests.
+        # Store the clipped values, so that a false report does not widen the spread for later requests.
         last = last.index_copy(0, reports.clients, values)
         return keep_all(values, torch.cat([last, peak[None]]))
 
 
 def near_median(values: Tensor, reference: Tensor, k: float, least: Tensor) -> Tensor:
-    """(k',) values cut to within k·max(1.4826·MAD, least) of the median of a reference (r,), r ≥ 1, on the far sides.
+    """Clip values (k',) to within k·max(1.4826·MAD, least) of the median of a reference (r,), r ≥ 1.
 
-    The lower of the two middle ones counts as the median. Where the width is 0 there is nothing to judge by: no cut.
+    Below, the limit is −(|median| + width). For even r, the lower of the two middle values is the median. If the width
+    is 0, there is no scale to judge by, and nothing is clipped.
     """
     middle = reference.median()
     width = k * torch.maximum(SIGMAS * (reference - middle).abs().median(), least)
@@ -175,26 +176,26 @@ def near_median(values: Tensor, reference: Tensor, k: float, least: Tensor) -> T
 
 
 def keep_all(values: Tensor, memory: Tensor) -> GuardResult:
-    """A result that drops no client."""
+    """Return a result that drops no client."""
     return GuardResult(values, torch.ones(len(values), dtype=torch.bool), memory)
 
 
 @dataclass(frozen=True)
 class Trim(WithoutMemory):
-    """The f largest reports of a request count as missing; those of gradients go with their gradients.
+    """Treats the f largest reports of a request as missing; gradients are dropped along with their losses.
 
-    At most f Byzantine clients that claim the largest losses are never used. Neither are the f worst-off clients, for
-    whose sake λ exists: a strong measure. Of equal reports those of clients with smaller indices go. Where no more than
-    f answer, none is left.
+    If at most f Byzantine clients report the largest losses, these are never used. But the f worst honest clients, for
+    which λ exists, may be dropped instead, so this is a strong measure. Among equal reports, those of clients with
+    smaller indices are dropped. If at most f clients answer, no report remains.
 
-    Not for ScaffPD, which uses the last report of a client that does not answer: a client whose report was accepted
-    once, when its loss was large, and is dropped ever since, keeps gaining weight by it.
+    Do not use it with ScaffPD, which reuses the last report of a client that does not answer. A client whose report was
+    accepted once, when its loss was large, and has been dropped ever since keeps gaining weight from it.
 
     Args:
-        f: how many, at least 1.
+        f: Number of reports to drop, at least 1.
 
     Raises:
-        InputError: f is out of range.
+        InputError: If f is out of range.
     """
 
     f: int = 1
@@ -206,7 +207,7 @@ class Trim(WithoutMemory):
         self, reports: Losses, request: LossRequest | GradientRequest, fed: Federation, memory: Tensor
     ) -> GuardResult:
         """See :class:`drfl.resilience.guards.Guard`."""
-        by_client = reports.clients.argsort()  # replies may come in any order
+        by_client = reports.clients.argsort()  # replies may arrive in any order
         largest = by_client[reports.values[by_client].argsort(descending=True, stable=True)[: self.f]]
         kept = torch.ones(len(reports.values), dtype=torch.bool).index_fill(0, largest, False)
         return GuardResult(reports.values, kept, memory)
@@ -217,14 +218,14 @@ _KEY = Key(0)
 
 @dataclass(frozen=True)
 class ServerProbe:
-    """Scores a model on rows that the server holds for each client, for :class:`drfl.resilience.Audit` and
-    :class:`drfl.resilience.ProbeCosine`.
+    """Evaluates models on rows that the server holds for each client.
 
-    Clients give these rows away, which federated learning is there to avoid; and a client that chooses them itself can
-    choose hard ones. Rows that the server collected on its own serve as well: make the federation of those.
+    It serves :class:`drfl.resilience.Audit` and :class:`drfl.resilience.ProbeCosine`. Clients give these rows away,
+    which federated learning is meant to avoid, and a client that selects them itself can select hard ones. You can also
+    use rows that the server collected itself: build the federation from those.
 
     Args:
-        fed: a federation whose N clients hold the server's rows; it counts what this costs in a ledger of its own.
+        fed: Federation whose N clients hold the server's rows; it counts the cost in a separate ledger.
     """
 
     fed: Federation
@@ -240,68 +241,69 @@ class ServerProbe:
         engine: Engine | None = None,
         device: str = "cpu",
     ) -> ServerProbe:
-        """Of min(rows, n_i) training rows of each client, drawn uniformly.
+        """Build a probe from min(rows, n_i) training rows of each client, drawn uniformly.
 
         Args:
-            data: the clients' samples.
-            task: model, loss and score.
-            rows: how many of each client.
-            key: of the draw; client i draws from ``key.fold("probe", i)``.
-            engine: see :class:`drfl.engine.Simulation`.
-            device: see :class:`drfl.engine.Simulation`.
+            data: The clients' samples.
+            task: Model, loss and score.
+            rows: Number of rows per client.
+            key: Key of the draw; client i draws from ``key.fold("probe", i)``.
+            engine: See :class:`drfl.engine.Simulation`.
+            device: See :class:`drfl.engine.Simulation`.
 
         Raises:
-            InputError: rows is not at least 1, or data and task do not fit together.
+            InputError: If rows is not at least 1, or if data and task do not fit together.
         """
         checks.whole("rows", rows)
 
-        def some(mine: Tensor, i: int) -> Tensor:
-            # One key per client: its rows do not depend on the other clients.
+        def sample(client_rows: Tensor, i: int) -> Tensor:
+            # Use one key per client, so that its rows do not depend on the other clients.
             generator = key.fold("probe", i).generator()
-            return mine[torch.from_numpy(generator.choice(len(mine), min(rows, len(mine)), replace=False))]
+            size = min(rows, len(client_rows))
+            return client_rows[torch.from_numpy(generator.choice(len(client_rows), size, replace=False))]
 
-        held = replace(data, train=tuple(some(mine, i) for i, mine in enumerate(data.train)))
-        return cls(Simulation(held, task, engine=engine, device=device))
+        subset = replace(data, train=tuple(sample(client_rows, i) for i, client_rows in enumerate(data.train)))
+        return cls(Simulation(subset, task, engine=engine, device=device))
 
     def __call__(self, w: Tensor, clients: Tensor) -> Tensor:
-        """(k,) float64 mean losses of w (d,) on the rows held for the clients (k,); NaN where there is no answer."""
-        found = self.fed.losses(clients, w, _KEY)
-        # By client, as replies may come in any order and from fewer clients.
-        return torch.full((self.fed.n,), torch.nan, dtype=torch.float64).index_copy(0, *found)[clients]
+        """Compute the mean losses of w (d,) on the rows held for clients (k,), (k,) float64; NaN without an answer."""
+        losses = self.fed.losses(clients, w, _KEY)
+        # Index by client, because replies may arrive in any order and from fewer clients.
+        return torch.full((self.fed.n,), torch.nan, dtype=torch.float64).index_copy(0, *losses)[clients]
 
     def gradients(self, w: Tensor, clients: Tensor) -> Tensor:
-        """(k, d) gradients at w (d,) on the rows held for the clients (k,)."""
+        """Compute the gradients at w (d,) on the rows held for clients (k,), (k, d)."""
         # Requests list clients in ascending order; indexing restores the order of `clients`.
         order = clients.argsort()
-        found = self.fed.gradients(clients[order], w, _KEY)
-        if len(found.clients) != len(clients):
+        reply = self.fed.gradients(clients[order], w, _KEY)
+        if len(reply.clients) != len(clients):
             raise InputError(
-                "a probe's federation has to answer for every client: make it of rows that the server holds",
+                "a client of the probe's federation did not answer. Build the probe from rows that the server holds",
                 code="invalid-value",
                 field="fed",
             )
-        return found.values[found.clients.argsort()[order.argsort()]]
+        return reply.values[reply.clients.argsort()[order.argsort()]]
 
 
 class Score(Protocol):
-    """The server's own estimate of clients' losses; see :class:`drfl.resilience.ServerProbe`."""
+    """The server's estimate of clients' losses; see :class:`drfl.resilience.ServerProbe`."""
 
     def __call__(self, w: Tensor, clients: Tensor) -> Tensor:
-        """(k,) losses of the model w (d,) on data that stand for each of the clients (k,)."""
+        """Estimate the losses of the model w (d,) for clients (k,), from data that represent each client, (k,)."""
         ...
 
 
 @dataclass(frozen=True)
 class Audit(WithoutMemory):
-    """A claim above factor·score + slack is replaced by the server's score; a score of NaN lets every claim pass.
+    """Replaces a reported loss above factor·score + slack by the server's score; a NaN score accepts every report.
 
     Args:
-        score: the server's scores.
-        factor: ≥ 1.
-        slack: ≥ 0, in the loss's units: what a minibatch may differ from the server's rows by.
+        score: The server's scores.
+        factor: Multiple of the score that is tolerated, ≥ 1.
+        slack: Tolerance in the loss's units, ≥ 0, for the difference between a minibatch and the server's rows.
 
     Raises:
-        InputError: a value is out of range.
+        InputError: If a value is out of range.
     """
 
     score: Score
@@ -317,27 +319,27 @@ class Audit(WithoutMemory):
     ) -> GuardResult:
         """See :class:`drfl.resilience.guards.Guard`."""
         scores = self.score(request.w, reports.clients).to(reports.values)
-        # False for a score of NaN: there the claim passes.
+        # The comparison is False for a NaN score, which accepts the report.
         values = torch.where(reports.values > self.factor * scores + self.slack, scores, reports.values)
         return keep_all(values, memory)
 
 
 @dataclass(frozen=True)
 class PeerAudit(WithoutMemory):
-    """Reports are cut by the losses of clients outside the cohort, which are asked for them at the same model.
+    """Clips reported losses by the losses of clients outside the cohort, which are asked at the same model.
 
-    A reference from the same round, for federations of which few take part: reports are cut to med + k·max(1.4826·MAD,
-    floor·|med|) over the peers' answers. The peers are drawn uniformly from those outside the cohort by the request's
-    key, and take the samples that they would have taken in it. Where fewer than ``peers`` answer, the request's own
-    reports join them. Each request costs ``peers`` loss reports more.
+    The reference comes from the same round, which suits federations with few participants per round. Reports are
+    clipped to med + k·max(1.4826·MAD, floor·|med|) over the peers' answers. The peers are drawn uniformly from the
+    clients outside the cohort with the request's key, and use the same samples as if they were in the cohort. If fewer
+    than ``peers`` answer, the request's own reports are added. Each request costs ``peers`` additional loss reports.
 
     Args:
-        peers: how many others to ask, at least 1.
-        k: widths above the median, > 0.
-        floor: the least width as a share of the median, ≥ 0.
+        peers: Number of other clients to ask, at least 1.
+        k: Widths above the median, > 0.
+        floor: Smallest width as a fraction of the median, ≥ 0.
 
     Raises:
-        InputError: a value is out of range.
+        InputError: If a value is out of range.
     """
 
     peers: int = 5
@@ -356,11 +358,11 @@ class PeerAudit(WithoutMemory):
         outside = torch.ones(fed.n, dtype=torch.bool).index_fill(0, request.cohort, False).nonzero().flatten()
         reference, size = torch.empty(0, dtype=torch.float64), min(self.peers, len(outside))
         if size:
-            # A separate key folded from the request's: this draw changes none of the algorithm's.
+            # Fold a separate key from the request's, so that this draw does not affect the algorithm's draws.
             drawn = request.key.fold("peers").generator().choice(len(outside), size, replace=False)
-            asked = outside[torch.from_numpy(drawn)].sort().values
-            reference = fed.losses(asked, request.w, request.key, batch=request.batch).values
-        if len(reference) < self.peers:  # too few are outside the cohort or answer: add its own reports
+            peers = outside[torch.from_numpy(drawn)].sort().values
+            reference = fed.losses(peers, request.w, request.key, batch=request.batch).values
+        if len(reference) < self.peers:  # too few clients are outside the cohort or answered: add the request's reports
             reference = torch.cat([reference, reports.values])
         least = self.floor * reference.median().abs()
         return keep_all(near_median(reports.values, reference, self.k, least), memory)

@@ -1,4 +1,4 @@
-"""Over-selection and quorum: who is asked, whose replies are used, and when they are too few."""
+"""Over-selection and quorum: which replies are used, and what happens if there are too few."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from drfl.resilience.wrappers import S, WrappedAlgorithm
 
 
 class FirstK(WrappedFederation):
-    """A federation of which only the first few replies to each request are taken, in the order of the reply's rows.
+    """A federation that uses only the replies of the first few clients to each request, in the order of the rows.
 
-    Everybody works and sends, so the ledger counts all of them.
+    All clients in the cohort work and send, so the ledger counts all of them.
 
     Args:
-        fed: the federation inside.
-        keep: how many clients' replies to take.
+        fed: The wrapped federation.
+        keep: Number of clients whose replies are used.
     """
 
     def __init__(self, fed: Federation, keep: int) -> None:
@@ -31,35 +31,35 @@ class FirstK(WrappedFederation):
         self.keep = keep
 
     def ask(self, request: Request[R]) -> R:
-        """Send a request, and drop the replies of all but the first clients to answer."""
+        """Send a request and drop the replies of all but the first clients to answer."""
         reply = self.fed.ask(request)
         # Distinct clients in the order of their first reply.
-        came = list(dict.fromkeys(reply.clients.tolist()))
-        if len(came) <= self.keep:
+        arrived = list(dict.fromkeys(reply.clients.tolist()))
+        if len(arrived) <= self.keep:
             return reply
-        # A duplicate of a kept client stays in: whether it is one is for Protected to see.
-        return answers(reply, torch.isin(reply.clients, torch.tensor(came[: self.keep])))
+        # Keep duplicates of the selected clients, because Protected is responsible for rejecting them.
+        return answers(reply, torch.isin(reply.clients, torch.tensor(arrived[: self.keep])))
 
 
 @dataclass(frozen=True)
 class OverSelection(WrappedAlgorithm[S]):
-    """An algorithm that asks more clients than it needs and goes on with the first ``keep`` to answer each request.
+    """Over-selection: asks more clients than needed and uses the first ``keep`` to answer each request.
 
-    Make the algorithm inside with the larger m. A cohort drawn by λ with replacement has fewer than m distinct clients;
-    ``keep`` counts distinct ones. Replies that were rejected on their way, by a :class:`drfl.resilience.Protected`
-    around this, do not count. Nothing is remembered from one round to the next.
+    Create the wrapped algorithm with the larger m. A cohort drawn from λ with replacement can have fewer than m
+    distinct clients; ``keep`` counts distinct ones. Replies that a :class:`drfl.resilience.Protected` around this
+    wrapper rejects do not count. Nothing is stored between rounds.
 
-    Fast clients are used more often: where speed depends on the data, estimates are biased towards the fast. And the
-    order of arrival is only known where replies are delivered in it, as by :class:`drfl.resilience.Faulty` with slow
-    clients, a deadline or a jitter; a simulation alone delivers in the order of the request, so that the replies of
+    Fast clients are used more often, so if speed depends on the data, estimates are biased towards the fast clients.
+    The order of arrival is only known if replies are delivered in that order, as by :class:`drfl.resilience.Faulty`
+    with slow clients, a deadline or a jitter. A plain simulation delivers replies in the order of the request, so
     clients with large indices would never be used.
 
     Args:
-        algorithm: the algorithm inside.
-        keep: how many clients' replies to take, ≥ 1.
+        algorithm: The wrapped algorithm.
+        keep: Number of clients whose replies are used, ≥ 1.
 
     Raises:
-        InputError: keep is below 1.
+        InputError: If keep is below 1.
     """
 
     keep: int
@@ -68,29 +68,29 @@ class OverSelection(WrappedAlgorithm[S]):
         checks.whole("keep", self.keep)
 
     def round(self, state: S, fed: Federation, key: Key) -> tuple[S, Info]:
-        """One round of the algorithm inside, with the first replies."""
+        """Run one round of the wrapped algorithm on the first replies."""
         return self.algorithm.round(state, FirstK(fed, self.keep), key)
 
 
 @dataclass(frozen=True)
 class Quorum(WrappedAlgorithm[S]):
-    """An algorithm whose round is cancelled where too few clients answered.
+    """Cancels a round of an algorithm if too few clients answered.
 
-    A cancelled round leaves no trace in the state, that of the wrappers inside included: with
-    :class:`drfl.resilience.Faulty` it does not count towards the length of an outage, and an outage that began in it is
-    forgotten. The ledger keeps what it cost.
+    A cancelled round does not change the state, including that of wrapped wrappers. With
+    :class:`drfl.resilience.Faulty`, it does not count towards the length of an outage, and an outage that began in it
+    is forgotten. The ledger still includes its cost.
 
     Args:
-        algorithm: the algorithm inside.
-        at_least: how many clients must have answered, ≥ 1: ``Info.answered``, those who trained.
-        then: what to do where fewer did: "skip" leaves the state as it was, and goes on with the next round; "repeat"
-            repeats the round with other draws, and skips it after ``most`` failed repeats.
-        most: how often to repeat a round at most, ≥ 1; attempt k + 1 draws from ``key.fold("again", k)``.
+        algorithm: The wrapped algorithm.
+        at_least: Number of clients that must have answered the training request (``Info.answered``), ≥ 1.
+        then: What to do if fewer answered. "skip" leaves the state unchanged and continues with the next round.
+            "repeat" repeats the round with other draws, and skips it after ``most`` failed repeats.
+        most: Maximum number of repeats of a round, ≥ 1; repeat k draws from ``key.fold("again", k)``.
 
-    The first attempt is the round as it would be without a quorum.
+    The first attempt is the same round as without a quorum.
 
     Raises:
-        InputError: a value is out of range, or at_least > N (when first used).
+        InputError: If a value is out of range, or if at_least > N (on first use).
     """
 
     at_least: int
@@ -101,10 +101,10 @@ class Quorum(WrappedAlgorithm[S]):
         checks.whole("at_least", self.at_least)
         checks.whole("most", self.most)
         if self.then not in ("skip", "repeat"):
-            raise InputError(f"then must be 'skip' or 'repeat', not {self.then!r}", code="invalid-value", field="then")
+            raise InputError(f"then must be 'skip' or 'repeat', got {self.then!r}", code="invalid-value", field="then")
 
     def init(self, fed: Federation) -> S:
-        """The state before the first round."""
+        """Return the state before the first round."""
         if self.at_least > fed.n:
             raise InputError(
                 f"at_least={self.at_least} must be at most the number of clients, {fed.n}",
@@ -114,14 +114,14 @@ class Quorum(WrappedAlgorithm[S]):
         return self.algorithm.init(fed)
 
     def round(self, state: S, fed: Federation, key: Key) -> tuple[S, Info]:
-        """One round of the algorithm inside, or more, or none."""
-        done, info = self.algorithm.round(state, fed, key)
+        """Run the wrapped algorithm's round until enough clients answer, or skip it."""
+        next_state, info = self.algorithm.round(state, fed, key)
         for k in range(1, 1 + (self.most if self.then == "repeat" else 0)):
-            if self._enough(info):
+            if self._has_quorum(info):
                 break
-            # From the state before the round each time: what a failed attempt did to it is dropped.
-            done, info = self.algorithm.round(state, fed, key.fold("again", k))
-        return (done, info) if self._enough(info) else (state, Info.nobody(info.cohort))
+            # Start from the state before the round each time, so that failed attempts leave no trace.
+            next_state, info = self.algorithm.round(state, fed, key.fold("again", k))
+        return (next_state, info) if self._has_quorum(info) else (state, Info.nobody(info.cohort))
 
-    def _enough(self, info: Info) -> bool:
+    def _has_quorum(self, info: Info) -> bool:
         return info.answered.numel() >= self.at_least

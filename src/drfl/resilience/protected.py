@@ -1,4 +1,4 @@
-"""An algorithm behind guards: replies are validated, loss reports filtered, faulty clients quarantined and logged."""
+"""Protection of an algorithm: reply validation, guards for reported losses, and quarantine and logging of clients."""
 
 from __future__ import annotations
 
@@ -24,19 +24,20 @@ from drfl.resilience.validation import FAULTS, REASONS, Reason, Rejection, valid
 from drfl.resilience.wrappers import S, Wrapper, WrapperState
 
 TIMES_MEAN = 3
-"""Of two or three clients the worst holds half of λ as a matter of course: that alone is no reason to doubt it."""
+"""Limit in multiples of the mean share: with two or three clients, one with half of λ is normal and not suspicious."""
 
 
 @dataclass(frozen=True)
 class LambdaConcentration:
-    """Warns of one client that holds a large share of λ for long: its data may be hard, or its reports false.
+    """Warns if one client holds a large share of λ for many rounds: its data may be hard, or its reports false.
 
     Args:
-        share: of λ, in [0, 1]; more than it counts, and more than :data:`TIMES_MEAN` times the mean share.
-        long: rounds in a row, at least 1.
+        share: Share of λ in [0, 1]. A round counts if the client's share is above this and above :data:`TIMES_MEAN`
+            times the mean share.
+        long: Number of consecutive rounds before the warning, at least 1.
 
     Raises:
-        InputError: a value is out of range.
+        InputError: If a value is out of range.
     """
 
     share: float = 0.5
@@ -47,15 +48,15 @@ class LambdaConcentration:
         checks.whole("long", self.long)
 
     def limit(self, n: int) -> float:
-        """The share of λ, of n clients, above which a round counts."""
+        """Return the share of λ above which a round counts, for n clients."""
         return max(self.share, TIMES_MEAN / n)
 
     def after(self, rounds: Tensor, lam: Tensor) -> Tensor:
-        """(N,) int64 rounds in a row with more than the share, after one more that ended in λ (N,)."""
+        """Update the numbers of consecutive rounds above the limit, (N,) int64, after a round that ended in λ (N,)."""
         return torch.where(lam.cpu() > self.limit(len(lam)), rounds + 1, 0)
 
     def found(self, rounds: Tensor) -> list[int]:
-        """Clients that have just reached the number of rounds."""
+        """Return the clients that have just reached the number of rounds."""
         return (rounds == self.long).nonzero().flatten().tolist()
 
 
@@ -63,8 +64,8 @@ class Record(NamedTuple):
     """Strikes and quarantine of each client; both (N,) int64.
 
     Args:
-        strikes: rounds in a row, of those in which it answered, in which a reply of it was faulty.
-        until: rounds that it will still not be asked for.
+        strikes: Consecutive rounds with a faulty reply, not counting rounds in which the client did not answer.
+        until: Number of remaining rounds in which the client is not asked.
     """
 
     strikes: Tensor
@@ -73,19 +74,19 @@ class Record(NamedTuple):
 
 @dataclass(frozen=True)
 class Quarantine:
-    """A client that sent faulty replies in several rounds in a row is not asked for a while.
+    """Stops asking a client for some rounds after faulty replies in several consecutive rounds.
 
-    A round counts once, however many replies it saw: one faulty reply makes it a strike, and only a round whose replies
-    were all valid clears the strikes; a client that was not asked, or was silent, keeps them. A reply is faulty for its
-    shape, type or numbers; a duplicate, or a reply without a request, may be the network's fault and is no strike.
-    Strikes start from 0 after a quarantine.
+    A round counts once, regardless of its number of replies. One faulty reply makes it a strike, and only a round with
+    valid replies alone clears the strikes. A client that was not asked or did not answer keeps its strikes. A reply is
+    faulty because of its shape, dtype or numbers. Duplicates and replies without a request are not strikes, because the
+    network may cause them. After a quarantine, strikes start from 0.
 
     Args:
-        strikes: rounds in a row, at least 1.
-        rounds: how long the client is not asked, at least 1.
+        strikes: Number of consecutive rounds, at least 1.
+        rounds: Number of rounds in which the client is not asked, at least 1.
 
     Raises:
-        InputError: a value is out of range.
+        InputError: If a value is out of range.
     """
 
     strikes: int = 3
@@ -96,23 +97,23 @@ class Quarantine:
         checks.whole("rounds", self.rounds)
 
     def after(self, record: Record, answered: Tensor, faulty: Tensor) -> Record:
-        """The record after a round in which these clients (N,) bool answered, and these (N,) bool were at fault."""
+        """Update the record after a round, given the clients that answered and those at fault, both (N,) bool."""
         strikes = torch.where(faulty, record.strikes + 1, torch.where(answered, 0, record.strikes))
-        caught = strikes >= self.strikes
-        until = torch.where(caught, self.rounds, (record.until - 1).clamp(min=0))
-        return Record(torch.where(caught, 0, strikes), until)
+        is_caught = strikes >= self.strikes
+        until = torch.where(is_caught, self.rounds, (record.until - 1).clamp(min=0))
+        return Record(torch.where(is_caught, 0, strikes), until)
 
 
 class Validated(WrappedFederation):
     """Skips clients in quarantine and passes on valid replies only; records both for one round.
 
     Args:
-        fed: the federation inside.
-        quarantined: (N,) bool, who is not asked.
-        norm: see :func:`drfl.resilience.validation.validated`.
-        bound: of replies beside each other; None = none.
-        usual: (2,) the lengths that it goes by, see :class:`drfl.resilience.StepBound`.
-        on_rejection: called with every rejection; None = nobody is.
+        fed: The wrapped federation.
+        quarantined: (N,) bool, True for clients that are not asked.
+        norm: See :func:`drfl.resilience.validation.validated`.
+        bound: Bound on replies relative to each other; None = no bound.
+        usual: (2,) Reference lengths of the bound, see :class:`drfl.resilience.StepBound`.
+        on_rejection: Called with every rejection; None = no call.
     """
 
     def __init__(
@@ -134,8 +135,8 @@ class Validated(WrappedFederation):
         self.excess: Tensor | None = None
 
     def ask(self, request: Request[R]) -> R:
-        """Send a request to the clients that are not in quarantine; no request is sent to an empty cohort."""
-        # Sampling knows nothing of a quarantine: a client that is in it may be drawn, and then counts as silent.
+        """Send a request to the clients that are not in quarantine; never send one to an empty cohort."""
+        # Sampling ignores quarantine: a quarantined client may be drawn and then counts as not answering.
         away = self.quarantined[request.cohort]
         if bool(away.any()):
             request = request.only(~away)
@@ -147,10 +148,10 @@ class Validated(WrappedFederation):
             if bool(excess.any()):
                 self._exceeded(checked.reply.clients, excess)
                 checked = checked.without(excess > 0, Reason.OUT_OF_PROPORTION)
-            # Validation has removed non-finite replies: count their excess as infinite.
-            endless = checked.clients[checked.rows_with(Reason.NOT_FINITE)]
-            if len(endless):
-                self._exceeded(endless, torch.full((len(endless),), torch.inf, dtype=torch.float64))
+            # Validation has already removed non-finite replies; count their excess as infinite.
+            non_finite = checked.clients[checked.rows_with(Reason.NOT_FINITE)]
+            if len(non_finite):
+                self._exceeded(non_finite, torch.full((len(non_finite),), torch.inf, dtype=torch.float64))
         clients, codes = checked.clients, checked.codes
         bad = codes > 0
         self.answered[checked.reply.clients] = True
@@ -158,7 +159,7 @@ class Validated(WrappedFederation):
             # A sender that is not a client counts as client N.
             row = torch.where((clients >= 0) & (clients < self.n), clients, self.n)
             self.rejected += int(bad.sum())
-            # A valid index: these reasons are only given to clients that were asked.
+            # These indices are valid: the reasons in FAULTS are only given to clients that were asked.
             self.faulty[clients[checked.rows_with(*FAULTS)]] = True
             self.reasons[row[bad], codes[bad] - 1] = True
             if self.on_rejection is not None:
@@ -172,11 +173,11 @@ class Validated(WrappedFederation):
 
 
 class Guarded(WrappedFederation):
-    """Loss reports pass the guards on their way back; records whose were changed in one round.
+    """Passes reported losses through the guards; records for one round which clients' losses were changed.
 
     Args:
-        fed: the federation inside.
-        guards: in their order.
+        fed: The wrapped federation.
+        guards: Guards, applied in this order.
         memory: (Σs,) float64, see :func:`drfl.resilience.guards.first_memories`.
     """
 
@@ -187,12 +188,12 @@ class Guarded(WrappedFederation):
         self.clipped = 0
 
     def ask(self, request: Request[R]) -> R:
-        """Send a request, and judge the reports that come; the very reply where the guards change nothing."""
+        """Send a request and apply the guards; return the same reply object if they change nothing."""
         reply = self.fed.ask(request)
         reports = reports_of(reply)
         if reports is None or not isinstance(request, LossRequest | GradientRequest) or not len(reports.clients):
             return reply
-        # self.fed, not self: what a guard asks for itself is validated, and passes no guard.
+        # Pass self.fed, not self: replies to a guard's requests are validated, but pass no guard.
         values, kept, self.memory = apply_guards(self.guards, reports, request, self.fed, self.memory)
         changed = ~kept | (values != reports.values)
         if not bool(changed.any()):
@@ -207,21 +208,21 @@ LOG = logging.getLogger("drfl.resilience")
 
 
 class Memory(NamedTuple):
-    """What :class:`Protected` remembers from one round to the next.
+    """The memory of :class:`Protected` between rounds.
 
     Args:
-        flagged: (N,) bool, clients whose latest answer was rejected or changed, or who are in quarantine.
-        rejected: () int64, replies rejected so far.
-        clipped: () int64, loss reports changed or dropped so far.
+        flagged: (N,) bool, True for clients whose latest reply was rejected or changed, or that are in quarantine.
+        rejected: () int64, number of replies rejected so far.
+        clipped: () int64, number of reported losses changed or dropped so far.
         strikes: (N,) int64, see :class:`drfl.resilience.protected.Record`.
-        until: (N,) int64, likewise.
-        dominant: (N,) int64, rounds in a row in which the client held most of λ.
-        warned: (N + 1, reasons) bool, what has been warned of; row N is for senders that are no clients.
+        until: (N,) int64, see :class:`drfl.resilience.protected.Record`.
+        dominant: (N,) int64, consecutive rounds in which the client held most of λ.
+        warned: (N + 1, reasons) bool, warnings already issued; row N is for senders that are not clients.
         guards: (Σs,) float64, the guards' memories.
         usual: (2,) float64, see :class:`drfl.resilience.StepBound`.
         centres: (2, d) or (2, 0), see :func:`drfl.resilience.aggregation.first_centres`.
-        left_out: (N,) int64, rounds in which the aggregator left a client out.
-        too_few: () int64, requests that too few answered for the aggregator.
+        left_out: (N,) int64, number of rounds in which the aggregation rule excluded a client.
+        too_few: () int64, number of requests with too few replies for the aggregation rule.
     """
 
     flagged: Tensor
@@ -241,35 +242,35 @@ class Memory(NamedTuple):
         """See :class:`drfl.federation.algorithm.Consistent`."""
         counts = (self.rejected, self.clipped, self.strikes, self.until, self.dominant, self.left_out, self.too_few)
         if any(bool((count < 0).any()) for count in counts):
-            return "a negative count"
-        return "a negative length" if bool((self.usual < 0).any()) else None
+            return "a count is negative"
+        return "a length is negative" if bool((self.usual < 0).any()) else None
 
 
 @dataclass(frozen=True)
 class Protected(Wrapper[S]):
-    """An algorithm that never sees an invalid reply, and sees loss reports as the guards leave them.
+    """Shields an algorithm from invalid replies and passes reported losses through guards.
 
-    A rejected reply counts as missing. The algorithm inside sees the same as alone, bit for bit, as long as nothing is
-    rejected and no guard acts. Every client and reason gets one line of warning a run, in the log
-    ``drfl.resilience``; so does a client that holds most of λ for long.
+    A rejected reply counts as missing. As long as nothing is rejected and no guard acts, the wrapped algorithm gets
+    bit-identical replies. There is one warning per client and reason in a run, in the log ``drfl.resilience``, and one
+    for a client that holds most of λ for many rounds.
 
-    Guards are for algorithms that use loss reports. Against false *models* there are ``norm``, ``bound`` and
+    Guards apply to algorithms that use reported losses. Against false *models*, use ``norm``, ``bound`` and
     ``aggregator``.
 
     Args:
-        algorithm: the algorithm inside.
-        norm: the greatest distance of a client's model from the one sent, and norm of a gradient; None = no bound.
-        quarantine: of clients whose replies keep being rejected; None = all clients are always asked.
-        guards: for loss reports, in this order.
-        concentration: when to warn that one client holds most of λ; algorithms without an ambiguity set never do.
-        names: (N,) what the log calls the clients; empty = "client 0" and so on.
-        bound: on models and gradients beside each other; None = none.
-        aggregator: a Byzantine-robust rule for models and gradients; None = they are used as they come.
-        on_rejection: called with every rejected reply, as for an audit log; None = nobody is.
+        algorithm: The wrapped algorithm.
+        norm: Maximum distance of a client's model from the one sent, and maximum norm of a gradient; None = no bound.
+        quarantine: Quarantine of clients whose replies are repeatedly rejected; None = clients are always asked.
+        guards: Guards for reported losses, in this order.
+        concentration: When to warn that one client holds most of λ; never for algorithms without an ambiguity set.
+        names: (N,) Names of the clients in the log; empty = "client 0" and so on.
+        bound: Bound on models and gradients relative to each other; None = no bound.
+        aggregator: Robust aggregation rule for models and gradients; None = they are used unchanged.
+        on_rejection: Called with every rejected reply, for example for an audit log; None = no call.
 
     Raises:
-        InputError: the norm is not a finite number above 0; or (when first used) cohorts are too small for the rule.
-        NonFiniteError: (in a round) more than half of a request's replies are NaN or infinite.
+        InputError: If the norm is not a finite number above 0, or (on first use) if cohorts are too small for the rule.
+        NonFiniteError: In a round, if more than half of a request's replies are NaN or infinite.
     """
 
     norm: float | None = None
@@ -286,7 +287,7 @@ class Protected(Wrapper[S]):
             checks.positive("norm", self.norm)
 
     def init(self, fed: Federation) -> WrapperState[S, Memory]:
-        """The state of the algorithm inside, without strikes or flags."""
+        """Return the state of the wrapped algorithm with no strikes and no flags."""
 
         def counts(*shape: int) -> Tensor:
             return torch.zeros(shape, dtype=torch.int64)
@@ -300,8 +301,8 @@ class Protected(Wrapper[S]):
             most = min(n, (core.m or n) if isinstance(core, Sized) else n)
             if most < self.aggregator.least:  # no request could ever get enough replies
                 raise InputError(
-                    f"{self.aggregator} needs {self.aggregator.least} replies or more, and at most {most} clients are "
-                    "asked: take median-clip (MedianClip), which needs three, or leave the aggregator out",
+                    f"{self.aggregator} needs at least {self.aggregator.least} replies, but at most {most} clients are "
+                    "asked. Use median-clip (MedianClip), which needs three, or remove the aggregator",
                     code="few-clients",
                     field="aggregator",
                 )
@@ -322,9 +323,9 @@ class Protected(Wrapper[S]):
         return WrapperState(self.algorithm.init(fed), memory)
 
     def round(self, state: WrapperState[S, Memory], fed: Federation, key: Key) -> tuple[WrapperState[S, Memory], Info]:
-        """One round of the algorithm inside, on what passes."""
+        """Run one round of the wrapped algorithm on the replies that pass."""
         inner, memory = state
-        # Validation inside, guards outside: guards see finite reports of clients that were asked, each once.
+        # Validation is innermost, so that guards see finite reports of clients that were asked, each once.
         valid = Validated(fed, memory.until > 0, self.norm, self.bound, memory.usual, self.on_rejection)
         robust = None if self.aggregator is None else Aggregating(valid, self.aggregator, memory.centres)
         guarded = Guarded(valid if robust is None else robust, self.guards, memory.guards)
@@ -333,7 +334,7 @@ class Protected(Wrapper[S]):
         if robust is not None:
             if robust.too_few and not memory.too_few:
                 text = (
-                    f"fewer than {robust.rule.least} replies to a request, too few for {robust.rule}: none of them is "
+                    f"fewer than {robust.rule.least} replies to a request, too few for {robust.rule}; none of them is "
                     "used"
                 )
                 LOG.warning(Notice(text, "few-replies", "aggregator"))
@@ -346,7 +347,7 @@ class Protected(Wrapper[S]):
         return WrapperState(inner, memory), info
 
     def _after(self, memory: Memory, valid: Validated, guarded: Guarded, lam: Tensor) -> Memory:
-        """The memory after a round that ended in λ (N,), but for what the aggregator remembers."""
+        """Update the memory after a round that ended in λ (N,), except for the aggregation rule's fields."""
         bad = valid.faulty | guarded.changed
         record = Record(memory.strikes, memory.until)
         if self.quarantine is not None:
@@ -354,19 +355,19 @@ class Protected(Wrapper[S]):
         dominant = memory.dominant
         if self.ambiguity is not None and len(lam) > 1:
             dominant = self.concentration.after(dominant, lam)
-        # One line per client and reason in a run, also across a resumption: `warned` is in the state.
+        # One line per client and reason in a run, also after a resume, because `warned` is in the state.
         for i, reason in (valid.reasons & ~memory.warned).nonzero().tolist():
-            who = self._name(i) if i < len(lam) else "a sender that is no client"
-            LOG.warning(Notice(f"{who}: reply rejected, as {REASONS[reason]}", "reply-rejected", who))
+            sender = self._name(i) if i < len(lam) else "an unknown sender"
+            LOG.warning(Notice(f"{sender}: reply rejected, as {REASONS[reason]}", "reply-rejected", sender))
         for i in self.concentration.found(dominant):
             text = (
-                f"{self._name(i)} holds more than {self.concentration.limit(len(lam)):g} of λ for "
-                f"{self.concentration.long} rounds: it is served far worse than the others, or its loss reports are "
-                "false"
+                f"{self._name(i)} has held more than {self.concentration.limit(len(lam)):g} of λ for "
+                f"{self.concentration.long} rounds; the model serves it much worse than the others, or its reported "
+                "losses are false"
             )
             LOG.warning(Notice(text, "dominant-client", self._name(i)))
         return memory._replace(
-            # A client of which nothing came in this round keeps its mark.
+            # A client that sent nothing in this round keeps its flag.
             flagged=torch.where(valid.answered | bad, bad, memory.flagged) | (record.until > 0),
             rejected=memory.rejected + valid.rejected,
             clipped=memory.clipped + guarded.clipped,

@@ -1,6 +1,6 @@
-"""Which replies counted in each round: recorded during a run, and replayed.
+"""Recording which replies each round used, and replaying a run with the same replies.
 
-A run on real sites depends on who answered in time, which no seed decides. With the list of those who did, a simulation
+A deployment depends on which clients answered in time, which no seed determines. With the recorded list, a simulation
 on the same data ends with the same model and λ.
 """
 
@@ -35,10 +35,10 @@ class UsedReplies(NamedTuple):
     """The replies to one request that an algorithm used.
 
     Args:
-        round: of the run that the request belongs to.
-        kind: of the request: "train", "losses" or "gradients".
-        key: names the request's key, which no two requests of a kind share in a run.
-        clients: whose replies, in the order in which the algorithm had them.
+        round: Round of the request.
+        kind: Kind of the request: "train", "losses" or "gradients".
+        key: Name of the request's key, which is unique per kind in a run.
+        clients: Clients whose replies were used, in the order in which the algorithm received them.
     """
 
     round: int
@@ -48,7 +48,7 @@ class UsedReplies(NamedTuple):
 
 
 def name_of(key: Key) -> str:
-    """16 hexadecimal digits that name a key."""
+    """Return 16 hexadecimal digits that identify a key."""
     return hashlib.blake2b(repr((key.seed, key.path)).encode(), digest_size=8).hexdigest()
 
 
@@ -56,8 +56,8 @@ class RecordingFederation(WrappedFederation):
     """A federation that reports whose replies it passes on.
 
     Args:
-        fed: the federation inside.
-        note: called after each request.
+        fed: The wrapped federation.
+        note: Called after each request.
     """
 
     def __init__(self, fed: Federation, note: Callable[[UsedReplies], None]) -> None:
@@ -65,7 +65,7 @@ class RecordingFederation(WrappedFederation):
         self.note = note
 
     def ask(self, request: Request[R]) -> R:
-        """Send a request, and report who answered."""
+        """Send a request and report which clients answered."""
         reply = self.fed.ask(request)
         round = request.key.round or 0
         self.note(UsedReplies(round, request.kind, name_of(request.key), tuple(reply.clients.tolist())))
@@ -74,26 +74,26 @@ class RecordingFederation(WrappedFederation):
 
 @dataclass(frozen=True)
 class Recorded(WrappedAlgorithm[S]):
-    """An algorithm that reports which replies it used. It belongs inside all other wrappers, which may reject some.
+    """Reports which replies an algorithm used; place it inside all other wrappers, because they may reject replies.
 
     Args:
-        algorithm: the algorithm inside.
-        note: called after each request.
+        algorithm: The wrapped algorithm.
+        note: Called after each request.
     """
 
     note: Callable[[UsedReplies], None]
 
     def round(self, state: S, fed: Federation, key: Key) -> tuple[S, Info]:
-        """One round of the algorithm inside."""
+        """Run one round of the wrapped algorithm."""
         return self.algorithm.round(state, RecordingFederation(fed, self.note), key)
 
 
 class ReplayingFederation(WrappedFederation):
-    """A federation in which only those answer whom a list names.
+    """A federation in which only the clients in a recorded list answer.
 
     Args:
-        fed: the federation inside.
-        record: clients by kind and key of a request.
+        fed: The wrapped federation.
+        record: Clients by kind and key of a request.
     """
 
     def __init__(self, fed: Federation, record: Mapping[tuple[str, str], tuple[int, ...]]) -> None:
@@ -101,16 +101,16 @@ class ReplayingFederation(WrappedFederation):
         self.record = record
 
     def ask(self, request: Request[R]) -> R:
-        """Send a request to those of its cohort whose replies counted.
+        """Send a request to the clients of its cohort whose replies were used in the recorded run.
 
         Raises:
-            InputError: the list is of another run.
+            InputError: If the list belongs to another run.
         """
         clients = self.record.get((request.kind, name_of(request.key)))
         if clients is None or not set(clients) <= set(request.cohort.tolist()):
             raise InputError(
-                f"the list of replies is of another run: it has no request '{request.kind}' to clients "
-                f"{request.cohort.tolist()} at this place; give the run's own algorithm, parameters and seed",
+                f"the list of replies is from another run: it has no request '{request.kind}' to clients "
+                f"{request.cohort.tolist()} here. Use the algorithm, parameters and seed of the recorded run",
                 code="other-run",
                 field="replies",
             )
@@ -119,68 +119,67 @@ class ReplayingFederation(WrappedFederation):
             return request.nobody()
         reply = self.fed.ask(request)
         order = {client: row for row, client in enumerate(reply.clients.tolist())}
-        # In the recorded order, in which the algorithm summed them then: another would round differently.
+        # Use the recorded order, because another order of summation would round differently.
         return answers(reply, torch.tensor([order[client] for client in clients if client in order]))
 
 
 @dataclass(frozen=True)
 class Replayed(WrappedAlgorithm[S]):
-    """An algorithm that gets just those replies that counted in another run. It belongs inside all other wrappers.
+    """Runs an algorithm on only those replies that another run used; place it inside all other wrappers.
 
     Args:
-        algorithm: the algorithm inside.
-        record: the other run's list; see :func:`read_replies`.
+        algorithm: The wrapped algorithm.
+        record: List of the other run, see :func:`read_replies`.
 
     Raises:
-        InputError: the list has two entries for one request; or (in a round) it is of another run.
+        InputError: If the list has two entries for one request, or (in a round) if it belongs to another run.
     """
 
     record: tuple[UsedReplies, ...]
 
     def __post_init__(self) -> None:
-        if len({(one.kind, one.key) for one in self.record}) < len(self.record):
+        if len({(entry.kind, entry.key) for entry in self.record}) < len(self.record):
             raise InputError(
-                "the list of replies has a request twice: give the list of one run alone",
+                "the list of replies contains a request twice. Use the list of a single run",
                 code="given-twice",
                 field="replies",
             )
 
     def round(self, state: S, fed: Federation, key: Key) -> tuple[S, Info]:
-        """One round of the algorithm inside."""
-        return self.algorithm.round(
-            state, ReplayingFederation(fed, {(one.kind, one.key): one.clients for one in self.record}), key
-        )
+        """Run one round of the wrapped algorithm."""
+        record = {(entry.kind, entry.key): entry.clients for entry in self.record}
+        return self.algorithm.round(state, ReplayingFederation(fed, record), key)
 
 
 class ReplyLog:
-    """Collects which replies counted, and writes them to a file when a round ends: a callback of a run.
+    """A run callback that collects which replies were used and writes them to a file after each round.
 
-    Checkpoints cover the file by its length and digest, see :meth:`extent`. A resumed run begins it with the rows that
-    its checkpoint covers: later rows, and one that was half written when the program ended, are dropped.
+    Checkpoints store the file's length and digest, see :meth:`extent`. A resumed run starts the file with the rows that
+    its checkpoint covers. It drops later rows, including one that was half written when the program ended.
     """
 
     def __init__(self) -> None:
         self._file: Path | None = None
         self._pending: list[UsedReplies] = []
-        # Updated at every write, so that a checkpoint need not read the file.
+        # Updated at every write, so that a checkpoint does not need to read the file.
         self._size, self._digest = 0, hashlib.sha256()
 
     def add(self, counted: UsedReplies) -> None:
-        """Take note of a request's replies in the present round."""
+        """Add a request's replies to those of the current round."""
         self._pending.append(counted)
 
     def open(self, file: Path, rows: bytes = b"") -> None:
         """Write to this file from now on.
 
         Args:
-            file: what it holds is replaced.
-            rows: what it begins with, see :attr:`drfl.training.checkpoint.ResumePoint.replies`; empty = nothing yet.
+            file: File to write; its content is replaced.
+            rows: Initial content, see :attr:`drfl.training.checkpoint.ResumePoint.replies`; empty = a new list.
 
         Raises:
-            InputError: it cannot be written, or the rows are not those of a list of replies.
+            InputError: If the file cannot be written, or if ``rows`` is not a list of replies.
         """
         _parse(rows, file)
-        # Replace the file: a resumed run drops rows beyond its checkpoint.
+        # Replace the file, because a resumed run drops rows beyond its checkpoint.
         content = rows or csv_text(COLUMNS, ()).encode()
         try:
             with atomic_write(file) as out:
@@ -190,33 +189,33 @@ class ReplyLog:
         self._file, self._size, self._digest = file, len(content), hashlib.sha256(content)
 
     def extent(self) -> tuple[int, str]:
-        """How many bytes the file has, and their SHA-256 in hexadecimal digits."""
+        """Return the file's length in bytes and its SHA-256 in hexadecimal digits."""
         return self._size, self._digest.hexdigest()
 
     def __call__(self, progress: RunState) -> None:
         """Write the rows of a round that has ended.
 
         Raises:
-            DrflError: the disk is full or fails. The rows that the last checkpoint covers are whole.
+            DrflError: If the disk is full or fails. The rows that the last checkpoint covers remain intact.
         """
-        done = [one for one in self._pending if one.round <= progress.round]
-        # A federation that bundles plays the next round before this callback hears of this one.
-        self._pending = [one for one in self._pending if one.round > progress.round]
+        done = [entry for entry in self._pending if entry.round <= progress.round]
+        # A federation that bundles requests may start the next round before this callback is called for this one.
+        self._pending = [entry for entry in self._pending if entry.round > progress.round]
         if self._file is None or not done:
             return
         text = io.StringIO()
-        rows = [(one.round, one.kind, one.key, " ".join(map(str, one.clients))) for one in done]
+        rows = [(entry.round, entry.kind, entry.key, " ".join(map(str, entry.clients))) for entry in done]
         csv.writer(text, lineterminator="\n").writerows(rows)
         content = text.getvalue().encode()
         try:
             with self._file.open("ab") as out:
                 out.write(content)
                 out.flush()
-                # On the disk before a checkpoint of this round is: a resumed run must find the rows of all its rounds.
+                # Sync before this round's checkpoint is written: a resumed run needs the rows of all its rounds.
                 os.fsync(out.fileno())
         except OSError as error:
             raise DrflError(
-                f"cannot write round {progress.round} to {self._file} ({error.strerror}): make room and resume",
+                f"cannot write round {progress.round} to {self._file} ({error.strerror}). Free disk space and resume",
                 code="cannot-write",
                 field=str(self._file),
             ) from None
@@ -225,10 +224,10 @@ class ReplyLog:
 
 
 def read_replies(file: Path) -> tuple[UsedReplies, ...]:
-    """The list that a run left, request by request.
+    """Read the list of used replies that a run wrote, one entry per request.
 
     Raises:
-        InputError: it is missing or damaged.
+        InputError: If the file is missing or damaged.
     """
     try:
         return tuple(
@@ -237,7 +236,9 @@ def read_replies(file: Path) -> tuple[UsedReplies, ...]:
         )
     except ValueError:
         raise InputError(
-            f"'{file}' is no list of replies: clients are not numbers", code="damaged-file", field=str(file)
+            f"'{file}' is not a list of replies: column 'clients' must contain integers",
+            code="damaged-file",
+            field=str(file),
         ) from None
 
 
@@ -252,7 +253,7 @@ def _parse(data: bytes, file: Path) -> list[dict[str, str]]:
         # DictReader pads short rows with None, and puts surplus fields under the key None.
         if tuple(row) != COLUMNS or None in row.values() or not row["round"].isdecimal():
             raise InputError(
-                f"'{file}' is no list of replies: it needs the columns {', '.join(COLUMNS)}",
+                f"'{file}' is not a list of replies. It needs the columns {', '.join(COLUMNS)}",
                 code="missing-column",
                 field=str(file),
             )

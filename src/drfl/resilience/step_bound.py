@@ -1,4 +1,4 @@
-"""The bound that is on by default: models and gradients out of all proportion to the others' are not used."""
+"""The default bound on replies: models and gradients far larger than those of the other clients are rejected."""
 
 from __future__ import annotations
 
@@ -11,30 +11,32 @@ from drfl.core import checks
 from drfl.federation.requests import Gradients, R, Replies, Request
 
 TOGETHER = 2**20
-"""Numbers of a part whose lengths are found in one go; of more, row by row, as the differences take memory."""
+"""Most values whose lengths are computed at once; above it, row by row, because the differences use memory."""
 
 
 @dataclass(frozen=True)
 class StepBound:
-    """Rejects replies that are longer than ``factor`` times what is usual.
+    """Rejects replies longer than ``factor`` times the usual length.
 
-    A model's length is ‖w_i − w‖, that of its snapshot and of its mean likewise; a gradient's is ‖g_i‖. Usual is the
-    median of a request's lengths, or the largest such median so far if that is larger: late in training, when nearly
-    all steps are tiny, an honest client that still learns takes steps like those of early rounds.
+    The length of a model is ‖w_i − w‖, and likewise for its snapshot and its mean; that of a gradient is ‖g_i‖. The
+    usual length is the median over a request, or the largest such median so far if that is larger. Late in training,
+    when nearly all updates are tiny, an honest client that is still learning may send updates as long as those of early
+    rounds.
 
-    The bound is against replies that ruin a model at once, whatever the algorithm: one of 1e30, gradients in another
-    unit, a broken client. It is wide, so that it spares whoever is honest but different; a client that keeps within it
-    can still lead the model astray.
+    The bound is against replies that would ruin any model at once, such as a model of 1e30, gradients in a different
+    unit, or a broken client. It is wide, so that it spares honest clients with different data. A malicious client that
+    stays within it can still mislead the model.
 
-    Medians hold while fewer than half of the replies are false. Of fewer than ``least`` nothing is remembered, so that
-    none of them sets the bound for the others; they are held to the median of earlier ones.
+    Medians are reliable while fewer than half of the replies are false. Requests with fewer than ``least`` replies do
+    not change the usual length, so none of these replies sets the bound for the others; they are compared with the
+    median of earlier requests.
 
     Args:
-        factor: times the usual length, above 1.
-        least: replies of a request from which on its median counts, at least 3.
+        factor: Maximum length as a multiple of the usual length, above 1.
+        least: Smallest number of replies for which a request's median counts, at least 3.
 
     Raises:
-        InputError: a value is out of range.
+        InputError: If a value is out of range.
     """
 
     factor: float = 100.0
@@ -45,20 +47,20 @@ class StepBound:
         checks.whole("least", self.least, low=3)
 
     def start(self) -> Tensor:
-        """(2,) float64: the usual length of a step and of a gradient, 0 before the first."""
+        """Return the usual lengths of updates and gradients, (2,) float64, which are initially 0."""
         return torch.zeros(2, dtype=torch.float64)
 
     def judge(self, request: Request[R], reply: R, usual: Tensor) -> tuple[Tensor, Tensor]:
-        """Which replies are beyond the bound, and how far.
+        """Find the replies beyond the bound and update the usual lengths.
 
         Args:
-            request: what was asked.
-            reply: its valid answers, of k' clients.
-            usual: (2,) float64 the usual lengths so far.
+            request: The request.
+            reply: Its valid replies, from k' clients.
+            usual: (2,) float64, usual lengths so far.
 
         Returns:
-            (k',) float64 how many times the usual length each is, of those beyond the bound, and 0 of the others; the
-            usual lengths after them.
+            Length of each reply beyond the bound as a multiple of the usual length, 0 for the others, (k',) float64;
+            and the new usual lengths.
         """
         if isinstance(reply, Replies):
             kind, lengths = 0, torch.stack([_lengths(U, request.w) for U in reply[1:] if U is not None]).amax(0)
@@ -67,17 +69,17 @@ class StepBound:
         else:
             return torch.zeros(len(reply.clients), dtype=torch.float64), usual
         if len(lengths) >= self.least:
-            # Of two middle ones the lower, which a false reply can raise less.
+            # For an even number, take the lower middle value, which false replies can raise less.
             usual = usual.clone()
             usual[kind] = torch.maximum(usual[kind], lengths.median())
         within = lengths <= self.factor * usual[kind]
-        # Where nothing has moved yet there is nothing to judge by.
+        # If nothing has moved yet, there is no usual length to compare with.
         return torch.where(within | (usual[kind] == 0), 0.0, lengths / usual[kind]), usual
 
 
 def _lengths(part: Tensor, origin: Tensor | None = None) -> Tensor:
-    """(k,) float64 the distances of a part's rows (k, d) from a vector (d,), on the CPU; None = from 0."""
+    """Compute the distances (k,) float64 of rows (k, d) from a vector (d,), or from 0 for None, on the CPU."""
     rows = [part] if part.numel() <= TOGETHER else part.split(1)
     away = (row if origin is None else row - origin for row in rows)
-    # In the models' own type the square of a length beyond 1e19 is infinite, which is long enough.
+    # In the models' dtype, the square of a length above 1e19 becomes infinite. That is still beyond the bound.
     return torch.cat([torch.linalg.vector_norm(row, dim=1).double().cpu() for row in away])

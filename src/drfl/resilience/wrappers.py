@@ -1,4 +1,4 @@
-"""Wrappers of an algorithm, which pass on what they do not change."""
+"""Base classes of algorithm wrappers, which pass on everything that they do not change."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ M = TypeVar("M")
 
 
 class WrapperState(NamedTuple, Generic[S, M]):
-    """The state of a wrapper that remembers something from round to round.
+    """The state of a wrapper that has a memory.
 
     Args:
-        inner: the state of the algorithm inside.
-        memory: what the wrapper remembers: a NamedTuple of tensors.
+        inner: State of the wrapped algorithm.
+        memory: The wrapper's memory, a NamedTuple of tensors.
     """
 
     inner: S
@@ -29,49 +29,49 @@ class WrapperState(NamedTuple, Generic[S, M]):
 
     @property
     def w(self) -> Tensor:
-        """(d,) the global model."""
+        """(d,) The global model."""
         return self.inner.w
 
     @property
     def lam(self) -> Tensor:
-        """(N,) the mixture, where the algorithm inside has one."""
+        """(N,) The client weights λ, if the wrapped algorithm has them."""
         lam = lam_of(self.inner)
         if lam is None:
-            raise AttributeError("the algorithm inside has no dual variable")
+            raise AttributeError("the wrapped algorithm has no dual variable")
         return lam
 
     @property
     def flagged(self) -> Tensor | None:
-        """(N,) bool, the clients that a wrapper mistrusts at present; None where there is no such wrapper."""
-        own = flagged(self.memory)
-        return flagged(self.inner) if own is None else own
+        """(N,) bool, the clients that a wrapper currently distrusts; None if no wrapper flags clients."""
+        flags = flagged(self.memory)
+        return flagged(self.inner) if flags is None else flags
 
 
 @dataclass(frozen=True)
 class Wrapper(Generic[S]):
-    """Base of a wrapper: passes on what an algorithm has besides its state and its rounds.
+    """Base of a wrapper, which passes on an algorithm's attributes other than its state and rounds.
 
     Args:
-        algorithm: the algorithm inside.
+        algorithm: The wrapped algorithm.
     """
 
     algorithm: Algorithm[S]
 
     @property
     def local(self) -> LocalSGD:
-        """What the clients run."""
+        """The local solver."""
         return self.algorithm.local
 
     @property
     def ambiguity(self) -> AmbiguitySet | None:
-        """The set Λ of the algorithm inside, where it has one."""
+        """The ambiguity set of the wrapped algorithm; None if it has none."""
         return ambiguity_of(self.algorithm)
 
 
 @dataclass(frozen=True)
 class WrappedAlgorithm(Wrapper[S]):
-    """A wrapper that remembers nothing: its state is that of the algorithm inside."""
+    """A wrapper without memory: its state is that of the wrapped algorithm."""
 
     def init(self, fed: Federation) -> S:
-        """The state before the first round."""
+        """Return the state before the first round."""
         return self.algorithm.init(fed)

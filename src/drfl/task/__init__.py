@@ -1,1 +1,1 @@
-"""The model, its loss and its metrics."""
+"""Models, losses and metrics."""

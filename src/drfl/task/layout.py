@@ -1,4 +1,4 @@
-"""A model's trainable parameters as one flat vector (d,), and back."""
+"""Convert a model's trainable parameters to one flat vector (d,) and back."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from drfl.task.model_checks import check_module, refused
 
 @dataclass(frozen=True)
 class Layout:
-    """Where each trainable parameter of a module lies in the flat vector.
+    """The position of each trainable parameter of a module in the flat vector.
 
     Parameters with ``requires_grad=False`` are constants of the model: they are neither trained nor sent.
 
     Args:
-        names: the parameters' names, in the module's order.
-        shapes: their shapes, in the same order.
-        dtype: their common floating-point type.
+        names: Names of the parameters, in the module's order.
+        shapes: Shapes of the parameters, in the same order.
+        dtype: Common floating-point type of the parameters.
     """
 
     names: tuple[str, ...]
@@ -31,11 +31,11 @@ class Layout:
 
     @classmethod
     def of(cls, module: nn.Module) -> Layout:
-        """The layout of a module.
+        """Create the layout of a module.
 
         Raises:
-            InputError: the module cannot be federated (see :func:`drfl.task.model_checks.check_module`), has nothing to
-                train, or mixes floating-point types.
+            InputError: If the module cannot be federated (see :func:`drfl.task.model_checks.check_module`), has no
+                trainable parameter, or mixes floating-point types.
         """
         check_module(module)
         trainable = {name: p for name, p in module.named_parameters() if p.requires_grad}
@@ -44,28 +44,28 @@ class Layout:
         dtypes = {p.dtype for p in trainable.values()}
         if len(dtypes) > 1 or not next(iter(dtypes)).is_floating_point:
             raise refused(
-                f"the model's parameters must share one floating-point type, not {sorted(map(str, dtypes))}: "
-                "convert it with model.float() or model.double(), and keep a complex one as two real ones"
+                f"the model's parameters must share one floating-point type, got {sorted(map(str, dtypes))}. "
+                "Convert the model with model.float() or model.double(), and store a complex parameter as two real ones"
             )
         return cls(tuple(trainable), tuple(tuple(p.shape) for p in trainable.values()), dtypes.pop())
 
     @property
     def d(self) -> int:
-        """The number of trainable parameters."""
+        """Number of trainable parameters."""
         return sum(map(prod, self.shapes))
 
     def flatten(self, module: nn.Module) -> Tensor:
-        """The module's parameters as a new vector (d,)."""
+        """Copy the module's parameters to a new vector (d,)."""
         parameters = dict(module.named_parameters())
-        # The order is the layout's, not the one in which the module lists its parameters.
+        # Use the order of the layout, which may differ from the order in which the module lists its parameters.
         return torch.cat([parameters[name].detach().reshape(-1) for name in self.names])
 
     def views(self, w: Tensor) -> dict[str, Tensor]:
-        """The parameters inside ``w`` (…, d), by name, each (…, *shape). They share memory with ``w``."""
+        """Return views of the parameters in ``w`` (…, d) by name, each (…, *shape). They share memory with ``w``."""
         ends = list(accumulate(map(prod, self.shapes)))
         starts = [0, *ends[:-1]]
         return {
-            # Writing to a view writes to w. Leading dimensions are kept, as for the models of several clients.
+            # Leading dimensions remain, for example for the models of several clients.
             name: w[..., a:b].view((*w.shape[:-1], *shape))
             for name, shape, a, b in zip(self.names, self.shapes, starts, ends, strict=True)
         }
@@ -74,11 +74,11 @@ class Layout:
         """Write the vector ``w`` (d,) into the module's parameters.
 
         Raises:
-            InputError: ``w`` is not of length d.
+            InputError: If ``w`` does not have length d.
         """
         if w.shape != (self.d,):
             raise InputError(
-                f"the model has {self.d} trainable parameters, the vector has shape {tuple(w.shape)}",
+                f"the vector must have shape ({self.d},), the number of trainable parameters, got {tuple(w.shape)}",
                 code="wrong-shape",
                 field="w",
             )

@@ -1,4 +1,4 @@
-"""Losses as torch reduces them: the sum of the rows' values, divided by what the rows count."""
+"""Losses with torch's reduction over rows: a sum of values divided by a sum of masses."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from torch.nn import functional
 from drfl.core.errors import InputError
 
 SampleFn = Callable[[Tensor, Tensor], Tensor]
-"""(outputs (B, …), targets (B, …)) → one value per sample, (B,)."""
+"""Function of outputs (B, …) and targets (B, …) that returns one value per sample, (B,)."""
 
 REGRESSION = (nn.MSELoss, nn.L1Loss, nn.HuberLoss, nn.SmoothL1Loss)
 REGRESSION_FUNCTIONS = (functional.mse_loss, functional.l1_loss, functional.huber_loss, functional.smooth_l1_loss)
-"""torch's losses of numbers, whose score is the RMSE unless another is given."""
+"""torch's regression losses, for which the default score is the RMSE."""
 
 ELEMENTWISE = (*REGRESSION, nn.BCEWithLogitsLoss, nn.BCELoss, nn.SoftMarginLoss, nn.PoissonNLLLoss)
 ELEMENTWISE_FUNCTIONS = (
@@ -27,34 +27,35 @@ ELEMENTWISE_FUNCTIONS = (
     functional.binary_cross_entropy_with_logits,
     functional.binary_cross_entropy,
 )
-"""torch's losses that compare every output with a target, and would broadcast (B, 1) against (B,)."""
+"""torch's elementwise losses, which would broadcast (B, 1) against (B,)."""
 
 LABELLED = (nn.CrossEntropyLoss, nn.NLLLoss)
 LABELLED_FUNCTIONS = (functional.cross_entropy, functional.nll_loss)
-"""torch's losses of class labels. Their mean is over the labels other than ``ignore_index``, by class weight."""
+"""torch's losses of class labels. Their mean is weighted by class weight and excludes ``ignore_index``."""
 
 PASS = 2**16
-"""Rows whose masses are computed at a time."""
+"""Number of rows whose masses are computed at a time."""
 
 
 @dataclass(frozen=True, eq=False)
 class Loss:
-    """A loss on rows j is Σ_j v_j / Σ_j a_j, which is what torch gives for these rows.
+    """A loss on rows j, Σ_j v_j / Σ_j a_j, which equals torch's value for these rows.
 
-    v_j is the mean over a row's further dimensions of the values without reduction. The mass a_j is a function of the
-    targets alone: with the losses of :data:`LABELLED` and integer targets it is the mean over the row's positions of
-    the target's class weight, 0 where the target is ``ignore_index``. With all other losses it is 1.
+    The value v_j is the mean of the unreduced loss over the further dimensions of row j. The mass a_j depends only on
+    the targets. For the losses in :data:`LABELLED` with integer targets, it is the mean of the target's class weight
+    over the row's positions, with weight 0 for ``ignore_index``. For all other losses, it is 1.
 
-    ``reduction="batchmean"`` sums over further dimensions. So does ``reduction="sum"``, which divides by nothing.
+    ``reduction="batchmean"`` and ``reduction="sum"`` sum over the further dimensions instead. ``reduction="sum"`` does
+    not divide by the masses.
 
     Args:
-        given: ``nn.CrossEntropyLoss()``, ``functional.mse_loss``, a partial of one, or any function that returns one
-            value per sample.
+        given: A loss such as ``nn.CrossEntropyLoss()`` or ``functional.mse_loss``, a partial of one, or any function
+            that returns one value per sample.
 
     Attributes:
-        reduction: the option of that name; None if the loss has none.
-        ignored: the label that does not count; None if the loss is not one of :data:`LABELLED`.
-        function: the loss without reduction.
+        reduction: The loss's option ``reduction``; None if it has none.
+        ignored: The label that does not count; None if the loss is not in :data:`LABELLED`.
+        function: The loss without reduction.
     """
 
     given: SampleFn
@@ -65,7 +66,7 @@ class Loss:
     def __post_init__(self) -> None:
         loss, reduction = self.given, self._option("reduction")
         if reduction is not None and isinstance(loss, nn.Module):
-            # The copy is shallow: the user's loss keeps its reduction, and both share weights.
+            # With a shallow copy, the user's loss keeps its reduction and both share class weights.
             loss = copy.copy(loss)
             setattr(loss, "reduction", "none")  # noqa: B010 - torch types attributes as tensors
         elif reduction is not None:
@@ -78,22 +79,22 @@ class Loss:
 
     @classmethod
     def of(cls, loss: SampleFn) -> Loss:
-        """A loss, whichever way it was given."""
+        """Convert a loss to :class:`Loss`, unless it already is one."""
         return loss if isinstance(loss, Loss) else cls(loss)
 
     def _option(self, name: str) -> object:
-        """An option of the given loss; None if there is none of that name."""
+        """Return the value of an option of the loss; None if the loss has no such option."""
         if isinstance(self.given, nn.Module):
             return getattr(self.given, name, None)
         try:
-            # That of a partial has the partial's values as defaults.
+            # The signature of a partial has the partial's values as defaults.
             option = inspect.signature(self.given).parameters.get(name)
         except (TypeError, ValueError):
             return None
         return None if option is None else "none" if option.default is option.empty else option.default
 
     def is_one_of(self, modules: tuple[type[nn.Module], ...], functions: tuple[Callable[..., Tensor], ...]) -> bool:
-        """Whether the given loss is one of these modules, or one of these functions or a partial of it."""
+        """Return whether the loss is an instance of one of the modules, or one of the functions or a partial of it."""
         return isinstance(self.given, modules) or self._code in functions
 
     @property
@@ -102,20 +103,20 @@ class Loss:
 
     @property
     def summed(self) -> bool:
-        """Whether the loss is the sum over rows, whatever their masses."""
+        """Whether the loss is a plain sum over rows, not divided by the masses."""
         return self.reduction == "sum"
 
     def ignores(self, targets: Tensor) -> Tensor:
-        """Which of the targets (n, …) do not count, bool of the same shape."""
+        """Return a mask of the targets (n, …) that do not count, bool of the same shape."""
         if self.ignored is None or targets.is_floating_point():
             return torch.zeros(targets.shape, dtype=torch.bool, device=targets.device)
         return targets == self.ignored
 
     def masses(self, targets: Tensor) -> Tensor | None:
-        """(n,) float64 on the CPU, the masses of rows with targets (n, …); None if all are 1."""
+        """Compute the masses (n,) of rows with targets (n, …), in float64 on the CPU; None if all are 1."""
         if self.ignored is None or targets.is_floating_point():
             return None
-        # Without weights and ignored targets every mass is 1.
+        # Without class weights and ignored targets, every mass is 1.
         weight = self._option("weight")
         if not isinstance(weight, Tensor) and not bool((targets == self.ignored).any()):
             return None
@@ -123,51 +124,51 @@ class Loss:
         def of(targets: Tensor) -> Tensor:
             mass = (~self.ignores(targets)).double()
             if isinstance(weight, Tensor):
-                # An ignored target, such as −100, is not a valid index. Class 0 replaces it, with mass 0.
+                # An ignored target such as −100 is not a valid index. It is replaced by class 0, and its mass stays 0.
                 mass *= weight.to(targets.device).double()[targets.where(mass > 0, 0)]
             return mass.flatten(1).mean(1) if mass.dim() > 1 else mass
 
         return torch.cat([of(part).cpu() for part in targets.split(PASS)])
 
     def elements(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        """(B, …) the values without reduction."""
+        """Compute the unreduced values (B, …)."""
         return self.function(*self._aligned(outputs, targets))
 
     def __call__(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        """(B,) the values v_j of rows."""
+        """Compute the values v_j of rows, (B,)."""
         values = self.elements(outputs, targets)
         if values.dim() < 2:
             return values
-        # A sample's loss has the scale of the given reduction: it is a sum over positions if the reduction sums.
+        # A sample's loss has the scale of the original reduction: a sum over positions if the reduction is a sum.
         return values.flatten(1).sum(1) if self.reduction in ("sum", "batchmean") else values.flatten(1).mean(1)
 
     def check_reduction(self, outputs: Tensor, targets: Tensor) -> None:
-        """Compare the loss on a few rows with what a loss of the user's own makes of them when it reduces by itself.
+        """Check on a few rows that a user-defined loss with its own reduction gives the same value as this class.
 
         Raises:
-            InputError: They differ: it normalises by something that cannot be seen from outside.
+            InputError: If the values differ, because the loss divides by something other than the number of rows.
         """
         code = type(self.given) if isinstance(self.given, nn.Module) else self._code
         if self.reduction in (None, "none") or str(getattr(code, "__module__", None)).startswith("torch."):
             return
-        # A user's loss may divide by something else, and drfl's mean then differs from the loss that the user meant.
+        # If the user's loss divided by something else, drfl's mean would differ from the loss that the user intends.
         value, masses = self.given(*self._aligned(outputs, targets)), self.masses(targets)
         count = len(targets) if masses is None else float(masses.sum())
-        ours = self(outputs, targets).sum() / (1 if self.summed else count)
-        if value.dim() == 0 and not torch.allclose(value, ours, rtol=1e-3, atol=1e-5, equal_nan=True):
+        from_rows = self(outputs, targets).sum() / (1 if self.summed else count)
+        if value.dim() == 0 and not torch.allclose(value, from_rows, rtol=1e-3, atol=1e-5, equal_nan=True):
             raise InputError(
-                f"the loss is {float(value):.6g} with reduction='{self.reduction}' on {len(targets)} rows, and its "
-                f"values per row give {float(ours):.6g}: it divides by something else than the number of rows. Give it "
-                "with reduction='none', so that the client's loss is the mean of these values",
+                f"the loss is {float(value):.6g} with reduction='{self.reduction}' on {len(targets)} rows, but its "
+                f"values per row give {float(from_rows):.6g}: it divides by something other than the number of rows. "
+                "Use reduction='none' to make a client's loss the mean of the values per row.",
                 code="unsupported-loss",
                 field="loss",
             )
 
     def _aligned(self, outputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
-        """Outputs (B, 1) and targets (B,), or the other way round, as (B,), targets in the outputs' type.
+        """Squeeze outputs or targets (B, 1) if the other is (B,), and convert the targets to the outputs' type.
 
         Raises:
-            InputError: torch would broadcast them.
+            InputError: If torch would broadcast the shapes.
         """
         if not self.is_one_of(ELEMENTWISE, ELEMENTWISE_FUNCTIONS):
             return outputs, targets
@@ -177,15 +178,15 @@ class Loss:
             targets = targets.squeeze(-1)
         if outputs.shape != targets.shape:
             raise InputError(
-                f"the loss compares outputs {tuple(outputs.shape)} with targets {tuple(targets.shape)}: make them "
-                "alike",
+                f"the loss needs outputs and targets of the same shape, got outputs {tuple(outputs.shape)} and targets "
+                f"{tuple(targets.shape)}",
                 code="wrong-shape",
                 field="loss",
             )
         return outputs, targets if targets.is_floating_point() else targets.to(outputs.dtype)
 
     def to(self, device: torch.device | str, dtype: torch.dtype) -> Loss:
-        """The same loss with its tensors, such as class weights, on another device and in another type."""
+        """Copy the loss with its tensors, such as class weights, to another device and type."""
 
         def moved(value: object) -> object:
             if not isinstance(value, Tensor):

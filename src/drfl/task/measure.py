@@ -1,4 +1,4 @@
-"""How the values of a metric are read and shown; apart from :mod:`drfl.task.metrics`, as reports do without torch."""
+"""Properties and number formats of metrics. Unlike :mod:`drfl.task.metrics`, this module does not import torch."""
 
 from __future__ import annotations
 
@@ -13,44 +13,44 @@ from drfl.core.errors import InputError
 NAME = re.compile(r"[a-z][a-z0-9_]*")
 
 WORDS = {"auc": "AUC", "f1": "F1", "brier": "Brier score", "mae": "MAE", "rmse": "RMSE", "r2": "R²", "ppv": "PPV"}
-"""What metrics are called in sentences, where it is not their name."""
+"""Display names of metrics in sentences, if they differ from the name."""
 
 
-TAKEN = {"loss": "files have the loss", "rows": "files have the rows", "starts": "files have the clients"}
-"""Names that no measure can have, as files have something else under them."""
+TAKEN = {"loss": "the loss", "rows": "the rows", "starts": "the clients"}
+"""Reserved names and what files use them for."""
 
 
 NOTHING = "–"
-"""What is shown in place of a value that is undefined or unknown."""
+"""Placeholder for a value that is undefined or unknown."""
 
 LARGEST_SUM = 1e100
-"""No sum over rows of a run comes near; what is beyond is taken for none, and its square would be infinite."""
+"""Limit of sums over rows, far above real ones. Larger sums are treated as missing, because their squares overflow."""
 
 
 class Rows(StrEnum):
-    """What a measure says of a single row, and so which sums over rows there are to reckon its uncertainty from."""
+    """The information that a metric gives about a single row, which determines how its uncertainty is computed."""
 
     BINARY = "binary"
-    """0 or 1, a share of right answers."""
+    """0 or 1 per row, with the mean as the share of correct answers."""
 
     UNIT = "unit"
-    """A number in [0, 1] whose mean counts."""
+    """A number in [0, 1] per row, to be averaged."""
 
     REAL = "real"
-    """A number without bounds whose mean counts."""
+    """An unbounded number per row, to be averaged."""
 
     RANKS = "ranks"
     """The order of the rows of two classes, as in the AUC."""
 
     RATE = "rate"
-    """0 or 1 for some of the rows, as a threshold decides: sensitivity, specificity and PPV."""
+    """0 or 1 for some of the rows, according to a threshold: sensitivity, specificity and PPV."""
 
     WHOLE = "whole"
-    """Nothing: it is a number of all rows together, such as F1, calibration error, RMSE, R² or balanced accuracy."""
+    """Nothing: the metric is defined only for all rows together, such as F1, RMSE, R² or balanced accuracy."""
 
     @property
     def mean(self) -> bool:
-        """Whether the measure is the mean of a number of each row."""
+        """Whether the metric is the mean of a number per row."""
         return self in (Rows.BINARY, Rows.UNIT, Rows.REAL)
 
     @property
@@ -61,16 +61,16 @@ class Rows(StrEnum):
 
 @dataclass(frozen=True)
 class Measure:
-    """What is known of a metric without its function: how its values are read and shown.
+    """The properties of a metric without its function: how its values are interpreted and displayed.
 
     Args:
-        name: what files and tables call it: small letters, digits and _.
-        more_is_better: whether the worst client is the one with the smallest value.
-        percent: whether it is a fraction in [0, 1] that readers want in percent.
-        rows: what it says of a single row.
+        name: Name in files and tables: lower-case letters, digits and _.
+        more_is_better: Whether larger values are better, so that the worst client has the smallest value.
+        percent: Whether the metric is a fraction in [0, 1] to be displayed in percent.
+        rows: Information that the metric gives about a single row.
 
     Raises:
-        InputError: the name is none.
+        InputError: If the name or ``rows`` is invalid.
     """
 
     name: str
@@ -81,76 +81,76 @@ class Measure:
     def __post_init__(self) -> None:
         if not isinstance(self.name, str) or NAME.fullmatch(self.name) is None:
             raise InputError(
-                f"metric {self.name!r}: name it by small letters, digits and _, beginning with a letter",
+                f"metric name {self.name!r} must consist of lower-case letters, digits and _ and begin with a letter",
                 code="invalid-name",
                 field="metric",
             )
         if self.name in TAKEN:
             raise InputError(
-                f"a metric cannot be called '{self.name}': {TAKEN[self.name]} under that name, give another",
+                f"metric name '{self.name}' is reserved: files use it for {TAKEN[self.name]}. Choose another name.",
                 code="invalid-name",
                 field="metric",
             )
         if self.rows not in tuple(Rows):
             raise InputError(
-                f"metric '{self.name}' has rows={self.rows!r}: give one of {', '.join(Rows)}",
+                f"metric '{self.name}': rows must be one of {', '.join(Rows)}, got {self.rows!r}",
                 code="unknown-name",
                 field="rows",
             )
-        # Files give a plain string.
+        # Metrics that are read from files have a plain string here.
         object.__setattr__(self, "rows", Rows(self.rows))
 
     @property
     def scale(self) -> float:
-        """What values are multiplied by where they are shown."""
+        """Factor for displayed values."""
         return 100.0 if self.percent else 1.0
 
     @property
     def digits(self) -> int:
-        """How many decimals are shown."""
+        """Number of decimals of displayed values."""
         return 1 if self.percent else 3
 
     @property
     def unit(self) -> str:
-        """Behind a value that is shown."""
+        """Unit of displayed values: "%" or ""."""
         return "%" if self.percent else ""
 
     @property
     def words(self) -> str:
-        """Its name in a sentence."""
+        """Display name in a sentence."""
         return WORDS.get(self.name, self.name.replace("_", " "))
 
     def number(self, value: float) -> str:
-        """A value without its unit, as in "87.9" or "0.912"; a dash if it is undefined."""
+        """Format a value without its unit, as in "87.9" or "0.912"; a dash if it is undefined."""
         return number(self.scale * value, self.digits)
 
     def shown(self, value: float) -> str:
-        """A value with its unit, as in "87.9 %" or "0.912"; a dash if it is undefined."""
+        """Format a value with its unit, as in "87.9 %" or "0.912"; a dash if it is undefined."""
         return self.number(value) if math.isnan(value) else f"{self.number(value)} {self.unit}".rstrip()
 
     def interval(self, low: float, high: float) -> str:
-        """Both ends without the unit, as in "80.1 – 90.0"; a dash if there is no interval."""
+        """Format an interval without the unit, as in "80.1 – 90.0"; a dash if there is no interval."""
         if math.isnan(low) or math.isnan(high):
             return NOTHING
-        # A hyphen next to the dash of the interval is hard to read, so this is a minus sign.
+        # A hyphen next to the dash of the interval would be hard to read, so use a minus sign.
         return " – ".join(self.number(end).replace("-", "−").replace("inf", "∞") for end in (low, high))
 
 
 PLAIN = Measure("accuracy", percent=True)
-"""What a run measures that says nothing else."""
+"""The score of a run that names no other."""
 
 
 def number(value: float, digits: int) -> str:
-    """A number with so many decimals; a dash if it is NaN."""
+    """Format a number with a fixed number of decimals; a dash if it is NaN."""
     return NOTHING if math.isnan(value) else f"{value:.{digits}f}"
 
 
 def undefined_share(undefined: Sequence[int], clients: Sequence[int]) -> str:
-    """How many clients a statistic over clients leaves out, as in "2 of 45" or "2 to 3 of 45"; "" if none.
+    """Format how many clients a statistic excludes, as in "2 of 45" or "2 to 3 of 45"; "" if none.
 
     Args:
-        undefined: the clients at which the measure is undefined, for each of the models that the statistic is of.
-        clients: all clients, for each of these models.
+        undefined: Number of clients at which the metric is undefined, for each model.
+        clients: Number of all clients, for each model.
     """
     if not any(undefined):
         return ""
@@ -159,6 +159,6 @@ def undefined_share(undefined: Sequence[int], clients: Sequence[int]) -> str:
 
 
 def undefined_note(undefined: Sequence[int], clients: Sequence[int]) -> str:
-    """What follows such a statistic in a line, as in " (2 of 45 clients undefined)"; see :func:`undefined_share`."""
+    """Format a note for a statistic, as in " (2 of 45 clients undefined)"; see :func:`undefined_share`."""
     share = undefined_share(undefined, clients)
     return f" ({share} clients undefined)" if share else ""

@@ -1,4 +1,4 @@
-"""How good a client's outputs are: accuracy, AUC, calibration error, RMSE, or any function of outputs and targets."""
+"""Metrics: accuracy, AUC, calibration error, RMSE, and any function of a client's outputs and targets."""
 
 from __future__ import annotations
 
@@ -14,27 +14,29 @@ from drfl.core.errors import InputError, unknown
 from drfl.task.measure import NAME, Measure, Rows
 
 MetricFn = Callable[[Tensor, Tensor], Tensor | float]
-"""(a client's outputs (n, …), its targets (n, …)) → a number, or one value per sample, whose mean counts."""
+"""Function of a client's outputs (n, …) and targets (n, …) that returns a number, or one value per sample."""
 
 
 @dataclass(frozen=True)
 class Metric(Measure):
-    """A number that says how good a model's outputs are on one client's rows.
+    """A number that measures the quality of a model's outputs on one client's rows.
 
     Args:
-        name: what files and tables call it: small letters, digits and _.
-        function: of the client's outputs (n, …) and targets (n, …), both on the CPU, outputs float64: a number, NaN
-            where it is not defined on these rows, or one value per sample (n, …), whose mean counts.
-        more_is_better: whether the worst client is the one with the smallest value.
-        percent: whether it is a fraction in [0, 1] that readers want in percent.
-        rows: what it says of a single row. Of one that says something, intervals and paired differences are known: its
-            function must then give one value per sample, which depends on no other sample.
-        per_sample: whether the function is known to give one value per sample, which is then computed along with the
-            losses, in the model's type, and for all clients at once.
-        ignored: the target whose positions do not count; set by :func:`resolved`, of metrics in :data:`OF_CLASSES`.
+        name: Name in files and tables: lower-case letters, digits and _.
+        function: Function of the client's outputs (n, …), float64 on the CPU, and targets (n, …) on the CPU. It returns
+            a number, which is NaN if the metric is undefined on these rows, or one value per sample (n, …), which are
+            averaged.
+        more_is_better: Whether larger values are better, so that the worst client has the smallest value.
+        percent: Whether the metric is a fraction in [0, 1] to be displayed in percent.
+        rows: Information that the metric gives about a single row, needed for confidence intervals and paired
+            differences. Unless it is ``WHOLE``, the function must return one value per sample that depends on no other
+            sample.
+        per_sample: Whether the function always returns one value per sample. Then it is computed together with the
+            losses, in the model's type and for all clients at once.
+        ignored: Target whose positions do not count. :func:`resolved` sets it for metrics in :data:`OF_CLASSES`.
 
     Raises:
-        InputError: the name is none, or the function cannot be called.
+        InputError: If the name is invalid, or the function is not callable.
     """
 
     function: MetricFn
@@ -45,7 +47,7 @@ class Metric(Measure):
         super().__post_init__()
         if not callable(self.function):
             raise InputError(
-                f"metric '{self.name}' is a {type(self.function).__name__}, not a function",
+                f"metric '{self.name}' must be a function, got a {type(self.function).__name__}",
                 code="wrong-type",
                 field="metric",
             )
@@ -53,49 +55,50 @@ class Metric(Measure):
             self.rows is Rows.RATE and self.function not in RATES
         ):
             raise InputError(
-                f"metric '{self.name}' has rows='{self.rows}', which drfl's own metrics have: declare another, or none",
+                f"metric '{self.name}': rows='{self.rows}' is reserved for built-in metrics. Use another value, or "
+                "omit rows.",
                 code="invalid-value",
                 field="rows",
             )
 
     def of(self, outputs: Tensor, targets: Tensor) -> float:
-        """The metric on a client's rows; NaN where it is not defined, or an output is not finite.
+        """Compute the metric on a client's rows; NaN if it is undefined or an output is not finite.
 
         Args:
-            outputs: (n, …) float64 on the CPU.
-            targets: (n, …) on the CPU.
+            outputs: Outputs (n, …), float64 on the CPU.
+            targets: Targets (n, …) on the CPU.
 
         Raises:
-            InputError: the function failed, or gave neither a number nor one value per sample.
+            InputError: If the function fails, or returns neither a number nor one value per sample.
         """
         if self.ignored is not None:
             outputs, targets = self._counted(outputs, targets)
         # A diverged model has no score, although argmax of NaN would give a class.
         if not len(outputs) or not bool(torch.isfinite(outputs).all()):
             return math.nan
-        return float(self._found(outputs, targets).mean())
+        return float(self._values(outputs, targets).mean())
 
     def of_rows(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        """(n, k) float64, what it says of each row; NaN where an output is not finite.
+        """Compute the metric's k numbers for each row, (n, k) float64; NaN for rows with an output that is not finite.
 
-        k is 1 where it has a number for each row, further dimensions averaged; 2 where it ranks rows or a threshold
-        decides: the log-odds and whether the row is of the positive class; 0 where it says nothing.
+        The number k depends on ``rows``. It is 1 if the metric has a number per row, averaged over further dimensions.
+        It is 2 for ranks and rates: the log-odds, and whether the row is of the positive class. It is 0 for ``WHOLE``.
 
         Args:
-            outputs: (n, …) float64 on the CPU.
-            targets: (n, …) on the CPU.
+            outputs: Outputs (n, …), float64 on the CPU.
+            targets: Targets (n, …) on the CPU.
 
         Raises:
-            InputError: the function failed, or its values are not what ``rows`` says.
+            InputError: If the function fails, or its values contradict ``rows``.
         """
         if self.ignored is not None and self.rows.mean:
-            # Each row's mean over the positions that count.
+            # Average over the positions of each row that count.
             counted = targets != self.ignored
-            found = replace(self, ignored=None).of_rows(*self._counted(outputs, targets))
+            values = replace(self, ignored=None).of_rows(*self._counted(outputs, targets))
             rows = counted.nonzero()[:, 0]
-            total = torch.zeros(len(outputs), 1, dtype=torch.float64).index_add(0, rows, found)
+            total = torch.zeros(len(outputs), 1, dtype=torch.float64).index_add(0, rows, values)
             return total / counted.reshape(len(outputs), -1).sum(1, keepdim=True)
-        # Rows are judged one by one: a NaN must not remove the scores of the others.
+        # Check finiteness per row, because a NaN in one row must not remove the scores of the others.
         finite = torch.isfinite(outputs if outputs.dim() > 1 else outputs[:, None]).flatten(1).all(1)
         if self.rows in (Rows.RANKS, Rows.RATE):
             flat = _flat(outputs, targets)
@@ -104,136 +107,139 @@ class Metric(Measure):
         if not self.rows.mean:
             return torch.empty(len(outputs), 0, dtype=torch.float64)
         if not bool(finite.all()):
-            found = torch.full((len(outputs), 1), math.nan, dtype=torch.float64)
+            values = torch.full((len(outputs), 1), math.nan, dtype=torch.float64)
             if bool(finite.any()):
-                found[finite] = self.of_rows(outputs[finite], targets[finite])
-            return found
-        found = self._found(outputs, targets)
-        if not found.dim():
+                values[finite] = self.of_rows(outputs[finite], targets[finite])
+            return values
+        values = self._values(outputs, targets)
+        if not values.dim():
             raise InputError(
-                f"metric '{self.name}' has rows='{self.rows}' but gave a number: leave rows out",
+                f"metric '{self.name}' has rows='{self.rows}' but returned a single number. Omit rows.",
                 code="invalid-value",
                 field=self.name,
             )
-        return self.checked(found.flatten(1).mean(1) if found.dim() > 1 else found)[:, None]
+        return self.checked(values.flatten(1).mean(1) if values.dim() > 1 else values)[:, None]
 
     def _counted(self, outputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
-        """Outputs (P, C) and targets (P,) of the positions that count, row by row."""
+        """Select outputs (P, C) and targets (P,) of the positions that count, row by row."""
         counted = targets != self.ignored
         return outputs.movedim(1, -1)[counted], targets[counted]
 
     def checked(self, values: Tensor) -> Tensor:
-        """Values (n,) of rows, which must be what ``rows`` says; NaN may be.
+        """Check that values of rows (n,) are in the range that ``rows`` declares, and return them; NaN is allowed.
 
         Raises:
-            InputError: one is not.
+            InputError: If a value is out of range.
         """
         if self.rows not in (Rows.BINARY, Rows.UNIT):
             return values
-        wrong = (values != 0) & (values != 1) if self.rows is Rows.BINARY else (values < 0) | (values > 1)
-        # NaN is looked for only where something is wrong.
-        if bool(wrong.any()) and bool((wrong & ~values.isnan()).any()):
-            first = float(values[wrong & ~values.isnan()][0])
+        invalid = (values != 0) & (values != 1) if self.rows is Rows.BINARY else (values < 0) | (values > 1)
+        # Look for NaN only if a value is invalid, which saves a pass over the values in the usual case.
+        if bool(invalid.any()) and bool((invalid & ~values.isnan()).any()):
+            first = float(values[invalid & ~values.isnan()][0])
             kind = "0 or 1" if self.rows is Rows.BINARY else "in [0, 1]"
             raise InputError(
-                f"metric '{self.name}' has rows='{self.rows}' but gave {first:g}, which is not {kind}: declare another",
+                f"metric '{self.name}' has rows='{self.rows}', so its values must be {kind}, but it returned "
+                f"{first:g}. Declare another value of rows.",
                 code="out-of-range",
                 field=self.name,
             )
         return values
 
-    def _found(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        """What the function gives, float64.
+    def _values(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        """Call the function and convert its result to a float64 tensor.
 
         Raises:
-            InputError: it failed, or gave neither a number nor one value per sample.
+            InputError: If the function fails, or returns neither a number nor one value per sample.
         """
         try:
             value = self.function(outputs, targets)
-            found = torch.as_tensor(value, dtype=torch.float64)
+            values = torch.as_tensor(value, dtype=torch.float64)
         except InputError:
             raise
         except Exception as error:
             raise InputError(
-                f"metric '{self.name}' of outputs {tuple(outputs.shape)} and targets {tuple(targets.shape)}: "
+                f"metric '{self.name}' failed for outputs {tuple(outputs.shape)} and targets {tuple(targets.shape)}: "
                 f"{type(error).__name__}: {' '.join(str(error).split())}",
                 code="user-code-failed",
                 field=self.name,
             ) from error
-        if found.dim() and found.shape[0] != len(outputs):
+        if values.dim() and values.shape[0] != len(outputs):
             raise InputError(
-                f"metric '{self.name}' gave values of shape {tuple(found.shape)} for {len(outputs)} samples: return a "
-                "number, or one value per sample",
+                f"metric '{self.name}' must return a number or one value per sample, got shape {tuple(values.shape)} "
+                f"for {len(outputs)} samples",
                 code="wrong-shape",
                 field=self.name,
             )
-        return found
+        return values
 
 
 def are_classes(outputs: Tensor, targets: Tensor) -> bool:
-    """Whether outputs (n, C, …) are the logits of classes, one of which is each target (n, …)."""
+    """Return whether outputs (n, C, …) are logits of classes and targets (n, …) are class labels."""
     return outputs.dim() == targets.dim() + 1 and outputs.shape[1] > 1 and not targets.is_floating_point()
 
 
 def _flat(outputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
-    """Outputs (n, C, …) and classes (n, …) as those of every position, (P, C) and (P,); others as they are."""
+    """Flatten outputs (n, C, …) and class labels (n, …) over positions to (P, C) and (P,); leave others unchanged."""
     if targets.dim() < 2 or not are_classes(outputs, targets):
         return outputs, targets
     return outputs.movedim(1, -1).reshape(-1, outputs.shape[1]), targets.reshape(-1)
 
 
 def argmax_accuracy(outputs: Tensor, targets: Tensor) -> Tensor:
-    """1 where the largest of the outputs (B, classes, …) is the target (B, …), else 0."""
+    """Return 1 if the largest of the outputs (B, classes, …) is the target (B, …), and 0 otherwise."""
     return (outputs.argmax(1) == targets).to(outputs.dtype)
 
 
 def binary_accuracy(outputs: Tensor, targets: Tensor) -> Tensor:
-    """1 where the sign of a logit agrees with the target in {0, 1}, else 0; outputs and targets (B,), (B, 1) or (B, L).
+    """Return 1 if the sign of a logit agrees with the target in {0, 1}, and 0 otherwise.
 
-    With L labels a sample's value is the share of labels that are right.
+    Outputs and targets have shape (B,), (B, 1) or (B, L). With L labels, a sample's value is the share of correct
+    labels.
     """
-    right = ((outputs.flatten(1) if outputs.dim() > 1 else outputs[:, None]) > 0) == (
+    correct = ((outputs.flatten(1) if outputs.dim() > 1 else outputs[:, None]) > 0) == (
         (targets.flatten(1) if targets.dim() > 1 else targets[:, None]) > 0.5
     )
-    return right.to(outputs.dtype).mean(1)
+    return correct.to(outputs.dtype).mean(1)
 
 
 def accuracy(outputs: Tensor, targets: Tensor) -> Tensor:
-    """:func:`argmax_accuracy` where targets are classes, :func:`binary_accuracy` where they are 0 or 1; (B,)."""
+    """Compute :func:`argmax_accuracy` for class labels and :func:`binary_accuracy` for targets 0 or 1; (B,)."""
     return argmax_accuracy(outputs, targets) if are_classes(outputs, targets) else binary_accuracy(outputs, targets)
 
 
 def _columns(outputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
-    """Probabilities and truths (n, K) of each class or label; of two classes or one logit, of the second alone."""
+    """Compute the probability and truth (n, K) of each class or label; for two classes, only of the second."""
     if are_classes(outputs, targets):
         return outputs.softmax(1)[:, _first(outputs) :], _truth(outputs, targets)
     return outputs.reshape(len(outputs), -1).sigmoid(), _truth(outputs, targets)
 
 
 def _truth(outputs: Tensor, targets: Tensor) -> Tensor:
-    """(n, K) whether a row is of each class or has each label; of two classes, of the second alone."""
+    """Return whether each row is of each class or has each label, (n, K); for two classes, only for the second."""
     if are_classes(outputs, targets):
         return targets[:, None] == torch.arange(_first(outputs), outputs.shape[1])
     return targets.reshape(len(outputs), -1) > 0.5
 
 
 def _first(outputs: Tensor) -> int:
-    """The first class that has a column: of two classes the second says all."""
+    """Return the first class that has a column. For two classes, the column of the second is enough."""
     return 0 if outputs.shape[1] > 2 else 1
 
 
 def _scores(outputs: Tensor, targets: Tensor) -> Tensor:
-    """(n, K) log-odds of each class or label, which order rows as probabilities do but never saturate.
+    """Compute the log-odds (n, K) of each class or label. They order rows like probabilities but never saturate.
 
-    In float64 the sigmoid of every logit above 37 is 1: a confident model's rows would all be tied.
+    In float64, the sigmoid of every logit above 37 is 1, so all rows of a confident model would be tied.
     """
     if not are_classes(outputs, targets):
         return outputs.reshape(len(outputs), -1)
     if outputs.shape[1] == 2:
         return outputs[:, 1:] - outputs[:, :1]
-    # log(p / (1 - p)) = z - log Σ_{others} exp(z). The largest class is left out of its own sum exactly; for the rest
-    # p ≤ 1/2, so that log(1 - p) loses nothing. Sums are of distances from the largest, in order: rows that differ by a
-    # constant, or in which class has which of the other logits, tie to the bit.
+    # log(p / (1 − p)) = z − log Σ_{others} exp(z). For the largest class, the sum is computed over the other classes,
+    # so that nothing cancels. For the rest, p ≤ 1/2, so log(1 − p) loses no accuracy. The sums are over sorted
+    # distances from the largest logit. Therefore, rows whose logits differ by a constant, or by a permutation of the
+    # other classes, tie exactly.
     z, order = outputs.sort(1)
     z = z - z[:, -1:]
     log_p = z.log_softmax(1)
@@ -242,13 +248,13 @@ def _scores(outputs: Tensor, targets: Tensor) -> Tensor:
 
 
 def balanced_accuracy(outputs: Tensor, targets: Tensor) -> float:
-    """The mean recall over the classes that occur; over labels, the mean of each label's."""
+    """Compute the mean recall over the classes that occur; for labels, the mean over labels."""
     outputs, targets = _flat(outputs, targets)
     if are_classes(outputs, targets):
         truth = targets[:, None] == torch.arange(outputs.shape[1])
-        # These are the recalls of the classes; nanmean leaves out classes without a row.
-        right = truth & (outputs.argmax(1) == targets)[:, None]
-        return float((right.sum(0) / truth.sum(0).double()).nanmean())
+        # Average the recalls of the classes; nanmean excludes classes without a row.
+        correct = truth & (outputs.argmax(1) == targets)[:, None]
+        return float((correct.sum(0) / truth.sum(0).double()).nanmean())
     truth = _truth(outputs, targets)
     both = torch.stack([truth, ~truth])
     recalls = (both & ((_scores(outputs, targets) > 0) == truth)).sum(1) / both.sum(1).double()  # (2, K)
@@ -256,34 +262,38 @@ def balanced_accuracy(outputs: Tensor, targets: Tensor) -> float:
 
 
 def auc(outputs: Tensor, targets: Tensor) -> float:
-    """Area under the ROC curve; of more than two classes the mean over classes, one against the rest.
+    """Compute the area under the ROC curve; for more than two classes, the mean of one against the rest.
 
-    Classes and labels that all rows have, or none, are left out; NaN where none is left.
+    Classes and labels that all rows or no rows have are excluded. The result is NaN if none remains.
     """
     from scipy.stats import rankdata
 
     outputs, targets = _flat(outputs, targets)
     scores, truth = _scores(outputs, targets), _truth(outputs, targets)
     positive = truth.sum(0).double()
-    # Mann and Whitney's count of the pairs in order, ties for half: all columns at once, where scikit-learn spends
-    # milliseconds a column on checking its input, more than a small client's training takes
+    # Use Mann and Whitney's count of the pairs in order, with half a pair for a tie, for all columns at once.
+    # scikit-learn spends milliseconds per column on checking its input, which is more than a small client's training.
     ranks = torch.from_numpy(rankdata(scores.numpy(), axis=0))
     in_order = (ranks * truth).sum(0) - positive * (positive + 1) / 2
-    return float((in_order / (positive * (len(scores) - positive))).nanmean())  # 0/0 where all are so, or none
+    # An excluded class gives 0/0, which nanmean ignores.
+    return float((in_order / (positive * (len(scores) - positive))).nanmean())
 
 
 def f1(outputs: Tensor, targets: Tensor) -> float:
-    """F1 of the second of two classes; of more classes, or labels, the mean over those that occur or are predicted."""
+    """Compute F1 of the second of two classes.
+
+    For more classes, and for labels, the result is the mean over those that occur or are predicted.
+    """
     outputs, targets = _flat(outputs, targets)
-    guess, truth = _scores(outputs, targets) > 0, _truth(outputs, targets)
+    predicted, truth = _scores(outputs, targets) > 0, _truth(outputs, targets)
     if are_classes(outputs, targets):
-        # Exactly one class is predicted, although several may score above 0 or none may.
-        guess = _truth(outputs, outputs.argmax(1))
-    return float((2 * (guess & truth).sum(0) / (guess.sum(0) + truth.sum(0)).double()).nanmean())
+        # Exactly one class is predicted, although several classes or none may have log-odds above 0.
+        predicted = _truth(outputs, outputs.argmax(1))
+    return float((2 * (predicted & truth).sum(0) / (predicted.sum(0) + truth.sum(0)).double()).nanmean())
 
 
 def log_loss(outputs: Tensor, targets: Tensor) -> Tensor:
-    """−log of the probability of what is so, (n, …)."""
+    """Compute the negative log-probability of the true class or label, (n, …)."""
     if are_classes(outputs, targets):
         return torch.nn.functional.cross_entropy(outputs, targets, reduction="none")
     y = targets.reshape(outputs.shape).to(outputs.dtype)
@@ -291,9 +301,10 @@ def log_loss(outputs: Tensor, targets: Tensor) -> Tensor:
 
 
 def brier(outputs: Tensor, targets: Tensor) -> Tensor:
-    """Squared distance of the probabilities from what is so (Brier 1950), (n,), or (n, …) of several positions.
+    """Compute the Brier score: the squared distance of the probabilities from the truth (Brier 1950).
 
-    Summed over classes where there are more than two; of two classes, one logit and each of L labels, the second's.
+    For more than two classes, it is the sum over classes. For two classes or one logit, it is the square for the second
+    class. For L labels, it is the mean over labels. The shape is (n,), or (n, …) for class labels at several positions.
     """
     p, truth = _columns(*_flat(outputs, targets))
     squares = (p - truth.to(p.dtype)).square()
@@ -301,101 +312,103 @@ def brier(outputs: Tensor, targets: Tensor) -> Tensor:
 
 
 BINS = 15
+"""Number of confidence bins of the calibration error."""
 
 
 def calibration_error(outputs: Tensor, targets: Tensor) -> float:
-    """Expected calibration error (Guo et al. 2017, eq. 3): |accuracy − confidence| in 15 bins of confidence, weighted.
+    """Compute the expected calibration error (Guo et al. 2017, eq. 3): mean |accuracy − confidence| over 15 bins.
 
-    Of few rows it is biased upwards: compare clients with their numbers of rows in mind. Of labels, their mean.
+    Bins are weighted by their number of rows. For labels, the result is the mean over labels. The error is biased
+    upwards if there are few rows, so take the numbers of rows into account when you compare clients.
     """
     outputs, targets = _flat(outputs, targets)
     if are_classes(outputs, targets):
-        confidence, chosen = outputs.softmax(1).max(1)
-        return _calibration(confidence, chosen == targets)
-    columns = zip(*(each.T for each in _columns(outputs, targets)), strict=True)
+        confidence, predicted = outputs.softmax(1).max(1)
+        return _calibration(confidence, predicted == targets)
+    columns = zip(*(matrix.T for matrix in _columns(outputs, targets)), strict=True)
     errors = [_calibration(torch.maximum(p, 1 - p), (p > 0.5) == truth) for p, truth in columns]
     return math.fsum(errors) / len(errors)
 
 
-def _calibration(confidence: Tensor, right: Tensor) -> float:
-    place = (confidence * BINS).ceil().long().clamp(1, BINS) - 1  # bins ((b−1)/B, b/B]
-    gaps = torch.zeros(BINS, dtype=torch.float64).index_add(0, place, right.double() - confidence.double())
+def _calibration(confidence: Tensor, correct: Tensor) -> float:
+    bins = (confidence * BINS).ceil().long().clamp(1, BINS) - 1  # bins ((b−1)/B, b/B]
+    gaps = torch.zeros(BINS, dtype=torch.float64).index_add(0, bins, correct.double() - confidence.double())
     return float(gaps.abs().sum() / len(confidence))
 
 
 def mae(outputs: Tensor, targets: Tensor) -> Tensor:
-    """Absolute errors, (n, …)."""
+    """Compute absolute errors, (n, …)."""
     return (outputs - targets.reshape(outputs.shape)).abs()
 
 
 def rmse(outputs: Tensor, targets: Tensor) -> float:
-    """Root of the mean squared error; of several outputs, the mean of each one's, as scikit-learn has it."""
+    """Compute the root mean squared error; for several outputs, the mean over outputs as in scikit-learn."""
     squares = (outputs - targets.reshape(outputs.shape)).square().reshape(len(outputs), -1)
     return float(squares.mean(0).sqrt().mean())
 
 
 def r2(outputs: Tensor, targets: Tensor) -> float:
-    """Coefficient of determination; NaN for fewer than two rows."""
+    """Compute the coefficient of determination; NaN for fewer than two rows."""
     from sklearn.metrics import r2_score
 
     if len(outputs) < 2:
         return math.nan
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of constant targets
+        warnings.simplefilter("ignore")  # scikit-learn warns about constant targets.
         return float(r2_score(targets.reshape(len(outputs), -1).numpy(), outputs.reshape(len(outputs), -1).numpy()))
 
 
 def average_precision(outputs: Tensor, targets: Tensor) -> float:
-    """Σ (R_k − R_{k−1})·P_k over the distinct scores; of more than two classes the mean over those that occur."""
+    """Compute Σ (R_k − R_{k−1})·P_k over distinct scores; for more than two classes, the mean over those that occur."""
     outputs, targets = _flat(outputs, targets)
     scores, truth = _scores(outputs, targets), _truth(outputs, targets)
-    found = []
-    for score, is_so in zip(scores.T, truth.T, strict=True):
+    precisions = []
+    for score, is_positive in zip(scores.T, truth.T, strict=True):
         order = score.argsort(descending=True)
-        ranked, hits = score[order], is_so[order].double().cumsum(0)
+        ranked, hits = score[order], is_positive[order].double().cumsum(0)
         last = torch.cat([ranked[1:] != ranked[:-1], torch.ones(1, dtype=torch.bool)])  # marks the last of tied rows
-        hits, called = hits[last], (last.nonzero().flatten() + 1).double()
+        hits, predicted = hits[last], (last.nonzero().flatten() + 1).double()
         gained = torch.cat([hits[:1], hits.diff()])
-        # Without positive rows this is NaN, which nanmean leaves out.
-        found.append(float((gained * hits / called).sum() / hits[-1]))
-    return float(torch.tensor(found, dtype=torch.float64).nanmean())
+        # Without positive rows this is NaN, which nanmean ignores.
+        precisions.append(float((gained * hits / predicted).sum() / hits[-1]))
+    return float(torch.tensor(precisions, dtype=torch.float64).nanmean())
 
 
 Rate = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
-"""(who is called positive, who is) → (who counts as right, among whom); all bool of one shape."""
+"""Function of (predicted positive, truly positive) that returns (correct rows, rows that count), all bool."""
 
 
 def _rate(outputs: Tensor, targets: Tensor, rate: Rate) -> float:
-    """At probability 1/2; of more than two classes, the largest is called, and the mean is over those with a value."""
+    """Compute a rate at probability 1/2; for more than two classes, use the largest output and average over classes."""
     outputs, targets = _flat(outputs, targets)
-    called, truth = _scores(outputs, targets) > 0, _truth(outputs, targets)
+    predicted, truth = _scores(outputs, targets) > 0, _truth(outputs, targets)
     if are_classes(outputs, targets):
-        called = _truth(outputs, outputs.argmax(1))
-    right, among = rate(called, truth)
-    return float(((right & among).sum(0) / among.sum(0).double()).nanmean())
+        predicted = _truth(outputs, outputs.argmax(1))
+    correct, among = rate(predicted, truth)
+    return float(((correct & among).sum(0) / among.sum(0).double()).nanmean())
 
 
 def sensitivity(outputs: Tensor, targets: Tensor) -> float:
-    """Share of the positive rows that are called so; NaN where there is none."""
+    """Compute the share of positive rows that are predicted positive; NaN if there are none."""
     return _rate(outputs, targets, RATES[sensitivity])
 
 
 def specificity(outputs: Tensor, targets: Tensor) -> float:
-    """Share of the negative rows that are called so; NaN where there is none."""
+    """Compute the share of negative rows that are predicted negative; NaN if there are none."""
     return _rate(outputs, targets, RATES[specificity])
 
 
 def ppv(outputs: Tensor, targets: Tensor) -> float:
-    """Positive predictive value, the share of the rows called positive that are; NaN where none is called so."""
+    """Compute the positive predictive value: the share of rows predicted positive that are; NaN if there are none."""
     return _rate(outputs, targets, RATES[ppv])
 
 
 RATES: Mapping[MetricFn, Rate] = {
-    sensitivity: lambda called, truth: (called, truth),
-    specificity: lambda called, truth: (~called, ~truth),
-    ppv: lambda called, truth: (truth, called),
+    sensitivity: lambda predicted, truth: (predicted, truth),
+    specificity: lambda predicted, truth: (~predicted, ~truth),
+    ppv: lambda predicted, truth: (truth, predicted),
 }
-"""Shares of right answers among some of the rows, for which a threshold on validation rows is chosen."""
+"""Rates among some of the rows. For these, a threshold is chosen on validation rows."""
 
 
 ACCURACY = Metric("accuracy", accuracy, percent=True, per_sample=True, rows=Rows.BINARY)
@@ -419,7 +432,7 @@ METRICS: Mapping[str, Metric] = {
         Metric("average_precision", average_precision),
     )
 }
-"""Every metric by the name that the command, the files and the tables know it by."""
+"""All built-in metrics by name."""
 
 OF_CLASSES = frozenset(
     {
@@ -438,27 +451,27 @@ OF_CLASSES = frozenset(
         average_precision,
     }
 )
-"""The functions that take targets for classes, or for labels that are there or not."""
+"""Functions that treat targets as classes or as labels 0 or 1."""
 
 
 def metric_of(given: Metric | MetricFn | str) -> Metric:
-    """A metric, whichever way it was given.
+    """Convert a metric, a name or a function to :class:`Metric`.
 
     Args:
-        given: a metric; the name of one of :data:`METRICS`; or a function, which is called by its name ("score" where
-            it has none) and of which more is better.
+        given: A metric, the name of one of :data:`METRICS`, or a function. A function is named after itself ("score" if
+            it is a lambda), and larger values are better.
 
     Raises:
-        InputError: there is none of that name, or a function has no name that files could use.
+        InputError: If the name is unknown, or the name of the function cannot be used in files.
     """
     if isinstance(given, Metric):
         return given
     if isinstance(given, str):
-        plain = given.strip().lower().replace("-", "_")
-        if plain not in METRICS:
+        key = given.strip().lower().replace("-", "_")
+        if key not in METRICS:
             raise unknown("metric", given, METRICS)
-        return METRICS[plain]
-    # drfl's own functions are known to be 0 or 1 for each row, and are shown in percent.
+        return METRICS[key]
+    # The built-in accuracies are known to be 0 or 1 per row and are displayed in percent.
     if given in (argmax_accuracy, binary_accuracy, accuracy):
         return Metric("accuracy", given, percent=True, per_sample=True, rows=Rows.BINARY)
     name = getattr(given, "__name__", type(given).__name__)
@@ -466,7 +479,7 @@ def metric_of(given: Metric | MetricFn | str) -> Metric:
         return Metric("score", given)
     if isinstance(given, type) or NAME.fullmatch(str(name)) is None:
         raise InputError(
-            f"a metric is called '{name}', which no file can: wrap it as drfl.Metric('name', function)",
+            f"metric name '{name}' cannot be used in files. Choose a name with drfl.Metric('name', function).",
             code="invalid-name",
             field="metric",
         )
@@ -474,16 +487,16 @@ def metric_of(given: Metric | MetricFn | str) -> Metric:
 
 
 def resolved(metric: Metric, outputs: Tensor, targets: Tensor, ignored: int | None = None) -> Metric:
-    """The metric with what it says of a row with such outputs (n, …) and targets (n, …); their values do not matter.
+    """Adapt a metric's ``rows`` to the shapes of outputs and targets.
 
-    Of several labels a share of right ones is no longer 0 or 1; of more than two classes the Brier score is up to 2;
-    of both the AUC, sensitivity and the like are means of several, of which no count is known.
+    With several labels, the share of correct ones is no longer 0 or 1. With more than two classes, the Brier score can
+    be up to 2. In both cases, AUC, sensitivity and similar metrics are means of several values without a common count.
 
     Args:
-        metric: any.
-        outputs: a row's.
-        targets: a row's.
-        ignored: the target whose positions do not count. Rows of several positions then count by how many are left.
+        metric: Any metric.
+        outputs: Outputs (n, …) of at least one row; only their shape matters.
+        targets: Targets (n, …) of the same rows; only their shape and type matter.
+        ignored: Target whose positions do not count. If rows have several positions, only the others are averaged.
     """
     classes = are_classes(outputs, targets)
     many = classes and outputs.shape[1] > 2
@@ -494,26 +507,26 @@ def resolved(metric: Metric, outputs: Tensor, targets: Tensor, ignored: int | No
     # A mean over several labels or positions is no longer 0 or 1.
     if metric.rows is Rows.BINARY and labels:
         return replace(metric, rows=Rows.UNIT)
-    # With more than two classes the sum of squares goes up to 2.
+    # With more than two classes, the sum of squares can be up to 2.
     if metric.function is brier and metric.rows is Rows.UNIT and many:
         return replace(metric, rows=Rows.REAL)
-    # A mean over classes or labels has no single ranking or denominator to pair clients by.
+    # A mean over classes or labels has no single ranking of rows and no single denominator.
     if metric.rows in (Rows.RANKS, Rows.RATE) and (many or labels):
         return replace(metric, rows=Rows.WHOLE)
     return metric
 
 
 def check_distinct(measures: Sequence[Metric]) -> None:
-    """Refuse two metrics of one name, as files and tables would mix them up.
+    """Refuse two metrics of the same name, which files and tables could not distinguish.
 
     Raises:
-        InputError: naming the metric.
+        InputError: If a name occurs twice. The message contains the name.
     """
     names = [metric.name for metric in measures]
     twice = next((name for name in names if names.count(name) > 1), None)
     if twice is not None:
         raise InputError(
-            f"the metric '{twice}' is given twice, as score and among metrics: keep one",
+            f"the metric name '{twice}' occurs twice among score and metrics. Remove or rename one of the two.",
             code="given-twice",
             field="metrics",
         )

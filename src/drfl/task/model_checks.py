@@ -1,4 +1,4 @@
-"""Whether a model can be federated, and the reason if it cannot: each refusal names the layer and the remedy."""
+"""Check whether a model can be federated. Each error names the layer and the remedy."""
 
 from __future__ import annotations
 
@@ -17,25 +17,25 @@ from torch.utils.hooks import RemovableHandle
 from drfl.core.errors import InputError, first_line
 
 CLOSE = 1e-3
-"""Share of a sample's largest output by which its outputs may differ when it is computed in another batch."""
+"""Tolerated difference between a sample's outputs in different batches, as a share of its largest output."""
 
 COMPILED = "_orig_mod"
-"""Where ``torch.compile`` keeps the module that it was given."""
+"""Name under which ``torch.compile`` stores the original module."""
 
 
 def plain(model: nn.Module) -> nn.Module:
-    """The model without ``torch.compile`` and sparse gradients; itself if it has neither, else a copy.
+    """Undo ``torch.compile`` and sparse gradients in a copy of the model; return the model itself if it has neither.
 
-    drfl traces local steps itself, and no engine adds up sparse gradients; the numbers are the same. Names lose the
-    prefix ``_orig_mod.``, so that they are those of the module that was compiled.
+    drfl traces local steps itself, and no engine can add sparse gradients. The results are the same. Parameter names
+    lose the prefix ``_orig_mod.``, so that they equal those of the original module.
     """
     while COMPILED in model._modules:
         model = model.get_submodule(COMPILED)
     layers = list(model.modules())
-    compiled = any(COMPILED in layer._modules or layer._compiled_call_impl is not None for layer in layers)
-    if not compiled and not any(map(_is_sparse, layers)):
+    is_compiled = any(COMPILED in layer._modules or layer._compiled_call_impl is not None for layer in layers)
+    if not is_compiled and not any(map(_is_sparse, layers)):
         return model
-    model = copy.deepcopy(model)  # which leaves out what module.compile() has made
+    model = copy.deepcopy(model)  # The copy does not include the results of module.compile().
     for layer in list(model.modules()):
         for name, child in layer.named_children():
             while COMPILED in child._modules:
@@ -51,80 +51,81 @@ def _is_sparse(layer: nn.Module) -> bool:
 
 
 def refused(problem: str) -> InputError:
-    """The error that a model cannot be federated."""
+    """Create the error for a model that cannot be federated."""
     return InputError(problem, code="unsupported-model", field="model")
 
 
-INSTEAD = "use nn.GroupNorm, which drfl.models.without_batch_norm(model) puts in its place"
+INSTEAD = "Replace it by nn.GroupNorm with drfl.models.without_batch_norm(model)"
 
 
 def check_module(module: nn.Module) -> None:
-    """Refuse a module whose output depends on more than its parameters and its input, as far as its layers tell.
+    """Check by the types of its layers that a module's output depends only on its parameters and its input.
 
     Raises:
         InputError: If a layer cannot be federated, or the module cannot be called with other parameters or saved.
     """
     if isinstance(module, nn.DataParallel | nn.parallel.DistributedDataParallel):
-        raise refused(f"{type(module).__name__} spreads batches over devices by itself: pass model.module")
+        raise refused(f"{type(module).__name__} distributes batches over devices itself. Pass model.module.")
     for name, layer in module.named_modules():
         _check_layer(_named(name, layer), layer)
     devices = {str(tensor.device) for tensor in (*module.parameters(), *module.buffers())}
     if "meta" in devices:
-        raise refused("the model's parameters are on device 'meta', where they have no values: build it on 'cpu'")
+        raise refused("the model's parameters are on device 'meta' and have no values. Build the model on 'cpu'.")
     if len(devices) > 1:
-        raise refused(f"the model's parameters are on several devices ({', '.join(sorted(devices))}): call model.cpu()")
-    # The final model is saved from its state_dict. An error is better now than after hours of training.
+        raise refused(
+            f"the model's parameters are on several devices ({', '.join(sorted(devices))}). Call model.cpu() first."
+        )
+    # The final model is saved from its state_dict. An error now is better than one after hours of training.
     for name, value in module.state_dict().items():
         if not isinstance(value, Tensor) or value.layout != torch.strided:
             kind = f"a {value.layout} tensor" if isinstance(value, Tensor) else f"a {type(value).__name__}"
             raise refused(
-                f"'{name}' in the model's state_dict is {kind}, which a model file cannot hold: make it a dense "
-                "tensor, or register it with persistent=False"
+                f"'{name}' in the model's state_dict is {kind}, which cannot be saved in a model file. Make it a dense "
+                "tensor, or register it with persistent=False."
             )
 
 
-def _check_layer(where: str, layer: nn.Module) -> None:
+def _check_layer(name: str, layer: nn.Module) -> None:
     """Refuse a layer that cannot be federated.
 
-    Running statistics are not parameters: averaging them over clients is undefined (BatchNorm's counter is even an
-    integer). Randomised activations and dropout with noise draw from a global generator, so results would depend on the
-    engine; a :class:`drfl.task.task.Task` keys plain dropout. Both are fine in ``eval()`` mode, where they are
-    constant.
+    Running statistics are not parameters, and averaging them over clients is undefined (BatchNorm's counter is even an
+    integer). Randomised activations and alpha dropout draw from a global generator, so results would depend on the
+    engine. For plain dropout, :class:`drfl.task.task.Task` uses keyed random numbers. In ``eval()`` mode, all these
+    layers are constant and therefore allowed.
     """
     if isinstance(layer, torch.jit.ScriptModule):
-        raise refused(f"{where} is compiled by torch.jit, which fixes its parameters: pass the nn.Module itself")
+        raise refused(f"{name} is compiled by torch.jit, which fixes its parameters. Pass the nn.Module itself.")
     if any(map(nn.parameter.is_lazy, (*layer.parameters(recurse=False), *layer.buffers(recurse=False)))):
         raise refused(
-            f"{where} does not know its sizes yet: call the model once on a batch of inputs before, or build it with "
-            "sizes"
+            f"{name} has no sizes yet. Call the model once on a batch of inputs, or build it with explicit sizes."
         )
     if isinstance(layer, nn.Embedding | nn.EmbeddingBag) and layer.max_norm is not None:
-        raise refused(f"{where} rescales its weight in the forward pass: build it without max_norm")
-    running = getattr(layer, "running_mean", None) is not None
-    if isinstance(layer, nn.modules.batchnorm._BatchNorm) and not running:
-        raise refused(f"{where} mixes the samples of a batch: {INSTEAD}")
-    if running and layer.training:
-        instance = isinstance(layer, nn.modules.instancenorm._InstanceNorm)
-        remedy = "build it with track_running_stats=False" if instance else INSTEAD
+        raise refused(f"{name} rescales its weight in the forward pass. Build it without max_norm.")
+    has_statistics = getattr(layer, "running_mean", None) is not None
+    if isinstance(layer, nn.modules.batchnorm._BatchNorm) and not has_statistics:
+        raise refused(f"{name} mixes the samples of a batch. {INSTEAD}.")
+    if has_statistics and layer.training:
+        is_instance_norm = isinstance(layer, nn.modules.instancenorm._InstanceNorm)
+        remedy = "Build it with track_running_stats=False" if is_instance_norm else INSTEAD
         raise refused(
-            f"{where} keeps running statistics, which cannot be averaged over clients: {remedy}, or freeze them with "
-            ".eval()"
+            f"{name} has running statistics, which cannot be averaged over clients. {remedy}, or freeze them with "
+            ".eval()."
         )
-    random = isinstance(layer, nn.AlphaDropout | nn.FeatureAlphaDropout) and layer.p > 0
-    if layer.training and (random or isinstance(layer, nn.RReLU)):
+    is_random = isinstance(layer, nn.AlphaDropout | nn.FeatureAlphaDropout) and layer.p > 0
+    if layer.training and (is_random or isinstance(layer, nn.RReLU)):
         raise refused(
-            f"{where} draws from a global generator, so results would depend on the engine: take nn.Dropout, which "
-            "drfl keys, or switch it off with .eval()"
+            f"{name} draws from a global generator, so results would depend on the engine. Use nn.Dropout, for which "
+            "drfl supplies keyed random numbers, or turn the layer off with .eval()."
         )
 
 
 class ForwardPass(NamedTuple):
-    """What a forward pass gave on a batch.
+    """The result of a forward pass on a batch.
 
     Args:
-        outputs: Of the whole batch.
-        alone: Of its first samples, each computed by itself.
-        reads: Whether the pass reads values of tensors, as for a branch.
+        outputs: Outputs of the whole batch.
+        alone: Outputs of the first samples, each computed as a batch of one.
+        reads: Whether the pass reads values of tensors, for example for a branch.
     """
 
     outputs: Tensor
@@ -133,26 +134,26 @@ class ForwardPass(NamedTuple):
 
 
 def check_forward(model: nn.Module, trained: Mapping[str, Tensor], x: Tensor, count: int) -> ForwardPass:
-    """Refuse a model whose outputs depend on more than parameters and a sample, or whose forward pass has effects.
+    """Check that a sample's outputs depend only on the parameters and the sample, without side effects.
 
     Args:
-        model: The model; its own parameters and buffers are left as they are.
-        trained: Its trainable parameters by name, in memory that nobody else uses.
-        x: (B, …) inputs, which are left as they are.
-        count: How many samples, the first ones, are computed alone too.
+        model: The model. Its parameters and buffers do not change.
+        trained: Trainable parameters by name, in memory that is not shared.
+        x: Inputs (B, …), which do not change.
+        count: Number of samples, from the first, to compute also as a batch of one.
 
     Raises:
-        InputError: If the model fails on these inputs, changes them or its own tensors, gives no tensor, gives other
-            outputs when it is called again, or if a sample's outputs depend on the rest of its batch.
+        InputError: If the model fails on these inputs, changes them or its tensors, returns anything but a tensor,
+            returns other outputs when it is called again, or if a sample's outputs depend on the rest of its batch.
     """
-    # The buffers are copies, as a forward pass that writes to them must not change the user's model.
+    # Copy the buffers, because a forward pass that writes to them must not change the user's model.
     state = {**trained, **{name: buffer.clone() for name, buffer in model.named_buffers()}}
     before = {name: value.clone() for name, value in state.items()}
     frozen = {name: p for name, p in model.named_parameters() if name not in trained and not p.is_inference()}
-    # torch counts in-place changes of a tensor, so no values need comparing.
-    versions, own = {name: p._version for name, p in frozen.items()}, f"the model {type(model).__name__}"
+    # torch counts in-place changes of a tensor in _version, so there is no need to compare values.
+    versions, label = {name: p._version for name, p in frozen.items()}, f"the model {type(model).__name__}"
     rows, after = x.clone(), dict(state)
-    start, drawn = rows._version, _generators(x)
+    start, generators = rows._version, _generators(x)
 
     def call(rows: Tensor) -> Tensor:
         try:
@@ -160,90 +161,90 @@ def check_forward(model: nn.Module, trained: Mapping[str, Tensor], x: Tensor, co
         except Exception as error:
             _fail(error, _layer(model, lambda: functional_call(model, dict(state), (rows,))), rows)
 
-    # Only this pass is watched, as watching slows every operation down.
-    with (reading := _Reading()):
+    # Watch only this pass for reads, because watching slows down every operation.
+    with (watcher := _ReadWatcher()):
         outputs = call(rows)
     if rows._version != start or _differs(rows, x):
         rows = x.clone()
         layer = _layer(model, lambda: call(rows), lambda: rows._version != start or _differs(rows, x))
         raise refused(
-            f"{layer or own} works in place on the model's inputs, which are the clients' own rows: set inplace=False, "
-            "or let it work on x.clone()"
+            f"{layer or label} changes the model's inputs, which are the clients' data, in place. Set inplace=False, "
+            "or work on x.clone()."
         )
     changed = [name for name, value in state.items() if after[name] is not value or _differs(value, before[name])]
     changed += [name for name, p in frozen.items() if p._version != versions[name]]
     if changed:
         raise refused(
-            f"{own} changes its own '{changed[0]}' in the forward pass, and only parameters are federated, by training "
-            "alone: use a layer without state, or .eval()"
+            f"{label} changes its tensor '{changed[0]}' in the forward pass, but only training may change a model. "
+            "Use a layer without state, or .eval()."
         )
-    _check_output(own, outputs, len(x))
+    _check_output(label, outputs, len(x))
     if _differs(outputs, call(rows)):
-        # If no generator moved, the model keeps a state between calls.
-        if torch.equal(drawn, _generators(x)):
+        # If the state of the generators is the same, the model has a state that changes between calls.
+        if torch.equal(generators, _generators(x)):
             raise refused(
-                f"{own} gives other outputs when it is called again: it keeps something between calls, or draws random "
-                "numbers outside torch. Make it a function of its parameters and its input"
+                f"{label} returns different outputs when it is called again: it has a state, or draws random numbers "
+                "outside torch. Make it a function of its parameters and its input."
             )
-        drawn = _generators(x)
-        layer = _layer(model, lambda: call(rows), lambda: not torch.equal(drawn, _generators(x)))
+        generators = _generators(x)
+        layer = _layer(model, lambda: call(rows), lambda: not torch.equal(generators, _generators(x)))
         raise refused(
-            f"{layer or own} draws from a global generator in the forward pass, so results would depend on the engine: "
-            "take nn.Dropout, which drfl keys, or switch it off with .eval()"
+            f"{layer or label} draws from a global generator in the forward pass, so results would depend on the "
+            "engine. Use nn.Dropout, for which drfl supplies keyed random numbers, or turn the layer off with .eval()."
         )
     alone = [call(x[j : j + 1].clone()) for j in range(min(count, len(x)))]
-    if outputs.shape[0] == len(x):  # else the loss knows where the samples are
-        for j, each in enumerate(alone):
-            _check_alone(own, outputs, each, j, reading.found)
-    return ForwardPass(outputs, alone, reading.found)
+    if outputs.shape[0] == len(x):  # Otherwise only the loss knows which dimension holds the samples.
+        for j, output in enumerate(alone):
+            _check_alone(label, outputs, output, j, watcher.has_read)
+    return ForwardPass(outputs, alone, watcher.has_read)
 
 
-def _check_output(own: str, outputs: object, samples: int) -> None:
+def _check_output(label: str, outputs: object, samples: int) -> None:
     if isinstance(outputs, Tensor) and outputs.dim() and not outputs.is_complex():
         return
     if isinstance(outputs, Mapping):
         kind, remedy = f"a {type(outputs).__name__} with {', '.join(map(repr, outputs))}", "one of its tensors"
     elif isinstance(outputs, tuple | list):
-        kind, remedy = f"a {type(outputs).__name__} of {len(outputs)}", "one of its tensors, as LSTM(…)[0][:, -1]"
+        kind, remedy = f"a {type(outputs).__name__} of {len(outputs)}", "one of its tensors, as in LSTM(…)[0][:, -1]"
     elif isinstance(outputs, Tensor):
         kind = f"a {outputs.dtype} tensor of shape {tuple(outputs.shape)} for {samples} samples"
         remedy = "real numbers for each sample"
     else:
         kind, remedy = f"a {type(outputs).__name__}", "a tensor"
-    raise refused(f"{own} returns {kind}: let its forward return {remedy}")
+    raise refused(f"{label} returns {kind}. Its forward method must return {remedy}.")
 
 
-def _check_alone(own: str, outputs: Tensor, alone: Tensor, j: int, reads: bool) -> None:
-    """Compare the outputs for a sample by itself with those for it in the batch; ``reads`` helps to say why."""
+def _check_alone(label: str, outputs: Tensor, alone: Tensor, j: int, reads: bool) -> None:
+    """Compare the outputs for sample j alone with those in the batch; ``reads`` helps to explain a difference."""
     expected = outputs[j : j + 1]
     if alone.shape != expected.shape:
         raise refused(
-            f"{own} gives outputs of shape {tuple(outputs.shape)} for {len(outputs)} samples, and of shape "
-            f"{tuple(alone.shape)} for one: keep the batch as the first dimension, as with squeeze(-1), not squeeze()"
+            f"{label} returns outputs of shape {tuple(outputs.shape)} for {len(outputs)} samples, but of shape "
+            f"{tuple(alone.shape)} for one. Keep the batch as the first dimension; use squeeze(-1), not squeeze()."
         )
     if not outputs.is_floating_point():
         return
-    # On a GPU convolutions round to the 10 bits of TF32.
-    near = max(CLOSE, 8 * torch.finfo(outputs.dtype).eps, 2**-7 if outputs.is_cuda else 0.0)
+    # On a GPU, convolutions round to the 10 bits of TF32.
+    tolerance = max(CLOSE, 8 * torch.finfo(outputs.dtype).eps, 2**-7 if outputs.is_cuda else 0.0)
     size = float(expected.abs().nan_to_num(0, 0, 0).max()) if expected.numel() else 0.0
-    if not torch.allclose(alone, expected, rtol=0, atol=near * size + 1e-5, equal_nan=True):
-        why = (
-            "its forward pass branches on values of the whole batch: decide for each sample, with torch.where"
+    if not torch.allclose(alone, expected, rtol=0, atol=tolerance * size + 1e-5, equal_nan=True):
+        advice = (
+            "The forward pass branches on values of the whole batch. Decide per sample, with torch.where."
             if reads
-            else "normalise with nn.GroupNorm, not over the batch, and do not branch on its size"
+            else "Normalise with nn.GroupNorm, not over the batch, and do not branch on the batch size."
         )
         raise refused(
-            f"the outputs of {own} for a sample depend on the other samples of its batch, so results would depend on "
-            f"the engine: {why}"
+            f"the outputs of {label} for a sample depend on the other samples in its batch, so results would depend on "
+            f"the engine. {advice}"
         )
 
 
 def check_gradient(trained: Mapping[str, Tensor], losses: Callable[[Mapping[str, Tensor]], Tensor]) -> None:
-    """Refuse a model or a loss through which no gradient comes back, or one that is sparse.
+    """Check that gradients reach the parameters and are dense.
 
     Args:
-        trained: The trainable parameters by name.
-        losses: (B,) of the parameters.
+        trained: Trainable parameters by name.
+        losses: Function of the parameters that returns the losses (B,).
 
     Raises:
         InputError: If there is no gradient, or one is sparse.
@@ -251,40 +252,40 @@ def check_gradient(trained: Mapping[str, Tensor], losses: Callable[[Mapping[str,
     # Gradients cannot be computed in inference mode.
     leaves = {name: value.detach().clone().requires_grad_() for name, value in trained.items()}
     with torch.inference_mode(False), torch.enable_grad():
-        found = losses(leaves)
-        if not found.requires_grad:
+        values = losses(leaves)
+        if not values.requires_grad:
             raise refused(
-                "no gradient comes back from the loss to the model's parameters: leave out detach(), numpy() and "
-                "no_grad() in model and loss"
+                "the loss has no gradient with respect to the model's parameters. Remove detach(), numpy() and "
+                "no_grad() from model and loss."
             )
-        # A parameter may be unused, as in a head for another task.
-        gradients = torch.autograd.grad(found.sum(), list(leaves.values()), allow_unused=True)
+        # A parameter may be unused, for example in a head for another task.
+        gradients = torch.autograd.grad(values.sum(), list(leaves.values()), allow_unused=True)
     for name, g in zip(leaves, gradients, strict=True):
         if g is not None and g.layout != torch.strided:
-            raise refused(f"the gradient of '{name}' is sparse, which drfl does not add up: pass sparse=False")
+            raise refused(f"the gradient of '{name}' is sparse, which drfl does not support. Pass sparse=False.")
 
 
-class _Reading(TorchDispatchMode):
-    """Notices what ``if x > 0``, ``x.item()`` and ``torch.equal`` call."""
+class _ReadWatcher(TorchDispatchMode):
+    """Records whether code reads values of tensors, as ``if x > 0``, ``x.item()`` and ``torch.equal`` do."""
 
     CALLS = ("aten._local_scalar_dense.default", "aten.is_nonzero.default", "aten.equal.default")
 
     def __init__(self) -> None:
         super().__init__()
-        self.found = False
+        self.has_read = False
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):  # noqa: ANN001, ANN204 - as torch calls it
-        self.found |= str(func) in self.CALLS
+        self.has_read |= str(func) in self.CALLS
         return func(*args, **(kwargs or {}))
 
 
 def _generators(x: Tensor) -> Tensor:
-    """The state of torch's global generators where ``x`` is."""
+    """Return the states of torch's global generators on the CPU and the device of ``x``."""
     return torch.cat([torch.get_rng_state()] + ([torch.cuda.get_rng_state(x.device)] if x.is_cuda else []))
 
 
 def _differs(a: Tensor, b: Tensor) -> bool:
-    """Whether two tensors differ anywhere; NaN equals NaN."""
+    """Return whether two tensors differ anywhere; NaN equals NaN."""
     return a.shape != b.shape or bool(((a != b) & ~((a != a) & (b != b))).any())
 
 
@@ -293,14 +294,14 @@ def _named(name: str, layer: nn.Module) -> str:
 
 
 def _layer(model: nn.Module, call: Callable[[], object], changed: Callable[[], bool] = lambda: False) -> str | None:
-    """The innermost layer in whose forward pass an error is raised, or something has ``changed``."""
+    """Find the innermost layer whose forward pass raises an error, or makes ``changed`` return True."""
     entered: list[str] = []
-    found: list[str] = []
+    culprits: list[str] = []
 
     def watched(name: str, layer: nn.Module) -> Iterator[RemovableHandle]:
         def look() -> None:
-            if entered and not found and changed():
-                found.append(entered[-1])
+            if entered and not culprits and changed():
+                culprits.append(entered[-1])
 
         def enter(*_: object) -> None:
             look()
@@ -321,7 +322,7 @@ def _layer(model: nn.Module, call: Callable[[], object], changed: Callable[[], b
     finally:
         for handle in handles:
             handle.remove()
-    return found[0] if found else None
+    return culprits[0] if culprits else None
 
 
 def _fail(error: Exception, layer: str | None, x: Tensor) -> NoReturn:
@@ -329,10 +330,10 @@ def _fail(error: Exception, layer: str | None, x: Tensor) -> NoReturn:
         raise error
     reason = first_line(error)
     hints = {
-        "mat1 and mat2": "; put torch.nn.Flatten() in front of it" if x.dim() > 2 else "",
-        "must be Tensor, not tuple": "; the layer before returns a tuple, as nn.LSTM does: take its part",
-        "'Half'": "; on a CPU take model.float()",
-        "Expected all tensors to be on the same device": "; move the model to the device of the simulation",
+        "mat1 and mat2": ". Put torch.nn.Flatten() before this layer." if x.dim() > 2 else "",
+        "must be Tensor, not tuple": ". The previous layer returns a tuple, as nn.LSTM does. Select the tensor.",
+        "'Half'": ". On a CPU, use model.float().",
+        "Expected all tensors to be on the same device": ". Move the model to the device of the simulation.",
     }
     raise InputError(
         f"the model fails on {len(x)} inputs of shape {tuple(x.shape[1:])} and {x.dtype}, in {layer}{place_of(error)}: "
@@ -343,8 +344,8 @@ def _fail(error: Exception, layer: str | None, x: Tensor) -> NoReturn:
 
 
 def place_of(error: Exception) -> str:
-    """Where in the user's code an error was raised, as ", FILE.py, line 3"; "" if it was in none."""
+    """Locate an error in the user's code, as ", FILE.py, line 3"; "" if it was raised elsewhere."""
     frames = traceback.extract_tb(error.__traceback__)
     # Lines of torch and drfl do not help the user.
-    own = [frame for frame in frames if not {"torch", "drfl"} & set(Path(frame.filename).parts)]
-    return f", {Path(own[-1].filename).name}, line {own[-1].lineno}" if own else ""
+    frames = [frame for frame in frames if not {"torch", "drfl"} & set(Path(frame.filename).parts)]
+    return f", {Path(frames[-1].filename).name}, line {frames[-1].lineno}" if frames else ""

@@ -1,4 +1,4 @@
-"""The models that come along, and the losses that torch has not."""
+"""Built-in models, and losses that torch does not have."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from drfl.core.errors import InputError
 
 
 def linear(shape: Sequence[int], classes: int) -> nn.Module:
-    """One linear layer on the flattened input: multinomial logistic regression (DRDM, §IV.A.3, MNIST; DRFA, §6)."""
+    """Create one linear layer on the flattened input: multinomial logistic regression (DRDM, §IV.A.3; DRFA, §6)."""
     return nn.Sequential(nn.Flatten(), nn.Linear(prod(shape), classes))
 
 
 def mlp(shape: Sequence[int], classes: int, hidden: Sequence[int] = (128,)) -> nn.Module:
-    """Fully connected layers with ReLU between them, of the given hidden widths."""
+    """Create a fully connected network with ReLU and hidden layers of the given widths."""
     widths = [prod(shape), *hidden]
     layers: list[nn.Module] = [nn.Flatten()]
     for a, b in pairwise(widths):
@@ -29,22 +29,23 @@ def mlp(shape: Sequence[int], classes: int, hidden: Sequence[int] = (128,)) -> n
 
 
 def cnn(shape: Sequence[int], classes: int) -> nn.Module:
-    """DRDM's network for Kuzushiji-MNIST (DRDM, §IV.A.3).
+    """Create DRDM's convolutional network for Kuzushiji-MNIST (DRDM, §IV.A.3).
 
-    3×3 convolution to 16 channels, 2×2 max-pooling, 3×3 convolution to 32 channels, 2×2 max-pooling, 500 units with
-    ReLU, output. The convolutions are padded, so that 28×28 images give the paper's 32×7×7 features; as in the paper
-    there is no ReLU after them.
+    The layers are a 3×3 convolution to 16 channels, 2×2 max-pooling, a 3×3 convolution to 32 channels, 2×2 max-pooling,
+    500 units with ReLU, and the output layer. The convolutions are padded, so that 28×28 images give the paper's 32×7×7
+    features. As in the paper, there is no ReLU after them.
 
     Args:
-        shape: (channels, height, width) of an input, height and width at least 4.
-        classes: number of outputs.
+        shape: Shape of an input, (channels, height, width), with height and width at least 4.
+        classes: Number of outputs.
 
     Raises:
-        InputError: the inputs are not such images.
+        InputError: If the inputs do not have this shape.
     """
     if len(shape) != 3 or min(shape[1:]) < 4:
         raise InputError(
-            f"the CNN needs inputs (channels, height ≥ 4, width ≥ 4), not {tuple(shape)}: use 'mlp', for texts 'lstm'",
+            f"the CNN needs inputs (channels, height ≥ 4, width ≥ 4), got {tuple(shape)}. Use 'mlp', or 'lstm' for "
+            "texts.",
             code="unsupported-data",
             field="model",
         )
@@ -62,13 +63,13 @@ def cnn(shape: Sequence[int], classes: int) -> nn.Module:
 
 
 class LSTM(nn.Module):
-    """What comes after a text: an embedding of its tokens, LSTM layers, and a linear layer on the last state.
+    """Predict the next token of a text with a token embedding, LSTM layers and a linear layer on the last state.
 
     Args:
-        vocabulary: V, the number of tokens, and of outputs.
-        embedding: numbers that a token becomes.
-        hidden: numbers of a layer's state.
-        layers: LSTM layers on top of each other.
+        vocabulary: V, the number of tokens and of outputs.
+        embedding: Dimension of the embedding.
+        hidden: Dimension of a layer's state.
+        layers: Number of LSTM layers.
     """
 
     def __init__(self, vocabulary: int, embedding: int = 8, hidden: int = 64, layers: int = 1) -> None:
@@ -78,25 +79,25 @@ class LSTM(nn.Module):
         self.output = nn.Linear(hidden, vocabulary)
 
     def forward(self, tokens: Tensor) -> Tensor:
-        """Scores (B, V) of the tokens that may follow, for texts (B, T) of tokens in 0..V-1."""
+        """Compute scores (B, V) of the next token for texts (B, T) of tokens in 0..V-1."""
         states, _ = self.recurrent(self.embedding(tokens))
-        # Only the last state is used: the model predicts one character per window.
+        # Only the last state is used, because the model predicts one token per window.
         return self.output(states[:, -1])
 
 
 def lstm(shape: Sequence[int], classes: int) -> nn.Module:
-    """A small :class:`LSTM` that predicts a text's next token. LEAF's model for Shakespeare has two layers of 256.
+    """Create a small :class:`LSTM`. LEAF's model for Shakespeare is larger, with two layers of 256 units.
 
     Args:
-        shape: (T,) tokens of an input.
-        classes: V, the vocabulary's size: what is predicted is a token.
+        shape: Shape of an input, (T,) tokens.
+        classes: V, the size of the vocabulary, because the model predicts a token.
 
     Raises:
-        InputError: the inputs are no texts.
+        InputError: If the inputs are not texts.
     """
     if len(shape) != 1:
         raise InputError(
-            f"the LSTM needs texts (tokens,), such as 'shakespeare', not inputs {tuple(shape)}: use 'cnn'",
+            f"the LSTM needs texts (tokens,), such as 'shakespeare', got inputs {tuple(shape)}. Use 'cnn'.",
             code="unsupported-data",
             field="model",
         )
@@ -109,29 +110,29 @@ MODELS: dict[str, Callable[[Sequence[int], int], nn.Module]] = {
     "cnn": cnn,
     "lstm": lstm,
 }
-"""Every model by the name that the command knows it by: (shape of an input, classes) → module."""
+"""All built-in models by name, as functions of (shape of an input, number of classes) that return a module."""
 
 
 def without_batch_norm(model: nn.Module, groups: int = 32) -> nn.Module:
-    """A copy of a model with GroupNorm in place of every BatchNorm, usual in federated learning (Hsieh et al. 2020).
+    """Copy a model with every BatchNorm replaced by GroupNorm, as is usual in federated learning (Hsieh et al. 2020).
 
-    Weight and bias stay as they are; running statistics are dropped, so that a pretrained model needs fine-tuning. A
-    layer of C channels gets the most groups that divide C, at most ``groups`` and C/2: a group of one channel would
-    make a vector of features constant.
+    Weights and biases remain. Running statistics are dropped, so a pretrained model needs fine-tuning. A layer of C
+    channels gets the largest number of groups that divides C and is at most ``groups`` and C/2. Groups of a single
+    channel would make a vector of features constant.
 
     Args:
-        model: left as it is.
-        groups: the most groups of a layer (Wu and He 2018 take 32).
+        model: The model, which does not change.
+        groups: Maximum number of groups per layer. Wu and He (2018) use 32.
 
     Raises:
-        InputError: ``groups`` is not a whole number from 1 on; a lazy layer does not know its channels yet.
+        InputError: If ``groups`` is not a positive integer, or a lazy layer does not know its channels yet.
     """
     checks.whole("groups", groups)
     for name, layer in model.named_modules():
         if isinstance(layer, nn.modules.batchnorm._BatchNorm) and not layer.num_features:
-            where = f"{name or 'the model'} ({type(layer).__name__})"
+            label = f"{name or 'the model'} ({type(layer).__name__})"
             raise InputError(
-                f"{where} does not know its channels yet: call the model once before",
+                f"{label} does not know its channels yet. Call the model once on a batch of inputs.",
                 code="unsupported-model",
                 field="model",
             )
@@ -146,31 +147,31 @@ def without_batch_norm(model: nn.Module, groups: int = 32) -> nn.Module:
 
 
 def _group_norm(norm: nn.modules.batchnorm._BatchNorm, groups: int) -> nn.GroupNorm:
-    """With the affine part of a BatchNorm layer."""
     channels = norm.num_features
     most = max(1, min(groups, channels // 2))
-    # The number of groups is the largest that divides the channels into groups of at least two, if possible: in a group
-    # of one number, normalisation gives 0.
-    made = nn.GroupNorm(max(g for g in range(1, most + 1) if channels % g == 0), channels, norm.eps, norm.affine)
+    # Use the largest number of groups that divides the channels into groups of at least two, if possible. In a group of
+    # one number, normalisation gives 0.
+    layer = nn.GroupNorm(max(g for g in range(1, most + 1) if channels % g == 0), channels, norm.eps, norm.affine)
     if norm.affine:
-        made.weight, made.bias = norm.weight, norm.bias  # of the copy, with their type and requires_grad
-    return made.train(norm.training)
+        layer.weight, layer.bias = norm.weight, norm.bias  # Those of the copy, with their type and requires_grad.
+    return layer.train(norm.training)
 
 
 def half_squared_error(outputs: Tensor, targets: Tensor) -> Tensor:
-    """½‖o − e_y‖² per sample: squared error against the one-hot label, summed over the classes.
+    """Compute ½‖o − e_y‖² per sample: half the squared error against the one-hot label, summed over classes.
 
-    The half makes the gradient in the outputs o − e_y. torch's ``MSELoss`` on one-hot labels is this times 2/C, as it
-    takes the mean over the C classes; the step size makes up for that. Its use for classification is SCAFF-PD's, §F.1.
+    With the factor ½, the gradient with respect to the outputs is o − e_y. torch's ``MSELoss`` on one-hot labels is
+    larger by the factor 2/C, because it is the mean over the C classes; the step size compensates for that. SCAFF-PD
+    uses this loss for classification (§F.1).
 
     Args:
-        outputs: (B, C) floating.
-        targets: (B,) int64 labels in 0..C-1.
+        outputs: Floating-point outputs (B, C).
+        targets: Labels in 0..C-1, int64 (B,).
 
     Returns:
-        (B,) losses, of the outputs' type.
+        Losses (B,), of the outputs' type.
     """
-    # torch's one_hot looks at the labels' values, which vmap cannot do
+    # torch's one_hot reads the values of the labels, which is not possible inside vmap.
     classes = torch.arange(outputs.shape[-1], device=outputs.device)
     labels = (targets.unsqueeze(-1) == classes).to(outputs.dtype)
     return (outputs - labels).square().sum(-1) / 2
@@ -184,4 +185,4 @@ LOSSES: Mapping[str, Callable[[Tensor, Tensor], Tensor]] = {
     "mae": nn.L1Loss(),
     "huber": nn.HuberLoss(),
 }
-"""Every loss by the name that configurations know it by."""
+"""All built-in losses by name."""

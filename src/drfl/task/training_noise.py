@@ -1,8 +1,8 @@
-"""Randomness inside a local step: dropout and augmentation, from a seed of each sample in each step.
+"""Random numbers in local steps, for dropout and augmentation, from one seed per sample and step.
 
-A mask is a function of the seed and of places in a tensor, in whole-number arithmetic alone. So it does not depend on
-the engine, on who else is in the batch, on the device or on what was computed before, and it may be mapped, traced and
-replayed like the rest of the model.
+A dropout mask is a function of the seed and the position in a tensor, computed with integer arithmetic only. Therefore,
+it does not depend on the engine, the other samples of the batch, the device or earlier computations, and it can be
+vectorised with vmap, traced and replayed like the rest of the model.
 """
 
 from __future__ import annotations
@@ -22,55 +22,57 @@ if TYPE_CHECKING:
 
 WORD = 0xFFFFFFFF
 AUGMENTATION = 0
-"""The stream of the augmentation; those of dropout layers are 1, 2, …."""
+"""Number of the stream for augmentation. Dropout layers have the streams 1, 2, …."""
 
 
 def mixed(x: Tensor) -> Tensor:
-    """A bijection of 32-bit words in int64 that scatters them: MurmurHash3's finaliser (Appleby 2011)."""
-    # Products of two words overflow int64, which wraps around: their lower words are right all the same.
+    """Scramble 32-bit words in int64 with the finaliser of MurmurHash3 (Appleby 2011), which is a bijection."""
+    # Products of two words overflow int64 and wrap around, but their lower words are correct.
     x = ((x ^ (x >> 16)) * 0x85EBCA6B) & WORD
     x = ((x ^ (x >> 13)) * 0xC2B2AE35) & WORD
     return x ^ (x >> 16)
 
 
 class Uniform:
-    """Numbers in [0, 1) that are uniform and independent over samples, steps, calls and entries.
+    """A source of uniform numbers in [0, 1), independent over samples, steps, calls and entries.
 
     Args:
-        seeds: (B,) int64, a word for each sample of the minibatch.
-        stream: of numbers from these seeds.
+        seeds: One 32-bit word per sample of the minibatch, int64 (B,).
+        stream: Number of the stream. Different streams give independent numbers from the same seeds.
     """
 
     def __init__(self, seeds: Tensor, stream: int = AUGMENTATION) -> None:
         self._seeds, self._stream, self._calls = seeds, stream, 0
 
     def __call__(self, *shape: int) -> Tensor:
-        """(B, *shape) float32 numbers, others at every call.
+        """Draw new float32 numbers of shape (B, *shape).
 
         Args:
-            shape: of the numbers of one sample; nothing = one number.
+            shape: Shape of the numbers of one sample; empty = one number.
         """
-        # Calls of different streams do not meet: there are fewer than 2^16 of each.
-        own = mixed((self._seeds ^ mixed(torch.full_like(self._seeds, (self._stream << 16) + self._calls))) & WORD)
+        # The sum is unique for each stream and call, because a stream has fewer than 2^16 calls.
+        call_seeds = mixed(
+            (self._seeds ^ mixed(torch.full_like(self._seeds, (self._stream << 16) + self._calls))) & WORD
+        )
         self._calls += 1
-        # The generator is counter-based: each number depends on its seed and place alone, not on the rest of the batch.
-        places = mixed(torch.arange(prod(shape), device=own.device) + 1)
-        words = mixed(own.unsqueeze(-1) ^ places)
-        # A float32 holds 24 bits: more of them could be rounded up to 1.
-        return ((words >> 8).float() * 2.0**-24).reshape(*own.shape, *shape)
+        # The generator is counter-based: each number depends only on its seed and position, not on other samples.
+        positions = mixed(torch.arange(prod(shape), device=call_seeds.device) + 1)
+        words = mixed(call_seeds.unsqueeze(-1) ^ positions)
+        # A float32 holds 24 bits; with more bits, a number could be rounded up to 1.
+        return ((words >> 8).float() * 2.0**-24).reshape(*call_seeds.shape, *shape)
 
 
 Augmentation = Callable[[Tensor, Uniform], Tensor]
-"""(inputs (B, …), the samples' random numbers) → inputs of the same shape, by torch functions of both alone."""
+"""Function of the inputs (B, …) and random numbers that returns inputs of the same shape, with torch functions only."""
 
 
 class KeyedDropout(nn.Module):
-    """Dropout whose masks come from seeds; without seeds it is the identity, as in tests and reports.
+    """Dropout with masks from seeds. Without seeds, as in evaluation and loss reports, it is the identity.
 
     Args:
-        p: probability of a zero.
-        stream: which layer of the model it is, from 1.
-        channels: whether whole channels are zeroed, inputs (B, C, …).
+        p: Probability of a zero.
+        stream: Number of the layer in the model, from 1.
+        channels: Whether whole channels of inputs (B, C, …) are set to zero.
     """
 
     seeds: Tensor
@@ -78,36 +80,37 @@ class KeyedDropout(nn.Module):
     def __init__(self, p: float, stream: int, *, channels: bool) -> None:
         super().__init__()
         self.p, self.channels, self.stream, self.calls = p, channels, stream, 0
-        # A buffer, which a call of the model can take another tensor for; () says that there are no seeds.
+        # The seeds are a buffer, so that functional_call can replace them. The shape () means that there are no seeds.
         self.register_buffer("seeds", torch.zeros((), dtype=torch.int64), persistent=False)
 
     def forward(self, x: Tensor) -> Tensor:
-        """x, with entries or channels zeroed and the others scaled by 1/(1 − p)."""
+        """Set random entries or channels of x to zero and scale the others by 1/(1 − p)."""
         if not self.seeds.dim():
             return x
         if len(x) != len(self.seeds):
             raise InputError(
-                f"a dropout layer gets {tuple(x.shape)} for {len(self.seeds)} samples: the batch must come first",
+                f"the first dimension of a dropout layer's input must be the batch of {len(self.seeds)} samples, got "
+                f"shape {tuple(x.shape)}",
                 code="wrong-shape",
             )
         # A layer that is applied twice draws different numbers each time.
         uniform = Uniform(self.seeds, (self.stream << 8) + self.calls)
         self.calls += 1
-        kept = uniform(*x.shape[1:2] if self.channels else x.shape[1:]) >= self.p
+        mask = uniform(*x.shape[1:2] if self.channels else x.shape[1:]) >= self.p
         if self.channels:
-            kept = kept.reshape(*kept.shape, *[1] * (x.dim() - 2))
-        # With p = 1 a division by 0 would make the gradients NaN, although nothing is kept.
-        return torch.where(kept, x / max(1 - self.p, 1e-38), 0)
+            mask = mask.reshape(*mask.shape, *[1] * (x.dim() - 2))
+        # With p = 1, a division by 0 would make the gradients NaN, although all entries are zero.
+        return torch.where(mask, x / max(1 - self.p, 1e-38), 0)
 
     def extra_repr(self) -> str:
-        """Its probability."""
+        """Return the probability, for printing."""
         return f"p={self.p}"
 
 
 def keyed(model: nn.Module) -> nn.Module:
-    """A copy of the model with keyed dropout in place of torch's; itself where it has none in training mode.
+    """Copy the model with keyed dropout instead of torch's; return the model if it has no dropout in training mode.
 
-    Names of parameters stay as they are.
+    Names of parameters do not change.
     """
     if not any(_drops(layer) for layer in model.modules()):
         return model
@@ -125,7 +128,7 @@ def keyed(model: nn.Module) -> nn.Module:
 
 
 PLAIN = (nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d)
-"""Layers that have a keyed version."""
+"""Dropout layers that have a keyed version."""
 
 
 def _drops(layer: nn.Module) -> bool:
@@ -138,21 +141,23 @@ def _keyed(layer: nn.Module, stream: int) -> KeyedDropout:
 
 
 def dropout_layers(model: nn.Module) -> dict[str, KeyedDropout]:
-    """The keyed layers by name."""
+    """Return the keyed dropout layers by name."""
     return {name: layer for name, layer in model.named_modules() if isinstance(layer, KeyedDropout)}
 
 
 def draw_seeds(clients: list[int], steps: int, counts: Tensor, key: Key) -> Tensor:
-    """(k, T, B) int64 words: client number i draws its own from ``key.fold("client", i)``, whoever else is there.
+    """Draw one 32-bit seed per client, step and sample, int64 (k, T, B).
+
+    Client i draws from ``key.fold("client", i)``, so its seeds do not depend on the rest of the cohort.
 
     Args:
-        clients: the cohort's numbers.
-        steps: T.
-        counts: (k,) samples of each in a step, B at most; the others' words are 0.
-        key: the purpose's key.
+        clients: Numbers of the clients in the cohort.
+        steps: Number of local steps T.
+        counts: Samples per step of each client (k,), at most B. Unused seeds are 0.
+        key: Key for this purpose.
     """
     seeds = torch.zeros(len(clients), steps, int(counts.max()), dtype=torch.int64)
-    for own, count, generator in zip(seeds, counts.tolist(), key.generators("client", clients), strict=True):
-        # Of uniforms, whose stream NumPy keeps from version to version, which it does not promise of integers.
-        own[:, :count] = torch.from_numpy((generator.random((steps, count)) * 2.0**32).astype("int64"))
+    for rows, count, generator in zip(seeds, counts.tolist(), key.generators("client", clients), strict=True):
+        # Convert uniform numbers, because NumPy guarantees a stable stream across versions for these, not for integers.
+        rows[:, :count] = torch.from_numpy((generator.random((steps, count)) * 2.0**32).astype("int64"))
     return seeds

@@ -1,7 +1,7 @@
-"""Check an algorithm, a federation or an ambiguity set of your own.
+"""Check your own algorithm, federation or ambiguity set.
 
 ``check_algorithm``, ``check_federation`` and ``check_ambiguity`` raise a :class:`ConformanceError` that lists every
-check that fails. The federations that they use are public too: :class:`Recording`, :class:`DropoutFederation`,
+failed check. The federations that they use are public too: :class:`Recording`, :class:`DropoutFederation`,
 :class:`ConstantFederation` and others.
 """
 

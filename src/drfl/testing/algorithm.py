@@ -1,4 +1,4 @@
-"""The battery for algorithms."""
+"""The conformance checks for algorithms."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from drfl.testing.toy_problem import ToyProblem, least_squares
 from drfl.training import step_size
 
 FEWEST = 3
-"""Clients that a problem must have."""
+"""Fewest clients that a problem may have."""
 
 S = TypeVar("S", bound=State)
 
 AlgorithmCheck = Callable[[Subject], None]
-"""Raises :class:`drfl.testing.CheckError` or :class:`drfl.testing.NotApplicable`, or returns."""
+"""A check: it raises :class:`drfl.testing.CheckError` or :class:`drfl.testing.NotApplicable`, or returns."""
 
 ALGORITHM_CHECKS: tuple[AlgorithmCheck, ...] = (
     determinism.same_seed_same_bits,
@@ -57,7 +57,7 @@ ALGORITHM_CHECKS: tuple[AlgorithmCheck, ...] = (
     convergence.reduces,
     convergence.matches_its_reference,
 )
-"""Every check by itself, e.g. for ``pytest.mark.parametrize``; each takes a :class:`Subject`."""
+"""All checks, e.g. for ``pytest.mark.parametrize``; each takes a :class:`Subject`."""
 
 
 def subject_of(
@@ -70,27 +70,27 @@ def subject_of(
     rounds: int = 500,
     tolerance: float = 1e-4,
 ) -> Subject:
-    """What the single checks take; the arguments are those of :func:`check_algorithm`."""
+    """Make the argument of the single checks; the parameters are those of :func:`check_algorithm`."""
     if isinstance(algorithm, type):
         raise InputError(
-            f"{algorithm.__name__} is a class: give an algorithm, {algorithm.__name__}(…)",
+            f"expected an algorithm such as {algorithm.__name__}(…), got the class {algorithm.__name__}",
             code="wrong-type",
             field="algorithm",
         )
     if not dataclasses.is_dataclass(algorithm) or not hasattr(algorithm, "local"):
         raise InputError(
-            f"{type(algorithm).__name__} must be a dataclass with a field local, as every algorithm",
+            f"{type(algorithm).__name__} must be a dataclass with a field 'local', like every algorithm",
             code="wrong-type",
             field="algorithm",
         )
     checks.whole("rounds", rounds)
     checks.positive("tolerance", tolerance)
     trial = least_squares() if problem is None else problem
-    given = copy.deepcopy(algorithm)
-    subject = Subject(given, trial, solves, tuple(reductions), reference, rounds, tolerance)
+    original = copy.deepcopy(algorithm)
+    subject = Subject(original, trial, solves, tuple(reductions), reference, rounds, tolerance)
     if subject.n < FEWEST:
         raise InputError(
-            f"the problem has {subject.n} clients: a battery needs {FEWEST}, some of whom are silent",
+            f"the problem has {subject.n} clients, but the checks need at least {FEWEST}, because some do not answer",
             code="few-clients",
             field="problem",
         )
@@ -98,19 +98,19 @@ def subject_of(
         case._replace(ours=_with_a_step_size(case.ours, subject), theirs=_with_a_step_size(case.theirs, subject))
         for case in subject.reductions
     ]
-    return dataclasses.replace(subject, algorithm=_with_a_step_size(given, subject), reductions=tuple(cases))
+    return dataclasses.replace(subject, algorithm=_with_a_step_size(original, subject), reductions=tuple(cases))
 
 
 def _with_a_step_size(algorithm: Algorithm[S], subject: Subject) -> Algorithm[S]:
-    """The algorithm, with the local step size that a run would find where it has none: checks play single rounds."""
+    """Set a missing local step size to the one that a run would find, because checks run single rounds."""
     if algorithm.local.lr is not None:
         return algorithm
-    found = step_size.find(algorithm, subject.exact, subject.exact.w0, Key(SEED))
-    return step_size.with_step_size(algorithm, float(found.eta))
+    suggestion = step_size.find(algorithm, subject.exact, subject.exact.w0, Key(SEED))
+    return step_size.with_step_size(algorithm, float(suggestion.eta))
 
 
 def examine_algorithm(subject: Subject, *, waive: Mapping[str, str] | None = None) -> Report:
-    """The report of all checks, without raising anything where some fail."""
+    """Run all checks and return the report, without an exception if some fail."""
     return examine(type(subject.algorithm).__name__, subject, ALGORITHM_CHECKS, waive)
 
 
@@ -125,30 +125,30 @@ def check_algorithm(
     tolerance: float = 1e-4,
     waive: Mapping[str, str] | None = None,
 ) -> Report:
-    """Try an algorithm on everything that an algorithm must get right; see ``docs/testing.md`` for the list.
+    """Check everything that an algorithm must get right; ``docs/testing.md`` lists the checks.
 
     The checks vary ``m``, ``local``, ``dual_batch`` (or ``loss_batch``), ``sampling``, ``gamma`` (or ``sigma``),
-    and ``ambiguity`` with ``dataclasses.replace`` where the algorithm has such a field; it must have
-    ``local``. What does not apply is listed in the report with the reason.
+    and ``ambiguity`` with ``dataclasses.replace`` if the algorithm has this field; it must have ``local``.
+    The report lists checks that do not apply, with the reason.
 
     Args:
-        algorithm: a frozen dataclass, with step sizes that suit the problem; a local one is found where it has none.
-        solves: what the last iterate converges to with exact gradients: ``AVERAGE``, ``WEIGHTED``, ``SADDLE``,
-            ``Q_FAIR``, ``also_sampled(…)`` of one, or a :class:`Solves` of your own.
-        reductions: special cases in which it must become another algorithm.
-        reference: a second implementation of a round, in NumPy.
-        problem: makes the federations, such as one of :mod:`drfl.testing.problems`; None = five small least-squares
+        algorithm: A frozen dataclass with step sizes that suit the problem; a missing local step size is chosen.
+        solves: The limit of the last iterate with exact gradients: ``AVERAGE``, ``WEIGHTED``, ``SADDLE``, ``Q_FAIR``,
+            ``also_sampled(…)`` of one of these, or your own :class:`Solves`.
+        reductions: Special cases in which it must equal another algorithm.
+        reference: A second implementation of a round, in NumPy.
+        problem: Makes the federations, such as one of :mod:`drfl.testing.problems`; None for five small least-squares
             clients.
-        rounds: within which it converges.
-        tolerance: how close it then is.
-        waive: names of checks that are not meant for this algorithm, with the reason.
+        rounds: Number of rounds within which it converges.
+        tolerance: Distance from the solution that counts as converged.
+        waive: Names of checks to skip for this algorithm, with the reason.
 
     Returns:
         The report.
 
     Raises:
-        ConformanceError: listing every check that fails, with a sentence each.
-        InputError: ``algorithm`` is no algorithm, or a waived check does not exist.
+        ConformanceError: If a check fails; it lists every failed check with a sentence.
+        InputError: If ``algorithm`` is not an algorithm, or a waived check does not exist.
 
     Example:
         >>> from drfl import FedAvg, LocalSGD

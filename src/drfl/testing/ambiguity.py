@@ -1,7 +1,7 @@
-"""The battery for ambiguity sets.
+"""The conformance checks for ambiguity sets.
 
-Nothing here knows how a set is made. Every answer is judged by the set's other answers: by duality the worst case says
-how far a prox is from optimal, and mixtures that ``contains`` lets in say whether a worst case was the worst.
+The checks do not know how a set is made. They compare the set's answers with each other: by duality, the worst case
+says how far a prox is from optimal, and mixtures accepted by ``contains`` say whether a worst case is the worst.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from drfl.core.errors import InputError, NonFiniteError
 from drfl.testing.report import ConformanceError, NotApplicable, Report, examine, require
 
 FEASIBLE = 1e-9
-"""How far an answer may be from the set."""
+"""Largest distance of an answer from the set."""
 
 EDGE = 1e-15
-"""What the search for the set's edge allows: only rounding, as a tolerance on a square is a large one on its root."""
+"""Tolerance in the search for the set's edge: rounding only, because a tolerance on a square is large on its root."""
 
 EXTREMES = (0.0, 1.0, -1.0, 1e-300, -1e-300, 1e17, 1e300, -1e300)
-"""Entries of the vectors of huge and tiny numbers."""
+"""Entries of the vectors with huge and tiny numbers."""
 
 
 @dataclass(frozen=True)
@@ -34,10 +34,10 @@ class Tried:
     """An ambiguity set with the vectors to try it on.
 
     Args:
-        ambiguity: the set.
-        n: how many clients.
-        draws: how many random vectors.
-        seed: what they are drawn from.
+        ambiguity: The set.
+        n: Number of clients.
+        draws: Number of random vectors.
+        seed: Seed of the vectors.
     """
 
     ambiguity: AmbiguitySet
@@ -47,7 +47,7 @@ class Tried:
 
     @cached_property
     def vectors(self) -> Tensor:
-        """(draws, n) of many sizes: spread out, with ties, near the simplex, mostly zero, and far from the origin."""
+        """(draws, n) vectors of many sizes: spread out, tied, near the simplex, sparse, and far from the origin."""
         g = self._generator(0)
         # Sizes range from 1/1000 to 1000.
         normal, size = self._normal(g), 10 ** (6 * torch.rand(self.draws, 1, generator=g, dtype=torch.float64) - 3)
@@ -64,26 +64,26 @@ class Tried:
 
     @cached_property
     def steps(self) -> list[float]:
-        """A step for each vector, from 1/1000 to 1000."""
+        """One step for each vector, from 1/1000 to 1000."""
         exponents = 6 * torch.rand(self.draws, generator=self._generator(1), dtype=torch.float64) - 3
         return (10**exponents).tolist()
 
     @cached_property
     def extremes(self) -> Tensor:
-        """(30, n) of huge and tiny entries, ties among them."""
+        """(30, n) vectors of huge and tiny entries, with ties."""
         return torch.tensor(EXTREMES, dtype=torch.float64)[
             torch.randint(len(EXTREMES), (30, self.n), generator=self._generator(2))
         ]
 
     @cached_property
     def members(self) -> Tensor:
-        """(P, n) mixtures that the set says it contains: its answers, means of them, and points far out on its edge."""
+        """(P, n) mixtures accepted by ``contains``: answers of the set, their means, and points on its edge."""
         g, unit = self._generator(3), torch.eye(self.n, dtype=torch.float64)
         few = self.vectors[:40]
         answers = [self.ambiguity.project(v) for v in (*few, *unit, *(1e3 * unit), torch.zeros(self.n))]
         answers += [self.ambiguity.worst_case(v).lam for v in (*few, *unit, *-unit)]
         answers = [lam for lam in answers if self.ambiguity.contains(lam, FEASIBLE)]
-        require(bool(answers), "no answer of the set lies in it")
+        require(bool(answers), "the set contains none of its own answers")
         inside = torch.stack(answers)
         pairs = torch.randint(len(inside), (2, 40), generator=g)
         means = (inside[pairs[0]] + inside[pairs[1]]) / 2
@@ -109,7 +109,7 @@ class Tried:
 
     @property
     def symmetric(self) -> bool:
-        """Whether all clients are alike: the set has no ``prior``."""
+        """Whether the set treats all clients equally: it has no ``prior``."""
         return getattr(self.ambiguity, "prior", None) is None
 
     def _generator(self, stream: int) -> torch.Generator:
@@ -120,17 +120,17 @@ class Tried:
 
 
 def answers_are_mixtures(tried: Tried) -> None:
-    """Every projection, prox and worst case is ≥ 0, sums to 1 and is in the set, for huge and tiny entries too."""
+    """Check that projections, proxes and worst cases are mixtures in the set, for huge and tiny entries too."""
     for v, step in zip((*tried.vectors, *tried.extremes), (*tried.steps, *([1.0] * 30)), strict=True):
         for name, lam in _answers(tried, v, step):
-            what = f"{name} of {_short(v)} gives {_short(lam)}"
-            require(bool(torch.isfinite(lam).all()) and bool((lam >= -FEASIBLE).all()), f"{what}: not all ≥ 0")
-            require(abs(float(lam.sum()) - 1) <= FEASIBLE, f"{what}: the sum is {float(lam.sum())}")
-            require(tried.ambiguity.contains(lam, FEASIBLE), f"{what}: not in the set")
+            answer = f"{name} of {_short(v)} gives {_short(lam)}"
+            require(bool(torch.isfinite(lam).all()) and bool((lam >= -FEASIBLE).all()), f"{answer}: not all ≥ 0")
+            require(abs(float(lam.sum()) - 1) <= FEASIBLE, f"{answer}: the sum is {float(lam.sum())}")
+            require(tried.ambiguity.contains(lam, FEASIBLE), f"{answer}: not in the set")
 
 
 def answers_are_float64_vectors(tried: Tried) -> None:
-    """Answers are (n,) float64 on the CPU, the same twice, and leave their argument as it was; float32 may go in."""
+    """Check that answers are repeatable (n,) float64 vectors on the CPU, and that the argument does not change."""
     for v, step in zip(tried.vectors[:20].float(), tried.steps, strict=False):
         before = v.clone()
         twice = (_answers(tried, v, step), _answers(tried, v, step), _answers(tried, v.double(), step))
@@ -139,12 +139,12 @@ def answers_are_float64_vectors(tried: Tried) -> None:
             fits = lam.dtype == torch.float64 and lam.shape == (tried.n,) and lam.device.type == "cpu"
             require(fits, f"{name} of {tried.n} clients gives {kind}")
             require(torch.equal(lam, again), f"{name} of the same vector gives two answers")
-            require(torch.equal(lam, double), f"{name} of a float32 vector is not that of the same numbers in float64")
+            require(torch.equal(lam, double), f"{name} of a float32 vector differs from the same numbers in float64")
         require(torch.equal(v, before), "the argument was changed")
 
 
 def contains_says_no(tried: Tried) -> None:
-    """No vector with a negative entry, or of a sum other than 1, is a member."""
+    """Check that vectors with a negative entry, or with a sum other than 1, are not members."""
     start = tried.ambiguity.project(torch.full((tried.n,), 1 / tried.n, dtype=torch.float64))
     require(tried.ambiguity.contains(start), f"the uniform mixture's projection, {_short(start)}, is not contained")
     wrong = [(1.01 * start, "sums to 1.01"), (0.99 * start, "sums to 0.99")]
@@ -157,16 +157,16 @@ def contains_says_no(tried: Tried) -> None:
 
 
 def projection_is_nearest(tried: Tried) -> None:
-    """(v − λ)·(u − λ) ≤ 0 at the projection λ of v, for every member u: no member is nearer."""
+    """Check that no member is nearer than the projection λ of v: (v − λ)·(u − λ) ≤ 0 for every member u."""
     for v in (*tried.vectors, *tried.extremes):
         lam = tried.ambiguity.project(v)
-        gain, at = ((tried.members - lam) @ ((v - lam) / _size(v))).max(0)
-        sentence = f"the projection of {_short(v)} is {_short(lam)}, but {_short(tried.members[at])} is nearer"
+        gain, nearest = ((tried.members - lam) @ ((v - lam) / _size(v))).max(0)
+        sentence = f"the projection of {_short(v)} is {_short(lam)}, but {_short(tried.members[nearest])} is nearer"
         require(float(gain) <= 1e-7, sentence)
 
 
 def projection_is_firm(tried: Tried) -> None:
-    """Members stay where they are, and ‖λ − λ'‖² ≤ (λ − λ')·(v − v'): two projections never lie farther apart."""
+    """Check that members project to themselves, and that ‖λ − λ'‖² ≤ (λ − λ')·(v − v') for two projections."""
     lams = torch.stack([tried.ambiguity.project(v) for v in tried.vectors])
     for v, lam in zip(tried.vectors, lams, strict=True):
         moved = float((tried.ambiguity.project(lam) - lam).abs().max())
@@ -174,11 +174,11 @@ def projection_is_firm(tried: Tried) -> None:
     apart, before = lams - lams.roll(1, 0), tried.vectors - tried.vectors.roll(1, 0)
     # Relative to the size of the vectors, with which rounding grows.
     excess = ((apart.square() - apart * before).sum(1) / (1 + before.abs().amax(1))).max()
-    require(float(excess) <= 1e-9, f"projections lie farther apart than firm nonexpansiveness allows, by {excess:.1e}")
+    require(float(excess) <= 1e-9, f"projections violate firm nonexpansiveness by {excess:.1e}")
 
 
 def prox_is_optimal(tried: Tried) -> None:
-    """u = prox(v, s) attains the worst case of the losses (v − u)/s, which is the same as being the minimiser."""
+    """Check that u = prox(v, s) attains the worst case of the losses (v − u)/s, so that it is the minimiser."""
     for v, step in zip(tried.vectors, tried.steps, strict=True):
         lam = tried.ambiguity.prox(v, step)
         losses, cost = (v - lam) / step, tried.ambiguity.penalty(lam)
@@ -191,16 +191,16 @@ def prox_is_optimal(tried: Tried) -> None:
 
 
 def prox_tends_to_the_projection(tried: Tried) -> None:
-    """With step 0 or a tiny step the prox is the projection; where ψ = 0 it is that for every step."""
+    """Check that the prox equals the projection for step 0 or a tiny step, and for every step if ψ = 0."""
     for v, step in zip(tried.vectors, tried.steps, strict=True):
-        # With so small a step the penalty moves λ by less than the tolerance below.
+        # The penalty moves λ by less than the tolerance below if the step is this small.
         for short in (0.0, 1e-14 if tried.ambiguity.penalised else step):
             off = float((tried.ambiguity.prox(v, short) - tried.ambiguity.project(v)).abs().max())
             require(off <= 1e-6, f"prox of {_short(v)} with step {short:.3g} is {off:.1e} away from the projection")
 
 
 def worst_case_is_attained(tried: Tried) -> None:
-    """The value is Σ λ_i f_i − ψ(λ) at the λ that comes with it."""
+    """Check that the value is Σ λ_i f_i − ψ(λ) at the returned λ."""
     for f in tried.vectors:
         value, lam = tried.ambiguity.worst_case(f)
         attained = float(lam @ f) - tried.ambiguity.penalty(lam)
@@ -209,16 +209,16 @@ def worst_case_is_attained(tried: Tried) -> None:
 
 
 def worst_case_is_worst(tried: Tried) -> None:
-    """No member of the set makes the losses heavier."""
+    """Check that no member of the set gives a larger weighted loss than the worst case."""
     for f in tried.vectors:
         value, lam = tried.ambiguity.worst_case(f)
-        best, at = (tried.members @ f - tried.penalties).max(0)
-        sentence = f"the worst case of {_short(f)} is {value} at {_short(lam)}, but {_short(tried.members[at])} gives"
+        best, top = (tried.members @ f - tried.penalties).max(0)
+        sentence = f"the worst case of {_short(f)} is {value} at {_short(lam)}, but {_short(tried.members[top])} gives"
         require(float(best) - value <= 1e-7 * (_size(f) + abs(value)), f"{sentence} {float(best)}")
 
 
 def penalty_fits_its_gradient(tried: Tried) -> None:
-    """Along the set, differences of ψ are what the gradient says; both are 0 when the set is not penalised."""
+    """Check that differences of ψ along the set agree with its gradient; both are 0 if the set is not penalised."""
     centre = tried.members.mean(0)
     if not tried.ambiguity.penalised:
         plain = not tried.penalties.any() and not tried.ambiguity.penalty_gradient(centre).any()
@@ -239,7 +239,7 @@ def penalty_fits_its_gradient(tried: Tried) -> None:
 
 
 def penalty_is_as_convex_as_it_says(tried: Tried) -> None:
-    """ψ halfway between two members is below the mean of its values there by strong_convexity/8·distance²."""
+    """Check that ψ halfway between two members is below its mean there by strong_convexity/8·distance²."""
     if not tried.ambiguity.penalised:
         raise NotApplicable("ψ = 0")
     modulus, other = tried.ambiguity.strong_convexity(tried.n), tried.members.roll(1, 0)
@@ -251,7 +251,7 @@ def penalty_is_as_convex_as_it_says(tried: Tried) -> None:
 
 
 def poison_is_refused(tried: Tried) -> None:
-    """NaN and infinity raise NonFiniteError everywhere; nothing comes back."""
+    """Check that NaN and infinity raise NonFiniteError in every method."""
     ambiguity = tried.ambiguity
     for value in (math.nan, math.inf, -math.inf):
         v = torch.zeros(tried.n, dtype=torch.float64)
@@ -260,17 +260,17 @@ def poison_is_refused(tried: Tried) -> None:
         others = (ambiguity.contains, ambiguity.penalty, ambiguity.penalty_gradient)
         for name, call in (*_calls(tried, v, 1.0), *((f.__name__, partial(f, v)) for f in others)):
             try:
-                given = call()
+                result = call()
             except NonFiniteError:
                 continue
-            answer = _short(given) if isinstance(given, Tensor) else given
+            answer = _short(result) if isinstance(result, Tensor) else result
             require(False, f"{name} of a vector with {value} gives {answer}: raise NonFiniteError")
 
 
 def order_does_not_matter(tried: Tried) -> None:
-    """Clients in another order get the same weights; clients with equal entries get equal ones."""
+    """Check that the order of clients does not change their weights, and that equal entries get equal weights."""
     if not tried.symmetric:
-        raise NotApplicable("the prior tells clients apart")
+        raise NotApplicable("the prior distinguishes clients")
     order = torch.randperm(tried.n, generator=torch.Generator().manual_seed(tried.seed))
     for v, step in zip(tried.vectors, tried.steps, strict=True):
         here, there = list(_answers(tried, v, step))[:2], list(_answers(tried, v[order], step))[:2]
@@ -278,13 +278,13 @@ def order_does_not_matter(tried: Tried) -> None:
             off = float((lam[order] - moved).abs().max())
             require(off <= 1e-9, f"{name} of {_short(v)} depends on the order of clients, by {off:.1e}")
             apart = float(((lam[:, None] - lam[None]) * (v[:, None] == v[None])).abs().max())
-            require(apart <= 1e-9, f"{name} of {_short(v)} tells clients with equal entries apart, by {apart:.1e}")
+            require(apart <= 1e-9, f"{name} of {_short(v)} gives unequal weights to equal entries, by {apart:.1e}")
         off = abs(tried.ambiguity.worst_case(v).value - tried.ambiguity.worst_case(v[order]).value)
         require(off <= 1e-9 * _size(v), f"the worst case of {_short(v)} depends on the order of clients, by {off:.1e}")
 
 
 def one_client(tried: Tried) -> None:
-    """With one client λ = (1), unless the set refuses so few with InputError."""
+    """Check that λ = (1) for one client, unless the set refuses one client with InputError."""
     for value in (0.0, -3.0, 1e300):
         for name, call in _calls(tried, torch.tensor([value], dtype=torch.float64), 1.0):
             try:
@@ -310,16 +310,16 @@ AMBIGUITY_CHECKS: tuple[Callable[[Tried], None], ...] = (
     order_does_not_matter,
     one_client,
 )
-"""Every check by itself; each takes a :class:`Tried`."""
+"""All checks; each takes a :class:`Tried`."""
 
 
 def examine_ambiguity(
     ambiguity: AmbiguitySet, *, n: int = 8, draws: int = 200, seed: int = 0, waive: Mapping[str, str] | None = None
 ) -> Report:
-    """The report of all checks, without raising anything where some fail; see :func:`check_ambiguity`."""
+    """Run all checks and return the report, without an exception if some fail; see :func:`check_ambiguity`."""
     if isinstance(ambiguity, str | type):
         raise InputError(
-            f"{ambiguity!r} is no ambiguity set: give one itself, such as CVaR(0.3)",
+            f"expected an ambiguity set such as CVaR(0.3), got {ambiguity!r}",
             code="wrong-type",
             field="ambiguity",
         )
@@ -329,33 +329,33 @@ def examine_ambiguity(
         ambiguity.project(torch.zeros(n))
     except InputError as error:
         raise InputError(
-            f"{error}; give n=, a number of clients that the set takes (now {n})", code=error.code, field=error.field
+            f"{error}. Set n to a number of clients that the set accepts (n = {n}).", code=error.code, field=error.field
         ) from None
     except Exception:
-        pass  # the checks say it
+        pass  # the checks will report it
     return examine(repr(ambiguity), Tried(ambiguity, n, draws, seed), AMBIGUITY_CHECKS, waive)
 
 
 def check_ambiguity(
     ambiguity: AmbiguitySet, *, n: int = 8, draws: int = 200, seed: int = 0, waive: Mapping[str, str] | None = None
 ) -> Report:
-    """Try an ambiguity set on everything that one must get right; ``docs/ambiguity.md`` lists the checks.
+    """Check everything that an ambiguity set must get right; ``docs/ambiguity.md`` lists the checks.
 
-    A set with an attribute ``prior`` that is not None is taken to tell clients apart.
+    A set with an attribute ``prior`` that is not None is assumed to distinguish clients.
 
     Args:
-        ambiguity: the set.
-        n: how many clients to try it with.
-        draws: how many random vectors to try it on, at least 50.
-        seed: what they are drawn from.
-        waive: names of checks that are not meant for this set, with the reason.
+        ambiguity: The set.
+        n: Number of clients to try it with.
+        draws: Number of random vectors to try it on, at least 50.
+        seed: Seed of the vectors.
+        waive: Names of checks to skip for this set, with the reason.
 
     Returns:
         The report.
 
     Raises:
-        ConformanceError: an AssertionError that lists every check that fails, with a sentence each.
-        InputError: n or draws is out of range, what is given is no set, or a waived check does not exist.
+        ConformanceError: If a check fails; an AssertionError that lists every failed check with a sentence.
+        InputError: If n or draws is out of range, ``ambiguity`` is not a set, or a waived check does not exist.
 
     Example:
         >>> from drfl.ambiguity import CVaR

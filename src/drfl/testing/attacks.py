@@ -1,9 +1,10 @@
-"""Federations of which some clients lie, and data of a client that is honest but hard.
+"""Federations with malicious clients, and data of a client that is honest but hard.
 
-Who claims a large loss draws the weight λ to himself, and away from the others: colluders that share a claim starve a
-victim (:class:`Inflated`, :class:`Claims`). Who claims a small one starves himself, or, as one of many, lets the others
-think that all is well (:class:`UnderReporting`). The subclasses of :class:`FalseVectors` lie about models and
-gradients; :func:`flipped_labels` makes liars that do not know of it, and :class:`Vanishing` some that leave.
+Clients that report a large loss draw the weight λ to themselves and away from the others: colluding clients with the
+same claim can starve a victim (:class:`Inflated`, :class:`Claims`). Clients that report a small loss starve themselves
+or, in large numbers, hide the losses of the others (:class:`UnderReporting`). The subclasses of :class:`FalseVectors`
+falsify models and gradients. :func:`flipped_labels` makes clients that are wrong without knowing it, and
+:class:`Vanishing` makes clients that leave.
 """
 
 from __future__ import annotations
@@ -24,15 +25,15 @@ from drfl.federation.federation import Federation, WrappedFederation
 from drfl.federation.requests import Gradients, Losses, R, Request, TrainRequest, answers, reports_of, with_reports
 
 TINY = 1e-12
-"""A length that is divided by in place of zero."""
+"""A norm that replaces zero as a divisor."""
 
 
 class Dishonest(WrappedFederation):
-    """Some clients lie. They compute and send all the same, so the ledger is an honest federation's.
+    """Some clients are malicious. They still compute and send everything, so the ledger is that of honest clients.
 
     Args:
-        fed: the federation inside.
-        clients: who they are.
+        fed: The wrapped federation.
+        clients: The malicious clients.
     """
 
     def __init__(self, fed: Federation, clients: Iterable[int]) -> None:
@@ -40,19 +41,19 @@ class Dishonest(WrappedFederation):
         self.clients = torch.tensor(sorted(clients), dtype=torch.int64)
 
     def lying(self, clients: Tensor) -> Tensor:
-        """(k,) bool, which of these clients (k,) do."""
+        """Return (k,) bool, which of these clients (k,) are malicious."""
         return torch.isin(clients, self.clients)
 
 
 class FalseLosses(Dishonest, ABC):
-    """Some clients' loss reports are false, alone and with gradients; a subclass says what they claim."""
+    """Some clients falsify their reported losses, alone and with gradients; a subclass defines the false losses."""
 
     @abstractmethod
     def claims(self, values: Tensor) -> Tensor:
-        """(k,) what is claimed in place of the losses (k,)."""
+        """Return the (k,) losses that are claimed instead of the true losses (k,)."""
 
     def ask(self, request: Request[R]) -> R:
-        """Send a request and falsify the loss reports in what comes back."""
+        """Send a request and falsify the reported losses in the reply."""
         reply = super().ask(request)
         reports = reports_of(reply)
         if reports is None:
@@ -65,9 +66,9 @@ class Inflated(FalseLosses):
     """Some clients report their loss times a factor above 1, so that λ, and with it the model, turns to them.
 
     Args:
-        fed: the federation inside.
-        clients: who they are.
-        factor: what the loss is multiplied with.
+        fed: The wrapped federation.
+        clients: The malicious clients.
+        factor: Factor of the loss.
     """
 
     def __init__(self, fed: Federation, clients: Iterable[int], factor: float = 100.0) -> None:
@@ -75,20 +76,20 @@ class Inflated(FalseLosses):
         self.factor = factor
 
     def claims(self, values: Tensor) -> Tensor:
-        """(k,) the losses times the factor."""
+        """Return the (k,) losses times the factor."""
         return self.factor * values
 
 
 class UnderReporting(Inflated):
-    """Some clients report their loss times a factor below 1, to be left in peace: λ forgets them.
+    """Some clients report their loss times a factor below 1, so that λ ignores them.
 
-    Only they suffer, unless a bound is made from everybody's reports: then low ones pull it down. A *victim* is starved
-    the other way round: all others collude in :class:`Inflated`, and the weight that they draw is his.
+    Only they suffer, unless a bound is made from the reports of all clients: low reports then pull it down. To starve a
+    *victim*, let all other clients collude in :class:`Inflated`; they take the victim's weight.
 
     Args:
-        fed: the federation inside.
-        clients: who they are.
-        factor: what the loss is multiplied with.
+        fed: The wrapped federation.
+        clients: The malicious clients.
+        factor: Factor of the loss.
     """
 
     def __init__(self, fed: Federation, clients: Iterable[int], factor: float = 0.01) -> None:
@@ -96,12 +97,12 @@ class UnderReporting(Inflated):
 
 
 class Claims(FalseLosses):
-    """Some clients claim one constant loss, NaN and infinity included; several of them collude.
+    """Some clients claim one constant loss, which may be NaN or infinite; several such clients collude.
 
     Args:
-        fed: the federation inside.
-        clients: who they are.
-        value: what they claim.
+        fed: The wrapped federation.
+        clients: The malicious clients.
+        value: The claimed loss.
     """
 
     def __init__(self, fed: Federation, clients: Iterable[int], value: float) -> None:
@@ -109,29 +110,29 @@ class Claims(FalseLosses):
         self.value = value
 
     def claims(self, values: Tensor) -> Tensor:
-        """(k,) the value."""
+        """Return the claimed loss (k,)."""
         return torch.full_like(values, self.value)
 
 
 class FalseVectors(Dishonest, ABC):
-    """Some clients' models and gradients are false; a subclass says what they send.
+    """Some clients send false models and gradients; a subclass defines them.
 
-    They know what the honest ones answer to the same request, and nothing else.
+    The malicious clients know the honest replies to the same request, and nothing else.
     """
 
     @abstractmethod
     def sent(self, own: Tensor, honest: Tensor, part: float) -> Tensor:
-        """(f, d) what the f liars send as gradients, or as moves w − w_i.
+        """Return the (f, d) vectors that the f malicious clients send as gradients, or as differences w − w_i.
 
         Args:
-            own: (f, d) what they found themselves.
-            honest: (k, d) what the honest ones send; k may be 0.
-            part: how much of the way from w to the last model this is: 1 for that and for gradients, less for
+            own: (f, d) their own honest vectors.
+            honest: (k, d) the vectors of the honest clients; k may be 0.
+            part: Fraction of the way from w to the last model: 1 for the last model and for gradients, less for
                 snapshots and means.
         """
 
     def ask(self, request: Request[R]) -> R:
-        """Send a request and falsify the vectors in what comes back."""
+        """Send a request and falsify the vectors in the reply."""
         reply = super().ask(request)
         lying = self.lying(reply.clients).to(request.w.device)
         if isinstance(reply, Losses) or not bool(lying.any()):
@@ -151,12 +152,12 @@ class FalseVectors(Dishonest, ABC):
 
 
 class Scaled(FalseVectors):
-    """Some clients send w + factor·(w_i − w) in place of their models w_i, and gradients times the factor.
+    """Some clients send w + factor·(w_i − w) instead of their models w_i, and gradients times the factor.
 
     Args:
-        fed: the federation inside.
-        clients: who they are.
-        factor: what a move is multiplied with.
+        fed: The wrapped federation.
+        clients: The malicious clients.
+        factor: Factor of the update.
     """
 
     def __init__(self, fed: Federation, clients: Iterable[int], factor: float) -> None:
@@ -164,16 +165,16 @@ class Scaled(FalseVectors):
         self.factor = factor
 
     def sent(self, own: Tensor, honest: Tensor, part: float) -> Tensor:
-        """Their own, times the factor."""
+        """Return their own vectors times the factor."""
         return self.factor * own
 
 
 class SignFlipped(Scaled):
-    """Some clients send w − (w_i − w), which undoes what the others learn.
+    """Some clients send w − (w_i − w), which undoes what the other clients learn.
 
     Args:
-        fed: the federation inside.
-        clients: who they are.
+        fed: The wrapped federation.
+        clients: The malicious clients.
     """
 
     def __init__(self, fed: Federation, clients: Iterable[int]) -> None:
@@ -181,13 +182,13 @@ class SignFlipped(Scaled):
 
 
 class Pushing(FalseVectors):
-    """Colluders that push the model the same way in every round, by a step as long as the honest ones' median.
+    """Colluding clients push the model in the same direction in every round, as far as the honest clients' median.
 
     Args:
-        fed: the federation inside.
-        clients: who they are.
-        key: of the direction, uniform on the sphere.
-        length: of a step, over the honest median; or, with no honest reply, over their own.
+        fed: The wrapped federation.
+        clients: The malicious clients.
+        key: Key of the direction, which is uniform on the sphere.
+        length: Length of an update, relative to the honest median or, without honest replies, to their own median.
     """
 
     def __init__(self, fed: Federation, clients: Iterable[int], key: Key, length: float = 1.0) -> None:
@@ -197,19 +198,19 @@ class Pushing(FalseVectors):
         self.direction, self.length = direction / direction.norm(), length
 
     def sent(self, own: Tensor, honest: Tensor, part: float) -> Tensor:
-        """All the same."""
+        """Return the same vector for all of them."""
         usual = (honest if len(honest) else own).norm(dim=1).median()
         return (-self.length * usual * self.direction).expand_as(own)
 
 
 class ALittle(FalseVectors):
-    """Colluders that hide in the spread of the honest ones: mean − z·std in each coordinate (Baruch et al. 2019).
+    """Colluding clients hide in the spread of the honest ones: mean − z·std in each coordinate (Baruch et al. 2019).
 
     Args:
-        fed: the federation inside.
-        clients: who they are.
-        z: how far; None = the farthest at which, of normal values, enough honest ones lie farther still for the liars
-            to seem to be of the majority.
+        fed: The wrapped federation.
+        clients: The malicious clients.
+        z: Number of standard deviations. None for the largest z at which, for normal values, enough honest clients lie
+            farther out for the malicious ones to seem part of the majority.
     """
 
     def __init__(self, fed: Federation, clients: Iterable[int], z: float | None = None) -> None:
@@ -217,7 +218,7 @@ class ALittle(FalseVectors):
         self.z = z
 
     def sent(self, own: Tensor, honest: Tensor, part: float) -> Tensor:
-        """All the same; their own where they cannot see two honest ones."""
+        """Return the same vector for all of them; their own vectors if there are fewer than two honest ones."""
         f, k = len(own), len(honest)
         if k < 2:
             return own
@@ -229,14 +230,14 @@ class ALittle(FalseVectors):
 
 
 class InnerProduct(FalseVectors):
-    """Colluders that send the honest mean backwards, a little of it (Xie et al. 2020).
+    """Colluding clients send a small multiple of the negative honest mean (Xie et al. 2020).
 
-    So short a vector is no outlier, and the sum of all still goes the wrong way.
+    A short vector is not an outlier, but the sum of all vectors still points the wrong way.
 
     Args:
-        fed: the federation inside.
-        clients: who they are.
-        epsilon: how much of it.
+        fed: The wrapped federation.
+        clients: The malicious clients.
+        epsilon: Multiple of the honest mean.
     """
 
     def __init__(self, fed: Federation, clients: Iterable[int], epsilon: float = 0.5) -> None:
@@ -244,21 +245,21 @@ class InnerProduct(FalseVectors):
         self.epsilon = epsilon
 
     def sent(self, own: Tensor, honest: Tensor, part: float) -> Tensor:
-        """All the same; their own backwards where there is no honest one."""
+        """Return the same vector for all of them, made from their own vectors if there are no honest ones."""
         return (-self.epsilon * (honest if len(honest) else own).mean(0)).expand_as(own)
 
 
 class Adaptive(FalseVectors):
-    """Attackers that know the rule of :class:`drfl.resilience.ProbeCosine`, and keep just within it.
+    """Malicious clients know the rule of :class:`drfl.resilience.ProbeCosine` and stay just within it.
 
-    Each sends a vector that has a fixed cosine with its own honest one, and goes otherwise against the honest mean. An
-    attack made for one defence is the test that Tramèr et al. (2020) ask for.
+    Each sends a vector that has a fixed cosine with its own honest vector and otherwise opposes the honest mean.
+    Tramèr et al. (2020) require testing a defence with an attack made for it.
 
     Args:
-        fed: the federation inside.
-        clients: who they are.
-        cosine: with their own, in (0, 1].
-        length: of what they send, over their own's.
+        fed: The wrapped federation.
+        clients: The malicious clients.
+        cosine: Cosine with their own vector, in (0, 1].
+        length: Length of the vector relative to their own.
     """
 
     def __init__(self, fed: Federation, clients: Iterable[int], cosine: float = 0.3, length: float = 1.5) -> None:
@@ -266,7 +267,7 @@ class Adaptive(FalseVectors):
         self.cosine, self.length = cosine, length
 
     def sent(self, own: Tensor, honest: Tensor, part: float) -> Tensor:
-        """Each another."""
+        """Return a different vector for each of them."""
         size = own.norm(dim=1, keepdim=True)
         along = own / size.clamp(min=TINY)
         against = -(honest if len(honest) else own).mean(0).expand_as(own)
@@ -277,12 +278,12 @@ class Adaptive(FalseVectors):
 
 
 class Vanishing(Dishonest):
-    """Some clients answer nothing after a number of requests to train.
+    """Some clients stop answering after a number of requests to train.
 
     Args:
-        fed: the federation inside.
-        clients: who they are.
-        after: the requests of the federation that they still see.
+        fed: The wrapped federation.
+        clients: The clients that leave.
+        after: Number of requests to train that they still answer.
     """
 
     def __init__(self, fed: Federation, clients: Iterable[int], after: int) -> None:
@@ -290,7 +291,7 @@ class Vanishing(Dishonest):
         self.left = after
 
     def ask(self, request: Request[R]) -> R:
-        """Send a request; those who are gone are not heard."""
+        """Send a request, and remove the replies of clients that have left."""
         reply = super().ask(request)
         if self.left <= 0:
             return answers(reply, ~self.lying(reply.clients))
@@ -299,16 +300,16 @@ class Vanishing(Dishonest):
 
 
 def flipped_labels(data: ClientData, clients: Iterable[int]) -> ClientData:
-    """The data with label y as C − 1 − y on some clients' training rows, for C classes; their test rows stay.
+    """Replace label y by C − 1 − y in some clients' training rows, for C classes; test rows do not change.
 
-    Negative targets, such as those that a loss ignores, stay too.
+    Negative targets, such as targets that a loss ignores, do not change either.
 
     Args:
-        data: the clients' samples, with labels as targets.
-        clients: whose.
+        data: The clients' samples, with labels as targets.
+        clients: The clients whose labels are flipped.
 
     Raises:
-        InputError: there is no such client, or the targets are no labels.
+        InputError: If a client does not exist, or the targets are not labels.
     """
     _check_labels(data, clients := list(clients))
     rows = torch.cat([data.train[client] for client in clients]) if clients else torch.empty(0, dtype=torch.int64)
@@ -322,28 +323,28 @@ def _check_labels(data: ClientData, clients: Iterable[int]) -> None:
     for client in clients:
         if not 0 <= client < data.n:
             raise InputError(
-                f"there is no client {client}: they are numbered 0 to {data.n - 1}", code="out-of-range", field="client"
+                f"client must be between 0 and {data.n - 1}, got {client}", code="out-of-range", field="client"
             )
     if data.targets.is_floating_point():
         raise InputError(
-            "the targets are numbers, and no labels, which are needed here", code="wrong-task", field="targets"
+            "expected class labels as targets, got floating-point numbers", code="wrong-task", field="targets"
         )
 
 
 def label_noise(data: ClientData, client: int, share: float, key: Key) -> ClientData:
-    """The data with random labels on a share of one client's training rows: a client that is honest, but hard.
+    """Give random labels to a share of one client's training rows: a client that is honest but hard.
 
-    Its test rows, and everybody else's rows, stay as they are, if no row belongs to two clients.
+    Its test rows and the rows of other clients do not change, if no row belongs to two clients.
 
     Args:
-        data: the clients' samples, with labels as targets.
-        client: whose.
-        share: of its training rows, in [0, 1], rounded to whole rows; their labels are drawn uniformly from all classes
-            that occur, the true one included. Negative targets, such as those that a loss ignores, stay.
-        key: of the draws.
+        data: The clients' samples, with labels as targets.
+        client: The client.
+        share: Share of its training rows, in [0, 1], rounded to whole rows. Labels are drawn uniformly from all classes
+            that occur, including the true one. Negative targets, such as targets that a loss ignores, do not change.
+        key: Key of the draws.
 
     Raises:
-        InputError: there is no such client, the share is out of range, or the targets are no labels.
+        InputError: If the client does not exist, the share is out of range, or the targets are not labels.
     """
     checks.fraction("share", share)
     _check_labels(data, [client])

@@ -1,4 +1,4 @@
-"""Checks of where an algorithm ends up, of its special cases, and of its rounds against a second implementation."""
+"""Checks of an algorithm's limit, of its special cases, and of its rounds against a second implementation."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ from drfl.training.run_state import RunState
 
 
 def converges(subject: Subject) -> None:
-    """With exact gradients and everybody taking part the last iterate reaches what ``solves`` says.
+    """Check that the last iterate reaches what ``solves`` claims, with exact gradients and full participation.
 
-    Where ``solves.sampled``, also with half of the clients a round: nothing but the draws is random then, and an
-    algorithm that corrects client drift must get there all the same.
+    If ``solves.sampled`` is set, the same must hold with half of the clients per round: then only the draws are random,
+    and an algorithm that corrects client drift must still arrive.
     """
     if subject.solves is None:
-        raise NotApplicable("nothing was said about what it converges to")
+        raise NotApplicable("solves was not given, so its limit is unknown")
     _require_solved(subject, subject.variant(everybody=True, full=True), "everybody")
     if subject.solves.sampled:
         half = (subject.n + 1) // 2
@@ -38,28 +38,28 @@ def converges(subject: Subject) -> None:
 
 
 LOOK = 25
-"""Rounds between two looks at a run; it has arrived when two in a row find it at the solution."""
+"""Rounds between two looks at a run; it has converged if two looks in a row find it at the solution."""
 OTHER_SETS: tuple[AmbiguitySet, ...] = (CVaR(0.5), ChiSquare(0.1))
-"""Sets that the solution must follow, without and with a penalty."""
+"""Sets that must change the solution, without and with a penalty."""
 
 
 def converges_on_other_sets(subject: Subject) -> None:
-    """The claim of ``solves`` holds for other sets Λ and penalties ψ, where the algorithm accepts them.
+    """Check the claim of ``solves`` for other sets Λ and penalties ψ that the algorithm accepts.
 
-    Catches a penalty that is left out of the dual step, and a set that is passed by.
+    Catches a dual update without the penalty, and a set that is ignored.
     """
     subject.needs("ambiguity")
     if subject.solves is None:
-        raise NotApplicable("nothing was said about what it converges to")
+        raise NotApplicable("solves was not given, so its limit is unknown")
     for chosen in OTHER_SETS:
         try:
             _require_solved(subject, subject.variant(everybody=True, full=True, ambiguity=chosen), f"{chosen}")
         except InputError:
-            continue  # it has no use for this penalty and says so
+            continue  # the algorithm refuses this penalty
 
 
 class _SilentOnce(WrappedFederation):
-    """A federation that nobody answers in one round."""
+    """A federation in which no client answers in one round."""
 
     def __init__(self, fed: Federation, round: int) -> None:
         super().__init__(fed)
@@ -70,29 +70,29 @@ class _SilentOnce(WrappedFederation):
 
 
 def average_is_of_the_iterates(subject: Subject) -> None:
-    """With one local step, (ŵ, λ̂) is the mean of the models after and of the mixtures before each round that counted.
+    """Check that (ŵ, λ̂) is the mean, over rounds that counted, of the models after and the mixtures before a round.
 
-    Where the rounds name other mixtures, or weights, it is of those, and weighted so.
+    The algorithm takes one local step. If the rounds report other mixtures, or weights, these are averaged.
 
-    Catches averages that take the start along, lag a round behind, or count rounds in which nobody answered.
+    Catches averages that include the initial model, lag one round behind, or count rounds without replies.
     """
-    # Nobody answers in round 3, so it must not count.
+    # No client answers in round 3, so it must not count.
     algorithm, fed = subject.variant(m=3, full=True, steps=1), _SilentOnce(subject.exact, 3)
     seen: list[RunState] = []
     try:
         run(algorithm, fed, rounds=5, seed=SEED, evaluate_every=5, averaged=True, callbacks=[seen.append])
     except InputError as error:
-        raise NotApplicable("it has no averaged solution") from error
+        raise NotApplicable("the algorithm has no averaged solution") from error
     models, mixtures, weights = [], [], []
     for r, (before, progress) in enumerate(pairwise(seen), 1):
         if progress.info is not None and not progress.info.empty:
             models.append(progress.state.w)
-            own = progress.info.mixture
-            mixtures.append(mixture_of(algorithm, before.state, fed) if own is None else own)
+            reported = progress.info.mixture
+            mixtures.append(mixture_of(algorithm, before.state, fed) if reported is None else reported)
             weights.append(progress.info.weight)
         average = progress.average
         if average is None:
-            raise CheckError("averages are asked for and the run has none")
+            raise CheckError("averages were requested, but the run has none")
         a = torch.tensor(weights, dtype=torch.float64) / sum(weights)
         expected = {"w": a.to(models[0]) @ torch.stack(models), "lam": a @ torch.stack(mixtures)}
         far = [path for path, mean in expected.items() if not gap(getattr(average, path), mean) < 1e-9]
@@ -101,9 +101,9 @@ def average_is_of_the_iterates(subject: Subject) -> None:
 
 
 def reduces(subject: Subject) -> None:
-    """In each special case the algorithm takes the same steps as the one that it must become, at the same keys."""
+    """Check that in each special case the algorithm takes the same steps as the other algorithm, at the same keys."""
     if not subject.reductions:
-        raise NotApplicable("no special cases were named")
+        raise NotApplicable("reductions was not given")
     for name, ours, theirs, fields, tolerance in subject.reductions:
         fed = subject.simulation()
         ends = [last_of(copy.deepcopy(algorithm), fed, 4) for algorithm in (ours, theirs)]
@@ -117,12 +117,12 @@ def reduces(subject: Subject) -> None:
 
 
 def matches_its_reference(subject: Subject) -> None:
-    """Rounds give what the second implementation gives, to 1e-9, with all clients answering and with some silent.
+    """Check that rounds agree with the second implementation to 1e-9, with and without client dropout.
 
-    The second implementation is told who was drawn and who answered; everything else it computes.
+    The second implementation gets the clients that were drawn and that answered, and computes everything else.
     """
     if subject.reference is None:
-        raise NotApplicable("no second implementation was given")
+        raise NotApplicable("reference was not given")
     fed, rounds = subject.exact, 5
     for silent in ((), (1, fed.n - 2)):
         for algorithm in (subject.variant(m=4, full=True, gamma=0.05), subject.variant(everybody=True, full=True)):
@@ -144,8 +144,8 @@ def matches_its_reference(subject: Subject) -> None:
                     for path, value in want.items()
                     if not _distance(mine[path], value) < 1e-9
                 ]
-                where = f"in round {r}" + (f" with clients {list(silent)} silent" if silent else "")
-                require(not far, f"the second implementation differs {where} in {', '.join(far)}")
+                case = f"in round {r}" + (f" without replies of clients {list(silent)}" if silent else "")
+                require(not far, f"the second implementation differs {case} in {', '.join(far)}")
 
 
 def _require_solved(subject: Subject, algorithm: Algorithm, who: str) -> None:
@@ -158,8 +158,8 @@ def _require_solved(subject: Subject, algorithm: Algorithm, who: str) -> None:
         before, residual = residual, solves.residual(fed, algorithm, state)
         if before <= subject.tolerance and residual <= subject.tolerance:
             return
-    said = f"after {subject.rounds} rounds with {who} it is {residual:.2e} from {solves.name}"
-    require(residual <= subject.tolerance, f"{said}, more than {subject.tolerance:.0e}")
+    distance = f"after {subject.rounds} rounds with {who} the residual for {solves.name} is {residual:.2e}"
+    require(residual <= subject.tolerance, f"{distance}, more than {subject.tolerance:.0e}")
 
 
 def _distance(mine: Tensor, value: np.ndarray) -> float:
@@ -167,20 +167,20 @@ def _distance(mine: Tensor, value: np.ndarray) -> float:
 
 
 def stationary(fed: Federation, w: Tensor, weights: Tensor) -> float:
-    """‖Σ_i a_i ∇f_i(w)‖ on all data: 0 exactly at the optimum of the weighted loss, where that is convex."""
+    """Return ‖Σ_i a_i ∇f_i(w)‖ on all data: 0 exactly at the optimum of the weighted loss, if that is convex."""
     reply = fed.gradients(torch.arange(fed.n), w, Key(SEED))
     gradients = torch.empty_like(reply.values).index_copy(0, reply.clients, reply.values)
     return float((weights.to(gradients) @ gradients).norm())
 
 
 def losses_at(fed: Federation, w: Tensor) -> Tensor:
-    """(N,) float64 the clients' losses on all their data."""
+    """Return the (N,) float64 losses of the clients on all their data."""
     reply = fed.losses(torch.arange(fed.n), w, Key(SEED))
     return torch.empty_like(reply.values).index_copy(0, reply.clients, reply.values)
 
 
 def _saddle(fed: Federation, algorithm: Algorithm, state: State) -> float:
-    """The larger of ‖Σ_i λ_i ∇f_i(w)‖ and max_{u∈Λ} F(w, u) − F(w, λ): both are 0 exactly at a saddle point."""
+    """Return the larger of ‖Σ_i λ_i ∇f_i(w)‖ and max_{u∈Λ} F(w, u) − F(w, λ): both are 0 exactly at a saddle point."""
     # An algorithm without a set uses the whole simplex.
     chosen = ambiguity_of(algorithm) or Simplex()
     losses, lam = losses_at(fed, state.w), mixture_of(algorithm, state, fed)
@@ -189,7 +189,7 @@ def _saddle(fed: Federation, algorithm: Algorithm, state: State) -> float:
 
 
 def _q_fair(fed: Federation, algorithm: Algorithm, state: State) -> float:
-    """The gradient of Σ_i f_i^{q+1}/((q+1)·N) with the algorithm's q."""
+    """Return the norm of the gradient of Σ_i f_i^{q+1}/((q+1)·N) with the algorithm's q."""
     losses = losses_at(fed, state.w)
     return stationary(fed, state.w, losses ** getattr(algorithm, "q", 0.0) / fed.n)
 
@@ -210,5 +210,5 @@ Q_FAIR = Solves("the q-fair optimum", _q_fair)
 
 
 def also_sampled(solves: Solves) -> Solves:
-    """The same, reached also when only some clients take part in a round."""
+    """Return the same solution, reached also if only some clients take part in a round."""
     return solves._replace(sampled=True)

@@ -1,4 +1,4 @@
-"""Checks that a run is a function of the seed, and its state all there is to it."""
+"""Checks that a run depends on the seed alone, and that the state contains everything a run needs."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from drfl.testing.toy_problem import exact
 
 
 def same_seed_same_bits(subject: Subject) -> None:
-    """Two runs at one seed end in the same bits; catches draws that no key names."""
+    """Check that two runs at one seed end in the same bits; catches draws without a key."""
     for make, rounds in ((subject.simulation, 2), (lambda: subject.exact, 6)):
         ends = [last_of(subject.variant(m=3, batch=2), make(), rounds) for _ in range(2)]
         differ = bits_differ(ends[0], ends[1])
@@ -36,13 +36,13 @@ def same_seed_same_bits(subject: Subject) -> None:
 
 
 def another_seed_differs(subject: Subject) -> None:
-    """Another seed gives another run; catches keys that are made up instead of folded from the round's."""
-    one, other = (last_of(subject.variant(m=3, batch=2), subject.simulation(), 2, seed=seed) for seed in (1, 2))
-    require(not torch.equal(one.w, other.w), "two seeds give the same model: fold every key from the round's")
+    """Check that another seed gives another run; catches keys that are not folded from the round's key."""
+    first, second = (last_of(subject.variant(m=3, batch=2), subject.simulation(), 2, seed=seed) for seed in (1, 2))
+    require(not torch.equal(first.w, second.w), "two seeds give the same model: fold every key from the round's key")
 
 
 def no_global_generator(subject: Subject) -> None:
-    """Torch's, NumPy's and Python's global generators are neither drawn from nor seeded, and do not matter."""
+    """Check that the global generators of torch, NumPy and Python are neither used nor seeded, and have no effect."""
     ends = []
     for seed in (3, 4):
         with globals_seeded(seed):
@@ -55,7 +55,7 @@ def no_global_generator(subject: Subject) -> None:
 
 
 def engines_agree(subject: Subject) -> None:
-    """The plain and the stacked engine give the same run, to 1e-10; catches whatever hangs on how clients compute."""
+    """Check that the plain and the stacked engine agree to 1e-10; catches dependence on how clients compute."""
     algorithm = subject.variant(m=3, steps=2, batch=2)
     engines = (Loop(), Stacked())
     ends = [last_of(copy.deepcopy(algorithm), subject.simulation(engine), 2) for engine in engines]
@@ -64,7 +64,7 @@ def engines_agree(subject: Subject) -> None:
 
 
 def threads_agree(subject: Subject) -> None:
-    """The same run with one and with two threads of torch, to 1e-12."""
+    """Check that one and two threads of torch give the same run, to 1e-12."""
     threads, ends = torch.get_num_threads(), []
     try:
         for count in (1, 2):
@@ -77,17 +77,17 @@ def threads_agree(subject: Subject) -> None:
 
 
 def order_of_replies(subject: Subject) -> None:
-    """Replies that come in another order change nothing but rounding; catches rows taken for the cohort's order."""
+    """Check that the order of replies changes nothing but rounding; catches rows assumed to be in cohort order."""
     algorithm = subject.variant(m=4, full=True)
-    kept = last_of(algorithm, subject.exact, 4)
+    ordered = last_of(algorithm, subject.exact, 4)
     for seed in range(3):
         shuffled = last_of(copy.deepcopy(algorithm), DropoutFederation(subject.exact, seed=seed), 4)
-        far = far_apart(kept, shuffled, 1e-11)
+        far = far_apart(ordered, shuffled, 1e-11)
         require(not far, f"the order of the replies changes {', '.join(far)}: match rows by the replies' clients")
 
 
 def round_is_pure(subject: Subject) -> None:
-    """A round is a function of state and key: its input stays as it was, and what ran before does not matter.
+    """Check that a round is a function of state and key, and leaves its input unchanged.
 
     Catches counters and caches on ``self``, in closures or modules, and tensors changed in place.
     """
@@ -96,34 +96,34 @@ def round_is_pure(subject: Subject) -> None:
     before = copied(state)
     first, _ = algorithm.round(state, fed, key)
     changed = bits_differ(state, before)
-    require(not changed, f"a round changes {', '.join(changed)} of the state it was given: make new tensors")
+    require(not changed, f"a round changes {', '.join(changed)} of its input state: make new tensors")
     last_of(algorithm, DropoutFederation.without(fed, [0]), 3, seed=SEED + 1)  # another run in between
     again, _ = algorithm.round(state, fed, key)
     differ = bits_differ(first, again)
-    require(not differ, f"the same state and key give another {', '.join(differ)} after another run: keep it in state")
+    require(not differ, f"the same state and key give another {', '.join(differ)} after another run: use the state")
 
 
 def state_is_complete(subject: Subject) -> None:
-    """A run that is saved, loaded into a fresh algorithm and continued ends in the same bits.
+    """Check that a run ends in the same bits if it is saved, loaded into a fresh algorithm and continued.
 
-    Catches whatever is kept outside the state, and state that a file of tensors cannot hold.
+    Catches data stored outside the state, and state that a file of tensors cannot hold.
     """
     options = {"m": 3, "full": True}
     whole = last_of(subject.variant(**options), subject.exact, 4)
     half = through_a_file(last_of(subject.variant(**options), subject.exact, 2))
     resumed = last_of(subject.variant(**options), subject.exact, 2, state=half, done=2)
     differ = bits_differ(whole, resumed)
-    require(not differ, f"a resumed run differs in {', '.join(differ)}: the state does not hold all that a run needs")
+    require(not differ, f"a resumed run differs in {', '.join(differ)}: the state lacks something that a run needs")
 
 
 def clients_have_no_names(subject: Subject) -> None:
-    """Clients that change places change places in λ and in the tables, and leave the model alone.
+    """Check that swapping clients swaps their rows in λ and the tables, and does not change the model.
 
-    Catches weights that go to the wrong client, and clients treated by their index.
+    Catches weights assigned to the wrong client, and treatment of clients by their index.
     """
     n = subject.n
     if subject.exact.w0.numel() == n:
-        raise NotApplicable("models have as many entries as there are clients, so tables cannot be told apart")
+        raise NotApplicable("models have as many entries as there are clients, so tables cannot be recognised")
     # A permutation with few fixed points; i ↦ 2i + 1 modulo n is one only for odd n.
     order = [(2 * i + 1) % n if n % 2 else n - 1 - i for i in range(n)]
     algorithm = subject.variant(everybody=True, full=True)
@@ -132,13 +132,13 @@ def clients_have_no_names(subject: Subject) -> None:
     rows = by_client(here, subject.n)
     expected = rebuild(here, {path: t[order] if path in rows else t for path, t in leaves(here).items()})
     far = far_apart(expected, there, 1e-9)
-    require(not far, f"clients that change places change {', '.join(far)} by more than that")
+    require(not far, f"swapping clients changes {', '.join(far)} beyond the swap")
 
 
 def types_are_kept(subject: Subject) -> None:
-    """Models stay in the type of w0, λ in float64, and single precision stays near double precision.
+    """Check that models have the type of w0 and λ is float64, and that single precision is close to double precision.
 
-    Catches silent promotion, and a λ or a loss kept in float32.
+    Catches silent promotion, and a λ or a loss in float32.
     """
     algorithm = subject.variant(m=3, full=True)
     ends = {}
@@ -149,9 +149,9 @@ def types_are_kept(subject: Subject) -> None:
         models = of_model_shape(ends[dtype]) if fed.n != fed.w0.numel() else {"w": ends[dtype].w}
         turned = [f"{path} into {t.dtype}" for path, t in models.items() if t.dtype != dtype]
         require(not turned, f"a model in {dtype} turned {', '.join(turned)}")
-        averaging, own = WrappedFederation(fed), copy.deepcopy(algorithm)
+        averaging, fresh = WrappedFederation(fed), copy.deepcopy(algorithm)
         averaging.averaged = True
-        _, info = own.round(own.init(averaging), averaging, Key(SEED).fold("round", 1))
+        _, info = fresh.round(fresh.init(averaging), averaging, Key(SEED).fold("round", 1))
         if info.average is not None:
             mean_dtype = info.average.dtype
             require(mean_dtype == dtype, f"the averaged model in {dtype} turned into {mean_dtype}")

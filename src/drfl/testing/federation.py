@@ -1,4 +1,4 @@
-"""The battery for federations."""
+"""The conformance checks for federations."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from drfl.testing.federation_checks import FederationSubject, Make
 from drfl.testing.report import ConformanceError, Report, examine
 
 FederationCheck = Callable[[FederationSubject], None]
-"""Raises :class:`drfl.testing.CheckError`, or returns."""
+"""A check: it raises :class:`drfl.testing.CheckError`, or returns."""
 
 FEDERATION_CHECKS: tuple[FederationCheck, ...] = (
     federation_checks.describes_its_clients,
@@ -34,33 +34,33 @@ FEDERATION_CHECKS: tuple[FederationCheck, ...] = (
     federation_checks.inputs_stay,
     federation_checks.no_generator_used,
 )
-"""Every check by itself, e.g. for ``pytest.mark.parametrize``; each takes a :class:`FederationSubject`."""
+"""All checks, e.g. for ``pytest.mark.parametrize``; each takes a :class:`FederationSubject`."""
 
 
 def examine_federation(
     served: FederationSubject, *, name: str = "the federation", waive: Mapping[str, str] | None = None
 ) -> Report:
-    """The report of all checks, without raising anything where some fail."""
+    """Run all checks and return the report, without an exception if some fail."""
     return examine("the federation", served, FEDERATION_CHECKS, waive)
 
 
 def check_federation(make: Make, *, tolerance: float = 1e-9, waive: Mapping[str, str] | None = None) -> Report:
-    """Try a federation on everything that a federation must get right; see ``docs/testing.md`` for the list.
+    """Check everything that a federation must get right; ``docs/testing.md`` lists the checks.
 
-    It is measured against the plain simulation, at the same keys: a client's minibatches must be those of
-    ``drfl.engine.batches.draw``. Everybody who is asked must answer.
+    The federation is compared with the plain simulation at the same keys, so a client's minibatches must be those of
+    ``drfl.engine.batches.draw``. All clients of a cohort must answer.
 
     Args:
         make: (data, task) → a fresh federation of these clients.
-        tolerance: how closely float64 results must agree, relative to 1 + size.
-        waive: names of checks that are not meant for this federation, with the reason.
+        tolerance: Largest difference of float64 results, relative to 1 + size.
+        waive: Names of checks to skip for this federation, with the reason.
 
     Returns:
         The report.
 
     Raises:
-        ConformanceError: listing every check that fails, with a sentence each.
-        InputError: a waived check does not exist.
+        ConformanceError: If a check fails; it lists every failed check with a sentence.
+        InputError: If a waived check does not exist.
 
     Example:
         >>> from drfl import Loop, Simulation

@@ -1,4 +1,4 @@
-"""Checks of a federation: what it answers, what passes through it, and what it books."""
+"""Checks of a federation: its replies, its handling of requests, and its ledger."""
 
 from __future__ import annotations
 
@@ -20,21 +20,21 @@ from drfl.testing.global_rng import globals_seeded, touched_since, what_globals_
 from drfl.testing.report import CheckError, require
 
 Make = Callable[[ClientData, Task], Federation]
-"""(the clients' data, what is learned) → a federation of these clients, fresh and ready."""
+"""(the clients' data, the task) → a fresh federation of these clients."""
 
 SIZES = (2, 4, 7, 11)
-"""Training samples per client: fewer than, exactly and more than a batch."""
+"""Training samples per client: fewer than, equal to and more than a batch."""
 BATCH = 4
 KEY = Key(5)
 
 
 @dataclass(frozen=True)
 class FederationSubject:
-    """A federation under examination.
+    """A federation to check.
 
     Args:
-        make: makes one.
-        tolerance: how closely it must agree with the plain simulation, relative to 1 + size.
+        make: Makes the federation.
+        tolerance: Largest difference from the plain simulation, relative to 1 + size.
     """
 
     make: Make
@@ -43,11 +43,11 @@ class FederationSubject:
     def both(
         self, dtype: torch.dtype = torch.float64, clients: ClientData | None = None
     ) -> tuple[Federation, Federation]:
-        """A fresh federation and the oracle, of the same clients: three classes, a linear model.
+        """Make a fresh federation and the plain simulation of the same clients: three classes, a linear model.
 
         Args:
-            dtype: of the model.
-            clients: whose data; None = :func:`data`.
+            dtype: Type of the model.
+            clients: Data of the clients; None for :func:`data`.
         """
         clients = data(dtype) if clients is None else clients
         return self.make(clients, task(dtype)), Simulation(clients, task(dtype), engine=Loop())
@@ -64,7 +64,7 @@ class FederationSubject:
 
 
 def data(dtype: torch.dtype = torch.float64) -> ClientData:
-    """Clients of unequal size whose inputs are shifted, each in its own way."""
+    """Make clients of unequal size, each with its own shift of the inputs."""
     rng = np.random.default_rng(0)
     train = [_labelled(rng, n, 0.5 * i) for i, n in enumerate(SIZES)]
     test = [_labelled(rng, 2 + i, 0.5 * i) for i in range(len(SIZES))]
@@ -76,7 +76,7 @@ def _labelled(rng: np.random.Generator, n: int, shift: float) -> tuple[np.ndarra
 
 
 def task(dtype: torch.dtype = torch.float64) -> Task:
-    """A linear model of three classes, with parameters that no generator is asked for."""
+    """Make a linear model of three classes with fixed parameters."""
     # nn.Linear draws its weights from the global generator, which must stay as it was.
     with torch.random.fork_rng(devices=[]):
         model = nn.Linear(2, 3).to(dtype)
@@ -87,10 +87,10 @@ def task(dtype: torch.dtype = torch.float64) -> Task:
 
 
 def by_client(reply: Replies | Losses | Gradients, part: Tensor, cohort: Sequence[int]) -> Tensor:
-    """The rows of one part of a reply in the cohort's order.
+    """Return the rows of one part of a reply in the cohort's order.
 
     Raises:
-        CheckError: somebody did not answer, answered twice, or was not asked.
+        CheckError: If a client did not answer, answered twice, or was not in the cohort.
     """
     clients = reply.clients.tolist()
     require(sorted(clients) == sorted(cohort), f"clients {sorted(cohort)} were asked and {sorted(clients)} answered")
@@ -104,15 +104,15 @@ LOCAL = LocalSGD(steps=3, lr=0.3, batch=BATCH)
 
 @dataclass(frozen=True, eq=False)
 class TrainCall:
-    """A request to train, of the cohort's clients in this order.
+    """A request to train, with the cohort's clients in this order.
 
     Args:
-        local: the solver.
+        local: The local solver.
         cohort: (k,) clients.
-        prox: weight of the pull.
-        shift: (N, d) constants, a row for every client of the federation; None = none.
-        snapshot: step of the snapshot.
-        average: whether the mean over the steps is wanted.
+        prox: Weight of the proximal term.
+        shift: (N, d) constants, one row for every client of the federation; None for no shift.
+        snapshot: Step of the snapshot.
+        average: Whether to request the mean over the local steps.
     """
 
     local: LocalSGD = LOCAL
@@ -123,29 +123,29 @@ class TrainCall:
     average: bool = False
 
     def of(self, fed: Federation) -> Replies:
-        """The reply, in the cohort's order."""
+        """Send the request and return the reply in the cohort's order."""
         clients = torch.tensor(self.cohort)
         shift = None if self.shift is None else self.shift[clients].to(fed.w0)
         reply = fed.train(
             clients, fed.w0, self.local, KEY, prox=self.prox, shift=shift, snapshot=self.snapshot, average=self.average
         )
-        asked = (True, self.snapshot is not None, self.average)
-        for name, part, wanted in zip(reply._fields[1:], reply[1:], asked, strict=True):
-            require(wanted or part is None, f"the reply has a {name} that nobody asked for")
+        requested = (True, self.snapshot is not None, self.average)
+        for name, part, wanted in zip(reply._fields[1:], reply[1:], requested, strict=True):
+            require(wanted or part is None, f"the reply has a {name} that was not requested")
             require(not wanted or part is not None, f"the reply lacks the {name}")
         w, *rest = (None if part is None else by_client(reply, part, self.cohort) for part in reply[1:])
         return Replies(clients, reply.w if w is None else w, *rest)
 
 
 def given(part: Tensor | None) -> Tensor:
-    """A part of a reply that was asked for."""
+    """Return a requested part of a reply; raise CheckError if it is missing."""
     if part is None:
-        raise CheckError("a part of the reply that was asked for is not there")
+        raise CheckError("a requested part of the reply is missing")
     return part
 
 
 def shifts(d: int) -> Tensor:
-    """(N, d) constants, another one for every client."""
+    """Make (N, d) constants that differ by client."""
     return torch.linspace(-0.5, 0.5, len(SIZES) * d, dtype=torch.float64).view(len(SIZES), d)
 
 
@@ -154,33 +154,33 @@ def _same(
 ) -> None:
     mine, oracle = (ask.of(fed) for fed in served.both(dtype, clients))
     tolerance = None if dtype == torch.float64 else 1e-4
-    for name, got, want in zip(Replies._fields[1:], mine[1:], oracle[1:], strict=True):
-        if got is None or want is None:
+    for name, ours, theirs in zip(Replies._fields[1:], mine[1:], oracle[1:], strict=True):
+        if ours is None or theirs is None:
             continue
-        require(got.dtype == want.dtype, f"the reply's {name} is {got.dtype}, not {want.dtype}")
-        served.close(got, want, f"the reply's {name}", tolerance)
+        require(ours.dtype == theirs.dtype, f"the reply's {name} is {ours.dtype}, not {theirs.dtype}")
+        served.close(ours, theirs, f"the reply's {name}", tolerance)
 
 
 def local_steps(served: FederationSubject) -> None:
-    """Plain local steps end where the plain simulation's do, on minibatches and on full batches."""
+    """Check that plain local steps end where the plain simulation's do, on minibatches and full batches."""
     for batch in (BATCH, None):
         _same(served, TrainCall(replace(LOCAL, batch=batch)))
 
 
 def shift_at_every_step(served: FederationSubject) -> None:
-    """Each client's shift is part of its direction at every step; catches one that is added once, or to another's."""
+    """Check that each client's shift enters every step; catches shifts added once, or to another client's steps."""
     d = served.both()[1].w0.numel()
     for cohort in (EVERYBODY, (3, 1)):
         _same(served, TrainCall(cohort=cohort, shift=shifts(d)))
 
 
 def prox_pulls(served: FederationSubject) -> None:
-    """The pull prox·(u − w) is part of the direction; catches a penalty that no gradient flows through."""
+    """Check that the proximal term prox·(u − w) enters the direction; catches a penalty without a gradient."""
     _same(served, TrainCall(prox=0.8))
 
 
 def snapshot_is_after_its_step(served: FederationSubject) -> None:
-    """The snapshot of step t is the model after t steps, the last one being the model itself; catches t off by one."""
+    """Check that the snapshot of step t is the model after t steps; catches t off by one."""
     for t in range(1, LOCAL.tau + 1):
         _same(served, TrainCall(snapshot=t))
     reply = TrainCall(snapshot=LOCAL.tau).of(served.both()[0])
@@ -188,12 +188,12 @@ def snapshot_is_after_its_step(served: FederationSubject) -> None:
 
 
 def average_is_over_the_steps(served: FederationSubject) -> None:
-    """The average is over the models after steps 1…τ; catches one that counts the start or leaves out the end."""
+    """Check that the average is over the models after steps 1…τ; catches averages with the start or without the end."""
     _same(served, TrainCall(average=True, snapshot=2))
 
 
 def momentum_starts_anew(served: FederationSubject) -> None:
-    """Momentum starts from zero at every client and in every call; catches one that is kept across either."""
+    """Check that momentum starts at zero in every client and call; catches momentum that is carried over."""
     ask = TrainCall(replace(LOCAL, momentum=0.9))
     _same(served, ask)
     fed = served.both()[0]
@@ -203,51 +203,54 @@ def momentum_starts_anew(served: FederationSubject) -> None:
 
 
 def decay_and_radius(served: FederationSubject) -> None:
-    """Weight decay and the projection on a ball are applied at every step."""
+    """Check that weight decay and the projection onto a ball are applied at every step."""
     _same(served, TrainCall(replace(LOCAL, weight_decay=0.4)))
     _same(served, TrainCall(replace(LOCAL, radius=1.0)))
 
 
 def all_at_once(served: FederationSubject) -> None:
-    """Everything that training can be asked for, together."""
+    """Check everything that a training request can contain, together."""
     local = LocalSGD(steps=4, lr=0.2, batch=BATCH, momentum=0.5, weight_decay=0.1, radius=1.5)
     _same(served, TrainCall(local, prox=0.6, shift=shifts(served.both()[1].w0.numel()), snapshot=2, average=True))
 
 
 def single_precision(served: FederationSubject) -> None:
-    """A float32 model stays float32, and near what the plain simulation makes of it."""
+    """Check that a float32 model stays float32 and is close to the plain simulation's."""
     _same(served, TrainCall(prox=0.5, snapshot=1, average=True), torch.float32)
 
 
 def losses_and_gradients(served: FederationSubject) -> None:
-    """Losses and gradients, on all data and on minibatches, are the plain simulation's; losses are float64."""
+    """Check that losses and gradients, on all data and minibatches, are the plain simulation's; losses are float64."""
     mine, oracle = served.both()
     w, everybody = oracle.w0 * 1.5, torch.tensor(EVERYBODY)
     for batch in (None, BATCH):
-        f, want = (fed.losses(everybody, w, KEY, batch=batch) for fed in (mine, oracle))
+        f, expected = (fed.losses(everybody, w, KEY, batch=batch) for fed in (mine, oracle))
         require(f.values.dtype == torch.float64, f"losses are {f.values.dtype}, not float64")
-        served.close(by_client(f, f.values, EVERYBODY), want.values, f"losses with batch={batch}")
-        g, want = (fed.gradients(everybody, w, KEY, batch=batch) for fed in (mine, oracle))
+        served.close(by_client(f, f.values, EVERYBODY), expected.values, f"losses with batch={batch}")
+        g, expected = (fed.gradients(everybody, w, KEY, batch=batch) for fed in (mine, oracle))
         require(g.losses.dtype == torch.float64, f"the gradients' losses are {g.losses.dtype}, not float64")
-        served.close(by_client(g, g.values, EVERYBODY), want.values, f"gradients with batch={batch}")
-        served.close(by_client(g, g.losses, EVERYBODY), want.losses, f"the gradients' losses with batch={batch}")
+        served.close(by_client(g, g.values, EVERYBODY), expected.values, f"gradients with batch={batch}")
+        served.close(by_client(g, g.losses, EVERYBODY), expected.losses, f"the gradients' losses with batch={batch}")
 
 
 def evaluates_every_client(served: FederationSubject) -> None:
-    """Every client's test data are scored by themselves, however many there are."""
+    """Check that every client's test data are scored separately, even if there is little of it."""
     mine, oracle = served.both()
-    got, want = mine.evaluate(oracle.w0), oracle.evaluate(oracle.w0)
+    ours, theirs = mine.evaluate(oracle.w0), oracle.evaluate(oracle.w0)
     for name in ("score", "loss", "samples"):
-        served.close(getattr(got, name), getattr(want, name), f"the evaluation's {name}")
-    require(len(got.others) == len(want.others), f"it has {len(got.others)} further metrics, not {len(want.others)}")
-    for metric, values, wanted in zip(oracle.measures[1:], got.others, want.others, strict=True):
+        served.close(getattr(ours, name), getattr(theirs, name), f"the evaluation's {name}")
+    require(
+        len(ours.others) == len(theirs.others),
+        f"the evaluation has {len(ours.others)} further metrics, not {len(theirs.others)}",
+    )
+    for metric, values, wanted in zip(oracle.measures[1:], ours.others, theirs.others, strict=True):
         served.close(values, wanted, f"the evaluation's {metric.name}")
-    if got.sums is not None and want.sums is not None:  # which a federation need not count
-        served.close(got.sums.nan_to_num(-1), want.sums.nan_to_num(-1), "the evaluation's sums")
+    if ours.sums is not None and theirs.sums is not None:  # a federation need not count sums
+        served.close(ours.sums.nan_to_num(-1), theirs.sums.nan_to_num(-1), "the evaluation's sums")
 
 
 def ignored_targets_do_not_count(served: FederationSubject) -> None:
-    """Targets that the loss ignores count in no loss, step or score; catches means over all rows."""
+    """Check that targets ignored by the loss enter no loss, step or score; catches means over all rows."""
     whole = data()
     # PyTorch's losses ignore the target −100.
     masked = replace(
@@ -258,17 +261,17 @@ def ignored_targets_do_not_count(served: FederationSubject) -> None:
     _same(served, TrainCall(snapshot=1, average=True), clients=masked)
     mine, oracle = served.both(clients=masked)
     w, everybody = oracle.w0 * 1.5, torch.tensor(EVERYBODY)
-    f, want = (fed.losses(everybody, w, KEY) for fed in (mine, oracle))
-    served.close(by_client(f, f.values, EVERYBODY), want.values, "losses")
-    g, want = (fed.gradients(everybody, w, KEY) for fed in (mine, oracle))
-    served.close(by_client(g, g.values, EVERYBODY), want.values, "gradients")
-    got, want = mine.evaluate(w), oracle.evaluate(w)
+    f, expected = (fed.losses(everybody, w, KEY) for fed in (mine, oracle))
+    served.close(by_client(f, f.values, EVERYBODY), expected.values, "losses")
+    g, expected = (fed.gradients(everybody, w, KEY) for fed in (mine, oracle))
+    served.close(by_client(g, g.values, EVERYBODY), expected.values, "gradients")
+    ours, theirs = mine.evaluate(w), oracle.evaluate(w)
     for name in ("score", "loss", "samples"):
-        served.close(getattr(got, name), getattr(want, name), f"the evaluation's {name}")
+        served.close(getattr(ours, name), getattr(theirs, name), f"the evaluation's {name}")
 
 
 def describes_its_clients(served: FederationSubject) -> None:
-    """n, shares and w0 are those of the data and the model, and nothing has been paid yet."""
+    """Check that n, shares and w0 are those of the data and the model, before and after training."""
     mine, oracle = served.both()
     require(mine.n == oracle.n, f"n is {mine.n}, not {oracle.n}")
     require(mine.shares.dtype == torch.float64, f"the shares are {mine.shares.dtype}, not float64")
@@ -280,20 +283,20 @@ def describes_its_clients(served: FederationSubject) -> None:
 
 
 def ledger_counts(served: FederationSubject) -> None:
-    """The ledger counts what :class:`drfl.federation.federation.Ledger` says it counts, exactly."""
+    """Check that the ledger counts exactly what :class:`drfl.federation.federation.Ledger` defines."""
     mine, oracle = served.both()
     require(set(mine.ledger.totals().values()) == {0}, "the ledger of a fresh federation is not empty")
     vector, k = mine.w0.numel() * mine.w0.element_size(), len(EVERYBODY)
-    # A minibatch has no more rows than the client.
+    # A minibatch has at most as many rows as the client.
     drawn, everybody = sum(min(BATCH, n) for n in SIZES), torch.tensor(EVERYBODY)
 
     def expect(what: str, down: int, up: int, gradients: int, losses: int) -> None:
         nonlocal before
         now = mine.ledger.totals()
-        said = {name: now[name] - before[name] for name in now}
+        counts = {name: now[name] - before[name] for name in now}
         # One request and one reply per client.
-        want = (k * down, k * up, 2 * k, gradients, losses)
-        require(tuple(said.values()) == want, f"for {what} the ledger counts {said}, not {want}")
+        expected = (k * down, k * up, 2 * k, gradients, losses)
+        require(tuple(counts.values()) == expected, f"for {what} the ledger counts {counts}, not {expected}")
         before = now
 
     before = mine.ledger.totals()
@@ -306,29 +309,29 @@ def ledger_counts(served: FederationSubject) -> None:
     mine.gradients(everybody, oracle.w0, KEY)
     expect("gradients on all data", vector, vector + SCALAR_BYTES, sum(SIZES), 0)
     mine.evaluate(oracle.w0)
-    require(mine.ledger.totals() == before, "evaluation on test data is counted: it is no part of training")
+    require(mine.ledger.totals() == before, "evaluation on test data is counted, although it is not part of training")
 
 
 def inputs_stay(served: FederationSubject) -> None:
-    """Cohort, model and shifts are as they were after every request; catches local steps on the server's tensors."""
+    """Check that requests do not change cohort, model and shifts; catches local steps on the server's tensors."""
     fed = served.both()[0]
     cohort, w = torch.tensor(EVERYBODY), fed.w0.clone()
     shift = shifts(w.numel())
-    given = {"cohort": cohort, "model": w, "shift": shift}
-    before = {name: tensor.clone() for name, tensor in given.items()}
+    inputs = {"cohort": cohort, "model": w, "shift": shift}
+    before = {name: tensor.clone() for name, tensor in inputs.items()}
     reply = fed.train(cohort, w, LOCAL, KEY, prox=0.2, shift=shift, snapshot=1, average=True)
     fed.losses(cohort, w, KEY, batch=BATCH)
     fed.gradients(cohort, w, KEY, batch=BATCH)
     fed.evaluate(w)
-    changed = [name for name, tensor in given.items() if not torch.equal(tensor, before[name])]
-    require(not changed, f"requests changed the {', '.join(changed)} that they were given")
+    changed = [name for name, tensor in inputs.items() if not torch.equal(tensor, before[name])]
+    require(not changed, f"requests changed their input {', '.join(changed)}")
     # If the reply shared memory with the server's model, this would change it.
     reply.w.zero_()
-    served.close(fed.w0, before["model"], "the initial model, once a reply has been overwritten,")
+    served.close(fed.w0, before["model"], "the initial model, after a reply was overwritten,")
 
 
 def no_generator_used(served: FederationSubject) -> None:
-    """Torch's, NumPy's and Python's global generators are neither drawn from nor seeded, and do not matter."""
+    """Check that the global generators of torch, NumPy and Python are neither used nor seeded, and have no effect."""
     models = []
     for seed in (3, 4):
         with globals_seeded(seed):

@@ -1,4 +1,4 @@
-"""Federations for tests: with client dropout, recorded, with permuted clients, and with constant replies."""
+"""Federations for tests: with client dropout, recording, permuted clients, or constant replies."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from drfl.optim.local import LocalSGD
 class DropoutFederation(WrappedFederation):
     """Some clients never answer; the others answer in a shuffled order.
 
-    The clients compute all the same, so the ledger counts what was asked.
+    All clients still compute, so the ledger counts everything that was requested.
 
     Args:
-        fed: the federation inside.
-        train: clients that never send a local model.
-        losses: clients that never report a loss.
-        gradients: clients that never send a gradient.
-        seed: of the order of the replies; None keeps the order.
+        fed: The wrapped federation.
+        train: Clients that never send a local model.
+        losses: Clients that never report a loss.
+        gradients: Clients that never send a gradient.
+        seed: Seed of the order of replies; None keeps the order.
     """
 
     def __init__(
@@ -45,36 +45,36 @@ class DropoutFederation(WrappedFederation):
 
     @classmethod
     def without(cls, fed: Federation, clients: Iterable[int]) -> Self:
-        """A federation in which these clients never answer anything."""
+        """Make a federation in which these clients never answer."""
         clients = frozenset(clients)
         return cls(fed, train=clients, losses=clients, gradients=clients)
 
     def ask(self, request: Request[R]) -> R:
-        """Send a request, and lose the replies of the silent."""
+        """Send a request, and drop the replies of the silent clients."""
         reply = self.fed.ask(request)
-        kept = [j for j, i in enumerate(reply.clients.tolist()) if i not in self.silent[request.kind]]
+        answering = [j for j, i in enumerate(reply.clients.tolist()) if i not in self.silent[request.kind]]
         # Shuffled: an algorithm must match answers by client, not by position.
-        order = kept if self._rng is None else self._rng.permutation(kept)
+        order = answering if self._rng is None else self._rng.permutation(answering)
         return answers(reply, torch.tensor(order, dtype=torch.int64))
 
 
 @dataclass(frozen=True, eq=False)
 class Call:
-    """One request to a cohort and its answer; what a kind of request does not have is None.
+    """One request to a cohort and its reply; fields that a kind of request does not have are None.
 
     Args:
         kind: ``"train"``, ``"losses"`` or ``"gradients"``.
-        cohort: (k,) who was asked.
-        answered: (k',) who answered.
-        w: (d,) the model that was sent.
-        key: of the request.
-        reply: the whole answer.
-        batch: samples per loss report or gradient.
-        local: the solver.
-        prox: weight of the pull towards w.
+        cohort: (k,) clients that received the request.
+        answered: (k',) clients that answered.
+        w: (d,) model that was sent.
+        key: Key of the request.
+        reply: The whole reply.
+        batch: Samples per reported loss or gradient.
+        local: The local solver.
+        prox: Weight of the proximal term.
         shift: (k, d) constants added to the directions.
-        snapshot: step of the snapshot that was asked for.
-        average: whether the mean over the local steps was asked for.
+        snapshot: Step of the requested snapshot.
+        average: Whether the mean over the local steps was requested.
     """
 
     kind: str
@@ -92,16 +92,16 @@ class Call:
 
 
 def first_asked(calls: Sequence[Call]) -> Tensor:
-    """(k,) the cohort of a round: all clients that its first kind of request went to, in one call or in several."""
-    alike = takewhile(lambda call: call.kind == calls[0].kind, calls)
-    return torch.cat([torch.empty(0, dtype=torch.int64), *(call.cohort for call in alike)])
+    """Return the (k,) cohort of a round: the clients of its first kind of request, in one call or several."""
+    first_kind = takewhile(lambda call: call.kind == calls[0].kind, calls)
+    return torch.cat([torch.empty(0, dtype=torch.int64), *(call.cohort for call in first_kind)])
 
 
 class Recording(WrappedFederation):
-    """Passes every request on and keeps it in ``calls``, oldest first.
+    """Passes every request on and stores it in ``calls``, oldest first.
 
     Args:
-        fed: the federation inside.
+        fed: The wrapped federation.
     """
 
     def __init__(self, fed: Federation) -> None:
@@ -109,29 +109,29 @@ class Recording(WrappedFederation):
         self.calls: list[Call] = []
 
     def of(self, kind: str) -> Sequence[Call]:
-        """The calls of one kind."""
+        """Return the calls of one kind."""
         return [call for call in self.calls if call.kind == kind]
 
     def take(self) -> list[Call]:
-        """The calls so far, which are then forgotten."""
+        """Return the calls so far and clear the record."""
         calls, self.calls = self.calls, []
         return calls
 
     def ask(self, request: Request[R]) -> R:
-        """Send a request, and keep it with its reply."""
+        """Send a request, and store it with its reply."""
         reply = self.fed.ask(request)
         self.calls.append(Call(kind=request.kind, answered=reply.clients, reply=reply, **vars(request)))
         return reply
 
 
 class PermutedClients(WrappedFederation):
-    """Client i here is client ``order[i]`` of the federation inside.
+    """Client i here is client ``order[i]`` of the wrapped federation.
 
-    Minibatches belong to names: ask for full batches where the two are to be compared.
+    Minibatches depend on a client's index: request full batches to compare the two federations.
 
     Args:
-        fed: the federation inside.
-        order: a permutation of 0…N−1.
+        fed: The wrapped federation.
+        order: A permutation of 0…N−1.
     """
 
     def __init__(self, fed: Federation, order: Sequence[int]) -> None:
@@ -143,12 +143,12 @@ class PermutedClients(WrappedFederation):
         self.majority = None if fed.majority is None else fed.majority[self.order]
 
     def ask(self, request: Request[R]) -> R:
-        """Send a request to those who are meant."""
+        """Send a request to the corresponding clients of the wrapped federation."""
         reply = self.fed.ask(replace(request, cohort=self.order[request.cohort]))
         return reply._replace(clients=self._back[reply.clients])
 
     def evaluate(self, w: Tensor) -> Evaluation:
-        """See :class:`drfl.federation.federation.Federation`."""
+        """Evaluate the clients, see :class:`drfl.federation.federation.Federation`."""
         score, loss, samples, others, sums, threshold = self.fed.evaluate(w)
         mixed = tuple(values[self.order] for values in others)
         counts = None if sums is None else sums[self.order]
@@ -156,12 +156,12 @@ class PermutedClients(WrappedFederation):
 
 
 class ConstantFederation(Federation):
-    """N clients whose losses never change and whose local models are w + i: a round costs next to nothing.
+    """N clients whose losses never change and whose local models are w + i, so that a round is almost free.
 
     Args:
-        values: (N,) the losses, whatever the model.
-        d: number of parameters.
-        start: every entry of the initial model.
+        values: (N,) the losses, for any model.
+        d: Number of parameters.
+        start: Value of every entry of the initial model.
     """
 
     def __init__(self, values: Sequence[float] | Tensor, *, d: int = 2, start: float = 0.0) -> None:
@@ -171,7 +171,7 @@ class ConstantFederation(Federation):
         self.w0, self.ledger = torch.full((d,), start, dtype=torch.float64), Ledger()
 
     def ask(self, request: Request[R]) -> R:
-        """Client i's model is w + i at every step; the given losses; gradients of 0."""
+        """Return w + i as client i's model at every step, the constant losses, and gradients of 0."""
         cohort, w = request.cohort, request.w
         match request:
             case TrainRequest(snapshot=snapshot, average=average):
@@ -184,6 +184,6 @@ class ConstantFederation(Federation):
         return cast("R", reply)
 
     def evaluate(self, w: Tensor) -> Evaluation:
-        """Accuracies from 0 to 1 in equal steps, and the given losses."""
+        """Return accuracies from 0 to 1 in equal steps, and the constant losses."""
         accuracy = torch.linspace(0, 1, self.n, dtype=torch.float64)
         return Evaluation(accuracy, self.values, torch.ones(self.n, dtype=torch.int64))

@@ -1,4 +1,4 @@
-"""The three global generators: set aside, and watched."""
+"""Set the three global random generators aside, and detect their use."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import torch
 
 @contextmanager
 def globals_seeded(seed: int) -> Iterator[None]:
-    """Within it the global generators start from the seed; afterwards they are what they were."""
+    """Seed the global generators inside the block; restore their state afterwards."""
     python, numpy = random.getstate(), np.random.get_state()
     try:
         with torch.random.fork_rng(devices=[]):
@@ -26,12 +26,12 @@ def globals_seeded(seed: int) -> Iterator[None]:
 
 
 def what_globals_hold() -> dict[str, object]:
-    """The state of each, by whose it is."""
+    """Return the state of each global generator, by library."""
     _, words, *rest = np.random.get_state(legacy=True)
     torchs = torch.random.get_rng_state().numpy().tobytes()
     return {"torch": torchs, "NumPy": (np.asarray(words).tobytes(), *rest), "Python": random.getstate()}
 
 
 def touched_since(before: dict[str, object]) -> list[str]:
-    """Whose state has changed."""
+    """List the libraries whose global generator has changed."""
     return [name for name, state in what_globals_hold().items() if state != before[name]]

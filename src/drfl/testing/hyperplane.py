@@ -1,4 +1,4 @@
-"""An ambiguity set without boundaries, for laws that hold on average."""
+"""An ambiguity set without boundaries, for properties that hold on average."""
 
 from __future__ import annotations
 
@@ -12,32 +12,32 @@ from drfl.ambiguity import WorstCase
 
 @dataclass(frozen=True)
 class Hyperplane:
-    """Λ = all λ of sum 1, negative ones too: projections that never cut, so that expectations pass through them."""
+    """Λ = all λ with sum 1, including negative entries: projections never clip, so expectations pass through them."""
 
     def project(self, v: Tensor) -> Tensor:
-        """The nearest vector of sum 1."""
+        """Return the nearest vector with sum 1."""
         v = v.double()
         return v + (1 - v.sum()) / len(v)
 
     def prox(self, v: Tensor, step: float) -> Tensor:
-        """The projection: there is no penalty."""
+        """Return the projection, because there is no penalty."""
         return self.project(v)
 
     def worst_case(self, losses: Tensor) -> WorstCase:
-        """Unbounded."""
+        """Return infinity, because the worst case is unbounded."""
         return WorstCase(float("inf"), torch.full_like(losses, float("nan")))
 
     @property
     def penalised(self) -> bool:
-        """No."""
+        """False."""
         return False
 
     def penalty(self, lam: Tensor) -> float:
-        """0."""
+        """Return 0."""
         return 0.0
 
     def penalty_gradient(self, lam: Tensor) -> Tensor:
-        """Zeros."""
+        """Return zeros."""
         return torch.zeros_like(lam)
 
     def contains(self, lam: Tensor, tolerance: float = 1e-9) -> bool:
@@ -45,5 +45,5 @@ class Hyperplane:
         return abs(float(lam.sum()) - 1) <= tolerance
 
     def strong_convexity(self, n: int) -> float:
-        """0."""
+        """Return 0."""
         return 0.0

@@ -1,4 +1,4 @@
-"""Checks of the samples that a federation's clients draw."""
+"""Checks of the minibatches that a federation's clients draw."""
 
 from __future__ import annotations
 
@@ -26,33 +26,37 @@ from drfl.testing.federation_checks import (
 from drfl.testing.report import CheckError, require
 
 KEYS = 150
-"""Keys that a frequency or a mean is estimated from."""
+"""Number of keys from which a frequency or a mean is estimated."""
 ERRORS = 5.0
-"""Standard errors that an estimate may be off."""
+"""Tolerance of an estimate, in standard errors."""
 
 
 def samples_belong_to_key_and_client(served: FederationSubject) -> None:
-    """What a client draws depends on the key and its index: not on who else is asked, in which order, or before.
+    """Check that a client's draws depend only on the key and its index, not on the cohort, its order, or the past.
 
-    Catches a generator that clients share.
+    Catches a generator shared by clients.
     """
     fed, w = served.both()
     everybody, w = TrainCall(average=True, shift=shifts(w.w0.numel())), fed.w0
     complete = everybody.of(fed)
     losses = by_client(f := fed.losses(torch.tensor(EVERYBODY), w, KEY, batch=BATCH), f.values, EVERYBODY)
     for cohort in ((3, 1, 0, 2), (2,), (3, 2)):
-        asked = torch.tensor(cohort)
+        clients = torch.tensor(cohort)
         reply = TrainCall(cohort=cohort, average=True, shift=everybody.shift).of(fed)
-        served.close(reply.w, complete.w[asked], f"models of clients {cohort} asked in this order")
+        served.close(reply.w, complete.w[clients], f"models of clients {cohort} requested in this order")
         served.close(
-            given(reply.average), given(complete.average)[asked], f"averages of clients {cohort} asked in this order"
+            given(reply.average),
+            given(complete.average)[clients],
+            f"averages of clients {cohort} requested in this order",
         )
-        f = fed.losses(asked, w, KEY, batch=BATCH)
-        served.close(by_client(f, f.values, cohort), losses[asked], f"losses of clients {cohort} asked in this order")
+        f = fed.losses(clients, w, KEY, batch=BATCH)
+        served.close(
+            by_client(f, f.values, cohort), losses[clients], f"losses of clients {cohort} requested in this order"
+        )
 
 
 def threads_do_not_matter(served: FederationSubject) -> None:
-    """One or two threads of torch give the same models."""
+    """Check that one and two threads of torch give the same models."""
     threads, models = torch.get_num_threads(), []
     try:
         for count in (1, 2):
@@ -64,9 +68,9 @@ def threads_do_not_matter(served: FederationSubject) -> None:
 
 
 def minibatches_are_distinct_samples(served: FederationSubject) -> None:
-    """A minibatch is min(batch, n_i) distinct samples, another one at every step and for every key.
+    """Check that a minibatch is min(batch, n_i) distinct samples, different for every step and key.
 
-    Sample j contributes 2^j, so that a client's reply says which samples it took.
+    Sample j contributes 2^j, so a client's reply reveals which samples it took.
     """
     fed = served.make(_coded(), _coded_task())
     everybody, batches = torch.arange(len(SIZES)), []
@@ -78,7 +82,7 @@ def minibatches_are_distinct_samples(served: FederationSubject) -> None:
         f = fed.losses(everybody, fed.w0, key.fold("losses"), batch=BATCH)
         # With step size 1, a step is the mean of the samples.
         moves = {"the first step": fed.w0 - first, "the second step": first - last}
-        means = moves | {"a loss report": by_client(f, f.values, EVERYBODY)[:, None]}
+        means = moves | {"a reported loss": by_client(f, f.values, EVERYBODY)[:, None]}
         for what, mean in means.items():
             for i in range(len(SIZES)):
                 batches.append((i, _decoded(float(mean[i]), i, what, served.tolerance)))
@@ -90,7 +94,7 @@ def minibatches_are_distinct_samples(served: FederationSubject) -> None:
 
 
 def minibatches_are_unbiased(served: FederationSubject) -> None:
-    """Losses and gradients on fresh minibatches are those on all data on average; every sample is drawn as often."""
+    """Check that losses and gradients on minibatches are unbiased, and that all samples are drawn equally often."""
     fed, oracle = served.both()
     w, everybody, losses, gradients = oracle.w0, torch.tensor(EVERYBODY), [], []
     for k in range(KEYS):
@@ -112,14 +116,14 @@ def minibatches_are_unbiased(served: FederationSubject) -> None:
     for i, size in enumerate(SIZES):
         p = min(BATCH, size) / size
         off = np.abs(counts[i] / (2 * KEYS) - p) > ERRORS * (p * (1 - p) / (2 * KEYS)) ** 0.5 + 1e-12
-        said = f"client {i}'s samples were in {(counts[i] / (2 * KEYS)).round(2).tolist()} of the minibatches"
-        require(not off.any(), f"{said}, not each in {p:.2f}")
+        shares = (counts[i] / (2 * KEYS)).round(2).tolist()
+        require(not off.any(), f"client {i}'s samples were in {shares} of the minibatches, not each in {p:.2f}")
 
 
 def no_running_statistics(served: FederationSubject) -> None:
-    """A model whose forward pass changes its buffers is refused with an InputError when the federation is made.
+    """Check that a model whose forward pass changes its buffers is refused with an InputError.
 
-    Running statistics are not parameters: averaging them, integer counters among them, means nothing.
+    Running statistics are not parameters, and averaging them, including integer counters, is not meaningful.
     """
     model = nn.Sequential(nn.Linear(2, 3), nn.BatchNorm1d(3)).double().eval()
     what = Task(copy.deepcopy(model))  # in eval mode it is a function of its parameters
@@ -128,19 +132,19 @@ def no_running_statistics(served: FederationSubject) -> None:
     pairs = [(rng.normal(size=(n, 2)), rng.integers(3, size=n)) for n in SIZES]
     try:
         served.make(ClientData.from_arrays(pairs, pairs, dtype=torch.float64), what)
-    except ValueError:  # InputError is one
+    except ValueError:  # InputError is a ValueError
         return
-    raise CheckError("a model with BatchNorm in training mode is accepted: refuse it and name GroupNorm")
+    raise CheckError("a model with BatchNorm in training mode is accepted: refuse it and suggest GroupNorm")
 
 
 def _coded() -> ClientData:
-    """Sample j of every client is the number 2^j."""
+    """Make data in which sample j of every client is the number 2^j."""
     pairs = [(2.0 ** np.arange(n)[:, None], np.zeros(n)) for n in SIZES]
     return ClientData.from_arrays(pairs, pairs, dtype=torch.float64)
 
 
 def _coded_task() -> Task:
-    """The model w·x with w = 1 at first and itself as loss, so that loss and gradient are the mean of the samples."""
+    """Make the model w·x with w = 1 and itself as loss, so that loss and gradient are the mean of the samples."""
     with torch.random.fork_rng(devices=[]):
         model = nn.Linear(1, 1, bias=False, dtype=torch.float64)
     with torch.no_grad():
@@ -153,13 +157,13 @@ def _itself(outputs: Tensor, targets: Tensor) -> Tensor:
 
 
 def _decoded(mean: float, client: int, what: str, tolerance: float) -> frozenset[int]:
-    """Which samples of this client a mean of 2^j over a minibatch is made of."""
+    """Decode which samples of a client are in a minibatch from the mean of 2^j over it."""
     size = min(BATCH, SIZES[client])
     total = round(mean * size)
     samples = frozenset(j for j in range(SIZES[client]) if total >> j & 1)
     exact = abs(mean * size - total) <= size * tolerance * (1 + abs(mean)) and sum(2**j for j in samples) == total
-    said = f"client {client} of {SIZES[client]} samples did not take {size} distinct ones for {what}"
-    require(exact and len(samples) == size, said)
+    sentence = f"client {client} with {SIZES[client]} samples did not take {size} distinct ones for {what}"
+    require(exact and len(samples) == size, sentence)
     return samples
 
 
@@ -167,5 +171,5 @@ def _require_mean(draws: list[Tensor], mean: Tensor, what: str, tolerance: float
     values = torch.stack(draws)
     error = values.std(0) / len(draws) ** 0.5
     off = (values.mean(0) - mean).abs() > ERRORS * error + tolerance * (1 + mean.abs())
-    said = f"{what} on minibatches are not those on all data on average, at {int(off.sum())} of {off.numel()} entries"
-    require(not bool(off.any()), said)
+    count = f"{int(off.sum())} of {off.numel()} entries"
+    require(not bool(off.any()), f"{what} on minibatches differ on average from those on all data, in {count}")

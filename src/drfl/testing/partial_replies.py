@@ -1,4 +1,4 @@
-"""Checks of what an algorithm does when not everybody answers."""
+"""Checks of an algorithm's behaviour if some clients do not answer."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from drfl.testing.subject import SEED, Subject, last_of, rounds_of
 
 KINDS = ("train", "losses", "gradients")
 TRIES = 400
-"""Keys that are tried to find one that draws a given cohort."""
+"""Number of keys tried to find one that draws a certain cohort."""
 
 
 def survives_silence(subject: Subject) -> None:
-    """With some clients silent for ever, in every kind of request, the state stays finite and λ a mixture.
+    """Check that the state stays finite and λ a mixture if some clients never answer, for every kind of request.
 
-    Also says whether ``Info`` tells truly who answered.
+    Also checks that ``Info`` names only clients that answered.
     """
     silent = sorted({1, subject.n - 1})
     for kinds in (("train",), ("losses",), ("gradients",), KINDS):
@@ -33,34 +33,34 @@ def survives_silence(subject: Subject) -> None:
             DropoutFederation(subject.exact, train=lost["train"], losses=lost["losses"], gradients=lost["gradients"])
         )
         for state, info in rounds_of(subject.variant(m=3, full=True, gamma=0.1), lossy, 6):
-            where = f"when clients {silent} are silent in {', '.join(kinds)}"
-            _require_sane(state, where)
+            case = f"if clients {silent} do not answer {', '.join(kinds)} requests"
+            _require_sane(state, case)
             heard = {i for call in lossy.take() if call.kind != "losses" for i in call.answered.tolist()}
-            require(set(info.answered.tolist()) <= heard, f"Info names clients that did not answer, {where}")
+            require(set(info.answered.tolist()) <= heard, f"Info names clients that did not answer, {case}")
 
 
 def nobody_answers(subject: Subject) -> None:
-    """When nobody answers the round returns the state as it was, bit for bit, and says that it was empty."""
+    """Check that a round without replies returns the state unchanged, bit for bit, and an empty ``Info``."""
     algorithm = subject.variant(m=3, full=True)
     state = last_of(algorithm, subject.exact, 2)
     nobody = DropoutFederation.without(subject.exact, range(subject.n))
     after, info = algorithm.round(state, nobody, Key(SEED).fold("round", 3))
     differ = bits_differ(state, after)
     require(not differ, f"a round that nobody answered changes {', '.join(differ)}")
-    require(info.empty, "a round that nobody answered is not told as such: return Info.nobody(cohort)")
+    require(info.empty, "Info does not say that the round had no replies: return Info.nobody(cohort)")
 
 
 def nobody_trains(subject: Subject) -> None:
-    """When losses or gradients are reported but nobody trains, what comes out is still finite, and λ a mixture."""
+    """Check that the state stays finite and λ a mixture if losses or gradients are reported but no client trains."""
     lossy = DropoutFederation(subject.exact, train=range(subject.n))
     for state, _ in rounds_of(subject.variant(m=3, full=True, gamma=0.1), lossy, 3):
-        _require_sane(state, "when nobody sends a local model")
+        _require_sane(state, "if no client sends a local model")
 
 
 def silence_is_absence(subject: Subject) -> None:
-    """A client that was asked and did not answer might as well not have been asked.
+    """Check that a client that does not answer has the same effect as a client outside the cohort.
 
-    Catches means divided by the number who were asked. λ is held still: it also hangs on who reports losses.
+    Catches means divided by the size of the cohort. λ is fixed, because it also depends on the reported losses.
     """
     subject.needs("m")
     n, fed = subject.n, subject.exact
@@ -68,46 +68,47 @@ def silence_is_absence(subject: Subject) -> None:
     state = last_of(subject.variant(everybody=True, full=True, steps=1, gamma=0.0), fed, 2)
     many, few = (subject.variant(m=m, **options) for m in (n - 1, max(1, n - 3)))
     key = Key(SEED).fold("round", 3)
-    asked = _asked(many, state, fed, key)
-    answering = sorted(asked)[-max(1, n - 3) :]
-    with_silent, _ = many.round(state, DropoutFederation.without(fed, asked - set(answering)), key)
-    # Sampling accepts no given cohort: try keys until one draws exactly the clients that answered.
+    cohort = _cohort_of(many, state, fed, key)
+    answering = sorted(cohort)[-max(1, n - 3) :]
+    with_silent, _ = many.round(state, DropoutFederation.without(fed, cohort - set(answering)), key)
+    # Sampling cannot be given a cohort: try keys until one draws exactly the clients that answered.
     clients = set(answering)
     keys = (Key(SEED).fold("trial", trial) for trial in range(TRIES))
-    key = next((key for key in keys if _asked(few, state, fed, key) == clients), None)
+    key = next((key for key in keys if _cohort_of(few, state, fed, key) == clients), None)
     if key is None:
         raise NotApplicable(f"none of {TRIES} keys draws the cohort {sorted(clients)}")
     alone, _ = few.round(state, fed, key)
     mine, theirs = of_model_shape(with_silent), of_model_shape(alone)
     same = leaves(with_silent)
     far = far_apart(rebuild(with_silent, same | mine), rebuild(with_silent, same | theirs), 1e-9)
-    require(not far, f"{', '.join(far)} depend on who was asked and did not answer: divide by the number who answered")
+    require(not far, f"{', '.join(far)} depend on clients that did not answer: divide by the number of replies")
 
 
 def alike_clients_are_alike(subject: Subject) -> None:
-    """Where all clients have the same data, the first round's model does not depend on who answers.
+    """Check that the first round's model does not depend on which clients answer, if all have the same data.
 
-    Catches means whose weights do not sum to 1 over those who answered. Corrections that weigh those who answered
-    against all N are meant to differ, so algorithms with a table per client are left out.
+    Catches means whose weights do not sum to 1 over the replies. Corrections that weigh replies against all N clients
+    are meant to differ, so algorithms with a table per client are excluded.
     """
-    one = subject.exact
-    if not isinstance(one, QuadraticFederation):
-        raise NotApplicable("the clients are not of the battery's own making")
-    same = [part[:1].repeat(one.n, *[1] * (part.dim() - 1)) for part in (one.A, one.b, one.s)]
-    fed = QuadraticFederation(*same, w0=one.w0)
+    original = subject.exact
+    if not isinstance(original, QuadraticFederation):
+        raise NotApplicable("the problem is not the built-in one")
+    same = [part[:1].repeat(original.n, *[1] * (part.dim() - 1)) for part in (original.A, original.b, original.s)]
+    fed = QuadraticFederation(*same, w0=original.w0)
     algorithm = subject.variant(everybody=True, full=True, steps=2)
     if tables(algorithm.init(fed), fed.n):
-        raise NotApplicable("the state has a table per client, which silent clients leave as it was")
+        raise NotApplicable("the state has a table per client, whose rows change only with replies")
     key = Key(SEED).fold("round", 1)
     complete, _ = algorithm.round(algorithm.init(fed), fed, key)
-    for silent in ([0], [1, 2], list(range(one.n - 1))):
+    for silent in ([0], [1, 2], list(range(original.n - 1))):
         partial, _ = copy.deepcopy(algorithm).round(algorithm.init(fed), DropoutFederation.without(fed, silent), key)
         distance = gap(complete.w, partial.w)
-        require(distance < 1e-9, f"the model moves by {distance:.1e} when clients {silent} of {one.n} alike are silent")
+        case = f"clients {silent} of {original.n} equal clients do not answer"
+        require(distance < 1e-9, f"the model changes by {distance:.1e} if {case}")
 
 
 def tables_of_the_silent(subject: Subject) -> None:
-    """Rows of tables move only for clients whose reply came."""
+    """Check that rows of tables change only for clients that answered."""
     algorithm, silent = subject.variant(m=4, full=True), [0, 2]
     start = algorithm.init(subject.exact)
     if not tables(start, subject.n):
@@ -116,9 +117,9 @@ def tables_of_the_silent(subject: Subject) -> None:
     moved = False
     for path, table in tables(last, subject.n).items():
         before = leaves(start)[path]
-        require(gap(before[silent], table[silent]) == 0, f"{path} moved for clients that never answered")
+        require(gap(before[silent], table[silent]) == 0, f"{path} changed for clients that never answered")
         moved |= gap(before, table) > 0
-    require(moved, "no table moved for anybody in five rounds")
+    require(moved, "no table changed for any client in five rounds")
 
 
 def _require_sane(state: State, where: str) -> None:
@@ -127,10 +128,10 @@ def _require_sane(state: State, where: str) -> None:
     lam = lam_of(state)
     if lam is not None:
         mixed = abs(float(lam.sum()) - 1) < 1e-9 and float(lam.min()) >= -1e-12
-        require(mixed, f"λ is no mixture {where}: {lam.tolist()}")
+        require(mixed, f"λ is not a mixture {where}: {lam.tolist()}")
 
 
-def _asked(algorithm: Algorithm, state: State, fed: Federation, key: Key) -> set[int]:
+def _cohort_of(algorithm: Algorithm, state: State, fed: Federation, key: Key) -> set[int]:
     recording = Recording(fed)
     algorithm.round(state, recording, key)
     return set(first_asked(recording.calls).tolist())

@@ -1,4 +1,4 @@
-"""A federation of quadratic losses in closed form: exact gradients, and hundreds of rounds in a blink."""
+"""A federation of quadratic losses in closed form, with exact gradients and very fast rounds."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from drfl.optim.local_optimizers import refuse
 class QuadraticFederation(Federation):
     """N clients with f_i(w) = ½ wᵀA_i w − b_iᵀw + s_i; keys and batch sizes do not matter.
 
-    All clients run side by side; apart from that the local steps are those of :class:`drfl.optim.local.LocalSGD`.
+    All clients run in one batch. Otherwise the local steps are those of :class:`drfl.optim.local.LocalSGD`.
 
     Args:
         A: (N, d, d) symmetric, positive semidefinite.
         b: (N, d).
         s: (N,).
-        shares: (N,) share of the samples; None = all alike.
-        w0: (d,) initial model; None = zeros.
-        dtype: of the models.
+        shares: (N,) share of the samples; None for equal shares.
+        w0: (d,) initial model; None for zeros.
+        dtype: Type of the models.
     """
 
     def __init__(
@@ -43,7 +43,7 @@ class QuadraticFederation(Federation):
         self.ledger = Ledger()
 
     def ask(self, request: Request[R]) -> R:
-        """See :class:`drfl.federation.federation.Federation`. Everybody answers; the ledger stays at 0."""
+        """Answer a request, see :class:`drfl.federation.federation.Federation`; all answer, the ledger stays at 0."""
         cohort, w = request.cohort, request.w
         match request:
             case TrainRequest():
@@ -55,7 +55,7 @@ class QuadraticFederation(Federation):
         return cast("R", reply)
 
     def local_steps(self, request: TrainRequest) -> Replies:
-        """The models of a request's cohort, step by step."""
+        """Compute the models of a request's cohort, step by step."""
         cohort, w, local, prox, shift = request.cohort, request.w, request.local, request.prox, request.shift
         refuse("QuadraticFederation", local.optimizer, "its steps are plain ones")
         A, b = self.A[cohort], self.b[cohort]
@@ -75,7 +75,7 @@ class QuadraticFederation(Federation):
         return Replies(cohort, u, at_snapshot, total / local.tau if request.average else None)
 
     def evaluate(self, w: Tensor) -> Evaluation:
-        """Training losses stand in for test losses; the accuracy is exp(−loss)."""
+        """Return training losses in place of test losses; the accuracy is exp(−loss)."""
         values = self._values(w)
         return Evaluation(torch.exp(-values), values, torch.ones(self.n, dtype=torch.int64))
 

@@ -1,4 +1,4 @@
-"""What a battery of checks finds, and how it says so."""
+"""The results of conformance checks."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ from drfl.core.errors import DrflError, unknown
 
 
 class CheckError(AssertionError):
-    """One check's finding, in a sentence."""
+    """A failed check; the message is a sentence about the failure."""
 
 
 class NotApplicable(Exception):  # noqa: N818 - nothing went wrong
-    """A check has nothing to say about this subject; the message tells why."""
+    """A check does not apply to this subject; the message gives the reason."""
 
 
 class Note(NamedTuple):
-    """What one check has to say.
+    """A remark of one check.
 
     Args:
-        check: the check's name.
-        sentence: the failure, or why the check does not apply.
+        check: Name of the check.
+        sentence: The failure, or why the check does not apply.
     """
 
     check: str
@@ -32,14 +32,14 @@ class Note(NamedTuple):
 
 
 class Report(NamedTuple):
-    """The outcome of a battery.
+    """The outcome of all checks.
 
     Args:
-        subject: what was examined.
-        passed: names of the checks that it passes.
-        not_applicable: checks that say nothing about it, with the reason.
-        waived: checks left out at the author's word, with his reason.
-        failed: checks that reject it, a sentence each.
+        subject: The subject of the checks.
+        passed: Names of the checks that it passes.
+        not_applicable: Checks that do not apply, with the reason.
+        waived: Checks that were skipped at the author's request, with the reason.
+        failed: Checks that it fails, with a sentence each.
     """
 
     subject: str
@@ -58,10 +58,10 @@ class Report(NamedTuple):
 
 
 class ConformanceError(AssertionError):
-    """A battery rejects its subject; the message lists every failed check, ``report`` holds everything.
+    """A subject fails some checks; the message lists every failed check, and ``report`` contains everything.
 
     Args:
-        report: the outcome.
+        report: The outcome.
     """
 
     def __init__(self, report: Report) -> None:
@@ -80,11 +80,11 @@ def require(condition: bool, sentence: str) -> None:
 
 
 def verdict(check: Callable[[T], None], subject: T) -> CheckError | NotApplicable | None:
-    """What one check says: None where the subject passes. Any error that the subject raises is a failure."""
+    """Run one check; return None if the subject passes. Any exception that the subject raises is a failure."""
     try:
         check(subject)
-    except (CheckError, NotApplicable) as said:
-        return said
+    except (CheckError, NotApplicable) as outcome:
+        return outcome
     except (DrflError, Exception) as error:
         return CheckError(f"raised {type(error).__name__}: {str(error).strip() or 'no message'}")
     return None
@@ -93,27 +93,27 @@ def verdict(check: Callable[[T], None], subject: T) -> CheckError | NotApplicabl
 def examine(
     name: str, subject: T, checks: Iterable[Callable[[T], None]], waive: Mapping[str, str] | None = None
 ) -> Report:
-    """Run all checks, whatever some of them find.
+    """Run all checks, even if some of them fail.
 
     Args:
-        name: of the subject, for the report.
-        subject: what the checks take.
-        checks: functions that raise :class:`CheckError` or :class:`NotApplicable`.
-        waive: names of checks to leave out, with the reason.
+        name: Name of the subject, for the report.
+        subject: Argument of the checks.
+        checks: Functions that raise :class:`CheckError` or :class:`NotApplicable`, or return.
+        waive: Names of checks to skip, with the reason.
 
     Raises:
-        InputError: a waived check does not exist.
+        InputError: If a waived check does not exist.
     """
     checks, waive = tuple(checks), dict(waive or {})
     names = [check.__name__ for check in checks]
     for waived in waive:
         if waived not in names:
             raise unknown("check", waived, names)
-    said = {check.__name__: verdict(check, subject) for check in checks if check.__name__ not in waive}
+    outcomes = {check.__name__: verdict(check, subject) for check in checks if check.__name__ not in waive}
     return Report(
         name,
-        tuple(check for check, word in said.items() if word is None),
-        tuple(Note(check, str(word)) for check, word in said.items() if isinstance(word, NotApplicable)),
+        tuple(check for check, outcome in outcomes.items() if outcome is None),
+        tuple(Note(check, str(outcome)) for check, outcome in outcomes.items() if isinstance(outcome, NotApplicable)),
         tuple(Note(check, reason) for check, reason in waive.items()),
-        tuple(Note(check, str(word)) for check, word in said.items() if isinstance(word, CheckError)),
+        tuple(Note(check, str(outcome)) for check, outcome in outcomes.items() if isinstance(outcome, CheckError)),
     )

@@ -1,4 +1,4 @@
-"""An algorithm's state as named tensors: to compare, to save, to load, to alter."""
+"""Compare, save, load and change an algorithm's state as named tensors."""
 
 from __future__ import annotations
 
@@ -14,21 +14,22 @@ from drfl.federation.client_table import ClientTable
 from drfl.testing.report import CheckError
 
 CLIENTS, ROWS = ".clients", ".rows"
-"""What a file calls the written rows of a table, and whose they are."""
+"""Suffixes in a file for the clients of a table's written rows, and for these rows."""
 
 
 def leaves(state: State) -> dict[str, Tensor]:
-    """Every tensor of a state by its path, e.g. ``"reports.losses"``; None fields are left out. A table is one (N, d).
+    """Return all tensors of a state by their paths, e.g. ``"reports.losses"``; None fields are skipped.
+
+    A :class:`ClientTable` becomes one dense (N, d) tensor.
 
     Raises:
-        CheckError: a field is neither a tensor, nor a table, nor None, nor a NamedTuple of such: a checkpoint would
-            lose it.
+        CheckError: If a field is not a tensor, table, None or NamedTuple of these: a checkpoint would lose it.
     """
     return {path: leaf.dense() if isinstance(leaf, ClientTable) else leaf for path, leaf in _walk(state, "")}
 
 
 def _parts(node: object) -> dict[str, object] | None:
-    """The fields of a NamedTuple; None for anything else."""
+    """Return the fields of a NamedTuple; None for anything else."""
     names = getattr(node, "_fields", None)
     return dict(zip(names, node, strict=True)) if isinstance(node, tuple) and names is not None else None
 
@@ -48,7 +49,7 @@ def _walk(node: object, path: str) -> Iterator[tuple[str, Tensor | ClientTable]]
 
 
 def rebuild(like: State, tensors: Mapping[str, Tensor]) -> State:
-    """The state with these tensors in place of those of ``like``, by path; rows of tables that are 0 stay unwritten."""
+    """Replace the tensors of ``like`` by these, by path; rows of tables that are 0 stay unwritten."""
 
     def replaced(path: str, leaf: Tensor | ClientTable) -> Tensor | ClientTable:
         dense = tensors[path]
@@ -61,7 +62,7 @@ def rebuild(like: State, tensors: Mapping[str, Tensor]) -> State:
 
 
 def _mapped(state: State, change: Callable[[str, Tensor | ClientTable], Tensor | ClientTable]) -> State:
-    """The state with every tensor and table changed, given its path."""
+    """Return the state with every tensor and table changed by a function of its path and value."""
 
     def walk(node: object, path: str) -> object:
         parts = _parts(node)
@@ -76,7 +77,7 @@ def _mapped(state: State, change: Callable[[str, Tensor | ClientTable], Tensor |
 
 
 def copied(state: State) -> State:
-    """A copy that shares no memory with the state."""
+    """Copy the state without sharing memory."""
 
     def copy(path: str, leaf: Tensor | ClientTable) -> Tensor | ClientTable:
         return (
@@ -89,7 +90,7 @@ def copied(state: State) -> State:
 
 
 def through_a_file(state: State) -> State:
-    """The state as it comes back from a safetensors file, which holds the written rows of tables."""
+    """Save the state to a safetensors file, which holds the written rows of tables, and load it again."""
     tensors: dict[str, Tensor] = {}
     for path, leaf in _walk(state, ""):
         if isinstance(leaf, ClientTable):
@@ -107,28 +108,28 @@ def through_a_file(state: State) -> State:
 
 
 def with_mixture(state: State, lam: Tensor) -> State:
-    """The state with another λ (N,), where it has one."""
+    """Return the state with another λ (N,), if it has one."""
     return rebuild(state, leaves(state) | {"lam": lam}) if lam_of(state) is not None else state
 
 
 def of_model_shape(state: State) -> dict[str, Tensor]:
-    """The leaves that hold models or tables of models: the last dimension is d."""
+    """Return the leaves that hold models or tables of models: the last dimension is d."""
     d = state.w.numel()
     return {path: t for path, t in leaves(state).items() if t.dim() and t.shape[-1] == d}
 
 
 def by_client(state: State, n: int) -> dict[str, Tensor]:
-    """The leaves with one entry or row for each of n clients; where n ≠ d, as models are not told apart otherwise."""
+    """Return the leaves with one entry or row for each of n clients; n must differ from d to exclude models."""
     return {path: t for path, t in leaves(state).items() if t.dim() and t.shape[0] == n}
 
 
 def tables(state: State, n: int) -> dict[str, Tensor]:
-    """The leaves with one row for each of n clients, of two or more dimensions."""
+    """Return the leaves of two or more dimensions with one row for each of n clients."""
     return {path: t for path, t in by_client(state, n).items() if t.dim() >= 2}
 
 
 def bits_differ(a: State, b: State) -> list[str]:
-    """Paths at which two states are not equal bit for bit (NaN equals NaN)."""
+    """List the paths at which two states are not equal bit for bit (NaN equals NaN)."""
 
     def same(x: Tensor, y: Tensor) -> bool:
         if x.dtype != y.dtype or x.shape != y.shape:
@@ -139,18 +140,18 @@ def bits_differ(a: State, b: State) -> list[str]:
 
 
 def far_apart(a: State, b: State, tolerance: float) -> list[str]:
-    """Paths at which two states differ by more than ``tolerance`` × (1 + size of the entry), with the distance."""
-    one, other = leaves(a), leaves(b)
+    """List the paths at which two states differ by more than ``tolerance`` × (1 + size), with the differences."""
+    first, second = leaves(a), leaves(b)
 
     def close(x: Tensor, y: Tensor) -> bool:
         size = float(x.double().nan_to_num().abs().max()) if x.numel() else 0.0
         return gap(x, y) <= tolerance * (1 + size)
 
-    return [f"{path} by {gap(one[path], other[path]):.1e}" for path in _differing(one, other, close)]
+    return [f"{path} by {gap(first[path], second[path]):.1e}" for path in _differing(first, second, close)]
 
 
 def gap(a: Tensor, b: Tensor) -> float:
-    """Largest absolute difference, infinite where shapes or finiteness differ."""
+    """Return the largest absolute difference; infinite if shapes or finiteness differ."""
     if a.shape != b.shape:
         return float("inf")
     if not a.numel():

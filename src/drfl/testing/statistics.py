@@ -1,4 +1,4 @@
-"""Statistical checks: laws of the sampled clients, and tests that hold for mixtures."""
+"""Statistical checks: distributions of sampled clients, and properties of mixtures."""
 
 from __future__ import annotations
 
@@ -24,22 +24,22 @@ from drfl.testing.state import leaves, tables, with_mixture
 from drfl.testing.subject import SEED, Subject, last_of, rounds_of
 
 ROUNDS = 300
-"""Rounds that a law is estimated from, all from one state."""
+"""Number of rounds from which a distribution is estimated, all from one state."""
 ERRORS = 5.0
-"""Standard errors that an estimate may be off: once in two million where the law holds."""
+"""Tolerance of an estimate in standard errors; a correct estimate exceeds it once in two million."""
 
 
 def snapshot_step(subject: Subject) -> None:
-    """t' is one step for the whole cohort of a round, uniform on {1, …, τ} with both ends.
+    """Check that t' is one step for the whole cohort of a round, uniform on {1, …, τ} with both ends.
 
-    Catches ``randint(1, tau)``, which leaves out τ, and another t' for each client.
+    Catches ``randint(1, tau)``, which never draws τ, and a separate t' for each client.
     """
     tau = 4
     recording = Recording(subject.still())
     rounds = _recorded(subject.variant(m=3, full=True, steps=tau), recording, recording.fed)
     per_round = [[call.snapshot for call in calls if call.snapshot is not None] for calls in rounds]
     if not any(per_round):
-        raise NotApplicable("no snapshot is asked for")
+        raise NotApplicable("no snapshot is requested")
     # The snapshots form one global model only if all were taken at the same step.
     torn = sum(len(set(steps)) > 1 for steps in per_round)
     require(not torn, f"in {torn} of {ROUNDS} rounds clients got different snapshot steps: draw one for the cohort")
@@ -48,15 +48,15 @@ def snapshot_step(subject: Subject) -> None:
     require(counts[0] == 0 and len(counts) == tau + 1, f"snapshot steps {sorted(set(drawn))} are not all in 1…{tau}")
     chi_square = float(((counts[1:] - len(drawn) / tau) ** 2 / (len(drawn) / tau)).sum())
     require(
-        chi_square < 34,  # exceeded once in five million rounds of 3 degrees of freedom
+        chi_square < 34,  # exceeded once in five million for 3 degrees of freedom
         f"snapshot steps 1…{tau} occur {counts[1:].tolist()} times in {len(drawn)} rounds: they must be uniform",
     )
 
 
 def cohort_law(subject: Subject) -> None:
-    """Clients are asked by λ where the algorithm has a ``sampling``, else uniformly, else all of them.
+    """Check that clients are drawn by λ if the algorithm has a ``sampling``, else uniformly, else that all are asked.
 
-    Catches a uniform cohort where λ is the law: the state's λ is set far from uniform.
+    Catches a uniform cohort instead of one drawn by λ: the state's λ is set far from uniform.
     """
     still, m, lam = subject.still(), 2, subject.skewed()
     algorithm = subject.variant(m=m, full=True, steps=2, sampling=sampling.with_replacement)
@@ -64,18 +64,18 @@ def cohort_law(subject: Subject) -> None:
     by_lam = subject.has("sampling")
     state = with_mixture(state, lam) if by_lam else state
     rounds = _recorded(algorithm, Recording(still), still, state)
-    asked = _frequencies([first_asked(calls) for calls in rounds], still.n)
+    frequencies = _frequencies([first_asked(calls) for calls in rounds], still.n)
     if by_lam:
         # Probability of being drawn at least once.
         law, name = 1 - (1 - lam) ** m, f"m = {m} draws with replacement by λ = {[round(p, 2) for p in lam.tolist()]}"
     else:
         k = m if subject.has("m") else still.n
         law, name = torch.full_like(lam, k / still.n), f"uniform cohorts of {k}"
-    _require_law(asked, law.numpy(), f"the cohort is not that of {name}")
+    _require_law(frequencies, law.numpy(), f"the cohort is not drawn as {name}")
 
 
 def report_law(subject: Subject) -> None:
-    """Those asked for losses are a uniform sample, whatever λ is: only then is (N/m)·ℓ unbiased."""
+    """Check that the clients that report losses are a uniform sample for any λ: only then is (N/m)·ℓ unbiased."""
     still, lam = subject.still(), subject.skewed()
     algorithm = subject.variant(m=2, full=True, steps=2)
     state = algorithm.init(still)
@@ -83,35 +83,35 @@ def report_law(subject: Subject) -> None:
     rounds = _recorded(algorithm, Recording(still), still, state)
     reports = [call.cohort for calls in rounds for call in calls if call.kind == "losses"]
     if not reports:
-        raise NotApplicable("no losses are asked for in an exchange of their own")
+        raise NotApplicable("no separate loss requests are sent")
     size = np.mean([len(clients) for clients in reports])
     law = np.full(still.n, size / still.n)
-    _require_law(_frequencies(reports, still.n), law, "those asked for losses are no uniform sample")
+    _require_law(_frequencies(reports, still.n), law, "the clients that report losses are not a uniform sample")
 
 
 def missing_reports_leave_no_bias(subject: Subject) -> None:
-    """When random clients fail to report, λ moves on average as if all had.
+    """Check that λ moves on average as with all reports if random clients fail to report.
 
-    Catches N/m with the m who were asked in place of those who answered.
+    Catches N/m with m the number of requests instead of the number of replies.
     """
     still = subject.still()
     algorithm = subject.variant(everybody=True, full=True, steps=2, gamma=1e-3, ambiguity=Hyperplane())
     recording, state = Recording(still), algorithm.init(still)
     complete, _ = algorithm.round(state, recording, Key(SEED))
     if not recording.of("losses") or torch.equal(subject.mixture(complete), subject.mixture(state)):
-        raise NotApplicable("λ does not move by loss reports")
+        raise NotApplicable("λ does not depend on reported losses")
     rng, moves = np.random.default_rng(SEED), []
     for r in range(ROUNDS):
         lossy = DropoutFederation(still, losses=rng.choice(still.n, size=max(1, still.n - 3), replace=False))
         after = algorithm.round(state, lossy, Key(SEED).fold("round", r))[0]
         moves.append(subject.mixture(after) - subject.mixture(state))
-    _require_mean(moves, subject.mixture(complete) - subject.mixture(state), "λ's mean step when reports are missing")
+    _require_mean(moves, subject.mixture(complete) - subject.mixture(state), "λ's mean update with missing reports")
 
 
 def round_is_unbiased(subject: Subject) -> None:
-    """The mean of a round over its draws is the round with everybody, weighted by λ, for w and for λ.
+    """Check that the mean of a sampled round is the round with all clients, weighted by λ, for w and for λ.
 
-    Catches weights that do not fit the law of the draws. For w where the state has no table per client.
+    Catches weights that do not fit the sampling. w is checked if the state has no table per client.
     """
     subject.needs("sampling")
     fed, lam = subject.exact, subject.skewed()
@@ -121,16 +121,16 @@ def round_is_unbiased(subject: Subject) -> None:
     mean, _ = everybody.round(state, fed, Key(SEED))
     sampled = subject.variant(m=2, sampling=sampling.with_replacement, **options)
     ends = [sampled.round(state, fed, Key(SEED).fold("round", r))[0] for r in range(ROUNDS)]
-    # The losses are taken at a model that depends on the draws; with this small lr by less than the errors
+    # The losses are taken at a model that depends on the draws, but with this small lr by less than the errors.
     _require_mean([subject.mixture(end) for end in ends], subject.mixture(mean), "the mean of λ after a round")
     if not tables(state, subject.n):
         _require_mean([end.w for end in ends], mean.w, "the mean of the model after a round")
 
 
 def fresh_samples(subject: Subject) -> None:
-    """Every round draws its samples anew, and training, losses and gradients draw theirs apart from each other.
+    """Check that every round draws new samples, and that training, losses and gradients draw theirs separately.
 
-    Catches a key used twice: losses on the very samples just trained on are too small.
+    Catches a key used twice: losses on the samples that were just trained on are too small.
     """
     still = subject.still()
     algorithm, recording = subject.variant(m=3), Recording(still)
@@ -139,19 +139,20 @@ def fresh_samples(subject: Subject) -> None:
         key = Key(SEED).fold("round", r)
         state, _ = algorithm.round(state, recording, key)
         for call in recording.take():
-            # The round's key, or one folded from it.
+            # The key must be the round's key or folded from it.
             inside = call.key.seed == key.seed and call.key.path[: len(key.path)] == key.path
             require(inside, f"the key of a {call.kind} request is not folded from the round's key")
             purpose = seen.setdefault(call.key, (r, call.kind))
             require(
-                purpose == (r, call.kind), f"one key serves {purpose[1]} and {call.kind} in rounds {purpose[0]}, {r}"
+                purpose == (r, call.kind),
+                f"one key is used for {purpose[1]} and {call.kind} in rounds {purpose[0]}, {r}",
             )
 
 
 def _recorded(
     algorithm: Algorithm, recording: Recording, fed: Federation, state: State | None = None
 ) -> list[list[Call]]:
-    """The calls of many rounds that all start from one state."""
+    """Return the calls of many rounds that all start from one state."""
     state = algorithm.init(fed) if state is None else state
     rounds = []
     for r in range(ROUNDS):
@@ -168,20 +169,20 @@ def _require_law(found: np.ndarray, law: np.ndarray, what: str) -> None:
     # Standard error of a frequency over ROUNDS independent rounds.
     error = np.sqrt(law * (1 - law) / ROUNDS)
     off = np.abs(found - law) > ERRORS * error + 1e-12
-    said = ", ".join(f"client {i} {found[i]:.2f} instead of {law[i]:.2f}" for i in np.flatnonzero(off))
-    require(not off.any(), f"{what}: in {ROUNDS} rounds {said}")
+    differences = ", ".join(f"client {i} {found[i]:.2f} instead of {law[i]:.2f}" for i in np.flatnonzero(off))
+    require(not off.any(), f"{what}: in {ROUNDS} rounds {differences}")
 
 
 def _require_mean(samples: Sequence[Tensor], mean: Tensor, what: str) -> None:
     values = torch.stack(list(samples)).double()
     error = values.std(0) / math.sqrt(len(values))
     off = (values.mean(0) - mean.double()).abs() > ERRORS * error + 1e-9
-    said = f"{values.mean(0).tolist()} instead of {mean.tolist()}"
-    require(not bool(off.any()), f"{what} is {said}, more than {ERRORS:.0f} standard errors off")
+    means = f"{values.mean(0).tolist()} instead of {mean.tolist()}"
+    require(not bool(off.any()), f"{what} is {means}, more than {ERRORS:.0f} standard errors off")
 
 
 def sets_for(n: int) -> dict[str, AmbiguitySet]:
-    """The sets that an algorithm with a field ``ambiguity`` is tried with, for so many clients."""
+    """Return the sets to try with an algorithm that has a field ``ambiguity``, for n clients."""
     sets = (
         ambiguity.Simplex(),
         ambiguity.Simplex(floor=min(0.1, 0.5 / n)),
@@ -196,9 +197,9 @@ def sets_for(n: int) -> dict[str, AmbiguitySet]:
 
 
 def mixture_stays_in_its_set(subject: Subject) -> None:
-    """λ ∈ Λ after every round, for several sets and a step that reaches their boundaries.
+    """Check that λ ∈ Λ after every round, for several sets and a step that reaches their boundaries.
 
-    Catches floors by renormalising, steps without a projection, and sets that an algorithm passes by.
+    Catches floors by renormalising, steps without a projection, and sets that an algorithm ignores.
     """
     offered = sets_for(subject.n) if subject.has("ambiguity") else {"the simplex": ambiguity.Simplex()}
     for name, chosen in offered.items():
@@ -212,18 +213,18 @@ def mixture_stays_in_its_set(subject: Subject) -> None:
         try:
             states = [state for state, _ in rounds_of(algorithm, subject.exact, 8)]
         except InputError:
-            continue  # a penalty without a gradient on the boundary: the algorithm says so
+            continue  # the algorithm refuses a penalty without a gradient on the boundary
         for state in states:
             before, lam = lam, subject.mixture(state)
             require(lam.dtype == torch.float64, f"λ turned into {lam.dtype}")
             require(abs(float(lam.sum()) - 1) < 1e-9, f"λ sums to {float(lam.sum())} with {name}")
-            require(_inside(chosen, lam), f"λ = {_short(lam)} is not in {name}; it was {_short(before)} before")
+            require(_inside(chosen, lam), f"λ = {_short(lam)} is not in {name}; previously it was {_short(before)}")
 
 
 def mixture_follows_the_losses(subject: Subject) -> None:
-    """With losses that stay the same, λ moves by the same amount every round, and towards the larger losses.
+    """Check that with constant losses λ moves by the same amount in every round, and towards the larger losses.
 
-    Catches a dual step that decays in silence, whether the counter is hidden or part of the state.
+    Catches a dual update that decays silently, whether the counter is hidden or part of the state.
     """
     still = subject.still()
     algorithm = subject.variant(everybody=True, full=True, gamma=1e-3, ambiguity=Hyperplane())
@@ -231,23 +232,23 @@ def mixture_follows_the_losses(subject: Subject) -> None:
     lams = torch.stack([mixture_of(algorithm, state, still) for state in (algorithm.init(still), *played)])
     moves = lams.diff(dim=0)
     if not moves.any():
-        raise NotApplicable("λ is constant: there is no dual step")
+        raise NotApplicable("λ is constant: there is no dual update")
     drift = float((moves[1:] - moves[1]).abs().max() / moves[1].abs().max().clamp(min=1e-300))
-    require(drift < 1e-6, f"λ's steps change by {drift:.1%} within 40 rounds in which the losses do not")
+    require(drift < 1e-6, f"λ's updates change by {drift:.1%} within 40 rounds, although the losses are constant")
     ends = [int(values.argmax()) for values in (moves[1], -moves[1])]
     worst_and_best = [int(values.argmax()) for values in (still.values, -still.values)]
     require(ends == worst_and_best, "λ does not move towards the larger losses")
 
 
 def poison_stays_out(subject: Subject) -> None:
-    """A loss report of NaN or ±∞ raises NonFiniteError or is ignored; it never stays in the state in silence.
+    """Check that a reported loss of NaN or ±∞ raises NonFiniteError or is ignored, and never stays in the state.
 
-    Catches reports that are tested by their type only: one NaN, and λ is NaN for good.
+    Catches reports of which only the type is checked: a single NaN makes λ NaN for good.
     """
     recording = Recording(subject.exact)
     clean = last_of(subject.variant(everybody=True, full=True, gamma=0.1), recording, 1)
     if not recording.of("losses") and not recording.of("gradients"):
-        raise NotApplicable("no losses are asked for")
+        raise NotApplicable("no losses are requested")
     finite = {path for path, t in leaves(clean).items() if bool(torch.isfinite(t.double()).all())}
     for value in (math.nan, math.inf, -math.inf):
         algorithm = subject.variant(everybody=True, full=True, gamma=0.1)
@@ -257,7 +258,7 @@ def poison_stays_out(subject: Subject) -> None:
         except (NonFiniteError, InputError):
             continue
         if not bool(torch.isfinite(state.w).all()):
-            continue  # the loop that runs rounds stops at such a model and says why
+            continue  # the loop that runs rounds stops at this model and gives the reason
         bad = [path for path in sorted(finite) if not bool(torch.isfinite(leaves(state)[path].double()).all())]
         require(not bad, f"a reported loss of {value} is now in {', '.join(bad)}: raise NonFiniteError instead")
         lam = subject.mixture(state)

@@ -1,4 +1,4 @@
-"""What the checks of an algorithm are given: the algorithm in the variants they need, and clients to run it on."""
+"""The argument of an algorithm's checks: the algorithm, in the required variants, and clients to run it on."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ from drfl.testing.report import NotApplicable
 from drfl.testing.toy_problem import ToyProblem, exact
 
 SEED = 1
-"""Root of the randomness of every check, so that a battery says the same thing every time."""
+"""Seed of every check, so that the checks give the same result every time."""
 
 
 class Solves(NamedTuple):
-    """What an algorithm's last iterate converges to, given exact gradients.
+    """The limit of an algorithm's last iterate with exact gradients.
 
     Args:
-        name: of the solution, for messages.
-        residual: (federation, algorithm, state) → how far the state is from it, 0 there and positive elsewhere.
-        sampled: whether it gets there also when only some of the clients take part in a round.
+        name: Name of the solution, for messages.
+        residual: (federation, algorithm, state) → distance of the state from the solution; 0 exactly at the solution.
+        sampled: Whether the algorithm reaches it also if only some clients take part in a round.
     """
 
     name: str
@@ -45,11 +45,11 @@ class Reduction(NamedTuple):
     """Two algorithms that must take the same steps at the same keys.
 
     Args:
-        name: such as ``"mu=0 is FedAvg"``.
-        ours: the algorithm under test with special hyperparameters.
-        theirs: the algorithm that it must become.
-        fields: of the states that must agree.
-        tolerance: of the comparison.
+        name: A name such as ``"mu=0 is FedAvg"``.
+        ours: The algorithm under test with special hyperparameters.
+        theirs: The algorithm that it must equal.
+        fields: Fields of the states that must agree.
+        tolerance: Tolerance of the comparison.
     """
 
     name: str
@@ -60,12 +60,12 @@ class Reduction(NamedTuple):
 
 
 class ReplayedRound(NamedTuple):
-    """One round as it was played, for a reference implementation to replay.
+    """One recorded round, for a reference implementation to replay.
 
     Args:
-        cohort: who was asked to train and how much each counts.
-        info: the algorithm's own account.
-        calls: every request of the round.
+        cohort: The clients that were asked to train, and their multiplicities.
+        info: The algorithm's report on the round.
+        calls: Every request of the round.
     """
 
     cohort: Cohort
@@ -77,18 +77,18 @@ class Oracle:
     """Losses and gradients of single clients on all their data, in NumPy.
 
     Args:
-        fed: asked for full batches.
+        fed: The federation, which gets full-batch requests.
     """
 
     def __init__(self, fed: Federation) -> None:
         self._fed, self.n, self.shares, self.w0 = fed, fed.n, fed.shares.numpy(), fed.w0.numpy()
 
     def loss(self, i: int, w: np.ndarray) -> float:
-        """f_i(w)."""
+        """Return f_i(w)."""
         return float(self._ask(i, w)[1])
 
     def gradient(self, i: int, w: np.ndarray) -> np.ndarray:
-        """∇f_i(w), (d,)."""
+        """Return ∇f_i(w), (d,)."""
         return self._ask(i, w)[0].numpy()
 
     def _ask(self, i: int, w: np.ndarray) -> tuple[Tensor, Tensor]:
@@ -97,30 +97,31 @@ class Oracle:
 
 
 Reference = Callable[[Algorithm, Oracle, Sequence[ReplayedRound]], Sequence[Mapping[str, np.ndarray]]]
-"""(algorithm, oracle, rounds as they were played) → fields of the state after each round, such as {"w": …, "lam": …}.
+"""(algorithm, oracle, recorded rounds) → fields of the state after each round, such as {"w": …, "lam": …}.
 
-A second implementation, written from the paper and not from the first: who took part is given, all else it computes.
+A second implementation, written from the paper and not from the first one. It gets the participating clients, and
+computes everything else.
 """
 
 
 STEP_NAMES = ("gamma", "sigma")
-"""What algorithms call their dual step size."""
+"""Names of the dual step size in algorithms."""
 BATCH_NAMES = ("dual_batch", "loss_batch")
-"""What they call the samples behind a loss report."""
+"""Names of the number of samples for a reported loss in algorithms."""
 
 
 @dataclass(frozen=True, eq=False)
 class Subject:
-    """An algorithm under examination, with what its author claims.
+    """An algorithm to check, with the claims of its author.
 
     Args:
-        algorithm: a frozen dataclass with ``init``, ``round`` and ``local``.
-        trial: whom it runs on.
-        solves: what it converges to, or None.
-        reductions: what it becomes in special cases.
-        reference: a second implementation, or None.
-        rounds: within which it converges.
-        tolerance: how close it then is.
+        algorithm: A frozen dataclass with ``init``, ``round`` and ``local``.
+        trial: The problem on which it runs.
+        solves: Its limit, or None.
+        reductions: Its special cases.
+        reference: A second implementation, or None.
+        rounds: Number of rounds within which it converges.
+        tolerance: Distance from the solution that counts as converged.
     """
 
     algorithm: Algorithm
@@ -138,37 +139,37 @@ class Subject:
         return self.exact.n
 
     def still(self) -> ConstantFederation:
-        """As many clients, whose losses differ and never change; models have 3 parameters."""
+        """Make as many clients with different constant losses; models have 3 parameters."""
         # Shuffled, so that confusing clients with positions shows.
         values = np.random.default_rng(self.n).permutation(np.linspace(0.1, 2, self.n))
-        # d ≠ N: shapes distinguish models from tables of clients.
+        # d ≠ N, so that shapes distinguish models from tables of clients.
         return ConstantFederation(torch.from_numpy(values), d=3 if self.n != 3 else 4)
 
     def skewed(self) -> Tensor:
-        """(N,) a mixture far from uniform, all positive."""
+        """Return an (N,) mixture that is far from uniform, with positive entries."""
         weights = torch.arange(1, self.n + 1, dtype=torch.float64) ** -1.5
         return weights / weights.sum()
 
     def mixture(self, state: State) -> Tensor:
-        """(N,) λ of a state, or the fixed weights of the objective."""
+        """Return (N,) λ of a state, or the fixed weights of the objective."""
         return mixture_of(self.algorithm, state, self.exact)
 
     @property
     def fields(self) -> frozenset[str]:
-        """Names of the algorithm's hyperparameters."""
+        """The names of the algorithm's hyperparameters."""
         return frozenset(f.name for f in dataclasses.fields(self.algorithm) if f.init)  # pyright: ignore
 
     def has(self, *names: str) -> bool:
-        """Whether it has a hyperparameter of one of these names."""
+        """Whether the algorithm has a hyperparameter with one of these names."""
         return not self.fields.isdisjoint(names)
 
     def needs(self, *names: str) -> None:
-        """Raise :class:`NotApplicable` unless it has a hyperparameter of one of these names."""
+        """Raise :class:`NotApplicable` unless the algorithm has a hyperparameter with one of these names."""
         if not self.has(*names):
             raise NotApplicable(f"the algorithm has no field {' or '.join(names)}")
 
     def fresh(self) -> Algorithm:
-        """The algorithm as the author gave it: nothing that an earlier run hid in it is left."""
+        """Return a fresh copy of the algorithm, without anything that an earlier run may have hidden in it."""
         return copy.deepcopy(self.algorithm)
 
     def variant(
@@ -184,46 +185,46 @@ class Subject:
         gamma: float | None = None,
         ambiguity: AmbiguitySet | None = None,
     ) -> Algorithm:
-        """A fresh copy with these hyperparameters, as far as it has them; None leaves a value as the author gave it.
+        """Return a fresh copy with these hyperparameters, if it has them; None keeps the author's value.
 
         Args:
-            m: cohort size, or N where that is smaller.
-            sampling: how the cohort is drawn from λ.
-            everybody: all clients take part, weighted by λ where there is a sampling; overrules the two.
-            full: full batches everywhere.
-            steps: local steps.
-            lr: local step size.
-            batch: samples per local minibatch and per loss report.
-            gamma: dual step size.
-            ambiguity: the set Λ.
+            m: Cohort size, at most N.
+            sampling: How the cohort is drawn from λ.
+            everybody: All clients take part, weighted by λ if there is a sampling; overrides m and sampling.
+            full: Use full batches everywhere.
+            steps: Local steps.
+            lr: Local step size.
+            batch: Samples per local minibatch and per reported loss.
+            gamma: Dual step size.
+            ambiguity: The set Λ.
         """
         algorithm = self.fresh()
-        local: dict[str, object] = _given(steps=steps, lr=lr, batch=batch)
+        local: dict[str, object] = _present(steps=steps, lr=lr, batch=batch)
         m = None if m is None else min(m, self.n)
-        changes = _given(m=m, sampling=sampling, ambiguity=ambiguity)
-        changes |= _given(**dict.fromkeys(STEP_NAMES, gamma)) | _given(**dict.fromkeys(BATCH_NAMES, batch))
+        changes = _present(m=m, sampling=sampling, ambiguity=ambiguity)
+        changes |= _present(**dict.fromkeys(STEP_NAMES, gamma)) | _present(**dict.fromkeys(BATCH_NAMES, batch))
         if everybody:
             changes |= {"m": self.n, "sampling": all_clients}
         if full:
             local["batch"], changes = None, changes | dict.fromkeys(BATCH_NAMES)
         changes["local"] = dataclasses.replace(algorithm.local, **local)  # pyright: ignore[reportArgumentType]
         # Not every algorithm has all of these fields.
-        mine = {name: value for name, value in changes.items() if name in self.fields}
-        return dataclasses.replace(algorithm, **mine)  # pyright: ignore
+        known = {name: value for name, value in changes.items() if name in self.fields}
+        return dataclasses.replace(algorithm, **known)  # pyright: ignore
 
     def simulation(self, engine: Engine | None = None) -> Federation:
-        """A new federation whose clients draw minibatches; None = the plain engine."""
+        """Make a new federation whose clients draw minibatches; None for the plain engine."""
         return self.trial.federation(Loop() if engine is None else engine)
 
     @property
     def exact(self) -> Federation:
-        """Clients that compute with all their data; made once, as it keeps nothing from one run to the next."""
+        """Clients that compute with all their data; made once, as they keep nothing between runs."""
         if "exact" not in self.cache:
             self.cache["exact"] = exact(self.trial)
         return self.cache["exact"]
 
 
-def _given(**values: object) -> dict[str, object]:
+def _present(**values: object) -> dict[str, object]:
     return {name: value for name, value in values.items() if value is not None}
 
 
@@ -233,15 +234,15 @@ S = TypeVar("S", bound=State)
 def rounds_of(
     algorithm: Algorithm[S], fed: Federation, rounds: int, *, seed: int = SEED, state: S | None = None, done: int = 0
 ) -> Iterator[tuple[S, Info]]:
-    """The states after each of so many rounds, with what happened; each round is run when it is asked for.
+    """Yield the state and the ``Info`` after each of a number of rounds; a round runs when it is requested.
 
     Args:
-        algorithm: what to run.
-        fed: the clients.
-        rounds: how many rounds.
-        seed: of the keys, as in :func:`drfl.training.loop.run`.
-        state: where to start; None = the initial state.
-        done: rounds done before it.
+        algorithm: The algorithm.
+        fed: The clients.
+        rounds: Number of rounds.
+        seed: Seed of the keys, as in :func:`drfl.training.loop.run`.
+        state: State to start from; None for the initial state.
+        done: Rounds done before this state.
     """
     state = algorithm.init(fed) if state is None else state
     for r in range(done + 1, done + rounds + 1):
@@ -252,6 +253,6 @@ def rounds_of(
 def last_of(
     algorithm: Algorithm[S], fed: Federation, rounds: int, *, seed: int = SEED, state: S | None = None, done: int = 0
 ) -> S:
-    """The state after so many rounds; see :func:`rounds_of`."""
+    """Return the state after a number of rounds; see :func:`rounds_of`."""
     *_, (last, _) = rounds_of(algorithm, fed, rounds, seed=seed, state=state, done=done)
     return last

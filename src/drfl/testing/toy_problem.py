@@ -1,4 +1,4 @@
-"""The clients that a battery tries an algorithm on."""
+"""The clients on which an algorithm is checked."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ class ToyProblem(Protocol):
     """Makes federations of the same clients, such as a :class:`drfl.testing.problems.Problem`."""
 
     def federation(self, engine: Engine | None = None, dtype: torch.dtype = torch.float64) -> Federation:
-        """The clients, run by this engine (None = any) and with models of this type. Keep them few and small."""
+        """Make the clients, with this engine (None for any) and type of model. Keep them few and small."""
         ...
 
 
 def exact(trial: ToyProblem, dtype: torch.dtype = torch.float64) -> Federation:
-    """Clients that are only ever asked for full batches: in closed form where the problem is quadratic."""
+    """Make clients that only get full-batch requests: in closed form if the problem is quadratic."""
     if not isinstance(trial, Problem) or not isinstance(trial.functions, LeastSquares):
         return trial.federation(None, dtype)
     functions, simulation = trial.functions, trial.federation()
@@ -36,14 +36,14 @@ def exact(trial: ToyProblem, dtype: torch.dtype = torch.float64) -> Federation:
 
 
 def least_squares(sizes: Sequence[int] = (6, 9, 5, 12, 7), d: int = 3, seed: int = 0) -> Quadratic:
-    """f_i(w) = (1/2n_i) Σ_j (⟨x_ij, w⟩ − y_ij)²: clients of unequal size, each with a law and a noise of its own.
+    """f_i(w) = (1/2n_i) Σ_j (⟨x_ij, w⟩ − y_ij)²: clients of unequal size, each with its own true model and noise.
 
-    At the saddle point some clients have λ_i = 0. The model starts off every optimum.
+    At the saddle point some clients have λ_i = 0. The initial model is not at any optimum.
 
     Args:
         sizes: n_i, training samples per client.
-        d: number of parameters.
-        seed: of the data.
+        d: Number of parameters.
+        seed: Seed of the data.
     """
     rng = np.random.default_rng(seed)
     x = [rng.normal(size=(n, d)) * rng.uniform(0.7, 1.3, size=d) for n in sizes]
@@ -52,7 +52,7 @@ def least_squares(sizes: Sequence[int] = (6, 9, 5, 12, 7), d: int = 3, seed: int
     pairs = list(zip(x, y, strict=True))
     data = ClientData.from_arrays(pairs, pairs, dtype=torch.float64)
     A, b = torch.zeros(len(sizes), max(sizes), d, dtype=torch.float64), torch.zeros(len(sizes), max(sizes)).double()
-    for i, (xi, yi) in enumerate(pairs):  # rows of zeros fill up
+    for i, (xi, yi) in enumerate(pairs):  # the remaining rows stay zero
         A[i, : len(yi)], b[i, : len(yi)] = (torch.from_numpy(part) / len(yi) ** 0.5 for part in (xi, yi))
     functions = LeastSquares(A, b)
     eigenvalues = torch.linalg.eigvalsh(functions.hessians)
@@ -71,10 +71,10 @@ def _linear(d: int) -> nn.Module:
 
 
 def half_squared_error(outputs: Tensor, targets: Tensor) -> Tensor:
-    """½(output − target)² per sample, (B,)."""
+    """Return ½(output − target)² per sample, (B,)."""
     return 0.5 * (outputs.flatten() - targets) ** 2
 
 
 def closeness(outputs: Tensor, targets: Tensor) -> Tensor:
-    """exp(−½(output − target)²) per sample, (B,): 1 where the output is right."""
+    """Return exp(−½(output − target)²) per sample, (B,): 1 if the output is right."""
     return torch.exp(-half_squared_error(outputs, targets))

@@ -15,29 +15,29 @@ if TYPE_CHECKING:
 
 
 class Participation:
-    """Callback that counts the clients that train."""
+    """Callback that counts the clients that train in each round."""
 
     def __init__(self) -> None:
         self._rounds = self._clients = 0
 
     def __call__(self, progress: RunState) -> None:
-        """Count this round's; a client that was drawn several times trains once."""
+        """Count this round's clients; a client drawn several times trains once."""
         if progress.info is not None:
             self._rounds += 1
             self._clients += progress.info.answered.numel()
 
     @property
     def mean(self) -> float:
-        """Distinct clients a round, over the rounds so far; 0 before the first."""
+        """Mean number of distinct clients per round so far; 0 before the first round."""
         return self._clients / max(1, self._rounds)
 
 
 class Progress:
-    """Callback that prints a plain line on stderr, about ten times in a run, and whenever nobody answered.
+    """Callback that prints about ten plain lines per run on stderr, and one for each round without replies.
 
     Args:
-        label: what each line begins with.
-        lines: how many lines at most, apart from those on empty rounds.
+        label: Start of each line.
+        lines: Maximum number of lines, not counting those for rounds without replies.
     """
 
     def __init__(self, label: str = "drfl", lines: int = 10) -> None:
@@ -45,22 +45,22 @@ class Progress:
 
     def __call__(self, progress: RunState) -> None:
         """Print this round's line, if it is due."""
-        where = f"{printable(self.label)}: round {progress.round}/{progress.rounds}"
+        prefix = f"{printable(self.label)}: round {progress.round}/{progress.rounds}"
         if progress.info is not None and progress.info.empty:
-            print(f"{where}: nobody answered, the model is as it was", file=sys.stderr, flush=True)
+            print(f"{prefix}: no client replied, the model is unchanged", file=sys.stderr, flush=True)
         every = -(-progress.rounds // self.lines) or 1
         row = progress.row
         if row is not None and (progress.round % every == 0 or progress.round == progress.rounds):
-            print(f"{where}, {describe(row.metrics, progress.score, row.note)}", file=sys.stderr, flush=True)
+            print(f"{prefix}, {describe(row.metrics, progress.score, row.note)}", file=sys.stderr, flush=True)
 
 
 class ProgressBar:
-    """Callback that shows a live bar with the rounds, the time left, and the newest worst and average score.
+    """Callback that shows a live progress bar with the round, the time left, and the latest worst and average score.
 
-    It is tqdm's, in a terminal or a notebook; where stderr is neither, it writes a line at a time.
+    The bar is tqdm's, for terminals and notebooks. If stderr is neither, tqdm writes one line per update.
 
     Args:
-        label: in front of the bar.
+        label: Text in front of the bar.
     """
 
     def __init__(self, label: str = "drfl") -> None:
@@ -68,7 +68,7 @@ class ProgressBar:
         self._bar: tqdm[NoReturn] | None = None
 
     def __call__(self, progress: RunState) -> None:
-        """Show where the run is."""
+        """Update the bar."""
         if self._bar is None:
             self._bar = bar(progress.rounds, self.label, "round")
         self._bar.n = progress.round
@@ -82,16 +82,16 @@ class ProgressBar:
 
 
 def bar(total: int, label: str, unit: str) -> tqdm[NoReturn]:
-    """tqdm's bar for where we are: a widget where the notebook has widgets, else text."""
+    """Return tqdm's bar for the current environment: a widget in notebooks with widgets, otherwise text."""
     import warnings
 
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of a notebook without widgets; the bar is text there
+        warnings.simplefilter("ignore")  # tqdm warns in notebooks without widgets; the bar is text there
         from tqdm.auto import tqdm as any_tqdm
     return any_tqdm(total=total, desc=printable(label), unit=unit, file=sys.stderr)
 
 
 def describe(metrics: Metrics, score: Measure = ACCURACY, note: str = "") -> str:
-    """Worst and average score in a few words, with the note on undefined clients; accuracy goes without saying."""
+    """Return the worst and average score as a short text, with the note on undefined clients; "accuracy" is omitted."""
     name = "" if score.name == ACCURACY.name else f"{score.words} "
     return f"worst {name}{score.shown(metrics.worst_score)}{note}, average {score.shown(metrics.avg_score)}"

@@ -1,4 +1,4 @@
-"""How far a model and a mixture are from the saddle point: the duality gap, on the clients' training data."""
+"""Certificates: the duality gap of a model and its client weights on the clients' training data."""
 
 from __future__ import annotations
 
@@ -19,21 +19,21 @@ from drfl.task.convexity import convexity
 from drfl.task.task import Task
 
 KEY = Key(0).fold("certificate")
-"""Every exchange is on all training data, so that nothing is drawn from it."""
+"""Every exchange uses all training data, so nothing is drawn with this key."""
 
 EXCHANGE = 2**23
-"""Most numbers in one exchange of gradients: a large federation is asked in several exchanges."""
+"""Most numbers in one exchange of gradients; a large federation is asked in several exchanges."""
 
 
 class Certificate(NamedTuple):
-    """Bounds on both sides of the saddle value min_w max_{u∈Λ} F(w, u), F(w, λ) = Σ_i λ_i F_i(w) − ψ(λ).
+    """Bounds on both sides of the saddle value min_w max_{u∈Λ} F(w, u), with F(w, λ) = Σ_i λ_i F_i(w) − ψ(λ).
 
     Args:
         primal: max_{u∈Λ} F(w, u), the model's worst-case objective.
-        lower: a lower bound on min_v F(v, λ), which no model can beat at this mixture.
-        gradient_norm: ‖Σ_i λ_i ∇F_i(v̂)‖ where the lower bound was taken.
-        proven: whether ``lower`` is a bound whatever the remaining gradient. If not (losses that are convex but not
-            strongly, and no radius), min_v F(v, λ) may lie below it by at most gradient_norm·‖v* − v̂‖.
+        lower: A lower bound on min_v F(v, λ), which no model can beat with these client weights.
+        gradient_norm: ‖Σ_i λ_i ∇F_i(v̂)‖ at the point v̂ of the lower bound.
+        proven: Whether ``lower`` is a bound however large the remaining gradient is. If not (convex losses that are not
+            strongly convex, and no radius), min_v F(v, λ) may be lower by at most gradient_norm·‖v* − v̂‖.
     """
 
     primal: float
@@ -43,19 +43,19 @@ class Certificate(NamedTuple):
 
     @property
     def gap(self) -> float:
-        """primal − lower ≥ 0, up to rounding; 0 at a saddle point. Neither w nor λ is worse than this."""
+        """primal − lower, which is ≥ 0 up to rounding and 0 at a saddle point; it bounds the error of both w and λ."""
         return self.primal - self.lower
 
 
 class SilentClientError(Exception):
-    """A client did not answer, or not with finite numbers: there is no certificate."""
+    """A client did not reply, or its reply was not finite, so there is no certificate."""
 
 
 class Exchange(NamedTuple):
-    """What clients answer at one point.
+    """The clients' replies at one point.
 
     Args:
-        losses: (k,) float64, F_i of those asked.
+        losses: (k,) float64, F_i of the k clients in the exchange.
         value: Σ_i λ_i F_i, without ψ.
         gradient: (d,) float64, Σ_i λ_i ∇F_i.
     """
@@ -72,13 +72,13 @@ class Exchange(NamedTuple):
 
 @dataclass(frozen=True)
 class Objective:
-    """The clients' objectives F_i(w) = f_i(w) + (weight_decay/2)·‖w‖², f_i the mean loss over all of i's training data.
+    """The clients' objectives F_i(w) = f_i(w) + (weight_decay/2)·‖w‖²; f_i is the mean loss over i's training data.
 
     Args:
-        fed: the clients.
-        weight_decay: the local solver's.
-        mu: every F_i is known to be so strongly convex; 0 = merely convex.
-        radius: w is constrained to a ball around 0; None = free.
+        fed: The clients.
+        weight_decay: Weight decay of the local solver.
+        mu: A known modulus of strong convexity of every F_i; 0 = convex only.
+        radius: Radius of the ball around 0 to which w is constrained; None = unconstrained.
     """
 
     fed: Federation
@@ -92,15 +92,15 @@ class Objective:
         return torch.arange(self.fed.n)
 
     def losses(self, w: Tensor) -> Tensor:
-        """(N,) float64: every F_i(w)."""
+        """Return (N,) float64: F_i(w) of every client."""
         reply = self.fed.losses(self.everybody, w, KEY, batch=None)
-        # Reports are on the data alone: the weight decay, part of the local solver, is added here.
+        # Reported losses are those of the data alone, so the weight decay of the local solver is added here.
         losses = reply.values[_order(reply.clients, self.everybody)] + self._decay(w)
         return _finite(losses)
 
     def exchange(self, asked: Tensor, w: Tensor, lam: Tensor) -> Exchange:
-        """Losses and gradients at w (d,) of the clients ``asked`` (k,), ascending; λ_i = 0 for the others."""
-        # Σ_i λ_i = 1, so that the weight decay's gradient enters once. Sums are in float64 whatever the model's type.
+        """Collect losses and gradients at w (d,) from the clients ``asked`` (k,), ascending; others have λ_i = 0."""
+        # Σ_i λ_i = 1, so the weight decay's gradient enters once. Sums are always in float64.
         gradient, losses = self.weight_decay * w.detach().cpu().double(), []
         for part in asked.split(max(1, EXCHANGE // w.numel())):
             reply = self.fed.gradients(part, w, KEY, batch=None)
@@ -112,28 +112,28 @@ class Objective:
         return Exchange(values, float(lam[asked] @ values), _finite(gradient))
 
     def floor(self, at: Exchange, v: Tensor) -> tuple[float, bool]:
-        """A lower bound on min_u Σ_i λ_i F_i(u) from value and gradient at v (d,), and whether it is proven.
+        """Return a lower bound on min_u Σ_i λ_i F_i(u) from value and gradient at v (d,), and whether it is proven.
 
-        F(u) ≥ F(v) + ⟨g, u − v⟩ + (μ/2)‖u − v‖² for every u. The right side is least at F(v) − ‖g‖²/(2μ) where μ > 0;
-        it is at least F(v) − ⟨g, v⟩ − R‖g‖ where ‖u‖ ≤ R.
+        F(u) ≥ F(v) + ⟨g, u − v⟩ + (μ/2)‖u − v‖² for every u. The minimum of the right side is F(v) − ‖g‖²/(2μ) if
+        μ > 0. If ‖u‖ ≤ R, the right side is at least F(v) − ⟨g, v⟩ − R‖g‖.
         """
         bounds = []
         if self.mu > 0:
             bounds.append(at.value - at.norm**2 / (2 * self.mu))
         if self.radius is not None:
             bounds.append(at.value - float(at.gradient @ v.detach().cpu().double()) - self.radius * at.norm)
-        # Both are lower bounds where both apply, so that the larger one is the better one.
+        # If both lower bounds apply, the larger one is tighter.
         return (max(bounds), True) if bounds else (at.value, False)
 
     def _decay(self, w: Tensor) -> float:
         return self.weight_decay / 2 * float(w.detach().double().square().sum())
 
 
-def _order(clients: Tensor, asked: Tensor) -> Tensor:
-    """The rows of the reply in the order of the clients that were asked, ascending."""
-    # Replies come in any order.
+def _order(clients: Tensor, expected: Tensor) -> Tensor:
+    """Return the order that sorts the rows of a reply by client, checking that all ``expected`` clients replied."""
+    # Replies arrive in any order.
     order = clients.argsort()
-    if not torch.equal(clients[order], asked):
+    if not torch.equal(clients[order], expected):
         raise SilentClientError
     return order
 
@@ -145,14 +145,14 @@ def _finite(values: Tensor) -> Tensor:
 
 
 class Bound(NamedTuple):
-    """What a method found.
+    """A lower bound and the point at which it was computed.
 
     Args:
-        losses: (N,) every F_i(w).
-        lower: a lower bound on min_v Σ_i λ_i F_i(v).
-        gradient_norm: where it was taken.
-        proven: see :class:`Certificate`.
-        point: (d,) where it was taken.
+        losses: (N,) F_i(w) of every client.
+        lower: A lower bound on min_v Σ_i λ_i F_i(v).
+        gradient_norm: Norm of the gradient at ``point``.
+        proven: See :class:`Certificate`.
+        point: (d,) the point of the bound.
     """
 
     losses: Tensor
@@ -163,24 +163,24 @@ class Bound(NamedTuple):
 
 
 class LowerBoundMethod(Protocol):
-    """How the lower bound is found."""
+    """A method that computes the lower bound."""
 
     def check(self, mu: float, radius: float | None) -> None:
-        """Raises InputError where the method's assumptions do not hold."""
+        """Raise an InputError if the method's assumptions do not hold."""
         ...
 
     def __call__(self, objective: Objective, w: Tensor, lam: Tensor, start: Tensor | None) -> Bound:
-        """The bound at λ (N,), for a model w (d,); ``start`` (d,) is where an earlier bound was taken."""
+        """Compute the bound at λ (N,) for a model w (d,); ``start`` (d,) is the point of an earlier bound."""
         ...
 
 
 @dataclass(frozen=True)
 class PooledSolver:
-    """Minimises Σ_i λ_i F_i by L-BFGS on all clients' training data, as if it lay in one place.
+    """Minimises Σ_i λ_i F_i by L-BFGS on all clients' training data, as if the data were pooled.
 
     Args:
-        tolerance: norm of the gradient at which it stops.
-        iterations: at most so many.
+        tolerance: Norm of the gradient at which the solver stops.
+        iterations: Maximum number of iterations.
     """
 
     tolerance: float = 1e-6
@@ -191,77 +191,78 @@ class PooledSolver:
         checks.whole("iterations", self.iterations)
 
     def check(self, mu: float, radius: float | None) -> None:
-        """Convexity is enough."""
+        """Accept any mu and radius, because convexity is sufficient."""
 
     def __call__(self, objective: Objective, w: Tensor, lam: Tensor, start: Tensor | None) -> Bound:
-        """See :class:`LowerBoundMethod`."""
-        # The primal value needs all clients' losses at w, whatever λ is.
+        """Compute the bound, see :class:`LowerBoundMethod`."""
+        # The primal value requires all clients' losses at w, even those with λ_i = 0.
         losses = objective.losses(w)
-        # An earlier point was found for another λ: it is taken only where it is better than w at this one.
+        # An earlier point was computed for another λ: it is the start only if it is better than w at this λ.
         if start is None or float(lam @ objective.losses(start)) >= float(lam @ losses):
             start = w
         # Clients with λ_i = 0 do not enter the sum that is minimised.
-        asked = lam.nonzero().flatten()
-        # Here, as it takes a while to load and only certificates need it.
+        active = lam.nonzero().flatten()
+        # Imported here, because SciPy loads slowly and only certificates need it.
         from scipy.optimize import minimize
 
         def oracle(v: np.ndarray) -> tuple[float, np.ndarray]:
-            at = objective.exchange(asked, torch.from_numpy(v).to(start), lam)
-            return at.value, at.gradient.numpy()
+            reply = objective.exchange(active, torch.from_numpy(v).to(start), lam)
+            return reply.value, reply.gradient.numpy()
 
-        found = minimize(
+        solution = minimize(
             oracle, start.detach().cpu().double().numpy(), jac=True, method="L-BFGS-B",
             options={
                 "maxiter": self.iterations, "maxfun": 2 * self.iterations, "maxcor": 20,
-                "gtol": self.tolerance / start.numel() ** 0.5,  # bounds the largest entry, so the norm by the tolerance
-                "ftol": torch.finfo(start.dtype).eps / 100,  # a gain per iteration below this is rounding
+                "gtol": self.tolerance / start.numel() ** 0.5,  # bounds the largest entry, hence the norm
+                "ftol": torch.finfo(start.dtype).eps / 100,  # a smaller gain per iteration is rounding
             },
         )  # fmt: skip
-        point = torch.from_numpy(found.x).to(start)
-        at = objective.exchange(asked, point, lam)
-        # For the bound the value is computed again: without gradients most engines average losses in float64.
-        at = at._replace(value=float(lam @ objective.losses(point)))
-        lower, proven = objective.floor(at, point)
-        return Bound(losses, lower, at.norm, proven, point)
+        point = torch.from_numpy(solution.x).to(start)
+        reply = objective.exchange(active, point, lam)
+        # Compute the bound's value again: in requests without gradients most engines average losses in float64.
+        reply = reply._replace(value=float(lam @ objective.losses(point)))
+        lower, proven = objective.floor(reply, point)
+        return Bound(losses, lower, reply.norm, proven, point)
 
 
 @dataclass(frozen=True)
 class OneGradient:
-    """F(w, λ) − ‖∇F(w, λ)‖²/(2μ) from one exchange of gradients at w: what a real federation can afford.
+    """F(w, λ) − ‖∇F(w, λ)‖²/(2μ) from one exchange of gradients at w, which a real federation can afford.
 
-    It needs strongly convex losses (weight decay makes convex ones so) or a radius. Far from the optimum it is loose.
+    It requires strongly convex losses (weight decay makes convex losses strongly convex) or a radius. The bound is
+    loose far from the optimum.
     """
 
     def check(self, mu: float, radius: float | None) -> None:
-        """Raises InputError where one gradient proves nothing."""
+        """Raise an InputError if the problem is neither strongly convex nor constrained to a ball."""
         if mu <= 0 and radius is None:
             raise InputError(
-                "certificate 'gradient' needs strongly convex losses: set weight_decay above 0 (or a radius), or use "
-                "'pooled'",
+                "certificate 'gradient' requires strongly convex losses. Set weight_decay > 0 (or a radius), or use "
+                "'pooled'.",
                 code="unsupported-combination",
                 field="certificate",
             )
 
     def __call__(self, objective: Objective, w: Tensor, lam: Tensor, start: Tensor | None) -> Bound:
-        """See :class:`LowerBoundMethod`."""
-        at = objective.exchange(objective.everybody, w, lam)
-        lower, proven = objective.floor(at, w)
-        return Bound(at.losses, lower, at.norm, proven, w)
+        """Compute the bound, see :class:`LowerBoundMethod`."""
+        reply = objective.exchange(objective.everybody, w, lam)
+        lower, proven = objective.floor(reply, w)
+        return Bound(reply.losses, lower, reply.norm, proven, w)
 
 
 @dataclass(frozen=True)
 class Certifier:
-    """Makes certificates for a task.
+    """Computes certificates for a task.
 
     Args:
-        task: what is learned; it must be convex in the model's parameters.
-        method: how the lower bound is found: :class:`PooledSolver` or :class:`OneGradient`.
-        mu: modulus of strong convexity that every f_i is known to have, weight decay not counted.
-        assume_convex: take every f_i as convex without checking the task. If one is not, the certificates mean
-            nothing.
+        task: The task, which must be convex in the model's parameters.
+        method: Method for the lower bound: :class:`PooledSolver` or :class:`OneGradient`.
+        mu: Known modulus of strong convexity of every f_i, without weight decay.
+        assume_convex: Assume that every f_i is convex without checking the task. If one is not, the certificates are
+            invalid.
 
     Raises:
-        InputError: the task is not known to be convex (see :func:`drfl.task.convexity.convexity`), or mu is negative.
+        InputError: If the task is not known to be convex (see :func:`drfl.task.convexity.convexity`) or mu is negative.
     """
 
     task: Task
@@ -274,16 +275,16 @@ class Certifier:
         reason = None if self.assume_convex else convexity(self.task)
         if reason:
             raise InputError(
-                f"no certificate: {reason}; remove it, or train a linear model",
+                f"cannot compute a certificate: {reason}. Remove the certificate, or train a linear model.",
                 code="no-certificate",
                 field="certificate",
             )
 
     def check(self, local: LocalSGD) -> None:
-        """Whether the method can prove anything about what this local solver minimises.
+        """Check that the method can prove a bound for the objective of this local solver.
 
         Raises:
-            InputError: it cannot.
+            InputError: If it cannot.
         """
         self.method.check(self.mu + local.weight_decay, local.radius)
 
@@ -297,49 +298,51 @@ class Certifier:
         ambiguity: AmbiguitySet | None = None,
         start: Tensor | None = None,
     ) -> tuple[Certificate, Tensor] | None:
-        """The certificate of (w, λ), and the point (d,) where its lower bound was taken; its cost is not booked.
+        """Compute the certificate of (w, λ) and the point (d,) of its lower bound; its cost is not counted.
 
         Args:
-            fed: the clients. All are asked, on all their training data.
+            fed: The clients. All take part, with all their training data.
             w: (d,) the model.
-            lam: (N,) float64, the mixture, in Λ.
-            local: the local solver, whose weight decay and radius are part of the problem.
+            lam: (N,) float64, the client weights, in Λ.
+            local: The local solver, whose weight decay and radius are part of the problem.
             ambiguity: Λ and ψ; None = the whole simplex.
             start: (d,) the point of an earlier certificate, to start from.
 
         Returns:
-            None where a client did not answer or a loss was not finite: there is no certificate then.
+            None if a client did not reply or a loss was not finite: there is no certificate then.
 
         Raises:
-            InputError: w is not (d,) or λ not (N,), λ lies outside Λ, or see :meth:`check`.
+            InputError: If w is not (d,), λ is not (N,) or λ is outside Λ; and as for :meth:`check`.
         """
         self.check(local)
         if w.shape != fed.w0.shape or lam.shape != (fed.n,):
             raise InputError(
-                f"no certificate: w must be of shape {tuple(fed.w0.shape)} and λ of shape ({fed.n},), not "
+                f"cannot compute a certificate: w must have shape {tuple(fed.w0.shape)} and λ shape ({fed.n},), got "
                 f"{tuple(w.shape)} and {tuple(lam.shape)}",
                 code="wrong-shape",
                 field="certificate",
             )
         w, lam = w.to(fed.w0), lam.detach().to("cpu", torch.float64)
         ambiguity = Simplex() if ambiguity is None else ambiguity
-        # Rounding may put a projected λ slightly outside.
+        # Rounding may move a projected λ slightly outside Λ.
         if not ambiguity.contains(lam, 1e-6):
             raise InputError(
-                "no certificate: the mixture λ lies outside the ambiguity set Λ", code="no-certificate", field="lam"
+                "cannot compute a certificate: the client weights λ are outside the ambiguity set Λ",
+                code="no-certificate",
+                field="lam",
             )
         objective = Objective(fed, local.weight_decay, self.mu + local.weight_decay, local.radius)
         try:
-            # Runs are compared by the cost of training, which does not include certificates.
+            # Runs are compared by the cost of training, which excludes certificates.
             with fed.ledger.paused():
                 bound = self.method(objective, w, lam, start)
         except SilentClientError:
             return None
-        # ψ does not depend on the model, so that min_v F(v, λ) is the bound without it, less ψ(λ).
+        # ψ does not depend on the model, so min_v F(v, λ) is at least the bound without ψ, minus ψ(λ).
         primal = ambiguity.worst_case(bound.losses).value
         lower = bound.lower - ambiguity.penalty(lam)
         return Certificate(primal, lower, bound.gradient_norm, bound.proven), bound.point
 
 
 METHODS: dict[str, LowerBoundMethod] = {"pooled": PooledSolver(), "gradient": OneGradient()}
-"""The methods by the names that the command knows them by."""
+"""The methods by their names on the command line."""

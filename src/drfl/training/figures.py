@@ -1,4 +1,4 @@
-"""How figures look: colours, lines, panels, legends. They are drawn with matplotlib."""
+"""The style of figures drawn with matplotlib: colours, lines, panels and legends."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ COLOURS = (
     *("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#000000", "#56B4E9", "#E69F00", "#8B5A2B"),
     *("#6A3D9A", "#8C8C8C", "#7A9A01", "#00505C"),
 )
-"""Okabe and Ito's colours, which the colour-blind tell apart, a brown for the yellow, which is too pale; then more."""
+"""Okabe and Ito's colour-blind-safe palette, with brown in place of the pale yellow, followed by more colours."""
 
 DASHES = ("-", (0, (5, 1.5)), (0, (1.2, 1.2)), (0, (6, 1.5, 1.2, 1.5)), (0, (3, 1, 1, 1, 1, 1)))
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "<", "*", ">", "p")
-"""Of lengths without a common divisor with the colours': methods differ in all three, so that grey print tells them."""
+"""The three lists have lengths without a common divisor, so methods differ in all three, even in greyscale print."""
 
 STYLE: dict[RcKeyType, float | str | bool] = {
     "font.size": 9.0,
@@ -51,10 +51,10 @@ STYLE: dict[RcKeyType, float | str | bool] = {
 
 
 class Look(NamedTuple):
-    """How a method is drawn, wherever it is.
+    """The style of a method, the same in all figures.
 
     Args:
-        colour: of line, marker and band.
+        colour: Colour of line, marker and band.
         dash: matplotlib's line style.
         marker: matplotlib's marker.
     """
@@ -65,28 +65,28 @@ class Look(NamedTuple):
 
 
 def look(place: int) -> Look:
-    """Of the method at this place in the specification."""
+    """Return the style of the method at this position in the specification."""
     return Look(COLOURS[place % len(COLOURS)], DASHES[place % len(DASHES)], MARKERS[place % len(MARKERS)])
 
 
 def check() -> None:
-    """Make sure that figures can be drawn.
+    """Check that figures can be drawn.
 
     Raises:
-        InputError: matplotlib is not installed.
+        InputError: If matplotlib is not installed.
     """
     if importlib.util.find_spec("matplotlib") is None:
         raise InputError(
-            "figures need matplotlib: pip install 'drfl[experiments]'", code="package-missing", field="matplotlib"
+            "figures require matplotlib: pip install 'drfl[experiments]'", code="package-missing", field="matplotlib"
         )
 
 
 @contextmanager
 def panels_of(panels: int) -> Iterator[tuple[Figure, Sequence[Axes]]]:
-    """A figure with so many panels, which looks the same whatever the user's matplotlibrc says inside the block.
+    """Make a figure with this number of panels; inside the block the user's matplotlibrc has no effect.
 
     Raises:
-        InputError: matplotlib is not installed.
+        InputError: If matplotlib is not installed.
     """
     check()
     import matplotlib as mpl
@@ -95,12 +95,12 @@ def panels_of(panels: int) -> Iterator[tuple[Figure, Sequence[Axes]]]:
     from matplotlib.layout_engine import ConstrainedLayoutEngine
 
     class Shown(Figure):
-        """A figure that a notebook shows without pyplot, which would keep it for ever."""
+        """A figure that notebooks display without pyplot, which would keep it in memory for ever."""
 
         def _repr_png_(self) -> bytes:
-            held = io.BytesIO()
-            self.savefig(held, format="png")
-            return held.getvalue()
+            buffer = io.BytesIO()
+            self.savefig(buffer, format="png")
+            return buffer.getvalue()
 
     across = 2 if panels == 4 else min(panels, IN_A_ROW)
     down = -(-panels // across)
@@ -113,29 +113,29 @@ def panels_of(panels: int) -> Iterator[tuple[Figure, Sequence[Axes]]]:
             dpi=DPI,
             layout=ConstrainedLayoutEngine(w_pad=0.08, h_pad=0.06),
         )
-        # pyplot would keep every figure in memory, and needs a display.
+        # A canvas without pyplot: pyplot would keep every figure in memory, and needs a display.
         FigureCanvasAgg(figure)
         yield figure, [figure.add_subplot(down, across, k + 1) for k in range(panels)]
 
 
 def level(axes: Sequence[Axes]) -> None:
-    """Give all panels the same y axis."""
+    """Set the same y limits on all panels."""
     ends = [axis.get_ylim() for axis in axes]
     for axis in axes:
         axis.set_ylim(min(low for low, _ in ends), max(high for _, high in ends))
 
 
 def legend(figure: Figure, axes: Sequence[Axes]) -> None:
-    """One legend for all panels, below them."""
-    found: dict[str, Artist] = {}
+    """Add one legend for all panels, below them."""
+    entries: dict[str, Artist] = {}
     for axis in axes:
         handles, names = axis.get_legend_handles_labels()
         for handle, name in zip(handles, names, strict=True):
-            found.setdefault(str(name), handle)
-    if found:
-        longest = max(map(len, found))
-        room = int(figure.get_figwidth() * 13 / (longest + 7))  # about 13 letters an inch
+            entries.setdefault(str(name), handle)
+    if entries:
+        longest = max(map(len, entries))
+        room = int(figure.get_figwidth() * 13 / (longest + 7))  # about 13 letters per inch
         # The legend has as few rows as possible, of equal lengths.
-        columns = max(1, min(len(found), room))
-        rows = -(-len(found) // columns)
-        figure.legend(list(found.values()), list(found), loc="outside lower center", ncols=-(-len(found) // rows))
+        columns = max(1, min(len(entries), room))
+        rows = -(-len(entries) // columns)
+        figure.legend(list(entries.values()), list(entries), loc="outside lower center", ncols=-(-len(entries) // rows))

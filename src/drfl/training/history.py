@@ -1,4 +1,4 @@
-"""What a run's log holds: the metrics over clients, a row per evaluated round."""
+"""The history of a run: metrics over clients, one row per evaluated round."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ if TYPE_CHECKING:
 
 
 class Metrics(NamedTuple):
-    """Statistics of the score and the loss over clients, each client counting once whatever its size.
+    """Statistics of the score and the loss over clients; every client counts equally.
 
-    ``std`` is the population standard deviation; worst20 and best20 are means over the worst and best 20 % of clients
-    (at least one client). Where the score is accuracy, values are fractions. Statistics of the score leave out the
-    clients at which it is undefined, which :attr:`Row.undefined` counts; NaN if it is undefined at all clients.
+    ``std`` is the population standard deviation. ``worst20`` and ``best20`` are means over the worst and best 20 % of
+    clients (at least one client). Accuracies are fractions. Statistics of the score exclude the clients at which the
+    score is undefined, which :attr:`Row.undefined` counts; they are NaN if it is undefined at all clients.
     """
 
     avg_score: float
@@ -43,7 +43,7 @@ class Metrics(NamedTuple):
 
     @classmethod
     def of(cls, evaluation: Evaluation, score: Measure = ACCURACY) -> Metrics:
-        """The metrics of an evaluation by this score."""
+        """Compute the metrics of an evaluation for this score."""
         ranked = defined(evaluation.score).sort(descending=not score.more_is_better).values
         fifth, loss = max(1, ranked.numel() // 5), evaluation.loss
         if not ranked.numel():
@@ -60,76 +60,76 @@ class Metrics(NamedTuple):
         )
 
     def summary(self, score: Measure, note: str) -> str:
-        """The worst and the average score in a few words, with the note on undefined clients, if any."""
+        """Return the worst and the average score as a short text, with the note on undefined clients, if any."""
         return f"worst {score.words} {number(self.worst_score, 3)}{note}, average {number(self.avg_score, 3)}"
 
     def named(self, score: str) -> dict[str, float]:
-        """The metrics under the names that files have, see :func:`columns_of`."""
+        """Return the metrics under their names in files, see :func:`columns_of`."""
         return dict(zip(columns_of(score), self, strict=True))
 
 
 def columns_of(score: str) -> tuple[str, ...]:
-    """What files call the metrics, in their order, where the score has this name: "worst_accuracy" and so on."""
+    """Return the names of the metrics in files, in order, for a score: "worst_accuracy" and so on."""
     return tuple(name.replace("_score", f"_{score}") for name in Metrics._fields)
 
 
 def smaller_is_better(field: str, score: Measure) -> bool:
-    """Whether one of the fields of :class:`Metrics` is better the smaller it is."""
+    """Return whether smaller values of this field of :class:`Metrics` are better."""
     return field.endswith("_loss") or field == "std_score" or not score.more_is_better
 
 
 def field_of(name: str, score: str) -> str:
-    """The field of :class:`Metrics` that files call so.
+    """Return the field of :class:`Metrics` that has this name in files.
 
     Raises:
-        InputError: there is none.
+        InputError: If there is no such metric.
     """
-    known = dict(zip(columns_of(score), Metrics._fields, strict=True))
-    if name not in known and name not in Metrics._fields:
-        raise unknown("metric", name, known)
-    return known.get(name, name)
+    fields = dict(zip(columns_of(score), Metrics._fields, strict=True))
+    if name not in fields and name not in Metrics._fields:
+        raise unknown("metric", name, fields)
+    return fields.get(name, name)
 
 
 def defined(values: Tensor) -> Tensor:
-    """The values of those of the clients (N,) at which the measure is defined; the one rule for all statistics."""
+    """Return the values (N,) of the clients at which the measure is defined; all statistics use this rule."""
     return values[~values.isnan()]
 
 
 def undefined_counts(evaluation: Evaluation) -> tuple[int, ...]:
-    """The number of clients at which each measure is undefined, the score first."""
+    """Count the clients at which each measure is undefined, the score first."""
     return tuple(int(values.isnan().sum()) for values in (evaluation.score, *evaluation.others))
 
 
 def undefined_names(
     evaluation: Evaluation, measures: Sequence[Measure], names: Sequence[str]
 ) -> dict[str, tuple[str, ...]]:
-    """The clients at which a measure is undefined, by its name; measures that all clients have are left out."""
-    found: dict[str, tuple[str, ...]] = {}
+    """List the clients at which each measure is undefined, by the measure's name, without measures defined at all."""
+    undefined: dict[str, tuple[str, ...]] = {}
     for measure, values in zip(measures, (evaluation.score, *evaluation.others), strict=True):
         clients = zip(names, values.isnan().tolist(), strict=True)
-        found[measure.name] = tuple(name for name, is_undefined in clients if is_undefined)
-    return {name: clients for name, clients in found.items() if clients}
+        undefined[measure.name] = tuple(name for name, is_undefined in clients if is_undefined)
+    return {name: clients for name, clients in undefined.items() if clients}
 
 
 def undefined_notices(
     measures: Sequence[Measure], undefined: Sequence[Mapping[str, Sequence[str]]], clients: int
 ) -> list[Notice]:
-    """A warning for each measure that is undefined at some clients.
+    """Return a warning for each measure that is undefined at some clients.
 
     Args:
-        measures: what was measured.
-        undefined: what :func:`undefined_names` gives, for each of the models that were tested.
-        clients: number of all clients.
+        measures: The measures.
+        undefined: The results of :func:`undefined_names` for each tested model.
+        clients: Number of all clients.
     """
     notices = []
     for measure in measures:
-        found = [own.get(measure.name, ()) for own in undefined]
-        named = list(dict.fromkeys(name for names in found for name in names))
-        if named:
-            share = undefined_share([len(names) for names in found], [clients])
+        per_model = [names.get(measure.name, ()) for names in undefined]
+        affected = list(dict.fromkeys(name for names in per_model for name in names))
+        if affected:
+            share = undefined_share([len(names) for names in per_model], [clients])
             notice = Notice(
-                f"{measure.words} is undefined at {share} clients ({listed(named, 'client')}), and no statistic over "
-                "clients includes them: look for rows of one class, too few rows, or outputs that are not finite",
+                f"{measure.words} is undefined at {share} clients ({listed(affected, 'client')}), and statistics over "
+                "clients exclude them. Check for rows of a single class, too few rows, or outputs that are not finite.",
                 "undefined-metric",
                 measure.name,
             )
@@ -138,31 +138,31 @@ def undefined_notices(
 
 
 def others_of(evaluation: Evaluation, measures: Sequence[Measure]) -> dict[str, float]:
-    """Average and worst over clients of every measure but the score, by the names that files have."""
-    found: dict[str, float] = {}
+    """Return the average and worst over clients of every measure but the score, by their names in files."""
+    statistics: dict[str, float] = {}
     for metric, values in zip(measures[1:], evaluation.others, strict=True):
-        known = defined(values)
+        present = defined(values)
         # A measure may be undefined at every client.
-        worst = math.nan if not known.numel() else float(known.min() if metric.more_is_better else known.max())
-        found |= {f"avg_{metric.name}": float(known.mean()), f"worst_{metric.name}": worst}
-    return found
+        worst = math.nan if not present.numel() else float(present.min() if metric.more_is_better else present.max())
+        statistics |= {f"avg_{metric.name}": float(present.mean()), f"worst_{metric.name}": worst}
+    return statistics
 
 
 class Row(NamedTuple):
     """One evaluated round.
 
     Args:
-        round: rounds done; 0 is the initial model.
-        metrics: over clients, of the model that the run would return.
-        ledger: the ledger's counters since the start of the run.
-        lam: (N,) the mixture after that round.
-        seconds: wall time since the start of the run.
-        certificate: how far (w, λ) is from the saddle point; None where it was not asked for or is not to be had.
-        flagged: (N,) bool, the clients that a guard mistrusts; None where nobody looks.
-        last: over clients, of the last iterate; None where that is what the run returns.
-        others: average and worst over clients of the measures beside the score, see :func:`others_of`.
-        validation: over clients, of the model on their validation rows; None where nothing is selected by them.
-        undefined: the number of clients that ``metrics`` and ``others`` leave out, for each measure, the score first.
+        round: Completed rounds; 0 is the initial model.
+        metrics: Metrics of the model that the run would return.
+        ledger: The ledger's counters since the start of the run.
+        lam: (N,) the client weights after that round.
+        seconds: Wall time since the start of the run.
+        certificate: How far (w, λ) is from the saddle point; None if none was requested or none could be made.
+        flagged: (N,) bool, the clients that a guard flags as suspicious; None without a guard.
+        last: Metrics of the last iterate; None if the run returns the last iterate.
+        others: Average and worst over clients of the measures other than the score, see :func:`others_of`.
+        validation: Metrics of the model on the clients' validation rows; None if nothing is selected by them.
+        undefined: Number of clients that ``metrics`` and ``others`` exclude, per measure, the score first.
     """
 
     round: int
@@ -179,38 +179,38 @@ class Row(NamedTuple):
 
     @property
     def note(self) -> str:
-        """What follows the score's statistics in a line; see :func:`drfl.task.measure.undefined_note`."""
+        """The note that follows the score's statistics in a text, see :func:`drfl.task.measure.undefined_note`."""
         return undefined_note(self.undefined[:1], [len(self.lam)])
 
     @property
     def last_metrics(self) -> Metrics:
-        """Over clients, of the last iterate."""
+        """Metrics of the last iterate."""
         return self.metrics if self.last is None else self.last
 
     @property
     def flagged_mass(self) -> float:
-        """Σ λ_i over the flagged clients; 0 where nobody looks."""
+        """Σ λ_i over the flagged clients; 0 without a guard."""
         return 0.0 if self.flagged is None else float(self.lam[self.flagged].sum())
 
 
 LEDGER_COLUMNS = ("bytes_up", "bytes_down", "gradient_evaluations")
 ACCURACY_COLUMNS = columns_of(ACCURACY.name)
-"""What files call the metrics where the score is accuracy."""
+"""Names of the metrics in files if the score is accuracy."""
 CERTIFICATE_COLUMNS = ("primal", "lower", "gap")
-"""What a history has beside the metrics where certificates were asked for."""
+"""Additional columns of a history with certificates."""
 
 DIGITS = 6
-"""Decimals kept in files: enough to tell clients apart, few enough that engines agree to the byte in float64."""
+"""Decimals in files: enough to tell clients apart, few enough that engines agree to the byte in float64."""
 
 GAP_DIGITS = 9
-"""Decimals of certificates, whose gap goes to 0."""
+"""Decimals of certificates, whose gap approaches 0."""
 
 
 LAMBDA_CLIENTS = 2_000
-"""Clients up to which `lambda.csv` has all of them."""
+"""Largest number of clients for which `lambda.csv` lists all of them."""
 
 EFFECTIVE = "effective_clients"
-"""The column of `lambda.csv` that tells of all clients where it has only some."""
+"""The column of `lambda.csv` that summarises all clients if the file lists only some."""
 
 
 @dataclass(frozen=True)
@@ -218,10 +218,10 @@ class History:
     """The rows of a run, oldest first.
 
     Args:
-        rows: one per evaluated round.
-        certified: whether certificates were asked for.
-        measures: what was measured, the score first.
-        validated: whether models were tested on validation rows too.
+        rows: One row per evaluated round.
+        certified: Whether certificates were requested.
+        measures: The measures, the score first.
+        validated: Whether models were also tested on validation rows.
     """
 
     rows: tuple[Row, ...] = ()
@@ -231,7 +231,7 @@ class History:
 
     @property
     def score(self) -> Measure:
-        """What the metrics are statistics of."""
+        """The score that the metrics summarise."""
         return self.measures[0]
 
     @property
@@ -241,12 +241,12 @@ class History:
 
     def __repr__(self) -> str:
         if not self.rows:
-            return "<History without a row>"
+            return "<History without rows>"
         end = self.last.metrics.summary(self.score, self.last.note)
-        return f"<History of {len(self.rows)} rows, the last of round {self.last.round}: {end}>"
+        return f"<History of {len(self.rows)} rows, the last from round {self.last.round}: {end}>"
 
     def to_frame(self) -> pd.DataFrame:
-        """A row per evaluated round: the columns of :meth:`to_csv`, not rounded, and wall time in seconds."""
+        """Return one row per evaluated round: the columns of :meth:`to_csv`, not rounded, and wall time in seconds."""
         import pandas as pd
 
         names = columns_of(self.score.name)
@@ -268,7 +268,7 @@ class History:
         return pd.DataFrame(columns)
 
     def plot(self) -> Figure:
-        """Score and loss over the rounds, see :func:`drfl.training.plots.plot_history`."""
+        """Plot score and loss over the rounds, see :func:`drfl.training.plots.plot_history`."""
         from drfl.training.plots import plot_history
 
         return plot_history(self)
@@ -278,10 +278,11 @@ class History:
         return html_table(repr(self), self.to_frame()[names].tail(10))
 
     def to_csv(self) -> str:
-        """The rows as CSV text; the same run gives the same bytes, so wall time is not in it (see `timing_csv`).
+        """Return the rows as CSV text.
 
-        The metrics are named after the score, as in "worst_accuracy"; those of the last iterate begin with "last_".
-        Where certificates were asked for, `CERTIFICATE_COLUMNS` are there, nan where there is none.
+        The metrics are named after the score, as in "worst_accuracy". Those of the last iterate begin with "last_".
+        With certificates, the columns `CERTIFICATE_COLUMNS` are included, with nan in rows that have no certificate.
+        The same run gives the same bytes, so wall time is not included (see `timing_csv`).
         """
         others, none = other_columns(self.measures), (math.nan,) * len(Metrics._fields)
         return csv_text(
@@ -302,10 +303,11 @@ class History:
         )
 
     def lambda_csv(self, names: tuple[str, ...]) -> str:
-        """λ after each evaluated round as CSV text, a column per client.
+        """Return λ after each evaluated round as CSV text, one column per client.
 
-        With more than :data:`LAMBDA_CLIENTS` clients these are the ones with the largest λ in any evaluated round, in
-        the clients' order, of equals the first; before them comes `EFFECTIVE`, 1/Σλ² over all clients.
+        With more than :data:`LAMBDA_CLIENTS` clients, only those with the largest λ in any evaluated round are listed,
+        in the order of the clients; of equal clients the first are taken. The column `EFFECTIVE` then precedes them. It
+        is 1/Σλ², the effective number of clients, over all clients.
         """
         if len(names) <= LAMBDA_CLIENTS:
             rows = ([row.round, *(f"{x:.9f}" for x in row.lam.tolist())] for row in self.rows)
@@ -315,46 +317,46 @@ class History:
         for row in self.rows[1:]:
             most = torch.maximum(most, row.lam)
         # A stable sort selects the first of equal clients on every system.
-        kept = most.argsort(descending=True, stable=True)[:LAMBDA_CLIENTS].sort().values
+        columns = most.argsort(descending=True, stable=True)[:LAMBDA_CLIENTS].sort().values
         return csv_text(
-            ("round", EFFECTIVE, *(names[i] for i in kept.tolist())),
+            ("round", EFFECTIVE, *(names[i] for i in columns.tolist())),
             (
-                [row.round, f"{1 / float(row.lam.square().sum()):.{DIGITS}f}", *(f"{x:.9f}" for x in own.tolist())]
+                [row.round, f"{1 / float(row.lam.square().sum()):.{DIGITS}f}", *(f"{x:.9f}" for x in weights.tolist())]
                 for row in self.rows
-                for own in [row.lam[kept]]
+                for weights in [row.lam[columns]]
             ),
         )
 
     def timing_csv(self) -> str:
-        """Wall time in seconds at each evaluated round as CSV text."""
+        """Return the wall time in seconds at each evaluated round as CSV text."""
         return csv_text(("round", "seconds"), ([row.round, f"{row.seconds:.3f}"] for row in self.rows))
 
 
 def history_columns(
     measures: Sequence[Measure] = (ACCURACY,), *, certified: bool = False, validated: bool = False
 ) -> tuple[str, ...]:
-    """The columns of :meth:`History.to_csv`."""
+    """Return the columns of :meth:`History.to_csv`."""
     names, certificates = columns_of(measures[0].name), CERTIFICATE_COLUMNS if certified else ()
     last = (f"last_{name}" for name in names)
     validation = (f"validation_{name}" for name in names) if validated else ()
-    found = ("round", *names, *LEDGER_COLUMNS, "flagged_mass", *certificates, *last, *other_columns(measures))
-    return (*found, *validation)
+    columns = ("round", *names, *LEDGER_COLUMNS, "flagged_mass", *certificates, *last, *other_columns(measures))
+    return (*columns, *validation)
 
 
 def other_columns(measures: Sequence[Measure]) -> tuple[str, ...]:
-    """What files call the statistics of the measures beside the score, see :func:`others_of`."""
+    """Return the names in files of the statistics of measures other than the score, see :func:`others_of`."""
     return tuple(f"{what}_{metric.name}" for metric in measures[1:] for what in ("avg", "worst"))
 
 
 def certificate_cells(certificate: Certificate | None) -> list[str]:
-    """A certificate's values in the order of `CERTIFICATE_COLUMNS`, as text; nan where there is none."""
+    """Return a certificate's values in the order of `CERTIFICATE_COLUMNS`, as text; nan if there is none."""
     if certificate is None:
         return ["nan"] * len(CERTIFICATE_COLUMNS)
     return [f"{getattr(certificate, name):.{GAP_DIGITS}f}" for name in CERTIFICATE_COLUMNS]
 
 
 def csv_text(header: Iterable[str], rows: Iterable[Iterable[object]]) -> str:
-    """CSV text with plain line ends, in which no text is a formula to a spreadsheet; see :mod:`drfl.core.csv_cells`."""
+    """Return CSV text with plain line ends, in which no spreadsheet sees formulas; see :mod:`drfl.core.csv_cells`."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow([quoted(cell) for cell in header])

@@ -1,4 +1,4 @@
-"""Which round's model a run returns, and when it stops, by rows that are not trained on."""
+"""Model selection and early stopping by rows that are not used for training."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from drfl.task.measure import Measure
 from drfl.training.history import Metrics, Row, columns_of, field_of, smaller_is_better
 
 SHORT = {"worst": "worst_score", "worst20": "worst20_score", "average": "avg_score", "loss": "worst_loss"}
-"""The metrics that model selection goes by, by their short names; "loss" is the worst client's."""
+"""Short names of the metrics for model selection; "loss" is the loss of the worst client."""
 
 
 def selection_field(metric: str, score: Measure) -> str:
-    """The field of :class:`drfl.training.history.Metrics` behind a short name or a column's name.
+    """Return the field of :class:`drfl.training.history.Metrics` for a short name or a column name.
 
     Raises:
-        InputError: there is none.
+        InputError: If there is no such metric.
     """
     names = dict(zip(columns_of(score.name), Metrics._fields, strict=True)) | SHORT
     if metric not in names and metric not in Metrics._fields:
@@ -37,13 +37,14 @@ def selection_field(metric: str, score: Measure) -> str:
 class Best:
     """Return the model of the evaluated round that does best on the clients' validation rows.
 
-    The default is the worst client, as group DRO is evaluated (Sagawa et al. 2020, §3.1). Every evaluated round after
-    the start is a candidate; the untrained model is not. The later of two equal rounds wins. Rounds whose metric is
-    undefined or infinite are skipped; if it is so in all of them, the run returns its usual model and logs a warning.
-    Test rows are not used.
+    The default metric is the score of the worst client, as in the evaluation of group DRO (Sagawa et al. 2020, §3.1).
+    Every evaluated round except round 0 is a candidate. If rounds are equal, the latest is selected. Rounds whose
+    metric is undefined or infinite are skipped. If that applies to all rounds, the run returns its default model and
+    logs a warning. Test rows are not used.
 
     Args:
-        metric: "worst", "worst20" or "average", of the score; "loss", the worst client's; or a column of the history.
+        metric: "worst", "worst20" or "average" for the score, "loss" for the loss of the worst client, or a column of
+            the history.
     """
 
     metric: str = "worst"
@@ -51,17 +52,17 @@ class Best:
 
 @dataclass(frozen=True)
 class Patience:
-    """Stop when the clients' validation rows have shown no gain for a number of rounds.
+    """Stop when the validation metric has not improved for a number of rounds.
 
-    A run whose metric has not been defined in any round yet goes on.
+    A run does not stop before its metric has been defined in some round.
 
     Args:
-        rounds: The number, counted from the last evaluated round that was better than all before.
-        metric: see :class:`Best`.
-        delta: how much better it must be, ≥ 0, in the metric's unit.
+        rounds: Number of rounds since the last evaluated round that was better than all before.
+        metric: See :class:`Best`.
+        delta: Minimum improvement, ≥ 0, in the metric's unit.
 
     Raises:
-        InputError: a number is out of range.
+        InputError: If a number is out of range.
     """
 
     rounds: int = 20
@@ -74,22 +75,22 @@ class Patience:
 
 
 TEST = "test:"
-"""Before the metric of a text target that is measured on test rows."""
+"""Prefix of a target in text form whose metric is measured on test rows."""
 
 
 @dataclass(frozen=True)
 class Target:
-    """Stop once a metric has reached a value.
+    """Stop when a metric has reached a value.
 
     Args:
-        metric: a column of the history, such as "worst_accuracy", or a field of :class:`drfl.training.history.Metrics`,
-            such as "worst_score".
-        value: The value; losses, std and scores of which less is better reach it from above.
-        rows: The clients' rows that the metric is measured on. A run that "test" rows have stopped has no intervals:
-            the rows that would judge its model have chosen it.
+        metric: A column of the history, such as "worst_accuracy", or a field of
+            :class:`drfl.training.history.Metrics`, such as "worst_score".
+        value: The value. Metrics for which smaller is better (losses, std, some scores) reach it from above.
+        rows: The clients' rows on which the metric is measured. With "test", the run reports no confidence intervals,
+            because the rows that would assess its model have also chosen it.
 
     Raises:
-        InputError: there are no such rows.
+        InputError: If ``rows`` is unknown.
     """
 
     metric: str
@@ -102,14 +103,14 @@ class Target:
 
     @classmethod
     def parse(cls, text: str | None, score: Measure) -> Target | None:
-        """Read a target such as "worst_accuracy=0.5" or "test:worst_accuracy=0.5"; None gives None.
+        """Parse a target such as "worst_accuracy=0.5" or "test:worst_accuracy=0.5"; None gives None.
 
         Args:
-            text: metric and value.
-            score: the run's.
+            text: Metric and value.
+            score: The score of the run.
 
         Raises:
-            InputError: it is not of that form, or there is no such metric.
+            InputError: If the text does not have this form, or the metric is unknown.
         """
         if text is None:
             return None
@@ -118,36 +119,36 @@ class Target:
             number = float(value)
         except ValueError:
             raise InputError(
-                f"until = '{text}' is not of the form metric=value, e.g. worst_{score.name}=0.5",
+                f"until = '{text}' must have the form metric=value, e.g. worst_{score.name}=0.5",
                 code="invalid-format",
                 field="until",
             ) from None
-        found = cls(metric.strip(), number, "test" if text.startswith(TEST) else "validation")
-        # An unknown metric is an error now, not at the first test.
-        field_of(found.metric, score.name)
-        return found
+        target = cls(metric.strip(), number, "test" if text.startswith(TEST) else "validation")
+        # Report an unknown metric now, not at the first test.
+        field_of(target.metric, score.name)
+        return target
 
     def is_reached(self, row: Row, score: Measure) -> bool:
-        """Whether an evaluated round has reached the value."""
+        """Return whether an evaluated round has reached the value."""
         metrics = row.metrics if self.rows == "test" else row.validation
         if metrics is None:
             return False
         field = field_of(self.metric, score.name)
-        now = getattr(metrics, field)
-        return now <= self.value if smaller_is_better(field, score) else now >= self.value
+        reached = getattr(metrics, field)
+        return reached <= self.value if smaller_is_better(field, score) else reached >= self.value
 
 
 class Selected(NamedTuple):
-    """What model selection knows of the rounds so far.
+    """State of model selection after the rounds so far.
 
     Args:
         w: (d,) the best model.
-        lam: (N,) float64, the mixture with it.
-        round: () int64, when that was.
-        value: () float64, its metric on validation rows, signed so that more is better; −∞ before the first.
-        level: () float64, what :class:`Patience` measures gains from.
-        since: () int64, the round of the last gain.
-        models: (N, d) with a model that serves all, None; else the clients' own.
+        lam: (N,) float64, its client weights.
+        round: () int64, its round.
+        value: () float64, its validation metric, signed so that larger is better; −∞ before the first candidate.
+        level: () float64, the value from which :class:`Patience` measures improvements.
+        since: () int64, the round of the last improvement.
+        models: (N, d) the clients' personal models; None if one model serves all clients.
     """
 
     w: Tensor
@@ -160,29 +161,29 @@ class Selected(NamedTuple):
 
     @property
     def is_empty(self) -> bool:
-        """Whether no round could be selected yet."""
+        """Whether no round has been selected yet."""
         return bool(self.value == -math.inf)
 
     @classmethod
     def start(cls, w: Tensor, lam: Tensor, models: ClientTable | None = None) -> Selected:
-        """No round yet; (w, lam) stands in until there is one, as does ``models``, a table of the right size."""
+        """Return the state without a selected round; the arguments are placeholders of the right size."""
         zero, least = torch.zeros((), dtype=torch.int64), torch.tensor(-math.inf, dtype=torch.float64)
-        # Copies: a checkpoint takes no two tensors that share memory.
+        # Copies, because a checkpoint rejects two tensors that share memory.
         return cls(w.clone(), lam.clone(), zero, least, least.clone(), zero.clone(), models)
 
     def wrong(self) -> str | None:
-        """See :class:`drfl.federation.algorithm.Consistent`."""
+        """Describe an inconsistency, see :class:`drfl.federation.algorithm.Consistent`."""
         return "a round is negative" if self.round < 0 or self.since < 0 else None
 
 
 class ModelSelection(NamedTuple):
-    """How a run selects and stops.
+    """Rules by which a run selects its model and stops.
 
     Args:
-        best: which model it returns; None = as without.
-        patience: when it stops; None = at its end.
-        score: the run's.
-        until: when it stops too; None = at its end.
+        best: Rule for the returned model; None = no selection.
+        patience: Rule for early stopping; None = none.
+        score: The score of the run.
+        until: Target at which the run stops; None = none.
     """
 
     best: Best | None
@@ -197,19 +198,19 @@ class ModelSelection(NamedTuple):
 
     @property
     def by_score(self) -> bool:
-        """Whether it goes by a statistic of the score, rather than by losses alone."""
+        """Whether a rule uses a statistic of the score, not only losses."""
         return any(selection_field(r.metric, self.score).endswith("_score") for r in self._rules if r is not None)
 
     @property
     def _rules(self) -> tuple[Best | Patience | Target | None, ...]:
-        """Those that go by validation rows."""
+        """The rules that use validation rows."""
         return self.best, self.patience, None if self.until is None or self.until.rows == "test" else self.until
 
     def check(self) -> None:
-        """Refuse metrics that there are not.
+        """Check that all metrics exist.
 
         Raises:
-            InputError: there is none of that name.
+            InputError: If a metric is unknown.
         """
         for rule in (self.best, self.patience):
             if rule is not None:
@@ -220,36 +221,36 @@ class ModelSelection(NamedTuple):
     def after(
         self, before: Selected, r: int, w: Tensor, lam: Tensor, metrics: Metrics, models: ClientTable | None = None
     ) -> Selected:
-        """With one more evaluated round.
+        """Return the state after one more evaluated round.
 
         Args:
-            before: what was known.
-            r: the round.
+            before: The state before the round.
+            r: The round.
             w: (d,) its model.
-            lam: (N,) its mixture.
-            metrics: of the model, on validation rows.
-            models: (N, d) where every client has its own.
+            lam: (N,) its client weights.
+            metrics: Metrics of the model on validation rows.
+            models: (N, d) the clients' personal models, if they have them.
         """
-        found, here = before, torch.tensor(r)
+        selected, this_round = before, torch.tensor(r)
         value = self._value(self.best, metrics)
-        # The last of equal rounds is selected, but never round 0, which has the initial model.
+        # Of equal rounds the last is selected, but never round 0, which has the initial model.
         if self.best is not None and r > 0 and bool(value >= before.value) and math.isfinite(value):
-            found = found._replace(w=w.clone(), lam=lam.clone(), round=here, value=value, models=models)
+            selected = selected._replace(w=w.clone(), lam=lam.clone(), round=this_round, value=value, models=models)
         gain = self._value(self.patience, metrics)
-        # Gains below delta leave the level unchanged, so that several small gains can add up to delta.
+        # Gains below delta leave the level unchanged, so several small gains can add up to delta.
         if self.patience is not None and bool(gain > before.level + self.patience.delta):
-            found = found._replace(level=gain, since=here.clone())
-        return found
+            selected = selected._replace(level=gain, since=this_round.clone())
+        return selected
 
     def stops(self, selected: Selected | None, r: int, row: Row | None) -> Stopped | None:
-        """Why the run ends after round r; None if it goes on.
+        """Return why the run stops after round r; None if it continues.
 
         Args:
-            selected: what is known of the rounds so far; None if there are no tests on validation rows.
-            r: the round.
-            row: its row of the history; None if it was not evaluated.
+            selected: State of model selection; None if there are no tests on validation rows.
+            r: The round.
+            row: Its row of the history; None if the round was not evaluated.
         """
-        # Patience starts with the first defined metric.
+        # Patience starts at the first round with a defined metric.
         gained = None if selected is None or selected.level == -math.inf else int(selected.since)
         if self.patience is not None and gained is not None and r - gained >= self.patience.rounds:
             return "patience"
@@ -266,14 +267,15 @@ class ModelSelection(NamedTuple):
 
 
 class Selection(NamedTuple):
-    """How model selection ended.
+    """Outcome of model selection.
 
     Args:
-        part: which rows it went by: "validation".
-        metric: the metric of the model that is returned; None if no model was to be selected, or no round could be.
-        round: of that model.
-        value: of the metric, on validation rows.
-        undefined: the clients that it left out, as the score was undefined on their validation rows at the last test.
+        part: The rows used: "validation".
+        metric: The metric of the returned model; None if no model was to be selected, or no round could be.
+        round: Round of that model.
+        value: Value of the metric on validation rows.
+        undefined: Clients that the metric excludes, because the score was undefined on their validation rows in the
+            last test.
     """
 
     part: str

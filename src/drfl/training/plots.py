@@ -1,4 +1,4 @@
-"""Curves of runs and comparisons over the rounds, drawn with matplotlib."""
+"""Curves of runs and comparisons over rounds, drawn with matplotlib."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 STATISTICS = {"worst_score": "worst client", "worst20_score": "worst fifth of clients", "avg_score": "average client"}
-"""Fields of :class:`drfl.training.history.Metrics` that a run's curves show, and how they are called."""
+"""Fields of :class:`drfl.training.history.Metrics` that the curves of a run show, with their labels."""
 
 
 def plot_history(history: History) -> Figure:
-    """The worst client, the worst fifth and the average over the rounds: their score, and beside it their loss.
+    """Plot score and loss over the rounds: worst client, worst fifth of clients and average.
 
-    Validation rows, where the history has them, are dashed.
+    Dashed curves show the validation rows, if the history has them.
 
     Raises:
-        InputError: matplotlib is not installed, or the history has no row.
+        InputError: If matplotlib is not installed or the history has no rows.
     """
     if not history.rows:
-        raise InputError("the history has no row: there is nothing to draw", code="no-results", field="history")
+        raise InputError("the history has no rows, so there is nothing to plot", code="no-results", field="history")
     frame, score = history.to_frame(), history.score
     with figures.panels_of(2) as (figure, axes):
         for place, (field, label) in enumerate(STATISTICS.items()):
@@ -48,32 +48,33 @@ def plot_history(history: History) -> Figure:
 def plot_histories(
     histories: pd.DataFrame, score: Measure, shown: tuple[str, ...] = ("worst", "avg"), note: str = ""
 ) -> Figure:
-    """A curve an algorithm: the mean over its seeds, with the 95 % t-interval of that mean as a band.
+    """Plot one curve per algorithm: the mean over seeds, with its 95 % t-interval as a band.
 
-    A curve ends where the first of its runs does.
+    A curve ends at the round where the algorithm's shortest run ends.
 
     Args:
-        histories: rows of runs with columns "algorithm", "seed", "round" and the metrics, see
+        histories: Rows of runs with columns "algorithm", "seed", "round" and the metrics, see
             :meth:`drfl.training.history.History.to_frame`.
-        score: what the metrics are statistics of.
-        shown: a panel each: "worst", "worst20", "avg", "best20" or "std".
-        note: on clients at which the score is undefined, see :func:`drfl.task.measure.undefined_note`.
+        score: The score that the metrics summarise.
+        shown: The statistics, one panel each: "worst", "worst20", "avg", "best20" or "std".
+        note: Note on clients at which the score is undefined, see :func:`drfl.task.measure.undefined_note`.
 
     Raises:
-        InputError: matplotlib is not installed, there is no row, or no such statistic.
+        InputError: If matplotlib is not installed, there are no rows, or a statistic is unknown.
     """
-    from scipy.special import stdtrit  # it takes a while to load
+    from scipy.special import stdtrit  # SciPy loads slowly
 
     names = [f"{what}_{score.name}" for what in shown]
     missing = next((name for name in names if name not in columns_of(score.name)), None)
     if missing is not None:
         raise InputError(
-            f"there is no {missing} to draw: take of {', '.join(columns_of(score.name)[:5])} the first words",
+            f"no column '{missing}' to plot. Name statistics by the first words of "
+            f"{', '.join(columns_of(score.name)[:5])}.",
             code="unknown-name",
             field=missing,
         )
     if histories.empty:
-        raise InputError("no run has ended: there is nothing to draw", code="no-results", field="runs")
+        raise InputError("no run has finished, so there is nothing to plot", code="no-results", field="runs")
     with figures.panels_of(len(names)) as (figure, axes):
         for axis, name in zip(axes, names, strict=True):
             for place, algorithm in enumerate(dict.fromkeys(histories["algorithm"])):
@@ -86,17 +87,17 @@ def plot_histories(
                 if n > 1:
                     half = float(stdtrit(n - 1, 0.975)) / math.sqrt(n) * values.std(axis=1)
                     axis.fill_between(mean.index, mean - half, mean + half, color=style.colour, alpha=0.15, linewidth=0)
-            better = " (less is better)" if smaller_is_better(name.replace(score.name, "score"), score) else ""
+            better = " (lower is better)" if smaller_is_better(name.replace(score.name, "score"), score) else ""
             _name(axis, axis_title(score, name.partition("_")[0]) + better + note)
         figures.legend(figure, axes)
     return figure
 
 
-WORDS = {"avg": "average", "worst20": "worst fifth's", "best20": "best fifth's", "std": "std of"}
+WORDS = {"avg": "average", "worst20": "worst fifth of clients:", "best20": "best fifth of clients:", "std": "std of"}
 
 
 def axis_title(score: Measure, what: str = "") -> str:
-    """What an axis of the score, or of a statistic of it, is called, with its unit."""
+    """Return the label, with its unit, of an axis for the score or a statistic of it."""
     unit = f" ({score.unit})" if score.unit else ""
     return f"{WORDS.get(what, what)} {score.words}{unit}".strip()
 

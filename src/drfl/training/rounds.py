@@ -1,4 +1,4 @@
-"""One round more of a run: the algorithm's round, the averages over rounds, and the step size held in check."""
+"""One round of a run: the algorithm's round, the averages over rounds, and the control of the step size."""
 
 from __future__ import annotations
 
@@ -19,24 +19,31 @@ from drfl.training.step_size_controller import Continue, Repeat, StepSizeControl
 LOG = logging.getLogger("drfl")
 
 STEP_SIZES = ("server_lr", "gamma", "sigma")
-"""Step sizes that an algorithm may have besides the local solver's; the message of a divergence names those it has."""
+"""Step sizes that an algorithm may have besides that of the local solver; the message of a divergence lists them."""
 
 
 def next_round(
     algorithm: Algorithm, fed: Federation, key: Key, progress: RunState, begin: Callable[[], RunState]
 ) -> RunState:
-    """One round more, with half the step size, from the initial state, where one that was found is too large.
+    """Run one more round; if drfl's step size turns out too large, halve it and restart from the initial state.
+
+    Args:
+        algorithm: The algorithm.
+        fed: The clients.
+        key: Key of the run.
+        progress: The run before the round.
+        begin: Returns the run before its first round.
 
     Raises:
-        InputError: the algorithm has no averaged solution.
-        DivergedError: the model, or a loss behind the dual step, left the finite numbers.
+        InputError: If the algorithm has no averaged solution.
+        DivergedError: If the model, or a loss used for the dual update, is not finite.
     """
     size, core = progress.step_size, core_of(algorithm)
     if size is None:
         return _play(algorithm, fed, key, progress)
 
     def has_risen(size: StepSize, w: Tensor) -> bool:
-        # Where the clients' models never meet, the global one is nobody's: its loss says nothing.
+        # If the clients' models are never combined, no client uses the global model, so its loss is irrelevant.
         return not isinstance(core, Separate) and rises(size, fed, w, key.fold("step size"))
 
     factor = core.local.lr_schedule.at(progress.round + 1)
@@ -56,12 +63,12 @@ def next_round(
 
 
 def _play(algorithm: Algorithm, fed: Federation, key: Key, progress: RunState) -> RunState:
-    """One round more, with the algorithm's own step sizes, as they are in this round."""
+    """Run one more round with the algorithm's step sizes, as scheduled for this round."""
     r, average, decaying, core = progress.round + 1, progress.average, progress.decaying, core_of(algorithm)
     try:
         state, info = in_round(algorithm, r).round(progress.state, fed, key.fold("round", r))
         if not bool(torch.isfinite(state.w).all()):
-            raise NonFiniteError("the global model holds NaN or infinity")
+            raise NonFiniteError("the global model contains NaN or infinity")
     except NonFiniteError as error:
         sizes = ["lr", *(name for name in STEP_SIZES if hasattr(core, name))]
         raise DivergedError(
@@ -71,7 +78,7 @@ def _play(algorithm: Algorithm, fed: Federation, key: Key, progress: RunState) -
         if average is not None:
             if info.average is None:
                 raise no_average(algorithm)
-            # Unless it says otherwise, the mixture that the round started from: that of the state before it.
+            # By default the average uses the client weights with which the round started.
             lam = mixture_of(algorithm, progress.state, fed) if info.mixture is None else info.mixture
             average = average.add(info.average, lam, info.weight)
         decaying = None if decaying is None else decaying.add(state.w, mixture_of(algorithm, state, fed))

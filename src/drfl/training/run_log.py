@@ -1,4 +1,4 @@
-"""The log of a run: rows of its history, what it has cost, and the result that comes of it."""
+"""The log of a run: it collects the history and the cost, and builds the result."""
 
 from __future__ import annotations
 
@@ -41,22 +41,23 @@ LOG = logging.getLogger("drfl")
 
 
 class Result(NamedTuple):
-    """What a run gives.
+    """The result of a run.
 
     Args:
-        model: (d,) the model that is returned.
-        lam: (N,) the last mixture, see :func:`drfl.federation.algorithm.mixture_of`.
-        history: a row per evaluated round.
-        evaluation: of ``model`` after the last round, per client.
-        last: of the last iterate, per client.
-        end: where the run ended.
-        returned: which model that is: "average", "last" or "selected".
-        stopped: why the run stopped.
-        stopped_on: the rows that decided so; None if none did.
-        averaged: the evaluation of the averaged solution, per client; None unless the run keeps it.
-        averaged_certificate: the averaged iterate's; None where either was not asked for, or there is none.
-        selection: what validation rows decided; None if there were no tests on them.
-        personal: (N, d) the models that the clients are served by, each by its own; None where ``model`` serves all.
+        model: (d,) the returned model.
+        lam: (N,) the client weights after the last round, see :func:`drfl.federation.algorithm.mixture_of`.
+        history: The history, one row per evaluated round.
+        evaluation: Per-client test results of ``model`` after the last round.
+        last: Per-client test results of the last iterate.
+        end: The state of the run at its end.
+        returned: Which model ``model`` is: "average", "last" or "selected".
+        stopped: Why the run stopped.
+        stopped_on: The rows that stopped the run; None if no metric stopped it.
+        averaged: Per-client test results of the averaged solution; None unless the run keeps it.
+        averaged_certificate: Certificate of the averaged solution; None if the run keeps no averaged solution, makes no
+            certificates, or could not make this one.
+        selection: Outcome of model selection; None if no models were tested on validation rows.
+        personal: (N, d) the clients' personal models; None if ``model`` serves all clients.
     """
 
     model: Tensor
@@ -80,17 +81,17 @@ class Result(NamedTuple):
 
     @property
     def rounds(self) -> int:
-        """Rounds done."""
+        """Number of completed rounds."""
         return self.end.round
 
     @property
     def skipped(self) -> int:
-        """How many of them nobody answered."""
+        """Number of rounds in which no client replied."""
         return self.end.skipped
 
     @property
     def step_size(self) -> StepSize | None:
-        """The local step size that was found; None where one was given."""
+        """The local step size that drfl determined; None if the user gave one."""
         return self.end.step_size
 
     @property
@@ -100,19 +101,19 @@ class Result(NamedTuple):
 
     @property
     def rollbacks(self) -> int:
-        """How often the model was set back to the initial one, as the local step size was too large."""
+        """Number of times that the model was reset to the initial one because the local step size was too large."""
         return 0 if self.step_size is None else int(self.step_size.rollbacks)
 
     @property
     def effective_rounds(self) -> int:
-        """Rounds done since the model was last set back; all of them if the returned model is from before that."""
+        """Rounds since the model was last reset; all rounds if the returned model is older than the reset."""
         restarted = 0 if self.step_size is None else int(self.step_size.restarted)
         before = self.returned == "selected" and self.selection is not None and self.selection.round <= restarted
         return self.rounds if before else self.rounds - restarted
 
     @property
     def marks(self) -> Marks:
-        """What readers of a table have to know of it."""
+        """Facts that a results table must mention about this run."""
         return Marks(self.stopped_on == "test", self.rollbacks, self.rounds, self.effective_rounds)
 
     def __repr__(self) -> str:
@@ -131,8 +132,8 @@ class Result(NamedTuple):
         import pandas as pd
 
         score = self.history.score
-        served = [("the returned model", self.evaluation), ("the last iterate", self.last)]
-        rows = {name: Metrics.of(found, score).named(score.name) for name, found in served}
+        evaluations = [("the returned model", self.evaluation), ("the last iterate", self.last)]
+        rows = {name: Metrics.of(evaluation, score).named(score.name) for name, evaluation in evaluations}
         return html_table(repr(self), pd.DataFrame.from_dict(rows, orient="index").rename_axis("").reset_index())
 
     def write_into(self: Self, module: torch.nn.Module) -> None:
@@ -150,7 +151,7 @@ class Tested(NamedTuple):
 
 
 class RunLog:
-    """Adds rows to a run's history, and counts time and cost from its start: the federation may have served another."""
+    """Adds rows to a run's history, and counts the run's time and cost; the federation may have served earlier runs."""
 
     def __init__(
         self,
@@ -162,41 +163,41 @@ class RunLog:
         key: Key,
     ) -> None:
         self.algorithm, self.fed, self.certify, self.select, self.key = algorithm, fed, certify, select, key
-        # Whether every client is served by a model of its own.
+        # Whether each client has a personal model.
         self.personalised = isinstance(core_of(algorithm), Personal)
-        # What the model tested last has become at each client; the model to return is tested after the last iterate.
+        # The personal models tested last. The model to return is tested after the last iterate.
         self.personal: ClientTable | None = None
-        # The clients at which the score was undefined on the validation rows tested last.
+        # The clients at which the score was undefined in the last test on validation rows.
         self.unjudged: tuple[int, ...] = ()
-        # The federation's ledger goes on from run to run: a run's cost is a difference.
+        # The federation's ledger spans all of its runs, so a run's cost is a difference.
         self.start, self.before = time.perf_counter(), fed.ledger.totals()
         if start is not None:
-            # Clock and ledger are set back by what the run had used before, so that differences go on from there.
+            # Shift clock and ledger back by the earlier cost of the run, so that the differences include it.
             self.start -= start.seconds
             self.before = {name: value - start.ledger.get(name, 0) for name, value in self.before.items()}
 
     def cost(self) -> dict[str, int]:
-        """What the run has cost so far."""
+        """Return the cost of the run so far, by ledger counter."""
         return {name: value - self.before[name] for name, value in self.fed.ledger.totals().items()}
 
     def booked(self, progress: RunState, cost: dict[str, int]) -> RunState:
-        """The run after a round that it has cost so much to come to, with the time so far."""
+        """Return the run state with the cost of its rounds and the elapsed time."""
         return progress._replace(ledger=cost, seconds=self._seconds())
 
     def evaluate(self, progress: RunState, w: Tensor) -> Evaluation:
-        """A test of w (d,), or of what it becomes at each client."""
-        self.personal = None  # before there are others: such a table may be large
+        """Test the model w (d,), or the personal models derived from it."""
+        self.personal = None  # Free the old table before a new one is made: it may be large.
         models = self.personal = self._personal(progress, w)
         return self.fed.evaluate(w) if models is None else self.fed.evaluate_each(models)
 
     def _personal(self, progress: RunState, w: Tensor) -> ClientTable | None:
-        """(N, d) what w becomes at each client; None where it serves all as it is."""
+        """Return the (N, d) personal models derived from w; None if w serves all clients."""
         size = progress.step_size
         algorithm = self.algorithm if size is None else with_step_size(self.algorithm, float(size.eta))
         return personal_models(algorithm, progress.state, w, self.fed, self.key)
 
     def add(self, progress: RunState, tested: Tested, cost: dict[str, int]) -> RunState:
-        """The run with the row of its round, which model selection has seen."""
+        """Add the row of the current round, and update model selection with it."""
         lam, score, selected = mixture_of(self.algorithm, progress.state, self.fed), progress.score, progress.selected
         of_model = lam if progress.decaying is None else progress.decaying.lam
         certificate, point = self._certificate(progress.model, of_model, progress.point)
@@ -205,9 +206,9 @@ class RunLog:
             # Model selection only uses validation rows.
             model = progress.model
             models = self._personal(progress, model)
-            found = self.fed.validate(model) if models is None else self.fed.evaluate_each(models, "validation")
-            validation = Metrics.of(found, score)
-            self.unjudged = tuple(found.score.isnan().nonzero().flatten().tolist())
+            evaluation = self.fed.validate(model) if models is None else self.fed.evaluate_each(models, "validation")
+            validation = Metrics.of(evaluation, score)
+            self.unjudged = tuple(evaluation.score.isnan().nonzero().flatten().tolist())
             selected = self.select.after(selected, progress.round, model, of_model, validation, models)
         metrics, last = (Metrics.of(tests, score) for tests in tested)
         others, seconds = others_of(tested.model, self.fed.measures), self._seconds()
@@ -217,35 +218,35 @@ class RunLog:
         return progress._replace(rows=(*progress.rows, row), point=point, selected=selected)
 
     def result(self, progress: RunState, tested: Tested, stopped: Stopped, best: Key | None) -> Result:
-        """What the run gives, with a test of the averaged solution where it was kept.
+        """Build the result of the run, with a test of the averaged solution if the run keeps it.
 
         Args:
-            progress: its end.
-            tested: the tests there.
-            stopped: why it stopped.
-            best: key of the choice between average and last iterate; None = there is none.
+            progress: The run at its end.
+            tested: The tests at its end.
+            stopped: Why the run stopped.
+            best: Key for choosing between average and last iterate; None = no choice.
         """
         if best is not None and progress.round > 0 and not self.personalised:
-            # The choice uses training samples, so that test rows do not influence which model is returned.
+            # The choice uses training samples, so test rows do not influence which model is returned.
             if last_is_better(self.fed, progress, best):
                 progress, tested = progress._replace(decaying=None), Tested(tested.last, tested.last)
-            # The last row is now one of the model that is returned, with what the choice has cost.
+            # The last row now describes the returned model, and includes the cost of the choice.
             progress = self.add(progress._replace(rows=progress.rows[:-1]), tested, self.cost())
         lam, selected = mixture_of(self.algorithm, progress.state, self.fed), progress.selected
         model, returned = progress.model, "last" if progress.decaying is None else "average"
         if selected is not None and self.select.best is not None and progress.round > 0 and selected.is_empty:
             LOG.warning(
                 Notice(
-                    f"no round could be selected: the {self.select.best.metric} of the validation rows was undefined "
-                    "in every round, so the run returns its usual model",
+                    f"cannot select a round: the validation metric '{self.select.best.metric}' was undefined in every "
+                    "round, so the run returns its default model",
                     "no-round-selected",
                     self.select.best.metric,
                 )
             )
         elif selected is not None and self.select.best is not None and progress.round > 0:
             model, returned = selected.w, "selected"
-            own = self.personal = selected.models
-            tested = Tested(self.fed.evaluate(model) if own is None else self.fed.evaluate_each(own), tested.last)
+            models = self.personal = selected.models
+            tested = Tested(self.fed.evaluate(model) if models is None else self.fed.evaluate_each(models), tested.last)
             certificate, point = self._certificate(selected.w, selected.lam, progress.point)
             # The last row describes the returned model, with the validation metrics of its round.
             row = progress.rows[-1]._replace(
@@ -273,36 +274,36 @@ class RunLog:
         history = History(
             progress.rows, self.certify is not None, self.fed.measures, validated=progress.selected is not None
         )
-        found = Result(
+        result = Result(
             model, lam, history, *tested, self.booked(progress, self.cost()), returned, stopped, stopped_on,
             selection=selection, personal=self.personal,
         )  # fmt: skip
         average = progress.average
         if average is None:
-            return found
-        # The average is evaluated once, at the end: the theorems are about the average over the whole run.
+            return result
+        # The average is evaluated once, at the end, because the theorems are about the average over the whole run.
         averaged = self.fed.evaluate(average.w)
         certificate, _ = self._certificate(average.w, average.lam, progress.point)
-        return found._replace(averaged=averaged, averaged_certificate=certificate)
+        return result._replace(averaged=averaged, averaged_certificate=certificate)
 
     def _seconds(self) -> float:
         return time.perf_counter() - self.start
 
     def _certificate(self, w: Tensor, lam: Tensor, start: Tensor | None) -> tuple[Certificate | None, Tensor | None]:
-        """The certificate of (w, λ), and where the search of the next one starts."""
+        """Return the certificate of (w, λ), and the point at which the next search starts."""
         if self.certify is None or isinstance(core_of(self.algorithm), Separate):
             return None, start
         ambiguity = ambiguity_of(self.algorithm)
-        found = self.certify(self.fed, w, lam, local=self.algorithm.local, ambiguity=ambiguity, start=start)
-        # The next search starts where this one ended, as (w, λ) moves little between two tests.
-        return (None, start) if found is None else found
+        result = self.certify(self.fed, w, lam, local=self.algorithm.local, ambiguity=ambiguity, start=start)
+        # The next search starts at the end of this one, because (w, λ) changes little between two tests.
+        return (None, start) if result is None else result
 
 
 def last_is_better(fed: Federation, progress: RunState, key: Key) -> bool:
-    """Whether the last iterate's largest training loss is below the average's, over those who report both."""
+    """Return whether the last iterate's largest training loss is below the average's, over clients reporting both."""
     everybody = torch.arange(fed.n)
     last, average = (fed.losses(everybody, w, key) for w in (progress.state.w, progress.model))
     both = torch.isin(last.clients, average.clients), torch.isin(average.clients, last.clients)
-    worst = [reply.values[told].amax() for reply, told in zip((last, average), both, strict=True) if told.any()]
-    # A NaN is below nothing; nobody's word leaves the average.
+    worst = [reply.values[rows].amax() for reply, rows in zip((last, average), both, strict=True) if rows.any()]
+    # Comparisons with NaN are false, so the average is kept if a loss is NaN. It is also kept if no client replies.
     return bool(worst) and bool(worst[0] < worst[1])

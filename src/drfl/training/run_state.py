@@ -1,4 +1,4 @@
-"""Where a run is: all that it needs to go on from the end of a round as if it had never stopped."""
+"""The state of a run: everything that is needed to resume it after a round as if it had never stopped."""
 
 from __future__ import annotations
 
@@ -17,29 +17,30 @@ from drfl.training.model_selection import Selected
 from drfl.training.step_size import StepSize
 
 Returned = Literal["average", "last", "best"]
-"""Which model a run returns: "best" is the one of the other two whose largest training loss is smaller at the end."""
+"""Which model a run returns. "best" is whichever of the other two has the smaller largest training loss at the end."""
 
 
 class RunState(NamedTuple):
-    """Where a run is: the loop moves it on, callbacks see it, checkpoints keep it, and the result has the last one.
+    """The state of a run: the loop updates it, callbacks receive it, checkpoints store it, and the result has the last.
 
-    It is all that a run needs to go on from the end of a round as if it had never stopped.
+    It holds everything that is needed to resume the run after a round as if it had never stopped.
 
     Args:
-        round: rounds done; 0 before the first.
-        skipped: how many of them nobody answered.
-        state: the algorithm's state.
-        rows: the history so far, oldest first.
-        ledger: what the run has cost so far.
-        seconds: wall time so far.
-        point: (d,) where the search of the next certificate starts; None where there is none.
-        average: the averaged solution, where the run keeps it.
-        decaying: the decaying average, where it is what the run returns.
-        step_size: the local step size that was found, or is to be; None where one was given.
-        selected: what model selection knows; None if models are not tested on validation rows.
-        info: what happened in the round; None before the first, and where a run is resumed. No checkpoint keeps it.
-        rounds: how many the run has; 0 before it starts. No checkpoint keeps it, as a run may be resumed for longer.
-        score: what the metrics of the rows are statistics of; of the run's clients, once it has started.
+        round: Completed rounds; 0 before the first.
+        skipped: Rounds in which no client replied.
+        state: The algorithm's state.
+        rows: The history so far, oldest row first.
+        ledger: Cost of the run so far.
+        seconds: Wall time so far.
+        point: (d,) point at which the search for the next certificate starts; None without certificates.
+        average: The averaged solution, if the run keeps it.
+        decaying: The decaying average, if the run returns it.
+        step_size: The local step size if drfl determines it; None if the user gave one.
+        selected: State of model selection; None if models are not tested on validation rows.
+        info: What happened in the round; None before the first round and after a resume. Not stored in checkpoints.
+        rounds: Number of rounds of the run; 0 before it starts. Not stored in checkpoints, because a run may be resumed
+            with more rounds.
+        score: The score that the metrics in the rows summarise; it is that of the clients once the run has started.
     """
 
     round: int
@@ -64,30 +65,30 @@ class RunState(NamedTuple):
 
     @property
     def row(self) -> Row | None:
-        """The history's row of this round; None where the round was not evaluated."""
+        """The history's row of this round; None if the round was not evaluated."""
         return self.rows[-1] if self.rows and self.rows[-1].round == self.round else None
 
 
 class CheckpointWriter(Protocol):
-    """Stores a run's progress."""
+    """A callable that stores the progress of a run."""
 
     def __call__(self, progress: RunState, stopping: bool) -> None:
-        """Called after every round but the last; ``stopping`` where a callback ends the run here."""
+        """Handle the progress after a round other than the last; ``stopping`` is true if the run ends here."""
         ...
 
 
 class CheckpointFolder(CheckpointWriter, Protocol):
-    """Stores a run's progress and knows where to go on: :class:`drfl.training.checkpoint.Checkpoints`."""
+    """Stores the progress of a run and can resume it: :class:`drfl.training.checkpoint.Checkpoints`."""
 
     def resume(
         self, algorithm: Algorithm, fed: Federation, rounds: int, fresh: RunState, settings: Mapping[str, object]
     ) -> RunState | None:
-        """Where a run goes on, which is kept here from now on; None where it begins."""
+        """Return the state from which the run resumes, or None if it starts from scratch; then store progress here."""
         ...
 
 
 class RunView(WrappedFederation):
-    """A federation with one run's settings: whether averages are asked for, and where tables are stored."""
+    """A federation with the settings of one run: whether clients send averages, and the folder for tables."""
 
     def __init__(self, fed: Federation, averaged: bool, table_dir: str | None) -> None:
         super().__init__(fed)
@@ -103,14 +104,24 @@ def first(
     table_dir: str | None = None,
     validates: bool = False,
 ) -> RunState:
-    """Where a run is before its first round; arguments as of :func:`run`, which tells whether it ``validates`` models.
+    """Return the state of a run before its first round.
+
+    The arguments are those of :func:`drfl.training.loop.run`, except ``validates``.
+
+    Args:
+        algorithm: The algorithm.
+        fed: The clients.
+        returned: Which model the run returns.
+        averaged: Whether the run keeps the averaged solution.
+        table_dir: Folder for tables of client vectors; None = in memory.
+        validates: Whether models are tested on validation rows.
 
     Raises:
-        InputError: the hyperparameters do not fit the federation, ``table_dir`` cannot be used, or there is no
-            averaged solution.
+        InputError: If the hyperparameters do not fit the federation, ``table_dir`` cannot be used, or the algorithm has
+            no averaged solution.
     """
     core = core_of(algorithm)
-    # A server optimiser's model is no affine function of local models either.
+    # With a server optimiser the global model is not an affine function of the local models either.
     if averaged and (isinstance(core, WithoutAverage) or getattr(core, "server", None) is not None):
         raise no_average(algorithm)
     state = algorithm.init(view_of(fed, averaged, table_dir))
@@ -118,20 +129,20 @@ def first(
     average = Average.start(state.w, lam) if averaged else None
     decaying = DecayingAverage.start(state.w, lam) if returned != "last" else None
     size = StepSize.unknown(fed.n) if algorithm.local.lr is None else None
-    own = fed.client_table() if isinstance(core_of(algorithm), Personal) else None
-    selected = Selected.start(state.w, lam, own) if validates else None
+    models = fed.client_table() if isinstance(core_of(algorithm), Personal) else None
+    selected = Selected.start(state.w, lam, models) if validates else None
     return RunState(0, 0, state, (), {}, 0.0, None, average, decaying, size, selected)
 
 
 def view_of(fed: Federation, averaged: bool, table_dir: str | None) -> Federation:
-    """The federation as a run with these settings sees it."""
+    """Return the federation with the settings of a run."""
     return RunView(fed, averaged, table_dir) if averaged or table_dir is not None else fed
 
 
 def no_average(algorithm: Algorithm[S]) -> InputError:
-    """What a run raises that was asked for an averaged solution which there is not."""
+    """Return the error for a run that requests an averaged solution which its algorithm does not have."""
     return InputError(
-        f"{type(core_of(algorithm)).__name__} has no averaged solution: leave 'averaged' out",
+        f"{type(core_of(algorithm)).__name__} has no averaged solution: remove 'averaged'",
         code="no-average",
         field="averaged",
     )

@@ -1,4 +1,4 @@
-"""Callbacks that send a run's history to TensorBoard or MLflow, as it grows.
+"""Callbacks that send a run's history to TensorBoard or MLflow as the run progresses.
 
 Example:
     >>> with drfl.trackers.TensorBoard("runs/tb/DRFA") as tracker:  # doctest: +SKIP
@@ -24,42 +24,42 @@ if TYPE_CHECKING:
 
 
 def scalars(row: Row, score: Measure) -> dict[str, float]:
-    """What a row of the history says, by the names of ``history.csv``; λ's entries, which are vectors, are not in it.
+    """Return the values of a row of the history by their names in ``history.csv``, without λ, which is a vector.
 
     Args:
-        row: an evaluated round.
-        score: what its metrics are statistics of.
+        row: An evaluated round.
+        score: The score that its metrics summarise.
     """
-    found = row.metrics.named(score.name) | dict(row.others)
-    # Counts that are all 0 are not logged.
+    values = row.metrics.named(score.name) | dict(row.others)
+    # Log the counts only if one of them is not 0.
     if any(row.undefined):
         names = (name.removeprefix("avg_") for name in row.others if name.startswith("avg_"))
-        found |= {f"undefined_{name}": float(n) for name, n in zip((score.name, *names), row.undefined, strict=True)}
+        values |= {f"undefined_{name}": float(n) for name, n in zip((score.name, *names), row.undefined, strict=True)}
     for prefix, metrics in (("last", row.last), ("validation", row.validation)):
         if metrics is not None:
-            found |= {f"{prefix}_{name}": value for name, value in metrics.named(score.name).items()}
+            values |= {f"{prefix}_{name}": x for name, x in metrics.named(score.name).items()}
     if row.certificate is not None:
-        found |= {name: getattr(row.certificate, name) for name in CERTIFICATE_COLUMNS}
-    seen = {"flagged_mass": row.flagged_mass, "largest_lambda": float(row.lam.max()), "seconds": row.seconds}
-    return {**found, **row.ledger, **seen}
+        values |= {name: getattr(row.certificate, name) for name in CERTIFICATE_COLUMNS}
+    more = {"flagged_mass": row.flagged_mass, "largest_lambda": float(row.lam.max()), "seconds": row.seconds}
+    return {**values, **row.ledger, **more}
 
 
 class Store(Protocol):
-    """Where numbers go."""
+    """Destination of the values."""
 
     def write(self, round: int, values: Mapping[str, float]) -> None:
-        """Keep the values of an evaluated round."""
+        """Store the values of an evaluated round."""
         ...
 
     def close(self, *, failed: bool) -> None:
-        """Nothing more will come."""
+        """Close the store; no more values follow."""
         ...
 
 
 class Tracker(ABC):
     """Callback that opens its store with the first call, and closes it after the last round or at the end of ``with``.
 
-    Outside of ``with`` a run that a callback or an error ends early leaves the store open; no number is lost by that.
+    Without ``with``, the store stays open if a callback or an error ends the run early. No values are lost.
     """
 
     def __init__(self) -> None:
@@ -68,20 +68,20 @@ class Tracker(ABC):
 
     @abstractmethod
     def open(self, round: int) -> Store:
-        """The store, for rounds from this one on."""
+        """Open the store for rounds from this one on."""
 
     def __call__(self, progress: RunState) -> None:
         """Send this round's row, if the round was evaluated.
 
         Raises:
-            InputError: the tracker has been closed, so it belongs to an earlier run.
+            InputError: If the tracker was closed, so that it belongs to an earlier run.
         """
         if self._ended:
             raise InputError(
-                f"this {type(self).__name__} was closed with its run: make a new one for each run",
+                f"this {type(self).__name__} was closed with its run. Create a new one for each run.",
                 code="already-closed",
             )
-        # The store is opened with the first call, so that a run with invalid settings leaves no empty store.
+        # Opened with the first call, so that a run with invalid settings leaves no empty store.
         if self._store is None:
             self._store = self.open(progress.round)
         if progress.row is not None:
@@ -90,7 +90,7 @@ class Tracker(ABC):
             self.close()
 
     def close(self, *, failed: bool = False) -> None:
-        """Close the store; a second time nothing happens."""
+        """Close the store; further calls have no effect."""
         if self._store is not None:
             self._store.close(failed=failed)
         self._store, self._ended = None, True
@@ -103,20 +103,21 @@ class Tracker(ABC):
 
 
 class TensorBoard(Tracker):
-    """Tracker that writes a run's scalars to a folder that TensorBoard reads: ``tensorboard --logdir runs/tb``.
+    """Tracker that writes a run's values to a folder for TensorBoard: ``tensorboard --logdir runs/tb``.
 
     Args:
-        folder: of this run. A resumed run writes a further file, which hides what the first wrote of the same rounds.
+        folder: Folder of this run. A resumed run writes another file, which replaces the values of the first file for
+            rounds that are in both.
 
     Raises:
-        InputError: TensorBoard is not installed, or the folder cannot be written (with the first call).
+        InputError: If TensorBoard is not installed, or (with the first call) if the folder cannot be written.
     """
 
     def __init__(self, folder: str | Path) -> None:
         super().__init__()
         self.folder = Path(folder)
         try:
-            import torch.utils.tensorboard  # noqa: F401 - before the run rather than in it
+            import torch.utils.tensorboard  # noqa: F401 - fail before the run, not during it
         except ImportError:
             raise InputError(
                 "TensorBoard is not installed: pip install 'drfl[tensorboard]'",
@@ -125,7 +126,7 @@ class TensorBoard(Tracker):
             ) from None
 
     def open(self, round: int) -> Store:
-        """A new file of events."""
+        """Open a new event file."""
         from torch.utils.tensorboard import SummaryWriter
 
         try:
@@ -145,25 +146,26 @@ class _Events:
     def write(self, round: int, values: Mapping[str, float]) -> None:
         for name, value in values.items():
             self.writer.add_scalar(name, value, round)
-        # After a flush TensorBoard shows the round, and a killed run does not lose it.
+        # After a flush TensorBoard shows the round, and killing the run does not lose it.
         self.writer.flush()
 
-    def close(self, *, failed: bool) -> None:  # events have no word for failure
+    def close(self, *, failed: bool) -> None:  # event files cannot record a failure
         self.writer.close()
 
 
 class MLflow(Tracker):
-    """Tracker that logs a run's scalars as the metrics of an MLflow run, with the round as step.
+    """Tracker that logs a run's values as metrics of an MLflow run, with the round as step.
 
     Args:
-        experiment: its name; it is made where there is none.
-        uri: of the tracking server or store, e.g. ``"sqlite:///mlflow.db"``; None = where MLflow's settings point.
-        name: of the MLflow run; None = MLflow's choice.
-        params: what the run was made with, e.g. ``dataclasses.asdict(algorithm)``, logged as params.
-        run_id: an MLflow run to go on with, where a drfl run is resumed; rounds that it has are not logged again.
+        experiment: Name of the experiment, which is created if it does not exist.
+        uri: Tracking server or store, e.g. ``"sqlite:///mlflow.db"``; None = MLflow's setting.
+        name: Name of the MLflow run; None = chosen by MLflow.
+        params: Params to log, e.g. ``dataclasses.asdict(algorithm)``.
+        run_id: MLflow run to continue if the drfl run is resumed; rounds that it already has are not logged again.
 
     Raises:
-        InputError: MLflow is not installed; the store cannot be reached, or has no such run (with the first call).
+        InputError: If MLflow is not installed, or (with the first call) if the store cannot be reached or has no such
+            run.
     """
 
     def __init__(
@@ -179,14 +181,14 @@ class MLflow(Tracker):
         self.experiment, self.uri, self.name, self.params = experiment, uri, name, dict(params or {})
         self.run_id = run_id
         try:
-            import mlflow.tracking  # noqa: F401 - before the run rather than in it
+            import mlflow.tracking  # noqa: F401 - fail before the run, not during it
         except ImportError:
             raise InputError(
                 "MLflow is not installed: pip install 'drfl[mlflow]'", code="package-missing", field="mlflow"
             ) from None
 
     def open(self, round: int) -> Store:
-        """The run of the store, made where it is new; ``run_id`` then names it."""
+        """Open the MLflow run, creating it if necessary, and set ``run_id``."""
         from mlflow.entities import Param
         from mlflow.exceptions import MlflowException
         from mlflow.tracking import MlflowClient
@@ -194,15 +196,15 @@ class MLflow(Tracker):
         try:
             client = MlflowClient(self.uri)
             if self.run_id is None:
-                known = client.get_experiment_by_name(self.experiment)
-                experiment = client.create_experiment(self.experiment) if known is None else known.experiment_id
+                existing = client.get_experiment_by_name(self.experiment)
+                experiment = client.create_experiment(self.experiment) if existing is None else existing.experiment_id
                 run = client.create_run(experiment, run_name=self.name)
                 params = [Param(key, str(value)) for key, value in self.params.items()]
                 client.log_batch(run.info.run_id, params=params)
             else:
-                # A resumed run logs the rounds after the last one in the store.
+                # A resumed run logs only the rounds after the last one in the store.
                 run = client.get_run(self.run_id)
-            done = [int(m.step) for m in client.get_metric_history(run.info.run_id, "avg_loss")]
+            steps = [int(m.step) for m in client.get_metric_history(run.info.run_id, "avg_loss")]
             client.update_run(run.info.run_id, status="RUNNING")
         except MlflowException as error:
             raise InputError(
@@ -211,7 +213,7 @@ class MLflow(Tracker):
                 field=self.experiment,
             ) from None
         self.run_id = run.info.run_id
-        return _LoggedRun(client, run.info.run_id, max(done, default=-1))
+        return _LoggedRun(client, run.info.run_id, max(steps, default=-1))
 
 
 class _LoggedRun:

@@ -1,4 +1,4 @@
-"""All claims of the papers decided from the stored results, and the files and the table that say so."""
+"""Decide all claims of the papers from the stored results, and write the decisions as CSV text."""
 
 from __future__ import annotations
 
@@ -30,9 +30,10 @@ from drfl_papers.claims.verdicts import Verdict, verdict
 from drfl_papers.claims.wording import told
 from drfl_papers.specification import load_spec, names
 
+# The column names are part of the file format: they stay when the wording of an outcome changes.
 COLUMNS = (
-    "id", "paper", "where", "claim", "kind", "verdict", "settings", "shown as worded", "comparisons", SHOWN, OPPOSITE,
-    UNDECIDED, "decides", "remark",
+    "id", "paper", "where", "claim", "kind", "verdict", "settings", "shown as worded", "comparisons", "shown",
+    "opposite shown", "not decided", "decides", "remark",
 )  # fmt: skip
 FINDING_COLUMNS = (
     "id", "measure", "result", "setting", "method", "against_setting", "against_method",
@@ -41,10 +42,10 @@ FINDING_COLUMNS = (
 
 
 class ClaimsFile(BaseModel):
-    """The claims' file.
+    """The contents of the claims file.
 
     Args:
-        claim: all of them.
+        claim: All claims.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -56,11 +57,12 @@ class Decided:
     """A claim with its verdict.
 
     Args:
-        claim: what is claimed.
-        verdict: one of :data:`drfl_papers.claims.verdicts.VERDICTS`.
-        found: all that was compared; none for claims that no measurement decides.
-        settings: what the claim as worded comes to in each of its settings; likewise.
-        decides: the numbers in words.
+        claim: The claim.
+        verdict: One of :data:`drfl_papers.claims.verdicts.VERDICTS`.
+        found: All comparisons; empty for claims that no measurement decides.
+        settings: The outcome of the claim as worded in each of its settings; empty for claims that no measurement
+            decides.
+        decides: The numbers behind the verdict, in words.
     """
 
     claim: AnyClaim
@@ -71,10 +73,10 @@ class Decided:
 
 
 def load(path: Path) -> tuple[AnyClaim, ...]:
-    """The claims of a file.
+    """Read the claims of a file.
 
     Raises:
-        InputError: it is missing, a key is unknown, a value impossible, or two claims have the same id.
+        InputError: If the file is missing, a key is unknown, a value is invalid, or two claims have the same id.
     """
     try:
         claims = ClaimsFile.model_validate(tomllib.loads(path.read_text(encoding="utf-8"))).claim
@@ -86,14 +88,14 @@ def load(path: Path) -> tuple[AnyClaim, ...]:
     except (OSError, ValueError) as error:
         raise InputError(f"{path.name}: {error}", code="invalid-value", field=path.name) from None
     ids = [claim.id for claim in claims]
-    twice = next((name for name in ids if ids.count(name) > 1), None)
-    if twice is not None:
-        raise InputError(f"{path.name}: two claims have the id {twice}", code="duplicate-name", field=twice)
+    duplicate = next((name for name in ids if ids.count(name) > 1), None)
+    if duplicate is not None:
+        raise InputError(f"{path.name}: two claims have the id {duplicate}", code="duplicate-name", field=duplicate)
     return tuple(claims)
 
 
 def decide(claim: AnyClaim, stored: StoredResults) -> Decided:
-    """A claim's verdict by its rule."""
+    """Apply a claim's rule to the stored results."""
     if isinstance(claim, Untestable):
         return Decided(claim, verdicts.UNTESTABLE, (), (), claim.why)
     if isinstance(claim, Derived):
@@ -105,19 +107,19 @@ def decide(claim: AnyClaim, stored: StoredResults) -> Decided:
         agrees = all(confirmation.agrees(stored) for confirmation in claim.confirmed_by)
         decides = f"[derivation]({claim.page}); {', '.join(texts)}"
         return Decided(claim, claim.verdict if agrees else verdicts.OPEN, (), (), decides)
-    found, settings = as_worded(claim.found(stored), claim.setting_of)
-    left_out = left_out_of(claim, stored)
-    beside = {"Broke off": broken_off(found, stored), "Not run": left_out}
-    worded = f"As worded: shown in {sum(s.shown for s in settings)} of {len(settings)} settings"
+    comparisons, settings = as_worded(claim.found(stored), claim.setting_of)
+    not_run = left_out_of(claim, stored)
+    beside = {"Failed": broken_off(comparisons, stored), "Not run": not_run}
+    worded = f"As worded: significant in {sum(s.shown for s in settings)} of {len(settings)} settings"
     texts = [worded] if len(settings) > 1 else []
-    texts.append(told(found, along=claim.kind == "trend") if found else "not run")
-    texts += [f"{what}: {', '.join(names)}" for what, names in beside.items() if names]
-    found_verdict = verdict(settings, claim.needed, bool(left_out))
-    return Decided(claim, found_verdict, tuple(found), tuple(settings), ". ".join(texts))
+    texts.append(told(comparisons, along=claim.kind == "trend") if comparisons else "not run")
+    texts += [f"{label}: {', '.join(items)}" for label, items in beside.items() if items]
+    by_rule = verdict(settings, claim.needed, bool(not_run))
+    return Decided(claim, by_rule, tuple(comparisons), tuple(settings), ". ".join(texts))
 
 
 def broken_off(found: Sequence[Finding], stored: StoredResults) -> list[str]:
-    """The methods with runs that broke off in what was compared, and how many."""
+    """List the compared methods that have failed runs, with the number of these runs."""
     pairs = [(f.first, f.second) if isinstance(f, Lead) else (f.place,) for f in found]
     counts: dict[str, int] = {}
     for place in dict.fromkeys(place for pair in pairs for place in pair):
@@ -126,7 +128,7 @@ def broken_off(found: Sequence[Finding], stored: StoredResults) -> list[str]:
 
 
 def left_out_of(claim: MeasuredClaim, stored: StoredResults) -> list[str]:
-    """The settings that the paper has and the results do not, of a claim on all of them."""
+    """List the settings that the paper has and the results lack, for a claim on all settings."""
     if claim.settings is not None or claim.kind == "trend":
         return []
     known = [result for result in claim.results if result in names()]
@@ -139,23 +141,26 @@ def left_out_of(claim: MeasuredClaim, stored: StoredResults) -> list[str]:
 
 
 def claims_csv(decided: Sequence[Decided]) -> str:
-    """A row a claim as CSV text."""
+    """Format the claims as CSV text, one row per claim."""
     lines = []
-    for one in decided:
-        claim, counts = one.claim, outcomes(one.found)
-        settings = (len(one.settings), sum(s.shown for s in one.settings))
-        numbers = (*settings, len(one.found), counts[SHOWN], counts[OPPOSITE], counts[UNDECIDED])
-        names = (claim.id, claim.paper, claim.where, claim.says, claim.kind)
-        lines.append([*names, one.verdict, *numbers, one.decides, claim.remark])
+    for item in decided:
+        claim, counts = item.claim, outcomes(item.found)
+        settings = (len(item.settings), sum(s.shown for s in item.settings))
+        numbers = (*settings, len(item.found), counts[SHOWN], counts[OPPOSITE], counts[UNDECIDED])
+        texts = (claim.id, claim.paper, claim.where, claim.says, claim.kind)
+        lines.append([*texts, item.verdict, *numbers, item.decides, claim.remark])
     return csv_text(COLUMNS, lines)
 
 
 def findings_csv(decided: Sequence[Decided]) -> str:
-    """A row a comparison as CSV text; leads in the unit of the stored numbers, positive as claimed."""
+    """Format the comparisons as CSV text, one row each.
+
+    Leads are in the unit of the stored numbers; a positive lead agrees with the claim.
+    """
     rows: list[list[object]] = []
-    for name, finding in ((one.claim.id, finding) for one in decided for finding in one.found):
+    for name, finding in ((item.claim.id, finding) for item in decided for finding in item.found):
         if isinstance(finding, EverySeed):
-            # a count of seeds has no second place and no tests, so those columns stay empty
+            # A count of seeds has no second place and no tests, so those columns stay empty.
             n = len(finding.values)
             counts = (finding.agree, n - finding.agree, finding.outcome)
             rows.append([name, finding.metric, *finding.place, "", "", n, *[""] * 8, *counts])

@@ -1,13 +1,15 @@
-"""What one comparison, or one place, says of a claim: shown, not shown, the opposite shown, or not decided.
+"""The outcome of one comparison: significant, not significant, opposite significant, or not decided.
 
-- A lead of one method over another is tested over the seeds that both have a number for: by the paired t-test and,
-  from six pairs on, by all sign flips (:mod:`drfl.assessment.seeds`). Where some seed never reaches a level its rounds
-  are later than any number, and the signs alone are tested (exact binomial test of as many leads as lags).
-- Two methods are level where the 95 % t-interval of the lead lies within a margin, and apart where a paired t-test
-  shows the lead to be beyond it.
-- A statement on every seed is shown where all of at least five seeds agree, and its opposite where none does.
-- A claim as worded needs all its findings in a setting at once. It is shown there by the largest of their p-values (an
-  intersection–union test, Berger 1982), corrected over the settings of the claim; then each of the findings is shown.
+- A lead of one method over another is tested over the seeds for which both have a number: by the paired t-test and,
+  from six pairs on, by the sign-flip test (:mod:`drfl.assessment.seeds`). If some seed never reaches a level, its
+  rounds count as later than any number, and only the signs are tested (exact binomial test that leads and lags are
+  equally likely).
+- Two methods are level if the 95 % t-interval of the lead lies within a margin. They are apart if a paired t-test finds
+  the lead to be significantly beyond the margin.
+- A statement about every seed is significant if all of at least five seeds agree, and its opposite if none agrees.
+- A claim as worded needs all its findings in a setting at once. Its p-value there is the largest of theirs (an
+  intersection–union test, Berger 1982), corrected over the settings of the claim. If it is significant, so is each of
+  the findings.
 """
 
 from __future__ import annotations
@@ -20,26 +22,26 @@ from typing import NamedTuple, Protocol
 from drfl.assessment.seeds import LEVEL, T_FROM, SeedDifference, holm, seed_difference
 from drfl.experiments.run.measures import Column
 
-SHOWN, NOT_SHOWN, OPPOSITE, UNDECIDED = "shown", "not shown", "opposite shown", "not decided"
+SHOWN, NOT_SHOWN, OPPOSITE, UNDECIDED = "significant", "not significant", "opposite significant", "not decided"
 SIGNS_FROM = 6
-"""Fewest pairs at which the test of signs can reach LEVEL: 2/2ⁿ is 0.0625 at n = 5."""
+"""Fewest pairs with which the sign test can reach LEVEL: 2/2ⁿ is 0.0625 at n = 5."""
 
 
 class MeasureLike(Protocol):
-    """What numbers are of: one of :mod:`drfl_papers.claims.measures`."""
+    """A measure: one of :mod:`drfl_papers.claims.measures`."""
 
     @property
     def name(self) -> str:
-        """As files have it; no other measure has the same."""
+        """The name used in files, unique among measures."""
         ...
 
     @property
     def shown(self) -> Column:
-        """How its numbers are shown."""
+        """How its numbers are displayed."""
         ...
 
     def paper(self, result: str, setting: str, method: str) -> float:
-        """The paper's number; NaN where it gives none."""
+        """Return the paper's number; NaN if the paper gives none."""
         ...
 
 
@@ -53,20 +55,21 @@ class Place(NamedTuple):
 
 @dataclass(frozen=True)
 class Lead:
-    """How far a place is ahead of another in the claim's direction, seed by seed.
+    """How far a place is ahead of another in the claim's direction, per seed.
 
     Args:
-        metric: name of the measure.
-        shown: how its numbers are shown.
-        first: the place that is claimed to be ahead.
-        second: the other.
-        leads: a value a seed that both have; ±inf where one of them never reaches the level, 0 where neither does.
-        tests: their mean, interval and p-values; with infinite ones the signs' p-value alone, as the t-test's.
-        paper: the paper's lead; NaN where it gives none.
-        p_holm: corrected for the family; NaN where it is not decided.
-        outcome: one of the four above.
-        p_claim: for the claim, not corrected; 1 where it does not lead, NaN where it is not decided.
-        p_worded: that of the claim as worded in this setting, corrected over the settings; NaN likewise.
+        metric: Name of the measure.
+        shown: How its numbers are displayed.
+        first: The place that the claim says is ahead.
+        second: The other place.
+        leads: One value per seed that both places have; ±inf if one of them never reaches the level, 0 if neither does.
+        tests: Mean, interval and p-values of the leads. If a lead is infinite, only the sign test's p-value, in the
+            field of the t-test.
+        paper: The paper's lead; NaN if the paper gives none.
+        p_holm: p-value corrected for the family; NaN if the lead is not decided.
+        outcome: One of the four outcomes above.
+        p_claim: p-value for the claim, not corrected; 1 if the first place does not lead, NaN if it is not decided.
+        p_worded: p-value of the claim as worded in this setting, corrected over the settings; NaN if it is not decided.
     """
 
     metric: str
@@ -88,17 +91,17 @@ class Lead:
 
     @property
     def testable(self) -> bool:
-        """Whether there are pairs enough."""
+        """Whether there are enough pairs for a test."""
         return len(self.leads) >= (SIGNS_FROM if self.by_signs else T_FROM)
 
     @property
     def wins(self) -> int:
-        """Seeds with a lead."""
+        """Number of seeds with a lead."""
         return sum(lead > 0 for lead in self.leads)
 
     @property
     def losses(self) -> int:
-        """Seeds that lag."""
+        """Number of seeds with a lag."""
         return sum(lead < 0 for lead in self.leads)
 
 
@@ -106,11 +109,11 @@ class EverySeed(NamedTuple):
     """How many seeds of a place have a number within bounds.
 
     Args:
-        metric: name of the measure.
-        shown: how its numbers are shown.
-        place: which.
-        values: a number a seed.
-        agree: how many are within the bounds.
+        metric: Name of the measure.
+        shown: How its numbers are displayed.
+        place: The place.
+        values: One number per seed.
+        agree: Number of seeds within the bounds.
     """
 
     metric: str
@@ -121,7 +124,7 @@ class EverySeed(NamedTuple):
 
     @property
     def outcome(self) -> str:
-        """One of the four above."""
+        """One of the four outcomes above."""
         n = len(self.values)
         if n < T_FROM:
             return UNDECIDED
@@ -129,13 +132,13 @@ class EverySeed(NamedTuple):
 
     @property
     def p_claim(self) -> float:
-        """0 where it is shown and else 1, as seeds are counted and not tested; NaN where it is not decided."""
+        """0 if the outcome is significant, else 1, as seeds are counted and not tested; NaN if it is not decided."""
         return math.nan if self.outcome == UNDECIDED else float(self.outcome != SHOWN)
 
     @property
     def share(self) -> tuple[float, float]:
-        """The exact 95 % interval of the share of all seeds that agree (Clopper, Pearson 1934)."""
-        from scipy.special import betaincinv  # it takes a while to load
+        """The exact 95 % interval of the share of all seeds that agree (Clopper and Pearson 1934)."""
+        from scipy.special import betaincinv  # imported here because it is slow to load
 
         k, n = self.agree, len(self.values)
         low = float(betaincinv(k, n - k + 1, LEVEL / 2)) if k else 0.0
@@ -146,13 +149,13 @@ Finding = Lead | EverySeed
 
 
 class InSetting(NamedTuple):
-    """What a claim as worded comes to in one of its settings.
+    """The outcome of a claim as worded in one of its settings.
 
     Args:
-        p: its p-value, corrected over the settings; NaN where it is not decided.
-        shown: whether it is shown.
-        opposite: whether the opposite of one of its findings is.
-        undecided: whether one of its findings is not decided.
+        p: Its p-value, corrected over the settings; NaN if it is not decided.
+        shown: Whether it is significant.
+        opposite: Whether the opposite of one of its findings is significant.
+        undecided: Whether one of its findings is not decided.
     """
 
     p: float
@@ -167,21 +170,21 @@ def lead_of(
     values: tuple[Mapping[int, float], Mapping[int, float]],
     sign: int,
 ) -> Lead:
-    """The lead of the first place over the second.
+    """Compute the lead of the first place over the second.
 
     Args:
-        measure: whose numbers they are.
-        places: both.
-        values: theirs, by seed.
-        sign: 1 where a greater number leads, −1 where a smaller one does.
+        measure: The measure of the numbers.
+        places: Both places.
+        values: The numbers of both places, by seed.
+        sign: 1 if a larger number leads, −1 if a smaller one does.
     """
     first, second = values
     leads = tuple(
-        # if neither reaches the level, the difference of the two infinities would be NaN
+        # If neither reaches the level, the difference of the two infinities would be NaN.
         0.0 if math.isinf(first[seed]) and math.isinf(second[seed]) else sign * (first[seed] - second[seed])
         for seed in sorted(first.keys() & second.keys())
     )
-    if any(map(math.isinf, leads)):  # infinite leads have a sign, but no mean to test
+    if any(map(math.isinf, leads)):  # infinite leads have a sign but no mean to test
         p = sign_test_p(sum(x > 0 for x in leads), sum(x < 0 for x in leads))
         tests = SeedDifference(len(leads), math.nan, math.nan, math.nan, p, math.nan)
     else:
@@ -191,9 +194,9 @@ def lead_of(
 
 
 def sign_test_p(wins: int, losses: int) -> float:
-    """Two-sided p-value of the exact binomial test that leads and lags are equally likely; ties are left out.
+    """Test with the exact two-sided binomial test whether leads and lags are equally likely; ties are dropped.
 
-    1 where there are only ties.
+    The p-value is 1 if there are only ties.
     """
     n = wins + losses
     tail = sum(math.comb(n, k) for k in range(min(wins, losses) + 1)) / 2**n
@@ -201,11 +204,11 @@ def sign_test_p(wins: int, losses: int) -> float:
 
 
 def ahead(lead: Lead, p_holm: float) -> Lead:
-    """With what it says of the claim that the first place is ahead.
+    """Add the outcome for the claim that the first place is ahead.
 
     Args:
-        lead: what was found.
-        p_holm: its p-value, corrected for all comparisons of its family.
+        lead: The lead.
+        p_holm: Its p-value, corrected for all comparisons of its family.
     """
     if not lead.testable:
         return replace(lead, p_holm=math.nan, outcome=UNDECIDED)
@@ -217,14 +220,15 @@ def ahead(lead: Lead, p_holm: float) -> Lead:
 
 
 def beyond_p(lead: Lead, margin: float, both_sides: bool) -> float:
-    """Two-sided p-value of a lead at the margin, where the mean lies beyond it; 1 where it does not, or n is too small.
+    """Compute the two-sided p-value of a lead against the margin if its mean is beyond it.
 
-    Where some seed never reaches the level: of the signs, whatever the margin.
+    The p-value is 1 if the mean is within the margin, and NaN if there are too few pairs. If some seed never reaches
+    the level, the p-value is that of the signs, whatever the margin.
 
     Args:
-        lead: what was found.
-        margin: how large a difference counts as none, in the metric's own unit.
-        both_sides: whether being ahead by more than the margin counts too.
+        lead: The lead.
+        margin: Largest difference that counts as none, in the metric's unit.
+        both_sides: Whether being ahead by more than the margin counts too.
     """
     if not lead.testable:
         return math.nan
@@ -237,13 +241,13 @@ def beyond_p(lead: Lead, margin: float, both_sides: bool) -> float:
 
 
 def level(lead: Lead, p_holm: float, margin: float, both_sides: bool) -> Lead:
-    """With what it says of the claim that the first place is level with the second, or not behind it.
+    """Add the outcome for the claim that the first place is level with the second, or not behind it.
 
     Args:
-        lead: what was found.
-        p_holm: its :func:`beyond_p`, corrected for all comparisons of the claim.
-        margin: as there.
-        both_sides: as there.
+        lead: The lead.
+        p_holm: Its :func:`beyond_p`, corrected for all comparisons of the claim.
+        margin: See :func:`beyond_p`.
+        both_sides: See :func:`beyond_p`.
     """
     if not lead.testable:
         return lead
@@ -256,14 +260,14 @@ def level(lead: Lead, p_holm: float, margin: float, both_sides: bool) -> Lead:
 
 
 def within_p(lead: Lead, margin: float, both_sides: bool) -> float:
-    """The level of the smallest t-interval that lies within the margin, as a p-value; 1 where the mean does not.
+    """Return the level of the smallest t-interval that lies within the margin, as a p-value.
 
-    Where some seed never reaches the level: 1.
+    It is 1 if the mean is not within the margin, or if some seed never reaches the level.
 
     Args:
-        lead: what was found.
-        margin: see :func:`beyond_p`.
-        both_sides: see there.
+        lead: The lead.
+        margin: See :func:`beyond_p`.
+        both_sides: See :func:`beyond_p`.
     """
     edges = (-margin, margin) if both_sides else (-margin,)
     if lead.by_signs or any((lead.tests.mean - edge) * edge >= 0 for edge in edges):
@@ -274,40 +278,40 @@ def within_p(lead: Lead, margin: float, both_sides: bool) -> float:
 
 
 def as_worded(found: Sequence[Finding], setting: Callable[[Finding], object]) -> tuple[list[Finding], list[InSetting]]:
-    """What a claim that needs all its findings in a setting says there.
+    """Test a claim that needs all its findings in a setting at once.
 
     Args:
-        found: all of them.
-        setting: which of the claim's settings a finding belongs to.
+        found: All findings of the claim.
+        setting: Maps a finding to the claim's setting that it belongs to.
 
     Returns:
-        the findings, those in settings where the claim is shown as worded being shown, and the settings.
+        The findings and the settings. All leads are significant in the settings in which the claim as worded is.
     """
     groups: dict[object, list[Finding]] = {}
-    for one in found:
-        groups.setdefault(setting(one), []).append(one)
-    # A finding that is not decided, NaN, leaves the setting undecided.
-    p = [max((f.p_claim for f in own), key=lambda p: (math.isnan(p), p)) for own in groups.values()]
+    for finding in found:
+        groups.setdefault(setting(finding), []).append(finding)
+    # A finding that is not decided has p = NaN and leaves the setting undecided.
+    p = [max((f.p_claim for f in group), key=lambda p: (math.isnan(p), p)) for group in groups.values()]
     settings: dict[object, InSetting] = {}
-    for (name, own), corrected in zip(groups.items(), holm(p).tolist(), strict=True):
-        kinds = {f.outcome for f in own}
+    for (name, group), corrected in zip(groups.items(), holm(p).tolist(), strict=True):
+        kinds = {f.outcome for f in group}
         settings[name] = InSetting(corrected, corrected <= LEVEL, OPPOSITE in kinds, UNDECIDED in kinds)
     worded: list[Finding] = []
-    for one in found:
-        place = settings[setting(one)]
-        if isinstance(one, Lead):
-            worded.append(replace(one, p_worded=place.p, outcome=SHOWN if place.shown else one.outcome))
+    for finding in found:
+        place = settings[setting(finding)]
+        if isinstance(finding, Lead):
+            worded.append(replace(finding, p_worded=place.p, outcome=SHOWN if place.shown else finding.outcome))
         else:
-            worded.append(one)
+            worded.append(finding)
     return worded, list(settings.values())
 
 
 def every_seed(measure: MeasureLike, place: Place, values: Mapping[int, float], least: float, most: float) -> EverySeed:
-    """How many seeds have a number between two bounds, both included."""
+    """Count the seeds whose number lies between two bounds, both included."""
     numbers = tuple(values[seed] for seed in sorted(values))
     return EverySeed(measure.name, measure.shown, place, numbers, sum(least <= value <= most for value in numbers))
 
 
 def outcomes(found: Sequence[Finding]) -> dict[str, int]:
-    """How many of each outcome there are."""
+    """Count the findings of each outcome."""
     return {name: sum(f.outcome == name for f in found) for name in (SHOWN, NOT_SHOWN, OPPOSITE, UNDECIDED)}

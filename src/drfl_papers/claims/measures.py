@@ -1,6 +1,6 @@
-"""What a claim is about: a number a seed, read from the stored results of one method in one setting.
+"""Measures: the number per seed that a claim is about, read from the stored results of a method in a setting.
 
-A seed at which the run broke off has no number. Rounds to a level that a run never reaches are infinite.
+A seed whose run failed has no number. Rounds to a level that a run never reaches are infinite.
 """
 
 from __future__ import annotations
@@ -25,24 +25,26 @@ DISTANCE = Column("squared distance", "", 1.0, 3, True)
 
 
 class Part(BaseModel):
-    """A part of the claims' file: it has no keys but its own."""
+    """A part of the claims file; unknown keys are refused."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
 def shown_as(metric: str) -> Column:
-    """How numbers of a metric are shown; differences of percentages are points."""
+    """Return how numbers of a metric are displayed; differences of percentages are points."""
     if metric == "squared_distance":
         return DISTANCE
     if metric in LEDGER_COLUMNS:
         return Column(metric.replace("_", " "), "", 1.0, 0, True)
-    found = column(metric)
-    return found._replace(unit="points" if found.unit == "%" else found.unit, digits=1 if found.unit else found.digits)
+    display = column(metric)
+    return display._replace(
+        unit="points" if display.unit == "%" else display.unit, digits=1 if display.unit else display.digits
+    )
 
 
 class _Measure(Part):
     def paper(self, result: str, setting: str, method: str) -> float:
-        """The paper's number; NaN where it gives none."""
+        """Return the paper's number; NaN if the paper gives none."""
         return math.nan
 
 
@@ -50,8 +52,8 @@ class LastModel(_Measure):
     """A metric of the last model.
 
     Args:
-        metric: a column of the file.
-        file: "cells.csv", or one with the same columns for models that are compared otherwise, such as
+        metric: A column of the file.
+        file: "cells.csv", or a file with the same columns for models at another point of the run, such as
             "equal_gradients.csv".
     """
 
@@ -61,21 +63,21 @@ class LastModel(_Measure):
 
     @property
     def name(self) -> str:
-        """As files have it."""
+        """The name used in files."""
         return self.metric if self.file == "cells.csv" else f"{self.metric}, {self.file.removesuffix('.csv')}"
 
     @property
     def shown(self) -> Column:
-        """How its numbers are shown."""
+        """How its numbers are displayed."""
         return shown_as(self.metric)
 
     def values(self, stored: StoredResults, result: str, setting: str, method: str) -> dict[int, float]:
-        """By seed."""
+        """Return the values by seed."""
         rows = stored.of(result, self.file, setting, method)
         return {int(row["seed"]): float(row[self.metric]) for row in rows if row.get(self.metric)}
 
     def paper(self, result: str, setting: str, method: str) -> float:
-        """A fraction, as ours."""
+        """Return the paper's number as a fraction, as ours; NaN if the paper gives none."""
         if self.file != "cells.csv" or result not in names():
             return math.nan
         spec = load_spec(result)
@@ -84,11 +86,11 @@ class LastModel(_Measure):
 
 
 class DuringTraining(_Measure):
-    """A metric after so many rounds, or its mean over all rounds that were evaluated but the initial model's.
+    """A metric after a number of rounds, or its mean over all evaluated rounds except the initial model's.
 
     Args:
-        metric: a column of `curves.csv`.
-        round: which; None = the mean.
+        metric: A column of `curves.csv`.
+        round: The round; None for the mean.
     """
 
     of: Literal["during training"]
@@ -97,32 +99,32 @@ class DuringTraining(_Measure):
 
     @property
     def name(self) -> str:
-        """As files have it."""
+        """The name used in files."""
         return f"{self.metric}, {'mean over rounds' if self.round is None else f'round {self.round}'}"
 
     @property
     def shown(self) -> Column:
-        """How its numbers are shown."""
-        found = shown_as(self.metric)
+        """How its numbers are displayed."""
+        display = shown_as(self.metric)
         when = "mean over the rounds" if self.round is None else f"after {self.round} rounds"
-        return found._replace(name=f"{found.name}, {when}")
+        return display._replace(name=f"{display.name}, {when}")
 
     def values(self, stored: StoredResults, result: str, setting: str, method: str) -> dict[int, float]:
-        """By seed."""
-        found: dict[int, list[float]] = {}
+        """Return the values by seed."""
+        by_seed: dict[int, list[float]] = {}
         for row in stored.of(result, "curves.csv", setting, method):
             if int(row["round"]) > 0 and self.round in (None, int(row["round"])):
-                found.setdefault(int(row["seed"]), []).append(float(row[self.metric]))
-        return {seed: statistics.fmean(values) for seed, values in found.items()}
+                by_seed.setdefault(int(row["seed"]), []).append(float(row[self.metric]))
+        return {seed: statistics.fmean(values) for seed, values in by_seed.items()}
 
 
 class ToLevel(_Measure):
-    """Rounds, or local iterations of a client, until a metric is first at a level where it was evaluated.
+    """Rounds, or local iterations of a client, until an evaluated metric first reaches a level.
 
     Args:
-        metric: a column of `curves.csv` that is to be at least the level, or at most where less is better.
-        level: which.
-        count: "round", or "iterations".
+        metric: A column of `curves.csv`. It must be at least the level, or at most the level if less is better.
+        level: The level.
+        count: "round" or "iterations".
     """
 
     of: Literal["to level"]
@@ -132,18 +134,18 @@ class ToLevel(_Measure):
 
     @property
     def name(self) -> str:
-        """As files have it."""
+        """The name used in files."""
         return f"{self.count} at {self.metric} {self.level:g}"
 
     @property
     def shown(self) -> Column:
-        """How its numbers are shown."""
+        """How its numbers are displayed."""
         of, unit = shown_as(self.metric), "rounds" if self.count == "round" else "iterations"
         percent = " %" if of.scale != 1 else ""
         return Column(f"{unit} to {of.scale * self.level:.4g}{percent} {of.name}", unit, 1.0, 0, True)
 
     def values(self, stored: StoredResults, result: str, setting: str, method: str) -> dict[int, float]:
-        """By seed; infinite where it never is."""
+        """Return the count by seed; infinite if the level is never reached."""
         broken = stored.broken(result, setting, method)
         known = [
             row
@@ -157,32 +159,32 @@ class ToLevel(_Measure):
                 if int(row["seed"]) not in broken
             }
         # The specification has no such target: find in the curves when the metric first reached the level.
-        small, found = shown_as(self.metric).small, {}
+        small, counts = shown_as(self.metric).small, {}
         for row in stored.of(result, "curves.csv", setting, method):
             seed, value = int(row["seed"]), float(row[self.metric])
-            found.setdefault(seed, math.inf)
+            counts.setdefault(seed, math.inf)
             if value <= self.level if small else value >= self.level:
-                found[seed] = min(found[seed], float(row[self.count]))
-        return found
+                counts[seed] = min(counts[seed], float(row[self.count]))
+        return counts
 
 
 class Straightness(_Measure):
-    """R² of a straight line through log10 of the squared distance over the rounds: near 1 where it falls linearly."""
+    """R² of a line fitted to log10 of the squared distance over the rounds; near 1 if convergence is linear."""
 
     of: Literal["straightness"]
 
     @property
     def name(self) -> str:
-        """As files have it."""
+        """The name used in files."""
         return "r2"
 
     @property
     def shown(self) -> Column:
-        """How its numbers are shown."""
+        """How its numbers are displayed."""
         return Column("R²", "", 1.0, 4, False)
 
     def values(self, stored: StoredResults, result: str, setting: str, method: str) -> dict[int, float]:
-        """By seed; 0 where there are too few distances for a line."""
+        """Return R² by seed; 0 if there are too few distances for a line, or if it does not fall."""
         errors: dict[int, list[float]] = {}
         for row in stored.of(result, "curves.csv", setting, method):
             errors.setdefault(int(row["seed"]), []).append(float(row["squared_distance"]))
@@ -191,10 +193,12 @@ class Straightness(_Measure):
 
 
 class LeastEnergySteps(_Measure):
-    """τ of the least energy over a channel; settings are channels such as "20 dB, 100 kHz", methods take τ steps.
+    """The τ with the least energy over a channel.
+
+    Settings are channels such as "20 dB, 100 kHz"; methods differ in τ.
 
     Args:
-        level: worst accuracy to reach.
+        level: Worst accuracy to reach.
     """
 
     of: Literal["least-energy steps"]
@@ -202,24 +206,24 @@ class LeastEnergySteps(_Measure):
 
     @property
     def name(self) -> str:
-        """As files have it."""
+        """The name used in files."""
         return f"least-energy steps to {self.level:g}"
 
     @property
     def shown(self) -> Column:
-        """How its numbers are shown."""
+        """How its numbers are displayed."""
         return Column("least-energy τ", "steps", 1.0, 0, True)
 
     def values(self, stored: StoredResults, result: str, setting: str, method: str) -> dict[int, float]:
-        """By seed.
+        """Return τ by seed.
 
         Raises:
-            InputError: the setting is no channel.
+            InputError: If the setting is not the name of a channel.
         """
         channel = CHANNEL.fullmatch(setting)
         if channel is None:
             raise InputError(
-                f"{setting!r} is no channel: name it as '20 dB, 100 kHz'", code="invalid-format", field="setting"
+                f"expected a channel such as '20 dB, 100 kHz', got {setting!r}", code="invalid-format", field="setting"
             )
         rounds = ToLevel(of="to level", metric="worst_accuracy", level=self.level).values
         return least_energy_steps(stored, result, rounds, float(channel[1]), 1e3 * float(channel[2]))
@@ -228,4 +232,4 @@ class LeastEnergySteps(_Measure):
 Measure = Annotated[
     LastModel | DuringTraining | ToLevel | Straightness | LeastEnergySteps, Field(discriminator="of")
 ]  # fmt: skip
-"""Any of them; its `name` tells it from all others."""
+"""Any measure, discriminated by its key `of`."""

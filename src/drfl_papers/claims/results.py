@@ -1,4 +1,4 @@
-"""Stored results of `drfl reproduce`, read by claims: rows of their CSV files."""
+"""Stored results of `drfl reproduce`: the rows of their CSV files, for deciding claims."""
 
 from __future__ import annotations
 
@@ -17,39 +17,42 @@ Row = Mapping[str, str]
 
 
 class StoredResults:
-    """The results under a folder; what was read once is kept."""
+    """The results in a folder; each file is read once.
+
+    Args:
+        root: Folder with one subfolder per result.
+    """
 
     def __init__(self, root: Path) -> None:
-        """Under `root` there is a folder a result."""
         self.root = root
         self.rows = functools.cache(self._rows)
         self.places = functools.cache(self._places)
         self.broken = functools.cache(self._broken)
 
     def of(self, result: str, file: str, setting: str, method: str) -> Sequence[Row]:
-        """The rows of a file that belong to a method in a setting; none where there is no such file or place."""
+        """Return the rows of a method in a setting; empty if the file or the place is missing."""
         return self.places(result, file).get((setting, method), ())
 
     def settings(self, result: str) -> tuple[str, ...]:
-        """The settings that a result has, in its order."""
+        """Return the settings of a result, in its order."""
         return tuple(dict.fromkeys(row["setting"] for row in self.rows(result, "cells.csv")))
 
     def summary(self, result: str) -> Mapping[str, object]:
-        """What `summary.json` says.
+        """Read `summary.json`.
 
         Raises:
-            InputError: it is missing or no JSON object.
+            InputError: If the file is missing or is not a JSON object.
         """
         path = self.root / result / "summary.json"
         try:
-            found = json.loads(path.read_text(encoding="utf-8"))
+            content = json.loads(path.read_text(encoding="utf-8"))
         except (OSError, ValueError):
-            found = None
-        if not isinstance(found, dict):
+            content = None
+        if not isinstance(content, dict):
             raise InputError(
-                f"{path} is not the summary of a result: make it again", code="damaged-file", field=str(path)
+                f"{path} is not the summary of a result. Make the result again.", code="damaged-file", field=str(path)
             )
-        return cast("Mapping[str, object]", found)
+        return cast("Mapping[str, object]", content)
 
     def _rows(self, result: str, file: str) -> tuple[Row, ...]:
         try:
@@ -59,12 +62,12 @@ class StoredResults:
         return tuple(csv.DictReader(io.StringIO(text)))
 
     def _places(self, result: str, file: str) -> Mapping[tuple[str, str], Sequence[Row]]:
-        found: dict[tuple[str, str], list[Row]] = {}
+        places: dict[tuple[str, str], list[Row]] = {}
         for row in self.rows(result, file):
-            found.setdefault((row["setting"], row["method"]), []).append(row)
-        return found
+            places.setdefault((row["setting"], row["method"]), []).append(row)
+        return places
 
     def _broken(self, result: str, setting: str, method: str) -> frozenset[int]:
-        """The seeds at which a method broke off."""
+        """Return the seeds at which a method's run failed."""
         rows = self.of(result, "cells.csv", setting, method)
         return frozenset(int(row["seed"]) for row in rows if row["stopped"] in BROKEN)

@@ -1,6 +1,6 @@
-"""The kinds of claims: each says which numbers of the stored results decide it.
+"""The kinds of claims: each kind says which numbers of the stored results decide a claim.
 
-They are few and know no paper; `evidence/claims.toml` says what each claim compares.
+The kinds do not depend on a paper; `evidence/claims.toml` says what each claim compares.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ from drfl_papers.claims.verdicts import Verdict
 
 
 class Claim(Part):
-    """What all claims have.
+    """The fields that all claims have.
 
     Args:
-        id: its name in files.
-        paper: of which paper.
-        where: table, figure or section.
-        says: the claim in plain words.
-        needed: in which settings it says so.
-        remark: what a reader should know beside the numbers.
+        id: Name used in files.
+        paper: The paper that makes the claim.
+        where: Table, figure or section.
+        says: The claim in plain words.
+        needed: Whether the claim is about all settings or most of them.
+        remark: What a reader should know besides the numbers.
     """
 
     id: str
@@ -41,13 +41,13 @@ class Claim(Part):
 
 
 class Measured(Claim):
-    """A claim on measured numbers.
+    """A claim about measured numbers.
 
     Args:
-        measures: which numbers.
-        results: names of the stored results.
-        settings: of each result; None = all that it has.
-        methods: what the claim is on.
+        measures: The measures that it is about.
+        results: Names of the stored results.
+        settings: Settings of each result; None for all.
+        methods: The methods that it is about.
     """
 
     measures: list[Measure] = Field(min_length=1)
@@ -56,11 +56,11 @@ class Measured(Claim):
     methods: list[str] = Field(min_length=1)
 
     def setting_of(self, finding: Finding) -> object:
-        """The setting of a finding, in which the claim needs all that it has there."""
+        """Return the setting of a finding; the claim needs all its findings in a setting at once."""
         return (finding.first if isinstance(finding, Lead) else finding.place)[:2]
 
     def places(self, stored: StoredResults) -> Iterator[tuple[Measure, str, str]]:
-        """Every measure in every setting of every result."""
+        """Yield every measure in every setting of every result."""
         for measure in self.measures:
             for result in self.results:
                 for setting in self.settings or stored.settings(result):
@@ -68,27 +68,27 @@ class Measured(Claim):
 
 
 class Ahead(Measured):
-    """Each of the methods is better than each of the others, by the measure's own sense of better.
+    """Each of the methods is better than each of the others, in the measure's sense of better.
 
     Args:
-        others: the methods that are behind.
+        others: The methods that are behind.
     """
 
     kind: Literal["ahead"]
     others: list[str] = Field(min_length=1)
 
     def found(self, stored: StoredResults) -> Sequence[Finding]:
-        """Every comparison."""
-        return _tested(stored, _between(self, self.others, stored))
+        """Return every comparison."""
+        return _with_p_values(stored, _between(self, self.others, stored))
 
 
 class Level(Measured):
     """Each of the methods is level with each of the others, or not behind.
 
     Args:
-        others: the other methods.
-        margin: how large a difference counts as none, in the unit of the stored numbers (accuracies are fractions).
-        both_sides: whether being ahead counts against the claim too.
+        others: The other methods.
+        margin: Largest difference that counts as none, in the unit of the stored numbers (accuracies are fractions).
+        both_sides: Whether being ahead contradicts the claim too.
     """
 
     kind: Literal["level"]
@@ -97,27 +97,28 @@ class Level(Measured):
     both_sides: bool = False
 
     def found(self, stored: StoredResults) -> Sequence[Finding]:
-        """Every comparison."""
+        """Return every comparison."""
         leads = _between(self, self.others, stored)
         p = holm([findings.beyond_p(lead, self.margin, self.both_sides) for lead in leads]).tolist()
         return [findings.level(lead, q, self.margin, self.both_sides) for lead, q in zip(leads, p, strict=True)]
 
 
 class TrendValue(Part):
-    """A value of the parameter of a trend: a setting, or a method where the trend goes over methods."""
+    """A value of a trend's parameter: a setting, or a method if the trend is over methods."""
 
     result: str
     name: str
 
 
 class Trend(Measured):
-    """A measure rises or falls along a parameter, from one value to the next or from the first to the last.
+    """A measure rises or falls along a parameter, from each value to the next or from the first to the last.
 
     Args:
-        over: what has the parameter: settings, with each method a trend of its own, or methods, in each setting.
-        steps: rows of settings or methods in the parameter's order, of the first result unless they name another.
-        compared: neighbours, or the ends alone.
-        direction: where the numbers go.
+        over: What carries the parameter: settings (a separate trend for each method) or methods (in each setting).
+        steps: Rows of settings or methods in the parameter's order. They belong to the first result unless they name
+            another.
+        compared: Compare neighbours, or only the ends.
+        direction: Whether the numbers rise or fall.
     """
 
     kind: Literal["trend"]
@@ -128,7 +129,7 @@ class Trend(Measured):
     direction: Literal["rises", "falls"]
 
     def found(self, stored: StoredResults) -> Sequence[Finding]:
-        """Every comparison of a value with one before it."""
+        """Return the comparison of each value with the one before it."""
         pairs: list[tuple[TrendValue, TrendValue]] = []
         for named in self._rows():
             pairs += [(named[0], named[-1])] if self.compared == "ends" else pairwise(named)
@@ -145,10 +146,10 @@ class Trend(Measured):
                         (Place(after.result, s, after.name), Place(before.result, s, before.name)) for s in settings
                     ]
                 leads += [_lead(stored, measure, pair, sign) for pair in places]
-        return _tested(stored, leads)
+        return _with_p_values(stored, leads)
 
     def setting_of(self, finding: Finding) -> object:
-        """Over settings, a row of them with all its methods; over methods, a setting."""
+        """Return a setting if the trend is over methods; over settings, a row of them with all its methods."""
         if self.over == "methods" or not isinstance(finding, Lead):
             return super().setting_of(finding)
         ends = {finding.first[:2], finding.second[:2]}
@@ -162,11 +163,11 @@ class Trend(Measured):
 
 
 class Every(Measured):
-    """A number is between two bounds at every seed; rounds to a level that is never reached are infinite.
+    """A number lies between two bounds at every seed; rounds to a level that is never reached are infinite.
 
     Args:
-        least: lower bound.
-        most: upper bound.
+        least: Lower bound.
+        most: Upper bound.
     """
 
     kind: Literal["every"]
@@ -174,7 +175,7 @@ class Every(Measured):
     most: float = math.inf
 
     def found(self, stored: StoredResults) -> Sequence[Finding]:
-        """Every place."""
+        """Return one finding per place."""
         return [
             findings.every_seed(measure, place, measure.values(stored, *place), self.least, self.most)
             for measure, result, setting in self.places(stored)
@@ -183,16 +184,16 @@ class Every(Measured):
 
 
 class Confirmation(Part):
-    """Stored numbers that must be as a derivation says.
+    """Stored numbers that must lie within bounds, as a derivation predicts.
 
     Args:
-        result: name of the stored result.
-        file: of it.
-        rows: what the rows have in other columns.
-        column: whose numbers.
-        least: lower bound.
-        most: upper bound.
-        says: what they are, in a word.
+        result: Name of the stored result.
+        file: File of the result.
+        rows: Values of other columns that select the rows.
+        column: Column of the numbers.
+        least: Lower bound.
+        most: Upper bound.
+        says: Name of the numbers in the text.
     """
 
     result: str
@@ -204,23 +205,23 @@ class Confirmation(Part):
     says: str
 
     def numbers(self, stored: StoredResults) -> list[float]:
-        """Those of the rows."""
+        """Return the numbers of the selected rows."""
         rows = stored.rows(self.result, self.file)
         return [float(row[self.column]) for row in rows if self.rows.items() <= row.items()]
 
     def agrees(self, stored: StoredResults) -> bool:
-        """Whether there are any, and all are within the bounds."""
+        """Whether there is at least one number and all numbers are within the bounds."""
         numbers = self.numbers(stored)
         return bool(numbers) and all(self.least <= number <= self.most for number in numbers)
 
 
 class Derived(Claim):
-    """A claim that a derivation decides, which stored numbers confirm; where they do not, nothing is decided.
+    """A claim that a derivation decides and stored numbers confirm; it is not decided if they do not confirm it.
 
     Args:
-        verdict: by the derivation.
-        page: where it stands, as docs/claims.md links to it.
-        confirmed_by: the numbers.
+        verdict: The verdict of the derivation.
+        page: Page of the derivation, as docs/claims.md links to it.
+        confirmed_by: The numbers that confirm it.
     """
 
     kind: Literal["derived"]
@@ -230,10 +231,10 @@ class Derived(Claim):
 
 
 class Untestable(Claim):
-    """A claim on what nothing here measures.
+    """A claim about something that is not measured here.
 
     Args:
-        why: the reason.
+        why: The reason.
     """
 
     kind: Literal["untestable"]
@@ -249,7 +250,7 @@ def _of(step: TrendValue) -> tuple[str, str]:
 
 
 def _between(claim: Measured, others: Sequence[str], stored: StoredResults) -> list[Lead]:
-    """Every method against every other, in every setting, by every measure."""
+    """Compare every method with every other one, in every setting, by every measure."""
     return [
         _lead(stored, measure, (Place(result, setting, method), Place(result, setting, other)))
         for measure, result, setting in claim.places(stored)
@@ -259,18 +260,18 @@ def _between(claim: Measured, others: Sequence[str], stored: StoredResults) -> l
 
 
 def _lead(stored: StoredResults, measure: Measure, places: tuple[Place, Place], sign: int | None = None) -> Lead:
-    """By the measure's own sense of better where no sign is given."""
+    """Compute a lead; without a sign the measure says whether more or less is better."""
     sign = sign or (-1 if measure.shown.small else 1)
     first, second = (measure.values(stored, *place) for place in places)
     return lead_of(measure, places, (first, second), sign)
 
 
-def _tested(stored: StoredResults, leads: Sequence[Lead]) -> list[Finding]:
-    """With their p-values: the tables' own where `paired.csv` has all comparisons, or corrected for the claim's own."""
+def _with_p_values(stored: StoredResults, leads: Sequence[Lead]) -> list[Finding]:
+    """Add p-values: those of `paired.csv` if it has all comparisons, else corrected for the claim's comparisons."""
     known: dict[tuple[str, str, str, frozenset[str]], str] = {}
     for result in {lead.first.result for lead in leads}:
         for row in stored.rows(result, "paired.csv"):
-            # a p-value has no direction, so the order of the two methods does not matter
+            # A p-value has no direction, so the order of the two methods does not matter.
             both = frozenset((row["reference"], row["method"]))
             known[result, row["setting"], row["metric"], both] = row["p_holm"]
     printed = []
@@ -278,7 +279,7 @@ def _tested(stored: StoredResults, leads: Sequence[Lead]) -> list[Finding]:
         both = frozenset((lead.first.method, lead.second.method))
         same = lead.first[:2] == lead.second[:2]
         printed.append(known.get((*lead.first[:2], lead.metric, both)) if same else None)
-    # p-values corrected for different families must not be mixed: take all from the tables, or none
+    # p-values corrected for different families must not be mixed: take all from the tables, or none.
     if None in printed:
         p = holm([lead.tests.p_t if lead.testable else math.nan for lead in leads]).tolist()
     else:

@@ -1,4 +1,4 @@
-"""The verdict on a claim, from what it comes to in its settings."""
+"""The verdict on a claim, from its outcomes in its settings."""
 
 from __future__ import annotations
 
@@ -7,27 +7,27 @@ from typing import Literal, get_args
 
 from drfl_papers.claims.findings import InSetting
 
-HOLDS, PARTLY, NOT_SHOWN = "holds", "holds partly", "not shown"
+HOLDS, PARTLY, NOT_SHOWN = "holds", "holds partly", "not significant"
 FALSE, OPEN, UNTESTABLE = "does not hold", "not decided", "not testable here"
-Verdict = Literal["holds", "holds partly", "not shown", "does not hold", "not decided", "not testable here"]
+Verdict = Literal["holds", "holds partly", "not significant", "does not hold", "not decided", "not testable here"]
 
 VERDICTS: tuple[Verdict, ...] = get_args(Verdict)
-"""All of them, the best first; docs/claims.md says what each means."""
+"""All verdicts, the best first; docs/claims.md explains each."""
 
 
 def verdict(settings: Sequence[InSetting], needed: Literal["all", "most"], left_out: bool = False) -> Verdict:
-    """The verdict by what was found.
+    """Decide a claim from its outcomes in its settings.
 
     Args:
-        settings: of the claim, those in which not all could be compared included.
-        needed: in which settings the claim says it is so.
-        left_out: whether settings of the paper were not run, which a claim on all of them holds for only partly.
+        settings: Outcomes in the claim's settings, including settings in which not everything could be compared.
+        needed: Whether the claim is about all settings or most of them.
+        left_out: Whether settings of the paper were not run. Then a claim about all settings holds at most partly.
     """
     n = len(settings)
     shown, against = sum(s.shown for s in settings), sum(s.opposite for s in settings)
     if n and against >= (1 if needed == "all" else n / 2):
         return FALSE
-    # undecided settings cannot overturn a majority
+    # Undecided settings cannot overturn a majority.
     if needed == "most" and shown > n / 2:
         return HOLDS
     if not n or any(s.undecided for s in settings):

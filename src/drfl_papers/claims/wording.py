@@ -1,4 +1,4 @@
-"""What decided a claim, in words: means, intervals, pairs and settings, never by hand."""
+"""The numbers that decide a claim, in words: means, intervals, pairs and settings."""
 
 from __future__ import annotations
 
@@ -11,32 +11,32 @@ from drfl_papers.claims.findings import OPPOSITE, SHOWN, UNDECIDED, EverySeed, F
 
 T = TypeVar("T")
 MOST_PLACES = 3
-"""Most places of a statement on every seed that are told one by one where all agree."""
+"""Most places of a statement about every seed that are listed one by one if all of them agree."""
 
 
 def told(found: Sequence[Finding], along: bool) -> str:
-    """All findings of a claim in one line.
+    """Describe all findings of a claim in one line.
 
     Args:
-        found: at least one.
-        along: whether they go along a trend, from the second place of each to the first.
+        found: At least one finding.
+        along: Whether the findings follow a trend, from the second place of each to the first.
     """
     parts = []
-    for of in _groups(found, lambda f: f.metric).values():
-        leads = [f for f in of if isinstance(f, Lead)]
-        text = _leads(leads, along) if leads else _every([f for f in of if isinstance(f, EverySeed)])
-        shown = of[0].shown
+    for findings in _groups(found, lambda f: f.metric).values():
+        leads = [f for f in findings if isinstance(f, Lead)]
+        text = _leads(leads, along) if leads else _every([f for f in findings if isinstance(f, EverySeed)])
+        shown = findings[0].shown
         unit = ", points" if shown.unit == "points" else ""
         parts.append(f"{shown.name[0].upper()}{shown.name[1:]}{unit}: {text}")
     counts = sorted({len(f.leads if isinstance(f, Lead) else f.values) for f in found})
     seeds = " to ".join(str(n) for n in dict.fromkeys((counts[0], counts[-1])))
     settings = {(f.first if isinstance(f, Lead) else f.place)[:2] for f in found}
-    where = f"{len(settings)} settings, " if len(settings) > 1 else ""
-    return ". ".join([*parts, f"{where}{seeds} {'seed' if seeds == '1' else 'seeds'}"])
+    prefix = f"{len(settings)} settings, " if len(settings) > 1 else ""
+    return ". ".join([*parts, f"{prefix}{seeds} {'seed' if seeds == '1' else 'seeds'}"])
 
 
 def _leads(leads: Sequence[Lead], along: bool) -> str:
-    """By the two that are compared, over the settings."""
+    """Describe the leads of each compared pair over the settings."""
     several = len({lead.first.method for lead in leads}) > 1
 
     def name(lead: Lead) -> str:
@@ -50,7 +50,7 @@ def _leads(leads: Sequence[Lead], along: bool) -> str:
 
 
 def _over_settings(leads: Sequence[Lead]) -> str:
-    """Of one comparison in all its settings: the outermost means and ends of intervals, and what is shown."""
+    """Describe one comparison in all its settings: extreme means and interval ends, and how many are significant."""
     parts = []
     finite = [lead for lead in leads if lead.leads and not lead.by_signs]
     signs = [lead for lead in leads if lead.by_signs]
@@ -73,7 +73,7 @@ def _over_settings(leads: Sequence[Lead]) -> str:
     outcomes = [lead.outcome for lead in leads]
     if outcomes.count(UNDECIDED) < len(leads):
         opposite, undecided = outcomes.count(OPPOSITE), outcomes.count(UNDECIDED)
-        counts = [f"shown in {outcomes.count(SHOWN)} of {len(leads)}"]
+        counts = [f"{SHOWN} in {outcomes.count(SHOWN)} of {len(leads)}"]
         counts += [f"opposite in {opposite}"] * bool(opposite) + [f"not decided in {undecided}"] * bool(undecided)
         notes.append(", ".join(counts) if len(leads) > 1 else outcomes[0])
     beside = f" ({'; '.join(notes)})" if notes else ""
@@ -81,23 +81,26 @@ def _over_settings(leads: Sequence[Lead]) -> str:
 
 
 def _ends(values: Sequence[float], shown: Column) -> str:
-    """The least and the greatest, as leads."""
+    """Format the smallest and the largest value as leads."""
     texts = [signed(shown.scale * value, shown.digits) for value in (min(values), max(values))]
     return " to ".join(dict.fromkeys(texts))
 
 
-def _every(found: Sequence[EverySeed]) -> str:
-    if len(found) > MOST_PLACES and all(f.agree == len(f.values) > 0 for f in found):
-        values = [value for f in found for value in f.values]
-        return f"every seed in all {len(found)} places ({_values(values, found[0].shown)})"
-    methods, settings = (len({f.place[k] for f in found}) > 1 for k in (2, 1))
+def _every(statements: Sequence[EverySeed]) -> str:
+    if len(statements) > MOST_PLACES and all(f.agree == len(f.values) > 0 for f in statements):
+        values = [value for f in statements for value in f.values]
+        places = f"all {len(statements)} combinations of setting and method"
+        return f"every seed in {places} ({_values(values, statements[0].shown)})"
+    methods, settings = (len({f.place[k] for f in statements}) > 1 for k in (2, 1))
     texts = []
-    for f in found:
+    for f in statements:
         name = ", ".join([f.place.method] * methods + [f.place.setting] * settings)
         count = "no seed"
         if f.values:
             low, high = f.share
-            share = f"; {100 * low:.0f} to {100 * high:.0f} % of all seeds" if f.outcome != UNDECIDED else ""
+            share = (
+                f"; 95 % interval of the share {100 * low:.0f} to {100 * high:.0f} %" if f.outcome != UNDECIDED else ""
+            )
             count = f"{f.agree} of {len(f.values)} seeds ({_values(f.values, f.shown)}{share})"
         texts.append(f"{name} {count}".strip())
     return "; ".join(texts)
@@ -112,8 +115,8 @@ def _values(values: Sequence[float], shown: Column) -> str:
 
 
 def _groups(items: Iterable[T], key: Callable[[T], str]) -> dict[str, list[T]]:
-    """In the order of their first."""
-    found: dict[str, list[T]] = {}
+    """Group items by key, in the order in which the keys first appear."""
+    groups: dict[str, list[T]] = {}
     for item in items:
-        found.setdefault(key(item), []).append(item)
-    return found
+        groups.setdefault(key(item), []).append(item)
+    return groups

@@ -1,4 +1,4 @@
-"""The grammar of `drfl reproduce` and `drfl energy`, which drfl's command finds by their entry points."""
+"""The commands `drfl reproduce` and `drfl energy`, which drfl's command line loads as plugins through entry points."""
 
 from __future__ import annotations
 
@@ -9,9 +9,10 @@ from drfl_papers.commands.options import SEVERAL, EnergyOptions, ReproduceOption
 
 @o.command(ReproduceOptions)
 def reproduce(options: ReproduceOptions) -> int:
-    """List the papers' tables and figures, or make some of them: ours beside the paper's.
+    """Reproduce tables and figures of the papers, or list them.
 
-    Finished cells are kept: after an interruption the same command continues.
+    The results show our numbers beside the paper's.
+    Finished cells are stored: after an interruption, the same command continues.
     """
     from drfl_papers.commands.reproduce import reproduce_command
 
@@ -21,7 +22,10 @@ def reproduce(options: ReproduceOptions) -> int:
 
 @o.command(EnergyOptions, several=SEVERAL)
 def energy(options: EnergyOptions) -> int:
-    """Find the number of local steps that reaches a target with the least energy, by SNR and bandwidth."""
+    """Find the number of local steps that needs the least energy.
+
+    drfl compares the energy to reach a target accuracy, per SNR and bandwidth.
+    """
     from drfl_papers.commands.energy import energy_command
 
     with signals.as_stopped():

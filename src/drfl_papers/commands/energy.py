@@ -40,15 +40,15 @@ from drfl_papers.energy.cost import (
 from drfl_papers.energy.planner import Candidate, LocalStepsPlan, Measurement, check_complete, plan
 
 SAMPLES = 4
-"""Samples on which a model's operations are counted."""
+"""Number of samples on which a model's operations are counted."""
 
 
 class Study(NamedTuple):
-    """A job, whose local steps and seed are still open.
+    """A job without a fixed number of local steps and seed.
 
     Args:
-        config: the job.
-        dataset: its data.
+        config: The job.
+        dataset: Its data.
     """
 
     config: Config
@@ -59,35 +59,35 @@ class Study(NamedTuple):
         """Load the data, and make sure that the job can start.
 
         Raises:
-            InputError: it cannot.
+            InputError: If the job cannot start.
         """
         dataset = load_data(config)
         build(config, dataset)
         return cls(config, dataset)
 
     def job(self, tau: int, seed: int) -> Job:
-        """The job with these."""
+        """Build the job with τ local steps and a seed."""
         return build(with_steps(self.config, tau, seed), self.dataset)
 
     def flops(self) -> float:
-        """Floating-point operations of one sample's gradient."""
+        """Count the floating-point operations of one sample's gradient."""
         job = build(self.config, self.dataset)
         return sample_flops(job.task, job.data.inputs[:SAMPLES], job.data.targets[:SAMPLES])
 
     def payloads(self, tau: int, places: Iterable[LinkConditions]) -> dict[float, Payload]:
-        """What a round takes, by the probability of an outage."""
-        found: dict[float, Payload] = {}
-        for place in _one_an_outage(places):
+        """Measure the payload of a round, by the probability of an outage."""
+        payloads: dict[float, Payload] = {}
+        for place in _one_per_outage(places):
             job = self.job(tau, self.config.seed)
             fading = place.fading(job.data.n) if place.outage else None
-            found[place.outage] = payload_of(job.algorithm, job.fed, fading, seed=self.config.seed)
-        return found
+            payloads[place.outage] = payload_of(job.algorithm, job.fed, fading, seed=self.config.seed)
+        return payloads
 
 
 def with_steps(config: Config, tau: int, seed: int) -> Config:
-    """The same job with τ local steps and another seed."""
-    own = {**config.algorithms.get(config.algorithm, {}), "steps": tau}
-    return config.model_copy(update={"seed": seed, "algorithms": {**config.algorithms, config.algorithm: own}})
+    """Return the same job with τ local steps and another seed."""
+    parameters = {**config.algorithms.get(config.algorithm, {}), "steps": tau}
+    return config.model_copy(update={"seed": seed, "algorithms": {**config.algorithms, config.algorithm: parameters}})
 
 
 def measure(
@@ -98,32 +98,32 @@ def measure(
     target: float,
     quiet: bool,
 ) -> Iterator[Measurement]:
-    """Run the job until its target for every τ and seed, and for every outage that the places have.
+    """Run the job until its target for every τ, every seed and every outage of the places.
 
     A run that diverges has not reached the target.
 
     Args:
-        study: the job; it ends at its own ``until``, or after its ``rounds``.
-        steps: the τ.
-        seeds: the seeds.
-        places: the channels.
-        target: the worst accuracy to reach, a fraction.
-        quiet: show nothing.
+        study: The job; it ends at its ``until``, or after its ``rounds``.
+        steps: The values of τ.
+        seeds: The seeds.
+        places: The channels.
+        target: Worst accuracy to reach, a fraction.
+        quiet: Print nothing.
 
     Raises:
-        InputError: a job cannot be built, or its algorithm cannot go on.
+        InputError: If a job cannot be built, or its algorithm cannot continue.
     """
-    cells = [(place, tau, seed) for place in _one_an_outage(places) for tau in steps for seed in seeds]
+    cells = [(place, tau, seed) for place in _one_per_outage(places) for tau in steps for seed in seeds]
     for count, (place, tau, seed) in enumerate(cells, start=1):
-        where = f", {100 * place.outage:.3g} % outage" if place.outage else ""
-        with console.progress(f"[{count}/{len(cells)}] τ = {tau}, seed {seed}{where}", quiet) as show:
+        suffix = f", {100 * place.outage:.3g} % outage" if place.outage else ""
+        with console.progress(f"[{count}/{len(cells)}] τ = {tau}, seed {seed}{suffix}", quiet) as show:
             job = study.job(tau, seed)
             fading = place.fading(job.data.n) if place.outage else None
             if fading is not None:
                 job = job._replace(algorithm=OverChannel(job.algorithm, fading))
             try:
                 rows = execute(job, [show]).result.history.rows
-                # A client whose accuracy is undefined, as its outputs are not finite, has not reached the target.
+                # If a client's outputs are not finite, its accuracy is undefined and the target is not reached.
                 reached = (row for row in rows if row.metrics.worst_score >= target and not row.undefined[0])
                 rounds = next((row.round for row in reached), None)
             except DivergedError as error:
@@ -133,8 +133,8 @@ def measure(
         yield Measurement(tau, seed, rounds, place.outage)
 
 
-def _one_an_outage(places: Iterable[LinkConditions]) -> list[LinkConditions]:
-    """One place for each outage: the clients that drop out depend on it alone."""
+def _one_per_outage(places: Iterable[LinkConditions]) -> list[LinkConditions]:
+    """Choose one place for each outage, because client dropout depends on the outage alone."""
     return list({place.outage: place for place in places}.values())
 
 
@@ -147,18 +147,18 @@ OF_THE_JOB = (
     "algorithm", "dataset", "partition", "clients", "alpha", "zipf", "model", "cohort", "batch", "lr", "param",
     "dtype",
 )  # fmt: skip
-"""Options that say which job runs; runs that are there already say so themselves."""
+"""Options that select the job; existing runs already contain their job."""
 
 OF_THE_MACHINE = ("data_dir", "engine", "device", "threads")
-"""Options that say where it runs."""
+"""Options that select where and how it runs."""
 
 
 class Devices(NamedTuple):
-    """What every client has.
+    """The devices that every client has.
 
     Args:
-        processor: its processor.
-        radio: its radio.
+        processor: The processor.
+        radio: The radio.
     """
 
     processor: Processor
@@ -166,13 +166,13 @@ class Devices(NamedTuple):
 
 
 class Found(NamedTuple):
-    """What the plan is made from.
+    """The input of the plan.
 
     Args:
-        study: the job.
-        runs: rounds until the target.
-        notes: on these.
-        source: where they are from: "runs", "file" or "here".
+        study: The job.
+        runs: Rounds until the target.
+        notes: Notes on the runs.
+        source: Origin of the runs: "runs", "file" or "here".
     """
 
     study: Study
@@ -182,17 +182,17 @@ class Found(NamedTuple):
 
 
 def energy_command(options: EnergyOptions) -> int:
-    """Measure or read rounds until the target, plan, write, print; gives the exit code."""
+    """Measure or read the rounds until the target, plan, write and print; return the exit code."""
     _check_contradictions(options)
     target, quiet = options.target_worst, options.as_json
-    # the grid, bandwidth by bandwidth, each from the lowest SNR to the highest
+    # The grid, bandwidth by bandwidth, each from the lowest SNR to the highest.
     snrs, bandwidths = sorted(set(options.snr or SNRS)), sorted(set(options.bandwidth or BANDWIDTHS))
     places = [LinkConditions(snr, hertz, options.rate_min) for hertz in bandwidths for snr in snrs]
     for place in places:
         check(place.bandwidth, place.snr_db)
         place.link()  # raises an error if the rate is impossible
     radio = Radio(POWER if options.power is None else options.power, options.downlink)
-    _processor(options, 0.0)  # its numbers are checked before anything runs
+    _processor(options, 0.0)  # checks its numbers before anything runs
     output.require()
     config = _config(options)
     name = f"energy-{label_of(config.algorithm)}-{config.dataset}".lower()
@@ -203,57 +203,57 @@ def energy_command(options: EnergyOptions) -> int:
     folder = out or Path("runs") / name
     job = f"{label_of(config.algorithm)} on {config.dataset}"
     with claimed(folder, "plan", overwrite=overwrite, anew=out is None, tell=console.warn) as claim:
-        found = _found(options, config, places)
+        inputs = _plan_inputs(options, config, places)
         cycles = options.cycles_per_sample
-        processor = _processor(options, CYCLES_PER_FLOP * found.study.flops() if cycles is None else cycles)
-        # bytes per round and samples per step do not depend on τ: measure with the smallest, which is fastest
-        payloads = found.study.payloads(min(run.tau for run in found.runs), places)
+        processor = _processor(options, CYCLES_PER_FLOP * inputs.study.flops() if cycles is None else cycles)
+        # Bytes per round and samples per step do not depend on τ: measure with the smallest, which is fastest.
+        payloads = inputs.study.payloads(min(run.tau for run in inputs.runs), places)
         devices = Devices(processor, radio)
         costs = {place: cost_of(payloads[place.outage], processor, radio, place.link()) for place in places}
-        made = plan(found.runs, costs)
-        made = made._replace(notes=(*found.notes, *made.notes))
-        content = _summary(found, target, devices, payloads, costs, made)
+        result = plan(inputs.runs, costs)
+        result = result._replace(notes=(*inputs.notes, *result.notes))
+        content = _summary(inputs, target, devices, payloads, costs, result)
         texts = {
-            "measurements.csv": measurements.to_csv(found.runs),
-            "plan.csv": output.to_csv(made),
-            "plan.md": output.to_markdown(made),
+            "measurements.csv": measurements.to_csv(inputs.runs),
+            "plan.csv": output.to_csv(result),
+            "plan.md": output.to_markdown(result),
             "summary.json": json_text(content, indent=2) + "\n",
         }
         with filled(claim) as stage:
             for file, text in texts.items():
                 (stage / file).write_text(text, encoding="utf-8")
             pictures = [stage / "heatmap.png", stage / "heatmap.svg"]
-            output.save_heatmap(made, pictures, f"{job}: {100 * target:g} % worst accuracy")
+            output.save_heatmap(result, pictures, f"{job}: {100 * target:g} % worst accuracy")
         claim.finished = True
     if quiet:
         print(json_text({**content, "directory": str(claim.directory)}))
         return 0
-    title = f"{job}: local steps with the least energy to {100 * target:g} % worst"
+    title = f"{job}: local steps with the least energy to {100 * target:g} % worst accuracy"
     view = Table(title=title, title_justify="left")
     view.add_column("bandwidth", justify="right")
-    cells = output.grid(made)
+    cells = output.grid(result)
     for snr in snrs:
         view.add_column(f"{snr:g} dB", justify="right")
     for bandwidth in bandwidths:
         best = (cells[snr, bandwidth].best for snr in snrs)
         view.add_row(output.hertz(bandwidth), *(NOTHING if b is None else f"{b.tau} ({b.joules:.3g} J)" for b in best))
     console.out.print(view)
-    for note in made.notes:
+    for note in result.notes:
         console.out.print(f"note: {note}", markup=False)
     console.out.print(f"heat map: {claim.directory / 'heatmap.png'}", markup=False)
     return 0
 
 
 def _check_contradictions(options: EnergyOptions) -> None:
-    """Refuse options that would be lost to others."""
-    given = {**vars(options), **options.settings}
+    """Refuse options that others would override."""
+    values = {**vars(options), **options.settings}
 
     def refuse(names: Sequence[str], why: str) -> None:
         for name in names:
-            if given.get(name) not in (None, []):
+            if values.get(name) not in (None, []):
                 option = "a configuration" if name == "config" else f"--{name.replace('_', '-')}"
                 raise InputError(
-                    f"{option} has no effect beside {why}: leave one of them out",
+                    f"{option} has no effect with {why}. Remove one of them.",
                     code="conflicting-options",
                     field=option,
                 )
@@ -266,15 +266,15 @@ def _check_contradictions(options: EnergyOptions) -> None:
         refuse(("capacitance",), "--joules-per-step")
     if options.fading and options.rate_min is None:
         raise InputError(
-            "--fading needs --rate-min, the rate in bit/s below which a client is in outage",
+            "--fading requires --rate-min, the rate in bit/s below which a client is in outage",
             code="needs-option",
             field="fading",
         )
     if options.rate_min is not None and not options.fading:
-        raise InputError("--rate-min requires --fading: give both or none", code="unused-option", field="rate_min")
+        raise InputError("--rate-min requires --fading", code="unused-option", field="rate_min")
     if not 0 < options.target_worst <= 1:
         raise InputError(
-            f"--target-worst must lie above 0 and be at most 1, not {options.target_worst}",
+            f"--target-worst must be above 0 and at most 1, got {options.target_worst}",
             code="out-of-range",
             field="target_worst",
         )
@@ -294,25 +294,25 @@ def _steps(options: EnergyOptions) -> list[int]:
 
 
 def _config(options: EnergyOptions) -> Config:
-    """The job: that of the runs, or that of the file and the options."""
+    """Return the job: that of the runs, or that of the file and the options."""
     if options.runs:
         machine = {name: value for name, value in options.settings.items() if name in OF_THE_MACHINE}
         return load_config(options.runs[0] / "config.toml", machine, trust=options.trust)
-    given = references_of({**options.settings, "algorithm": options.algorithm})
-    file = read_file(options.config, given, trust=options.trust)
+    selected = references_of({**options.settings, "algorithm": options.algorithm})
+    file = read_file(options.config, selected, trust=options.trust)
     named = options.algorithm or file.get("algorithm", Config.model_fields["algorithm"].default)
     algorithm = algorithm_name(str(named))
-    own = {"algorithm": options.algorithm, "rounds": options.rounds}
-    given = {**options.settings, **{name: value for name, value in own.items() if value is not None}}
-    # the first τ stands for all, so that a --param steps=… beside them is refused
-    values = overrides({**given, "steps": _steps(options)[0]}, options.param, [algorithm])
-    # rounds to a target are those of the last iterate by test rows, as in the paper
+    explicit = {"algorithm": options.algorithm, "rounds": options.rounds}
+    selected = {**options.settings, **{name: value for name, value in explicit.items() if value is not None}}
+    # The first τ stands for all, so that --param steps=… is refused.
+    values = overrides({**selected, "steps": _steps(options)[0]}, options.param, [algorithm])
+    # Rounds to a target are those of the last iterate on test rows, as in the paper.
     config = config_of(file, {**values, "returned": "last", "until": f"{TEST}worst_accuracy={options.target_worst!r}"})
     return config if "rounds" in config.model_fields_set else config.model_copy(update={"rounds": ROUNDS})
 
 
-def _found(options: EnergyOptions, config: Config, places: list[LinkConditions]) -> Found:
-    """Rounds until the target: from the runs, from the file, or from runs made now."""
+def _plan_inputs(options: EnergyOptions, config: Config, places: list[LinkConditions]) -> Found:
+    """Get the rounds until the target: from given runs, from the file, or from new runs."""
     target = options.target_worst
     if options.runs:
         read, notes = measurements.from_runs(options.runs, target)
@@ -325,29 +325,29 @@ def _found(options: EnergyOptions, config: Config, places: list[LinkConditions])
         return Found(Study.of(config), read, [], "file")
     steps, seeds = _steps(options), parse_seeds(options.seeds or SEEDS)
     study = Study.of(with_steps(config, steps[0], seeds[0]))
-    made = list(measure(study, steps, seeds, places, target, options.as_json))
-    rare = f"the runs were tested every {config.evaluate_every} rounds only, so rounds are rounded up to such"
-    return Found(study, made, [rare] if config.evaluate_every > 1 else [], "here")
+    runs = list(measure(study, steps, seeds, places, target, options.as_json))
+    rare = f"the runs were evaluated every {config.evaluate_every} rounds, so their rounds are rounded up"
+    return Found(study, runs, [rare] if config.evaluate_every > 1 else [], "here")
 
 
 def _summary(
-    found: Found,
+    inputs: Found,
     target: float,
     devices: Devices,
     payloads: Mapping[float, Payload],
     costs: Mapping[LinkConditions, Cost],
-    made: LocalStepsPlan,
+    result: LocalStepsPlan,
 ) -> dict[str, object]:
-    """Everything that the plan was made from, and the plan."""
-    config = found.study.config
+    """Collect the plan and everything from which it was made."""
+    config = inputs.study.config
     job = config.model_dump(mode="json", exclude_none=True, exclude={"data_dir", "until", "seed", "steps"})
-    own = {name: value for name, value in config.algorithms.get(config.algorithm, {}).items() if name != "steps"}
+    parameters = {name: value for name, value in config.algorithms.get(config.algorithm, {}).items() if name != "steps"}
     return {
         "algorithm": config.algorithm,
         "dataset": config.dataset,
         "target_worst": target,
-        "config": {**job, "algorithms": {config.algorithm: own}},
-        "source": found.source,
+        "config": {**job, "algorithms": {config.algorithm: parameters}},
+        "source": inputs.source,
         "processor": vars(devices.processor),
         "radio": vars(devices.radio),
         "payloads": [{"outage": outage, **payload._asdict()} for outage, payload in payloads.items()],
@@ -359,9 +359,9 @@ def _summary(
                 "best": _plain(cell.best),
                 "runner_up": _plain(cell.runner_up),
             }
-            for cell in made.cells
+            for cell in result.cells
         ],
-        "notes": list(made.notes),
+        "notes": list(result.notes),
         "versions": versions(),
     }
 

@@ -31,13 +31,13 @@ SOURCES: Mapping[str, Source] = {"auto": "auto", "original": "original", "stand-
 
 
 def reproduce_command(options: ReproduceOptions) -> int:
-    """List the papers' tables and figures, or run some of them; gives the exit code."""
+    """List the papers' tables and figures, or run some of them; return the exit code."""
     quiet = options.as_json
     if options.names and options.everything:
-        raise InputError("--all takes no names: leave one of them out", code="conflicting-options", field="all")
+        raise InputError("--all takes no names. Remove --all or the names.", code="conflicting-options", field="all")
     known = names()
     chosen = [load_spec(name) for name in dict.fromkeys(known if options.everything else options.names or [])]
-    # short results go elsewhere, so that they replace no long ones
+    # Short results go to another folder, so that they do not replace long ones.
     out = options.out or (RESULTS / "quick" if options.quick else RESULTS)
     if not chosen:
         specs = [load_spec(name) for name in known]
@@ -46,16 +46,16 @@ def reproduce_command(options: ReproduceOptions) -> int:
             rows = [{"name": s.name, "paper": s.paper, "title": s.title, "done": finished[s.name]} for s in specs]
             print(json_text({"specifications": rows, "directory": str(out)}))
             return 0
-        table = Table("name", "what it is", "title", "done")
+        table = Table("name", "paper", "title", "done")
         for spec in specs:
             table.add_row(spec.name, spec.paper, spec.title, "yes" if finished[spec.name] else "")
         console.out.print(table)
-        console.out.print(f"Run some with 'drfl reproduce NAME …', all with --all; results go to {out}.", markup=False)
+        console.out.print(f"Run some with 'drfl reproduce NAME …', all with --all. Results go to {out}.", markup=False)
         return 0
     with signals.at_once():  # nothing to tidy up yet
         workers = workers_by_options(options.jobs, options.ray, os.cpu_count() or 1)
         plans, skipped = _plans(chosen, options, out)
-    # the command in its shortest form, without this machine's paths
+    # The command in its shortest form, without paths of this machine.
     words = ["drfl", "reproduce", *(["--all"] if options.everything else options.names or [])]
     if options.quick:
         words.append("--quick")
@@ -70,7 +70,7 @@ def reproduce_command(options: ReproduceOptions) -> int:
     def keep(collected: Collected, folder: Path) -> None:
         written[collected.plan.spec.name] = str(folder)
 
-    with console.interruptible("now: what is finished is kept") as watch, _progress(quiet) as done:
+    with console.interruptible("now: finished cells are stored") as watch, _progress(quiet) as done:
         reproduce(
             plans,
             out,
@@ -86,9 +86,11 @@ def reproduce_command(options: ReproduceOptions) -> int:
 
 
 def _plans(chosen: Sequence[Specification], options: ReproduceOptions, out: Path) -> tuple[list[Plan], list[str]]:
-    """What can be run; with --all, also the sentences on what cannot."""
+    """Make the plans that can run and, with --all, the sentences about those that cannot."""
     if (source := SOURCES.get(options.data.lower())) is None:
-        raise InputError(f"--data '{options.data}' is none of {', '.join(SOURCES)}", code="unknown-name", field="data")
+        raise InputError(
+            f"--data must be one of {', '.join(SOURCES)}, got '{options.data}'", code="unknown-name", field="data"
+        )
     for spec in chosen:
         output.check(spec)
     scale = Scale(
@@ -131,7 +133,7 @@ def _report(written: Mapping[str, str], skipped: Sequence[str], quiet: bool) -> 
 
 @contextmanager
 def _progress(quiet: bool) -> Iterator[Callable[[Done], None]]:
-    """Shows cells done and time left: a live bar on a terminal, a plain line a cell elsewhere."""
+    """Show cells done and time left: a live bar on a terminal, else one line per cell."""
     start = time.monotonic()
     if quiet:
         yield lambda done: None
@@ -157,8 +159,8 @@ def _progress(quiet: bool) -> Iterator[Callable[[Done], None]]:
 
 
 def _left(done: Done, start: float) -> str:
-    """The time left, by the cost of what was run since the start."""
+    """Estimate the time left from the cost of the work since the start."""
     if not 0 < done.share < 1:
-        return "last files" if done.share else ""
+        return "writing files" if done.share else ""
     seconds = (time.monotonic() - start) * (1 - done.share) / done.share
     return f"about {seconds / 60:.0f} min left" if seconds >= 90 else f"about {seconds:.0f} s left"

@@ -1,4 +1,4 @@
-"""Energy and channels: what local steps and messages cost, and how many local steps cost least.
+"""Energy and channels: the cost of local steps and messages, and the number of local steps with the least cost.
 
 After DRDM (Krouka et al. 2025), §IV.B.3, equation 18 and Figure 4.
 """

@@ -1,4 +1,4 @@
-"""What a round costs a client in joules and seconds: computing and sending."""
+"""The cost of a round for a client, in joules and seconds, for computing and sending."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from drfl_papers.energy.usage import Metered, Usage
 CAPACITANCE = 1e-28
 """κ, effective switched capacitance in J·s² per cycle.
 
-The convention of mobile edge computing: Mao, Zhang and Letaief 2016 (IEEE JSAC 34(12), κ = 1e-28); Tran et al. 2019
+The usual value in mobile edge computing: Mao, Zhang and Letaief 2016 (IEEE JSAC 34(12), κ = 1e-28); Tran et al. 2019
 (IEEE INFOCOM, α/2 with α = 2e-28); Yang et al. 2021 (IEEE TWC 20(3), κ = 1e-28).
 """
 
@@ -30,7 +30,7 @@ FREQUENCY = 1e9
 """f, CPU frequency in Hz: the low end of the 1–2 GHz of Tran et al. 2019; Mao et al. 2016 allow up to 1.5 GHz."""
 
 CYCLES_PER_FLOP = 1.0
-"""Cycles per floating-point operation. Our assumption, not the literature's: a scalar unit that does one a cycle.
+"""Cycles per floating-point operation. This is our assumption: a scalar unit with one operation per cycle.
 
 The linear model on 28×28 images then takes 3.1e4 cycles per sample; Yang et al. 2021 take 1e4 to 3e4.
 """
@@ -41,14 +41,14 @@ class Processor:
     """Dynamic CMOS power: a cycle costs κ·f² and takes 1/f (Mao et al. 2017, IEEE COMST 19(4)).
 
     Args:
-        cycles_per_sample: cycles for one sample's gradient.
+        cycles_per_sample: Cycles for one sample's gradient.
         frequency: f in Hz.
         capacitance: κ in J·s² per cycle.
-        joules_per_step: measured energy of a local step, which then takes the place of κ·f²·cycles; time stays
-            cycles/f. Gradients outside local steps then cost nothing.
+        joules_per_step: Measured energy of a local step in J, used instead of κ·f²·cycles. Time stays cycles/f.
+            Gradients outside local steps then cost nothing.
 
     Raises:
-        InputError: a value is negative, not finite, or the frequency is 0.
+        InputError: If a value is negative or not finite, or the frequency is 0.
     """
 
     cycles_per_sample: float
@@ -64,26 +64,26 @@ class Processor:
             checks.non_negative("joules_per_step", self.joules_per_step)
 
     def joules(self, steps: Tensor, samples: Tensor) -> Tensor:
-        """Energy in J of so many local steps, in which the gradients of so many samples were computed; any shape."""
+        """Return the energy in J of local steps that computed the gradients of a number of samples; any shape."""
         if self.joules_per_step is not None:
             return steps * self.joules_per_step
         return samples * (self.cycles_per_sample * self.capacitance * self.frequency**2)
 
     def seconds(self, samples: Tensor) -> Tensor:
-        """Time in s to compute the gradients of so many samples; any shape."""
+        """Return the time in s to compute the gradients of a number of samples; any shape."""
         return samples * (self.cycles_per_sample / self.frequency)
 
 
 def sample_flops(task: Task, inputs: Tensor, targets: Tensor) -> float:
-    """Floating-point operations of one sample's forward and backward pass, counted by torch on the real model.
+    """Count the floating-point operations of one sample's forward and backward pass, with torch on the real model.
 
-    Torch counts matrix products and convolutions, a multiplication and an addition as two. A layer that sees the inputs
-    needs no gradient with respect to them: a linear model with d parameters takes 4d, not 6d.
+    Torch counts matrix products and convolutions; a multiplication and an addition count as two operations. A layer
+    that sees the inputs needs no gradient with respect to them, so a linear model with d parameters takes 4d, not 6d.
 
     Args:
-        task: the model and its loss.
+        task: The model and its loss.
         inputs: (B, …) a few samples.
-        targets: (B, …) theirs.
+        targets: (B, …) their targets.
     """
     from torch.utils.flop_counter import FlopCounterMode
 
@@ -99,19 +99,20 @@ POWER = 0.2
 """Transmit power in W: 23 dBm, the maximum of a handset of power class 3 (3GPP TS 36.101, §6.2.2)."""
 
 PROBE = 10
-"""Rounds behind a measured payload: how many distinct clients train differs from round to round."""
+"""Rounds for measuring a payload, because the number of distinct clients that train varies from round to round."""
 
 
 @dataclass(frozen=True)
 class Radio:
-    """What the client's radio draws.
+    """The power that a client's radio draws.
 
     Args:
-        power: transmit power in W.
-        receive: power in W while receiving; None = the downlink counts neither in energy nor in time, as in the paper.
+        power: Transmit power in W.
+        receive: Power in W while receiving. If None, the downlink counts neither in energy nor in time, as in the
+            paper.
 
     Raises:
-        InputError: a value is negative or not finite.
+        InputError: If a value is negative or not finite.
     """
 
     power: float = POWER
@@ -129,7 +130,7 @@ class Bill(NamedTuple):
     Args:
         processing: Σ_rounds τ·E_i^p, over the rounds in which client i was asked to train.
         transmission: Σ_rounds E_i^t = P·bits/R_i.
-        reception: the same for what it received; zeros where the downlink does not count.
+        reception: The same for received bits; zeros if the downlink does not count.
     """
 
     processing: Tensor
@@ -138,46 +139,46 @@ class Bill(NamedTuple):
 
     @property
     def clients(self) -> Tensor:
-        """(N,) all three together."""
+        """(N,) the sum of all three."""
         return self.processing + self.transmission + self.reception
 
     @property
     def total(self) -> float:
-        """Equation 18: the sum over clients."""
+        """The sum over clients, equation 18."""
         return float(self.clients.sum())
 
 
 def bill(rounds: Sequence[Usage], n: int, processor: Processor, radio: Radio, link: Link) -> Bill:
-    """What these rounds cost each of n clients (Krouka et al. 2025, eq. 18).
+    """Compute the cost of rounds for each of n clients (Krouka et al. 2025, eq. 18).
 
     Args:
-        rounds: what they did, from :class:`drfl_papers.energy.usage.Metered`.
-        n: number of clients N.
-        processor: of every client.
-        radio: of every client.
-        link: the N channels, up and down alike.
+        rounds: Usage of the rounds, from :class:`drfl_papers.energy.usage.Metered`.
+        n: Number of clients N.
+        processor: Processor of every client.
+        radio: Radio of every client.
+        link: The N channels, the same in both directions.
     """
-    found = Bill(*(torch.zeros(n, dtype=torch.float64) for _ in Bill._fields))
+    total = Bill(*(torch.zeros(n, dtype=torch.float64) for _ in Bill._fields))
     for usage in rounds:
         i, every = usage.clients, torch.zeros(n, dtype=torch.float64)
-        found.processing[i] += processor.joules(usage.steps, usage.samples)
-        found.transmission[i] += radio.power * link.seconds(every.index_add(0, i, 8 * usage.up))[i]
+        total.processing[i] += processor.joules(usage.steps, usage.samples)
+        total.transmission[i] += radio.power * link.seconds(every.index_add(0, i, 8 * usage.up))[i]
         if radio.receive is not None:
-            found.reception[i] += radio.receive * link.seconds(every.index_add(0, i, 8 * usage.down))[i]
-    return found
+            total.reception[i] += radio.receive * link.seconds(every.index_add(0, i, 8 * usage.down))[i]
+    return total
 
 
 def round_seconds(usage: Usage, n: int, processor: Processor, radio: Radio, link: Link) -> float:
-    """Time in s of one round: the server waits for the slowest client that was asked.
+    """Compute the time in s of one round, in which the server waits for the slowest client of the cohort.
 
-    With fading every client takes its expected time, so that the true mean of the slowest is somewhat above.
+    With fading every client takes its expected time, so the true mean of the slowest is somewhat larger.
 
     Args:
-        usage: what the clients did in it.
-        n: number of clients N.
-        processor: of every client.
-        radio: says whether the downlink counts.
-        link: the N channels, up and down alike.
+        usage: Usage of the round.
+        n: Number of clients N.
+        processor: Processor of every client.
+        radio: Radio of every client; it says whether the downlink counts.
+        link: The N channels, the same in both directions.
     """
     if not len(usage.clients):
         return 0.0
@@ -187,16 +188,16 @@ def round_seconds(usage: Usage, n: int, processor: Processor, radio: Radio, link
 
 
 class Payload(NamedTuple):
-    """What one round takes on average, all clients together.
+    """The average traffic and computation of one round, all clients together.
 
     Args:
-        up: bytes sent.
-        down: bytes received.
-        participants: clients that train.
-        step_samples: samples whose gradient is computed in one local step.
-        other_samples: those for reports outside local steps, such as SCAFF-PD's.
-        longest_up: bytes that the client with the most to send has to send.
-        longest_down: bytes that the client with the most to receive has to receive.
+        up: Bytes sent.
+        down: Bytes received.
+        participants: Clients that train.
+        step_samples: Samples whose gradient is computed in one local step.
+        other_samples: Samples for reports outside local steps, such as SCAFF-PD's.
+        longest_up: Bytes sent by the client that sends the most.
+        longest_down: Bytes received by the client that receives the most.
     """
 
     up: float
@@ -211,18 +212,18 @@ class Payload(NamedTuple):
 def payload_of(
     algorithm: Algorithm[S], fed: Federation, fading: Rayleigh | None = None, *, rounds: int = PROBE, seed: int = 0
 ) -> Payload:
-    """What a round of an algorithm takes, measured on the federation itself; its ledger is left as it was.
+    """Measure the payload of an algorithm's round on the federation; its ledger does not change.
 
     Args:
-        algorithm: what runs.
-        fed: the clients.
-        fading: their channels, where some may be in outage.
-        rounds: how many rounds to measure, from the initial model on.
-        seed: of these rounds.
+        algorithm: The algorithm.
+        fed: The clients.
+        fading: Their channels, if some clients may be in outage.
+        rounds: Number of rounds to measure, starting at the initial model.
+        seed: Seed of these rounds.
 
     Raises:
-        InputError: the algorithm does not fit the federation.
-        DivergedError: it diverges.
+        InputError: If the algorithm does not fit the federation.
+        DivergedError: If it diverges.
     """
     checks.whole("rounds", rounds)
     metered = Metered(algorithm)
@@ -234,7 +235,7 @@ def payload_of(
 
 
 def mean_payload(rounds: Sequence[Usage]) -> Payload:
-    """The mean over rounds, at least one, of what they took."""
+    """Average the usage of at least one round."""
 
     def largest(part: Tensor) -> float:
         return float(part.max()) if len(part) else 0.0
@@ -251,13 +252,13 @@ def mean_payload(rounds: Sequence[Usage]) -> Payload:
 
 
 class Cost(NamedTuple):
-    """What a round costs: τ times something, and something whatever τ is.
+    """The cost of a round: a part proportional to τ, and a part that does not depend on τ.
 
     Args:
         step_joules: J of one local step, all participants together.
-        round_joules: J of all that is sent in a round, and of gradients outside local steps.
+        round_joules: J of all traffic in a round, and of gradients outside local steps.
         step_seconds: s of one local step.
-        round_seconds: s of sending, for the slowest, and of gradients outside local steps.
+        round_seconds: s of sending, for the slowest client, and of gradients outside local steps.
     """
 
     step_joules: float
@@ -266,31 +267,31 @@ class Cost(NamedTuple):
     round_seconds: float
 
     def joules(self, tau: int, rounds: float) -> float:
-        """Equation 18 with T = rounds: T·τ·Σ_i E_i^p + T·Σ_i E_i^t."""
+        """Return equation 18 with T = rounds: T·τ·Σ_i E_i^p + T·Σ_i E_i^t."""
         return rounds * (tau * self.step_joules + self.round_joules)
 
     def seconds(self, tau: int, rounds: float) -> float:
-        """Time of so many rounds of τ local steps."""
+        """Return the time in s of a number of rounds with τ local steps."""
         return rounds * (tau * self.step_seconds + self.round_seconds)
 
 
 def cost_of(payload: Payload, processor: Processor, radio: Radio, link: Link) -> Cost:
-    """The cost of a round where all clients have the same processor, radio and channel.
+    """Compute the cost of a round if all clients have the same processor, radio and channel.
 
     Args:
-        payload: what a round takes.
-        processor: of every client.
-        radio: of every client.
-        link: the channel of one client.
+        payload: Payload of a round.
+        processor: Processor of every client.
+        radio: Radio of every client.
+        link: The channel of one client.
     """
-    bit = float(link.seconds(torch.ones(1, dtype=torch.float64))[0])  # seconds a bit
-    none, people = torch.zeros((), dtype=torch.float64), torch.tensor(payload.participants, dtype=torch.float64)
+    bit = float(link.seconds(torch.ones(1, dtype=torch.float64))[0])  # seconds per bit
+    none, clients = torch.zeros((), dtype=torch.float64), torch.tensor(payload.participants, dtype=torch.float64)
     samples, others = (torch.tensor(x, dtype=torch.float64) for x in (payload.step_samples, payload.other_samples))
     each = max(payload.participants, 1.0)
     reception = 0.0 if radio.receive is None else radio.receive * 8 * payload.down * bit
     longest = payload.longest_up + (0.0 if radio.receive is None else payload.longest_down)
     return Cost(
-        step_joules=float(processor.joules(people, samples)),
+        step_joules=float(processor.joules(clients, samples)),
         round_joules=float(processor.joules(none, others)) + radio.power * 8 * payload.up * bit + reception,
         step_seconds=float(processor.seconds(samples)) / each,
         round_seconds=float(processor.seconds(others)) / each + 8 * longest * bit,

@@ -1,4 +1,4 @@
-"""Measurements from a file, and from the directories that runs left."""
+"""Rounds to a target, read from a file or from run folders."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from drfl_papers.energy.planner import Measurement
 
 COLUMNS = ("tau", "seed", "rounds")
 DIGITS = 19
-"""The longest integer that is read, as long as the largest of 64 bits."""
+"""Most digits of an integer that is read: those of the largest 64-bit integer."""
 FREE = ("seed", "algorithms", "rounds", "threads", "engine", "device", "data_dir")
-"""What the configurations of runs of one job may differ in; the algorithm's own table is looked at apart."""
+"""Keys in which the configurations of runs of one job may differ; the algorithm's own table is compared separately."""
 
 
 def to_csv(measurements: Sequence[Measurement]) -> str:
-    """A row a run; no number of rounds = never reached. The outage is a column only where there was any."""
+    """Format one row per run; an empty number of rounds means never. The outage is a column only if there was any."""
     faded = any(run.outage for run in measurements)
     rows = (
         [run.tau, run.seed, "" if run.rounds is None else run.rounds, *([f"{run.outage:.6f}"] if faded else [])]
@@ -34,13 +34,13 @@ def to_csv(measurements: Sequence[Measurement]) -> str:
 
 
 def read_csv(path: Path) -> list[Measurement]:
-    """Measurements from a CSV file with the columns tau, seed and rounds, and perhaps outage.
+    """Read measurements from a CSV file with the columns tau, seed and rounds, and optionally outage.
 
     Args:
-        path: the file; a row without a number of rounds is a run that never reached the target.
+        path: The file; a row without a number of rounds is a run that never reached the target.
 
     Raises:
-        InputError: it cannot be read, a column is missing or a value is impossible; names the file and the line.
+        InputError: If the file cannot be read, a column is missing or a value is invalid; names the file and the line.
     """
     text = read_text(path).removeprefix("\ufeff")
     reader = csv.DictReader(io.StringIO(text, newline=""))
@@ -48,11 +48,11 @@ def read_csv(path: Path) -> list[Measurement]:
         missing = [name for name in COLUMNS if name not in (reader.fieldnames or ())]
         if missing:
             raise InputError(
-                f"{path} lacks the column '{missing[0]}': its first line must name {', '.join(COLUMNS)}",
+                f"{path}: the column '{missing[0]}' is missing. The first line must name {', '.join(COLUMNS)}.",
                 code="missing-column",
                 field=missing[0],
             )
-        found = []
+        measured = []
         for line, row in enumerate(reader, start=2):
             where = f"{path}, line {line}"
             tau, seed = _whole(row, "tau", 1, where), _whole(row, "seed", 0, where)
@@ -64,87 +64,89 @@ def read_csv(path: Path) -> list[Measurement]:
                 outage = math.nan
             if not 0 <= outage <= 1:
                 raise InputError(
-                    f"{where}: outage must lie between 0 and 1, not '{text}'", code="out-of-range", field="outage"
+                    f"{where}: outage must be between 0 and 1, got '{text}'", code="out-of-range", field="outage"
                 )
-            # the outage of a channel has six digits, and the planner compares for equality
-            found.append(Measurement(tau, seed, rounds, round(outage, 6)))
+            # The outage of a channel has six digits, and the planner compares for equality.
+            measured.append(Measurement(tau, seed, rounds, round(outage, 6)))
     except csv.Error as error:
         raise InputError(
             f"cannot read the measurements {path}: {error}", code="file-unreadable", field=str(path)
         ) from None
-    if not found:
+    if not measured:
         raise InputError(
-            f"{path} holds no measurements: give at least one row {','.join(COLUMNS)}", code="no-rows", field=str(path)
+            f"{path} has no measurements. Add at least one row {','.join(COLUMNS)}.", code="no-rows", field=str(path)
         )
-    return found
+    return measured
 
 
 def _whole(row: Mapping[str, str | None], name: str, low: int, where: str) -> int:
     text = (row[name] or "").strip()
     if not text.isascii() or not text.isdigit() or len(text) > DIGITS or int(text) < low:
         raise InputError(
-            f"{where}: {name} must be an integer of at least {low}, not '{text}'", code="out-of-range", field=name
+            f"{where}: {name} must be an integer of at least {low}, got '{text}'", code="out-of-range", field=name
         )
     return int(text)
 
 
 def from_runs(directories: Iterable[Path], target: float) -> tuple[list[Measurement], list[str]]:
-    """Measurements from run directories, by the first evaluated round whose worst accuracy reaches the target.
+    """Read measurements from run folders: the first evaluated round whose worst accuracy reaches the target.
 
     Args:
-        directories: each written by ``drfl run``, or a cell of ``drfl compare``; one job at several τ and seeds.
-        target: the accuracy, a fraction.
+        directories: Folders written by ``drfl run``, or cells of ``drfl compare``; one job with several τ and seeds.
+        target: The accuracy to reach, a fraction.
 
     Returns:
         The measurements, and notes on them.
 
     Raises:
-        InputError: a folder is no run, the runs are not of one job, or one ended early without the target.
+        InputError: If a folder is not a run, the runs are not of one job, or a run ended early below the target.
     """
     runs = [(path, load_run(path)) for path in directories]
     for path, run in runs:
         if run.score.name != PLAIN.name:
             raise InputError(
-                f"{path} has the score {run.score.words}, and the target is a worst accuracy: run it with "
-                "--score accuracy",
+                f"{path} has the score {run.score.words}, but the target is a worst accuracy. Run it with "
+                "--score accuracy.",
                 code="unsupported-metric",
                 field=str(path),
             )
-    found = [_measured(path, run, target) for path, run in runs]
+    measured = [_measured(path, run, target) for path, run in runs]
     for path, run in runs[1:]:
-        first, one = runs[0]
-        for mine, theirs, free in ((_job(one), _job(run), FREE), (_own(one), _own(run), ("steps",))):
+        first, reference = runs[0]
+        for mine, theirs, free in (
+            (_job(reference), _job(run), FREE), (_algorithm_table(reference), _algorithm_table(run), ("steps",)),
+        ):  # fmt: skip
             names = sorted({*mine, *theirs} - {*free})
             name = next((name for name in names if mine.get(name) != theirs.get(name)), None)
             if name is not None:
                 raise InputError(
-                    f"{first} and {path} differ in {name} ({mine.get(name)} and {theirs.get(name)}): runs must be of "
-                    "one job, with other local steps and seeds only",
+                    f"{first} and {path} differ in {name} ({mine.get(name)} and {theirs.get(name)}). Runs must be of "
+                    "one job and may differ only in local steps and seed.",
                     code="runs-differ",
                     field=name,
                 )
     every = max((_number(run.config.get("evaluate_every"), 1) for _, run in runs), default=1)
-    notes = [f"the runs were tested every {every} rounds only, so rounds are rounded up to such"] if every > 1 else []
+    notes = [f"the runs were evaluated every {every} rounds, so their rounds are rounded up"] if every > 1 else []
     for path, run in runs:
         note = undefined_note([run.undefined(run.score)], [len(run.clients)])
         if note:
             notes.append(f"{path}: the worst accuracy is that of the other clients{note}")
-    return found, notes
+    return measured, notes
 
 
 def _measured(path: Path, run: RunRecord, target: float) -> Measurement:
-    """The rounds of a run to the target, with its local steps and seed."""
-    tau = _number(_own(run).get("steps", run.config.get("steps")), 0)
+    """Read a run's rounds to the target, its local steps and its seed."""
+    tau = _number(_algorithm_table(run).get("steps", run.config.get("steps")), 0)
     if tau < 1:
         raise InputError(
-            f"{path / 'config.toml'} does not say how many local steps were taken: run it again",
+            f"{path / 'config.toml'} does not contain the number of local steps. Run it again.",
             code="damaged-run",
             field=str(path / "config.toml"),
         )
     seed = _number(run.summary.get("seed"), -1)
     if seed < 0:
         raise InputError(
-            f"{path / 'summary.json'} does not say which seed was used: run it again",
+            f"{path / 'summary.json'} does not contain the seed. Run it again.",
             code="damaged-run",
             field=str(path / "summary.json"),
         )
@@ -153,22 +155,22 @@ def _measured(path: Path, run: RunRecord, target: float) -> Measurement:
         return Measurement(tau, seed, int(reached["round"].iloc[0]))
     stopped = run.summary.get("stopped")
     if stopped in ("target", "interrupted"):  # with more rounds it might have reached the target
-        how = "by Ctrl-C" if stopped == "interrupted" else "at a target of its own"
+        how = "by Ctrl-C" if stopped == "interrupted" else "at another target"
         raise InputError(
-            f"{path} was stopped {how}, below a worst accuracy of {target:g}: run it again until that, or remove it",
+            f"{path} was stopped {how}, below a worst accuracy of {target:g}. Run it to this accuracy, or remove it.",
             code="unfinished-run",
             field=str(path),
         )
     return Measurement(tau, seed, None)
 
 
-def _own(run: RunRecord) -> dict[str, object]:
-    """The algorithm's own table of the configuration."""
+def _algorithm_table(run: RunRecord) -> dict[str, object]:
+    """Return the algorithm's own table of the configuration."""
     return table(table(run.config, "algorithms"), run.algorithm)
 
 
 def _job(run: RunRecord) -> dict[str, object]:
-    """The configuration. A target matters only by its rows, as validation rows do not train."""
+    """Return the configuration. A target matters only by its rows, because validation rows are not trained on."""
     until = run.config.get("until")
     on_validation = isinstance(until, str) and not until.startswith(TEST)
     return {**run.config, "until": "on validation rows" if on_validation else None}

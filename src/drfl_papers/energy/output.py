@@ -21,23 +21,23 @@ SI = ((1e9, "G"), (1e6, "M"), (1e3, "k"))
 
 
 def hertz(bandwidth: float) -> str:
-    """A bandwidth with its unit, e.g. "1 MHz"."""
+    """Format a bandwidth with its unit, e.g. "1 MHz"."""
     scale, prefix = next(((scale, prefix) for scale, prefix in SI if bandwidth >= scale), (1.0, ""))
     return f"{bandwidth / scale:.6g} {prefix}Hz"
 
 
 def axes(places: Sequence[LinkConditions]) -> tuple[list[float], list[float]]:
-    """The SNRs and the bandwidths of a grid, in the order in which they first appear."""
+    """Return the SNRs and the bandwidths of a grid, in the order in which they first appear."""
     return list(dict.fromkeys(p.snr_db for p in places)), list(dict.fromkeys(p.bandwidth for p in places))
 
 
 def grid(plan: LocalStepsPlan) -> dict[tuple[float, float], PlannedSteps]:
-    """(SNR, bandwidth) → the cell."""
+    """Map (SNR, bandwidth) to the cell."""
     return {(cell.place.snr_db, cell.place.bandwidth): cell for cell in plan.cells}
 
 
 def to_csv(plan: LocalStepsPlan) -> str:
-    """A row a cell; the columns of the best are empty where no τ reaches the target."""
+    """Format one row per cell; the columns of the best τ are empty if no τ reaches the target."""
     rows = []
     for place, best, second in plan.cells:
         chosen = (
@@ -49,7 +49,7 @@ def to_csv(plan: LocalStepsPlan) -> str:
 
 
 def to_markdown(plan: LocalStepsPlan) -> str:
-    """Two tables, the best τ over SNR and bandwidth and every cell with its energy and time, and the notes."""
+    """Format a table of the best τ by SNR and bandwidth, a table of all cells with energy and time, and the notes."""
     snrs, bandwidths = axes([cell.place for cell in plan.cells])
     cells = grid(plan)
     top = ["| bandwidth | " + " | ".join(f"{snr:g} dB" for snr in snrs) + " |", "| --- |" + " ---: |" * len(snrs)]
@@ -61,8 +61,8 @@ def to_markdown(plan: LocalStepsPlan) -> str:
         "| ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: |",
     ]
     for place, best, second in plan.cells:
-        where = [f"{place.snr_db:g} dB", hertz(place.bandwidth), f"{100 * place.outage:.3g} %"]
-        below.append("| " + " | ".join([*where, *_numbers(best), *_numbers(second)[:2]]) + " |")
+        conditions = [f"{place.snr_db:g} dB", hertz(place.bandwidth), f"{100 * place.outage:.3g} %"]
+        below.append("| " + " | ".join([*conditions, *_numbers(best), *_numbers(second)[:2]]) + " |")
     notes = [f"- {note}" for note in plan.notes]
     parts = (["# Local steps with the least energy"], top, below, *([notes] if notes else []))
     return "\n\n".join("\n".join(part) for part in parts) + "\n"
@@ -76,27 +76,29 @@ def _numbers(candidate: Candidate | None) -> list[str]:
 
 
 METADATA = {"png": {"Software": None}, "svg": {"Date": None, "Creator": None}}
-"""No date and no version in the files."""
+"""Metadata without date and version, so that the same plan gives the same bytes."""
 
 
 def require() -> None:
-    """Raise an InputError unless matplotlib is there."""
+    """Raise an InputError unless matplotlib is installed."""
     if importlib.util.find_spec("matplotlib") is None:
         raise InputError(
-            "the heat map needs matplotlib: pip install 'drfl[experiments]'", code="package-missing", field="matplotlib"
+            "the heat map requires matplotlib: pip install 'drfl[experiments]'",
+            code="package-missing",
+            field="matplotlib",
         )
 
 
 def save_heatmap(plan: LocalStepsPlan, paths: Sequence[Path], title: str = "") -> None:
-    """Draw the best number of local steps over SNR and bandwidth.
+    """Draw the best number of local steps by SNR and bandwidth.
 
     Args:
-        plan: on a full grid of SNRs and bandwidths.
-        paths: files to write, each ending in .png or .svg; the same plan gives the same bytes.
-        title: above the picture.
+        plan: The plan of a full grid of SNRs and bandwidths.
+        paths: Files to write, each ending in .png or .svg; the same plan gives the same bytes.
+        title: Title of the figure.
 
     Raises:
-        InputError: matplotlib is missing.
+        InputError: If matplotlib is missing.
     """
     require()
     import matplotlib
@@ -107,7 +109,7 @@ def save_heatmap(plan: LocalStepsPlan, paths: Sequence[Path], title: str = "") -
     best = [[cells[snr, bandwidth].best for snr in snrs] for bandwidth in bandwidths]
     values = [[math.nan if b is None else float(b.tau) for b in row] for row in best]
     known = [value for row in values for value in row if not math.isnan(value)]
-    # the salt and matplotlib's own font make the same plan the same bytes
+    # The salt and matplotlib's own font make the same plan give the same bytes.
     with matplotlib.rc_context({"svg.hashsalt": "drfl", "svg.fonttype": "path", "font.family": "DejaVu Sans"}):
         figure = Figure(
             figsize=(max(4.8, 1.8 + 0.8 * len(snrs)), max(2.6, 1.4 + 0.6 * len(bandwidths))),

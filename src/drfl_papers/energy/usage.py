@@ -1,4 +1,4 @@
-"""Who did and sent how much in each round, read off the ledger request by request."""
+"""Computation and traffic of each client per round, read from the ledger request by request."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from drfl.resilience.wrappers import S, WrappedAlgorithm
 
 
 class Usage(NamedTuple):
-    """What the clients did in one round; a row for each of the k clients that were asked anything.
+    """The work of the clients in one round; one row for each of the k clients that received any request.
 
     Args:
         clients: (k,) int64, ascending.
         steps: (k,) int64, local steps.
         samples: (k,) float64, samples whose gradient was computed, in local steps or for a gradient report.
-        local_samples: (k,) float64, those in local steps only.
+        local_samples: (k,) float64, the samples of local steps only.
         up: (k,) float64, bytes sent.
         down: (k,) float64, bytes received.
     """
@@ -36,38 +36,39 @@ class Usage(NamedTuple):
 
 
 class Meter(WrappedFederation):
-    """A federation that counts client by client.
+    """A federation that counts computation and traffic per client.
 
-    The ledger of the federation inside tells what a request cost; those who were asked share it alike, and those who
-    answered share the bytes sent. Where a client has fewer samples than a minibatch, the split is off, the sum is not.
+    The ledger of the wrapped federation has the cost of a request. The clients of the cohort share it equally, and the
+    clients that answered share the bytes sent equally. If a client has fewer samples than a minibatch, its share is
+    wrong, but the sum is right.
 
     Args:
-        fed: the federation inside.
+        fed: The wrapped federation.
     """
 
     def __init__(self, fed: Federation) -> None:
         super().__init__(fed)
-        self._asked = torch.zeros(fed.n, dtype=torch.bool)
+        self._contacted = torch.zeros(fed.n, dtype=torch.bool)
         self._counts = {name: torch.zeros(fed.n, dtype=torch.float64) for name in Usage._fields[1:]}
 
     def ask(self, request: Request[R]) -> R:
-        """Send a request, and count what it cost."""
+        """Send a request and count its cost."""
         before = self.ledger.totals()
         reply = self.fed.ask(request)
         cost = {name: value - before[name] for name, value in self.ledger.totals().items()}
-        asked = request.cohort
-        steps = int(request.local.steps_of(self.sizes, asked).sum()) if isinstance(request, TrainRequest) else 0
-        self._asked[asked] = True
-        self._add("steps", asked, steps)
-        self._add("samples", asked, cost["gradient_evaluations"])
-        self._add("local_samples", asked, cost["gradient_evaluations"] if steps else 0)
-        self._add("down", asked, cost["bytes_down"])
+        cohort = request.cohort
+        steps = int(request.local.steps_of(self.sizes, cohort).sum()) if isinstance(request, TrainRequest) else 0
+        self._contacted[cohort] = True
+        self._add("steps", cohort, steps)
+        self._add("samples", cohort, cost["gradient_evaluations"])
+        self._add("local_samples", cohort, cost["gradient_evaluations"] if steps else 0)
+        self._add("down", cohort, cost["bytes_down"])
         self._add("up", reply.clients, cost["bytes_up"])
         return reply
 
     def usage(self) -> Usage:
-        """What has been counted so far."""
-        clients = self._asked.nonzero().flatten()
+        """Return the counts so far."""
+        clients = self._contacted.nonzero().flatten()
         counts = {name: count[clients] for name, count in self._counts.items()}
         return Usage(clients, counts.pop("steps").round().long(), **counts)
 
@@ -78,20 +79,20 @@ class Meter(WrappedFederation):
 
 @dataclass(frozen=True)
 class Metered(WrappedAlgorithm[S]):
-    """An algorithm of which every round is metered.
+    """An algorithm whose rounds are metered.
 
-    With :class:`drfl_papers.energy.channel.OverChannel` it goes inside, ``OverChannel(Metered(algorithm), fading)``:
-    only there it sees who did not answer.
+    Put it inside :class:`drfl_papers.energy.channel.OverChannel`, as ``OverChannel(Metered(algorithm), fading)``: only
+    there it sees which clients did not answer.
 
     Args:
-        algorithm: the algorithm inside.
-        log: gets a :class:`Usage` a round.
+        algorithm: The wrapped algorithm.
+        log: Receives one :class:`Usage` per round.
     """
 
     log: list[Usage] = field(default_factory=list)
 
     def round(self, state: S, fed: Federation, key: Key) -> tuple[S, Info]:
-        """One round of the algorithm inside."""
+        """Run one round of the wrapped algorithm."""
         meter = Meter(fed)
         done = self.algorithm.round(state, meter, key)
         self.log.append(meter.usage())

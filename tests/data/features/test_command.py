@@ -57,8 +57,8 @@ def test_train_convexify_train(tmp_path):
     [
         (["--features", "entk"], "features = 'entk' needs a backbone, for example 'resnet18-imagenet'"),
         (["--features", "ntk", "--backbone", "cnn-digits"], "input should be 'penultimate' or 'entk'"),
-        (["--features", "entk", "--backbone", "cnn-digit"], "did you mean 'cnn-digits'?"),
-        (["--features", "entk", "--backbone", "none.pth"], "there is no file none.pth"),
+        (["--features", "entk", "--backbone", "cnn-digit"], "'cnn-digits'"),
+        (["--features", "entk", "--backbone", "none.pth"], "none.pth"),
         (["--backbone", "cnn-digits"], "backbone requires features"),
         (["--feature-count", "3"], "feature_count requires features"),
         (["--resize", "3"], "resize requires features"),
@@ -70,7 +70,7 @@ def test_train_convexify_train(tmp_path):
         (["--features", "penultimate", "--backbone", "cnn-digits", "--model", "cnn"], "the CNN needs inputs"),
         (["--features", "entk", "--backbone", "cnn-digits", "--dataset", "heart-disease"], "is a table"),
         (["--features", "penultimate", "--backbone", "resnet18-imagenet"], "could not download"),
-        (["--loss", "hinge"], "unknown loss 'hinge': known are cross-entropy, squared"),
+        (["--loss", "hinge"], "unknown loss 'hinge'"),
     ],
 )
 @pytest.mark.parametrize("command", ["run", pytest.param("compare", marks=pytest.mark.long)])

@@ -147,7 +147,7 @@ def test_a_model_against_itself_gains_nothing():
     gain = drfl.assess_gain(fed.w0, fed.w0, fed)
     assert (gain.values == 0).all()
     assert (gain.p_holm == 1).all()
-    assert gain.worst.shown == "no difference shown"
+    assert gain.worst.shown == "not significant"
 
 
 def test_what_cannot_be_compared_is_refused(comparison):

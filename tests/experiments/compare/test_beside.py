@@ -98,7 +98,7 @@ def test_the_line_names_the_class_if_it_has_a_name():
 
 def test_rates_say_which_threshold_they_are_at(table, tmp_path, capsys):
     run(table, tmp_path / "a", "--metric", "accuracy", score="sensitivity")
-    default = "rates are at probability 0.5: no validation rows of both classes chose a threshold"
+    default = "rates use the threshold 0.5, because no validation rows of both classes could choose one"
     assert default in capsys.readouterr().out
     run(table, tmp_path / "b", "--metric", "ppv", "--validation", "0.3", score="sensitivity")
     printed = " ".join(capsys.readouterr().out.split())
@@ -116,7 +116,7 @@ def test_a_comparison_says_what_goes_for_all_of_its_runs(table, tmp_path, capsys
     assert call(["compare", *arguments, *options]) == 0
     printed = capsys.readouterr().out
     assert printed.count("always predicting no: ") == 1
-    assert printed.count("rates are at probability 0.5: no validation rows") == 1
+    assert printed.count("rates use the threshold 0.5, because no validation rows") == 1
 
 
 @pytest.mark.long

@@ -10,7 +10,7 @@ import tomllib
 from pathlib import Path
 
 import pytest
-from tests.support.refusals import refused
+from tests.support.refusals import quotes, refused
 
 from drfl.core.errors import DrflError
 from drfl.flower.deploy import init as module
@@ -164,7 +164,7 @@ def test_keys_are_private_and_never_overwritten(copy):
     assert (copy / "keys/a.pub").read_text().startswith("ecdsa-sha2-nistp384 ")
     before = {path: path.read_bytes() for path in copy.rglob("*") if path.is_file()}
     done = subprocess.run(["sh", copy / "make-keys.sh"], capture_output=True, text=True, check=True)
-    assert done.stdout.splitlines() == ["all keys and certificates are there"]
+    assert done.stdout.splitlines() == ["all keys and certificates are in place"]
     assert {path: path.read_bytes() for path in copy.rglob("*") if path.is_file()} == before
 
 
@@ -183,7 +183,7 @@ def test_make_keys_fills_gaps_and_knows_when_it_cannot(copy):
     (copy / "certificates/superlink.crt").unlink()
     done = subprocess.run(run, capture_output=True, text=True)
     assert done.returncode == 1
-    assert "there without superlink.crt" in done.stderr
+    assert quotes(done.stderr, "superlink.key", "superlink.crt")
     assert not list(copy.glob(".keys*"))
 
 

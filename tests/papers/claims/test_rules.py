@@ -60,7 +60,7 @@ def test_ahead_in_all_in_some_and_behind(made):
     same = [x + 0.001 * (-1) ** k for k, x in enumerate(LOW)]
     assert made(AHEAD, cells(HIGH, LOW)).verdict == "holds"
     assert made(AHEAD, cells(HIGH, LOW) | cells(same, LOW, "t")).verdict == "holds partly"
-    assert made(AHEAD, cells(same, LOW)).verdict == "not shown"
+    assert made(AHEAD, cells(same, LOW)).verdict == "not significant"
     assert made(AHEAD, cells(HIGH, LOW) | cells(LOW, HIGH, "t")).verdict == "does not hold"
 
 
@@ -68,7 +68,7 @@ def test_too_few_seeds_diverged_runs_and_what_is_missing_are_not_decided(made):
     assert made(AHEAD, cells(HIGH[:3], LOW[:3])).verdict == "not decided"
     broken = made(AHEAD, cells(HIGH, [None, *LOW[1:]]))
     assert broken.verdict == "not decided"
-    assert broken.decides.endswith("4 seeds. Broke off: theirs 1 run")
+    assert broken.decides.endswith("4 seeds. Failed: theirs 1 run")
     assert made(AHEAD, {("s", "ours"): HIGH}).verdict == "not decided"
     assert made(f'{AHEAD}settings = ["s", "elsewhere"]', cells(HIGH, LOW)).verdict == "not decided"
     assert made(AHEAD.replace('"made"', '"nowhere"'), cells(HIGH, LOW)).verdict == "not decided"
@@ -82,12 +82,12 @@ def test_more_comparisons_are_corrected_for(made):
         many |= cells(weak, LOW, f"setting {k}")
     alone, all_of_them = made(AHEAD, cells(weak, LOW)), made(AHEAD, many)
     assert alone.verdict == "holds"
-    assert all_of_them.verdict == "not shown"
+    assert all_of_them.verdict == "not significant"
 
 
 def test_the_tables_own_correction_is_taken_for_each_difference_alone(made):
     head = ("setting", "metric", "reference", "method", "p_holm")
-    for p, expected in (("0.01", "opposite shown"), ("0.2", "not shown")):
+    for p, expected in (("0.01", "opposite significant"), ("0.2", "not significant")):
         paired = (head, [["s", "worst_accuracy", "theirs", "ours", p]])
         (found,) = made(AHEAD, cells(LOW, HIGH), paired=paired).found
         assert found.outcome == expected
@@ -102,9 +102,9 @@ def test_a_claim_on_several_differences_needs_all_of_them_in_a_setting(made):
     first = cells(HIGH, LOW) | {("s", "third"): [x + 0.1 for x in same]}
     second = cells(HIGH, [x + 0.1 for x in same], "t") | {("t", "third"): LOW}
     found = made(BOTH, first | second)
-    assert [one.outcome for one in found.found].count("shown") == 2
-    assert found.verdict == "not shown"
-    assert found.decides.startswith("As worded: shown in 0 of 2 settings. ")
+    assert [one.outcome for one in found.found].count("significant") == 2
+    assert found.verdict == "not significant"
+    assert found.decides.startswith("As worded: significant in 0 of 2 settings. ")
     assert made(BOTH, first | cells(HIGH, LOW, "t") | {("t", "third"): LOW}).verdict == "holds partly"
 
 
@@ -121,7 +121,7 @@ def test_the_weakest_difference_decides_a_setting_and_settings_are_corrected_for
         many |= cells(weak, LOW, f"setting {k}") | {(f"setting {k}", "third"): LOW}
     found = made(BOTH, many)
     assert [one.p_worded for one in found.found] == pytest.approx([8 * p] * 16, abs=1e-7)
-    assert (found.verdict, len(found.settings)) == ("not shown", 8)
+    assert (found.verdict, len(found.settings)) == ("not significant", 8)
     (line,) = csv.DictReader(io.StringIO(claims_csv([found])))
     assert (line["settings"], line["shown as worded"]) == ("8", "0")
 
@@ -130,7 +130,7 @@ def test_where_the_claim_is_shown_as_worded_so_are_its_differences(made):
     head = ("setting", "metric", "reference", "method", "p_holm")
     paired = (head, [["s", "worst_accuracy", "theirs", "ours", "0.2"]])
     found = made(AHEAD, cells(HIGH, LOW), paired=paired)
-    assert (found.verdict, found.found[0].outcome) == ("holds", "shown")
+    assert (found.verdict, found.found[0].outcome) == ("holds", "significant")
 
 
 def test_but_only_for_its_own_numbers_and_where_it_has_all_comparisons(made):
@@ -164,7 +164,7 @@ def test_rounds_to_a_level_follow_from_the_curves(made):
     assert "ahead at 6 and behind at 0 of 6 seeds" in run.decides
     rule = ROUNDS.replace('"ahead"', '"every"').replace('others = ["theirs"]', "most = 2")
     assert made(rule, cells(HIGH, LOW), curves=curves(ours=soon)).decides == (
-        "Rounds to 50 % worst accuracy: 6 of 6 seeds (1 to 2; 54 to 100 % of all seeds). 6 seeds"
+        "Rounds to 50 % worst accuracy: 6 of 6 seeds (1 to 2; 95 % interval of the share 54 to 100 %). 6 seeds"
     )
 
 
@@ -205,7 +205,7 @@ def test_a_trend_goes_from_each_to_the_next_or_from_end_to_end(made):
     assert made(TREND, dip).verdict == "does not hold"
     assert made(f'{TREND}compared = "ends"', dip).verdict == "holds"
     flat = up | {("s", "c"): [x + 0.001 * (-1) ** k for k, x in enumerate(up["s", "b"])]}
-    assert made(TREND, flat).verdict == "not shown", "of two steps one is shown"
+    assert made(TREND, flat).verdict == "not significant", "of two steps one is shown"
 
 
 def test_a_trend_over_settings_needs_all_methods_in_a_row(made):
@@ -246,7 +246,7 @@ def test_level_and_behind(made):
     assert made(rule, cells([x + 0.1 for x in near], HIGH)).verdict == "holds"
     assert made(f"{rule}\nboth_sides = true", cells([x + 0.1 for x in near], HIGH)).verdict == "does not hold"
     wide = [x + 0.02 * (-1) ** k for k, x in enumerate(HIGH)]
-    assert made(rule, cells(wide, HIGH)).verdict == "not shown"
+    assert made(rule, cells(wide, HIGH)).verdict == "not significant"
     assert made(rule, cells(HIGH, HIGH)).verdict == "holds"
     # the claim needs all its settings
     assert made(rule, cells(near, HIGH) | cells(wide, HIGH, "t")).verdict == "holds partly"
@@ -276,9 +276,9 @@ def test_a_derivation_needs_numbers_that_confirm_it(made):
 
 def test_the_numbers_told_are_those_of_the_files(made):
     found = made(AHEAD, cells(HIGH, LOW))
-    assert found.decides == "Worst accuracy, points: theirs +10.0 [+7.4, +12.6] (shown). 5 seeds"
+    assert found.decides == "Worst accuracy, points: theirs +10.0 [+7.4, +12.6] (significant). 5 seeds"
     (row,) = csv.DictReader(io.StringIO(findings_csv([found])))
-    assert (row["lead"], row["pairs"], row["wins"], row["outcome"]) == ("0.1", "5", "5", "shown")
+    assert (row["lead"], row["pairs"], row["wins"], row["outcome"]) == ("0.1", "5", "5", "significant")
     (line,) = csv.DictReader(io.StringIO(claims_csv([found])))
     assert (line["id"], line["comparisons"], line["shown"], line["verdict"]) == ("c", "1", "1", "holds")
 

@@ -271,7 +271,7 @@ def test_ctrl_c_leaves_nothing(tmp_path):
 
 
 def test_help_names_every_option(capsys):
-    assert call(["energy", "--help"]) == 0
+    assert call(["energy", "--help-all"]) == 0
     text = re.sub(r"\x1b\[[0-9;]*m", "", capsys.readouterr().out)
     for option in ("--target-worst", "--snr", "--bandwidth", "--rate-min", "--measurements", "--runs", "--capacitance"):
         assert option in text

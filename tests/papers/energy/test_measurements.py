@@ -152,7 +152,7 @@ def test_runs_of_different_jobs_do_not_compare(options, error, made):
 def test_rare_tests_are_told(made):
     found, notes = from_runs([made("rare", steps=6, evaluate_every=4)], 0.0)
     assert found == [Measurement(6, 0, 0)]
-    assert notes == ["the runs were tested every 4 rounds only, so rounds are rounded up to such"]
+    assert notes == ["the runs were evaluated every 4 rounds, so their rounds are rounded up"]
 
 
 def test_a_folder_that_is_no_run(tmp_path):

@@ -58,8 +58,8 @@ def test_a_seed_that_fails_takes_its_local_steps_out():
     assert cell.best is not None
     assert (cell.best.tau, cell.runner_up) == (1, None)
     assert made.notes == (
-        "τ = 10 is left out: seed 1 never reached the target",
-        "τ = 20 is left out: seeds 0, 1 never reached the target",
+        "τ = 10 is excluded: seed 1 never reached the target",
+        "τ = 20 is excluded: seeds 0, 1 never reached the target",
     )
 
 
@@ -87,14 +87,14 @@ def test_a_place_takes_the_runs_made_under_its_outage():
     cost = Cost(0.0, 1.0, 0.0, 0.0)
     made = plan(rows, {bad: cost, good: cost})
     assert [cell.best.tau if cell.best else None for cell in made.cells] == [1, 10]
-    assert made.notes == ("τ = 10 with 63.2 % outage is left out: seed 0 never reached the target",)
+    assert made.notes == ("τ = 10 with 63.2 % outage is excluded: seed 0 never reached the target",)
 
 
 def test_runs_without_outage_stand_in_with_a_note():
     bad = LinkConditions(0.0, 1e6, 1e6)
     made = plan(runs({1: [40]}), {bad: Cost(0.0, 1.0, 0.0, 0.0)})
     assert made.cells[0].best is not None
-    assert "rounds were measured without outage and are taken for channels with up to 63.2 % outage" in made.notes[0]
+    assert "rounds were measured without outage and are used for channels with up to 63.2 % outage" in made.notes[0]
     other = plan(runs({1: [40]}, 0.5), {bad: Cost(0.0, 1.0, 0.0, 0.0)})
     assert other.cells[0].best is None
     assert "1 kinds of channel have an outage at which nothing was measured" in other.notes[0]
@@ -154,7 +154,7 @@ def test_the_markdown_has_the_grid_the_cells_and_the_notes():
     assert "| bandwidth | -5 dB | 20 dB |" in lines
     assert "| 100 kHz | 5 | 5 |" in lines
     assert "| -5 dB | 100 kHz | 0 % | 5 | 1e+06 | 35 | 10 | 1 | 4e+06 |" in lines
-    assert lines[-1] == "- τ = 9 is left out: seed 0 never reached the target"
+    assert lines[-1] == "- τ = 9 is excluded: seed 0 never reached the target"
 
 
 def test_bandwidths_have_units():

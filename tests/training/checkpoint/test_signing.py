@@ -172,7 +172,7 @@ def test_another_name_is_another_checkpoint(kept):
 
 
 def test_an_older_one_that_is_put_back_is_taken(kept):
-    """What signing does not protect from, as docs/resilience.md says."""
+    """What signing does not protect from, as docs/checkpoints.md says."""
     shutil.rmtree(kept / NEW)
     assert point(kept).progress.round == 2
 
@@ -288,9 +288,8 @@ def test_a_bad_key_is_told_before_anything_is_read_or_written(tmp_path, monkeypa
     monkeypatch.chdir(tmp_path)
     (tmp_path / "short").write_bytes(b"x")
     monkeypatch.setattr("drfl.cli.run.load_data", lambda *_: pytest.fail("the data were loaded"))
-    for key, why in (("none", "there is no file"), ("short", "has 1 bytes: give a file")):
-        assert call(["run", *SMALL, "--out", "a", "--checkpoint-key", key]) == 2
-        assert why in capsys.readouterr().err
+    for key, code in (("none", "file-not-found"), ("short", "invalid-key")):
+        assert said(["run", *SMALL, "--out", "a", "--checkpoint-key", key], capsys)[0] == code
     (tmp_path / "job.toml").write_text('checkpoint_key = "short"')
     assert call(["run", "job.toml", "--out", "a"]) == 2
     assert not (tmp_path / "a").exists()

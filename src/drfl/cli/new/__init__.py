@@ -1,4 +1,4 @@
-"""`drfl new`: the folder of a small study of one's own, which runs as it is."""
+"""``drfl new``: the folder of a small study that runs as it is and that you adapt."""
 
 from drfl.cli.new.project import write
 

@@ -1,4 +1,4 @@
-"""The files of a new study: a table, a model, an algorithm with its test, and what is run."""
+"""The files of a new study: a table, a model, an algorithm with its test, and a TOML file of options."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from drfl.core.atomic_files import check_new, new_folder
 DATA = "visits.csv"
 
 ROWS = {"city": 300, "coast": 210, "hills": 150, "island": 90}
-"""Clinic → rows: at each a third, which are tested on, are enough for a score that is not coarse."""
+"""Clinic → rows. A third of them are test rows, which is enough for a score that is not too coarse."""
 
 TEMPLATES = ("README.md", "algorithm.py", "gitignore", "model.py", "study.toml", "test_study.py")
 
 
 def write(path: Path) -> None:
-    """Write a study's folder: all of it, or nothing.
+    """Write the folder of a study completely, or not at all.
 
     Args:
-        path: the folder; it must be empty or not exist.
+        path: The folder; it must be empty or not exist.
 
     Raises:
-        InputError: the folder is not empty or cannot be written.
+        InputError: If the folder is not empty or cannot be written.
     """
     check_new(path)
     with new_folder(path.absolute()) as stage:
@@ -32,17 +32,17 @@ def write(path: Path) -> None:
 
 
 def files(name: str) -> dict[str, str]:
-    """The texts of all files by name.
+    """Return the texts of all files by file name.
 
     Args:
-        name: what the study is called, for its README.
+        name: Name of the study, for its README.
     """
     folder = resources.files("drfl.cli.new") / "templates"
-    made = {file: (folder / file).read_text(encoding="utf-8") for file in TEMPLATES}
-    made["README.md"] = made["README.md"].replace("@NAME@", name)
-    # a template named .gitignore would hide files in drfl's own repository
-    made[".gitignore"] = made.pop("gitignore")
-    # synthetic patients: age and pressure decide whether they return; the island has the opposite effect of pressure
+    texts = {file: (folder / file).read_text(encoding="utf-8") for file in TEMPLATES}
+    texts["README.md"] = texts["README.md"].replace("@NAME@", name)
+    # A template named .gitignore would hide files in drfl's own repository.
+    texts[".gitignore"] = texts.pop("gitignore")
+    # Synthetic patients return depending on age and pressure; on the island pressure has the opposite effect.
     draw = random.Random(0)
     lines = ["clinic,age,pressure,smoker,returns"]
     for clinic, rows in ROWS.items():
@@ -52,4 +52,4 @@ def files(name: str) -> dict[str, str]:
             returns = 1.5 * age + pressure_counts * pressure + smoker + draw.gauss(0, 0.7) > 0.3
             habit = "yes" if smoker else "no"
             lines.append(f"{clinic},{55 + 12 * age:.0f},{130 + 15 * pressure:.0f},{habit},{int(returns)}")
-    return made | {DATA: "\n".join(lines) + "\n"}
+    return texts | {DATA: "\n".join(lines) + "\n"}

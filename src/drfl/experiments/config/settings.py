@@ -1,7 +1,7 @@
-"""What can be set about a run: type, bounds, default and explanation of every setting.
+"""The settings of a run: type, bounds, default and explanation of each.
 
-The one place that says so. The configuration validates by it, and the command makes its options from it, which is why
-nothing heavy is imported here.
+This is the only place that declares them: the configuration validates by it, and the command makes its options from
+it. It therefore imports nothing heavy.
 """
 
 from __future__ import annotations
@@ -12,19 +12,23 @@ from typing import Annotated, Any, Literal
 
 from annotated_types import Ge, Gt, Le, Lt
 
-DATA, TRAINING, RUNNING, RESILIENCE = "Data and clients", "Training", "Running", "Faults and guards"
+DATA, TRAINING, ALGORITHM, EVALUATION = "Data and clients", "Training", "Algorithm", "Evaluation"
+FAILURES, EXECUTION, OUTPUT = "Failures and attacks", "Execution", "Output"
+PANELS = (DATA, TRAINING, ALGORITHM, EVALUATION, FAILURES, EXECUTION, OUTPUT)
+"""Groups of options in the long help, in their order."""
 
 
 @dataclass(frozen=True)
 class Setting:
-    """How a setting is explained, and what it is called on the command line.
+    """Explanation of a setting, and its option on the command line.
 
     Args:
-        help: what it is, in one or two sentences.
-        panel: the heading that it stands under; None = the first one.
-        none: the default in words, where it is None or depends on another setting.
-        flag: its option; None = its name with dashes. ``--yes/--no`` is one that takes no value.
-        hidden: it is in the TOML file only.
+        help: Explanation: a noun phrase or an imperative of about 80 characters.
+        panel: Group of the option in the long help.
+        none: Description of the default, if it is None or depends on another setting.
+        flag: Name of the option; by default the setting's name with dashes. ``--yes/--no`` is one that takes no value.
+        hidden: Whether only TOML files have the setting.
+        common: Whether the short help shows the option.
     """
 
     help: str
@@ -32,6 +36,7 @@ class Setting:
     none: str = ""
     flag: str | None = None
     hidden: bool = False
+    common: bool = False
 
 
 @dataclass(frozen=True)
@@ -49,18 +54,20 @@ class Text:
 class AlgorithmFields:
     """The algorithm, and parameters that every algorithm has."""
 
-    algorithm: Annotated[str, Setting("Algorithm; see 'drfl algorithms'. One of your own as FILE.py:CLASS.")] = "DRDM"
+    algorithm: Annotated[
+        str, Setting("Algorithm (see 'drfl algorithms'), or your own as FILE.py:CLASS", ALGORITHM, common=True)
+    ] = "DRDM"
     cohort: Annotated[
         int | None,
         Ge(1),
-        Setting("Clients per round m.", TRAINING, none="all of up to ten, else two thirds; SCAFF-PD: all"),
+        Setting("Clients per round m", TRAINING, none="all of up to 10, else two thirds; SCAFF-PD: all", common=True),
     ] = None
-    steps: Annotated[int | None, Ge(1), Setting("Local steps τ.", TRAINING, none="10")] = None
-    batch: Annotated[
-        int | Literal["full"] | None, Setting("Samples per local minibatch, or 'full'.", TRAINING, none="32")
-    ] = None
+    steps: Annotated[int | None, Ge(1), Setting("Local steps τ per round", TRAINING, none="10")] = None
+    batch: Annotated[int | Literal["full"] | None, Setting("Local minibatch size, or 'full'", TRAINING, none="32")] = (
+        None
+    )
     lr: Annotated[
-        float | None, Setting("Local step size η.", TRAINING, none="found from the curvature of the clients' losses")
+        float | None, Setting("Local step size η", TRAINING, none="from the curvature of the clients' losses")
     ] = None
 
 
@@ -71,66 +78,72 @@ class DataFields:
     data: Annotated[
         tuple[Path, ...] | None,
         Setting(
-            "Your own tables in place of a data set: CSV, Parquet or npz files or a folder of them; several without "
-            "--group are one client each. Repeatable. Or a folder that save_to_disk of Hugging Face datasets wrote.",
+            "Your data: CSV, Parquet or npz files, or a folder, also from save_to_disk; repeatable",
             DATA,
+            common=True,
         ),
     ] = None
     target: Annotated[
         tuple[str, ...] | None,
-        Setting("The column of their classes. Repeatable for several numbers or labels, see --task.", DATA),
+        Setting("Column to predict in --data; repeatable for several numbers or labels", DATA, common=True),
     ] = None
     task: Annotated[
         Literal["classification", "regression", "multi-label"] | None,
-        Setting(
-            "What it holds: classification, a class a row; regression, numbers; multi-label, 0 or 1 for each label.",
-            DATA,
-            none="classification",
-        ),
+        Setting("Kind of target: classification, regression or multi-label", DATA, none="classification"),
     ] = None
     group: Annotated[
         str | None,
         Setting(
-            "The column that names a row's client, of your own tables or of adult.",
+            "Column that names each row's client, in --data or adult",
             DATA,
-            none="the files; of adult who has a doctorate",
+            none="one client per file; adult: doctorate",
+            common=True,
         ),
     ] = None
-    drop: Annotated[
-        tuple[str, ...] | None, Setting("A column that is nothing to learn from, such as a name. Repeatable.", DATA)
-    ] = None
+    drop: Annotated[tuple[str, ...] | None, Setting("Column of --data to ignore, such as a name; repeatable", DATA)] = (
+        None
+    )
     dataset: Annotated[
         str,
-        Setting("Data set; see 'drfl datasets'. Of Hugging Face: hf:NAME or hf:FOLDER, with --target.", DATA),
+        Setting("Data set (see 'drfl datasets'), or hf:NAME or hf:FOLDER with --target", DATA, common=True),
     ] = "digits"
-    data_dir: Annotated[Path | None, Setting("Folder with the data set's files.", DATA, none="the usual places")] = None
+    data_dir: Annotated[
+        Path | None, Setting("Folder with the files of the data set", DATA, none="see 'drfl datasets'")
+    ] = None
     partition: Annotated[
         str,
         Setting(
-            "zipf-dirichlet, one-class, dirichlet-drop, iid or natural, which is one client per group that the data "
-            "set names.",
+            "Division of the data: zipf-dirichlet, one-class, dirichlet-drop, iid or natural",
             DATA,
-            none="natural where there are groups, else zipf-dirichlet; iid where targets are no classes",
+            none="natural if there are groups, else zipf-dirichlet, or iid if targets are not classes",
         ),
     ] = "zipf-dirichlet"
     clients: Annotated[
         int | None,
         Ge(1),
         Setting(
-            "Number of clients N; of natural the largest groups.",
+            "Number of clients N; with natural groups, the N largest",
             DATA,
-            none="all groups; of other partitions 30, 10, 20, 30",
+            none="natural: all; zipf-dirichlet, one-class, dirichlet-drop, iid: 30, 10, 20, 30",
+            common=True,
         ),
     ] = None
     alpha: Annotated[
-        float | None, Setting("Dirichlet concentration of classes, > 0; inf = equal shares.", DATA, none="0.1")
+        float | None,
+        Setting(
+            "Dirichlet concentration, > 0; smaller means more label skew, inf means none",
+            DATA,
+            none="0.1",
+            common=True,
+        ),
     ] = None
-    zipf: Annotated[float | None, Setting("Zipf exponent of client sizes; 0 = equal.", DATA, none="0")] = None
+    zipf: Annotated[float | None, Setting("Zipf exponent of the client sizes; 0 makes them equal", DATA, none="0")] = (
+        None
+    )
     features: Annotated[
         Literal["penultimate", "entk"] | None,
         Setting(
-            "Learn from a pretrained network's features of the images: penultimate (its last layer's input, so that a "
-            "linear model fine-tunes that layer) or entk (its linearisation's).",
+            "Pretrained features: penultimate (input of the last layer) or entk (linearised network)",
             DATA,
             none="the images",
         ),
@@ -138,26 +151,26 @@ class DataFields:
     backbone: Annotated[
         str | None,
         Setting(
-            "That network: resnet18-imagenet; efficientnet-lite0-imagenet; resnet18-DATASET or cnn-DATASET, trained "
-            "here once; or a file of weights, such as a run's model.safetensors.",
+            "Network for --features: resnet18-imagenet, efficientnet-lite0-imagenet, resnet18-DATASET, cnn-DATASET or "
+            "a file of weights",
             DATA,
         ),
     ] = None
-    feature_count: Annotated[int | None, Ge(1), Setting("How many features entk keeps.", DATA, none="50000")] = None
+    feature_count: Annotated[int | None, Ge(1), Setting("Number of entk features", DATA, none="50000")] = None
     resize: Annotated[
         int | None,
         Ge(1),
         Le(4096),
-        Setting("Side in pixels to which the network's images are resized.", DATA, none="as they are"),
+        Setting("Side in pixels to which images are resized for --features", DATA, none="unchanged"),
     ] = None
     test_fraction: Annotated[
         float | None,
         Gt(0),
         Lt(1),
         Setting(
-            "Draw the test rows anew, this share of all rows.",
+            "Redraw the test rows as this share of all rows",
             DATA,
-            none="the data set's own test part; of tables a third",
+            none="the test part of the data set; tables: a third",
         ),
     ] = None
 
@@ -169,16 +182,15 @@ class TaskFields:
     model: Annotated[
         str,
         Setting(
-            "linear, mlp, cnn, lstm, or one of your own as FILE.py:NAME, a function that gives a torch module from the "
-            "shape of an input and the number of classes, or from nothing.",
+            "Model: linear, mlp, cnn, lstm, or FILE.py:NAME, a function of input shape and class count",
             TRAINING,
+            common=True,
         ),
     ] = "linear"
     loss: Annotated[
         str,
         Setting(
-            "cross-entropy, squared, binary-cross-entropy, mse, mae, huber, or one of your own as FILE.py:NAME, a "
-            "value per sample.",
+            "Loss per sample: cross-entropy, squared, binary-cross-entropy, mse, mae, huber or FILE.py:NAME",
             TRAINING,
             none="cross-entropy; regression: mse; multi-label: binary-cross-entropy",
         ),
@@ -186,32 +198,31 @@ class TaskFields:
     score: Annotated[
         str | None,
         Setting(
-            "What says how well a client is served, so which is the worst: accuracy, balanced-accuracy, auc, f1, "
-            "log-loss, brier, calibration-error, mae, rmse, r2, or one of your own as FILE.py:NAME, a function of a "
-            "client's outputs and targets.",
-            TRAINING,
-            none="accuracy; rmse where the loss is mse, mae or huber",
+            "Metric that decides which client is worst: accuracy, balanced-accuracy, auc, f1, log-loss, brier, "
+            "calibration-error, mae, rmse, r2 or FILE.py:NAME",
+            EVALUATION,
+            none="accuracy; rmse if the loss is mse, mae or huber",
         ),
     ] = None
     metrics: Annotated[
         tuple[str, ...] | None,
-        Setting("What else is measured on every client's test rows. Repeatable.", TRAINING, flag="--metric"),
+        Setting("Further metric on each client's test rows; repeatable", EVALUATION, flag="--metric"),
     ] = None
-    dtype: Annotated[Literal["float32", "float64"], Setting("float32 or float64.", RUNNING)] = "float32"
+    dtype: Annotated[Literal["float32", "float64"], Setting("Number type: float32 or float64", EXECUTION)] = "float32"
 
 
 @dataclass
 class RunFields:
-    """How a run goes, whatever its data, task and algorithm."""
+    """The course of a run, whatever its data, task and algorithm."""
 
-    seed: Annotated[int, Ge(0), Lt(2**63), Setting("Root of all randomness.")] = 0
-    rounds: Annotated[int, Ge(0), Setting("Rounds of communication.", TRAINING)] = 100
+    seed: Annotated[int, Ge(0), Lt(2**63), Setting("Seed of all random draws", EXECUTION, common=True)] = 0
+    rounds: Annotated[int, Ge(0), Setting("Rounds of communication", TRAINING, common=True)] = 100
     validation: Annotated[
         float | None,
         Gt(0),
         Lt(1),
         Setting(
-            "Share of each client's training rows held out for --select, --patience, --until and thresholds.",
+            "Share of training rows held out for --select, --patience, --until and thresholds",
             DATA,
             none="0.2 with --select, --patience or --until, else none",
         ),
@@ -219,7 +230,8 @@ class RunFields:
     judged_on: Annotated[
         Literal["test", "validation", "training"],
         Setting(
-            "Rows to test models on: validation leaves the test rows alone, for tuning; training tells of the fit.",
+            "Rows to evaluate models on: test, validation (for tuning) or training",
+            EVALUATION,
             hidden=True,
         ),
     ] = "test"
@@ -227,43 +239,36 @@ class RunFields:
         Any,
         Text(tuple[str, ...]),
         Setting(
-            "What looks at loss reports before the algorithm does: robust:k=3,floor=0.1, clip:bound=3, trim:f=2, "
-            "peers:peers=5, probe:rows=16, or none. Repeatable.",
-            RESILIENCE,
-            none="robust, which is wide",
+            "Filter on reported losses before the dual update: robust:k=3,floor=0.1, clip:bound=3, trim:f=2, "
+            "peers:peers=5, probe:rows=16 or none; repeatable",
+            FAILURES,
+            none="robust, which leaves honest reports unchanged",
             flag="--guard",
         ),
     ] = None
-    max_norm: Annotated[
-        float | None, Setting("Reject models farther than this from the one sent, and longer gradients.", RESILIENCE)
-    ] = None
+    max_norm: Annotated[float | None, Setting("Reject updates and gradients longer than this norm", FAILURES)] = None
     step_bound: Annotated[
         Any,
         Text(float),
-        Setting(
-            "Reject models whose step is more than so many times the usual one of a cohort, and such gradients; 0 for "
-            "no such bound.",
-            RESILIENCE,
-        ),
+        Setting("Reject updates and gradients above this multiple of the cohort median; 0 for no bound", FAILURES),
     ] = 100.0
     aggregator: Annotated[
         Any,
         Text(str),
         Setting(
-            "Byzantine-robust rule for models and gradients: median-clip:factor=1, trimmed-mean:f=1, median, "
-            "geometric-median, krum:f=1,used=0, centred-clip:factor=1,momentum=0.9 or "
-            "probe:rows=16,cosine=0.2,length=2.",
-            RESILIENCE,
-            none="they are used as they come",
+            "Robust aggregation rule: median-clip:factor=1, trimmed-mean:f=1, median, geometric-median, "
+            "krum:f=1,used=0, centred-clip:factor=1,momentum=0.9 or probe:rows=16,cosine=0.2,length=2",
+            FAILURES,
+            none="none",
         ),
     ] = None
     faults: Annotated[
         Any,
         Text(dict[str, float]),
         Setting(
-            "How clients fail: NAME=VALUE with drop, crash, outage, groups, outage_rounds, slow, slowdown, deadline, "
-            "jitter or duplicate, e.g. drop=0.3. Repeatable.",
-            RESILIENCE,
+            "Simulated failure, e.g. drop=0.3: NAME=VALUE with drop, crash, outage, groups, outage_rounds, slow, "
+            "slowdown, deadline, jitter or duplicate; repeatable",
+            FAILURES,
             flag="--fault",
         ),
     ] = None
@@ -271,97 +276,92 @@ class RunFields:
         float | None,
         Ge(1),
         Le(1000),
-        Setting("Ask so many times the cohort's size, and go on with the first that answer.", RESILIENCE),
+        Setting("Contact this multiple of the cohort and use the first replies", FAILURES),
     ] = None
-    min_replies: Annotated[
-        int | None, Ge(1), Setting("A round that fewer clients answer does not count.", RESILIENCE)
-    ] = None
+    min_replies: Annotated[int | None, Ge(1), Setting("Replies that a round needs in order to count", FAILURES)] = None
     repeats: Annotated[
         int | None,
         Ge(1),
         Le(1000),
-        Setting("Repeat such a round up to so many times.", RESILIENCE, none="it is skipped"),
+        Setting("Repetitions of a round with too few replies", FAILURES, none="skip the round"),
     ] = None
-    evaluate_every: Annotated[int, Ge(1), Setting("Test every so many rounds.", RUNNING)] = 1
+    evaluate_every: Annotated[int, Ge(1), Setting("Rounds from one evaluation to the next", EVALUATION)] = 1
     until: Annotated[
         str | None,
         Setting(
-            "Stop when validation rows reach METRIC=VALUE, e.g. worst_accuracy=0.5. test:METRIC=VALUE stops by test "
-            "rows, and the results have no intervals.",
-            RUNNING,
+            "Stop at METRIC=VALUE on validation rows, e.g. worst_accuracy=0.5, or test:METRIC=VALUE",
+            EVALUATION,
             none="never",
         ),
     ] = None
     returned: Annotated[
         Literal["average", "last", "best"],
         Setting(
-            "The model that the run returns, judges and reports: average, the decaying one of the server's models, "
-            "last, the last one, or best, the one whose largest training loss is smaller at the end.",
-            RUNNING,
+            "Model to return: average (decaying), last, or best (smaller largest training loss)",
+            EVALUATION,
         ),
     ] = "average"
     select: Annotated[
         str | None,
         Setting(
-            "Return the model of the round that does best on the clients' validation rows, by worst, worst20 or "
-            "average (score), or loss (the worst client's).",
-            RUNNING,
-            none="the last round's",
+            "Return the best model on validation rows: worst, worst20, average or loss (worst client)",
+            EVALUATION,
+            none="the last round",
         ),
     ] = None
     patience: Annotated[
         int | None,
         Ge(1),
         Setting(
-            "Stop when validation rows have shown no gain, by --select, else the worst client, in so many rounds.",
-            RUNNING,
+            "Stop after this many rounds without a validation gain, by --select or else worst",
+            EVALUATION,
             none="never",
         ),
     ] = None
     averaged: Annotated[
         bool,
         Setting(
-            "Also keep the averaged solution of the theorems: clients send one more vector.",
-            RUNNING,
+            "Also return the averaged solution of the theorems; clients send one more vector",
+            EVALUATION,
             flag="--averaged/--no-averaged",
         ),
     ] = False
     certificate: Annotated[
         Literal["pooled", "gradient"] | None,
         Setting(
-            "Also bound the distance to the saddle point, the duality gap, at every test; linear models only. In the "
-            "file also certificate = 'gradient': a looser bound from one exchange.",
-            RUNNING,
+            "Bound the duality gap at every evaluation; linear models only",
+            EVALUATION,
             flag="--certificate/--no-certificate",
         ),
     ] = None
     engine: Annotated[
         Any,
         Text(str),
-        Setting("auto, stacked (all clients' models side by side), threads (a client a thread) or loop.", RUNNING),
+        Setting("Engine: auto, stacked (all clients in one batch), threads (one per client) or loop", EXECUTION),
     ] = "auto"
-    device: Annotated[str, Setting("Torch device, e.g. cuda.", RUNNING)] = "cpu"
+    device: Annotated[str, Setting("Torch device, e.g. cuda", EXECUTION)] = "cpu"
     precision: Annotated[
-        Literal["full", "bf16"], Setting("bf16 computes local steps in bfloat16: faster, less exact.", RUNNING)
+        Literal["full", "bf16"], Setting("Precision of local steps: full or bf16 (faster, less exact)", EXECUTION)
     ] = "full"
-    # torch dies of tens of thousands
-    threads: Annotated[int | None, Ge(1), Le(1024), Setting("Torch threads.", RUNNING, none="torch's")] = None
+    # Tens of thousands of threads crash torch.
+    threads: Annotated[int | None, Ge(1), Le(1024), Setting("Torch threads", EXECUTION, none="torch's default")] = None
     table_dir: Annotated[
-        Path | None, Setting("Folder for files with the server's tables of client vectors.", RUNNING, none="in memory")
+        Path | None, Setting("Folder for the server's tables of client vectors", EXECUTION, none="in memory")
     ] = None
     checkpoint_every: Annotated[
         int | None,
         Ge(0),
         Setting(
-            "Write a checkpoint every so many rounds; 0 = never.", RUNNING, none="as often as takes 5 % of the time"
+            "Rounds from one checkpoint to the next; 0 for none",
+            EXECUTION,
+            none="as often as takes 5 % of the time",
         ),
     ] = None
     checkpoint_key: Annotated[
         Path | None,
         Setting(
-            "File with a key of 32 bytes or more: checkpoints are signed with it, and --resume takes only those that "
-            "are.",
-            RUNNING,
+            "File with a key of 32 bytes or more that signs checkpoints and verifies them on resuming",
+            EXECUTION,
             none="unsigned",
         ),
     ] = None
@@ -369,4 +369,4 @@ class RunFields:
 
 @dataclass
 class Settings(RunFields, AlgorithmFields, TaskFields, DataFields):
-    """All settings of a run, the data's first. ``None`` means: the default of whoever takes the value."""
+    """All settings of a run. ``None`` stands for the default of the code that uses the setting."""

@@ -1,1 +1,1 @@
-"""A real deployment over Flower: write its folder, check it, run it. Flower itself is only called, never imported."""
+"""Deployments over Flower: write the folder, check it, run it. This package runs Flower's programs as subprocesses."""

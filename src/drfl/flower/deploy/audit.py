@@ -1,4 +1,4 @@
-"""Check the audit logs of a deployment: each by itself, and the server's and every site's against each other."""
+"""Check the audit logs of a deployment: each log alone, and the logs of the server and the sites against each other."""
 
 from __future__ import annotations
 
@@ -14,15 +14,16 @@ from drfl.flower.deploy.audit_one_log import ServerRuns, records, requests_of_si
 
 
 def audit(paths: Sequence[Path], keys: TrustedKeys | None = None, without: Sequence[str] = ()) -> Iterator[Finding]:
-    """Check logs, each by itself and all against each other.
+    """Check each log alone, and all logs against each other.
 
     Args:
-        paths: Files of logs: the server's, and those of its sites.
-        keys: The operator's; None = those in the deployment's folder that one of the logs lies in.
-        without: Sites whose logs are not at hand.
+        paths: Log files of the server and its sites.
+        keys: Public keys that the operator trusts. By default, the keys in the deployment's folder that contains one of
+            the logs.
+        without: Names of sites whose logs are not available.
 
     Raises:
-        InputError: A file or a key cannot be read, or no site has a name in ``without``.
+        InputError: If a file or a key cannot be read, or a name in ``without`` is not a site.
     """
     trusted = TrustedKeys.beside(paths) if keys is None else keys
     logs: list[Audited] = []
@@ -42,55 +43,54 @@ def audit(paths: Sequence[Path], keys: TrustedKeys | None = None, without: Seque
             findings += few(ServerRuns(log).findings() if log.role == "server" else requests_of_site(log))
         yield from findings
         if all(finding.kind != "problem" for finding in findings):
-            yield say(log, "ok", f"{len(log.records)} lines, up to {log.heads[-1].digest}", "whole")
+            yield say(log, "ok", f"{len(log.records)} lines, last digest {log.heads[-1].digest}", "whole")
     yield from same_history(sites)
     if server is None:
-        reason = "there are logs of several servers" if servers else "there is no server's log"
+        reason = "there are logs of several servers" if servers else "the log of the server is missing"
         for log in logs:
-            text = f"it was not compared, because {reason}: give the log of one server"
+            text = f"not compared with other logs, because {reason}. Give the log of one server"
             yield say(log, "problem", text, "not-compared")
     else:
-        yield from _beside(server, sites, names, without)
+        yield from _compare_all(server, sites, names, without)
 
 
-def _beside(
+def _compare_all(
     server: Audited, sites: Sequence[Audited], names: dict[Path, str | None], without: Sequence[str]
 ) -> Iterator[Finding]:
-    # The server's records have the names of server.toml.
+    # The server's records use the names in server.toml.
     by_name: dict[str, Audited] = {}
     for log in sites:
         name = names[log.path]
         if name is None:
-            text = f"{quoted(server)} knows no site with this log, which is that of '{log.name}'"
+            text = f"this is the log of '{log.name}', which does not match any site in {quoted(server)}"
             yield say(log, "problem", text, "unknown-site")
         elif name in by_name:
-            yield say(
-                log, "problem", f"{quoted(by_name[name])} is also the log of {name}: give one of them", "two-logs"
-            )
+            text = f"{quoted(by_name[name])} is also the log of {name}. Give one of them"
+            yield say(log, "problem", text, "two-logs")
         else:
             by_name[name] = log
     if not by_name:
-        yield say(server, "problem", "it was not compared: give the logs of its sites", "not-compared")
+        yield say(server, "problem", "not compared with other logs. Give the logs of its sites", "not-compared")
     joined = [str(record.get("site")) for record in server.records if record["event"] == "joined"]
     for name in without:
         if name not in joined:
             raise unknown("site", name, sorted(set(joined)))
-    # Every run has joins: compare each site once, in the order of the first ones.
+    # Sites join in every run: compare each site once, in the order in which the sites joined first.
     for name in dict.fromkeys(joined):
         if name in by_name:
             yield from compared(server, by_name[name], name)
         elif name in without:
-            yield say(server, "note", f"{name}: not compared, because its log was not given", "left-out")
+            yield say(server, "note", f"{name}: not compared, because its log is not available", "left-out")
         else:
             text = f"{name}: the log of this site is missing. Give it too, or use --without {name}"
             yield say(server, "problem", text, "missing-log")
 
 
 def _name_in_server_toml(log: Audited, server: Audited) -> str | None:
-    """The name in server.toml of the site whose log this is. The site may use another name itself; None if unknown."""
+    """Return the name in server.toml of the site that wrote a log, which may differ from the name in the log."""
     joined = [record for record in server.records if record["event"] == "joined" and record.get("name") == log.name]
     names = list(dict.fromkeys(str(record.get("site")) for record in joined))
-    if len(names) > 1:  # several sites use the log's name: the heads of their logs tell them apart
+    if len(names) > 1:  # several sites report this name, so identify the site by the heads of its log
         heads = set(map(str, log.heads))
         names = list(dict.fromkeys(str(record.get("site")) for record in joined if record.get("head") in heads))
     return names[0] if len(names) == 1 else None

@@ -1,4 +1,4 @@
-"""What an audit says of logs: findings with a code, the file and the line."""
+"""The findings of an audit, each with a code, the file and the line."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from drfl.core.audit_log import Audited, Head
 from drfl.core.errors import Notice
 
 MOST = 5
-"""Findings of one kind about one log that are told."""
+"""Number of findings with the same code that are printed for one log."""
 
 
 class Finding(NamedTuple):
-    """What the audit says.
+    """A finding of an audit.
 
     Args:
-        kind: "ok", "note" or "problem"; with a problem the audit has failed.
-        text: The sentence, with a code, and the log's file as the field.
+        kind: "ok", "note" or "problem". An audit with a problem has failed.
+        text: The text, with a code; its field is the file of the log.
     """
 
     kind: Literal["ok", "note", "problem"]
@@ -26,18 +26,18 @@ class Finding(NamedTuple):
 
 
 def quoted(log: Audited) -> str:
-    """The file of a log, in quotes."""
+    """Return the path of a log in quotes."""
     return f"'{log.path}'"
 
 
 def say(log: Audited, kind: Literal["ok", "note", "problem"], text: str, code: str, n: object = None) -> Finding:
-    """A finding about a log, or about one of its lines."""
+    """Make a finding about a log, or about line ``n`` of it."""
     line = "" if n is None else f", line {n}"
     return Finding(kind, Notice(f"{quoted(log)}{line}: {text}", code, str(log.path)))
 
 
 def few(findings: Iterator[Finding]) -> Iterator[Finding]:
-    """The first findings of each code, and how many more there are: one change can spoil every later line."""
+    """Limit the findings of each code to the first ones, and count the rest: one change can affect all later lines."""
     counts: Counter[str] = Counter()
     last: dict[str, Finding] = {}
     for finding in findings:
@@ -54,7 +54,7 @@ def few(findings: Iterator[Finding]) -> Iterator[Finding]:
 
 
 def line_of(noted: object) -> int | None:
-    """The number of the line that a noted head is; None if there is no head."""
+    """Return the line number of a recorded head; None if it is not a head."""
     try:
         return Head.parse(str(noted)).n
     except ValueError:

@@ -1,4 +1,4 @@
-"""What a log says by itself: its fields, its times, and whether requests, answers and runs fit together."""
+"""Check one log alone: its fields and times, and whether its requests, replies and runs are consistent."""
 
 from __future__ import annotations
 
@@ -8,39 +8,39 @@ from drfl.core.audit_log import Audited, Record, wrong_field
 from drfl.flower.deploy.audit_findings import Finding, line_of, say
 
 OUTCOMES = ("received", "lacking", "unusable", "failed", "silent", "lost")
-"""How the server's log says that a request ended; each request has one of them."""
+"""Events in the server's log that record the outcome of a request; each request has exactly one of them."""
 
 
 def records(log: Audited) -> Iterator[Finding]:
-    """Fields, times and names of the records."""
-    before = ""
+    """Check the fields, times and names of the records."""
+    latest = ""
     for record in log.records:
         n, wrong = record["n"], wrong_field(log.role, record)
         if wrong:
             yield say(log, "problem", f"drfl does not write this record: {wrong}", "bad-record", n)
         if record["event"] == "opened" and n != 1:
-            yield say(log, "problem", "the log is opened a second time", "bad-record", n)
-        if str(record["at"]) < before:
-            yield say(log, "problem", f"time goes back, from {before} to {record['at']}", "time-goes-back", n)
-        before = max(before, str(record["at"]))
+            yield say(log, "problem", "it opens the log a second time", "bad-record", n)
+        if str(record["at"]) < latest:
+            yield say(log, "problem", f"time goes back, from {latest} to {record['at']}", "time-goes-back", n)
+        latest = max(latest, str(record["at"]))
         if log.role == "site" and "site" in record and record["site"] != log.name:
             text = f"it names the site '{record['site']}' in the log of '{log.name}'"
             yield say(log, "problem", text, "several-sites", n)
 
 
 def requests_of_site(log: Audited) -> Iterator[Finding]:
-    """Whether every answer of a site's log follows a request in it."""
-    asked: set[tuple[object, object]] = set()
+    """Check that every reply in a site's log follows a request in it."""
+    requests: set[tuple[object, object]] = set()
     for record in log.records:
         event = record["event"]
         if event == "asked":
-            asked.add((line_of(record.get("server")), record.get("what")))
+            requests.add((line_of(record.get("server")), record.get("what")))
         # If a site refuses the head of a request, its log has only the refusal.
-        refused_head = event == "refused" and record.get("request") is None
+        is_refused_head = event == "refused" and record.get("request") is None
         if (
             event in ("sent", "refused")
-            and not refused_head
-            and (record.get("request"), record.get("what")) not in asked
+            and not is_refused_head
+            and (record.get("request"), record.get("what")) not in requests
         ):
             yield say(
                 log, "problem", "it answers a request that is not in the log", "answer-without-request", record["n"]
@@ -48,10 +48,10 @@ def requests_of_site(log: Audited) -> Iterator[Finding]:
 
 
 class ServerRuns:
-    """Reads a server's log in order: in a run sites join, are asked, answer, and have their replies used.
+    """Checks the order of events in a server's log: sites join a run, receive requests, reply, and replies are used.
 
     Args:
-        log: The server's.
+        log: The log of the server.
     """
 
     def __init__(self, log: Audited) -> None:
@@ -60,25 +60,24 @@ class ServerRuns:
         self.sites: set[str] = set()
         self.joined: set[str] = set()
         self.pending: dict[object, Record] = {}
-        # site and kind of request → the stream of its last reply that may be used
+        # for each site and kind of request, the stream of the last reply that may be used
         self.usable: dict[tuple[str, object], object] = {}
         self.closing: Record | None = None
         self.parted: set[str] = set()
 
     def findings(self) -> Iterator[Finding]:
-        """What does not fit together."""
+        """Yield the inconsistencies of the log."""
         for record in self.log.records:
             event = record["event"]
             if event == "started":
-                # A run may still be open if the server was killed: the new start ends it.
+                # If the server was killed, a run may still be open. The new start ends it.
                 self.run, self.sites = str(record.get("run")), set(_names(record))
                 self.joined, self.pending, self.usable, self.closing, self.parted = set(), {}, {}, None, set()
             elif event in ("opened", "key"):
                 continue
             elif self.run is None:
-                yield self._problem(
-                    f"'{event}' is outside a run: the start of the run was removed", "outside-a-run", record
-                )
+                text = f"'{event}' is outside a run, so the start of the run was removed"
+                yield self._problem(text, "outside-a-run", record)
             elif "site" in record and record["site"] not in self.sites:
                 yield self._problem(f"the run has no site '{record['site']}'", "unknown-site", record)
             elif event == "joined":
@@ -88,9 +87,7 @@ class ServerRuns:
             else:
                 yield from self._exchange(record)
         if self.run is not None:
-            text = (
-                f"the log ends during run {self.run}: the server was killed or is still running, or the end was removed"
-            )
+            text = f"the log ends during run {self.run}: the server was killed or still runs, or the end was removed"
             yield say(self.log, "note", text, "unfinished-run")
 
     def _problem(self, text: str, code: str, record: Record) -> Finding:
@@ -103,13 +100,13 @@ class ServerRuns:
             if site not in self.joined:
                 yield self._problem(f"'{site}' received a request before it joined", "not-joined", record)
             # A server asks a site again only after it has recorded the outcome of the previous request.
-            yield from self._left_open({n: one for n, one in self.pending.items() if one["site"] == site})
-            self.pending = {n: one for n, one in self.pending.items() if one["site"] != site}
+            yield from self._without_outcome({n: r for n, r in self.pending.items() if r["site"] == site})
+            self.pending = {n: r for n, r in self.pending.items() if r["site"] != site}
             self.pending[record["n"]] = record
         elif event in OUTCOMES:
             request = self.pending.pop(record.get("request"), None)
             if request is None or request["site"] != site:
-                text = f"'{event}' of '{site}' belongs to no open request"
+                text = f"'{event}' of '{site}' does not belong to an open request"
                 yield self._problem(text, "answer-without-request", record)
             elif event == "received":
                 self.usable[str(site), request.get("what")] = request.get("stream")
@@ -122,12 +119,12 @@ class ServerRuns:
                     yield self._problem(text, "used-without-reply", record)
 
     def _end(self, record: Record) -> Iterator[Finding]:
-        """Check how a run closes, its sites leave it, and it ends."""
+        """Check that a run closes, its sites leave and it ends, in this order."""
         if record["event"] == "closing":
             if self.closing is not None or record.get("run") != self.run:
-                yield self._problem("it closes another run, or closes the run twice", "wrong-end", record)
+                yield self._problem("it closes another run, or closes this run twice", "wrong-end", record)
             if record.get("outcome") != "failed":  # an error may end a run in the middle of an exchange
-                yield from self._left_open(self.pending)
+                yield from self._without_outcome(self.pending)
             self.pending, self.closing = {}, record
         elif record["event"] == "parted":
             if self.closing is None or record["site"] in self.parted:
@@ -140,12 +137,12 @@ class ServerRuns:
                 yield self._problem("it does not match how the run was closed", "wrong-end", record)
             self.run = None
 
-    def _left_open(self, requests: dict[object, Record]) -> Iterator[Finding]:
+    def _without_outcome(self, requests: dict[object, Record]) -> Iterator[Finding]:
         for request in requests.values():
             text = f"the outcome of this request to '{request['site']}' is missing"
             yield self._problem(text, "outcome-missing", request)
 
 
 def _names(record: Record) -> list[str]:
-    listed = record.get("sites")
-    return listed if isinstance(listed, list) else []
+    sites = record.get("sites")
+    return sites if isinstance(sites, list) else []

@@ -1,4 +1,4 @@
-"""Edits of server.toml that leave all other lines, comments included, as they are and keep the file before."""
+"""Edit server.toml without changing any other line or comment, and keep a copy of the previous file."""
 
 from __future__ import annotations
 
@@ -25,101 +25,101 @@ _NAME = re.compile(r"""\s*(?:name|"name"|'name')\s*=""")
 
 
 def without_site(text: str, name: str) -> str:
-    """Take a site's ``[[sites]]`` table, and the comments that stand directly at it, out of server.toml.
+    """Remove a site's ``[[sites]]`` table and the comments adjacent to it from ``server.toml``.
 
     Args:
-        text: Of server.toml; it names the site.
-        name: Of the site.
+        text: Text of ``server.toml``, which names the site.
+        name: Name of the site.
 
     Raises:
-        InputError: The file is written in a way that cannot be edited line by line.
+        InputError: If the file cannot be edited line by line.
     """
     settings = tomllib.loads(text)
-    place = [table["name"] for table in settings["sites"]].index(name)
-    # Edit lines, as a TOML writer would lose comments and order.
+    index = [table["name"] for table in settings["sites"]].index(name)
+    # Edit lines, because a TOML writer would lose comments and order.
     lines = text.split("\n")
-    start, end = _site_tables(lines, len(settings["sites"]))[place]
-    stop = 1 + max(number for number in range(start, end) if not _blank(lines[number]) and not _comment(lines[number]))
-    while stop < end and _comment(lines[stop]):
+    start, end = _site_tables(lines, len(settings["sites"]))[index]
+    stop = 1 + max(n for n in range(start, end) if not _is_blank(lines[n]) and not _is_comment(lines[n]))
+    while stop < end and _is_comment(lines[stop]):
         stop += 1
     above = start
-    while above and _comment(lines[above - 1]):
+    while above and _is_comment(lines[above - 1]):
         above -= 1
-    # Comments between two tables without a blank line belong to the one before.
-    if above == 0 or _blank(lines[above - 1]):
+    # Comments between two tables without a blank line belong to the table above them.
+    if above == 0 or _is_blank(lines[above - 1]):
         start = above
-    if start and _blank(lines[start - 1]) and (stop == len(lines) or _blank(lines[stop])):
+    if start and _is_blank(lines[start - 1]) and (stop == len(lines) or _is_blank(lines[stop])):
         start -= 1
-    others = [table for number, table in enumerate(settings["sites"]) if number != place]
-    return _verified("\n".join(lines[:start] + lines[stop:]), {**settings, "sites": others})
+    others = [table for number, table in enumerate(settings["sites"]) if number != index]
+    return _verify("\n".join(lines[:start] + lines[stop:]), {**settings, "sites": others})
 
 
 def with_limits(text: str, limits: Mapping[str, Mapping[str, int | float]]) -> str:
-    """Add keys to the ``[[sites]]`` tables of server.toml, below each site's name.
+    """Add keys to the ``[[sites]]`` tables of ``server.toml``, below each site's name.
 
     Args:
-        text: Of server.toml.
-        limits: Site → its new keys, none of which it has.
+        text: Text of ``server.toml``.
+        limits: For each site its new keys with their values. The table must not have them yet.
 
     Raises:
-        InputError: The file is written in a way that cannot be edited line by line.
+        InputError: If the file cannot be edited line by line.
     """
     settings = tomllib.loads(text)
     lines = text.split("\n")
     ranges = _site_tables(lines, len(settings["sites"]))
-    # Start at the end, so that the line numbers of earlier tables stay valid.
+    # Start at the end of the file, so that the line numbers of earlier tables stay valid.
     for table, (start, end) in reversed(list(zip(settings["sites"], ranges, strict=True))):
         names = (number for number in range(start, end) if _NAME.match(lines[number]))
-        place = next(names, start)
+        above = next(names, start)
         # The file may have Windows line endings.
-        carriage = "\r" if lines[place].endswith("\r") else ""
-        added = tomli_w.dumps(limits.get(table["name"], {})).splitlines()
-        lines[place + 1 : place + 1] = [line + carriage for line in added]
+        carriage_return = "\r" if lines[above].endswith("\r") else ""
+        new_lines = tomli_w.dumps(limits.get(table["name"], {})).splitlines()
+        lines[above + 1 : above + 1] = [line + carriage_return for line in new_lines]
     sites = [{**table, **limits.get(table["name"], {})} for table in settings["sites"]]
-    return _verified("\n".join(lines), {**settings, "sites": sites})
+    return _verify("\n".join(lines), {**settings, "sites": sites})
 
 
 def replace(path: Path, text: str) -> Path:
-    """Give a file of settings a new text, and keep the old one beside it.
+    """Replace the text of a settings file, and keep a copy of the previous file beside it.
 
     Args:
-        path: Of the file.
-        text: The new text.
+        path: The file.
+        text: Its new text.
 
     Returns:
-        The copy of the file before.
+        The path of the copy.
 
     Raises:
-        InputError: It cannot be written to; then it is as it was.
+        InputError: If the file cannot be written. It is unchanged then.
     """
-    real = path.resolve()  # a link stays one
-    kept = real.with_name(f"{real.name}.{stamp()}")
+    real = path.resolve()  # write to the target of a link, so that the link stays
+    backup = real.with_name(f"{real.name}.{stamp()}")
     try:
-        shutil.copy2(real, kept)
+        shutil.copy2(real, backup)
         try:
             with atomic_write(real) as file:
-                # Keep the permissions that the operator gave the file.
+                # Keep the permissions of the file.
                 os.fchmod(file.fileno(), stat.S_IMODE(real.stat().st_mode))
                 file.write(text.encode())
         except BaseException:
             with suppress(OSError):
-                kept.unlink()
+                backup.unlink()
             raise
     except OSError as error:
         raise InputError(f"cannot write {path}: {error.strerror}", code="cannot-write", field=path.name) from None
-    return kept
+    return backup
 
 
 def stamp() -> str:
-    """The time, for the name of a file that is put away: make-keys.sh knows keys by this form."""
+    """Format the current time for the name of a backup file or revoked key; make-keys.sh relies on this format."""
     return f"{datetime.now(UTC):%Y%m%dT%H%M%S.%f}"
 
 
 def _site_tables(lines: Sequence[str], count: int) -> list[tuple[int, int]]:
-    """The first line and the line after the last of each ``[[sites]]`` table, with the tables inside it.
+    """Return the start and end lines of each ``[[sites]]`` table, including the tables inside it.
 
     Raises:
-        InputError: They are not as many as the file has sites.
+        InputError: If their number differs from the number of sites in the file.
     """
     headers = [number for number, line in enumerate(lines) if _HEADER.match(line) and not _PART_OF_SITE.match(line)]
     ranges = [
@@ -130,28 +130,28 @@ def _site_tables(lines: Sequence[str], count: int) -> list[tuple[int, int]]:
     return ranges
 
 
-def _verified(text: str, expected: Mapping[str, object]) -> str:
+def _verify(text: str, expected: Mapping[str, object]) -> str:
     try:
         # Parse the new text before writing it, as lines of a multi-line string may look like headers.
-        same = tomllib.loads(text) == expected
+        is_correct = tomllib.loads(text) == expected
     except tomllib.TOMLDecodeError:
-        same = False
-    if not same:
+        is_correct = False
+    if not is_correct:
         raise _cannot_edit()
     return text
 
 
 def _cannot_edit() -> InputError:
     return InputError(
-        "server.toml cannot be edited line by line: write each site as a table [[sites]], or edit it by hand",
+        "server.toml cannot be edited line by line. Write each site as a table [[sites]], or edit the file by hand",
         code="cannot-edit",
         field="server.toml",
     )
 
 
-def _blank(line: str) -> bool:
+def _is_blank(line: str) -> bool:
     return not line.strip()
 
 
-def _comment(line: str) -> bool:
+def _is_comment(line: str) -> bool:
     return line.lstrip().startswith("#")

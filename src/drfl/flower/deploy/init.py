@@ -20,12 +20,12 @@ HOST, PORT = "localhost", 8000
 """The SuperLink's default address; the port is Flower's own default."""
 
 FIRST_SITE_PORT = 9094
-"""Port, on the site's loopback, of the first site's SuperNode; the next ones follow, as sites may share a machine."""
+"""Loopback port of the first site's SuperNode. Each further site uses the next port, as sites may share a machine."""
 
-SERVER_KEY = """key = "certificates/audit.key"   # signs the log; previous_key = "…" introduces a new key in it
+SERVER_KEY = """key = "certificates/audit.key"   # signs the log; after a change of keys set previous_key to the old key
 """
-SITE_KEY = """key = "key"            # signs the log; previous_key = "…", the key before, introduces a new one in it
-server_key = "superlink.pub"   # the key that signs the server's log, whose last line comes with every request
+SITE_KEY = """key = "key"            # signs the log; after a change of keys set previous_key to the old key
+server_key = "superlink.pub"   # verifies the signature of the server's log that comes with every request
 """
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,62}")
@@ -34,16 +34,16 @@ _LABEL = re.compile(r"(?!-)[A-Za-z0-9_-]{1,63}(?<!-)")
 
 @dataclass(frozen=True)
 class DeploymentPlan:
-    """The sites, and where the SuperLink is.
+    """The sites and the address of the SuperLink.
 
     Args:
-        sites: their names, in the order of the clients.
-        host: name or address under which the sites reach the SuperLink.
-        port: its port.
-        insecure: without TLS and without keys.
+        sites: Names of the sites, in the order of the clients.
+        host: Name or address at which the sites reach the SuperLink.
+        port: Port of the SuperLink.
+        insecure: Whether to use neither TLS nor keys.
 
     Raises:
-        InputError: a name, the host or the port is invalid, or a name is given twice.
+        InputError: If a name, the host or the port is invalid, or a name occurs twice.
     """
 
     sites: tuple[str, ...]
@@ -54,82 +54,84 @@ class DeploymentPlan:
     def __post_init__(self) -> None:
         if not self.sites:
             raise InputError(
-                "--sites is empty: give the sites' names with commas between, e.g. --sites a,b,c",
+                "--sites is empty. Give the names of the sites, separated by commas, such as --sites a,b,c",
                 code="empty",
                 field="sites",
             )
         for name in self.sites:
             if not _NAME.fullmatch(name):
                 raise InputError(
-                    f"site '{name}': a name has letters, digits, - and _, starts with no sign, at most 63",
+                    f"invalid site name '{name}'. A name has at most 63 letters, digits, - and _, and starts with a "
+                    "letter or digit",
                     code="invalid-name",
                     field="sites",
                 )
             if name.lower() == "superlink":
                 raise InputError(
-                    "a site cannot be named superlink: give it another name", code="invalid-name", field="sites"
+                    "a site cannot be named superlink. Choose another name", code="invalid-name", field="sites"
                 )
         if len({name.lower() for name in self.sites}) < len(self.sites):
             raise InputError(
-                "the names of sites must differ from each other, by more than capitals",
+                "two sites have the same name. Names must differ by more than upper and lower case",
                 code="duplicate-name",
                 field="sites",
             )
-        if _address(self.host) is None and (
+        if _ip_address(self.host) is None and (
             len(self.host) > 253 or not all(_LABEL.fullmatch(label) for label in self.host.split("."))
         ):
             raise InputError(
-                f"--host '{self.host}' is neither a name nor an address: give e.g. fl.example.org",
+                f"--host '{self.host}' is neither a host name nor an IP address. Use, for example, fl.example.org",
                 code="invalid-value",
                 field="host",
             )
         if not 1 <= self.port <= 65535:
-            raise InputError(f"--port must lie in 1..65535, not {self.port}", code="out-of-range", field="port")
+            raise InputError(f"--port must be between 1 and 65535, got {self.port}", code="out-of-range", field="port")
         if self.port in self.site_ports:
             raise InputError(
-                f"--port {self.port} is one of the sites' own ({FIRST_SITE_PORT} and on): give another",
+                f"--port {self.port} is used by a site (sites use {FIRST_SITE_PORT} and the following ports). "
+                "Choose another",
                 code="invalid-value",
                 field="port",
             )
         if self.site_ports[-1:] > (65535,):
             raise InputError(
-                f"{len(self.sites)} sites are more than there are ports", code="out-of-range", field="sites"
+                f"{len(self.sites)} sites need more ports than there are", code="out-of-range", field="sites"
             )
 
     @classmethod
     def of(cls, sites: str, host: str | None, port: int | None, insecure: bool) -> DeploymentPlan:
-        """The plan from the options of ``drfl deploy init``."""
+        """Make the plan from the options of ``drfl deploy init``."""
         names: Sequence[str] = [name.strip() for name in sites.split(",")] if sites.strip() else []
         return cls(tuple(names), HOST if host is None else host, PORT if port is None else port, insecure)
 
     @property
     def address(self) -> str:
-        """host:port, as Flower takes it."""
-        found = _address(self.host)
-        host = f"[{self.host}]" if isinstance(found, ipaddress.IPv6Address) else self.host
+        """``host:port``, as Flower takes it."""
+        ip = _ip_address(self.host)
+        host = f"[{self.host}]" if isinstance(ip, ipaddress.IPv6Address) else self.host
         return f"{host}:{self.port}"
 
     @property
     def bind(self) -> str:
-        """The address that the SuperLink listens on: the loopback where the host means this machine only."""
-        found = _address(self.host)
-        if self.host == "localhost" or (found is not None and found.is_loopback):
-            return "127.0.0.1" if found is None else str(found)
-        return "::" if isinstance(found, ipaddress.IPv6Address) else "0.0.0.0"
+        """The address that the SuperLink listens on: the loopback address if ``host`` means this machine."""
+        ip = _ip_address(self.host)
+        if self.host == "localhost" or (ip is not None and ip.is_loopback):
+            return "127.0.0.1" if ip is None else str(ip)
+        return "::" if isinstance(ip, ipaddress.IPv6Address) else "0.0.0.0"
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The names in the SuperLink's certificate, as openssl takes them: also those used on its own machine."""
-        own = f"IP:{self.host}" if _address(self.host) is not None else f"DNS:{self.host}"
-        return tuple(dict.fromkeys((own, "DNS:localhost", "DNS:superlink", "IP:127.0.0.1", "IP:::1")))
+        """The names in the SuperLink's certificate, as openssl takes them, local names included."""
+        name = f"IP:{self.host}" if _ip_address(self.host) is not None else f"DNS:{self.host}"
+        return tuple(dict.fromkeys((name, "DNS:localhost", "DNS:superlink", "IP:127.0.0.1", "IP:::1")))
 
     @property
     def site_ports(self) -> tuple[int, ...]:
-        """For each site, the port of its SuperNode for its own child processes."""
+        """For each site, the loopback port that its SuperNode uses for its child processes."""
         return tuple(FIRST_SITE_PORT + index for index in range(len(self.sites)))
 
 
-def _address(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
+def _ip_address(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
     try:
         return ipaddress.ip_address(host)
     except ValueError:
@@ -137,36 +139,36 @@ def _address(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
 
 
 DAYS, CA_DAYS = 825, 3650
-"""How long the SuperLink's certificate and that of its authority are valid."""
+"""Days for which the certificates of the SuperLink and of its authority are valid."""
 
 AWKWARD = "\"'\\$`%:\n"
-"""Characters that a path must not contain, as shells, systemd, compose files and Flower quote them differently."""
+"""Characters that a path must not contain, because shells, systemd, compose files and Flower quote them differently."""
 
 
 def write(plan: DeploymentPlan, path: Path, keys: bool = False) -> None:
     """Write a deployment's folder atomically.
 
     Args:
-        plan: the sites, and where the SuperLink is.
-        path: the folder; it must be empty or not exist.
-        keys: make keys and certificates too.
+        plan: The sites and the address of the SuperLink.
+        path: Folder to write. It must be empty or not exist.
+        keys: Whether to make keys and certificates too.
 
     Raises:
-        InputError: the folder is not empty or cannot be written, or its path would be misread by scripts.
-        DrflError: the keys could not be made.
+        InputError: If the folder is not empty or cannot be written, or if scripts would misread its path.
+        DrflError: If the keys could not be texts.
     """
     root = path.absolute()
     if ".." in root.parts:
-        root = root.resolve()  # systemd accepts no such path
+        root = root.resolve()  # systemd does not accept paths that contain ".."
     check_new(path)
     if any(c in AWKWARD or not c.isprintable() for c in str(root)) or str(root).endswith(" "):
         raise InputError(
-            f"{root}: scripts cannot take quotes, backslashes, $, %, :, or a space at the end, in a folder's path; "
-            "give another",
+            f"cannot use the path {root}. The scripts do not support quotes, backslashes, backticks, $, %, :, control "
+            "characters or a final space in it",
             code="invalid-name",
             field=str(root),
         )
-    # Write all files or none: half a deployment would be hard to tell from a whole one.
+    # Write all files or none: an incomplete folder would be hard to tell from a complete one.
     with new_folder(root) as stage:
         for name, text in files(plan, root).items():
             target = stage / name
@@ -175,69 +177,69 @@ def write(plan: DeploymentPlan, path: Path, keys: bool = False) -> None:
             if name.endswith(".sh"):
                 target.chmod(0o755)
         for name in plan.sites:
-            (stage / "sites" / name).chmod(0o700)  # a private key will lie there
+            (stage / "sites" / name).chmod(0o700)  # the folder will contain a private key
         if keys:
-            done = subprocess.run(["sh", "./make-keys.sh"], cwd=stage, capture_output=True, text=True)
-            if done.returncode:
+            process = subprocess.run(["sh", "./make-keys.sh"], cwd=stage, capture_output=True, text=True)
+            if process.returncode:
                 raise DrflError(
-                    f"make-keys.sh failed, so nothing was written: {(done.stderr or done.stdout).strip()}",
+                    f"make-keys.sh failed, so nothing was written: {(process.stderr or process.stdout).strip()}",
                     code="command-failed",
                     field="make-keys.sh",
                 )
 
 
 def files(plan: DeploymentPlan, root: Path) -> dict[str, str]:
-    """The texts of all files by path.
+    """Return the texts of all files by their path in the folder.
 
     Args:
-        plan: the sites, and where the SuperLink is.
-        root: the folder's absolute path, which some files name.
+        plan: The sites and the address of the SuperLink.
+        root: Absolute path of the folder, which some files contain.
     """
     secure = not plan.insecure
     kind = "secure" if secure else "insecure"
     port = {"PORT": str(plan.port)}
     address = {"ADDRESS": plan.address, **port}
     days = {"DAYS": str(DAYS), "CA_DAYS": str(CA_DAYS)}
-    names = {"NAMES": " ".join(plan.sites), "REVOKED": _text("revoked.sh").rstrip("\n")}
+    names = {"NAMES": " ".join(plan.sites), "REVOKED": _template("revoked.sh").rstrip("\n")}
     trust = f"root-certificates = {json.dumps(str(root / 'certificates/ca.crt'))}" if secure else "insecure = true"
     compose = {"ROOT": str(root), "ROOT_YAML": json.dumps(str(root)), "VOLUME_YAML": json.dumps(f".:{root}"), **port}
-    services = [_filled("compose-site.yaml", {"NAME": name, **port}) for name in plan.sites]
+    services = [_fill("compose-site.yaml", {"NAME": name, **port}) for name in plan.sites]
     count = "one site" if len(plan.sites) == 1 else f"{len(plan.sites)} sites"
-    note = _filled(f"readme-{kind}.md", days).rstrip("\n")
-    shown = {"COUNT": count, "LIST": ", ".join(plan.sites), "ADDRESS": plan.address, "NOTE": note}
-    settings = _filled("server.toml", {"INSECURE": "false" if secure else "true ", "KEY": SERVER_KEY if secure else ""})
+    note = _fill(f"readme-{kind}.md", days).rstrip("\n")
+    readme = {"COUNT": count, "LIST": ", ".join(plan.sites), "ADDRESS": plan.address, "NOTE": note}
+    settings = _fill("server.toml", {"INSECURE": "false" if secure else "true ", "KEY": SERVER_KEY if secure else ""})
     for name in plan.sites:
         key = f'public_key = "keys/{name}.pub"\n' if secure else ""
         settings += f'\n[[sites]]\nname = "{name}"\n{key}'
-    superlink = {"PROGRAMS": _programs("flower-superlink"), "SECURITY": _text(f"superlink-{kind}.sh")}
-    made = {
-        "README.md": _filled("README.md", shown),
-        ".gitignore": _text("gitignore"),
+    superlink = {"PROGRAMS": _programs("flower-superlink"), "SECURITY": _template(f"superlink-{kind}.sh")}
+    texts = {
+        "README.md": _fill("README.md", readme),
+        ".gitignore": _template("gitignore"),
         "server.toml": settings,
         "superlink.env": _environment(plan, BIND=plan.bind, PORT=plan.port),
-        "start-superlink.sh": _filled("start-superlink.sh", superlink),
-        "register-sites.sh": _filled("register-sites.sh", {"PROGRAMS": _programs("flwr"), **names})
+        "start-superlink.sh": _fill("start-superlink.sh", superlink),
+        "register-sites.sh": _fill("register-sites.sh", {"PROGRAMS": _programs("flwr"), **names})
         if secure
-        else _text("register-insecure.sh"),
-        "make-keys.sh": _filled("make-keys.sh", {**names, **days, "SAN": ",".join(plan.names)})
+        else _template("register-insecure.sh"),
+        "make-keys.sh": _fill("make-keys.sh", {**names, **days, "SAN": ",".join(plan.names)})
         if secure
-        else _text("make-keys-insecure.sh"),
-        "app/pyproject.toml": _filled("app.toml", {"SERVER": json.dumps(str(root / "server.toml"))}),
-        "flwr/config.toml": _filled("config.toml", {**address, "TRUST": trust}),
-        "systemd/drfl-superlink.service": _filled("drfl-superlink.service", {"ROOT": str(root)}),
-        "systemd/drfl-supernode@.service": _text("drfl-supernode@.service"),
-        "compose.yaml": "\n".join((_filled("compose.yaml", compose), *services)),
-        "image/Dockerfile": _text("Dockerfile"),
+        else _template("make-keys-insecure.sh"),
+        "app/pyproject.toml": _fill("app.toml", {"SERVER": json.dumps(str(root / "server.toml"))}),
+        "flwr/config.toml": _fill("config.toml", {**address, "TRUST": trust}),
+        "systemd/drfl-superlink.service": _fill("drfl-superlink.service", {"ROOT": str(root)}),
+        "systemd/drfl-supernode@.service": _template("drfl-supernode@.service"),
+        "compose.yaml": "\n".join((_fill("compose.yaml", compose), *services)),
+        "image/Dockerfile": _template("Dockerfile"),
     }
-    security = _text(f"supernode-{kind}.sh")
+    security = _template(f"supernode-{kind}.sh")
     for name, site_port in zip(plan.sites, plan.site_ports, strict=True):
-        place = f"sites/{name}"
+        folder = f"sites/{name}"
         key = "" if plan.insecure else SITE_KEY
         values = {"NAME": name, "PROGRAMS": _programs("flower-supernode"), "SECURITY": security, "KEY": key}
-        made[f"{place}/site.toml"] = _filled("site.toml", values)
-        made[f"{place}/superlink.env"] = _environment(plan, PORT=site_port)
-        made[f"{place}/start-supernode.sh"] = _filled("start-supernode.sh", values)
-    return made
+        texts[f"{folder}/site.toml"] = _fill("site.toml", values)
+        texts[f"{folder}/superlink.env"] = _environment(plan, PORT=site_port)
+        texts[f"{folder}/start-supernode.sh"] = _fill("start-supernode.sh", values)
+    return texts
 
 
 def _environment(plan: DeploymentPlan, **values: object) -> str:
@@ -246,17 +248,18 @@ def _environment(plan: DeploymentPlan, **values: object) -> str:
 
 
 def _programs(program: str) -> str:
-    """Lines of shell that find the programs; not through links, as a virtual environment's python is one."""
+    """Return shell code that finds Flower's programs."""
+    # Do not resolve links: in a virtual environment python is a link to another folder.
     folder = shlex.quote(str(Path(sys.executable).parent))
-    return _filled("programs.sh", {"BIN": folder, "PROGRAM": program}).rstrip("\n")
+    return _fill("programs.sh", {"BIN": folder, "PROGRAM": program}).rstrip("\n")
 
 
-def _text(name: str) -> str:
+def _template(name: str) -> str:
     return (resources.files("drfl.flower.deploy") / "templates" / name).read_text(encoding="utf-8")
 
 
-def _filled(name: str, values: Mapping[str, str]) -> str:
-    text = _text(name)
+def _fill(name: str, values: Mapping[str, str]) -> str:
+    text = _template(name)
     for key, value in values.items():
         # str.format does not work here, as shell scripts contain braces.
         text = text.replace(f"@{key}@", value)

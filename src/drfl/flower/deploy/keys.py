@@ -1,4 +1,4 @@
-"""Sites' keys: revoked, so that a site can take part no more, and exchanged for new ones."""
+"""Revoke a site's key, or replace it by a new one."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from drfl.flower.deploy.flower_cli import GONE, ask, node_states
 from drfl.flower.deploy.paths import DeploymentFolder, SitePaths
 
 FEWEST = 2
-"""Sites that must remain: of one alone nothing can be compared or averaged."""
+"""Smallest number of sites that must remain. With one site there is nothing to average or compare."""
 
 
 class Revoked(NamedTuple):
-    """What revoking a site's key came to.
+    """The result of revoking a site's key.
 
     Args:
-        key: The file of the public key among those revoked.
-        settings: The copy of server.toml as it was; None if the site stayed in it.
-        notices: What else to look at before the next run.
+        key: File of the public key in the folder of revoked keys.
+        settings: Copy of the previous ``server.toml``; None if the site stayed in it.
+        notices: Problems to solve before the next run.
     """
 
     key: Path
@@ -35,29 +35,31 @@ class Revoked(NamedTuple):
 
 
 def revoke(folder: DeploymentFolder, name: str, key_only: bool = False) -> Revoked:
-    """Have the SuperLink refuse a site's key from now on, keep the key among those revoked, and take the site out.
+    """Revoke a site's key at the SuperLink and remove the site from ``server.toml``.
 
-    Nothing changes unless the SuperLink agrees, and a call that was cut off can be repeated.
+    The public key moves to the folder of revoked keys. Nothing changes unless the SuperLink accepts the request.
+    You can repeat a call that was interrupted.
 
     Args:
-        folder: Of the deployment.
-        name: Of the site.
-        key_only: Leave the site in server.toml, for a new key to come.
+        folder: The deployment.
+        name: Name of the site.
+        key_only: Whether to leave the site in ``server.toml``, for example to give it a new key.
 
     Raises:
-        InputError: There is no such site, it is not registered, too few sites would remain, or server.toml cannot be
+        InputError: If the site is unknown or not registered, too few sites would remain, or ``server.toml`` cannot be
             edited.
-        DrflError: The SuperLink does not answer, or refuses.
+        DrflError: If the SuperLink does not answer or refuses.
     """
     site = _site(folder, name)
-    # First what may fail: a key is revoked only if the rest can follow.
+    # Take the steps that may fail first, so that a key is revoked only if the rest can follow.
     text = None
     if not key_only:
-        left = [site.name for site in folder.sites() if site.name != name]
-        if len(left) < FEWEST:
+        remaining = [site.name for site in folder.sites() if site.name != name]
+        if len(remaining) < FEWEST:
             raise InputError(
-                f"without {name} the deployment would have {len(left)} site{'s' * (len(left) != 1)}, and a run needs "
-                f"{FEWEST}: exchange its key with 'drfl deploy rotate', or revoke the key alone with --key-only",
+                f"without {name} the deployment would have {len(remaining)} site{'s' * (len(remaining) != 1)}, but a "
+                f"run needs {FEWEST}. Replace its key with 'drfl deploy rotate', or use --key-only to revoke only the "
+                "key",
                 code="too-few-sites",
                 field="SITE",
             )
@@ -67,42 +69,42 @@ def revoke(folder: DeploymentFolder, name: str, key_only: bool = False) -> Revok
         try:
             ask(folder.home, ["supernode", "unregister", node])
         except DrflError:
-            # An earlier call that was cut off may have unregistered the site already.
+            # An earlier call that was interrupted may have unregistered the site already.
             if node_states(folder.home).get(node, GONE[0]) not in GONE:
                 raise
-    elif not _revoked_before(site):
+    elif not _has_revoked_key(site):
         raise InputError(
-            f"{name} is not registered from this folder: {site.node} is missing; see 'flwr supernode list'",
+            f"{name} was not registered from this folder: {site.node} is missing. See 'flwr supernode list'",
             code="not-registered",
             field="SITE",
         )
-    key = _put_away(site)
+    key = _move_to_revoked(site)
     if text is None:
         return Revoked(key, None)
     return Revoked(key, edit_settings.replace(folder.settings, text), tuple(_consequences(folder)))
 
 
 def rotate(folder: DeploymentFolder, name: str, key: Path) -> str:
-    """Register a site's new key, then revoke the one before: at no time is neither known.
+    """Register a site's new key, then revoke the old one, so that the SuperLink always knows at least one of them.
 
     Args:
-        folder: of the deployment.
-        name: of the site.
-        key: file with its new public key.
+        folder: The deployment.
+        name: Name of the site.
+        key: File with its new public key.
 
     Returns:
-        The number that the SuperLink gave the site.
+        The node ID that the SuperLink assigned to the new key.
 
     Raises:
-        InputError: there is no such site, the file holds no public key that Flower takes, or the key was revoked.
-        DrflError: the SuperLink does not answer, or has the key already.
+        InputError: If the site is unknown, the file has no public key that Flower accepts, or the key was revoked.
+        DrflError: If the SuperLink does not answer, or has the key already.
     """
     site = _site(folder, name)
     read_public_key(key)
-    twin = revoked_twin(_revoked(site), key)
+    twin = revoked_twin(_revoked_keys(site), key)
     if twin is not None:
         raise InputError(
-            f"this key was revoked, see {twin}: the site needs a new one from ssh-keygen -t ecdsa -b 384",
+            f"this key was revoked (see {twin}). Make a new one at the site: ssh-keygen -t ecdsa -b 384",
             code="revoked-key",
             field="--key",
         )
@@ -110,7 +112,7 @@ def rotate(folder: DeploymentFolder, name: str, key: Path) -> str:
     node = str(answer.get("node-id") or "")
     if not node:
         raise DrflError(
-            f"the SuperLink registered {name} without a number: see 'flwr supernode list'",
+            f"the SuperLink registered {name} but returned no node ID. See 'flwr supernode list'",
             code="superlink-failed",
             field=name,
         )
@@ -118,11 +120,11 @@ def rotate(folder: DeploymentFolder, name: str, key: Path) -> str:
         try:
             ask(folder.home, ["supernode", "unregister", _node(site)])
         except DrflError:
-            # Else the next try would find the new key in use.
+            # Otherwise a second attempt would fail because the new key is in use.
             with suppress(DrflError):
                 ask(folder.home, ["supernode", "unregister", node])
             raise
-        _put_away(site)
+        _move_to_revoked(site)
     site.public_key.parent.mkdir(parents=True, exist_ok=True)
     shutil.copyfile(key, site.public_key)
     site.node.write_text(f"{node}\n", encoding="utf-8")
@@ -131,14 +133,14 @@ def rotate(folder: DeploymentFolder, name: str, key: Path) -> str:
 
 def _site(folder: DeploymentFolder, name: str) -> SitePaths:
     if folder.address().insecure:
-        raise InputError("this deployment is insecure: its sites have no keys", code="insecure-deployment")
+        raise InputError("sites have no keys, because this deployment is insecure", code="insecure-deployment")
     sites = {site.name: site for site in folder.sites()}
     if name in sites:
         return sites[name]
-    if _revoked_before(SitePaths(name, folder.keys / f"{name}.pub", folder.keys / f"{name}.node")):
+    if _has_revoked_key(SitePaths(name, folder.keys / f"{name}.pub", folder.keys / f"{name}.node")):
         raise InputError(
-            f"{name} was revoked, and is not in server.toml: to bring it back, put its table [[sites]] back from a "
-            "copy server.toml.* and give it a new key, by 'drfl deploy rotate' or './make-keys.sh --renew'",
+            f"{name} was revoked and is not in server.toml. To readmit it, restore its table [[sites]] from a copy "
+            "server.toml.* and give it a new key with 'drfl deploy rotate' or './make-keys.sh --renew'",
             code="revoked-site",
             field="SITE",
         )
@@ -146,23 +148,23 @@ def _site(folder: DeploymentFolder, name: str) -> SitePaths:
 
 
 def _consequences(folder: DeploymentFolder) -> list[Notice]:
-    """What in server.toml no longer fits the sites that are left."""
+    """List the settings in server.toml that no longer fit the remaining sites."""
     from drfl.flower.settings import read_server
 
-    found = []
+    notices = []
     try:
         sites = read_server(folder.settings).sites
     except InputError as error:
-        found.append(Notice(f"correct this before the next run: {error}", "invalid-settings", "server.toml"))
+        notices.append(Notice(f"correct this before the next run: {error}", "invalid-settings", "server.toml"))
     else:
         if any(site.max_share is not None for site in sites):
-            text = "the shares of the sites that are left have grown: see that their max_share still allows them"
-            found.append(Notice(text, "shares-grow", "max_share"))
+            text = "the shares of the remaining sites have grown: check that they do not exceed max_share"
+            notices.append(Notice(text, "shares-grow", "max_share"))
     out = str(read_toml(folder.settings).get("out", "run"))
     if (folder.root / out).exists():
-        text = f"'{out}' holds a run with the site: give another 'out' in server.toml for the next one"
-        found.append(Notice(text, "run-with-other-sites", "out"))
-    return found
+        text = f"'{out}' has a run that includes the site: set another 'out' in server.toml for the next run"
+        notices.append(Notice(text, "run-with-other-sites", "out"))
+    return notices
 
 
 def _node(site: SitePaths) -> str:
@@ -174,26 +176,26 @@ def _node(site: SitePaths) -> str:
         ) from None
 
 
-def _revoked(site: SitePaths) -> Path:
-    """The folder of the deployment's revoked keys, where make-keys.sh and register-sites.sh look too."""
+def _revoked_keys(site: SitePaths) -> Path:
+    """Return the folder of the deployment's revoked keys, which make-keys.sh and register-sites.sh also check."""
     return site.node.parent / "revoked"
 
 
-def _revoked_before(site: SitePaths) -> bool:
-    form = re.compile(rf"{re.escape(site.name)}-\d{{8}}T\d{{6}}\.\d+\.pub")
-    folder = _revoked(site)
-    return folder.is_dir() and any(form.fullmatch(path.name) for path in folder.iterdir())
+def _has_revoked_key(site: SitePaths) -> bool:
+    pattern = re.compile(rf"{re.escape(site.name)}-\d{{8}}T\d{{6}}\.\d+\.pub")
+    folder = _revoked_keys(site)
+    return folder.is_dir() and any(pattern.fullmatch(path.name) for path in folder.iterdir())
 
 
-def _put_away(site: SitePaths) -> Path:
-    """Move the file of a site's key to those revoked, and forget the site's number."""
-    # The name has the time, as a site can have several revoked keys.
-    place = _revoked(site) / f"{site.name}-{edit_settings.stamp()}.pub"
-    place.parent.mkdir(parents=True, exist_ok=True)
+def _move_to_revoked(site: SitePaths) -> Path:
+    """Move a site's public key to the revoked keys, and delete the file with its node ID."""
+    # The file name contains the time, as a site can have several revoked keys.
+    path = _revoked_keys(site) / f"{site.name}-{edit_settings.stamp()}.pub"
+    path.parent.mkdir(parents=True, exist_ok=True)
     if site.public_key.exists():
-        site.public_key.rename(place)
-    elif not _revoked_before(site):
-        # By its name alone make-keys.sh knows that the site gets no key.
-        place.write_text(f"# the key of {site.name}, whose file was missing\n", encoding="utf-8")
+        site.public_key.rename(path)
+    elif not _has_revoked_key(site):
+        # make-keys.sh recognises a revoked site by the name of this file, not by its content.
+        path.write_text(f"# the key of {site.name}, whose file was missing\n", encoding="utf-8")
     site.node.unlink(missing_ok=True)
-    return place
+    return path

@@ -1,4 +1,4 @@
-"""Paths in a deployment's folder, and in a site's folder, which may be all that a machine has."""
+"""Paths in a deployment's folder and in a site's folder. The machine of a site has only the latter."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from drfl.core.errors import InputError
 
 
 class Address(NamedTuple):
-    """Where the SuperLink is.
+    """The address of the SuperLink.
 
     Args:
-        host: name or address.
-        port: its port.
-        insecure: plain HTTP instead of TLS, and no keys.
+        host: Host name or IP address.
+        port: Port.
+        insecure: Whether to use plain HTTP instead of TLS, and no keys.
     """
 
     host: str
@@ -28,12 +28,12 @@ class Address(NamedTuple):
 
 
 class SitePaths(NamedTuple):
-    """A site, as the server's settings name it.
+    """The files of a site in the deployment's folder.
 
     Args:
-        name: its name.
-        public_key: the file of its public key.
-        node: the file with the number of its registration.
+        name: Name of the site in ``server.toml``.
+        public_key: File of its public key.
+        node: File with the node ID that the SuperLink assigned at registration.
     """
 
     name: str
@@ -43,34 +43,34 @@ class SitePaths(NamedTuple):
 
 @dataclass(frozen=True)
 class SiteFolder:
-    """The folder that travels to a site.
+    """The folder that is copied to a site.
 
     Args:
-        root: its absolute path.
+        root: Absolute path of the folder.
     """
 
     root: Path
 
     @property
     def settings(self) -> Path:
-        """The site's name and where its data are."""
+        """The settings of the site: ``site.toml``."""
         return self.root / "site.toml"
 
     @property
     def key(self) -> Path:
-        """Its private key."""
+        """The site's private key."""
         return self.root / "key"
 
     @property
     def authority(self) -> Path:
-        """The certificate by which it verifies the SuperLink."""
+        """The certificate with which the site verifies the SuperLink."""
         return self.root / "ca.crt"
 
     def address(self) -> Address:
-        """Where it looks for the SuperLink.
+        """Read the address at which the site connects to the SuperLink.
 
         Raises:
-            InputError: superlink.env is missing or says something else.
+            InputError: If ``superlink.env`` is missing or lacks the address.
         """
         return _address(self.root / "superlink.env")
 
@@ -80,85 +80,85 @@ class DeploymentFolder:
     """A deployment's folder, on the SuperLink's machine.
 
     Args:
-        root: its absolute path.
+        root: Absolute path of the folder.
     """
 
     root: Path
 
     @property
     def settings(self) -> Path:
-        """What is trained, and who takes part."""
+        """The settings of the server: ``server.toml``."""
         return self.root / "server.toml"
 
     @property
     def app(self) -> Path:
-        """What is submitted to Flower."""
+        """The app that is submitted to Flower."""
         return self.root / "app"
 
     @property
     def home(self) -> Path:
-        """Flower's own folder for this deployment."""
+        """Flower's folder for this deployment (``FLWR_HOME``)."""
         return self.root / "flwr"
 
     @property
     def certificates(self) -> Path:
-        """The folder of the authority's and the SuperLink's certificates."""
+        """The folder of the certificates of the authority and the SuperLink."""
         return self.root / "certificates"
 
     @property
     def keys(self) -> Path:
-        """The folder of the sites' public keys and of the numbers of their registrations."""
+        """The folder of the sites' public keys and node IDs."""
         return self.root / "keys"
 
     def site(self, name: str) -> SiteFolder:
-        """The folder of one site, as ``init`` wrote it here."""
+        """Return the folder of one site, as ``init`` wrote it here."""
         return SiteFolder(self.root / "sites" / name)
 
     def address(self) -> Address:
-        """Where the SuperLink is.
+        """Read the address of the SuperLink.
 
         Raises:
-            InputError: superlink.env is missing or says something else.
+            InputError: If ``superlink.env`` is missing or lacks the address.
         """
         return _address(self.root / "superlink.env")
 
     def sites(self) -> tuple[SitePaths, ...]:
-        """The sites that server.toml names, in its order.
+        """List the sites in ``server.toml``, in the order of the file.
 
         Raises:
-            InputError: it cannot be read, or names no sites.
+            InputError: If the file cannot be read or names no sites.
         """
         tables = read_toml(self.settings).get("sites")
         if not isinstance(tables, list) or not tables:
             raise InputError(
-                f"{self.settings} names no sites: it needs a table [[sites]] for each",
+                f"{self.settings} names no sites. Add a table [[sites]] for each",
                 code="missing-option",
                 field="sites",
             )
-        found = []
+        sites = []
         for table in tables:
             values = table if isinstance(table, dict) else {}
             name, key = values.get("name"), values.get("public_key", "")
             if not isinstance(name, str) or not name or not isinstance(key, str):
                 raise InputError(
-                    f"{self.settings}: a table [[sites]] needs a name and a public_key, both in quotes",
+                    f"{self.settings}: a table [[sites]] needs a name and a public_key, both as strings",
                     code="missing-option",
                     field="sites",
                 )
-            found.append(SitePaths(name, self.root / (key or f"keys/{name}.pub"), self.keys / f"{name}.node"))
-        return tuple(found)
+            sites.append(SitePaths(name, self.root / (key or f"keys/{name}.pub"), self.keys / f"{name}.node"))
+        return tuple(sites)
 
     def summary(self) -> Path:
-        """The summary of the run, as the server writes it on this machine."""
+        """Return the path of the run's ``summary.json``, which the server writes on this machine."""
         out = read_toml(self.settings).get("out", "run")
         return self.root / str(out) / "summary.json"
 
 
 def find(path: Path) -> DeploymentFolder | SiteFolder:
-    """The deployment at a path, or the one site's folder there.
+    """Return the deployment's folder or the site's folder at a path.
 
     Raises:
-        InputError: it is neither.
+        InputError: If there is neither.
     """
     root = path.absolute()
     if (root / "server.toml").is_file():
@@ -166,44 +166,46 @@ def find(path: Path) -> DeploymentFolder | SiteFolder:
     if (root / "site.toml").is_file():
         return SiteFolder(root)
     raise InputError(
-        f"{path} is no deployment (it has no server.toml): 'drfl deploy init {path}' makes one",
+        f"{path} is not a deployment, because it has no server.toml. To make one: drfl deploy init {path}",
         code="not-a-deployment",
         field=str(path),
     )
 
 
 def deployment(path: Path) -> DeploymentFolder:
-    """The deployment at a path.
+    """Return the deployment's folder at a path.
 
     Raises:
-        InputError: it is none, or a site's folder only.
+        InputError: If there is none, or only the folder of a site.
     """
-    found = find(path)
-    if isinstance(found, SiteFolder):
+    folder = find(path)
+    if isinstance(folder, SiteFolder):
         raise InputError(
-            f"{path} is the folder of one site: this command runs on the SuperLink's machine",
+            f"{path} is the folder of a site. Run this command in the deployment's folder on the SuperLink's machine",
             code="not-a-deployment",
             field=str(path),
         )
-    return found
+    return folder
 
 
 def read_toml(path: Path) -> dict[str, object]:
-    """The tables of a TOML file.
+    """Read a TOML file.
 
     Raises:
-        InputError: it cannot be read, or is no TOML.
+        InputError: If it cannot be read or is not valid TOML.
     """
     return files.read_toml(path)
 
 
 def _address(path: Path) -> Address:
-    # The file holds shell assignments, as the start scripts source it too.
+    # The file contains shell assignments, because the start scripts source it too.
     lines = files.read_text(path, remedy="write a new folder with 'drfl deploy init'").splitlines()
     values = dict(line.split("=", 1) for line in lines if "=" in line and not line.startswith("#"))
     host, _, port = values.get("ADDRESS", "").rpartition(":")
     if not host or not port.isdecimal() or values.get("INSECURE") not in ("yes", "no"):
         raise InputError(
-            f"{path} must say ADDRESS=host:port and INSECURE=yes or no", code="damaged-file", field=str(path)
+            f"{path} must contain ADDRESS=host:port and INSECURE=yes or INSECURE=no",
+            code="damaged-file",
+            field=str(path),
         )
     return Address(host.removeprefix("[").removesuffix("]"), int(port), values["INSECURE"] == "yes")

@@ -1,4 +1,4 @@
-"""Runs on a SuperLink: submitted, followed, stopped, and their results."""
+"""Submit, follow and stop runs on a SuperLink, and print their results."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from drfl.task.measure import undefined_share
 
 
 def print_result(folder: DeploymentFolder) -> None:
-    """Print the run's final figures as ``drfl run`` does; nothing where its folder lies on another machine."""
+    """Print the run's final results as ``drfl run`` does; print nothing if its folder is on another machine."""
     try:
         path = folder.summary()
         summary = read_json(path)
@@ -29,8 +29,8 @@ def print_result(folder: DeploymentFolder) -> None:
     if not isinstance(summary, dict) or not isinstance(final := summary.get("final"), dict):
         return
     title = f"{summary.get('algorithm')}, {summary.get('clients')} sites, {summary.get('rounds')} rounds"
-    # A deployment writes the same summary as a simulation.
     table = Table(title=title, title_justify="left")
+    # A deployment writes the same summary as a simulation.
     measures = parts.measures_of(summary)
     headings = {
         **score_columns(measures[0], fifth=True),
@@ -54,7 +54,7 @@ def print_result(folder: DeploymentFolder) -> None:
 
 
 def can_go_on(folder: DeploymentFolder) -> bool:
-    """Whether a run that did not reach its end has a folder on this machine, which it continues."""
+    """Return whether this machine has the folder of an unfinished run, so that the run can be resumed."""
     try:
         run = folder.summary().parent
         return read_manifest(run) is not None and not is_finished(run)
@@ -66,15 +66,15 @@ COMPLETED = "finished:completed"
 """Flower's status of a run that succeeded."""
 
 PAUSE, PATIENCE = 2.0, 60.0
-"""Seconds between two polls of the status; seconds that the SuperLink may be unreachable meanwhile."""
+"""Seconds between two polls of the status, and seconds for which the SuperLink may be unreachable."""
 
 
 class Status(NamedTuple):
-    """Where a run stands.
+    """The status of a run.
 
     Args:
-        name: Flower's word: pending, starting, running, or finished: and how.
-        details: why it failed, in one line; empty where Flower gives no reason.
+        name: Flower's name of it: ``pending``, ``starting``, ``running``, or ``finished:`` and the outcome.
+        details: Why it failed, in one line; empty if Flower gives no reason.
     """
 
     name: str
@@ -82,46 +82,46 @@ class Status(NamedTuple):
 
     @property
     def finished(self) -> bool:
-        """Whether it has ended."""
+        """Whether the run has ended."""
         return self.name.startswith("finished")
 
     @property
     def completed(self) -> bool:
-        """Whether it has succeeded."""
+        """Whether the run has succeeded."""
         return self.name == COMPLETED
 
     def __str__(self) -> str:
-        what = {"finished:failed": "failed", "finished:stopped": "was stopped", COMPLETED: "completed"}
-        told = what.get(self.name, f"is {self.name}")
-        return f"{told}: {self.details}" if self.details and not self.completed else told
+        outcomes = {"finished:failed": "failed", "finished:stopped": "was stopped", COMPLETED: "completed"}
+        text = outcomes.get(self.name, f"is {self.name}")
+        return f"{text}: {self.details}" if self.details and not self.completed else text
 
 
 def submit(folder: DeploymentFolder) -> str:
-    """Submit the deployment's app and give the run's number.
+    """Submit the deployment's app and return the run's number.
 
     Raises:
-        DrflError: the SuperLink refused it, or does not answer.
+        DrflError: If the SuperLink refuses it or does not answer.
     """
-    # The folder may have been moved since it was written: the submission names its present path.
+    # The folder may have been moved since it was written, so override the path in its app.
     override = f'deployment="{folder.settings}"'
     answer = ask(folder.home, ["run", str(folder.app), "--run-config", override])
     number = answer.get("run-id")
     if not number:
-        raise DrflError("the SuperLink took the run but gave no number", code="superlink-failed")
+        raise DrflError("the SuperLink accepted the run but returned no number", code="superlink-failed")
     return str(number)
 
 
 def status(folder: DeploymentFolder, number: str) -> Status:
-    """Where a run stands.
+    """Return the status of a run.
 
     Raises:
-        InputError: the number is none.
-        DrflError: the SuperLink does not know the run, or does not answer.
+        InputError: If ``number`` is not a number.
+        DrflError: If the SuperLink does not know the run or does not answer.
     """
-    runs = ask(folder.home, ["list", "--run-id", _number(number)]).get("runs")
+    runs = ask(folder.home, ["list", "--run-id", _checked_number(number)]).get("runs")
     if not isinstance(runs, list) or not runs or not isinstance(runs[0], dict):
-        raise DrflError(f"the SuperLink knows no run {number}", code="unknown-name", field="run")
-    # Flower's reason may be a whole traceback: join its lines.
+        raise DrflError(f"the SuperLink does not know run {number}", code="unknown-name", field="run")
+    # Flower's reason may be a whole traceback, so join its lines.
     details = " ".join(str(runs[0].get("status-details", "")).split())
     return Status(str(runs[0].get("status", "unknown")), "" if details == "N/A" else details)
 
@@ -130,59 +130,59 @@ def stop(folder: DeploymentFolder, number: str) -> None:
     """Stop a run.
 
     Raises:
-        InputError: the number is none.
-        DrflError: the SuperLink refused, or does not answer.
+        InputError: If ``number`` is not a number.
+        DrflError: If the SuperLink refuses or does not answer.
     """
-    ask(folder.home, ["stop", _number(number)])
+    ask(folder.home, ["stop", _checked_number(number)])
 
 
 def follow(folder: DeploymentFolder, number: str, show: Callable[[str], None]) -> Status:
-    """Show a run's log until it ends, and give how it ended.
+    """Show a run's log until the run ends, and return its final status.
 
     Args:
-        folder: the deployment.
-        number: the run's.
-        show: takes a line of the log.
+        folder: The deployment.
+        number: The number of the run.
+        show: Called with each line of the log.
 
     Raises:
-        InputError: the number is none.
-        DrflError: the SuperLink was away for too long.
-        KeyboardInterrupt: the user stopped following; the run goes on.
+        InputError: If ``number`` is not a number.
+        DrflError: If the SuperLink was unreachable for too long.
+        KeyboardInterrupt: If the user stops following. The run continues.
     """
-    command = [str(program("flwr")), "log", _number(number), "--stream"]
+    command = [str(program("flwr")), "log", _checked_number(number), "--stream"]
     with subprocess.Popen(
         command, env={**environment(folder.home), "PYTHONUNBUFFERED": "1"}, stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, encoding="utf-8", errors="replace",
-        start_new_session=True,  # Ctrl-C is handled by this process and must not reach that one
+        start_new_session=True,  # this process handles Ctrl-C; the child must not receive it
     ) as process:  # fmt: skip
         try:
             for line in process.stdout or ():
-                # Skip the lines that flwr itself adds.
+                # Skip the lines that flwr adds to the log.
                 if not (line.startswith("Using SuperLink:") or "logstream for run_id" in line):
                     show(line.rstrip("\n"))
         finally:
             process.kill()
-    # The log may stop before the run ends, as when the connection breaks.
+    # The log may stop before the run ends, for example if the connection breaks.
     limit = time.monotonic() + PATIENCE
     while True:
         try:
-            found = status(folder, number)
-            if found.finished:
-                return found
+            current = status(folder, number)
+            if current.finished:
+                return current
             limit = time.monotonic() + PATIENCE
         except InputError:
             raise
         except DrflError:
-            # A SuperLink may restart during a run, so only a long absence counts as an error.
+            # A SuperLink may restart during a run, so only a long absence is an error.
             if time.monotonic() > limit:
                 raise
         time.sleep(PAUSE)
 
 
-def _number(number: str) -> str:
+def _checked_number(number: str) -> str:
     if not number.isdecimal():
         raise InputError(
-            f"a run's number has digits only, not '{number}': 'drfl deploy run' prints it",
+            f"expected the number of a run, got '{number}'. 'drfl deploy run' prints the number",
             code="not-a-number",
             field="run",
         )

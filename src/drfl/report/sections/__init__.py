@@ -1,1 +1,1 @@
-"""The sections of a report, a file each: a question, its answer, and what that rests on."""
+"""The sections of a report, one file each: a question, its answer, and the evidence."""

@@ -1,4 +1,4 @@
-"""Compared with what is the worst client served so?"""
+"""Gains of the worst client over the first algorithm, over seeds and row by row."""
 
 from __future__ import annotations
 
@@ -15,66 +15,66 @@ from drfl.task.measure import Measure, undefined_share
 ASKED = "Compared with what?"
 
 SAID = {
-    "better": "the worst client is significantly better off with",
-    "worse": "the worst client is significantly worse off with",
-    "no difference shown": "there is no significant difference for",
+    "better": "the worst client is significantly better with",
+    "worse": "the worst client is significantly worse with",
+    "not significant": "there is no significant difference for",
     "not decided": "not decided for",
-    "failed runs": "not compared, as runs failed, is",
+    "failed runs": "not compared because of failed runs:",
 }
-"""Verdict → how the answer begins that lists whose it is."""
+"""Phrase of the answer for each verdict, followed by the names of the algorithms."""
 
 
 def compared(evidence: Evidence) -> Section:
-    """The section: gains over the first algorithm, over seeds and row by row."""
+    """Build the section: gains over the first algorithm, over seeds and row by row."""
     last = []
     for gain in (run.over_last for run in evidence.runs if run.over_last is not None):
         value, interval = signed_interval(gain.measure, gain.worst.value, gain.worst.low, gain.worst.high)
         last.append(
-            f"The returned model against the last iterate, row by row: {gain.worst.shown}; the worst client's gain is "
-            f"{value} ({interval}, {100 * gain.level:g} % confidence){gain.note}."
+            f"The returned model compared with the last iterate, row by row: {gain.worst.shown}; the worst client's "
+            f"gain is {value} ({interval}, {100 * gain.level:g} % confidence){gain.note}."
         )
     blocks: list[Block] = [Points(last)] if last else []
     if len(evidence.groups) < 2:
-        of = "one run was given"
+        extent = "it has one run"
         if len(evidence.runs) > 1:
-            of = f"its {plural(len(evidence.runs), 'seed')} say how much it varies, not what it gains"
-        answer = f"With nothing: there is one algorithm in this report, {_first(evidence)}; {of}."
+            extent = f"its {plural(len(evidence.runs), 'seed')} show how much it varies, not what it gains"
+        answer = f"Nothing: {_first(evidence)} is the only algorithm in this report; {extent}."
         return Section("compared", ASKED, answer, [*blocks, Points([REMEDY])])
     if evidence.over_seeds:
-        own, rows = evidence.runs[0].record.score, []
+        measure, rows = evidence.runs[0].record.score, []
         for pair in evidence.over_seeds:
             difference = pair.gain
             few = f" ({plural(difference.n, 'seed')})" if pair.verdict == "not decided" else ""
-            value, interval = signed_interval(own, difference.mean, difference.low, difference.high)
+            value, interval = signed_interval(measure, difference.mean, difference.low, difference.high)
             p = f"{difference.p_t:.2g}" if difference.n >= T_FROM and math.isfinite(difference.p_t) else NOTHING
             rows.append([clean(pair.second, 60), f"{pair.verdict}{few}", value, interval, str(difference.n), p])
-        caption = f"Against {_first(evidence)}, over seeds: the gain of the worst client's {_points(own)}"
+        caption = f"Compared with {_first(evidence)}, over seeds: gain of the worst client's {_points(measure)}"
         head = ["Algorithm", "Verdict", "Mean gain", "95 % t-interval", "Seeds", "p, t-test"]
         if any(pair.undefined for pair in evidence.over_seeds):
             head.append(UNDEFINED)
             rows = [[*row, pair.undefined] for row, pair in zip(rows, evidence.over_seeds, strict=True)]
         note = (
-            f"Verdict: paired t-test after Holm's correction over the {plural(len(rows), 'row')} of this table and, "
-            f"from six seeds on, sign flips; below {T_FROM} seeds none. It holds {evidence.over_seeds[0].scope}; the "
-            "comparison row by row holds for other test rows of one pair of models. Rely on a difference that both "
-            "find."
+            f"Verdict: paired t-test with Holm's correction over the {plural(len(rows), 'row')} of this table and, "
+            f"from six seeds on, sign flips; fewer than {T_FROM} seeds give no verdict. It holds "
+            f"{evidence.over_seeds[0].scope}. The comparison row by row holds for other test rows, but only for one "
+            "pair of models. Rely on a difference if both find it."
         )
         blocks += [TableBlock(caption, head, rows, words=2), Paragraph(note, small=True)]
     if evidence.by_rows:
-        blocks += gains_table(evidence.by_rows, f"Against {_first(evidence)}, on the same test rows", GAIN)
+        blocks += gains_table(evidence.by_rows, f"Compared with {_first(evidence)}, on the same test rows", GAIN)
     reasons = [Paragraph(f"Not compared row by row: {clean(reason)}.", small=True) for reason in evidence.unpaired]
     blocks += reasons
     return Section("compared", ASKED, _answer(evidence), blocks)
 
 
 REMEDY = (
-    "To compare: run another algorithm on the same data, partition and seeds (drfl compare --algorithms "
-    "FedAvg,DualDRDM,LocalOnly --seeds 5 …), and name all its runs in the report, the one to compare with first."
+    "To compare, run another algorithm on the same data, partition and seeds (drfl compare --algorithms "
+    "FedAvg,DualDRDM,LocalOnly --seeds 5 …), and pass all runs to drfl report, those of the baseline first."
 )
 
 GAIN = (
-    "Gain: by how much the worst client is better off, whoever it is with either model. Better at, worse at: clients "
-    "where that is shown (Holm's correction)."
+    "Gain: how much better the worst client is, whichever it is with either model. Better at, worse at: number of "
+    "clients with a significant gain or loss (Holm's correction)."
 )
 
 
@@ -86,44 +86,44 @@ def _answer(evidence: Evidence) -> str:
     parts: list[str] = []
     seeds = [row.gain.n for row in evidence.over_seeds if row.verdict != "failed runs"] or [0]
     if evidence.over_seeds and not any(seeds):
-        parts.append("not compared over seeds, as runs failed")
+        parts.append("not compared over seeds because of failed runs")
     elif max(seeds, default=1) < T_FROM:
         parts.append(f"not decided over seeds ({plural(max(seeds, default=1), 'seed')}, {T_FROM} are needed)")
     else:
         over = plural(seeds[0], "seed") if len(set(seeds)) == 1 else "seeds"
-        said = _verdicts([(row.second, row.verdict) for row in evidence.over_seeds])
-        parts.append(f"{evidence.over_seeds[0].scope}, over {over}, {said}")
+        verdicts = _verdicts([(row.second, row.verdict) for row in evidence.over_seeds])
+        parts.append(f"{evidence.over_seeds[0].scope}, over {over}, {verdicts}")
     if evidence.by_rows:
-        found = _verdicts([(row.second, row.gain.worst.shown) for row in evidence.by_rows])
-        parts.append(f"on the same test rows (seed {clean(evidence.by_rows[0].seed, 24)}), {found}")
+        by_rows = _verdicts([(row.second, row.gain.worst.shown) for row in evidence.by_rows])
+        parts.append(f"on the same test rows (seed {clean(evidence.by_rows[0].seed, 24)}), {by_rows}")
     else:
         parts.append("not compared row by row")
     return f"Compared with {_first(evidence)}: {'; '.join(parts)}."
 
 
-def _verdicts(found: Sequence[tuple[str, str]]) -> str:
-    """Whose verdicts are alike, each kind in a clause."""
-    said = []
+def _verdicts(verdicts: Sequence[tuple[str, str]]) -> str:
+    """Group the algorithms by verdict, one clause per verdict."""
+    clauses = []
     for verdict, words in SAID.items():
-        who = [clean(label, 60) for label, own in found if own == verdict]
-        if who:
-            said.append(f"{words} {listing(who)}")
-    return ", ".join(said)
+        labels = [clean(label, 60) for label, label_verdict in verdicts if label_verdict == verdict]
+        if labels:
+            clauses.append(f"{words} {listing(labels)}")
+    return ", ".join(clauses)
 
 
-def _points(own: Measure) -> str:
-    return f"{own.words}, in points" if own.percent else own.words
+def _points(measure: Measure) -> str:
+    return f"{measure.words}, in points" if measure.percent else measure.words
 
 
 def gains_table(pairs: Sequence[RowGain], caption: str, note: str) -> list[Block]:
-    """A row an algorithm: what its worst client gains, and at how many clients a gain or a loss is shown.
+    """Build a row per algorithm: the gain of its worst client, and how many clients gain or lose significantly.
 
     Args:
-        pairs: at least one.
-        caption: said above.
-        note: said below.
+        pairs: At least one pair.
+        caption: Caption above the table.
+        note: Note below the table.
     """
-    own, level = pairs[0].gain.measure, pairs[0].gain.level
+    measure, level = pairs[0].gain.measure, pairs[0].gain.level
     rows = []
     for pair in pairs:
         gain, worst = pair.gain, pair.gain.worst
@@ -136,6 +136,6 @@ def gains_table(pairs: Sequence[RowGain], caption: str, note: str) -> list[Block
         head, rows = [*head, UNDEFINED], [[*row, share] for row, share in zip(rows, shares, strict=True)]
     seed = f" (seed {clean(pairs[0].seed, 24)})"
     return [
-        TableBlock(f"{caption}{seed}: the gain of the worst client's {_points(own)}", head, rows, words=2),
+        TableBlock(f"{caption}{seed}: gain of the worst client's {_points(measure)}", head, rows, words=2),
         Paragraph(note, small=True),
     ]

@@ -1,4 +1,4 @@
-"""What was decided on which rows: did the test rows have a say in the model that they judge?"""
+"""Which rows each decision used, and in particular whether test rows influenced the model that they evaluate."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ ASKED = "What was decided on which data?"
 
 
 class Decision(NamedTuple):
-    """What was decided.
+    """A decision in a run.
 
     Args:
-        what: the decision.
-        by: the rows that it went by.
-        came: what came out, with {} for a number.
-        value: that number; NaN for none.
+        what: The decision.
+        by: The rows that it used.
+        came: The outcome, with {} for a number.
+        value: That number; NaN if there is none.
     """
 
     what: str
@@ -31,131 +31,144 @@ class Decision(NamedTuple):
     value: float = math.nan
 
 
-UNKNOWN = "not known"
+UNKNOWN = "unknown"
 MODEL = "Which model is returned"
 RETURNED = {
     "average": Decision(MODEL, "no rows", "the decaying average of the server's models, as planned"),
-    "last": Decision(MODEL, "no rows", "that of the last round, as planned"),
+    "last": Decision(MODEL, "no rows", "the model of the last round, as planned"),
     "best": Decision(
         MODEL,
         "training rows",
-        "of the decaying average and the last iterate the one with the smaller largest training loss",
+        "the decaying average or the last iterate, whichever had the smaller worst training loss",
     ),
 }
-"""How a run comes to its model."""
+"""How the returned model was chosen, by the entry `returned` of the summary."""
 
 
 def decided(evidence: Evidence) -> Section:
-    """The section: decisions with the rows that they went by, and how many rows there are."""
-    # One row per decision if all runs made it in the same way, numbers aside; otherwise one row per way, with its runs.
+    """Build the section: the decisions with the rows that they used, and the number of rows."""
+    # One row per decision if all runs made it in the same way, apart from numbers; otherwise one row per way, with its
+    # runs.
     rows: list[list[str]] = []
     labels = [", seed ".join(label_of(evidence, run)) for run in evidence.runs]
-    for made in zip(*map(_decisions, evidence.runs), strict=True):
-        ways: dict[tuple[str, str, str], list[tuple[str, float]]] = {}
-        for label, (what, by, came, value) in zip(labels, made, strict=True):
-            ways.setdefault((what, by, came), []).append((label, value))
-        for (what, by, came), whose in ways.items():
-            numbers, span = [value for _, value in whose if math.isfinite(value)], "?"
-            if numbers:
-                ends = [count(end) if end.is_integer() else f"{end:.3g}" for end in (min(numbers), max(numbers))]
-                span = ends[0] if ends[0] == ends[1] else " to ".join(ends)
-            out = came.replace("{}", span)
-            rows.append([what, by, out if len(ways) == 1 else f"{out} ({_some([label for label, _ in whose])})"])
-    head = ["Decision", "Went by", "What came out"]
-    decisions = TableBlock("Decisions, and the rows that they went by", head, rows, words=3)
+    for decision_of_runs in zip(*map(_decisions, evidence.runs), strict=True):
+        outcomes: dict[tuple[str, str, str], list[tuple[str, float]]] = {}
+        for label, (decision, basis, result, value) in zip(labels, decision_of_runs, strict=True):
+            outcomes.setdefault((decision, basis, result), []).append((label, value))
+        for (decision, basis, result), labelled_values in outcomes.items():
+            values, numeral = [value for _, value in labelled_values if math.isfinite(value)], "?"
+            if values:
+                ends = [count(end) if end.is_integer() else f"{end:.3g}" for end in (min(values), max(values))]
+                numeral = ends[0] if ends[0] == ends[1] else " to ".join(ends)
+            outcome = result.replace("{}", numeral)
+            rows.append(
+                [
+                    decision,
+                    basis,
+                    outcome if len(outcomes) == 1 else f"{outcome} ({_some([label for label, _ in labelled_values])})",
+                ]
+            )
+    head = ["Decision", "Based on", "Outcome"]
+    decisions = TableBlock("Decisions and the rows on which they were based", head, rows, words=3)
 
-    # Likewise one row for all runs with the same numbers of rows.
+    # Also one row for all runs with the same numbers of rows.
     sizes: dict[tuple[str, str, str], list[str]] = {}
     for run, label in zip(evidence.runs, labels, strict=True):
         frame = run.record.clients
         validation = NOTHING if run.validation is None else _sizes(run.validation)
         sizes.setdefault((_sizes(frame["train_samples"]), validation, _sizes(frame["samples"])), []).append(label)
-    counted = [["All clients" if len(sizes) == 1 else _some(whose), *cells] for cells, whose in sizes.items()]
+    counted = [["All clients" if len(sizes) == 1 else _some(run_labels), *cells] for cells, run_labels in sizes.items()]
     parts = ["", "Training", "Validation", "Test"]
-    counts = TableBlock("Rows over all clients (fewest to most at a client)", parts, counted)
-    said = [Points(_remarks(evidence)), Paragraph(KEPT, small=True)]
-    return Section("decisions", ASKED, _answer(evidence), [decisions, counts, *said])
+    counts = TableBlock("Rows over all clients (smallest to largest client)", parts, counted)
+    remarks = [Points(_remarks(evidence)), Paragraph(KEPT, small=True)]
+    return Section("decisions", ASKED, _answer(evidence), [decisions, counts, *remarks])
 
 
 KEPT = (
-    "The table says what a run's files say. What was tried before these runs, by hand or by drfl tune, leaves no trace "
-    "in them: whoever files this report may add by what rows the settings were chosen."
+    "The table is based on the files of the runs. They do not record earlier trials, by hand or with drfl tune. If you "
+    "archive this report, add which rows were used to choose the settings."
 )
 
 
 def on_validation(record: RunRecord) -> bool:
-    """Whether what is called test is rows held out of training, the test rows being left alone."""
+    """Check whether the reported numbers are of validation rows, with the test rows unused."""
     return record.config.get("judged_on") == "validation"
 
 
 def _answer(evidence: Evidence) -> str:
-    """Whether test rows had a say."""
-    # The first condition that holds gives the answer: those that involve the test rows come first.
+    """Say whether test rows influenced the model."""
+    # The first condition that is true gives the answer; conditions on test rows come first.
     records = [run.record for run in evidence.runs]
-    early = [record for record in records if record.stopped_on_test]
+    stopped = [record for record in records if record.stopped_on_test]
     if any(map(on_validation, records)):
         return (
-            "The numbers of this report are of validation rows, held out of training; test rows were not looked at, "
-            "and what is chosen by these numbers needs them for its own test."
+            "The numbers in this report are from validation rows, which were held out of training. The test rows were "
+            "not used; test whatever you choose by these numbers on them."
         )
-    if early:
-        who = "The run" if len(records) == 1 else f"{count(len(early))} of the {count(len(records))} runs"
-        return f"{who} stopped when a number on the test rows reached a target: the test rows had a say in the model."
+    if stopped:
+        subject = "The run" if len(records) == 1 else f"{count(len(stopped))} of the {count(len(records))} runs"
+        return (
+            f"{subject} stopped when a metric on the test rows reached a target, so the test rows influenced the model."
+        )
     if any(table(record.summary, "selection").get("metric") is not None for record in records):
-        return "The model of a round was chosen by validation rows; the test rows had no say in it."
+        return "Validation rows chose the round of the model; the test rows did not influence it."
     if any(text(record.summary, "stopped") in ("patience", "target") for record in records):
-        return "Training was stopped by validation rows; the test rows had no say in the model."
+        return "Validation rows stopped the training; the test rows did not influence the model."
     if any(decision.by == UNKNOWN for run in evidence.runs for decision in _decisions(run)):
-        return "The files of these runs do not say all that decided on the model: see the table."
-    return "Models come from training rows alone; the test rows had no say in them within these runs."
+        return "The files of these runs do not record every decision on the model: see the table."
+    return "The models depend on training rows only; within these runs the test rows did not influence them."
 
 
 def _decisions(run: RunEvidence) -> list[Decision]:
-    """The decisions of a run, in the same order for every run."""
+    """List the decisions of a run, in the same order for every run."""
     record = run.record
     summary, rounds = record.summary, number(record.summary, "rounds")
-    # {} stands for a number: decisions that differ only in it share a row.
-    made = [Decision("Model and the clients' weights λ", "training rows", "in {} rounds", rounds)]
+    # {} is a placeholder for a number. Decisions that differ only in the number share a row.
+    decisions = [Decision("Model and the clients' weights λ", "training rows", "in {} rounds", rounds)]
 
-    what, found = "Local step size", table(summary, "step_size")
-    lr = number(found, "lr")
-    # A finite lr here is one that drfl found; otherwise it is a parameter.
+    decision, step_size = "Local step size", table(summary, "step_size")
+    lr = number(step_size, "lr")
+    # A finite lr here was found by drfl; otherwise lr is a parameter.
     if math.isfinite(lr):
-        came = "{}, by the curvature of the loss" + (", halved as the loss rose" if number(found, "halved") > 0 else "")
-        came += f"; {SET_BACK}, {record.marks.counted}" if record.marks.rollbacks else ""
-        made.append(Decision(what, "training rows", came, lr))
+        outcome = "{}, from the curvature of the loss" + (
+            ", halved after the loss rose" if number(step_size, "halved") > 0 else ""
+        )
+        outcome += f"; {SET_BACK}, {record.marks.counted}" if record.marks.rollbacks else ""
+        decisions.append(Decision(decision, "training rows", outcome, lr))
     else:
         lr = number(table(summary, "parameters"), "lr")
-        made.append(Decision(what, "not in the run's files", "given: {}" if math.isfinite(lr) else "given", lr))
+        decisions.append(
+            Decision(decision, "not in the run's files", "set to {}" if math.isfinite(lr) else "set by the user", lr)
+        )
 
     until = clean(record.config.get("until", "its target"), 60)
-    by, came = {
+    basis, outcome = {
         "rounds": ("no rows", "{}, as planned"),
         "target": ("test rows" if record.stopped_on_test else "validation rows", f"{{}}: stopped at {until}"),
-        "patience": ("validation rows", "{}: stopped as there was no gain"),
+        "patience": ("validation rows", "{}: stopped without improvement"),
         "interrupted": ("no rows", "{}: interrupted"),
     }.get(text(summary, "stopped"), (UNKNOWN, "{}"))
-    made.append(Decision("Number of rounds", by, came, rounds))
+    decisions.append(Decision("Number of rounds", basis, outcome, rounds))
 
     selection, returned = table(summary, "selection"), text(summary, "returned")
     if selection.get("metric") is None:
-        made.append(RETURNED.get(returned, Decision(MODEL, UNKNOWN, clean(returned, 60))))
+        decisions.append(RETURNED.get(returned, Decision(MODEL, UNKNOWN, clean(returned, 60))))
     else:
         metric = clean(selection["metric"], 40).replace("_", " ")
         part = clean(selection.get("part", "validation"), 24)
-        came = f"round {{}}, the best by {metric}"
-        made.append(Decision(MODEL, f"{part} rows", came, number(selection, "round")))
+        outcome = f"round {{}}, the best by {metric}"
+        decisions.append(Decision(MODEL, f"{part} rows", outcome, number(selection, "round")))
 
     judged = f"{clean(record.config.get('judged_on', 'test'), 20)} rows"
     return [
-        *made,
-        Decision("Settings of the algorithm", "not in the run's files", "as in its configuration, in the last section"),
+        *decisions,
+        Decision("Settings of the algorithm", "not in the run's files", "see its configuration in the last section"),
         Decision("Every score in this report", judged, "{} rows", float(record.clients["samples"].sum())),
     ]
 
 
 def label_of(evidence: Evidence, run: RunEvidence) -> tuple[str, str]:
-    """What a run is called among several: its algorithm and its seed."""
+    """Return the algorithm and the seed, which identify a run among several."""
     group = next(group for group in evidence.groups if run.record in group.runs)
     return clean(group.label, 60), clean(run.record.seed, 24)
 
@@ -172,33 +185,36 @@ def _sizes(rows: Iterable[float]) -> str:
 
 
 def _remarks(evidence: Evidence) -> list[str]:
-    """On rows that clients share, columns that were scaled, and missing numbers."""
-    said: list[str] = []
+    """Describe rows that clients share, validation rows, the partition and warnings."""
+    remarks: list[str] = []
     shared = {run.shared for run in evidence.runs}
     if True in shared:
-        said.append("Clients share test rows: sets of candidates and intervals of gains allow for that and are wider.")
+        remarks.append(
+            "Clients share test rows. Sets of possible worst clients and intervals of gains are therefore wider."
+        )
     if shared == {False}:
-        said.append("No two clients share a test row.")
+        remarks.append("No two clients share a test row.")
     if None in shared:
-        said.append(
-            "Whether clients share test rows is not known here, and taken not to be so: the rows are at the sites."
+        remarks.append(
+            "It is unknown whether clients share test rows, because the rows stayed at the sites. The report assumes "
+            "that they do not."
         )
     if any(run.deployed for run in evidence.runs):
-        said.append("In a deployment the sites divide their rows themselves; it holds no validation rows.")
+        remarks.append("In a deployment, the sites split their rows themselves; there are no validation rows.")
     partitions = set()
     for summary in (run.record.summary for run in evidence.runs):
-        value, of = summary.get("partition"), text(summary, "partition")
+        value, name = summary.get("partition"), text(summary, "partition")
         if isinstance(value, dict):
-            # Without the seed, in which runs on one partition differ.
+            # Omit the seed, in which runs on one partition differ.
             parameters = [
                 f"{key} {item:.4g}" if isinstance(item, float) else f"{key} {item}"
                 for key, item in value.items()
                 if key not in ("partition", "name", "seed")
             ]
-            of = f"{value.get('partition', value.get('name', '?'))}"
-            of += f" ({', '.join(parameters)})" if parameters else ""
-        partitions.add(clean(of))
-    said.append(f"Who holds which rows: {listing(sorted(partitions))}.")
+            name = f"{value.get('partition', value.get('name', '?'))}"
+            name += f" ({', '.join(parameters)})" if parameters else ""
+        partitions.add(clean(name))
+    remarks.append(f"Partition: {listing(sorted(partitions))}.")
     if any(listed(run.record.summary, "warnings") for run in evidence.runs):
-        said.append("Warnings on the data are at the beginning.")
-    return said
+        remarks.append("Warnings about the data are at the beginning of the report.")
+    return remarks

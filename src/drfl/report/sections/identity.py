@@ -1,4 +1,4 @@
-"""Which model, which data, which software: digests, versions, costs, and how to make the runs again."""
+"""Identity of the models, the data and the software: digests, versions, costs, and how to repeat the runs."""
 
 from __future__ import annotations
 
@@ -17,28 +17,28 @@ ASKED = "Which model, which data, which software?"
 
 MODEL, CONFIG, ROWS = "model.safetensors", "config.toml", "test-rows.safetensors"
 FEW = (MODEL, CONFIG, ROWS)
-"""Files whose digests are here of each of several runs."""
+"""Files whose digests are shown for each of several runs."""
 
 LONGEST = 2000
-"""Characters of a line of a configuration."""
+"""Maximum length of a configuration line in characters."""
 
-DEPLOYMENT = "drfl deploy run, with a server.toml whose [job] says this"
-NO_SETTINGS = "(its folder keeps no configuration)"
+DEPLOYMENT = "drfl deploy run, with a server.toml whose [job] contains this"
+NO_SETTINGS = "(the folder contains no configuration)"
 NO_DATA = "no digest in the folder"
-DATES = "A run's files hold no date, so that this report has none: the same runs give the same file, byte for byte."
+DATES = "Neither the files of a run nor this report contain a date: the same runs give the same file, byte for byte."
 CHECK = (
-    "Files: sha256sum FILE (Linux), shasum -a 256 FILE (macOS) or certutil -hashfile FILE SHA256 (Windows) gives a "
-    "file's SHA-256."
+    "Files: to compute a file's SHA-256, use sha256sum FILE (Linux), shasum -a 256 FILE (macOS) or certutil -hashfile "
+    "FILE SHA256 (Windows)."
 )
 DATA = (
-    "Data: a digest (BLAKE2b, 128 bits) of all clients' training, validation and test rows and of who holds which; "
-    "drfl gives the same one for the same data, and keeps it in the file of test rows. A deployment keeps none, as the "
-    "rows stay at the sites."
+    "Data: a digest (BLAKE2b, 128 bits) of all clients' training, validation and test rows and of their assignment to "
+    "clients. The same data give the same digest. It is stored in the file of test rows. A deployment has none, "
+    "because the rows stay at the sites."
 )
 
 
 def identified(evidence: Evidence) -> Section:
-    """The section: digests, versions, configurations and commands."""
+    """Build the section: digests, versions, configurations and commands."""
     several = len(evidence.runs) > 1
     rows = [
         [
@@ -59,41 +59,41 @@ def identified(evidence: Evidence) -> Section:
             ["", name, TableCell(f"SHA-256 {run.files[name]}", mono=True)] for name in names if name in run.files
         ]
         if MODEL not in run.files:
-            digests.append(["", MODEL, "not there"])
-    known = TableBlock("What data and files are known by", ["Folder", "What", "Digest"], digests, words=3)
+            digests.append(["", MODEL, "missing"])
+    known = TableBlock("Digests", ["Folder", "What", "Digest"], digests, words=3)
     configurations: list[Block] = [_configuration(evidence, group, run) for group, run in evidence.shown]
     if len(evidence.runs) > len(evidence.groups):
-        configurations.append(Paragraph("Runs of other seeds differ in the line of the seed.", small=True))
+        configurations.append(Paragraph("The configurations of other seeds differ only in the seed.", small=True))
     versions = versions_table(evidence.groups)
     blocks: list[Block] = [
         TableBlock("Runs", head, rows, words=7),
         ledger_table(evidence.groups),
-        versions or Paragraph("The runs' files name no versions of software."),
+        versions or Paragraph("The files of the runs record no software versions."),
         Fold("Digests of data and files", [known, Points([DATA, CHECK, DATES])]),
         Fold("Configurations, and how to repeat the runs", configurations),
     ]
     if several:
         data = [run.data for run in evidence.runs]
-        how_many = f"{count(len(set(data)))} digests of data" if all(data) else "digests of data where kept"
-        answer = f"{len(data)} models, each known by the SHA-256 of its file; {how_many}; configurations below."
+        how_many = f"{count(len(set(data)))} digests of data" if all(data) else "digests of data if stored"
+        answer = f"{len(data)} models, each identified by the SHA-256 of its file; {how_many}; configurations below."
     else:
         (only,) = evidence.runs
         model = only.files.get(MODEL, "")
-        which = f"is the file whose SHA-256 begins {model[:16]}" if model else "has no file in the folder"
-        data = f"the digest of the data is {only.data}" if only.data else "the folder keeps no digest of the data"
+        which = f"is the file whose SHA-256 begins with {model[:16]}" if model else "has no file in the folder"
+        data = f"the digest of the data is {only.data}" if only.data else "the folder contains no digest of the data"
         answer = f"The model, trained with {clean(only.record.algorithm, 60)}, {which}; {data}."
     return Section("identity", ASKED, answer, blocks)
 
 
 def _configuration(evidence: Evidence, group: Group, run: RunEvidence) -> Code:
-    """A run's configuration, and how to repeat it."""
+    """Show a run's configuration, and the command that repeats it."""
     import tomli_w
 
     record, settings = run.record, ""
     if record.config:
         try:
             settings = tomli_w.dumps(record.config)
-        except (TypeError, ValueError):  # a configuration built by hand may hold what TOML cannot
+        except (TypeError, ValueError):  # a configuration built by hand may hold values that TOML cannot represent
             settings = json.dumps(record.config, indent=2, default=str, ensure_ascii=False)
     lines = [clean(line, LONGEST) for line in settings.splitlines()] or [NO_SETTINGS]
     command = clean(f"drfl run {shlex.quote(f'{record.label}/config.toml')}", LONGEST)

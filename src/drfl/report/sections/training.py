@@ -1,4 +1,4 @@
-"""How did training go? Curves over the rounds, and how λ moved."""
+"""The training: curves over the rounds, and the movement of λ."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ ASKED = "How did training go?"
 
 
 def training(evidence: Evidence) -> Section:
-    """The section: score, loss, λ and, where certificates were asked for, the duality gap over the rounds."""
+    """Build the section: score, loss, λ and, if there are certificates, the duality gap over the rounds."""
     groups = evidence.groups
     certified = [group for group in groups if group.certified]
     blocks = [*legend_of(groups), *_curves(groups), *_mixture(groups), *_losses(groups)]
@@ -25,29 +25,28 @@ def training(evidence: Evidence) -> Section:
 
 
 def legend_of(groups: Sequence[Group]) -> list[Block]:
-    """Whose the lines and marks of several algorithms are."""
+    """Return the legend of the lines and marks of several algorithms."""
     return [Legend([(group.key, draw.swatch_of(group), group.label) for group in groups])] if len(groups) > 1 else []
 
 
 def alt_of(what: str, groups: Sequence[Group], metric: str, name: str = "final") -> str:
-    """A figure in words: what it shows, and each algorithm's final number."""
+    """Describe a figure in words, with each algorithm's final number."""
     score = groups[0].score
-    ends = ", ".join(
+    finals = ", ".join(
         f"{clean(group.label, 60)} {scored(group.finals(metric), score)} {score.unit}".rstrip() + group.note(score)
         for group in groups
     )
-    return f"{what}; {name}: {ends}"
+    return f"{what}; {name}: {finals}"
 
 
 def undefined_sentence(groups: Sequence[Group]) -> str:
-    """A sentence on clients that figures of the score leave out; "" if there are none."""
+    """Say how many clients are missing from figures of the score because it is undefined; "" if none are."""
     score, runs = groups[0].score, [run for group in groups for run in group.runs]
     share = undefined_share([run.undefined(score) for run in runs], [len(run.clients) for run in runs])
-    return f" {share} clients undefined: they have no {score.words} under the final model." if share else ""
+    return f" {share} clients undefined: their {score.words} under the final model is undefined." if share else ""
 
 
 def _curves(groups: Sequence[Group]) -> list[Block]:
-    """Average, worst and std of the score over the rounds."""
     score = groups[0].score
     panels = (
         ("avg_score", f"Average {score.words}", f"Test {score.words}"),
@@ -63,17 +62,16 @@ def _curves(groups: Sequence[Group]) -> list[Block]:
         for column, title, axis in panels
     ]
     note = (
-        "The axes are fitted to the later rounds. The first section says how far the worst client's last values may be "
-        "from the truth."
+        "The axes fit the later rounds. For the confidence interval of the worst client's final value, see the first "
+        "section."
     )
     if max(len(group.runs) for group in groups) > 1:
-        note = "Lines are means over seeds, bands reach from the lowest to the highest seed. " + note
+        note = "Lines are means over seeds; bands extend from the lowest to the highest seed. " + note
     title = f"{score.words[:1].upper()}{score.words[1:]} over the rounds"
     return [Heading(title), Paragraph(note + undefined_sentence(groups), small=True), Figures(plots)]
 
 
 def _losses(groups: Sequence[Group]) -> list[Block]:
-    """Average and worst loss over the rounds."""
     panels = (("avg_loss", "Average loss"), ("worst_loss", "Worst client's loss"))
     plots = [
         Figure(draw.curves(groups, column, "Test loss", unit=""), f"{title} over the rounds", heading=title)
@@ -83,56 +81,58 @@ def _losses(groups: Sequence[Group]) -> list[Block]:
 
 
 def _mixture(groups: Sequence[Group]) -> list[Block]:
-    """How λ moved, for the algorithms that move it."""
-    heading = Heading("The mixture λ")
+    """Show how λ moved, for the algorithms that move it."""
+    heading = Heading("Mixture weights λ")
     moving = [group for group in groups if not all(draw.is_constant(run) for run in group.runs)]
     still = [group.label for group in groups if group not in moving]
     constant = f"{listing(still)} {'keeps' if len(still) == 1 else 'keep'}"
     if not moving:
         once = all(len(run.lam) == 1 for group in groups for run in group.runs)
         only = "One round was evaluated" if once else f"{constant} λ constant"
-        return [heading, Paragraph(f"{only}: there is nothing to draw.", small=True)]
+        return [heading, Paragraph(f"{only}, so there is no figure.", small=True)]
     spread = Figure(
         draw.effective_clients(groups),
         "Effective number of clients over the rounds",
-        heading="How many clients λ is spread over",
-        caption="1/Σλ²: N when all weigh the same, 1 when one client has all the weight.",
+        heading="Number of clients over which λ is spread",
+        caption="1/Σλ²: N if all clients have equal weight, 1 if one client has all the weight.",
     )
-    # All maps share the colour scale. They share the rows too if the first runs have the same clients.
+    # All heat maps have the same colour scale, and the same rows if the first runs have the same clients.
     names = [group.runs[0].lam.columns[1:].tolist() for group in moving]
-    alike = all(own == names[0] for own in names)
+    same_clients = all(clients == names[0] for clients in names)
     top = max(draw.largest_weight(group) for group in moving)
-    shared = draw.mixture_order(moving) if alike else []
+    shared = draw.mixture_order(moving) if same_clients else []
     maps = []
     for group in moving:
         run = group.runs[0]
-        n, known = len(run.clients), dict(zip(run.clients["client"], run.display_names, strict=True))
+        n, display_names = len(run.clients), dict(zip(run.clients["client"], run.display_names, strict=True))
         order = shared or draw.mixture_order([group])
-        caption = "Clients with the largest mean λ" + (" over these algorithms" if len(moving) > 1 and alike else "")
+        caption = "Clients with the largest mean λ" + (
+            " over these algorithms" if len(moving) > 1 and same_clients else ""
+        )
         caption += " first" if len(order) == n else f" first, {len(order)} of {n}"
         caption += f"; uniform is {percent([1 / n], 2)}{THIN}%."
         if len(group.runs) > 1:
             caption = f"Seed {clean(run.seed, 24)}. {caption}"
         alt = f"Heat map of λ over the rounds for {group.label}, {plural(len(order), 'client')}"
-        picture = draw.mixture(group, order, [known[name] for name in order], top)
+        picture = draw.mixture(group, order, [display_names[name] for name in order], top)
         maps.append(Figure(picture, alt, group.label, caption, draw.swatch_of(group)))
-    note = "λ weighs the clients' losses in the objective; the dual step moves it towards clients with high loss."
+    note = "λ weights the clients' losses in the objective; the dual update moves it towards clients with high loss."
     if still:
         note += f" {constant} it constant."
     return [heading, Paragraph(note, small=True), Figures([spread, *maps])]
 
 
 def _certificate(groups: Sequence[Group]) -> list[Block]:
-    """The duality gap over the rounds and its two sides at the end, of those that have certificates."""
+    """Show the duality gap over the rounds and both sides of it at the end."""
     ends = ", ".join(f"{clean(group.label, 60)} {scientific(group.finals('gap'))}" for group in groups)
     alt = f"Duality gap over the rounds, on a logarithmic axis; final: {ends}"
     note = (
-        "How far (w, λ) is from the saddle point, on the clients' training data: the worst case over Λ of this model, "
-        "minus what no model can beat under this λ. At 0 both are optimal."
+        "The distance of (w, λ) from the saddle point, on the clients' training data: the worst case over Λ of this "
+        "model, minus a lower bound of the objective of every model under this λ. At 0 both are optimal."
     )
     if not all(run.proven for group in groups for run in group.runs):
-        note += " Where the lower bound is not proven, the gap may be larger, the more so the larger the gradient norm."
+        note += " If the lower bound is not proven, the gap may be larger; the error grows with the gradient norm."
     if any((group.curve("gap")[1] <= 0).any() for group in groups):
-        note += " A gap of 0 or, by rounding, below has no place in the figure."
+        note += " Gaps of 0, or below 0 by rounding, are not drawn."
     plot = Figures([Figure(draw.gaps(groups), alt)])
     return [Heading("Duality gap"), Paragraph(note, small=True), plot, certificate_table(groups)]

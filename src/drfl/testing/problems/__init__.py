@@ -1,4 +1,4 @@
-"""Problems with known optima, to test algorithms against: convex, small, and exact when asked with ``batch=None``.
+"""Problems with known optima for testing algorithms: convex, small, and exact with ``batch=None``.
 
 Example:
     >>> from drfl.ambiguity import Simplex

@@ -15,24 +15,24 @@ class Functions(Protocol):
 
     @property
     def n(self) -> int:
-        """N."""
+        """The number of functions, N."""
         ...
 
     @property
     def d(self) -> int:
-        """Number of parameters."""
+        """The number of parameters."""
         ...
 
     def losses(self, w: Tensor) -> Tensor:
-        """(N,) values f_i(w)."""
+        """Return the (N,) values f_i(w)."""
         ...
 
     def gradients(self, w: Tensor) -> Tensor:
-        """(N, d) gradients ∇f_i(w)."""
+        """Return the (N, d) gradients ∇f_i(w)."""
         ...
 
     def hessian(self, w: Tensor, lam: Tensor) -> Tensor:
-        """(d, d) Σ_i λ_i ∇²f_i(w)."""
+        """Return the (d, d) matrix Σ_i λ_i ∇²f_i(w)."""
         ...
 
 
@@ -41,9 +41,9 @@ class LeastSquares:
     """f_i(w) = ½‖A_i w − b_i‖² + (ridge/2)‖w‖².
 
     Args:
-        A: (N, rows, d).
-        b: (N, rows).
-        ridge: ≥ 0.
+        A: (N, rows, d) matrices.
+        b: (N, rows) vectors.
+        ridge: Weight of the penalty, ≥ 0.
     """
 
     A: Tensor
@@ -52,34 +52,34 @@ class LeastSquares:
 
     @property
     def n(self) -> int:
-        """N."""
+        """The number of functions, N."""
         return self.A.shape[0]
 
     @property
     def d(self) -> int:
-        """Number of parameters."""
+        """The number of parameters."""
         return self.A.shape[2]
 
     @property
     def hessians(self) -> Tensor:
-        """(N, d, d) the constant Hessians."""
+        """The (N, d, d) constant Hessians."""
         return self.A.mT @ self.A + self.ridge * torch.eye(self.d, dtype=self.A.dtype)
 
     @property
     def linear(self) -> Tensor:
-        """(N, d) A_iᵀb_i: the gradients are hessians·w − linear."""
+        """The (N, d) vectors A_iᵀb_i: the gradients are hessians·w − linear."""
         return torch.einsum("nrd,nr->nd", self.A, self.b)
 
     def losses(self, w: Tensor) -> Tensor:
-        """(N,) values."""
+        """Return the (N,) values."""
         return self._residuals(w).square().sum(1) / 2 + self.ridge / 2 * w.square().sum()
 
     def gradients(self, w: Tensor) -> Tensor:
-        """(N, d) gradients."""
+        """Return the (N, d) gradients."""
         return torch.einsum("nrd,nr->nd", self.A, self._residuals(w)) + self.ridge * w
 
     def hessian(self, w: Tensor, lam: Tensor) -> Tensor:
-        """(d, d) Σ_i λ_i ∇²f_i."""
+        """Return the (d, d) matrix Σ_i λ_i ∇²f_i."""
         return torch.einsum("n,nij->ij", lam, self.hessians)
 
     def _residuals(self, w: Tensor) -> Tensor:
@@ -91,10 +91,10 @@ class Softmax:
     """f_i(W) = mean_j [log Σ_c exp(⟨W_c, x_j⟩) − ⟨W_{y_j}, x_j⟩] + (ridge/2)‖W‖², multinomial logistic regression.
 
     Args:
-        x: per client, (n_i, p) inputs.
-        y: per client, (n_i,) int64 labels.
+        x: Per client, (n_i, p) inputs.
+        y: Per client, (n_i,) int64 labels.
         classes: C; the parameters are W (C, p), row after row.
-        ridge: > 0.
+        ridge: Weight of the penalty, > 0.
     """
 
     x: tuple[Tensor, ...]
@@ -104,16 +104,16 @@ class Softmax:
 
     @property
     def n(self) -> int:
-        """N."""
+        """The number of functions, N."""
         return len(self.x)
 
     @property
     def d(self) -> int:
-        """Number of parameters."""
+        """The number of parameters."""
         return self.classes * self.x[0].shape[1]
 
     def losses(self, w: Tensor) -> Tensor:
-        """(N,) values."""
+        """Return the (N,) values."""
         W = w.view(self.classes, -1)
         means = []
         for x, y in zip(self.x, self.y, strict=True):
@@ -122,17 +122,17 @@ class Softmax:
         return torch.stack(means) + self.ridge / 2 * w.square().sum()
 
     def gradients(self, w: Tensor) -> Tensor:
-        """(N, d) gradients."""
+        """Return the (N, d) gradients."""
         W, rows = w.view(self.classes, -1), []
         for x, y in zip(self.x, self.y, strict=True):
             error = (x @ W.T).softmax(1)
-            # softmax − one-hot is the gradient in the logits.
+            # The gradient with respect to the logits is softmax − one-hot.
             error[torch.arange(len(y)), y] -= 1
             rows.append((error.T @ x / len(y)).flatten())
         return torch.stack(rows) + self.ridge * w
 
     def hessian(self, w: Tensor, lam: Tensor) -> Tensor:
-        """(d, d) Σ_i λ_i ∇²f_i."""
+        """Return the (d, d) matrix Σ_i λ_i ∇²f_i."""
         W, C, p = w.view(self.classes, -1), self.classes, self.x[0].shape[1]
         # One class at a time: the Hessians of all rows, (n_i, C·p, C·p), would not fit in memory.
         H = torch.zeros(C, p, C, p, dtype=w.dtype)
@@ -146,12 +146,12 @@ class Softmax:
 
 
 class Bowl(nn.Module):
-    """Residuals R·w − r of a sample that brings its own matrix; with the loss ½‖·‖² a quadratic bowl a sample.
+    """Residuals R·w − r for samples (R, r); with the loss ½‖·‖², each sample is a quadratic bowl.
 
     Args:
-        d: number of parameters, which start at 0.
+        d: Number of parameters, which start at 0.
 
-    Inputs are (B, rows, d + 1), the matrix R with r as its last column; outputs (B, rows).
+    Inputs are (B, rows, d + 1): the matrix R with r as its last column. Outputs are (B, rows).
     """
 
     def __init__(self, d: int) -> None:
@@ -159,16 +159,16 @@ class Bowl(nn.Module):
         self.w = nn.Parameter(torch.zeros(d, dtype=torch.float64))
 
     def forward(self, x: Tensor) -> Tensor:
-        """Residuals (B, rows)."""
+        """Return the residuals (B, rows)."""
         return x[..., :-1] @ self.w - x[..., -1]
 
 
 class Ridge(nn.Module):
-    """Predictions ⟨a, w⟩ of a linear model without intercept, and beside each the penalty (μ/2)‖w‖².
+    """Predictions ⟨a, w⟩ of a linear model without intercept, each with the penalty (μ/2)‖w‖².
 
     Args:
-        d: number of parameters, which start at 0.
-        mu: weight of the penalty.
+        d: Number of parameters, which start at 0.
+        mu: Weight of the penalty.
 
     Inputs are (B, d), outputs (B, 2).
     """
@@ -178,18 +178,18 @@ class Ridge(nn.Module):
         self.w, self.mu = nn.Parameter(torch.zeros(d, dtype=torch.float64)), mu
 
     def forward(self, x: Tensor) -> Tensor:
-        """Predictions and penalty (B, 2)."""
+        """Return predictions and penalty (B, 2)."""
         predictions = x @ self.w
         return torch.stack([predictions, _penalty(self.w, self.mu).expand_as(predictions)], dim=-1)
 
 
 class Logits(nn.Module):
-    """Logits of a linear classifier without intercept, and beside them the penalty (μ/2)‖W‖².
+    """Logits of a linear classifier without intercept, with the penalty (μ/2)‖W‖².
 
     Args:
         classes: C.
         features: p; the parameters, (C, p), start at 0.
-        mu: weight of the penalty.
+        mu: Weight of the penalty.
 
     Inputs are (B, p), outputs (B, C + 1).
     """
@@ -199,7 +199,7 @@ class Logits(nn.Module):
         self.w, self.mu = nn.Parameter(torch.zeros(classes, features, dtype=torch.float64)), mu
 
     def forward(self, x: Tensor) -> Tensor:
-        """Logits and penalty (B, C + 1)."""
+        """Return logits and penalty (B, C + 1)."""
         logits = x @ self.w.T
         return torch.cat([logits, _penalty(self.w, self.mu).expand_as(logits[..., :1])], dim=-1)
 
@@ -209,30 +209,30 @@ def _penalty(w: Tensor, mu: float) -> Tensor:
 
 
 def half_squares(outputs: Tensor, targets: Tensor) -> Tensor:
-    """½‖outputs‖² per sample; the targets mean nothing."""
+    """Return ½‖outputs‖² per sample; the targets are ignored."""
     return outputs.square().sum(-1) / 2
 
 
 def square(outputs: Tensor, targets: Tensor) -> Tensor:
-    """(prediction − target)² + penalty per sample, for :class:`Ridge`."""
+    """Return (prediction − target)² + penalty per sample, for :class:`Ridge`."""
     return (outputs[..., 0] - targets).square() + outputs[..., 1]
 
 
 def cross_entropy(outputs: Tensor, targets: Tensor) -> Tensor:
-    """Cross-entropy + penalty per sample, for :class:`Logits`."""
+    """Return cross-entropy + penalty per sample, for :class:`Logits`."""
     return F.cross_entropy(outputs[..., :-1], targets, reduction="none") + outputs[..., -1]
 
 
 def hit(outputs: Tensor, targets: Tensor) -> Tensor:
-    """1 where the largest logit is the target's, for :class:`Logits`."""
+    """Return 1 if the largest logit is the target's, else 0, for :class:`Logits`."""
     return (outputs[..., :-1].argmax(-1) == targets).to(outputs.dtype)
 
 
 def bowl_fit(outputs: Tensor, targets: Tensor) -> Tensor:
-    """1/(1 + loss) per sample, which lies in (0, 1]: bowls have no accuracy."""
+    """Return 1/(1 + loss) per sample, in (0, 1]: bowls have no accuracy."""
     return 1 / (1 + half_squares(outputs, targets))
 
 
 def ridge_fit(outputs: Tensor, targets: Tensor) -> Tensor:
-    """1/(1 + loss) per sample, which lies in (0, 1]: regressions have no accuracy."""
+    """Return 1/(1 + loss) per sample, in (0, 1]: regressions have no accuracy."""
     return 1 / (1 + square(outputs, targets))

@@ -27,8 +27,8 @@ class Saddle(NamedTuple):
 
     Args:
         w: (d,) the model.
-        lam: (N,) the mixture.
-        value: Σ_i λ_i f_i(w) − ψ(λ) there.
+        lam: (N,) the mixture weights.
+        value: Σ_i λ_i f_i(w) − ψ(λ) at the saddle point.
     """
 
     w: Tensor
@@ -37,7 +37,7 @@ class Saddle(NamedTuple):
 
 
 def weighted_optimum(functions: Functions, lam: Tensor) -> Tensor:
-    """argmin_w Σ_i λ_i f_i(w), (d,), by Newton's method."""
+    """Return argmin_w Σ_i λ_i f_i(w), (d,), by Newton's method."""
 
     def point(w: Tensor) -> Point:
         return Point(lam @ functions.losses(w), lam @ functions.gradients(w), functions.hessian(w, lam))
@@ -46,10 +46,10 @@ def weighted_optimum(functions: Functions, lam: Tensor) -> Tensor:
 
 
 def solve(functions: Functions, mixtures: Mixtures | Entropic | Ball) -> Saddle:
-    """The saddle point.
+    """Compute the saddle point.
 
     Raises:
-        ArithmeticError: it was not found to high precision.
+        ArithmeticError: If it was not found to high precision.
     """
     match mixtures:
         case Mixtures():
@@ -68,7 +68,7 @@ def solve(functions: Functions, mixtures: Mixtures | Entropic | Ball) -> Saddle:
 
 
 def _entropic(functions: Functions, mixtures: Entropic) -> Saddle:
-    """Minimises ρ log Σ_i p_i exp(f_i(w)/ρ), which is what remains once λ_i ∝ p_i exp(f_i(w)/ρ) is put in."""
+    """Minimise ρ log Σ_i p_i exp(f_i(w)/ρ), which remains after substituting λ_i ∝ p_i exp(f_i(w)/ρ)."""
     log_prior = torch.tensor(mixtures.prior, dtype=torch.float64).log()
 
     def mixture(w: Tensor) -> tuple[Tensor, Tensor]:
@@ -87,8 +87,8 @@ def _entropic(functions: Functions, mixtures: Entropic) -> Saddle:
 
 
 def _ball(functions: Functions, ball: Ball) -> Saddle:
-    """With the penalty ρ·divergence whose saddle point lies on the sphere; the divergence there falls as ρ grows."""
-    from scipy.optimize import brentq  # it takes a while to load
+    """Find the penalty ρ·divergence whose saddle point is on the sphere; its divergence falls as ρ grows."""
+    from scipy.optimize import brentq  # imported here because it is slow to load
 
     lam = torch.tensor(ball.centre, dtype=torch.float64)
     if ball.radius == 0:
@@ -117,16 +117,16 @@ def _ball(functions: Functions, ball: Ball) -> Saddle:
 class Problem:
     """N clients with objectives f_i that are L-smooth and μ-strongly convex, as a federation and as mathematics.
 
-    The federation's losses and gradients with ``batch=None`` are those of ``functions``. Optima are found once and
-    kept. They are float64, whatever type the federation computes in.
+    The federation's losses and gradients with ``batch=None`` are those of ``functions``. Optima are computed once and
+    cached. They are float64 for any type of the federation.
 
     Args:
-        name: what it is called.
-        functions: the f_i.
-        data: the clients' samples, float64; f_i is the mean loss over i's training samples.
-        module: makes the model, at its initial parameters 0.
-        loss: per sample, regularisation included.
-        score: per sample, in [0, 1].
+        name: Name of the problem.
+        functions: The f_i.
+        data: The clients' samples, float64; f_i is the mean loss over client i's training samples.
+        module: Makes the model, with initial parameters 0.
+        loss: Loss per sample, including regularisation.
+        score: Score per sample, in [0, 1].
         smoothness: L, of every f_i.
         strong_convexity: μ, of every f_i.
     """
@@ -152,55 +152,55 @@ class Problem:
         return self.functions.d
 
     def task(self, dtype: torch.dtype = torch.float64) -> Task:
-        """Model, loss and score."""
+        """Make the task: model, loss and score."""
         return Task(self.module().to(dtype), self.loss, self.score)
 
     def federation(self, engine: Engine | None = None, dtype: torch.dtype = torch.float64) -> Simulation:
-        """The clients; a new federation with a ledger of its own.
+        """Make a new federation of the clients, with a new ledger.
 
         Args:
-            engine: None = the federation's default.
-            dtype: of model and data.
+            engine: The engine; None for the federation's default.
+            dtype: Type of model and data.
         """
         return Simulation(self.data, self.task(dtype), engine=engine)
 
     def losses(self, w: Tensor) -> Tensor:
-        """(N,) f_i(w).
+        """Return (N,) f_i(w).
 
         Raises:
-            InputError: w is not (d,).
+            InputError: If w is not (d,).
         """
         return self.functions.losses(self._model(w))
 
     def gradients(self, w: Tensor) -> Tensor:
-        """(N, d) ∇f_i(w).
+        """Return (N, d) ∇f_i(w).
 
         Raises:
-            InputError: w is not (d,).
+            InputError: If w is not (d,).
         """
         return self.functions.gradients(self._model(w))
 
     @cached_property
     def average_optimum(self) -> Tensor:
-        """(d,) the minimiser of mean_i f_i: what FedAvg, SCAFFOLD and FedDyn aim at when clients weigh the same."""
+        """(d,) the minimiser of mean_i f_i, the aim of FedAvg, SCAFFOLD and FedDyn if clients have equal weights."""
         return self.weighted_optimum(torch.full((self.N,), 1 / self.N, dtype=torch.float64))
 
     def weighted_optimum(self, lam: Tensor) -> Tensor:
-        """(d,) the minimiser of Σ_i λ_i f_i for a mixture λ (N,).
+        """Return the (d,) minimiser of Σ_i λ_i f_i for a mixture λ (N,).
 
         Raises:
-            InputError: λ is not a non-negative vector (N,) with a positive sum.
+            InputError: If λ is not a non-negative vector (N,) with a positive sum.
         """
         return self._minimiser(self._mixture("lam", lam))
 
     def saddle(self, ambiguity: AmbiguitySet) -> Saddle:
-        """The saddle point of min_w max_{λ∈Λ} Σ_i λ_i f_i(w) − ψ(λ).
+        """Return the saddle point of min_w max_{λ∈Λ} Σ_i λ_i f_i(w) − ψ(λ).
 
-        w and the value are unique. λ is so too where ψ is strongly convex, and otherwise in general: it is a convex
-        combination of the worst-off clients that makes the gradients cancel.
+        w and the value are unique. λ is unique too if ψ is strongly convex, and generally otherwise: it is the convex
+        combination of the worst clients whose gradients cancel.
 
         Raises:
-            InputError: Λ is not one of those for which it is known.
+            InputError: If the saddle point for Λ is not known.
         """
         mixtures = mixtures_of(ambiguity, self.N)
         if mixtures not in self._saddles:
@@ -211,7 +211,7 @@ class Problem:
         lam = lam.detach().to("cpu", torch.float64)
         if lam.shape != (self.N,) or not (lam.isfinite().all() and lam.min() >= 0 and lam.sum() > 0):
             raise InputError(
-                f"{name} must be a mixture of {self.N} clients, non-negative and not all 0",
+                f"{name} must be a mixture of {self.N} clients, non-negative and with a positive sum",
                 code="invalid-value",
                 field=name,
             )
@@ -220,7 +220,7 @@ class Problem:
     def _model(self, w: Tensor) -> Tensor:
         if w.shape != (self.d,):
             raise InputError(
-                f"w must be a vector of {self.d} parameters, not of shape {tuple(w.shape)}",
+                f"w must be a vector of {self.d} parameters, got shape {tuple(w.shape)}",
                 code="wrong-shape",
                 field="w",
             )

@@ -1,4 +1,4 @@
-"""Exact optima: Newton's method, interior points and mixtures."""
+"""Exact optima by Newton's method and an interior-point method."""
 
 from __future__ import annotations
 
@@ -24,33 +24,33 @@ class Point(NamedTuple):
 
 
 def minimise(function: Callable[[Tensor], Point], start: Tensor, tolerance: float = 1e-10) -> Tensor:
-    """The minimiser (d,), as precisely as float64 lets the gradient vanish.
+    """Return the minimiser (d,), to the precision at which the gradient vanishes in float64.
 
-    Far away, steps are halved until the value falls enough. Once values differ by rounding only, full steps are taken
-    as long as they halve the gradient, since the value no longer says which of two points is better.
+    Far away, steps are halved until the value falls enough. Near the minimum, values differ by rounding only and no
+    longer say which of two points is better. Then full steps are taken as long as they halve the gradient.
 
     Args:
-        function: smooth and strongly convex.
-        start: (d,).
-        tolerance: bound on the gradient's norm, relative to 1 + |value|.
+        function: Smooth and strongly convex.
+        start: (d,) the starting point.
+        tolerance: Bound on the gradient's norm, relative to 1 + |value|.
 
     Raises:
-        ArithmeticError: the gradient is larger than that in the end.
+        ArithmeticError: If the final gradient exceeds the bound.
     """
-    w, at = start, function(start)
+    w, here = start, function(start)
     for _ in range(ITERATIONS):
-        step = torch.linalg.solve(at.hessian, -at.gradient)
-        slope = float(at.gradient @ step)
-        visible = -slope > 1e-11 * (1 + abs(float(at.value)))
+        step = torch.linalg.solve(here.hessian, -here.gradient)
+        slope = float(here.gradient @ step)
+        visible = -slope > 1e-11 * (1 + abs(float(here.value)))
         size, after = 1.0, function(w + step)
-        while visible and size > 1e-9 and not after.value <= at.value + 0.25 * size * slope:
+        while visible and size > 1e-9 and not after.value <= here.value + 0.25 * size * slope:
             size /= 2
             after = function(w + size * step)
-        if not visible and not after.gradient.norm() < at.gradient.norm() / 2:
+        if not visible and not after.gradient.norm() < here.gradient.norm() / 2:
             break
-        w, at = w + size * step, after
-    if not at.gradient.norm() <= tolerance * (1 + at.value.abs()):
-        raise ArithmeticError(f"Newton's method ended with a gradient of norm {float(at.gradient.norm()):.1e}")
+        w, here = w + size * step, after
+    if not here.gradient.norm() <= tolerance * (1 + here.value.abs()):
+        raise ArithmeticError(f"Newton's method ended with a gradient of norm {float(here.gradient.norm()):.1e}")
     return w
 
 
@@ -63,9 +63,9 @@ class Mixtures(NamedTuple):
 
     Args:
         n: N.
-        low: ≥ 0.
-        high: at least 1/N.
-        curvature: ≥ 0.
+        low: Lower bound, ≥ 0.
+        high: Upper bound, at least 1/N.
+        curvature: Weight of the penalty, ≥ 0.
     """
 
     n: int
@@ -84,7 +84,7 @@ class Entropic(NamedTuple):
 
     Args:
         rho: ρ > 0.
-        prior: p, of sum 1.
+        prior: p, with sum 1.
     """
 
     rho: float
@@ -92,12 +92,12 @@ class Entropic(NamedTuple):
 
 
 class Ball(NamedTuple):
-    """Those mixtures of the simplex whose divergence from a centre p is at most a radius; ψ = 0.
+    """The mixtures whose divergence from a centre p is at most a radius; ψ = 0.
 
     Args:
-        radius: ≥ 0.
-        centre: p, of sum 1; uniform for the χ² divergence.
-        entropic: whether the divergence is Kullback and Leibler's; otherwise (N/2)·‖λ − p‖², the χ² divergence.
+        radius: Largest divergence, ≥ 0.
+        centre: p, with sum 1; uniform for the χ² divergence.
+        entropic: Whether to use the Kullback–Leibler divergence instead of the χ² divergence (N/2)·‖λ − p‖².
     """
 
     radius: float
@@ -110,24 +110,24 @@ class Ball(NamedTuple):
         return Mixtures(len(self.centre), 0.0, NEVER, 0.0)
 
     def penalty(self, rho: float) -> Mixtures | Entropic:
-        """The simplex with ψ = ρ times the divergence."""
+        """Return the simplex with ψ = ρ times the divergence."""
         n = len(self.centre)
         return Entropic(rho, self.centre) if self.entropic else Mixtures(n, 0.0, NEVER, rho * n)
 
     def divergence(self, lam: Tensor) -> float:
-        """Of λ (N,) from the centre."""
+        """Return the divergence of λ (N,) from the centre."""
         p = torch.tensor(self.centre, dtype=torch.float64)
         parts = torch.special.xlogy(lam, lam / p) if self.entropic else len(p) / 2 * (lam - p).square()
         return float(parts.sum())
 
 
 def mixtures_of(ambiguity: AmbiguitySet, n: int) -> Mixtures | Entropic | Ball:
-    """The set as one of the kinds that the solver knows.
+    """Convert a set to one of the kinds that the solver knows.
 
     Raises:
-        InputError: it is another set, or does not go with N.
+        InputError: If it is another set, or does not fit N.
     """
-    ambiguity.worst_case(torch.zeros(n))  # refuses numbers that do not go with N
+    ambiguity.worst_case(torch.zeros(n))  # raises an error if the set does not fit N
     uniform = (1 / n,) * n
     match ambiguity:
         case Simplex(floor=floor):
@@ -145,7 +145,7 @@ def mixtures_of(ambiguity: AmbiguitySet, n: int) -> Mixtures | Entropic | Ball:
         case KLBall(radius=radius):
             return Ball(radius, tuple(ambiguity.prior_of(n).tolist()), entropic=True)
     raise InputError(
-        f"no saddle point is known for {type(ambiguity).__name__}: take one of drfl.ambiguity's own sets",
+        f"no saddle point is known for {type(ambiguity).__name__}. Use a set of drfl.ambiguity.",
         code="unsupported-combination",
         field="ambiguity",
     )
@@ -156,7 +156,7 @@ def _cap(cap: float) -> float:
 
 
 class Iterate(NamedTuple):
-    """w (d,), λ (N,), ν () for Σ_i λ_i = 1, and z ≥ 0, Z ≥ 0 (N,) for the lower and the upper bounds."""
+    """w (d,), λ (N,), ν () for Σ_i λ_i = 1, and multipliers z ≥ 0 and Z ≥ 0 (N,) of the lower and upper bounds."""
 
     w: Tensor
     lam: Tensor
@@ -166,14 +166,14 @@ class Iterate(NamedTuple):
 
 
 class Conditions(NamedTuple):
-    """What the optimality conditions lack.
+    """The residuals of the optimality conditions.
 
     Args:
         gradient: (d,) Σ_i λ_i ∇f_i(w).
         losses: (N,) f_i(w) − ∇_iψ(λ) − ν + z_i − Z_i.
         total: () Σ_i λ_i − 1.
-        lower: (N,) z_i·(λ_i − low), less the barrier's weight.
-        upper: (N,) Z_i·(high − λ_i), less the barrier's weight.
+        lower: (N,) z_i·(λ_i − low) minus the barrier's weight.
+        upper: (N,) Z_i·(high − λ_i) minus the barrier's weight.
     """
 
     gradient: Tensor
@@ -183,12 +183,12 @@ class Conditions(NamedTuple):
     upper: Tensor
 
     def norm(self) -> float:
-        """Of all of them."""
+        """Return the norm of all residuals."""
         return float(torch.cat([part.flatten() for part in self]).norm())
 
 
 def conditions(functions: Functions, mixtures: Mixtures, at: Iterate, barrier: float = 0.0) -> Conditions:
-    """The optimality conditions at a point; all 0 at the saddle point, where the barrier's weight is 0 too."""
+    """Return the optimality conditions at a point; all are 0 at the saddle point if the barrier's weight is 0."""
     n, low, high, curvature = mixtures
     return Conditions(
         at.lam @ functions.gradients(at.w),
@@ -200,46 +200,47 @@ def conditions(functions: Functions, mixtures: Mixtures, at: Iterate, barrier: f
 
 
 def interior(functions: Functions, mixtures: Mixtures, w: Tensor, lam: Tensor) -> Iterate:
-    """A point near the saddle point: Newton steps on the conditions while the barrier's weight goes to 0.
+    """Find a point near the saddle point by Newton steps on the conditions while the barrier's weight goes to 0.
 
-    The problem is convex in w and concave in λ, so that a Newton step always brings the conditions nearer to 0.
+    The problem is convex in w and concave in λ, so a Newton step always brings the conditions nearer to 0.
 
     Args:
-        functions: the f_i.
+        functions: The f_i.
         mixtures: Λ and ψ.
-        w: (d,) where to start.
-        lam: (N,) strictly inside the bounds.
+        w: (d,) starting point.
+        lam: (N,) starting point, strictly inside the bounds.
     """
     f = functions.losses(w)
     excess, scale = f - f.mean(), float(1 + f.abs().max())
     # Multipliers must start strictly above 0.
     slack = excess.abs().mean() + 1e-3 * scale
-    at = Iterate(w, lam, f.mean(), (-excess).clamp(min=0) + slack, excess.clamp(min=0) + slack)
+    here = Iterate(w, lam, f.mean(), (-excess).clamp(min=0) + slack, excess.clamp(min=0) + slack)
     for _ in range(ITERATIONS):
-        lacking = conditions(functions, mixtures, at)
+        lacking = conditions(functions, mixtures, here)
         gap = float(lacking.lower.sum() + lacking.upper.sum()) / (2 * mixtures.n)
         if gap < 1e-13 * scale and lacking.norm() < 1e-9 * scale:
             break
         barrier = 0.1 * gap
-        now = conditions(functions, mixtures, at, barrier)
-        step = _newton_step(functions, mixtures, at, now)
-        # Slightly less than the longest step within all bounds, halved until the conditions get nearer to 0.
+        now = conditions(functions, mixtures, here, barrier)
+        step = _newton_step(functions, mixtures, here, now)
+        # Use slightly less than the longest step within all bounds, and halve it until the conditions get nearer to 0.
         pairs = (
-            (at.lam - mixtures.low, step.lam), (mixtures.high - at.lam, -step.lam), (at.z, step.z), (at.Z, step.Z),
+            (here.lam - mixtures.low, step.lam), (mixtures.high - here.lam, -step.lam),
+            (here.z, step.z), (here.Z, step.Z),
         )  # fmt: skip
         room = min(float(torch.where(change < 0, -value / change, torch.inf).min()) for value, change in pairs)
-        size, after = min(1.0, 0.995 * room), at
+        size, after = min(1.0, 0.995 * room), here
         while size > 1e-12:
-            after = Iterate(*(part + size * change for part, change in zip(at, step, strict=True)))
+            after = Iterate(*(part + size * change for part, change in zip(here, step, strict=True)))
             if conditions(functions, mixtures, after, barrier).norm() <= (1 - 0.01 * size) * now.norm():
                 break
             size /= 2
-        at = after
-    return at
+        here = after
+    return here
 
 
 def _newton_step(functions: Functions, mixtures: Mixtures, at: Iterate, r: Conditions) -> Iterate:
-    """Solves the linearised conditions; the bounds' multipliers are eliminated first."""
+    """Solve the linearised conditions; the bounds' multipliers are eliminated first."""
     below, above = at.lam - mixtures.low, mixtures.high - at.lam
     stiffness = mixtures.curvature + at.z / below + at.Z / above
     pull = -r.losses + r.lower / below - r.upper / above
@@ -250,7 +251,7 @@ def _newton_step(functions: Functions, mixtures: Mixtures, at: Iterate, r: Condi
 
 
 def _matrix(functions: Functions, w: Tensor, lam: Tensor, stiffness: Tensor, free: Tensor) -> Tensor:
-    """The linearised conditions [[H, Jᵀ, 0], [J, −stiffness, −1], [0, 1ᵀ, 0]]; rows and columns not free are 0."""
+    """Return the linearised conditions [[H, Jᵀ, 0], [J, −stiffness, −1], [0, 1ᵀ, 0]], with 0 for fixed entries."""
     d = len(w)
     K = torch.zeros(d + len(lam) + 1, d + len(lam) + 1, dtype=w.dtype)
     K[:d, :d] = functions.hessian(w, lam)
@@ -262,12 +263,12 @@ def _matrix(functions: Functions, w: Tensor, lam: Tensor, stiffness: Tensor, fre
 
 
 def polish(functions: Functions, mixtures: Mixtures, at: Iterate) -> tuple[Tensor, Tensor]:
-    """The saddle point (w, λ) near a point: Newton steps on the free λ_i, as long as they halve what is lacking.
+    """Refine a point to the saddle point (w, λ) by Newton steps on the free λ_i, as long as they halve the residual.
 
-    Where gradients are linearly dependent and ψ = 0, λ is not unique; the nearest one is taken.
+    If gradients are linearly dependent and ψ = 0, λ is not unique; the nearest one is returned.
 
     Raises:
-        ArithmeticError: the conditions, those on the bounds included, are not met in the end.
+        ArithmeticError: If the final conditions, including those on the bounds, are not met.
     """
     n, low, high, curvature = mixtures
     scale = float(1 + functions.losses(at.w).abs().max())
@@ -277,17 +278,17 @@ def polish(functions: Functions, mixtures: Mixtures, at: Iterate) -> tuple[Tenso
     stiffness, none = torch.full_like(free, curvature), torch.zeros_like(free)
     lam = torch.where(at_low, low, torch.where(at_high, high, at.lam))
     at = Iterate(at.w, lam, at.nu, none, none)
-    slopes, (residual, norm) = none, _held(conditions(functions, mixtures, at), free)
+    slopes, (residual, norm) = none, _free_conditions(conditions(functions, mixtures, at), free)
     for _ in range(ITERATIONS):
         K = _matrix(functions, at.w, at.lam, stiffness, free)
         step = torch.linalg.lstsq(K, -residual[:, None], driver="gelsd", rcond=1e-13).solution[:, 0]
         dw, dlam, dnu = step.split([len(at.w), n, 1])
         nearer = Iterate(at.w + dw, at.lam + dlam * free, at.nu + dnu[0], none, none)
-        after, nearer_norm = _held(conditions(functions, mixtures, nearer), free)
+        after, nearer_norm = _free_conditions(conditions(functions, mixtures, nearer), free)
         if not nearer_norm < norm / 2:
             break
         at, residual, norm = nearer, after, nearer_norm
-    # At an active bound, the slope must push λ_i against it.
+    # At an active bound, the slope must push λ_i against the bound.
     slopes = conditions(functions, mixtures, at).losses
     outside = (slopes[at_low], -slopes[at_high], low - at.lam, at.lam - high)
     wrong = max(norm, *(float(part.max()) for part in outside if part.numel()))
@@ -296,7 +297,7 @@ def polish(functions: Functions, mixtures: Mixtures, at: Iterate) -> tuple[Tenso
     return at.w, at.lam.clamp(low, high)
 
 
-def _held(lacking: Conditions, free: Tensor) -> tuple[Tensor, float]:
-    """The conditions (d + N + 1,) that remain when bounds are held, and their norm."""
+def _free_conditions(lacking: Conditions, free: Tensor) -> tuple[Tensor, float]:
+    """Return the conditions (d + N + 1,) that remain if active bounds are fixed, and their norm."""
     residual = torch.cat([lacking.gradient, lacking.losses * free, lacking.total[None]])
     return residual, float(residual.norm())

@@ -34,24 +34,24 @@ from drfl.testing.problems.problem import Problem
 
 @dataclass(frozen=True, eq=False)
 class Quadratic(Problem):
-    """A problem whose f_i are quadratic, so that more is known in closed form."""
+    """A problem with quadratic f_i, for which more is known in closed form."""
 
     def fedavg_fixed_point(self, local: LocalSGD, weights: Tensor | None = None) -> Tensor:
-        """Where FedAvg stands still when everybody takes part, in exact gradients.
+        """Return the fixed point of FedAvg with full participation and exact gradients.
 
-        With S_i = I − (I − ηH_i)^τ, client i moves from w to w − S_i(w − a_i), a_i its own optimum, so that the fixed
-        point solves Σ_i p_i S_i (w − a_i) = 0. It is the average optimum only if τ = 1 or all H_i are alike.
+        With S_i = I − (I − ηH_i)^τ and a_i the optimum of client i, the client moves from w to w − S_i(w − a_i). So the
+        fixed point solves Σ_i p_i S_i (w − a_i) = 0. It is the average optimum only if τ = 1 or all H_i are equal.
 
         Args:
             local: τ steps of size η, of plain gradient descent on all data.
-            weights: (N,) p, how the clients' models are averaged; None = alike.
+            weights: (N,) p, weights of the clients' models in the average; None for equal weights.
 
         Raises:
-            InputError: the local solver is another one, or the weights are no mixture of N clients.
+            InputError: If the local solver is another one, or the weights are not a mixture of N clients.
         """
         if local != LocalSGD(local.steps, local.lr, None):
             raise InputError(
-                "the fixed point is known for plain local gradient descent: batch=None and nothing else",
+                "the fixed point is known only for plain local gradient descent, LocalSGD(steps, lr, batch=None)",
                 code="unsupported-combination",
                 field="local",
             )
@@ -74,16 +74,16 @@ class Quadratic(Problem):
 def quadratics(n: int = 8, d: int = 4, seed: int = 0) -> Quadratic:
     """f_i(w) = ½‖w − a_i‖² with a_i ~ N(0, I): L = μ = 1.
 
-    All clients curve alike, so that local steps do not drift. The average optimum is the mean of the a_i; the saddle
-    point over the whole simplex is the centre of the smallest ball that holds them.
+    All clients have the same curvature, so local steps do not drift. The average optimum is the mean of the a_i; the
+    saddle point over the whole simplex is the centre of the smallest ball that contains them.
 
     Args:
-        n: N, clients.
-        d: parameters.
-        seed: names the draw.
+        n: N, number of clients.
+        d: Number of parameters.
+        seed: Seed of the draw.
 
     Raises:
-        InputError: a number is out of range.
+        InputError: If a number is out of range.
     """
     checks.whole("n", n)
     checks.whole("d", d)
@@ -92,25 +92,25 @@ def quadratics(n: int = 8, d: int = 4, seed: int = 0) -> Quadratic:
 
 
 def curved_quadratics(n: int = 6, d: int = 4, seed: int = 0, ratio: float = 10.0) -> Quadratic:
-    """f_i(w) = ½(w − a_i)ᵀH_i(w − a_i) with a_i ~ N(0, I) and another H_i each: local steps drift apart.
+    """f_i(w) = ½(w − a_i)ᵀH_i(w − a_i) with a_i ~ N(0, I) and a different H_i for each client: local steps drift apart.
 
-    The H_i have random axes; their eigenvalues are log-uniform and stretched so that the least of all is 1 and the
-    largest `ratio`: μ = 1 and L = ratio.
+    The H_i have random axes. Their eigenvalues are log-uniform and scaled so that the smallest of all is 1 and the
+    largest is `ratio`: μ = 1 and L = ratio.
 
     Args:
-        n: N, clients.
-        d: parameters; n·d at least 2.
-        seed: names the draw.
-        ratio: condition number L/μ, above 1.
+        n: N, number of clients.
+        d: Number of parameters; n·d must be at least 2.
+        seed: Seed of the draw.
+        ratio: Condition number L/μ, above 1.
 
     Raises:
-        InputError: a number is out of range.
+        InputError: If a number is out of range.
     """
     checks.whole("n", n)
     checks.whole("d", d, low=1 if n > 1 else 2)
     checks.positive("ratio", ratio)
     if ratio <= 1:
-        raise InputError(f"ratio must be above 1, not {ratio}: it is L/μ", code="out-of-range", field="ratio")
+        raise InputError(f"ratio = L/μ must be above 1, got {ratio}", code="out-of-range", field="ratio")
     key = Key(seed).fold("curved_quadratics")
     logs = key.fold("curvature").generator().random((n, d))
     eigenvalues = ratio ** ((logs - logs.min()) / np.ptp(logs))
@@ -123,22 +123,22 @@ def curved_quadratics(n: int = 6, d: int = 4, seed: int = 0, ratio: float = 10.0
 def robust_regression(
     sigma: float = 0.5, seed: int = 0, n: int = 5, d: int = 10, samples: int = 100, c: float = 1.0, mu: float = 0.01
 ) -> Quadratic:
-    """SCAFF-PD's synthetic problem (Yu et al. 2023, C.1): linear regression whose truth shifts from client to client.
+    """SCAFF-PD's synthetic problem (Yu et al. 2023, C.1): linear regression with a true model that differs by client.
 
     f_i(w) = (1/m) Σ_j (⟨a_ij, w⟩ − y_ij)² + (μ/2)‖w‖² with a_ij ~ N(0, I), y_ij = ⟨a_ij, x̂ + δ_i⟩, x̂ ~ N(0, c²I) and
     δ_i ~ N(0, σ²I). The paper gives N = 5, d = 10 and m = 100; it does not give c, σ or μ.
 
     Args:
-        sigma: σ, how far the clients' truths lie apart.
-        seed: names the draw.
-        n: N, clients.
-        d: parameters.
+        sigma: σ, how far the clients' true models lie apart.
+        seed: Seed of the draw.
+        n: N, number of clients.
+        d: Number of parameters.
         samples: m per client.
-        c: scale of the common truth.
+        c: Scale of the common true model.
         mu: μ, weight of the penalty, positive.
 
     Raises:
-        InputError: a number is out of range.
+        InputError: If a number is out of range.
     """
     for name, value in (("n", n), ("d", d), ("samples", samples)):
         checks.whole(name, value)
@@ -149,7 +149,7 @@ def robust_regression(
     a = torch.from_numpy(_normal(key.fold("inputs"), n, samples, d))
     truth = c * _normal(key.fold("truth"), d) + sigma * _normal(key.fold("shift"), n, d)
     y = torch.einsum("nmd,nd->nm", a, torch.from_numpy(truth))
-    # Rows scaled by √(2/m) make ½‖Aw − b‖² the mean of the squares.
+    # With rows scaled by √(2/m), ½‖Aw − b‖² is the mean of the squares.
     functions = LeastSquares(a * (2 / samples) ** 0.5, y * (2 / samples) ** 0.5, mu)
     eigenvalues = torch.linalg.eigvalsh(functions.hessians)
     return Quadratic(
@@ -159,7 +159,7 @@ def robust_regression(
 
 
 def _bowls(name: str, R: np.ndarray, a: np.ndarray, smoothness: float, strong_convexity: float) -> Quadratic:
-    """f_i(w) = ½‖R_i(w − a_i)‖² from R (N, d, d) and a (N, d); each client has one sample."""
+    """Make f_i(w) = ½‖R_i(w − a_i)‖² from R (N, d, d) and a (N, d); each client has one sample."""
     A = torch.from_numpy(np.array(R))
     b = (A @ torch.from_numpy(a)[:, :, None])[:, :, 0]
     samples = torch.cat([A, b[:, :, None]], dim=2)
@@ -170,7 +170,7 @@ def _bowls(name: str, R: np.ndarray, a: np.ndarray, smoothness: float, strong_co
 
 
 def _pool(inputs: Tensor, targets: Tensor, n: int) -> ClientData:
-    """Equal blocks of one pool, which also serves for testing: there is nothing to generalise to."""
+    """Split one pool into equal blocks; it also serves as test set, as there is nothing to generalise to."""
     rows = tuple(torch.arange(len(targets)).chunk(n))
     return ClientData(inputs, targets, rows, inputs, targets, rows, tuple(f"client-{i}" for i in range(n)))
 
@@ -187,19 +187,19 @@ def logistic(
     method: PartitionMethod | Natural | None = None,
     samples: int | None = None,
 ) -> Problem:
-    """Multinomial logistic regression with the penalty (μ/2)‖W‖², intercepts included, on real data.
+    """Multinomial logistic regression with the penalty (μ/2)‖W‖², including intercepts, on real data.
 
     Args:
-        dataset: a name that :func:`drfl.data.load` knows. Images are averaged over 2×2 pixels, so that the Hessians
+        dataset: A name that :func:`drfl.data.load` knows. Images are averaged over 2×2 pixels, so that the Hessians
             stay small.
-        seed: names the partition and the choice of samples.
-        mu: μ, positive; every f_i is so strongly convex.
-        method: who holds what; None = the data's own clients, such as the four hospitals, or else six clients of equal
-            size whose classes are Dir(0.1).
-        samples: how many samples to use, drawn at random; None = all of a table, 300 training images.
+        seed: Seed of the partition and of the choice of samples.
+        mu: μ, positive; every f_i is μ-strongly convex.
+        method: The partition. None for the data's natural clients, such as the four hospitals, or else six clients of
+            equal size with classes from Dir(0.1).
+        samples: Number of samples, drawn at random; None for all of a table, or 300 training images.
 
     Raises:
-        InputError: the data set is unknown or not here, the partition does not fit, or a number is out of range.
+        InputError: If the data set is unknown or missing, the partition does not fit, or a number is out of range.
     """
     checks.positive("mu", mu)
     source, key = load(dataset), Key(seed).fold("logistic")
@@ -210,14 +210,14 @@ def logistic(
         total = len(source.targets)
         if samples > total:
             raise InputError(
-                f"samples={samples} is more than the {total} that {source.name} has: use fewer",
+                f"samples must be at most {total} (the samples of {source.name}), got {samples}",
                 code="out-of-range",
                 field="samples",
             )
         rows = np.sort(key.fold("samples").generator().permutation(total)[:samples])
         inputs, targets = source.inputs[rows], source.targets[rows]
         cut = dataclasses.replace(source, inputs=inputs, targets=targets, groups=None)
-        if source.one_pool:  # otherwise the separate test set stays whole
+        if source.one_pool:  # otherwise the separate test set is used whole
             groups = None if source.groups is None else tuple(source.groups[row] for row in rows)
             cut = dataclasses.replace(cut, test_inputs=inputs, test_targets=targets, groups=groups)
         source = cut
@@ -237,7 +237,7 @@ def logistic(
 
 
 def _features(inputs: Tensor) -> Tensor:
-    """(n, p) float64, the last column 1 for the intercept."""
+    """Return (n, p) float64 features, with a last column of 1 for the intercept."""
     if inputs.ndim > 2:
         inputs = torch.nn.functional.avg_pool2d(inputs, 2)
     return torch.cat([inputs.flatten(1).double(), torch.ones(len(inputs), 1, dtype=torch.float64)], dim=1)

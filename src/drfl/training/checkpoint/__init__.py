@@ -1,4 +1,4 @@
-"""Save a run's progress and go on from it, bit for bit."""
+"""Save the progress of a run and resume it with bitwise the same result."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """The schema of ``run.json``, the part of a checkpoint that is not tensors.
 
-It is a module of its own, imported when a checkpoint is read, as the library does without pydantic until then.
+This is a separate module, imported when a checkpoint is read, because it loads pydantic, which the library avoids.
 """
 
 from __future__ import annotations
@@ -12,28 +12,28 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationIn
 from drfl.training.checkpoint.schema import COUNTERS, FORMAT, LONGEST, MOST, DamagedError
 
 MOST_ROUNDS = 2**53
-"""Up to here floating-point numbers count."""
+"""Largest integer up to which every integer is a floating-point number."""
 
 Count = Annotated[int, Field(ge=0, le=MOST_ROUNDS)]
 
 Extent = tuple[Count, Annotated[str, Field(pattern="^[0-9a-f]{64}$")]]
-"""The beginning of a file that grows along with a run: how many bytes, and their SHA-256."""
+"""The beginning of a file that grows during a run: its length in bytes and its SHA-256."""
 
 
 class CheckpointRecord(BaseModel):
     """The part of a checkpoint that is not tensors: ``run.json``.
 
     Args:
-        format: see :data:`FORMAT`.
-        round: rounds done.
-        skipped: how many of them nobody answered.
-        ledger: every counter of :class:`drfl.federation.federation.Ledger`.
-        seconds: wall time so far.
-        identity: of the run that wrote it.
-        replies: the rows of a deployment's ``replies.csv`` up to this round; None if the run writes no such file.
+        format: See :data:`FORMAT`.
+        round: Completed rounds.
+        skipped: Rounds in which no client replied.
+        ledger: Every counter of :class:`drfl.federation.federation.Ledger`.
+        seconds: Wall time so far.
+        identity: Identity of the run that wrote the checkpoint.
+        replies: The rows of a deployment's ``replies.csv`` up to this round; None if the run writes no such file.
     """
 
-    # unknown keys may come from a later version, which would have changed the format if they mattered
+    # Unknown keys are ignored: a later version that needs them would have changed the format.
     model_config = ConfigDict(strict=True, frozen=True, allow_inf_nan=False)
 
     format: int
@@ -48,14 +48,14 @@ class CheckpointRecord(BaseModel):
     @classmethod
     def _is_ours(cls, format: int) -> int:
         if format != FORMAT:
-            raise ValueError("another version of drfl wrote it")
+            raise ValueError("it was written by another version of drfl")
         return format
 
     @field_validator("skipped")
     @classmethod
     def _at_most_all(cls, skipped: int, before: ValidationInfo) -> int:
         if skipped > before.data.get("round", skipped):
-            raise ValueError(f"{skipped} rounds of {before.data['round']}")
+            raise ValueError(f"{skipped} is more than the {before.data['round']} completed rounds")
         return skipped
 
     @field_validator("ledger")
@@ -63,16 +63,16 @@ class CheckpointRecord(BaseModel):
     def _all_counters(cls, ledger: dict[str, int]) -> dict[str, int]:
         for name in COUNTERS:
             if name not in ledger:
-                raise ValueError(f"it lacks {name}")
-        # This drops counters of later versions and fixes the order.
+                raise ValueError(f"{name} is missing")
+        # Drops counters of later versions and fixes the order.
         return {name: ledger[name] for name in COUNTERS}
 
 
 def record_of(data: bytes) -> CheckpointRecord:
-    """Check the bytes of ``run.json``.
+    """Validate the bytes of ``run.json``.
 
     Raises:
-        DamagedError: another version wrote it, or it holds something impossible; names the first fault.
+        DamagedError: If another version wrote it or a value is impossible; the message names the first fault.
     """
     try:
         return CheckpointRecord.model_validate_json(data)
@@ -82,7 +82,7 @@ def record_of(data: bytes) -> CheckpointRecord:
 
 
 def first_fault(error: ValidationError) -> str:
-    """Say where the first fault is that pydantic found, and what it is."""
+    """Describe the first fault that pydantic reported, with its place."""
     first = error.errors()[0]
-    where, what = ".".join(map(str, first["loc"])) or "all of it", str(first.get("ctx", {}).get("error", first["msg"]))
+    where, what = ".".join(map(str, first["loc"])) or "document", str(first.get("ctx", {}).get("error", first["msg"]))
     return f"{where}: {what[:1].lower()}{what[1:]}"

@@ -1,8 +1,8 @@
-"""What a checkpoint holds: the names, types, shapes and ranges that are checked in one pass before anything is used.
+"""The content of a checkpoint: names, types, shapes and ranges, all checked before anything is used.
 
-``run.json`` is described by :class:`drfl.training.checkpoint.record.CheckpointRecord`. ``state.safetensors`` has the
-parts of :class:`drfl.training.run_state.RunState` that are tensors: :func:`state_specs` describes a state by the first
-state of the same algorithm on the same clients, and :func:`history_specs` the columns of the history.
+:class:`drfl.training.checkpoint.record.CheckpointRecord` describes ``run.json``. ``state.safetensors`` holds the
+tensors of :class:`drfl.training.run_state.RunState`. :func:`state_specs` describes a state by the first state of the
+same algorithm on the same clients; :func:`history_specs` describes the columns of the history.
 """
 
 from __future__ import annotations
@@ -29,48 +29,48 @@ if TYPE_CHECKING:
     from drfl.training.checkpoint.record import CheckpointRecord
 
 FORMAT = 8
-"""Goes up when a checkpoint is written that older versions would misread."""
+"""Incremented when a checkpoint is written that older versions would misread."""
 
 PARTS = ("state", "average", "decaying", "step_size", "selected")
-"""The fields of a run state that are NamedTuples of tensors, or None."""
+"""The fields of a run state that are None or NamedTuples of tensors."""
 
 COUNTERS = tuple(Ledger().totals())
-"""Of a ledger, in the order of the history's columns."""
+"""The counters of a ledger, in the order of the history's columns."""
 
 MOST = 2**62
-"""A counter of the ledger has room to grow until it fills 64 bits."""
+"""Largest counter of the ledger; it leaves room to grow before 64 bits overflow."""
 
 LONGEST = 1e10
-"""Seconds: three hundred years."""
+"""Longest wall time in seconds: three hundred years."""
 
 LARGEST = 1e100
-"""No finite loss of a run comes near; the report of a run refuses larger ones."""
+"""Largest number in a history. No finite loss of a run approaches it, and the report rejects larger ones."""
 
 ROUNDING = 1e-6
-"""How far from 1 a mixture's sum may be, and outside [0, 1] a fraction."""
+"""Tolerance by which a sum of client weights may differ from 1, and a fraction may exceed [0, 1]."""
 
 PIECE = 2**22
-"""Numbers that are looked at at a time: a table may fill most of the memory."""
+"""Numbers checked at a time, because a table may fill most of the memory."""
 
 T = TypeVar("T")
 
 
 class DamagedError(DrflError):
-    """A checkpoint is incomplete, was altered, or does not fit this algorithm."""
+    """A checkpoint is incomplete, has been altered, or does not fit this algorithm."""
 
     code = "damaged-checkpoint"
 
 
 class Spec(NamedTuple):
-    """What a tensor of a checkpoint must be.
+    """Requirements on a tensor of a checkpoint.
 
     Args:
-        dtype: its type.
-        shape: its shape; a name stands for a length that the first tensor with that name decides.
-        start: a tensor of the same shape: numbers that are finite here must be finite; None = all of them.
-        finite: whether numbers must be finite at all.
-        low: the least number, for each entry of the last dimension or for all; None = any.
-        high: the largest number. If a bound is ±:data:`LARGEST`, infinity is allowed as well.
+        dtype: Its type.
+        shape: Its shape. A name stands for a length that the first tensor with this name determines.
+        start: A tensor of the same shape: entries that are finite here must be finite; None = all entries.
+        finite: Whether entries must be finite at all.
+        low: Smallest value, per entry of the last dimension or for all entries; None = any.
+        high: Largest value, like ``low``. If a bound is ±:data:`LARGEST`, infinity is also allowed.
     """
 
     dtype: torch.dtype
@@ -82,15 +82,15 @@ class Spec(NamedTuple):
 
 
 def check(specs: Mapping[str, Spec], tensors: Mapping[str, Tensor]) -> None:
-    """Make sure that tensors are exactly those described.
+    """Check that tensors are exactly those described by the specs.
 
     Raises:
-        DamagedError: one is missing, is not described, has another type or shape, or holds a number out of range;
-            names the first.
+        DamagedError: If a tensor is missing, is not described, has the wrong type or shape, or holds a number out of
+            range. The message names the first one.
     """
-    # Names are sorted, so that the same fault always has the same message.
+    # Sorted names, so that the same fault always gives the same message.
     for name in sorted(tensors.keys() - specs.keys()):
-        raise DamagedError(f"{name} is no part of this algorithm's", field=name)
+        raise DamagedError(f"{name} is not part of this algorithm's state", field=name)
     lengths: dict[str, int] = {}
     for name, spec in specs.items():
         if name not in tensors:
@@ -99,31 +99,31 @@ def check(specs: Mapping[str, Spec], tensors: Mapping[str, Tensor]) -> None:
         if part.ndim == len(spec.shape):
             for length, size in zip(spec.shape, part.shape, strict=True):
                 if isinstance(length, str):
-                    # The first tensor with a named length defines it, and the others must agree.
+                    # The first tensor with a named length defines it; the others must agree.
                     lengths.setdefault(length, size)
         shape = tuple(lengths.get(length, length) if isinstance(length, str) else length for length in spec.shape)
         if part.dtype != spec.dtype or tuple(part.shape) != shape:
-            is_of = f"{part.dtype} of shape {tuple(part.shape)}"
-            raise DamagedError(f"{name} is {is_of}, not {spec.dtype} of shape {shape}", field=name)
+            actual = f"{part.dtype} of shape {tuple(part.shape)}"
+            raise DamagedError(f"{name} must be {spec.dtype} of shape {shape}, got {actual}", field=name)
         fault = _number_fault(part, spec)
         if fault is not None:
-            raise DamagedError(f"{name} holds {fault}", field=name)
+            raise DamagedError(f"{name} contains {fault}", field=name)
 
 
 def _number_fault(part: Tensor, spec: Spec) -> str | None:
-    """What a tensor of the right type and shape holds that it cannot hold."""
-    # Bytes other than 0 and 1 would be true in one operation and false in another.
+    """Describe an impossible value in a tensor of the right type and shape; None if there is none."""
+    # Bytes other than 0 and 1 would be true in some operations and false in others.
     if part.dtype == torch.bool and bool((part.view(torch.uint8) > 1).any()):
-        return "bytes that are neither true nor false"
+        return "bytes that are neither 0 nor 1"
     if spec.finite and not all(bool(piece.isfinite().all()) for piece in part.reshape(-1).split(PIECE)):
         if spec.start is None:
             return "NaN or infinity"
-        odd = ~part.isfinite()
-        start = spec.start.detach().cpu()[odd]
-        # A guard has NaN for clients that have not reported yet.
-        if not bool(((part[odd] == start) | (part[odd].isnan() & start.isnan())).all()):
+        nonfinite = ~part.isfinite()
+        start = spec.start.detach().cpu()[nonfinite]
+        # A guard's state is NaN for clients that have not reported yet.
+        if not bool(((part[nonfinite] == start) | (part[nonfinite].isnan() & start.isnan())).all()):
             return "NaN or infinity"
-    # Comparisons are false for NaN; the checks above decide whether it may occur.
+    # Comparisons with NaN are false; the checks above decide whether NaN may occur.
     outside = torch.zeros_like(part, dtype=torch.bool)
     for bound, is_beyond in ((spec.low, torch.lt), (spec.high, torch.gt)):
         if bound is not None:
@@ -132,10 +132,10 @@ def _number_fault(part: Tensor, spec: Spec) -> str | None:
 
 
 def _leaves(part: object, name: str) -> Iterator[tuple[str, Tensor | ClientTable]]:
-    """The tensors and tables in a state by their paths, such as "state.average.w".
+    """Iterate over the tensors and tables in a state with their paths, such as "state.average.w".
 
     Raises:
-        TypeError: a part is something else, which cannot be saved.
+        TypeError: If a part is something else, which cannot be saved.
     """
     fields: tuple[str, ...] | None = getattr(part, "_fields", None)
     if isinstance(part, Tensor | ClientTable):
@@ -144,59 +144,61 @@ def _leaves(part: object, name: str) -> Iterator[tuple[str, Tensor | ClientTable
         for field, inner in zip(fields, part, strict=True):
             yield from _leaves(inner, f"{name}.{field}")
     elif part is not None:
-        raise TypeError(f"{name} is a {type(part).__name__}: only tensors, tables and NamedTuples of them can be saved")
+        raise TypeError(
+            f"{name} is a {type(part).__name__}, but only tensors, client tables and NamedTuples of them can be saved"
+        )
 
 
 def tensors_of(state: object, name: str = "state") -> dict[str, Tensor]:
     """List the tensors of a state: a tensor, a client table, None, or a NamedTuple of these.
 
-    A part is named by its path. A table has only the rows that were written.
+    Each part is named by its path. Of a table, only the rows that have been written are included.
 
     Raises:
-        TypeError: a part is something else, which cannot be saved.
+        TypeError: If a part is something else, which cannot be saved.
     """
-    found: dict[str, Tensor] = {}
+    tensors: dict[str, Tensor] = {}
     for path, part in _leaves(state, name):
         if isinstance(part, Tensor):
-            found[path] = part.detach().cpu().contiguous()
+            tensors[path] = part.detach().cpu().contiguous()
         else:
             clients = part.clients
-            # A copy: two tables may give the same tensor, and a file of safetensors holds none twice.
-            found |= {f"{path}.clients": clients.clone(), f"{path}.rows": part[clients].cpu()}
-    return found
+            # A copy, because two tables may return the same tensor, and safetensors rejects shared memory.
+            tensors |= {f"{path}.clients": clients.clone(), f"{path}.rows": part[clients].cpu()}
+    return tensors
 
 
 def state_specs(first: object, name: str = "state") -> dict[str, Spec]:
     """Describe the tensors of a state.
 
     Args:
-        first: the first state of the algorithm on the federation. Every tensor keeps its type and shape, and a number
-            that is finite at first stays finite.
-        name: its path.
+        first: The first state of the algorithm on the federation. Every tensor must have its type and shape, and an
+            entry that is finite here must be finite.
+        name: Path of the state.
     """
-    found: dict[str, Spec] = {}
+    specs: dict[str, Spec] = {}
     for path, part in _leaves(first, name):
         if isinstance(part, Tensor):
-            found[path] = Spec(part.dtype, tuple(part.shape), part)
+            specs[path] = Spec(part.dtype, tuple(part.shape), part)
         else:
             rows = f"rows of {path}"
             last = torch.tensor(part.n - 1)
-            found[f"{path}.clients"] = Spec(torch.int64, (rows,), low=torch.tensor(0), high=last)
-            found[f"{path}.rows"] = Spec(part.dtype, (rows, part.shape[1]))
-    return found
+            specs[f"{path}.clients"] = Spec(torch.int64, (rows,), low=torch.tensor(0), high=last)
+            specs[f"{path}.rows"] = Spec(part.dtype, (rows, part.shape[1]))
+    return specs
 
 
 def restored(first: T, tensors: Mapping[str, Tensor], name: str = "state") -> T:
-    """Build a state from its tensors, which :func:`check` has found to fit :func:`state_specs`.
+    """Build a state from tensors that have passed :func:`check` with :func:`state_specs`.
 
     Args:
-        first: the first state of the algorithm on the federation.
-        tensors: from :func:`tensors_of`.
-        name: its path.
+        first: The first state of the algorithm on the federation.
+        tensors: Tensors from :func:`tensors_of`.
+        name: Path of the state.
 
     Raises:
-        DamagedError: parts contradict each other, see :class:`drfl.federation.algorithm.Consistent`.
-        InputError: the file of a table's rows cannot grow.
+        DamagedError: If parts contradict each other, see :class:`drfl.federation.algorithm.Consistent`.
+        InputError: If the file of a table's rows cannot grow.
     """
     if isinstance(first, Tensor):
         return cast("T", tensors[name].to(first.device))
@@ -204,30 +206,30 @@ def restored(first: T, tensors: Mapping[str, Tensor], name: str = "state") -> T:
         clients, rows = tensors[f"{name}.clients"], tensors[f"{name}.rows"]
         try:
             return cast("T", ClientTable.of(first.n, clients, rows.to(first.device), first.folder))
-        except InputError:  # a full disk is no damage; InputError is a ValueError too
+        except InputError:  # A full disk is not damage. InputError is a ValueError, so it must be caught first.
             raise
         except ValueError as error:
-            raise DamagedError(f"{name} does not fit: {error}", field=name) from None
+            raise DamagedError(f"{name} is inconsistent: {error}", field=name) from None
     if not isinstance(first, tuple):
         return first
     fields: tuple[str, ...] = getattr(first, "_fields", ())
-    made = type(first)(*(restored(part, tensors, f"{name}.{key}") for key, part in zip(fields, first, strict=True)))
-    wrong = made.wrong() if isinstance(made, Consistent) else None
+    state = type(first)(*(restored(part, tensors, f"{name}.{key}") for key, part in zip(fields, first, strict=True)))
+    wrong = state.wrong() if isinstance(state, Consistent) else None
     if wrong is not None:
         raise DamagedError(f"{name}: {wrong}", field=name)
-    return made
+    return state
 
 
 def history_specs(
     fresh: RunState, lam: Tensor, record: CheckpointRecord, measures: Sequence[Measure]
 ) -> dict[str, Spec]:
-    """Describe the columns of a history, each (k,) or (k, …); arguments as of :func:`run_state_of`."""
+    """Describe the columns of a history, each (k,) or (k, …); the arguments are those of :func:`run_state_of`."""
     double, score = torch.float64, torch.tensor([name.endswith("_score") for name in Metrics._fields])
-    # Scores in percent are fractions of 1; losses and other scores have no bound.
+    # Scores in percent are stored as fractions of 1; losses and other scores have no bound.
     is_fraction = score & measures[0].percent
     low = torch.full(score.shape, -LARGEST, dtype=double).masked_fill(is_fraction, -ROUNDING)
     high = torch.full(score.shape, LARGEST, dtype=double).masked_fill(is_fraction, 1 + ROUNDING)
-    # Losses need not be finite, as a model may be about to diverge, nor a certificate that could not be had.
+    # Losses need not be finite, because a model may be about to diverge, nor need a missing certificate.
     metrics = Spec(double, ("rows", len(Metrics._fields)), finite=False, low=low, high=high)
     largest = torch.tensor(LARGEST, dtype=double)
     open_column = metrics._replace(low=-largest, high=largest)
@@ -249,15 +251,15 @@ def history_specs(
 
 
 def run_tensors(progress: RunState) -> dict[str, Tensor]:
-    """List the tensors of a run: its parts, the point, and the history column by column.
+    """List the tensors of a run: its parts, the certificate's point, and the history column by column.
 
-    A missing certificate is NaN. Missing flags, validation metrics and a missing point have no entry.
+    A missing certificate is NaN. Missing flags, missing validation metrics and a missing point have no entry.
     """
-    found: dict[str, Tensor] = {}
+    tensors: dict[str, Tensor] = {}
     for part in PARTS:
-        found |= tensors_of(getattr(progress, part), part)
+        tensors |= tensors_of(getattr(progress, part), part)
     if progress.point is not None:
-        found["point"] = progress.point.cpu()
+        tensors["point"] = progress.point.cpu()
     rows, double, nothing = progress.rows, torch.float64, [float("nan")] * len(Certificate._fields)
     columns = {
         "round": torch.tensor([row.round for row in rows]),
@@ -274,7 +276,7 @@ def run_tensors(progress: RunState) -> dict[str, Tensor]:
     columns |= {"validation": torch.tensor(validation, dtype=double)} if validation else {}
     flags = [row.flagged for row in rows if row.flagged is not None]
     columns |= {"flagged": torch.stack(flags)} if flags else {}
-    return found | {f"history.{name}": column for name, column in columns.items()}
+    return tensors | {f"history.{name}": column for name, column in columns.items()}
 
 
 def run_state_of(
@@ -288,16 +290,16 @@ def run_state_of(
     """Check the tensors of a run, and build its state.
 
     Args:
-        record: of the same checkpoint.
-        tensors: from :func:`run_tensors`.
-        fresh: where the run was before its first round.
-        lam: (N,) its mixture then.
-        ambiguity: the set that mixtures are in.
-        measures: the federation's.
+        record: The record of the same checkpoint.
+        tensors: Tensors from :func:`run_tensors`.
+        fresh: The run before its first round.
+        lam: (N,) its client weights then.
+        ambiguity: The set of possible client weights.
+        measures: The federation's measures.
 
     Raises:
-        DamagedError: they do not fit the schema, or contradict each other.
-        InputError: the file of a table's rows cannot grow.
+        DamagedError: If the tensors do not fit the schema, or contradict each other.
+        InputError: If the file of a table's rows cannot grow.
     """
     specs: dict[str, Spec] = {}
     for part in PARTS:
@@ -309,14 +311,14 @@ def run_state_of(
     parts = {part: restored(getattr(fresh, part), tensors, part) for part in PARTS}
     for name, part in parts.items():
         if isinstance(part, Average | DecayingAverage) and int(part.rounds) > record.round:
-            fault = f"{name} is a mean of {int(part.rounds)} rounds of {record.round}"
+            fault = f"{name} averages {int(part.rounds)} rounds, but the run has completed {record.round}"
             raise DamagedError(fault, field=f"{name}.rounds")
         if isinstance(part, StepSize) and int(part.restarted) > max(record.round - 1, 0):
-            fault = f"{name}: the model was set back after {int(part.restarted)} rounds of {record.round}"
+            fault = f"{name}: a reset after {int(part.restarted)} rounds is impossible in a run of {record.round}"
             raise DamagedError(fault, field=f"{name}.restarted")
         mixture = lam_of(part)
         if mixture is not None and not ambiguity.contains(mixture.detach().cpu().double(), ROUNDING):
-            raise DamagedError(f"{name}.lam is no mixture that the algorithm can have", field=f"{name}.lam")
+            raise DamagedError(f"{name}.lam is outside the algorithm's ambiguity set", field=f"{name}.lam")
     prefix = "history."
     columns = {name.removeprefix(prefix): part for name, part in tensors.items() if name.startswith(prefix)}
     rows = _rows(columns, record, other_columns(measures))
@@ -332,29 +334,29 @@ def run_state_of(
 
 
 def _rows(columns: Mapping[str, Tensor], record: CheckpointRecord, others: Sequence[str]) -> tuple[Row, ...]:
-    """The rows of a history whose columns fit :func:`history_specs`."""
+    """Build the rows of a history whose columns fit :func:`history_specs`."""
     rounds, certificate = columns["round"], columns["certificate"]
-    # The last entries are the counters at the checkpoint itself.
-    booked = torch.cat([columns["ledger"], torch.tensor([[record.ledger[name] for name in COUNTERS]])])
+    # The last row has the counters at the checkpoint itself.
+    ledger = torch.cat([columns["ledger"], torch.tensor([[record.ledger[name] for name in COUNTERS]])])
     # A row without a certificate has NaN in all columns.
     none, sums = certificate[:, 0].isnan(), columns["lam"].sum(-1)
     is_proof = torch.isin(certificate[~none, 3], torch.tensor([0.0, 1.0], dtype=certificate.dtype))
     rules = (
-        ("round", "it does not begin with 0", len(rounds) == 0 or rounds[0] != 0),
+        ("round", "the first round is not 0", len(rounds) == 0 or rounds[0] != 0),
         ("round", "the rounds do not increase", (rounds[1:] <= rounds[:-1]).any()),
-        ("ledger", "a counter falls", (booked[1:] < booked[:-1]).any()),
-        ("certificate", "it is there in part", (none & ~certificate.isnan().all(1)).any()),
-        ("certificate", "it is neither proven nor not", not is_proof.all()),
-        ("lam", "a row is no mixture", ((sums - 1).abs() > ROUNDING).any()),
+        ("ledger", "a counter decreases", (ledger[1:] < ledger[:-1]).any()),
+        ("certificate", "it is incomplete", (none & ~certificate.isnan().all(1)).any()),
+        ("certificate", "'proven' is neither 0 nor 1", not is_proof.all()),
+        ("lam", "a row does not sum to 1", ((sums - 1).abs() > ROUNDING).any()),
     )
     for name, fault, is_broken in rules:
         if bool(is_broken):
             raise DamagedError(f"history.{name}: {fault}", field=f"history.{name}")
-    found: list[Row] = []
+    rows: list[Row] = []
     plain = {name: column.tolist() for name, column in columns.items() if name not in ("lam", "flagged")}
     for k, r in enumerate(plain["round"]):
         primal, lower, norm, proven = plain["certificate"][k]
-        found.append(Row(
+        rows.append(Row(
             r, Metrics(*plain["metrics"][k]), dict(zip(COUNTERS, plain["ledger"][k], strict=True)), columns["lam"][k],
             seconds=plain["seconds"][k],
             # Only NaN differs from itself.
@@ -365,4 +367,4 @@ def _rows(columns: Mapping[str, Tensor], record: CheckpointRecord, others: Seque
             validation=Metrics(*plain["validation"][k]) if "validation" in plain else None,
             undefined=tuple(plain["undefined"][k]),
         ))  # fmt: skip
-    return tuple(found)
+    return tuple(rows)

@@ -1,7 +1,7 @@
-"""The folder where a run keeps its last two checkpoints: written whole, signed, verified and read.
+"""The folder in which a run stores its last two checkpoints, and how they are written, signed, verified and read.
 
-Each checkpoint is a folder, which is written under a temporary name, brought to the disk and renamed: it is whole or
-not there. See :mod:`drfl.training.checkpoint.schema` for what it holds.
+Each checkpoint is a folder. It is written under a temporary name, flushed to the disk and then renamed, so a checkpoint
+is either whole or absent. See :mod:`drfl.training.checkpoint.schema` for its content.
 """
 
 from __future__ import annotations
@@ -32,27 +32,27 @@ if TYPE_CHECKING:
 STATE, RUN, SUMS, SIGNATURE = "state.safetensors", "run.json", "SHA256SUMS", "HMAC-SHA256"
 
 REPLIES = "replies.csv"
-"""The file beside the checkpoints of a deployment that lists whose replies counted."""
+"""The file beside the checkpoints of a deployment that records which clients' replies were used."""
 
 NAME = re.compile(r"round-(\d+)", re.ASCII)
 
 FILES = re.compile("|".join(map(re.escape, (STATE, RUN, SUMS, SIGNATURE))))
-"""The names of files that a checkpoint may have; nothing else is ever removed."""
+"""The names of files that a checkpoint may contain; no other file is ever removed."""
 
 KEPT = 2
 
 Identity = Mapping[str, object]
-"""What a run must have in common with its checkpoint, as plain values."""
+"""The plain values that a run must share with its checkpoint."""
 
 
 class Files(NamedTuple):
     """A checkpoint whose files are whole.
 
     Args:
-        folder: where.
-        record: its ``run.json``.
-        tensors: its tensors by name, not checked yet.
-        signed: whether it has a signature.
+        folder: Folder of the checkpoint.
+        record: Its ``run.json``.
+        tensors: Its tensors by name, not checked yet.
+        signed: Whether it has a signature.
     """
 
     folder: Path
@@ -62,74 +62,74 @@ class Files(NamedTuple):
 
 
 def name_of(r: int) -> str:
-    """Name the checkpoint after round r."""
+    """Return the name of the checkpoint after round r."""
     return f"round-{r:08d}"
 
 
 def checkpoints(folder: Path) -> list[Path]:
-    """List everything in a folder that is called like a checkpoint, newest first."""
-    found = ((NAME.fullmatch(path.name), path) for path in folder.glob("round-*"))
-    return [path for _, path in sorted(((int(m[1]), path) for m, path in found if m), reverse=True)]
+    """List everything in a folder that is named like a checkpoint, newest first."""
+    matches = ((NAME.fullmatch(path.name), path) for path in folder.glob("round-*"))
+    return [path for _, path in sorted(((int(m[1]), path) for m, path in matches if m), reverse=True)]
 
 
 def sums_of(files: Mapping[str, bytes]) -> bytes:
-    """Write checksums as ``sha256sum`` does."""
+    """Return checksums in the format of ``sha256sum``."""
     return "".join(f"{hashlib.sha256(data).hexdigest()}  {name}\n" for name, data in files.items()).encode()
 
 
 def read(path: Path, key: bytes | None) -> Files:
-    """Read a checkpoint: verify its signature and checksums, then parse the bytes that were verified.
+    """Read a checkpoint: verify its signature and checksums, then parse the verified bytes.
 
     Args:
-        path: its folder.
-        key: it must be signed with; None = whatever its signature.
+        path: Folder of the checkpoint.
+        key: Key with which it must be signed; None = the signature is not checked.
 
     Raises:
-        DamagedError: a file is missing or cannot be read, the checksums or the signature do not fit, or the record
-            holds what it cannot hold.
+        DamagedError: If a file is missing or unreadable, the checksums or the signature do not match, or the record is
+            not valid.
     """
     signed = (path / SIGNATURE).exists()
     try:
         sums = read_bytes(path / SUMS, limit=LONGEST, follow=False)
-        if key is not None:  # before anything else is looked at
+        if key is not None:  # before anything else is parsed
             if not signed:
-                raise DamagedError("it is not signed, and a checkpoint_key was given", field=SIGNATURE)
-            given = read_bytes(path / SIGNATURE, limit=LONGEST, follow=False)
-            # The time that this takes does not tell how much of the signature is right.
-            if not hmac.compare_digest(signature(key, path.name, sums), given):
-                raise DamagedError("its signature is not that of the checkpoint_key that was given", field=SIGNATURE)
+                raise DamagedError("it is not signed, but checkpoint_key is set", field=SIGNATURE)
+            stored = read_bytes(path / SIGNATURE, limit=LONGEST, follow=False)
+            # The comparison takes constant time, so its duration reveals nothing about the correct signature.
+            if not hmac.compare_digest(signature(key, path.name, sums), stored):
+                raise DamagedError("its signature does not match checkpoint_key", field=SIGNATURE)
         files = {name: read_bytes(path / name, limit=None, follow=False) for name in (STATE, RUN)}
         if sums != sums_of(files):
-            raise DamagedError("its checksums do not fit", field=SUMS)
-        from drfl.training.checkpoint.record import record_of  # which loads pydantic
+            raise DamagedError("its checksums do not match", field=SUMS)
+        from drfl.training.checkpoint.record import record_of  # loads pydantic
 
         record = record_of(files[RUN])
     except InputError as error:
         raise DamagedError(str(error), field=error.field) from None
     if path.name != name_of(record.round):
-        raise DamagedError(f"it is of round {record.round}, which its name is not", field="round")
+        raise DamagedError(f"its name does not match its round, {record.round}", field="round")
     try:
         tensors = load_tensors(files[STATE])
     except MemoryError:
         raise
-    except Exception as error:  # its reader raises half a dozen kinds for types and shapes that cannot be
+    except Exception as error:  # safetensors raises various errors for invalid types and shapes
         reason = " ".join(str(error).split())[:200] or type(error).__name__
-        raise DamagedError(f"{STATE} is no such file ({reason})", field=STATE) from None
+        raise DamagedError(f"{STATE} is not a valid safetensors file ({reason})", field=STATE) from None
     return Files(path, record, tensors, signed)
 
 
 def write(folder: Path, progress: RunState, identity: Identity, replies: Extent | None, key: bytes | None) -> None:
-    """Write a checkpoint, and remove those before the last two.
+    """Write a checkpoint, and remove all but the last two.
 
     Args:
-        folder: for checkpoints; made if need be.
-        progress: where the run is.
-        identity: of the run.
-        replies: what is written of a deployment's ``replies.csv``.
-        key: to sign with; None = it is not signed.
+        folder: Folder for checkpoints, which is created if necessary.
+        progress: The state of the run.
+        identity: Identity of the run.
+        replies: How much of a deployment's ``replies.csv`` is written.
+        key: Key with which the checkpoint is signed; None = not signed.
 
     Raises:
-        OSError: the folder cannot be written to, or the disk is full. The checkpoints before are whole.
+        OSError: If the folder cannot be written or the disk is full. Earlier checkpoints remain whole.
     """
     record = {name: getattr(progress, name) for name in ("round", "skipped", "ledger", "seconds")}
     record |= {"identity": identity, "replies": replies, "format": FORMAT}
@@ -151,15 +151,15 @@ def write(folder: Path, progress: RunState, identity: Identity, replies: Extent 
             _put(temporary / name, data)
         _flush(temporary)
         remove_known(final, FILES)
-        # The files are on the disk before the rename, so a power cut cannot leave an incomplete checkpoint.
+        # The files are on the disk before the rename, so a power failure cannot leave an incomplete checkpoint.
         os.rename(temporary, final)
         _flush(folder)
     except BaseException:
         remove_known(temporary, FILES)
         raise
-    # those with a higher number were passed over: they must not push out the ones that can be used
-    mine = [path for path in checkpoints(folder) if int(path.name[6:]) <= progress.round]
-    for old in mine[KEPT:]:
+    # Checkpoints of later rounds were skipped as unusable. They must not displace the ones that can be used.
+    usable = [path for path in checkpoints(folder) if int(path.name[6:]) <= progress.round]
+    for old in usable[KEPT:]:
         remove_known(old, FILES)
 
 
@@ -171,8 +171,8 @@ def _put(path: Path, data: bytes) -> None:
 
 
 def _flush(folder: Path) -> None:
-    """Bring the names in a folder to the disk, where the system can."""
-    # Otherwise a power cut may lose the new name, although the files are on the disk.
+    """Flush the names in a folder to the disk, if the system supports it."""
+    # Without this a power failure may lose the new name, although the files are on the disk.
     if hasattr(os, "O_DIRECTORY"):
         handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
         try:

@@ -8,5 +8,5 @@ HIDDEN = 8
 
 
 def net(shape: tuple[int, ...], classes: int) -> nn.Module:
-    """A model for inputs of a shape, with an output for each class."""
+    """Return a model for inputs of a shape, with one output per class."""
     return nn.Sequential(nn.Linear(shape[0], HIDDEN), nn.Tanh(), nn.Linear(HIDDEN, classes))

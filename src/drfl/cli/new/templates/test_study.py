@@ -1,4 +1,4 @@
-"""`python -m pytest` runs these; the conformance suite of drfl.testing itself needs no pytest."""
+"""Tests of the study: run them with `python -m pytest`. The conformance suite in drfl.testing works without pytest."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from drfl.testing import WEIGHTED, check_algorithm
 
 
 def test_algorithm_passes_the_conformance_suite() -> None:
-    """With exact gradients the last model comes to the minimum of the loss weighted by samples."""
-    # solves: what yours converges to, or leave it out; a ConformanceError lists every check that fails
+    """With exact gradients the last model reaches the minimum of the loss weighted by samples."""
+    # solves: the limit of your algorithm, or omit it; a ConformanceError lists every check that fails
     report = check_algorithm(FedAvgM(m=3, local=LocalSGD(steps=1, lr=0.02)), solves=WEIGHTED)
     assert not report.failed
 
 
 def test_model_has_an_output_for_each_class() -> None:
-    """And takes rows of the table's three columns."""
+    """The model accepts rows with the three columns of the table."""
     assert net((3,), 2)(torch.zeros(5, 3)).shape == (5, 2)

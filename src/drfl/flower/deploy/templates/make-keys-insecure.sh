@@ -1,3 +1,3 @@
 #!/bin/sh
 # This deployment is insecure: it has no keys and no certificates.
-echo "nothing to make: the deployment is insecure"
+echo "nothing to make: this deployment is insecure"

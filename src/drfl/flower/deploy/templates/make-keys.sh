@@ -1,19 +1,23 @@
 #!/bin/sh
-# Makes what the processes prove by who they are. Needs openssl and ssh-keygen; nothing leaves this machine.
+# Makes the keys and certificates by which the SuperLink and the sites authenticate each other.
+# Needs openssl and ssh-keygen. Nothing leaves this machine.
 #
-#   certificates/ca.crt, ca.key                 a private authority, for this deployment alone
-#   certificates/superlink.crt, superlink.key   the SuperLink's certificate, for the names below
+#   certificates/ca.crt, ca.key                 a private certificate authority, used by this deployment only
+#   certificates/superlink.crt, superlink.key   the SuperLink's certificate, for the host names below
 #   certificates/audit.key                      the key that signs the server's audit log (ECDSA, P-384)
-#   certificates/audit.pub, sites/NAME/superlink.pub   its public half, and a copy for each site
-#   sites/NAME/ca.crt                           a copy for each site, which knows the SuperLink by it
-#   sites/NAME/key, key.pub                     the key of each site (ECDSA, P-384)
-#   keys/NAME.pub                               its public half, which register-sites.sh registers
+#   certificates/audit.pub, sites/NAME/superlink.pub   its public key, and a copy for each site
+#   sites/NAME/ca.crt                           a copy for each site, which verifies the SuperLink with it
+#   sites/NAME/key, key.pub                     the key pair of each site (ECDSA, P-384)
+#   keys/NAME.pub                               the site's public key, which register-sites.sh registers
 #
-# Safe to repeat: it makes what is missing and never overwrites. For a new certificate (they are valid for @DAYS@ days)
-# delete certificates/superlink.* first; 'drfl deploy rotate' gives a site a new key. A site whose key was revoked gets
-# none, except by './make-keys.sh --renew NAME', which makes a new pair; the old key never comes back.
-# A site that makes its own key (ssh-keygen -t ecdsa -b 384 -N '' -f key) sends its key.pub only: save it as
-# keys/NAME.pub before you run this. Keep certificates/ca.key away from the network, or delete it once all is made.
+# You can run this again: it makes missing files and never overwrites any.
+# - To renew the SuperLink's certificate (valid for @DAYS@ days), delete certificates/superlink.* first.
+# - To change a site's key, use 'drfl deploy rotate'.
+# - A site whose key was revoked gets no new key, unless you run './make-keys.sh --renew NAME', which makes a new pair.
+#   A revoked key is never used again.
+# - A site can make its own key (ssh-keygen -t ecdsa -b 384 -N '' -f key) and send you only key.pub. Save it as
+#   keys/NAME.pub before you run this.
+# Keep certificates/ca.key off the network, or delete it after all certificates are made.
 set -eu
 umask 077
 cd "$(dirname "$0")"
@@ -29,12 +33,12 @@ case "$#:${1-}" in
     case " @NAMES@ " in
     *" $2 "*) renew=$2 ;;
     *)
-        echo "unknown site '$2': known are @NAMES@" >&2
+        echo "unknown site '$2'. The sites are: @NAMES@" >&2
         exit 2
         ;;
     esac
     if [ -e "keys/$renew.pub" ] || ! was_revoked "$renew"; then
-        echo "$renew: --renew is for a site whose key was revoked: 'drfl deploy rotate' exchanges a key" >&2
+        echo "$renew: --renew needs a site whose key was revoked. To change a key, use 'drfl deploy rotate'" >&2
         exit 2
     fi
     ;;
@@ -46,12 +50,12 @@ esac
 
 for program in openssl ssh-keygen; do
     if ! command -v "$program" >/dev/null; then
-        echo "$program is missing: install it, then run this again" >&2
+        echo "$program is missing. Install it and run this again" >&2
         exit 1
     fi
 done
 
-# What is half made, as after an interruption, never stays under its final name.
+# Files are made in this folder and then moved, so that an interruption leaves no partial file under its final name.
 work=$(mktemp -d ./.keys.XXXXXX)
 trap 'rm -rf "$work"' EXIT
 trap 'exit 130' INT
@@ -62,7 +66,7 @@ chmod 700 certificates
 
 if [ ! -e certificates/ca.crt ]; then
     if [ -e certificates/ca.key ]; then
-        echo "certificates/ca.key is there without ca.crt: delete it, or bring its ca.crt back" >&2
+        echo "certificates/ca.key exists without ca.crt. Restore the .crt, or delete the .key" >&2
         exit 1
     fi
     openssl ecparam -name secp384r1 -genkey -noout -out "$work/ca.key"
@@ -86,11 +90,11 @@ fi
 
 if [ ! -e certificates/superlink.crt ]; then
     if [ -e certificates/superlink.key ]; then
-        echo "certificates/superlink.key is there without superlink.crt: delete it, or bring its superlink.crt back" >&2
+        echo "certificates/superlink.key exists without superlink.crt. Restore the .crt, or delete the .key" >&2
         exit 1
     fi
     if [ ! -e certificates/ca.key ]; then
-        echo "certificates/ca.key is missing, and only it can sign superlink.crt: bring it back" >&2
+        echo "certificates/ca.key is missing, which has to sign superlink.crt. Restore it" >&2
         exit 1
     fi
     openssl ecparam -name secp384r1 -genkey -noout -out "$work/superlink.key"
@@ -120,7 +124,7 @@ chmod 644 certificates/ca.crt certificates/superlink.crt
 
 if [ ! -e certificates/audit.key ]; then
     if [ -e certificates/audit.pub ]; then
-        echo "certificates/audit.pub is there without certificates/audit.key: delete it, or bring the key back" >&2
+        echo "certificates/audit.pub exists without audit.key. Restore audit.key, or delete audit.pub" >&2
         exit 1
     fi
     ssh-keygen -q -t ecdsa -b 384 -N '' -C superlink -f "$work/audit"
@@ -149,15 +153,15 @@ for name in @NAMES@; do
     fi
     if [ -e "keys/$name.pub" ]; then
         if is_revoked "keys/$name.pub"; then
-            echo "keys/$name.pub: this key was revoked: delete the file; a site needs a new key to come back" >&2
+            echo "keys/$name.pub: this key was revoked. Delete the file; the site needs a new key to return" >&2
             failed=1
         elif [ ! -e "sites/$name/key" ]; then
-            echo "keys/$name.pub: kept; its private half is not here, but at the site"
+            echo "keys/$name.pub: kept; the private key is at the site, not here"
         fi
         continue
     fi
     if [ "$name" != "$renew" ] && was_revoked "$name"; then
-        echo "$name: its key was revoked, so it gets none; './make-keys.sh --renew $name' makes a new pair"
+        echo "$name: no key made, because its key was revoked. To make a new pair: ./make-keys.sh --renew $name"
         continue
     fi
     if [ -e "sites/$name/key" ] && [ "$name" = "$renew" ]; then
@@ -167,7 +171,7 @@ for name in @NAMES@; do
     if [ -e "sites/$name/key" ]; then
         ssh-keygen -y -f "sites/$name/key" >"$work/public"
         if is_revoked "$work/public"; then
-            echo "sites/$name/key: this key was revoked: delete it, and run this again for a new one" >&2
+            echo "sites/$name/key: this key was revoked. Delete it and run this again to make a new one" >&2
             failed=1
             continue
         fi
@@ -187,4 +191,4 @@ done
 if [ "$failed" -ne 0 ]; then
     exit 1
 fi
-echo "all keys and certificates are there"
+echo "all keys and certificates are in place"

@@ -1,3 +1,3 @@
 #!/bin/sh
-# This deployment is insecure: any site that connects is let in, and there is nothing to register.
-echo "nothing to register: the deployment is insecure"
+# This deployment is insecure: the SuperLink accepts every site that connects, so there is nothing to register.
+echo "nothing to register: this deployment is insecure"

@@ -1,6 +1,7 @@
 #!/bin/sh
-# Registers the sites' public keys with the SuperLink, which has to run. A site with another key is refused from then
-# on. keys/NAME.node notes the number that the SuperLink gave. Safe to repeat: what is registered stays so.
+# Registers the sites' public keys with the SuperLink, which must be running. The SuperLink then refuses all other keys.
+# keys/NAME.node records the node ID that the SuperLink assigned. You can run this again: registered keys stay
+# registered.
 set -eu
 cd "$(dirname "$0")"
 here=$(pwd)
@@ -11,7 +12,7 @@ here=$(pwd)
 
 for old in keys/revoked/*.pub; do
     if [ -e "$old" ] && ! command -v ssh-keygen >/dev/null; then
-        echo "ssh-keygen is missing, which tells whether a key was revoked: install it, then run this again" >&2
+        echo "ssh-keygen is missing, which has to check for revoked keys. Install it and run this again" >&2
         exit 1
     fi
 done
@@ -20,7 +21,7 @@ known=$(flwr supernode list --format json) || true
 case $known in
 *'"success": true'*) ;;
 *)
-    echo "the SuperLink does not answer: start it with ./start-superlink.sh, then ask 'drfl deploy check .'" >&2
+    echo "the SuperLink does not answer. Start it with ./start-superlink.sh, then run 'drfl deploy check .'" >&2
     exit 1
     ;;
 esac
@@ -28,23 +29,23 @@ esac
 failed=0
 for name in @NAMES@; do
     if [ ! -e "keys/$name.pub" ] && was_revoked "$name"; then
-        echo "$name: its key was revoked, so it is not registered"
+        echo "$name: not registered, because its key was revoked"
         continue
     fi
     if [ ! -r "keys/$name.pub" ]; then
-        echo "$name: keys/$name.pub is missing: run ./make-keys.sh, or have the site send it" >&2
+        echo "$name: keys/$name.pub is missing. Run ./make-keys.sh, or ask the site for it" >&2
         failed=1
         continue
     fi
     if is_revoked "keys/$name.pub"; then
-        echo "$name: keys/$name.pub was revoked, so it is not registered: delete the file" >&2
+        echo "$name: not registered, because the key in keys/$name.pub was revoked. Delete the file" >&2
         failed=1
         continue
     fi
     if [ -s "keys/$name.node" ]; then
         case $known in
         *"\"$(cat "keys/$name.node")\""*)
-            echo "$name: was registered already, as $(cat "keys/$name.node")"
+            echo "$name: already registered as $(cat "keys/$name.node")"
             continue
             ;;
         esac

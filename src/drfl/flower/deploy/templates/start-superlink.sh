@@ -1,9 +1,9 @@
 #!/bin/sh
-# Starts the SuperLink: the process that the sites connect to, and that runs the server's part of a training. It runs
-# until it is stopped (Ctrl-C, or SIGTERM). Which sites are registered is remembered in flwr/superlink.db.
+# Starts the SuperLink: the process that the sites connect to and that runs the server's part of the training. It runs
+# until you stop it (Ctrl-C or SIGTERM). flwr/superlink.db stores the registered sites.
 #
-# DRFL_BIND   address to listen on (default: that of superlink.env)
-# DRFL_BIN    folder of the programs
+# DRFL_BIND   address to listen on (default: BIND in superlink.env)
+# DRFL_BIN    folder of Flower's programs
 set -eu
 umask 077
 cd "$(dirname "$0")"

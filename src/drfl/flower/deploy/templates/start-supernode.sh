@@ -1,12 +1,12 @@
 #!/bin/sh
-# Starts the SuperNode of the site @NAME@: the process that waits for the SuperLink's requests and answers them from
-# the data that site.toml names. The data stay here. It runs until it is stopped (Ctrl-C, or SIGTERM), and connects
-# anew when the SuperLink was away.
+# Starts the SuperNode of the site @NAME@: the process that receives the SuperLink's requests and answers them using the
+# data that site.toml names. The data stay here. It runs until you stop it (Ctrl-C or SIGTERM), and reconnects if the
+# SuperLink was unreachable.
 #
-# DRFL_SUPERLINK   the SuperLink's address, host:port (default: that of superlink.env)
-# DRFL_PORT        port on 127.0.0.1 for its own child processes (default: that of superlink.env)
-# DRFL_BIN         folder of the programs
-# DRFL_PREFORK     0 = every request loads PyTorch anew, and no process with it loaded waits in between
+# DRFL_SUPERLINK   the SuperLink's address, host:port (default: ADDRESS in superlink.env)
+# DRFL_PORT        port on 127.0.0.1 for the SuperNode's child processes (default: PORT in superlink.env)
+# DRFL_BIN         folder of Flower's programs
+# DRFL_PREFORK     0 = load PyTorch again for every request, instead of keeping a process with PyTorch loaded
 set -eu
 umask 077
 cd "$(dirname "$0")"

@@ -1,3 +1,3 @@
 
-# Nothing is encrypted and nobody is checked: for one machine, or a network that nobody else can reach.
+# No encryption and no authentication: use this on one machine only, or on an isolated network.
 set -- --insecure "$@"

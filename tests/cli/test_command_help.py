@@ -1,0 +1,119 @@
+"""The short help of every command, its long help, and the options that only the long help shows."""
+
+from __future__ import annotations
+
+import pytest
+import typer
+from typer.main import get_command
+
+from drfl.cli.app import add_plugins, app, call
+
+add_plugins(["--help"])
+ROOT = get_command(app)
+
+
+def leaves(group, *path):
+    """The commands below a group, as the words that name each."""
+    for name, command in group.commands.items():
+        if hasattr(command, "commands"):
+            yield from leaves(command, *path, name)
+        else:
+            yield (*path, name), command
+
+
+COMMANDS = dict(leaves(ROOT))
+LONG = ("run", "compare", "tune", "reproduce", "energy")
+
+
+@pytest.fixture
+def help_of(monkeypatch, capsys):
+    """The text that a command prints at a width of 80."""
+    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.setenv("TERM", "dumb")
+
+    def printed(*words):
+        assert call(words) == 0
+        return capsys.readouterr().out
+
+    return printed
+
+
+def names(command):
+    """The names of all arguments and options."""
+    for param in command.params:
+        if param.param_type_name == "argument":
+            yield (param.metavar or param.name).upper()
+        elif param.name != "help_all":
+            yield param.opts[0]
+
+
+@pytest.mark.parametrize("path", [(), ("deploy",), *COMMANDS], ids=" ".join)
+def test_the_short_help_fits_a_screen(path, help_of):
+    lines = help_of(*path, "--help").rstrip().splitlines()
+    assert len(lines) <= 60
+    assert max(map(len, lines)) <= 80
+
+
+@pytest.mark.parametrize("path", COMMANDS, ids=" ".join)
+def test_the_long_help_names_every_parameter(path, help_of):
+    printed = help_of(*path, "--help-all").split()
+    assert [name for name in names(COMMANDS[path]) if not any(name in word for word in printed)] == []
+
+
+@pytest.mark.parametrize("path", [(), ("deploy",), *COMMANDS], ids=" ".join)
+def test_a_command_with_few_options_has_one_help(path, help_of):
+    is_long = len(path) == 1 and path[0] in LONG
+    assert (help_of(*path, "--help") != help_of(*path, "--help-all")) == is_long
+
+
+@pytest.mark.parametrize("name", LONG)
+def test_the_last_line_counts_the_other_options(name, help_of):
+    short, full = help_of(name, "--help"), help_of(name, "--help-all")
+    more, rest = short.rstrip().splitlines()[-1].split(maxsplit=1)
+    assert rest == f"more options: drfl {name} --help-all"
+    hidden = [option for option in names(COMMANDS[name,]) if option not in short.split()]
+    assert len(hidden) == int(more) > 0
+    assert all(option in full.split() for option in hidden)
+
+
+def test_the_long_help_has_groups_in_their_order(help_of):
+    printed = help_of("run", "--help-all")
+    titles = [line.split("─")[1].strip() for line in printed.splitlines() if line.startswith("╭")]
+    assert titles[2:] == [
+        "Data and clients",
+        "Training",
+        "Algorithm",
+        "Evaluation",
+        "Failures and attacks",
+        "Execution",
+        "Output",
+    ]
+
+
+def test_commands_stand_in_groups_with_a_line_each(help_of):
+    lines = help_of("--help").splitlines()
+    for name in ROOT.commands:
+        assert [line.split()[1] for line in lines if line.startswith("│")].count(name) == 1
+    titles = [line.split("─")[1].strip() for line in lines if line.startswith("╭")]
+    assert titles == ["Options", "Training", "Results", "Getting started", "Plug-ins", "Deployment"]
+    rows = [line for line in lines if line.startswith("│")]
+    assert len(rows) == len(ROOT.commands) + 2  # --version and --help
+
+
+def test_an_option_of_the_long_help_works(monkeypatch):
+    seen = []
+    monkeypatch.setattr("drfl.cli.run.run_command", lambda options: seen.append(options.settings) or 0)
+    assert call(["run", "--over-select", "1.5"]) == 0
+    assert seen == [{"over_select": 1.5}]
+
+
+def test_help_of_an_unknown_command_names_the_nearest(capsys):
+    assert call(["deploy", "chek", "--help-all"]) == 2
+    assert "'check'" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("option", ["--over-select", "--rounds", "--help-all"])
+def test_the_shell_completes_all_options(option):
+    command = COMMANDS["run",]
+    completed = command.shell_complete(typer.Context(command, info_name="run"), option[:-2])
+    assert option in [item.value for item in completed]
