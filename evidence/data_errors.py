@@ -381,7 +381,7 @@ def letters(files: Files, strength: float, rng: Rng) -> tuple[str, str]:
     for frame in files.frames.values():
         frame[column] = frame[column].replace({"Smoker": "Größe"})
     files.writing[site] = {"encoding": str(rng.choice(["cp1252", "utf-16"]))}
-    return site, column
+    return site, ""
 
 
 def unread_file(files: Files, strength: float, rng: Rng) -> tuple[str, str]:
@@ -447,7 +447,11 @@ SPOIL: dict[str, Spoil] = {
     "header-spelling": header_spelling,
     "column-twice": column_twice,
     "row-number": row_numbers,
-    "identifier": added(lambda files, site, frame, strength, rng: rng.permutation(10**6)[: len(frame)] + 10**6),
+    "identifier": added(
+        lambda files, site, frame, strength, rng: (
+            10 * rng.permutation(10**5)[: len(frame)] + list(files.frames).index(site) % 10
+        )
+    ),
     "leak": added(leak),
     "constant-column": numbers(is_numeric, lambda values, strength, rng: values * 0 + values.median()),
     "copies-across-the-split": rows(copies),

@@ -255,26 +255,31 @@ def _units(table: RawTable, coded: set[int]) -> list[Notice]:
 
 def odd_medians(table: RawTable) -> Iterator[tuple[int, int, str]]:
     """Columns, indices of `large` clients and descriptions of medians that are far from all others."""
-    low, middle, high = table.quartiles
-    sizes = np.array([len(table.rows[i]) for i in table.large])
-    pair = len(table.large) == 2
-    for k in range(middle.shape[1]):
-        spread = (high[:, k] - low[:, k]) / 1.349
-        width = np.median(spread)
-        if width <= table.resolution[k]:  # mostly one value at most clients
-            continue
+    for k in range(table.values.shape[1]):
         of_clients = [table.values[table.rows[i], k] for i in table.large]
+        members = np.arange(len(of_clients))
+        low, middle, high = table.quartiles[:, :, k]
+        mostly_zero = abs(np.median(middle)) <= table.resolution[k] and low.min() >= -table.resolution[k]
+        if mostly_zero or np.median(high - low) <= table.resolution[k]:
+            # Of counts of rare events compare those that are not 0.
+            of_clients = [values[np.abs(values) > table.resolution[k]] for values in of_clients]
+            members = np.array([j for j in members if len(of_clients[j]) >= SEVERAL])
+            if len(members) < 2:
+                continue
+            of_clients = [of_clients[j] for j in members]
+            low, middle, high = np.stack([np.quantile(values, (0.25, 0.5, 0.75)) for values in of_clients], axis=1)
         values = np.concatenate(of_clients)
-        if len(np.unique(values[:: -(-len(values) // SAMPLE)])) <= SEVERAL:
+        if len(np.unique(values[:: -(-len(values) // SAMPLE)])) <= SEVERAL or np.median(high - low) <= 0:
             continue
-        positive = np.array([bool((values > 0).all()) for values in of_clients])
+        spread, sizes, pair = (high - low) / 1.349, np.array(list(map(len, of_clients))), len(members) == 2
+        positive = np.array([bool((values > table.resolution[k]).all()) for values in of_clients])
         for j in np.argsort(-spread):  # of two clients, the one with the larger values is named
             text = None
             if np.delete(positive, j).all():
-                text = _ratio(middle[:, k], low[:, k], high[:, k], sizes, j, RATIO_OF_TWO if pair else RATIO)
-            text = text or _spread(spread, j) or _shift(middle[:, k], spread, sizes, j, SHIFT_OF_TWO if pair else SHIFT)
+                text = _ratio(middle, low, high, sizes, j, RATIO_OF_TWO if pair else RATIO)
+            text = text or _spread(spread, j) or _shift(middle, spread, sizes, j, SHIFT_OF_TWO if pair else SHIFT)
             if text is not None:
-                yield k, int(j), text
+                yield k, int(members[j]), text
                 if pair:
                     break
 
@@ -289,10 +294,9 @@ def _ratio(
     if low[j] <= 0:
         return None
     logs = np.log(middle)
-    centre = np.median(logs[others])
-    distance, range_of_others = logs[j] - centre, np.abs(logs[others] - centre).max()
-    error = 1.2533 * np.median(np.log(high[others] / low[others])) / 1.349 / np.sqrt(sizes[j])
-    if abs(distance) < max(np.log(least), BEYOND * range_of_others, ERRORS * error):
+    width = float(np.median(np.log(high[others] / low[others]))) / 1.349
+    distance = _distance(logs, width, sizes, j, np.log(least))
+    if distance is None:
         return None
     as_fahrenheit = 1.8 * np.median(middle[others]) + 32
     if abs(middle[j] - as_fahrenheit) < 0.5 * (high[j] - low[j]):
@@ -306,13 +310,30 @@ def _ratio(
 def _shift(middle: np.ndarray, spread: np.ndarray, sizes: np.ndarray, j: int, least: float) -> str | None:
     """The distance between a client's median and the others', if none of them is near it."""
     others = np.arange(len(middle)) != j
-    width, centre = np.median(spread[others]), np.median(middle[others])
+    width = np.median(spread[others])
     if width <= 0:
         return None
-    distance, range_of_others = (middle[j] - centre) / width, np.abs(middle[others] - centre).max() / width
-    if abs(distance) < max(least, BEYOND * range_of_others, ERRORS * 1.2533 / np.sqrt(sizes[j])):
-        return None
-    return f"{distance:+.1f} standard deviations"
+    distance = _distance(middle / width, 1.0, sizes, j, least)
+    return None if distance is None else f"{distance:+.1f} standard deviations"
+
+
+def _distance(middle: np.ndarray, width: float, sizes: np.ndarray, j: int, least: float) -> float | None:
+    """How far a client's median is from the others' if that is far for their differences and its sampling error.
+
+    Args:
+        middle: (k,) medians.
+        width: The standard deviation of the values.
+        sizes: (k,) how many values each median is of.
+        j: The client.
+        least: The smallest distance that counts.
+    """
+    others = np.arange(len(middle)) != j
+    errors = 1.2533 * width / np.sqrt(sizes)  # of medians of normal values
+    centre = np.median(middle[others])
+    distance = float(middle[j] - centre)
+    # Part of the others' differences is their own sampling error.
+    differences = np.maximum(np.abs(middle[others] - centre) - 2 * errors[others], 0).max()
+    return distance if abs(distance) >= max(least, BEYOND * differences, ERRORS * errors[j]) else None
 
 
 def _spread(spread: np.ndarray, j: int) -> str | None:

@@ -108,7 +108,9 @@ def _between(
     for pair, count in shared.items():
         rest = sorted(rate for other, rate in rates.items() if not set(other) & set(pair))
         usual = max(inner, rest[len(rest) // 2] if rest else 0.0)
-        if count >= LEAST and count > EXCESS * (usual * sizes[pair[0]] * sizes[pair[1]] + ROOM):
+        # A whole file under another name is found even if its rows are coarse.
+        whole = count >= FEW and count >= 0.98 * min(sizes[pair[0]], sizes[pair[1]])
+        if whole or (count >= LEAST and count > EXCESS * (usual * sizes[pair[0]] * sizes[pair[1]] + ROOM)):
             odd.append((count, pair))
     if not odd:
         return []

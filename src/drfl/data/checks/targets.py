@@ -13,7 +13,7 @@ from drfl.data.client_data import ClientData
 NEARLY = 0.985
 """A column gives the target away if a rule of one threshold, or of one class per value, is right this often."""
 
-CORRELATED = 0.995
+CORRELATED = 0.975
 """A column gives a number away if its ranks correlate with the target's by this much."""
 
 VALUES = 20
