@@ -11,9 +11,8 @@ from typing import NamedTuple, Self
 from pydantic import BaseModel, TypeAdapter, ValidationError
 
 from drfl.assessment.equal_clients import equal_clients
-from drfl.core.atomic_files import atomic_write
-from drfl.core.errors import DivergedError, InputError
-from drfl.core.files import parse_json, read_json, read_toml
+from drfl.core.errors import DivergedError, InputError, Notice
+from drfl.core.files import read_json, read_toml
 from drfl.core.user_code import label_of
 from drfl.experiments.compare.comparison_results import Comparison, cell_name
 from drfl.experiments.config.about_run import AboutRun, comparison_toml, run_toml
@@ -21,16 +20,16 @@ from drfl.experiments.config.build import Job, build
 from drfl.experiments.config.config import Config
 from drfl.experiments.config.data_settings import load_data
 from drfl.experiments.config.run_settings import RunSettings
+from drfl.experiments.execution import records
 from drfl.experiments.run.artifacts import (
     beside,
     initial_model_digest,
     is_reference,
-    json_text,
     test_rows_digest,
     write_run,
 )
 from drfl.experiments.run.data_warnings import warnings_of
-from drfl.experiments.run.manifest import CHECKPOINT, IDENTITY, is_finished, read_manifest
+from drfl.experiments.run.manifest import IDENTITY, is_finished, read_manifest
 from drfl.experiments.run.resume import (
     check_same,
     check_settings,
@@ -44,11 +43,11 @@ from drfl.experiments.run.runner import Finished, Outcome, StopSignal, execute
 from drfl.report.read_run import lines_beside
 from drfl.task.measure import Measure
 from drfl.task.metrics import ACCURACY
-from drfl.training.checkpoint import read_signed, sign
+from drfl.training.checkpoint import DamagedError
 from drfl.training.history import undefined_names
 from drfl.training.loop import Callback
 
-RECORD = TypeAdapter(Outcome)
+OUTCOME = TypeAdapter(Outcome)
 
 
 class Design(NamedTuple):
@@ -218,30 +217,11 @@ def start(claim: ClaimedFolder, ready: PreparedComparison, warn: Callable[[str],
         InputError: it is on other data, or the folder cannot be written to.
     """
     path = claim.checkpoints / IDENTITY
-    design = ready.design
     if path.is_file():
-        job = ready.build(*design.order[0])
-        try:
-            kept = parse_json(read_signed(claim.key, claim.directory, f"{CHECKPOINT}/{IDENTITY}"), path)
-            if not isinstance(kept, dict):
-                raise TypeError("it is not an object")
-            tables = all(isinstance(kept[name], dict) for name in ("config", "versions"))
-            if not (tables and isinstance(kept["data"], str) and isinstance(kept["model"], str)):
-                raise TypeError("it is not whole")
-        except (OSError, ValueError, KeyError, TypeError, RecursionError) as why:
-            raise InputError(
-                f"cannot read {path} ({why}): start again with --overwrite", code="file-unreadable", field=str(path)
-            ) from None
-        for line in check_same(job, kept):
+        kept = records.read(claim.checkpoints, path.stem, claim.key) or {}
+        for line in _check_same(ready, kept, path):
             warn(line)
-    try:
-        with atomic_write(path) as file:
-            file.write(sign(claim.key, f"{CHECKPOINT}/{path.name}", json_text(ready.identity, indent=1).encode()))
-    except OSError as error:
-        raise InputError(
-            f"cannot write into {claim.directory} ({error.strerror}): give another --out",
-            code="cannot-write", field=str(claim.directory),
-        ) from None  # fmt: skip
+    records.write(claim.checkpoints, path.stem, ready.identity, claim.key)
     # Last: from here on the folder can be resumed.
     claim.begin(ready.config)
 
@@ -270,8 +250,18 @@ def kept_outcomes(directory: Path, ready: PreparedComparison) -> tuple[Outcome, 
             field=str(path),
         ) from None
     # The data may have changed under the same name.
-    check_same(ready.build(*ready.design.order[0]), found.identity)
+    _check_same(ready, found.identity, path)
     return found.outcomes
+
+
+def _check_same(ready: PreparedComparison, kept: Mapping[str, object], path: Path) -> list[Notice]:
+    """See :func:`drfl.experiments.run.resume.check_same`; ``kept`` is from the file ``path``."""
+    try:
+        return check_same(ready.build(*ready.design.order[0]), kept)
+    except DamagedError as error:
+        raise InputError(
+            f"cannot read {path} ({error}): start again with --overwrite", code="file-unreadable", field=str(path)
+        ) from None
 
 
 def compare(
@@ -345,12 +335,14 @@ def run_or_recall(
 
 def recalled(claim: ClaimedFolder, algorithm: str, seed: int) -> Outcome | None:
     """How a cell has ended; None where it has not."""
-    name = cell_name(algorithm, seed)
-    try:
-        outcome = RECORD.validate_json(read_signed(claim.key, claim.directory, f"{CHECKPOINT}/{name}.json"))
-    except (InputError, ValidationError):
+    folder = claim.directory / cell_name(algorithm, seed)
+    record = records.read(claim.checkpoints, folder.name, claim.key)
+    if record is None:
         return None
-    folder = claim.directory / name
+    try:
+        outcome = OUTCOME.validate_python({name: value for name, value in record.items() if name != "key"})
+    except ValidationError:
+        return None
     # A failed run has a record but no folder of results.
     whole = outcome.metrics is None or is_finished(folder)
     if not whole or (outcome.algorithm, outcome.seed) != (label_of(algorithm), seed):
@@ -414,13 +406,4 @@ def store(claim: ClaimedFolder, outcome: Outcome, files: Mapping[str, bytes] | N
 
 
 def _keep(claim: ClaimedFolder, outcome: Outcome) -> None:
-    try:
-        name = f"{cell_name(outcome.algorithm, outcome.seed)}.json"
-        with atomic_write(claim.checkpoints / name) as file:
-            file.write(sign(claim.key, f"{CHECKPOINT}/{name}", json_text(outcome._asdict()).encode()))
-    except OSError as error:
-        raise InputError(
-            f"cannot write into {claim.checkpoints} ({error.strerror}): make room and resume",
-            code="cannot-write",
-            field=str(claim.checkpoints),
-        ) from None
+    records.write(claim.checkpoints, cell_name(outcome.algorithm, outcome.seed), outcome._asdict(), claim.key)

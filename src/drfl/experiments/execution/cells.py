@@ -20,19 +20,13 @@ from pydantic import (
     model_validator,
 )
 
-from drfl.core.atomic_files import atomic_write
-from drfl.core.errors import InputError
-from drfl.core.files import read_json
-from drfl.experiments.run.artifacts import json_text
+from drfl.experiments.execution import records
+from drfl.experiments.execution.records import Record
 from drfl.task.metrics import ACCURACY
 from drfl.training.history import LEDGER_COLUMNS, columns_of
 
 FORMAT = 3
 """Goes up when the same cell gives another record than before, so that old records are not taken for new ones."""
-
-Record = dict[str, object]
-"""What a cell gave, as JSON: see `drfl.experiments.execution.training_cells.train`."""
-
 
 Number = Annotated[float, Strict()] | Literal["nan", "inf", "-inf"]
 """A number, or the text that JSON has in place of an infinity or NaN."""
@@ -112,11 +106,8 @@ class Cell(NamedTuple):
 
 def read(folder: Path, cell: Cell) -> Record | None:
     """The record of a cell that was run; None where there is none, or a damaged one."""
-    try:
-        record = read_json(folder / f"{cell.key}.json")
-    except InputError:
-        return None
-    if not isinstance(record, dict) or record.get("key") != cell.key:
+    record = records.read(folder, cell.key)
+    if record is None:
         return None
     try:
         CONTENT[cell.kind].validate_python(record)
@@ -125,11 +116,10 @@ def read(folder: Path, cell: Cell) -> Record | None:
     return record
 
 
-def write(folder: Path, cell: Cell, record: Record) -> None:
-    """Keep a record atomically.
+def write(folder: Path, cell: Cell, record: Record) -> Record:
+    """Keep a record; gives it as :func:`read` will.
 
     Raises:
-        OSError: the folder cannot be written to.
+        InputError: the folder cannot be written to.
     """
-    with atomic_write(folder / f"{cell.key}.json") as file:
-        file.write(json_text({"key": cell.key, "kind": cell.kind, "job": cell.job, **record}).encode())
+    return records.write(folder, cell.key, {"kind": cell.kind, "job": cell.job, **record})

@@ -13,8 +13,9 @@ from drfl.data import Dataset
 from drfl.engine.ray_cluster import Cluster
 from drfl.experiments.config.data_settings import DataKey, loaded
 from drfl.experiments.execution import cells, training_cells
-from drfl.experiments.execution.cells import Cell, Record
+from drfl.experiments.execution.cells import Cell
 from drfl.experiments.execution.executor import Executor, Shared, Workers, as_ended, executor_of
+from drfl.experiments.execution.records import Record
 from drfl.experiments.run.runner import StopSignal
 
 Run = Callable[[Cell, Path | None], Record]
@@ -60,10 +61,8 @@ class CellPool:
                 with self._lock:
                     data.cells -= 1
             try:
-                record = done.result()
-                cells.write(folder, cell, record)
-                # The record as it is read back, so that fresh and stored results are identical.
-                outer.set_result(cells.read(folder, cell) or record)
+                # The record as it will be read, so that fresh and stored results are identical.
+                outer.set_result(cells.write(folder, cell, done.result()))
             except BaseException as error:  # raised where the future's result is asked for
                 outer.set_exception(error)
 

@@ -17,7 +17,8 @@ from drfl.experiments.config.about_run import AboutRun
 from drfl.experiments.config.build import Job, build
 from drfl.experiments.config.config import Config, load_config
 from drfl.experiments.config.data_settings import DataSettings, loaded
-from drfl.experiments.execution.cells import Cell, Record
+from drfl.experiments.execution.cells import Cell
+from drfl.experiments.execution.records import Record
 from drfl.experiments.run.artifacts import rounded, versions
 from drfl.experiments.run.runner import execute
 from drfl.training.callbacks import Participation

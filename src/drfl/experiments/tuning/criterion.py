@@ -10,7 +10,7 @@ from typing import cast
 
 from drfl.core.errors import InputError, unknown
 from drfl.core.run_end import BROKEN
-from drfl.experiments.execution.cells import Record
+from drfl.experiments.execution.records import Record
 from drfl.experiments.run.measures import Column, column
 from drfl.task.measure import Measure
 from drfl.training.history import DIGITS, Metrics, columns_of, smaller_is_better

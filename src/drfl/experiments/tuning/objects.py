@@ -29,8 +29,9 @@ from drfl.experiments.config.build import VALIDATION, Job
 from drfl.experiments.config.data_settings import DataSettings
 from drfl.experiments.config.hyperparameters import Value
 from drfl.experiments.config.run_settings import RunSettings
-from drfl.experiments.execution.cells import Cell, Record
+from drfl.experiments.execution.cells import Cell
 from drfl.experiments.execution.executor import Here, Workers, workers_of
+from drfl.experiments.execution.records import Record
 from drfl.experiments.execution.run_cells import CellPool, pool_of
 from drfl.experiments.execution.training_cells import cell_job, cost, record_of
 from drfl.experiments.run.resume import identity

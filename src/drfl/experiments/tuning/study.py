@@ -14,8 +14,9 @@ from drfl.core.errors import DrflError, InputError, listed
 from drfl.core.run_end import BROKEN, SET_BACK
 from drfl.core.user_code import label_of
 from drfl.experiments.execution import cells
-from drfl.experiments.execution.cells import Cell, Record
+from drfl.experiments.execution.cells import Cell
 from drfl.experiments.execution.executor import as_ended
+from drfl.experiments.execution.records import CELLS, Record
 from drfl.experiments.execution.run_cells import CellPool
 from drfl.experiments.execution.training_cells import set_back
 from drfl.experiments.run.measures import Column
@@ -159,10 +160,6 @@ class TrialStore:
                 code="file-unreadable",
                 field=str(self.path),
             ) from None
-
-
-CELLS = ".cells"
-"""The folder of the runs' records within that of the results."""
 
 
 class Ended(NamedTuple):
