@@ -26,7 +26,7 @@ from drfl.experiments.config.about_run import AboutRun, run_toml
 from drfl.experiments.config.learned import Origin, model_source
 from drfl.experiments.config.run_settings import RunSettings, engine_text
 from drfl.experiments.config.wrap import over_selected, wrap_algorithm
-from drfl.experiments.run.artifacts import beside, json_text
+from drfl.experiments.run.artifacts import json_text
 from drfl.experiments.run.manifest import CHECKPOINT, CONFIG, failure_of, is_finished
 from drfl.experiments.run.resume import check_kept, check_received, checkpoint_writer, key_of, load_resume_point
 from drfl.experiments.run.run_directory import claimed, tidy
@@ -194,7 +194,7 @@ def serve(grid: Grid, path: Path) -> Path:
             write_results(finished, claim, {**more, **({} if paired is None else {PAIRED: paired})})
     line = finished.interval_line()
     told = [] if line is None else [line]
-    for text in (*told, *lines_beside(beside(deployed, finished.result.evaluation)), f"results: {out}"):
+    for text in (*told, *lines_beside(finished.beside), f"results: {out}"):
         LOG.info("%s", text)
     for line in finished.checks.warnings:
         LOG.warning(line)

@@ -190,7 +190,7 @@ def test_a_comparison_shows_it(comparison, table, tmp_path, capsys):
 
 
 def test_no_algorithm_is_best_by_a_value_that_is_undefined():
-    from drfl.experiments.run.runner import Spread, best
+    from drfl.experiments.compare.outcomes import Spread, best
 
     measures = (drfl.metrics.METRICS["auc"],)
     spreads = {name: {"worst_auc": Spread(value, 0.0)} for name, value in (("A", math.nan), ("B", 0.4), ("C", 0.5))}

@@ -6,6 +6,7 @@ import sys
 import tempfile
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from types import ModuleType
@@ -23,11 +24,9 @@ from drfl.experiments.compare.comparison import (
     Design,
     PreparedComparison,
     check_cells_same,
-    compare,
     kept_outcomes,
-    start,
 )
-from drfl.experiments.compare.comparison_results import Comparison, write_comparison
+from drfl.experiments.compare.comparison_results import Comparison
 from drfl.experiments.compare.objects import (
     check_algorithms,
     object_jobs,
@@ -36,13 +35,14 @@ from drfl.experiments.compare.objects import (
     sources_of,
     user_modules,
 )
-from drfl.experiments.compare.parallel import compare_in_parallel
+from drfl.experiments.compare.outcomes import Outcome
+from drfl.experiments.compare.run_comparison import run_comparison
 from drfl.experiments.config.data_settings import DataSettings
 from drfl.experiments.execution.executor import Workers, workers_of
 from drfl.experiments.run.manifest import is_finished
-from drfl.experiments.run.resume import check_received, kept_config, key_of
-from drfl.experiments.run.run_directory import check_free, claimed, filled, tidy
-from drfl.experiments.run.runner import Outcome, StopSignal
+from drfl.experiments.run.resume import check_received, kept_config
+from drfl.experiments.run.run_directory import check_free, tidy
+from drfl.experiments.run.runner import StopSignal
 from drfl.federation.algorithm import Algorithm
 from drfl.task.task import Task
 from drfl.training.callbacks import bar, describe
@@ -111,7 +111,7 @@ def compare_objects(
         with tempfile.TemporaryDirectory(prefix="drfl-") as folder:
             # The folder is deleted on exit: read now what is only in its files.
             found = _compared(build, design, Path(folder) / "comparison", options, workers, own)
-            return found._replace(directory=None, histories=found.to_histories(), client_rows=found.to_clients())
+            return replace(found, directory=None, histories=found.to_histories(), client_rows=found.to_clients())
     return _compared(build, design, options.out, options, workers, own)
 
 
@@ -138,33 +138,15 @@ def _compared(
     if kept is not None and is_finished(out):
         tidy(out, "comparison")
         return ready.compared(kept_outcomes(out, ready), out)
-    watch, outcomes = StopSignal(), list[Outcome]()
-    with (
-        _shown(options.progress, ready) as (tell, show),
-        claimed(
-            out, "comparison", resume=options.resume, overwrite=options.overwrite, cells=design.cells,
-            config=ready.config, tell=tell, key=key_of(design.settings, out),
-        ) as claim,
-    ):  # fmt: skip
-        start(claim, ready, tell)
-        for line in ready.warnings:
-            tell(line)
-        if workers == 1:
-            found = compare(ready, claim, watch, warn=tell)
-        else:
-            found = compare_in_parallel(ready, claim, watch, workers, tell, own)
-        for outcome in found:
-            outcomes.append(outcome)
-            show(outcome, len(outcomes))
-        if not outcomes:
+    with _shown(options.progress, ready) as (warn, ended):
+        comparison = run_comparison(
+            ready, out, StopSignal(), workers, ended=ended, warn=warn, resume=options.resume,
+            overwrite=options.overwrite, own=own,
+        )  # fmt: skip
+        if not comparison.outcomes:
             raise StoppedError("interrupted before one run was finished")
-        comparison = ready.compared(outcomes, out)
-        with filled(claim) as folder:
-            write_comparison(comparison, folder, claim.directory, ready.identity)
-        # Checkpoints and records of cells are needed until all cells are done.
-        claim.finished = len(outcomes) == len(design.cells)
         for notice in comparison.notices:
-            tell(notice)
+            warn(notice)
     return comparison
 
 

@@ -10,22 +10,18 @@ from typing import NamedTuple, Self
 
 from pydantic import BaseModel, TypeAdapter, ValidationError
 
-from drfl.assessment.equal_clients import equal_clients
-from drfl.core.errors import DivergedError, InputError, Notice
+from drfl.core.errors import InputError, Notice
 from drfl.core.files import read_json, read_toml
 from drfl.core.user_code import label_of
 from drfl.experiments.compare.comparison_results import Comparison, cell_name
+from drfl.experiments.compare.outcomes import Outcome, ran
 from drfl.experiments.config.about_run import AboutRun, comparison_toml, run_toml
-from drfl.experiments.config.build import Job, build
+from drfl.experiments.config.build import Job, JobBuilder, job_of_config, setup_of_config
 from drfl.experiments.config.config import Config
 from drfl.experiments.config.data_settings import load_data
 from drfl.experiments.config.run_settings import RunSettings
 from drfl.experiments.execution import records
 from drfl.experiments.run.artifacts import (
-    beside,
-    initial_model_digest,
-    is_reference,
-    test_rows_digest,
     write_run,
 )
 from drfl.experiments.run.data_warnings import warnings_of
@@ -39,12 +35,9 @@ from drfl.experiments.run.resume import (
     load_resume_point,
 )
 from drfl.experiments.run.run_directory import ClaimedFolder, claimed, filled, tidy
-from drfl.experiments.run.runner import Finished, Outcome, StopSignal, execute
-from drfl.report.read_run import lines_beside
+from drfl.experiments.run.runner import StopSignal, execute
 from drfl.task.measure import Measure
-from drfl.task.metrics import ACCURACY
 from drfl.training.checkpoint import DamagedError
-from drfl.training.history import undefined_names
 from drfl.training.loop import Callback
 
 OUTCOME = TypeAdapter(Outcome)
@@ -95,6 +88,7 @@ class PreparedComparison(NamedTuple):
         clients: N.
         identity: of the first algorithm's run at the first seed, see :func:`drfl.experiments.run.resume.identity`.
         warnings: what is conspicuous in its data, see :mod:`drfl.experiments.run.data_warnings`.
+        jobs: the runs at the first seed, by algorithm, until they are run.
     """
 
     design: Design
@@ -104,6 +98,16 @@ class PreparedComparison(NamedTuple):
     clients: int
     identity: Mapping[str, object]
     warnings: tuple[str, ...]
+    jobs: dict[str, Job]
+
+    def job(self, algorithm: str, seed: int) -> Job:
+        """The run of an algorithm at a seed: the one that showed that it can start, or a new one.
+
+        Raises:
+            InputError: it cannot be built.
+        """
+        job = self.jobs.pop(algorithm, None) if seed == self.design.seeds[0] else None
+        return self.build(algorithm, seed) if job is None else job
 
     @property
     def config(self) -> str:
@@ -136,11 +140,9 @@ class PreparedComparison(NamedTuple):
         before = None
         if kept is not None:
             before = read_toml(kept, follow=False, remedy="start again with --overwrite")
-        about: list[AboutRun] = []
-        found: list[tuple[tuple[Measure, ...], int, Mapping[str, object], tuple[str, ...]]] = []
+        jobs: dict[str, Job] = {}
         for algorithm in design.algorithms:
-            job = build(algorithm, design.seeds[0])
-            about.append(job.about)
+            job = jobs[algorithm] = build(algorithm, design.seeds[0])
             if before is not None:
                 # A comparison's file names no single algorithm and no seed: add those of this run.
                 tables, name = before.get("algorithms"), job.about.algorithm
@@ -150,10 +152,9 @@ class PreparedComparison(NamedTuple):
                 if isinstance(files, dict) and needed:
                     kept_run["files"] = {path: digest for path, digest in files.items() if path in needed}
                 check_settings(job, kept_run)
-            # Only for the first algorithm: data and initial model are the same for all.
-            if not found:
-                found.append((job.fed.measures, job.data.n, identity(job), warnings_of(job)))
-        return cls(design, build, tuple(about), *found[0])
+        # Data and initial model are the same for all.
+        first, about = jobs[design.algorithms[0]], tuple(job.about for job in jobs.values())
+        return cls(design, build, about, first.fed.measures, first.data.n, identity(first), warnings_of(first), jobs)
 
 
 def from_config(config: Config, log: Callable[[str], None] | None = None) -> Build:
@@ -168,7 +169,10 @@ def from_config(config: Config, log: Callable[[str], None] | None = None) -> Bui
     """
     # Load the data once: runs only partition it in different ways.
     dataset = load_data(config, log)
-    return lambda algorithm, seed: build(config.for_algorithm(algorithm, seed), dataset)
+    return JobBuilder(
+        lambda seed: setup_of_config(config.model_copy(update={"seed": seed}), dataset),
+        lambda setup, algorithm, seed: job_of_config(config.for_algorithm(algorithm, seed), setup),
+    )
 
 
 def kept_cells(directory: Path) -> tuple[list[str], list[int]]:
@@ -257,7 +261,7 @@ def kept_outcomes(directory: Path, ready: PreparedComparison) -> tuple[Outcome, 
 def _check_same(ready: PreparedComparison, kept: Mapping[str, object], path: Path) -> list[Notice]:
     """See :func:`drfl.experiments.run.resume.check_same`; ``kept`` is from the file ``path``."""
     try:
-        return check_same(ready.build(*ready.design.order[0]), kept)
+        return check_same(ready.jobs[ready.design.algorithms[0]], kept)
     except DamagedError as error:
         raise InputError(
             f"cannot read {path} ({error}): start again with --overwrite", code="file-unreadable", field=str(path)
@@ -312,9 +316,9 @@ def run_or_recall(
     """
     outcome = recalled(claim, algorithm, seed)
     if outcome is not None:
+        ready.jobs.pop(algorithm, None)  # frees its memory
         return outcome
-    name = cell_name(algorithm, seed)
-    job = ready.build(algorithm, seed)
+    name, job = cell_name(algorithm, seed), ready.job(algorithm, seed)
     key = key_of(job.settings, claim.directory)
     config = run_toml(job.about)
     with claimed(claim.directory / name, resume=True, config=config, key=key) as cell:
@@ -328,7 +332,7 @@ def run_or_recall(
         _keep(claim, outcome)  # before the results: where these are, there is a record
         if finished is not None:
             with filled(cell) as folder:
-                write_run(folder, finished.job, finished.result)
+                write_run(folder, finished)
         cell.finished = True  # also where it broke off: it would again
     return outcome
 
@@ -349,39 +353,6 @@ def recalled(claim: ClaimedFolder, algorithm: str, seed: int) -> Outcome | None:
         return None
     tidy(folder)
     return outcome
-
-
-def ran(algorithm: str, seed: int, run: Callable[[], Finished]) -> tuple[Outcome, Finished | None]:
-    """How a run ends, and what it gives unless it breaks off.
-
-    Args:
-        algorithm: whose.
-        seed: its value.
-        run: runs it.
-    """
-    try:
-        finished = run()
-    except (DivergedError, InputError) as error:
-        # Both are outcomes: another algorithm may succeed at the same seed.
-        how = "diverged" if isinstance(error, DivergedError) else "refused"
-        return Outcome(label_of(algorithm), seed, how, reason=str(error)), None
-    result, last, score = finished.result, finished.result.history.last, finished.job.fed.measures[0]
-    if not finished.ended:
-        return Outcome(label_of(algorithm), seed, finished.stopped, result.rounds), finished
-    evaluation, measures = result.evaluation, finished.job.fed.measures
-    # The value expected if all clients were equal follows only from right and wrong answers.
-    equal, defined = None, ~evaluation.score.isnan()
-    if score.name == ACCURACY.name and bool(defined.any()):
-        equal = equal_clients(last.metrics.avg_score, evaluation.samples[defined].numpy())
-    outcome = Outcome(
-        label_of(algorithm), seed, finished.stopped, result.rounds, last.metrics, last.certificate,
-        finished.checks.failure or "", equal, dict(last.others), finished.worst_interval(),
-        undefined_names(evaluation, measures, finished.job.data.names), result.stopped_on or "",
-        result.rollbacks, result.rounds - result.effective_rounds,
-        tuple(lines_beside(beside(finished.job, evaluation))), test_rows_digest(finished.job) or "",
-        initial_model_digest(finished.job), is_reference(finished.job),
-    )  # fmt: skip
-    return outcome, finished
 
 
 def store(claim: ClaimedFolder, outcome: Outcome, files: Mapping[str, bytes] | None) -> None:

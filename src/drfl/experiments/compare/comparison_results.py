@@ -5,18 +5,20 @@ from __future__ import annotations
 import io
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from drfl.core.errors import Notice
 from drfl.core.files import read_csv
 from drfl.core.run_end import DAGGER, DOUBLE_DAGGER, late_rollbacks, legends, marked
 from drfl.core.user_code import label_of
+from drfl.experiments.compare.outcomes import Outcome, best, equal_worst, failures, first_intervals, gaps, spreads
 from drfl.experiments.config.about_run import AboutRun, comparison_toml
 from drfl.experiments.config.run_settings import RunSettings
 from drfl.experiments.run.artifacts import json_text, versions
 from drfl.experiments.run.measures import column
-from drfl.experiments.run.runner import Outcome, best, equal_worst, failures, first_intervals, gaps, spreads
 from drfl.task.measure import NOTHING, Measure, undefined_note, undefined_share
 from drfl.task.metrics import ACCURACY
 from drfl.training.history import (
@@ -46,7 +48,8 @@ def cell_name(algorithm: str, seed: int) -> str:
     return f"{label_of(algorithm)}-seed{seed}"
 
 
-class Comparison(NamedTuple):
+@dataclass(frozen=True, eq=False)
+class Comparison:
     """Several algorithms at several seeds.
 
     Args:
@@ -74,6 +77,31 @@ class Comparison(NamedTuple):
     warnings: tuple[str, ...] = ()
     histories: pd.DataFrame | None = None
     client_rows: pd.DataFrame | None = None
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether all runs have ended."""
+        return len(self.outcomes) == len(self.algorithms) * len(self.seeds)
+
+    @property
+    def folder(self) -> Path:
+        """:attr:`directory`, of a comparison that has one."""
+        assert self.directory is not None
+        return self.directory
+
+    @cached_property
+    def records(self) -> list[RunRecord]:
+        """The runs that came to their end, as reports read them from their folders."""
+        from drfl.report import load_run
+
+        return [load_run(self.folder / cell_name(o.algorithm, o.seed)) for o in self.outcomes if not o.failed]
+
+    @property
+    def failed_runs(self) -> list[FailedRun]:
+        """The runs that broke off, for reports."""
+        from drfl.report import FailedRun
+
+        return [FailedRun(o.algorithm, str(o.seed), o.stopped) for o in self.outcomes if o.failed]
 
     @property
     def notices(self) -> list[Notice]:
@@ -177,9 +205,8 @@ class Comparison(NamedTuple):
 
     def __repr__(self) -> str:
         ended = f"{len(self.outcomes)} of {len(self.algorithms) * len(self.seeds)} runs"
-        return (
-            f"<Comparison of {', '.join(self.algorithms)}: {ended}{f' in {self.directory}' if self.directory else ''}>"
-        )
+        where = "" if self.directory is None else f" in {self.directory}"
+        return f"<Comparison of {', '.join(self.algorithms)}: {ended}{where}>"
 
     def _repr_html_(self) -> str:
         head, rows = table(self, "<b>{}</b>".format)
@@ -240,11 +267,10 @@ def read_runs(comparison: Comparison, name: str) -> pd.DataFrame:
     """A CSV file of every run in the folder of a comparison, under each other, see :meth:`Comparison.to_histories`."""
     import pandas as pd
 
-    assert comparison.directory is not None
     order = [label_of(algorithm) for algorithm in comparison.algorithms]
     frames = [pd.DataFrame(columns=["algorithm", "seed"])]
     for outcome in sorted(comparison.outcomes, key=lambda o: (order.index(o.algorithm), o.seed)):
-        file = comparison.directory / cell_name(outcome.algorithm, outcome.seed) / name
+        file = comparison.folder / cell_name(outcome.algorithm, outcome.seed) / name
         if file.exists():  # not of a run that broke off
             run = read_csv(file, follow=False)
             run.insert(0, "seed", outcome.seed)
@@ -253,13 +279,12 @@ def read_runs(comparison: Comparison, name: str) -> pd.DataFrame:
     return pd.concat(frames[1:] or frames, ignore_index=True)
 
 
-def write_comparison(comparison: Comparison, folder: Path, directory: Path, identity: Mapping[str, object]) -> None:
+def write_comparison(comparison: Comparison, folder: Path, identity: Mapping[str, object]) -> None:
     """Write config.toml, summary.json, compare.csv, outcomes.json, table.md and report.html.
 
     Args:
         comparison: what ran.
-        folder: where to write.
-        directory: whose sub-folders are the finished runs; its name is the report's title.
+        folder: where to write; the finished runs are sub-folders of the comparison's own, whose name is the title.
         identity: of the first run, see :func:`drfl.experiments.run.resume.identity`.
     """
     from drfl.report import document, write_html
@@ -274,43 +299,21 @@ def write_comparison(comparison: Comparison, folder: Path, directory: Path, iden
     }
     for name, text in texts.items():
         (folder / name).write_text(text, encoding="utf-8")
-    records = _records(comparison, directory)
-    if records:
-        write_html(document(records, directory.name, _failed(comparison)), folder / "report.html")
+    if comparison.records:
+        title = comparison.folder.name
+        write_html(document(comparison.records, title, comparison.failed_runs), folder / "report.html")
 
 
-def verdict_line(comparison: Comparison, directory: Path) -> str | None:
-    """Whose worst client measures best and against whom that is shown, as the report says it; None for one algorithm.
-
-    Args:
-        comparison: what ran.
-        directory: whose sub-folders are the finished runs.
-    """
+def verdict_line(comparison: Comparison) -> str | None:
+    """Whose worst client measures best and against whom that is shown, as in the report; None for one algorithm."""
     from drfl.report.compared import standing
     from drfl.report.groups import group_runs, lost_algorithms
     from drfl.report.summary_text import takeaway
 
-    failed = _failed(comparison)
-    groups = group_runs(_records(comparison, directory), failed)
+    failed = comparison.failed_runs
+    groups = group_runs(comparison.records, failed)
     said = takeaway(groups, standing(groups, lost_algorithms(groups, failed))) if groups else None
     return None if said is None else f"{said.start} {said.text}"
-
-
-def _records(comparison: Comparison, directory: Path) -> list[RunRecord]:
-    """The runs that came to their end, from their folders."""
-    from drfl.report import load_run
-
-    return [
-        load_run(directory / f"{outcome.algorithm}-seed{outcome.seed}")
-        for outcome in comparison.outcomes
-        if outcome.metrics is not None
-    ]
-
-
-def _failed(comparison: Comparison) -> list[FailedRun]:
-    from drfl.report import FailedRun
-
-    return [FailedRun(o.algorithm, str(o.seed), o.stopped) for o in comparison.outcomes if o.failed]
 
 
 def markdown(comparison: Comparison) -> str:

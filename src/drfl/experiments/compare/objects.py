@@ -17,7 +17,7 @@ from pydantic import ValidationError
 from drfl.core.errors import InputError
 from drfl.data import ClientData
 from drfl.experiments.config.about_run import AboutRun
-from drfl.experiments.config.build import Job, job_of
+from drfl.experiments.config.build import Job, JobBuilder, Setup, job_on, set_up
 from drfl.experiments.config.hyperparameters import parameters_of
 from drfl.experiments.config.learned import Origin
 from drfl.experiments.config.run_settings import RunSettings
@@ -144,7 +144,7 @@ def object_jobs(
     data: Callable[[int], ClientData],
     task: Callable[[int], Task],
     sources: Mapping[str, str] | None = None,
-) -> Callable[[str, int], Job]:
+) -> JobBuilder:
     """Makes the runs of a comparison of objects.
 
     Args:
@@ -155,13 +155,19 @@ def object_jobs(
         sources: From :func:`sources_of` in the main process, as a worker may not find them; None = found for each run.
     """
 
-    def make(name: str, seed: int) -> Job:
-        own, clients, learned = settings.model_copy(update={"seed": seed}), data(seed), task(seed)
-        kind, algorithm = type(learned.model), algorithms[name]
-        known = sources_of([algorithm, learned.model, *rules(own)]) if sources is None else sources
-        about = about_objects(own, name, algorithm, clients.n, learned, known)
-        source = known.get(f"class {kind.__qualname__}")
-        module = {"class": _named(kind)} | ({} if source is None else {"sha256": source})
-        return job_of(own, about, None, clients, learned, algorithm, Origin(module, _named(learned.criterion.given)))
+    def digests(*things: object) -> Mapping[str, str]:
+        return sources_of([*things, *rules(settings)]) if sources is None else sources
 
-    return make
+    def setup(seed: int) -> Setup:
+        clients, learned = data(seed), task(seed)
+        kind = type(learned.model)
+        source = digests(learned.model).get(f"class {kind.__qualname__}")
+        module = {"class": _named(kind)} | ({} if source is None else {"sha256": source})
+        return set_up(settings, None, clients, learned, Origin(module, _named(learned.criterion.given)))
+
+    def job(setup: Setup, name: str, seed: int) -> Job:
+        own, algorithm, learned = settings.model_copy(update={"seed": seed}), algorithms[name], setup.task
+        about = about_objects(own, name, algorithm, setup.data.n, learned, digests(algorithm, learned.model))
+        return job_on(setup, own, about, algorithm)
+
+    return JobBuilder(setup, job)

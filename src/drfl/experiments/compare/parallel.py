@@ -9,11 +9,12 @@ from pathlib import Path
 from types import ModuleType
 
 from drfl.engine.ray_cluster import Cluster
-from drfl.experiments.compare.comparison import PreparedComparison, ran, recalled, run_or_recall, store
+from drfl.experiments.compare.comparison import PreparedComparison, recalled, run_or_recall, store
+from drfl.experiments.compare.outcomes import Outcome, ran
 from drfl.experiments.execution.executor import LOOK, Workers, executor_of
 from drfl.experiments.run.artifacts import write_run
 from drfl.experiments.run.run_directory import ClaimedFolder
-from drfl.experiments.run.runner import Outcome, StopSignal, execute
+from drfl.experiments.run.runner import StopSignal, execute
 
 Files = dict[str, bytes]
 """A run's folder."""
@@ -51,6 +52,7 @@ def compare_in_parallel(
         cell: found for cell in order if (found := recalled(claim, *cell)) is not None
     }
     here = not isinstance(workers, Cluster)
+    ready.jobs.clear()  # workers build theirs themselves
     # A cluster does not get the claim: it has the key that signs checkpoints.
     with executor_of(workers, (ready, claim) if here else ready, own) as executor:
         call = _run_here if here else _run_elsewhere
@@ -98,10 +100,10 @@ def _run_elsewhere(
     ready: PreparedComparison, watch: StopSignal, algorithm: str, seed: int
 ) -> tuple[Outcome, Files | None, list[str]]:
     """A run on another machine, and the files of its folder."""
-    job = ready.build(algorithm, seed)
+    job = ready.job(algorithm, seed)
     outcome, finished = ran(algorithm, seed, lambda: execute(job))
     if finished is None:
         return outcome, None, []
     with tempfile.TemporaryDirectory(prefix="drfl-") as folder:
-        write_run(Path(folder), finished.job, finished.result)
+        write_run(Path(folder), finished)
         return outcome, {path.name: path.read_bytes() for path in Path(folder).iterdir()}, []

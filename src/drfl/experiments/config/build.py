@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import copy
+from collections.abc import Callable, Sequence
 from typing import NamedTuple, Protocol
 
 import torch
@@ -16,11 +17,12 @@ from drfl.engine import Simulation
 from drfl.experiments.config.about_run import AboutRun
 from drfl.experiments.config.config import Config
 from drfl.experiments.config.data_settings import divide, load_data
+from drfl.experiments.config.latest import Latest
 from drfl.experiments.config.learned import Origin, make_loss, make_model, model_source
 from drfl.experiments.config.run_settings import RunSettings
 from drfl.experiments.config.wrap import over_selected, wrap_algorithm
 from drfl.federation.algorithm import Algorithm
-from drfl.federation.federation import Federation
+from drfl.federation.federation import Federation, Ledger
 from drfl.task.task import Task
 from drfl.training.certificate import METHODS, Certifier
 from drfl.training.run_state import RunState, first
@@ -139,6 +141,44 @@ class Job(NamedTuple):
     certify: Certifier | None = None
 
 
+class Setup(NamedTuple):
+    """Clients, task and simulation at one seed, which all algorithms have in common.
+
+    Args:
+        partition: who holds which samples; None if the data came divided.
+        data: the clients' samples.
+        task: the model and its loss.
+        fed: the clients.
+        origin: where model and loss are from.
+    """
+
+    partition: Partition | None
+    data: ClientData
+    task: Task
+    fed: Simulation
+    origin: Origin
+
+
+class JobBuilder:
+    """Builds the runs of a comparison, with one :class:`Setup` for all runs that follow each other at a seed.
+
+    Args:
+        setup: makes what the algorithms have in common at a seed.
+        job: makes the run of an algorithm, by its name, at a seed.
+    """
+
+    def __init__(self, setup: Callable[[int], Setup], job: Callable[[Setup, str, int], Job]) -> None:
+        self._setup, self._job, self._latest = setup, job, Latest[Setup]()
+
+    def __call__(self, algorithm: str, seed: int) -> Job:
+        """A run.
+
+        Raises:
+            InputError: algorithm, data and task do not work together.
+        """
+        return self._job(self._latest.get(seed, lambda: self._setup(seed)), algorithm, seed)
+
+
 def build(config: Config, dataset: Dataset | None = None) -> Job:
     """Load, divide, initialise. Partition and initial model depend on the seed alone, not on the algorithm.
 
@@ -150,15 +190,21 @@ def build(config: Config, dataset: Dataset | None = None) -> Job:
         InputError: data, partition, model, algorithm or device do not work together, or a certificate was asked for
             that cannot be made.
     """
+    return job_of_config(config, setup_of_config(config, dataset))
+
+
+def setup_of_config(config: Config, dataset: Dataset | None = None) -> Setup:
+    """What the runs of a configuration have in common, whatever their algorithm; see :func:`build`."""
     dataset = load_data(config, device=config.device) if dataset is None else dataset
     key = Key(config.seed)
     # From here on everything depends on the seed alone: all algorithms get the same data and initial model.
     partition = divide(config, dataset, config.seed)
     data = ClientData.from_dataset(dataset, partition)
+    score, *others = config.measures()
     share = VALIDATION if config.validation is None else config.validation
     if config.judged_on == "validation":
         data = held_out_training(data, share, key)
-    elif config.selection(config.measures()).validates or config.validation is not None:
+    elif config.selection((score, *others)).validates or config.validation is not None:
         data = data.with_validation(share, key)
     # After the hold-out: evaluate on the training rows that are left.
     if config.judged_on == "training":
@@ -167,38 +213,24 @@ def build(config: Config, dataset: Dataset | None = None) -> Job:
     # Isolate torch's generator: the initial model must not depend on its earlier use.
     with key.fold("model").torch_scope():
         model = make_model(config.model, shape, dataset.classes)
-    score, *others = config.measures()
     task = Task(model.to(getattr(torch, config.dtype)), make_loss(config.loss), score, tuple(others))
-    algorithm = config.built(config.algorithm, data.n)
     origin = Origin(model_source(config.model, shape, dataset.classes), config.loss)
-    return job_of(config, config.about(algorithm, data.n), partition, data, task, algorithm, origin)
+    return set_up(config, partition, data, task, origin)
 
 
-def job_of(
-    settings: RunSettings,
-    about: AboutRun,
-    partition: Partition | None,
-    data: ClientData,
-    task: Task,
-    algorithm: Algorithm,
-    origin: Origin,
-) -> Job:
-    """A run of an algorithm on clients in this process, with the wrappers that its settings ask for.
+def job_of_config(config: Config, setup: Setup) -> Job:
+    """The run of a configuration's algorithm; see :func:`build`."""
+    algorithm = config.built(config.algorithm, setup.data.n)
+    return job_on(setup, config, config.about(algorithm, setup.data.n), algorithm)
 
-    Args:
-        settings: how it goes.
-        about: what its files say of it.
-        partition: who holds which samples; None if the data came divided.
-        data: the clients' samples.
-        task: the model and its loss.
-        algorithm: the server program, without wrappers.
-        origin: where model and loss are from.
+
+def set_up(settings: RunSettings, partition: Partition | None, data: ClientData, task: Task, origin: Origin) -> Setup:
+    """Put clients into a simulation in this process; the arguments are those of :class:`Setup`.
 
     Raises:
-        InputError: they do not work together.
+        InputError: they do not work together, or ``settings`` ask for validation rows that there are not.
     """
-    validates = settings.selection(task.measures).validates
-    if validates and data.validation is None:
+    if data.validation is None and settings.selection(task.measures).validates:
         option = next(name for name in ("select", "patience", "until") if getattr(settings, name) is not None)
         raise InputError(
             f"{option} = {getattr(settings, option)!r} needs validation rows: divide the clients as "
@@ -207,6 +239,25 @@ def job_of(
             field=option,
         )
     fed = Simulation(data, task, engine=settings.engine, device=settings.device, precision=settings.precision)
+    return Setup(partition, data, task, fed, origin)
+
+
+def job_on(setup: Setup, settings: RunSettings, about: AboutRun, algorithm: Algorithm) -> Job:
+    """A run of an algorithm, with the wrappers that its settings ask for.
+
+    Args:
+        setup: clients, task and simulation.
+        settings: how it goes.
+        about: what its files say of it.
+        algorithm: the server program, without wrappers.
+
+    Raises:
+        InputError: they do not work together.
+    """
+    data, task = setup.data, setup.task
+    # Runs share the clients' data and count their own costs.
+    fed = copy.copy(setup.fed)
+    fed.ledger = Ledger()
     inner, keep = over_selected(settings, algorithm, data.n)
     wrapped = wrap_algorithm(settings, inner, keep, data, task)
     begun = first(
@@ -215,11 +266,11 @@ def job_of(
         returned=settings.returned,
         averaged=settings.averaged,
         table_dir=settings.tables,
-        validates=validates,
+        validates=settings.selection(task.measures).validates,
     )
     # Refuse a certificate whose assumptions do not hold before the first round.
     certify = None
     if settings.certificate is not None:
         certify = Certifier(task, METHODS[settings.certificate])
         certify.check(algorithm.local)
-    return Job(settings, about, partition, data, task, fed, wrapped, begun, origin, certify)
+    return Job(settings, about, setup.partition, data, task, fed, wrapped, begun, setup.origin, certify)

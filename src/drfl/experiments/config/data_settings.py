@@ -20,6 +20,7 @@ from drfl.data.features.recipe import COUNT, IMAGENET, Recipe
 from drfl.data.tables.hugging_face import Columns, hub_name, read_hub, read_saved
 from drfl.data.tables.table_files import read_tables
 from drfl.experiments.config.hyperparameters import canonical
+from drfl.experiments.config.latest import Latest
 from drfl.experiments.config.own_data import CLASSIFICATION, is_hub, saved_folder, with_data_defaults
 from drfl.experiments.config.settings import DataFields
 from drfl.experiments.config.strict import StrictSettings
@@ -144,25 +145,13 @@ DataKey = tuple[object, ...]
 """Their values."""
 
 
-class LoadedData:
-    """The data that were loaded last: runs that follow each other mostly share them."""
-
-    def __init__(self) -> None:
-        self._last: tuple[DataKey, Dataset] | None = None
-
-    def __call__(self, data: DataSettings) -> Dataset:
-        """The data, loaded unless they are the last ones."""
-        return self.given(data.key, lambda: load_data(data))
-
-    def given(self, key: DataKey, load: Callable[[], Dataset]) -> Dataset:
-        """The data of this key, loaded by ``load`` unless they are the last ones."""
-        if self._last is None or self._last[0] != key:
-            self._last = key, load()
-        return self._last[1]
+LATEST = Latest[Dataset]()
+"""The data that this process loaded last: runs that follow each other mostly share them."""
 
 
-loaded = LoadedData()
-"""Those of this process."""
+def loaded(data: DataSettings) -> Dataset:
+    """The data, loaded unless they are the last ones."""
+    return LATEST.get(data.key, lambda: load_data(data))
 
 
 def load_data(data: DataSettings, log: Callable[[str], None] | None = None, device: str = "cpu") -> Dataset:

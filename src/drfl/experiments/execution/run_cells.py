@@ -11,7 +11,7 @@ from typing import NamedTuple, Self
 
 from drfl.data import Dataset
 from drfl.engine.ray_cluster import Cluster
-from drfl.experiments.config.data_settings import DataKey, loaded
+from drfl.experiments.config.data_settings import LATEST, DataKey, loaded
 from drfl.experiments.execution import cells, training_cells
 from drfl.experiments.execution.cells import Cell
 from drfl.experiments.execution.executor import Executor, Shared, Workers, as_ended, executor_of
@@ -106,7 +106,7 @@ def _work(
     data: Shared[Dataset] | None = None,
 ) -> Record:
     if key is not None and data is not None:
-        loaded.given(key, data.get)
+        LATEST.get(key, data.get)
     return run(cell, data_dir)
 
 

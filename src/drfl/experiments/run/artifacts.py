@@ -13,26 +13,21 @@ from pathlib import Path
 
 from torch import Tensor
 
-from drfl.algorithms import REFERENCES
 from drfl.core.hashing import digest_of
-from drfl.core.run_end import ENDS
 from drfl.core.user_code import label_of
 from drfl.data import ClientData
 from drfl.data.model_file import model_bytes
-from drfl.data.pools import RARE, ConstantAnswer
 from drfl.engine import Simulation
 from drfl.experiments.config.about_run import run_toml
 from drfl.experiments.config.build import Running
-from drfl.experiments.run.data_warnings import warnings_of
-from drfl.experiments.run.end_checks import EndChecks, end_checks
-from drfl.federation.algorithm import State, core_of, flagged
+from drfl.experiments.run.finished import Finished
+from drfl.federation.algorithm import State, flagged
 from drfl.federation.federation import Evaluation
 from drfl.report import test_rows
 from drfl.report.read_run import TEST_ROWS
 from drfl.resilience import Memory
 from drfl.resilience.wrappers import WrapperState
 from drfl.task.measure import Measure, Rows
-from drfl.task.metrics import ACCURACY
 from drfl.training.certificate import Certificate
 from drfl.training.history import (
     CERTIFICATE_COLUMNS,
@@ -44,7 +39,6 @@ from drfl.training.history import (
     undefined_counts,
     undefined_names,
 )
-from drfl.training.loop import Result
 
 FREE = ("data_dir", "data", "table_dir", "checkpoint_every", "checkpoint_key")
 """Keys of a configuration that have no say in the results."""
@@ -52,21 +46,21 @@ FREE = ("data_dir", "data", "table_dir", "checkpoint_every", "checkpoint_key")
 PACKAGES = ("drfl", "torch", "numpy", "scikit-learn")
 
 
-def write_run(directory: Path, job: Running, result: Result) -> None:
+def write_run(directory: Path, finished: Finished) -> None:
     """Fill an existing, empty directory with everything but the report.
 
     Args:
         directory: where.
-        job: what ran.
-        result: how it ended.
+        finished: the run.
     """
+    job, result = finished.job, finished.result
     write = {
         "config.toml": run_toml(job.about),
-        "summary.json": json_text(summary(job, result), indent=2) + "\n",
+        "summary.json": json_text(summary(finished), indent=2) + "\n",
         "history.csv": result.history.to_csv(),
         "timing.csv": result.history.timing_csv(),
         "lambda.csv": result.history.lambda_csv(job.data.names),
-        "clients.csv": _clients_csv(job, result),
+        "clients.csv": _clients_csv(finished),
     }
     for name, text in write.items():
         (directory / name).write_text(text, encoding="utf-8")
@@ -81,8 +75,7 @@ def write_run(directory: Path, job: Running, result: Result) -> None:
     if result.average is not None and result.averaged is not None:
         models["model-averaged"] = result.average.w, result.averaged
     for name, (w, evaluation) in models.items():
-        interval = result.stopped_on != "test"
-        metrics = {} if evaluation is None else {"metrics": model_metrics(evaluation, job.fed.measures[0], interval)}
+        metrics = {} if evaluation is None else {"metrics": _model_metrics(finished, evaluation)}
         # Take the state_dict() at w from the task's own model: a copy would duplicate its frozen part, which may be
         # large.
         before = job.task.w0
@@ -99,11 +92,11 @@ def write_run(directory: Path, job: Running, result: Result) -> None:
         test_rows.write(directory / TEST_ROWS, scores._replace(data=data))
 
 
-def summary(job: Running, result: Result) -> dict[str, object]:
+def summary(finished: Finished) -> dict[str, object]:
     """The run in one object: what ran, on what, how it ended, what it cost."""
+    job, result, checks = finished.job, finished.result, finished.checks
     about, settings = job.about, job.settings
     last, asked, score = result.history.last, job.certify is not None, job.fed.measures[0].name
-    checks = end_checks(job, result) if result.stopped in ENDS else EndChecks()
     undefined = undefined_names(result.evaluation, job.fed.measures, job.data.names)
     chosen, size, step_size, averaged = result.selection, result.step_size, None, None
     if size is not None:
@@ -143,16 +136,16 @@ def summary(job: Running, result: Result) -> dict[str, object]:
         "selection": None if chosen is None else {**chosen._asdict(), "undefined": len(chosen.undefined)},
         "step_size": step_size,
         "failure": checks.failure,
-        "warnings": [*warnings_of(job), *checks.warnings],
+        "warnings": [*finished.data_warnings, *checks.warnings],
         "measures": [
             {"name": m.name, "more_is_better": m.more_is_better, "percent": m.percent, "rows": m.rows}
             for m in job.fed.measures
         ],
         "undefined": {name: len(clients) for name, clients in undefined.items()},
-        **beside(job, result.evaluation),
-        "reference": is_reference(job),
-        "test_rows": test_rows_digest(job),
-        "initial_model": initial_model_digest(job),
+        **finished.beside,
+        "reference": finished.is_reference,
+        "test_rows": finished.test_rows,
+        "initial_model": finished.initial_model,
         "shared_test_rows": isinstance(job.fed, Simulation) and job.fed.data.shares_test_rows,
         "final": _end({**last.metrics.named(score), **last.others}, asked, last.certificate),
         "last": rounded(last.last_metrics.named(score)),
@@ -161,50 +154,6 @@ def summary(job: Running, result: Result) -> dict[str, object]:
         "wall_seconds": round(last.seconds, 3),
         "versions": versions(),
     }
-
-
-def is_reference(job: Running) -> bool:
-    """Whether the run is not federated, but shows what federation costs and gains."""
-    return isinstance(core_of(job.algorithm), REFERENCES)
-
-
-def test_rows_digest(job: Running) -> str | None:
-    """What the clients' test rows are known by; None if they are at the sites."""
-    return job.fed.test_rows_digest() if isinstance(job.fed, Simulation) else None
-
-
-def initial_model_digest(job: Running) -> str:
-    """What the model that the run started from is known by."""
-    return digest_of([job.task.w0])
-
-
-def constant_of(job: Running, evaluation: Evaluation) -> ConstantAnswer | None:
-    """What always giving the most frequent class scores on the test rows, if accuracy is measured and it looks good.
-
-    A server knows of its sites the share of each one's own most frequent class alone.
-    """
-    # A constant answer competes only on accuracy.
-    if all(measure.name != ACCURACY.name for measure in job.fed.measures):
-        return None
-    if isinstance(job.fed, Simulation):
-        return job.fed.data.constant
-    shares, rows = job.fed.majority, evaluation.samples.double()
-    if shares is None or float(shares @ rows / rows.sum()) <= 1 - RARE:
-        return None
-    return ConstantAnswer(None, float(shares @ rows / rows.sum()), shares)
-
-
-def beside(job: Running, evaluation: Evaluation) -> dict[str, object]:
-    """What accuracies and rates have to be read with: a constant answer's, and the threshold with what chose it."""
-    found, constant, threshold = constant_of(job, evaluation), None, None
-    if found is not None:
-        ends = {"accuracy": found.overall, "worst_accuracy": float(found.shares.min())}
-        constant = {"class": found.label, **rounded(ends)}
-    if any(measure.rows is Rows.RATE for measure in job.fed.measures):
-        # (1 + tanh(x/2))/2 is the logistic function without overflow.
-        odds, chosen = evaluation.threshold or 0.0, evaluation.threshold is not None
-        threshold = {"probability": (1 + math.tanh(odds / 2)) / 2, "chosen_on": "validation" if chosen else None}
-    return {"constant": constant, "threshold": threshold}
 
 
 def _protection(state: State, names: Sequence[str]) -> dict[str, object]:
@@ -292,15 +241,14 @@ def about_model(job: Running, data: str) -> dict[str, object]:
     return {**about, "run": digest_of([job.task.w0], json_text(decisive_settings(job)) + data)}
 
 
-def model_metrics(evaluation: Evaluation, score: Measure, interval: bool = True) -> dict[str, float]:
+def _model_metrics(finished: Finished, evaluation: Evaluation) -> dict[str, float]:
     """The defined metrics of a model over the clients, with the 95 % interval of the worst one's true score.
 
     Clients at which the score is undefined are left out of all of them, and counted. There is no interval if the test
-    rows have stopped the run, which ``interval`` says.
+    rows have stopped the run.
     """
-    from drfl.assessment.evaluation import worst_interval  # scipy takes a while to load
-
-    low, high = (worst_interval(evaluation, score) if interval else None) or (math.nan, math.nan)
+    score, own = finished.job.fed.measures[0], evaluation is finished.result.evaluation
+    low, high = (finished.worst_interval if own else finished.interval_of(evaluation)) or (math.nan, math.nan)
     ends = {f"worst_{score.name}_low": low, f"worst_{score.name}_high": high}
     found = {**Metrics.of(evaluation, score).named(score.name), **ends}
     # The metadata of a model file is JSON, which has no NaN.
@@ -332,9 +280,10 @@ def sum_columns(measures: Sequence[Measure], sums: Tensor) -> dict[str, list[str
     return found
 
 
-def _clients_csv(job: Running, result: Result) -> str:
+def _clients_csv(finished: Finished) -> str:
     from drfl.assessment.evaluation import client_intervals  # scipy takes a while to load
 
+    job, result = finished.job, finished.result
     evaluation, last = result.evaluation, result.last
     score, *others = (measure.name for measure in job.fed.measures)
     sums = {} if evaluation.sums is None else sum_columns(job.fed.measures, evaluation.sums)
@@ -342,9 +291,8 @@ def _clients_csv(job: Running, result: Result) -> str:
     ends = None if result.stopped_on == "test" else client_intervals(evaluation, job.fed.measures[0])
     named = (f"{score}_low", f"{score}_high")
     intervals = {} if ends is None else {n: [f"{x:.{DIGITS}f}" for x in e] for n, e in zip(named, ends, strict=True)}
-    constant = constant_of(job, evaluation)
-    if constant is not None:
-        intervals["constant_accuracy"] = [f"{x:.{DIGITS}f}" for x in constant.shares.tolist()]
+    if finished.constant is not None:
+        intervals["constant_accuracy"] = [f"{x:.{DIGITS}f}" for x in finished.constant.shares.tolist()]
     columns = zip(
         job.data.names,
         (f"{x:.{DIGITS}f}" for x in evaluation.score.tolist()),

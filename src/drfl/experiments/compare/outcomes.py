@@ -1,0 +1,215 @@
+"""How the runs of a comparison ended, and statistics over seeds."""
+
+from __future__ import annotations
+
+import collections
+import math
+import statistics
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+from drfl.assessment.equal_clients import EqualClients, equal_clients
+from drfl.core.errors import DivergedError, InputError
+from drfl.core.run_end import Marks
+from drfl.core.user_code import label_of
+from drfl.experiments.run.finished import Finished
+from drfl.experiments.run.measures import column, deviation
+from drfl.report.read_run import lines_beside
+from drfl.task.measure import NOTHING, Measure, undefined_note
+from drfl.task.metrics import ACCURACY
+from drfl.training.certificate import Certificate
+from drfl.training.history import Metrics, undefined_names
+
+
+class Outcome(NamedTuple):
+    """One cell of a comparison: an algorithm at a seed.
+
+    Args:
+        algorithm: its label, see :func:`drfl.core.user_code.label_of`.
+        seed: its value.
+        stopped: "rounds", "target" or "patience", or "diverged" or "refused" where the run broke off.
+        rounds: rounds done; 0 where it broke off.
+        metrics: of the last model; None where it broke off.
+        certificate: of the last iterate; None where there is none.
+        equal: of clients that were all equally good at this average accuracy; None where it broke off, or the score
+            is another.
+        reason: the sentence that says why it broke off, or why it counts as failed though it has metrics.
+        others: average and worst over clients of the measures beside the score, see
+            :func:`drfl.training.history.others_of`.
+        worst_interval: 95 % interval of the worst client's true score, see
+            :func:`drfl.assessment.worst.worst_score`; None where it broke off, no row has a score of its own, or test
+            rows stopped it.
+        undefined: the clients at which a measure is undefined, by its name, see
+            :func:`drfl.training.history.undefined_names`.
+        stopped_on: the rows that decided to stop: "validation", "test" or "", if none did.
+        rollbacks: how often the model was set back to the initial one.
+        lost_rounds: rounds that do not count, as they were done before the last time.
+        test_rows: what its test rows are known by; "" = not known.
+        initial_model: what the model that it started from is known by; "" = not known.
+        reference: whether it is not federated, but shows what federation costs and gains.
+        beside: what accuracies and rates have to be read with, see :func:`drfl.report.read_run.lines_beside`.
+    """
+
+    algorithm: str
+    seed: int
+    stopped: str
+    rounds: int = 0
+    metrics: Metrics | None = None
+    certificate: Certificate | None = None
+    reason: str = ""
+    equal: EqualClients | None = None
+    others: dict[str, float] = {}  # noqa: RUF012 - nobody writes to it
+    worst_interval: tuple[float, float] | None = None
+    undefined: dict[str, tuple[str, ...]] = {}  # noqa: RUF012 - nobody writes to it
+    stopped_on: str = ""
+    rollbacks: int = 0
+    lost_rounds: int = 0
+    beside: tuple[str, ...] = ()
+
+    test_rows: str = ""
+    initial_model: str = ""
+    reference: bool = False
+
+    @property
+    def marks(self) -> Marks:
+        """What readers of a table have to know of it."""
+        effective = self.rounds - self.lost_rounds
+        return Marks(self.stopped_on == "test", self.rollbacks, self.rounds, effective)
+
+    @property
+    def failed(self) -> bool:
+        """Whether it broke off, so that there is no model."""
+        return self.metrics is None
+
+    def note(self, measure: str, clients: int) -> str:
+        """What follows a statistic of a measure in a line, see :func:`drfl.task.measure.undefined_note`."""
+        return undefined_note([len(self.undefined.get(measure, ()))], [clients])
+
+
+def ran(algorithm: str, seed: int, run: Callable[[], Finished]) -> tuple[Outcome, Finished | None]:
+    """How a run ends, and what it gives unless it breaks off.
+
+    Args:
+        algorithm: whose.
+        seed: its value.
+        run: runs it.
+    """
+    try:
+        finished = run()
+    except (DivergedError, InputError) as error:
+        # Both are outcomes: another algorithm may succeed at the same seed.
+        how = "diverged" if isinstance(error, DivergedError) else "refused"
+        return Outcome(label_of(algorithm), seed, how, reason=str(error)), None
+    result, last, score = finished.result, finished.result.history.last, finished.job.fed.measures[0]
+    if not finished.ended:
+        return Outcome(label_of(algorithm), seed, finished.stopped, result.rounds), finished
+    evaluation, measures = result.evaluation, finished.job.fed.measures
+    # The value expected if all clients were equal follows only from right and wrong answers.
+    equal, defined = None, ~evaluation.score.isnan()
+    if score.name == ACCURACY.name and bool(defined.any()):
+        equal = equal_clients(last.metrics.avg_score, evaluation.samples[defined].numpy())
+    outcome = Outcome(
+        label_of(algorithm), seed, finished.stopped, result.rounds, last.metrics, last.certificate,
+        finished.checks.failure or "", equal, dict(last.others), finished.worst_interval,
+        undefined_names(evaluation, measures, finished.job.data.names), result.stopped_on or "",
+        result.rollbacks, result.rounds - result.effective_rounds, tuple(lines_beside(finished.beside)),
+        finished.test_rows or "", finished.initial_model, finished.is_reference,
+    )  # fmt: skip
+    return outcome, finished
+
+
+def failures(outcomes: Sequence[Outcome], algorithm: str) -> str:
+    """How the failed runs of an algorithm ended: "2 of 14 diverged", or "diverged" if all did; "" if none failed.
+
+    Then the others say nothing of the algorithm: a mean over seeds at which it happens to work would flatter it.
+    """
+    own = [o for o in outcomes if o.algorithm == algorithm]
+    ends = collections.Counter(o.stopped for o in own if o.failed)
+    return ", ".join(how if n == len(own) else f"{n} of {len(own)} {how}" for how, n in sorted(ends.items()))
+
+
+class Spread(NamedTuple):
+    """Mean and sample standard deviation over seeds, see :func:`drfl.experiments.run.measures.deviation`."""
+
+    mean: float
+    std: float
+
+    @classmethod
+    def of(cls, values: Sequence[float]) -> Spread:
+        """Of one metric's values."""
+        return cls(statistics.fmean(values), deviation(values))
+
+    def text(self, mean: str, std: str, scale: float = 1.0) -> str:
+        """Both, in these formats and times scale, as "87.9 ± 0.4"; one value has no ±; a dash if one is NaN."""
+        if math.isnan(self.mean):
+            return NOTHING
+        middle = format(scale * self.mean, mean)
+        return middle if math.isnan(self.std) else f"{middle} ± {format(scale * self.std, std)}"
+
+
+def spreads(outcomes: Sequence[Outcome], score: str) -> dict[str, dict[str, Spread]]:
+    """Algorithm → column → mean and spread over its seeds, none if a run failed; those come last.
+
+    Args:
+        outcomes: of the runs.
+        score: the name of their score, see :func:`drfl.training.history.columns_of`.
+    """
+    table: dict[str, dict[str, Spread]] = {}
+    for name in dict.fromkeys(outcome.algorithm for outcome in outcomes):
+        own = ((o.metrics, o.others) for o in outcomes if o.algorithm == name)
+        cells = [{**metrics.named(score), **others} for metrics, others in own if metrics is not None]
+        whole = cells and not failures(outcomes, name)
+        table[name] = {c: Spread.of([cell[c] for cell in cells]) for c in cells[0]} if whole else {}
+    return dict(sorted(table.items(), key=lambda entry: not entry[1]))
+
+
+def gaps(outcomes: Sequence[Outcome]) -> dict[str, Spread]:
+    """Algorithm → mean and spread of the duality gap over its seeds; only if all have one."""
+    found: dict[str, Spread] = {}
+    for name in dict.fromkeys(outcome.algorithm for outcome in outcomes):
+        cells = [o.certificate for o in outcomes if o.algorithm == name]
+        known = [certificate.gap for certificate in cells if certificate is not None]
+        if known and len(known) == len(cells):
+            found[name] = Spread.of(known)
+    return found
+
+
+def equal_worst(outcomes: Sequence[Outcome]) -> dict[str, float]:
+    """Algorithm → what its worst client would be on average if its clients were all equally good, over its seeds.
+
+    None for an algorithm with a failed run.
+    """
+    found: dict[str, list[float]] = {}
+    for outcome in outcomes:
+        if outcome.equal is not None and not failures(outcomes, outcome.algorithm):
+            found.setdefault(outcome.algorithm, []).append(outcome.equal.worst)
+    return {name: statistics.fmean(values) for name, values in found.items()}
+
+
+def first_intervals(outcomes: Sequence[Outcome]) -> tuple[int, dict[str, tuple[float, float]]] | None:
+    """The lowest seed at which any run could have one, and algorithm → its worst client's interval at that seed.
+
+    None if there is no such interval. Runs that test rows have stopped count for the seed: a later one at which they
+    did not would be chosen by its result.
+    """
+    known = [outcome for outcome in outcomes if outcome.worst_interval is not None or outcome.stopped_on == "test"]
+    if not known:
+        return None
+    seed = min(outcome.seed for outcome in known)
+    found = {o.algorithm: o.worst_interval for o in known if o.seed == seed and o.worst_interval is not None}
+    return (seed, found) if found else None
+
+
+def best(table: dict[str, dict[str, Spread]], name: str, measures: Sequence[Measure]) -> set[str]:
+    """The algorithms whose mean is best to a thousandth, a tenth of a percent, as shown: most score, least std or loss.
+
+    Args:
+        table: from :func:`spreads`, without references.
+        name: of a column.
+        measures: what was measured, the score first.
+    """
+    means = {algorithm: row[name].mean for algorithm, row in table.items() if row and not math.isnan(row[name].mean)}
+    if not means:
+        return set()
+    top = (min if column(name, measures).small else max)(means.values())
+    return {algorithm for algorithm, mean in means.items() if f"{mean:.3f}" == f"{top:.3f}"}
