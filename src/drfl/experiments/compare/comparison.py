@@ -16,9 +16,10 @@ from drfl.core.user_code import label_of
 from drfl.experiments.compare.comparison_results import Comparison, cell_name
 from drfl.experiments.compare.outcomes import Outcome, ran
 from drfl.experiments.config.about_run import AboutRun, comparison_toml, run_toml
-from drfl.experiments.config.build import Job, JobBuilder, job_of_config, setup_of_config
+from drfl.experiments.config.build import JobBuilder, job_of_config, setup_of_config
 from drfl.experiments.config.config import Config
 from drfl.experiments.config.data_settings import load_data
+from drfl.experiments.config.ready_run import Job
 from drfl.experiments.config.run_settings import RunSettings
 from drfl.experiments.execution import records
 from drfl.experiments.run.artifacts import (

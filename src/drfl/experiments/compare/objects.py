@@ -17,9 +17,10 @@ from pydantic import ValidationError
 from drfl.core.errors import InputError
 from drfl.data import ClientData
 from drfl.experiments.config.about_run import AboutRun
-from drfl.experiments.config.build import Job, JobBuilder, Setup, job_on, set_up
+from drfl.experiments.config.build import JobBuilder, Setup, job_on, set_up
 from drfl.experiments.config.hyperparameters import parameters_of
 from drfl.experiments.config.learned import Origin
+from drfl.experiments.config.ready_run import Job
 from drfl.experiments.config.run_settings import RunSettings
 from drfl.experiments.config.strict import input_error
 from drfl.experiments.run.manifest import CALLED

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Sequence
-from typing import NamedTuple, Protocol
+from collections.abc import Callable
+from typing import NamedTuple
 
 import torch
-from torch import Tensor
 
 from drfl.core.errors import InputError
 from drfl.core.key import Key
-from drfl.data import ClientData, Dataset, Partition, Standardisation
+from drfl.data import ClientData, Dataset, Partition
 from drfl.data.validation_split import held_out_training, training_as_test
 from drfl.engine import Simulation
 from drfl.experiments.config.about_run import AboutRun
@@ -19,126 +18,17 @@ from drfl.experiments.config.config import Config
 from drfl.experiments.config.data_settings import divide, load_data
 from drfl.experiments.config.latest import Latest
 from drfl.experiments.config.learned import Origin, make_loss, make_model, model_source
+from drfl.experiments.config.ready_run import Job
 from drfl.experiments.config.run_settings import RunSettings
 from drfl.experiments.config.wrap import over_selected, wrap_algorithm
 from drfl.federation.algorithm import Algorithm
-from drfl.federation.federation import Federation, Ledger
+from drfl.federation.federation import Ledger
 from drfl.task.task import Task
 from drfl.training.certificate import METHODS, Certifier
-from drfl.training.run_state import RunState, first
+from drfl.training.run_state import first
 
 VALIDATION = 0.2
 """The share of each client's training rows that is kept out of training, where one is needed and none is given."""
-
-
-class Clients(Protocol):
-    """What a run's files say of its clients."""
-
-    @property
-    def n(self) -> int:
-        """N, how many there are."""
-        ...
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        """(N,) what they are called."""
-        ...
-
-    @property
-    def sizes(self) -> Tensor:
-        """(N,) int64, their training samples."""
-        ...
-
-    @property
-    def standardisation(self) -> Standardisation | None:
-        """How the columns of their inputs were scaled; None where they were not."""
-        ...
-
-    def tensors(self) -> Sequence[Tensor]:
-        """What their data are known by."""
-        ...
-
-
-class Running(Protocol):
-    """What can be run, kept and written: a simulation's :class:`Job`, or a deployment."""
-
-    @property
-    def settings(self) -> RunSettings:
-        """How it goes."""
-        ...
-
-    @property
-    def about(self) -> AboutRun:
-        """What its files say of it."""
-        ...
-
-    @property
-    def partition(self) -> Partition | None:
-        """Who holds which samples; None where only the clients know."""
-        ...
-
-    @property
-    def data(self) -> Clients:
-        """The clients."""
-        ...
-
-    @property
-    def task(self) -> Task:
-        """The model and its loss."""
-        ...
-
-    @property
-    def fed(self) -> Federation:
-        """The clients, to ask."""
-        ...
-
-    @property
-    def algorithm(self) -> Algorithm:
-        """The server program."""
-        ...
-
-    @property
-    def first(self) -> RunState:
-        """Where the run is before its first round."""
-        ...
-
-    @property
-    def origin(self) -> Origin:
-        """Where model and loss are from."""
-        ...
-
-    @property
-    def certify(self) -> Certifier | None:
-        """Makes the certificates, where they were asked for."""
-        ...
-
-
-class Job(NamedTuple):
-    """A run that can start.
-
-    Args:
-        settings: how it goes.
-        about: what its files say of it.
-        partition: the manifest of who holds which samples; None where the data came divided.
-        data: the clients' samples.
-        task: the model and its loss.
-        fed: the clients.
-        algorithm: the server program.
-        first: where the run is before its first round.
-        origin: where model and loss are from.
-        certify: makes the certificates, where they were asked for.
-    """
-
-    settings: RunSettings
-    about: AboutRun
-    partition: Partition | None
-    data: ClientData
-    task: Task
-    fed: Simulation
-    algorithm: Algorithm
-    first: RunState
-    origin: Origin
-    certify: Certifier | None = None
 
 
 class Setup(NamedTuple):
@@ -273,4 +163,7 @@ def job_on(setup: Setup, settings: RunSettings, about: AboutRun, algorithm: Algo
     if settings.certificate is not None:
         certify = Certifier(task, METHODS[settings.certificate])
         certify.check(algorithm.local)
-    return Job(settings, about, setup.partition, data, task, fed, wrapped, begun, setup.origin, certify)
+    return Job(
+        settings=settings, about=about, data=data, task=task, fed=fed, algorithm=wrapped, first=begun,
+        origin=setup.origin, partition=setup.partition, certify=certify,
+    )  # fmt: skip

@@ -14,9 +14,10 @@ from drfl.core.files import sha256_of
 from drfl.core.run_end import Marks
 from drfl.data.tables.table_files import files_of
 from drfl.experiments.config.about_run import AboutRun
-from drfl.experiments.config.build import Job, build
+from drfl.experiments.config.build import build
 from drfl.experiments.config.config import Config, load_config
 from drfl.experiments.config.data_settings import DataSettings, loaded
+from drfl.experiments.config.ready_run import Job
 from drfl.experiments.execution.cells import Cell
 from drfl.experiments.execution.records import Record
 from drfl.experiments.run.artifacts import rounded, versions

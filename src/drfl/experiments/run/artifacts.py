@@ -19,7 +19,7 @@ from drfl.data import ClientData
 from drfl.data.model_file import model_bytes
 from drfl.engine import Simulation
 from drfl.experiments.config.about_run import run_toml
-from drfl.experiments.config.build import Running
+from drfl.experiments.config.ready_run import Running
 from drfl.experiments.run.finished import Finished
 from drfl.federation.algorithm import State, flagged
 from drfl.federation.federation import Evaluation

@@ -7,8 +7,8 @@ from drfl.data import DATASETS, ClientData
 from drfl.data.checks import data_warnings
 from drfl.data.tables.hugging_face import hub_name
 from drfl.engine import Simulation
-from drfl.experiments.config.build import Running
 from drfl.experiments.config.own_data import is_hub
+from drfl.experiments.config.ready_run import Running
 from drfl.experiments.run.end_checks import BY_CLASS
 
 

@@ -8,7 +8,7 @@ from typing import NamedTuple
 from drfl.algorithms import FineTuned
 from drfl.core.errors import Notice, listed
 from drfl.core.run_end import late_rollbacks
-from drfl.experiments.config.build import Running
+from drfl.experiments.config.ready_run import Running
 from drfl.federation.algorithm import core_of
 from drfl.task.measure import undefined_share
 from drfl.task.metrics import ACCURACY

@@ -14,7 +14,7 @@ from drfl.core.errors import InputError, Notice
 from drfl.core.files import read_toml
 from drfl.core.hashing import digest_of
 from drfl.experiments.config.about_run import run_toml
-from drfl.experiments.config.build import Running
+from drfl.experiments.config.ready_run import Running
 from drfl.experiments.config.run_settings import RunSettings
 from drfl.experiments.run.artifacts import FREE, decisive_settings, versions
 from drfl.experiments.run.manifest import CHECKPOINT, CONFIG, Kind, check_signatures

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 import torch
 
 from drfl.core.errors import InputError
-from drfl.experiments.config.build import Running
+from drfl.experiments.config.ready_run import Running
 from drfl.experiments.run.artifacts import write_run
 from drfl.experiments.run.finished import Finished
 from drfl.experiments.run.run_directory import ClaimedFolder, filled

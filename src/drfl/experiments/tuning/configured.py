@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING
 from drfl.core import user_code
 from drfl.core.errors import InputError
 from drfl.core.key import Key
-from drfl.experiments.config.build import Job, build
+from drfl.experiments.config.build import build
 from drfl.experiments.config.data_settings import load_data
 from drfl.experiments.config.hyperparameters import Value
+from drfl.experiments.config.ready_run import Job
 from drfl.experiments.execution.cells import Cell
 from drfl.experiments.execution.training_cells import cost_of, job_of
 from drfl.experiments.tuning import own_spaces, spaces

@@ -25,9 +25,10 @@ from drfl.experiments.compare.objects import (
     user_modules,
 )
 from drfl.experiments.config.about_run import AboutRun
-from drfl.experiments.config.build import VALIDATION, Job
+from drfl.experiments.config.build import VALIDATION
 from drfl.experiments.config.data_settings import DataSettings
 from drfl.experiments.config.hyperparameters import Value
+from drfl.experiments.config.ready_run import Job
 from drfl.experiments.config.run_settings import RunSettings
 from drfl.experiments.execution.cells import Cell
 from drfl.experiments.execution.executor import Here, Workers, workers_of
