@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Sequence
 from pathlib import Path
 
 from torch import Tensor
@@ -12,7 +13,7 @@ from drfl.assessment.gains import GainAssessment, assess_gain, no_row_values, su
 from drfl.core.errors import InputError, RunWarning, unknown
 from drfl.engine.simulation import Simulation
 from drfl.experiments.run.manifest import interruption
-from drfl.report.read_run import RunRecord, load_run
+from drfl.report.read_run import load_run
 from drfl.report.run_gains import AssessedRun, assessed, gain_over, nothing_said
 from drfl.task.measure import Measure
 
@@ -32,7 +33,7 @@ def assess_run(
         InputError: the folder is no run's, is damaged, or has no such measure.
     """
     record = load_run(directory)
-    return assessed(record, measure_of(record, measure), level, auc_interval=auc_interval)
+    return assessed(record, _chosen(record.measures, measure), level, auc_interval=auc_interval)
 
 
 def assess_folder(
@@ -108,10 +109,7 @@ def gain_of_models(
     Raises:
         InputError: there is no such measure, or it has no value for a row.
     """
-    known = {own.name: own for own in fed.measures}
-    if measure is not None and measure not in known:
-        raise unknown("measure", measure, known)
-    own = fed.measures[0] if measure is None else known[measure]
+    own = _chosen(fed.measures, measure)
     if not own.rows.paired:
         raise no_row_values(own, fed.measures)
     rows = fed.row_scores(first), fed.row_scores(second)
@@ -120,13 +118,13 @@ def gain_of_models(
     return assess_gain(own, fed.data.names, *sums, level=level, independent=independent, auc_interval=auc_interval)
 
 
-def measure_of(record: RunRecord, name: str | None) -> Measure:
-    """One of a run's measures by its name; None = its score.
+def _chosen(measures: Sequence[Measure], name: str | None) -> Measure:
+    """One of the measures by its name; None = the first, the score.
 
     Raises:
         InputError: there is none of that name.
     """
-    known = {measure.name: measure for measure in record.measures}
+    known = {measure.name: measure for measure in measures}
     if name is not None and name not in known:
         raise unknown("measure", name, known)
-    return record.score if name is None else known[name]
+    return measures[0] if name is None else known[name]

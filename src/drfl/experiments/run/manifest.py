@@ -73,9 +73,7 @@ _PLAN = ("measurements.csv", "plan.csv", "plan.md", "summary.json", "heatmap.png
 
 KINDS: Mapping[Kind, Names] = {
     "run": _names(FILES),
-    "comparison": _names(
-        ("config.toml", "summary.json", "compare.csv", "outcomes.json", "table.md", "report.html"), cells=CELL
-    ),
+    "comparison": _names(_COMPARISON, cells=CELL),
     "reproduction": _names(_TABLES, r"figure(?:-[0-9]+)?\.(?:png|svg)"),
     "plan": _names(_PLAN),
     "search": _names(("study.db", "trials.csv"), r".+\.toml"),

@@ -1,4 +1,4 @@
-"""What is tuned."""
+"""What is tuned: a job from a TOML file, or one that an installed package has under a name."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
-from typing import NamedTuple
+from typing import NamedTuple, Protocol, cast
 
 from drfl.algorithms import ALGORITHMS
 from drfl.core.errors import InputError, unknown
-from drfl.core.files import read_toml
+from drfl.core.plugins import plugins
 from drfl.core.user_code import is_reference
 from drfl.experiments.config.build import VALIDATION
-from drfl.experiments.config.config import Config, load_config
+from drfl.experiments.config.config import Config, config_of, load_config, read_file, references_of
 from drfl.experiments.config.hyperparameters import KNOWN, Value, algorithm_name, canonical
 from drfl.experiments.execution.training_cells import NOT_IN_JOB
 from drfl.task.measure import Measure
@@ -87,13 +87,53 @@ class TuningJob:
         Raises:
             InputError: a value is impossible.
         """
-        values = {**self.values, **method.changes, **JUDGED}
         own = {"algorithm": method.algorithm, "algorithms": {method.algorithm: table}, "seed": seed}
-        return load_config(None, {**values, **own, "evaluate_every": load_config(None, values).rounds})
+        config = load_config(None, {**self.values, **method.changes, **JUDGED, **own})
+        return config.model_copy(update={"evaluate_every": config.rounds})
 
     def measure(self) -> Measure:
         """The runs' score."""
         return load_config(None, {**self.values, **JUDGED}).measures()[0]
+
+
+class NamedJobs(Protocol):
+    """The functions of an object, or a module, that an entry point of the group ``drfl.tuning_jobs`` names."""
+
+    def job_names(self) -> Sequence[str]:
+        """The names of its jobs."""
+        ...
+
+    def job(self, name: str, changes: Mapping[str, object], *, stand_in: bool = False) -> TuningJob:
+        """One of them, with some values changed; with ``stand_in`` on data that stand in for those of a paper."""
+        ...
+
+
+def resolve(text: str, changes: Mapping[str, object], *, stand_in: bool = False, trust: bool = False) -> TuningJob:
+    """A job by its name, or by its file.
+
+    Args:
+        text: a name such as "mnist-linear", or the path of a TOML file as `drfl compare` takes it.
+        changes: keys of a `Config` that take the place of the job's.
+        stand_in: use the data that stand in for those of a paper.
+        trust: see :func:`drfl.experiments.config.config.load_config`.
+
+    Raises:
+        InputError: no such job or file, no stand-in, or an impossible value.
+    """
+    if Path(text).suffix == ".toml":
+        if stand_in:
+            raise InputError(
+                "--stand-in is for the papers' jobs: remove it beside a file", code="unused-option", field="stand_in"
+            )
+        return from_file(Path(text), changes, trust=trust)
+    known = {name: jobs for _, jobs in plugins("drfl.tuning_jobs") for name in cast("NamedJobs", jobs).job_names()}
+    try:
+        name = canonical("job", text, known)
+    except InputError as error:
+        raise InputError(
+            f"{error}, or give a TOML file, whose name ends in .toml", code=error.code, field=error.field
+        ) from None
+    return cast("NamedJobs", known[name]).job(name, changes, stand_in=stand_in)
 
 
 def from_file(path: Path, changes: Mapping[str, object], *, trust: bool = False) -> TuningJob:
@@ -107,8 +147,8 @@ def from_file(path: Path, changes: Mapping[str, object], *, trust: bool = False)
     Raises:
         InputError: no such file, or an impossible value.
     """
-    config = load_config(path, {**changes, **JUDGED}, trust=trust)
-    return of_values(path.stem, read_toml(path), changes, config)
+    values = read_file(path, references_of(changes), trust=trust)
+    return of_values(path.stem, values, changes, config_of(values, {**changes, **JUDGED}))
 
 
 def of_values(
