@@ -1,4 +1,4 @@
-"""From a configuration to a federation and an algorithm that are ready to run."""
+"""Build the runs of a configuration: clients, task, simulation and algorithm."""
 
 from __future__ import annotations
 
@@ -28,18 +28,18 @@ from drfl.training.certificate import METHODS, Certifier
 from drfl.training.run_state import first
 
 VALIDATION = 0.2
-"""The share of each client's training rows that is kept out of training, where one is needed and none is given."""
+"""The default share of each client's training rows that is held out for validation if it is needed."""
 
 
 class Setup(NamedTuple):
     """Clients, task and simulation at one seed, which all algorithms have in common.
 
     Args:
-        partition: who holds which samples; None if the data came divided.
-        data: the clients' samples.
-        task: the model and its loss.
-        fed: the clients.
-        origin: where model and loss are from.
+        partition: The assignment of samples to clients; None if the data came divided.
+        data: The clients' samples.
+        task: The model and its loss.
+        fed: The simulation.
+        origin: Where model and loss come from.
     """
 
     partition: Partition | None
@@ -50,41 +50,43 @@ class Setup(NamedTuple):
 
 
 class JobBuilder:
-    """Builds the runs of a comparison, with one :class:`Setup` for all runs that follow each other at a seed.
+    """Builds the runs of a comparison. Consecutive runs at one seed share one :class:`Setup`.
 
     Args:
-        setup: makes what the algorithms have in common at a seed.
-        job: makes the run of an algorithm, by its name, at a seed.
+        setup: Makes the setup of a seed.
+        job: Makes the run of an algorithm, by its name, at a seed.
     """
 
     def __init__(self, setup: Callable[[int], Setup], job: Callable[[Setup, str, int], Job]) -> None:
         self._setup, self._job, self._latest = setup, job, Latest[Setup]()
 
     def __call__(self, algorithm: str, seed: int) -> Job:
-        """A run.
+        """Build the run of an algorithm at a seed.
 
         Raises:
-            InputError: algorithm, data and task do not work together.
+            InputError: If algorithm, data and task do not work together.
         """
         return self._job(self._latest.get(seed, lambda: self._setup(seed)), algorithm, seed)
 
 
 def build(config: Config, dataset: Dataset | None = None) -> Job:
-    """Load, divide, initialise. Partition and initial model depend on the seed alone, not on the algorithm.
+    """Load and divide the data, make the model and the simulation, and add the algorithm.
+
+    Partition and initial model depend on the seed alone, not on the algorithm.
 
     Args:
-        config: what to run.
-        dataset: the data, where :func:`load_data` gave them already.
+        config: The configuration.
+        dataset: The data, if :func:`drfl.experiments.config.data_settings.load_data` has loaded them already.
 
     Raises:
-        InputError: data, partition, model, algorithm or device do not work together, or a certificate was asked for
-            that cannot be made.
+        InputError: If data, partition, model, algorithm or device do not work together, or a certificate cannot be
+            made.
     """
     return job_of_config(config, setup_of_config(config, dataset))
 
 
 def setup_of_config(config: Config, dataset: Dataset | None = None) -> Setup:
-    """What the runs of a configuration have in common, whatever their algorithm; see :func:`build`."""
+    """Make what the runs of a configuration have in common, whatever their algorithm; see :func:`build`."""
     dataset = load_data(config, device=config.device) if dataset is None else dataset
     key = Key(config.seed)
     # From here on everything depends on the seed alone: all algorithms get the same data and initial model.
@@ -96,7 +98,7 @@ def setup_of_config(config: Config, dataset: Dataset | None = None) -> Setup:
         data = held_out_training(data, share, key)
     elif config.selection((score, *others)).validates or config.validation is not None:
         data = data.with_validation(share, key)
-    # After the hold-out: evaluate on the training rows that are left.
+    # After the hold-out, evaluate on the training rows that are left.
     if config.judged_on == "training":
         data = training_as_test(data)
     shape = tuple(dataset.inputs.shape[1:])
@@ -109,22 +111,21 @@ def setup_of_config(config: Config, dataset: Dataset | None = None) -> Setup:
 
 
 def job_of_config(config: Config, setup: Setup) -> Job:
-    """The run of a configuration's algorithm; see :func:`build`."""
+    """Make the run of a configuration's algorithm; see :func:`build`."""
     algorithm = config.built(config.algorithm, setup.data.n)
     return job_on(setup, config, config.about(algorithm, setup.data.n), algorithm)
 
 
 def set_up(settings: RunSettings, partition: Partition | None, data: ClientData, task: Task, origin: Origin) -> Setup:
-    """Put clients into a simulation in this process; the arguments are those of :class:`Setup`.
+    """Put clients into a simulation in this process. The arguments are those of :class:`Setup`.
 
     Raises:
-        InputError: they do not work together, or ``settings`` ask for validation rows that there are not.
+        InputError: If they do not work together, or ``settings`` need validation rows that the data lack.
     """
     if data.validation is None and settings.selection(task.measures).validates:
         option = next(name for name in ("select", "patience", "until") if getattr(settings, name) is not None)
         raise InputError(
-            f"{option} = {getattr(settings, option)!r} needs validation rows: divide the clients as "
-            "data.with_validation(0.2)",
+            f"{option} = {getattr(settings, option)!r} needs validation rows: pass data.with_validation(0.2)",
             code="no-validation",
             field=option,
         )
@@ -133,19 +134,19 @@ def set_up(settings: RunSettings, partition: Partition | None, data: ClientData,
 
 
 def job_on(setup: Setup, settings: RunSettings, about: AboutRun, algorithm: Algorithm) -> Job:
-    """A run of an algorithm, with the wrappers that its settings ask for.
+    """Make the run of an algorithm, with the wrappers that its settings ask for.
 
     Args:
-        setup: clients, task and simulation.
-        settings: how it goes.
-        about: what its files say of it.
-        algorithm: the server program, without wrappers.
+        setup: Clients, task and simulation.
+        settings: The settings of the run.
+        about: The description of the run for its files.
+        algorithm: The algorithm, without wrappers.
 
     Raises:
-        InputError: they do not work together.
+        InputError: If they do not work together.
     """
     data, task = setup.data, setup.task
-    # Runs share the clients' data and count their own costs.
+    # Runs share the clients' data but count their own costs.
     fed = copy.copy(setup.fed)
     fed.ledger = Ledger()
     inner, keep = over_selected(settings, algorithm, data.n)

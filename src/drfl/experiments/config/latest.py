@@ -1,4 +1,4 @@
-"""The value that was made last, for work that mostly asks for the same one several times in a row."""
+"""The value that was made last, for work that often needs the same one several times in a row."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class Latest(Generic[T]):
     def get(self, key: object, make: Callable[[], T]) -> T:
         """Return the value of a key, made by ``make`` unless it is the last one."""
         if self._entry is None or self._entry[0] != key:
-            self._entry = None  # free the old value first: there may be no memory for both
+            self._entry = None  # free the old value first, as there may be no memory for both
             self._entry = key, make()
         return self._entry[1]
 

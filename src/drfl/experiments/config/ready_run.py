@@ -1,4 +1,4 @@
-"""A run that can start: of clients in this process, or of sites elsewhere."""
+"""A run that is ready to start, on clients in this process or on sites elsewhere."""
 
 from __future__ import annotations
 
@@ -21,30 +21,30 @@ from drfl.training.run_state import RunState
 
 
 class Clients(Protocol):
-    """What a run's files say of its clients."""
+    """The clients of a run, as its files describe them."""
 
     @property
     def n(self) -> int:
-        """N, how many there are."""
+        """N, the number of clients."""
         ...
 
     @property
     def names(self) -> tuple[str, ...]:
-        """(N,) what they are called."""
+        """(N,) their names."""
         ...
 
     @property
     def sizes(self) -> Tensor:
-        """(N,) int64, their training samples."""
+        """(N,) int64, the numbers of their training samples."""
         ...
 
     @property
     def standardisation(self) -> Standardisation | None:
-        """How the columns of their inputs were scaled; None where they were not."""
+        """The scaling of their inputs' columns; None if they are not scaled."""
         ...
 
     def tensors(self) -> Sequence[Tensor]:
-        """What their data are known by."""
+        """Return tensors that identify their data."""
         ...
 
 
@@ -54,19 +54,19 @@ F_co = TypeVar("F_co", bound=Federation, covariant=True)
 
 @dataclass(frozen=True, kw_only=True)
 class ReadyRun(Generic[C_co, F_co]):
-    """A run that can start.
+    """A run that is ready to start.
 
     Args:
-        settings: how it goes.
-        about: what its files say of it.
-        data: the clients, with their samples if these are in this process.
-        task: the model and its loss.
-        fed: the clients, to ask.
-        algorithm: the server program.
-        first: where the run is before its first round.
-        origin: where model and loss are from.
-        partition: who holds which samples; None if only the clients know, or the data came divided.
-        certify: makes the certificates, if they were asked for.
+        settings: The settings of the run.
+        about: The description of the run for its files.
+        data: The clients, with their samples if they are in this process.
+        task: The model and its loss.
+        fed: The federation.
+        algorithm: The algorithm with its wrappers.
+        first: The state before the first round.
+        origin: Where model and loss come from.
+        partition: The assignment of samples to clients; None if the data came divided, or only the sites know it.
+        certify: Makes the certificates; None if there are none.
     """
 
     settings: RunSettings

@@ -1,6 +1,6 @@
-"""The store of results: a folder with one JSON file per record, written whole, and signed if there is a key.
+"""The store of results: a folder with one JSON file per record, written atomically, and signed if there is a key.
 
-`drfl compare`, `drfl tune` and `drfl reproduce` keep the results of finished runs here and do not repeat those runs.
+`drfl compare`, `drfl tune` and `drfl reproduce` store the results of finished runs here and do not repeat those runs.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ CELLS = ".cells"
 """The folder of records within a folder of results."""
 
 Record = dict[str, object]
-"""A record as JSON gives it: its name as ``key``, and its content."""
+"""A record as JSON gives it: its name under ``key``, and its content."""
 
 
 def write(folder: Path, name: str, content: Mapping[str, object], key: bytes | None = None) -> Record:
