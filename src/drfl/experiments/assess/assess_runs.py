@@ -24,13 +24,13 @@ def assess_run(
     """Read a finished run and assess it.
 
     Args:
-        directory: its folder.
-        measure: one of its measures; None = its score.
-        level: of intervals and sets.
-        auc_interval: see :func:`drfl.assessment.clients.assess_clients`.
+        directory: Its folder.
+        measure: One of its metrics; None = its score.
+        level: The level of intervals and sets.
+        auc_interval: See :func:`drfl.assessment.clients.assess_clients`.
 
     Raises:
-        InputError: the folder is no run's, is damaged, or has no such measure.
+        InputError: If the folder is not a run's, is damaged, or has no such metric.
     """
     record = load_run(directory)
     return assessed(record, _chosen(record.measures, measure), level, auc_interval=auc_interval)
@@ -39,16 +39,16 @@ def assess_run(
 def assess_folder(
     directory: Path, measure: str | None = None, level: float = 0.95, auc_interval: AucInterval = "delong"
 ) -> Assessment:
-    """The assessment of a run; warns if it did not reach its end.
+    """Return the assessment of a run; warn if it did not reach its end.
 
     Args:
-        directory: its folder.
-        measure: one of its measures; None = its score.
-        level: of intervals and sets.
-        auc_interval: see :func:`drfl.assessment.clients.assess_clients`.
+        directory: Its folder.
+        measure: One of its metrics; None = its score.
+        level: The level of intervals and sets.
+        auc_interval: See :func:`drfl.assessment.clients.assess_clients`.
 
     Raises:
-        InputError: see :func:`assess_run`; or the run has no assessment, for the reason of :func:`nothing_said`.
+        InputError: See :func:`assess_run`; or if the run has no assessment, for the reason of :func:`nothing_said`.
     """
     run = assess_run(directory, measure, level, auc_interval)
     warn_of_interruption(directory)
@@ -59,7 +59,7 @@ def assess_folder(
 
 
 def warn_of_interruption(directory: Path) -> None:
-    """Warn, with :class:`drfl.core.errors.RunWarning`, if a run did not reach its end."""
+    """Warn with :class:`drfl.core.errors.RunWarning` if a run did not reach its end."""
     notice = interruption(directory)
     if notice is not None:
         warnings.warn(RunWarning(notice), stacklevel=4)
@@ -68,17 +68,17 @@ def warn_of_interruption(directory: Path) -> None:
 def gain_of_folders(
     first: Path, second: Path, measure: str | None = None, level: float = 0.95, auc_interval: AucInterval = "delong"
 ) -> GainAssessment:
-    """The gain of one run's returned model over another's.
+    """Return the gain of one run's returned model over another's.
 
     Args:
-        first: folder of the run compared with.
-        second: folder of the run whose gain it is.
-        measure: one of their measures; None = their score.
-        level: of the intervals.
-        auc_interval: see :func:`drfl.assessment.clients.assess_clients`.
+        first: The folder of the baseline.
+        second: The folder of the run whose gain is computed.
+        measure: One of their metrics; None = their score.
+        level: The level of the intervals.
+        auc_interval: See :func:`drfl.assessment.clients.assess_clients`.
 
     Raises:
-        InputError: see :func:`assess_run`; or the runs cannot be compared row by row, see
+        InputError: See :func:`assess_run`; or if the runs cannot be compared row by row, see
             :func:`drfl.report.run_gains.paired`.
     """
     runs = [assess_run(directory, measure, level, auc_interval) for directory in (first, second)]
@@ -96,18 +96,18 @@ def gain_of_models(
     level: float = 0.95,
     auc_interval: AucInterval = "delong",
 ) -> GainAssessment:
-    """The gain of one model over another on the test rows of a simulation.
+    """Return the gain of one model over another on the test rows of a simulation.
 
     Args:
-        fed: the simulation.
-        first: (d,) the model compared with.
-        second: (d,) the model whose gain it is.
-        measure: one of what it measures; None = its score.
-        level: of the intervals.
-        auc_interval: see :func:`drfl.assessment.clients.assess_clients`.
+        fed: The simulation.
+        first: (d,) The baseline.
+        second: (d,) The model whose gain is computed.
+        measure: One of its metrics; None = its score.
+        level: The level of the intervals.
+        auc_interval: See :func:`drfl.assessment.clients.assess_clients`.
 
     Raises:
-        InputError: there is no such measure, or it has no value for a row.
+        InputError: If there is no such metric, or it has no value for a row.
     """
     own = _chosen(fed.measures, measure)
     if not own.rows.paired:
@@ -119,10 +119,10 @@ def gain_of_models(
 
 
 def _chosen(measures: Sequence[Measure], name: str | None) -> Measure:
-    """One of the measures by its name; None = the first, the score.
+    """Return the metric of this name; None = the first, the score.
 
     Raises:
-        InputError: there is none of that name.
+        InputError: If there is none.
     """
     known = {measure.name: measure for measure in measures}
     if name is not None and name not in known:

@@ -1,4 +1,4 @@
-"""Several algorithms and seeds side by side, each cell a run of its own that is kept as it ends."""
+"""Comparisons of several algorithms over several seeds, whose runs are stored as they end."""
 
 from __future__ import annotations
 
@@ -48,9 +48,9 @@ class Design(NamedTuple):
     """What is compared.
 
     Args:
-        settings: how the runs go, each at its seed.
-        algorithms: their names.
-        seeds: their values.
+        settings: The settings of the runs, each at its own seed.
+        algorithms: The names of the algorithms.
+        seeds: The seeds.
     """
 
     settings: RunSettings
@@ -59,37 +59,38 @@ class Design(NamedTuple):
 
     @property
     def order(self) -> tuple[tuple[str, int], ...]:
-        """Algorithm and seed of each cell, in the order in which they are run."""
+        """Algorithm and seed of each run, in the order in which they run."""
         return tuple((algorithm, seed) for seed, algorithm in itertools.product(self.seeds, self.algorithms))
 
     def in_order(self, outcomes: Iterable[Outcome]) -> tuple[Outcome, ...]:
-        """Outcomes in :attr:`order`."""
+        """Sort outcomes into :attr:`order`."""
         # Outcomes arrive in order of completion.
         places = {(label_of(algorithm), seed): place for place, (algorithm, seed) in enumerate(self.order)}
         return tuple(sorted(outcomes, key=lambda outcome: places[outcome.algorithm, outcome.seed]))
 
     @property
     def cells(self) -> tuple[str, ...]:
-        """The cells' names, in that order."""
+        """The names of the runs' folders, in that order."""
         return tuple(cell_name(*cell) for cell in self.order)
 
 
 Build = Callable[[str, int], Job]
-"""Makes the run of an algorithm, by its name, at a seed."""
+"""Builds the run of an algorithm, by its name, at a seed."""
 
 
 class PreparedComparison(NamedTuple):
-    """A comparison of which every algorithm can start.
+    """A comparison whose algorithms can all start.
 
     Args:
-        design: what is compared.
-        build: makes its runs.
-        about: what the files say of a run of each algorithm.
-        measures: what is measured, the score first.
+        design: What is compared.
+        build: Builds its runs.
+        about: The description of a run of each algorithm.
+        measures: The metrics, the score first.
         clients: N.
-        identity: of the first algorithm's run at the first seed, see :func:`drfl.experiments.run.resume.identity`.
-        warnings: what is conspicuous in its data, see :mod:`drfl.experiments.run.data_warnings`.
-        jobs: the runs at the first seed, by algorithm, until they are run.
+        identity: The identity of the first algorithm's run at the first seed, see
+            :func:`drfl.experiments.run.resume.identity`.
+        warnings: Warnings about its data, see :mod:`drfl.experiments.run.data_warnings`.
+        jobs: The runs at the first seed, by algorithm. A run is removed when it starts.
     """
 
     design: Design
@@ -102,40 +103,40 @@ class PreparedComparison(NamedTuple):
     jobs: dict[str, Job]
 
     def job(self, algorithm: str, seed: int) -> Job:
-        """The run of an algorithm at a seed: the one that showed that it can start, or a new one.
+        """Return the run of an algorithm at a seed. At the first seed it is the run that was built as a check.
 
         Raises:
-            InputError: it cannot be built.
+            InputError: If it cannot be built.
         """
         job = self.jobs.pop(algorithm, None) if seed == self.design.seeds[0] else None
         return self.build(algorithm, seed) if job is None else job
 
     @property
     def config(self) -> str:
-        """Its configuration as TOML, from which it resumes."""
+        """The configuration as TOML, from which the comparison resumes."""
         return comparison_toml(self.about)
 
     def compared(self, outcomes: Iterable[Outcome], directory: Path) -> Comparison:
-        """The comparison with what has ended of it.
+        """Return the comparison with the runs that have ended.
 
         Args:
-            outcomes: of the runs that have ended.
-            directory: the folder of the runs and the report.
+            outcomes: The outcomes of these runs.
+            directory: The folder of the runs and the report.
         """
         ended = self.design.in_order(outcomes)
         return Comparison(*self.design, self.about, self.measures, self.clients, ended, directory, self.warnings)
 
     @classmethod
     def of(cls, design: Design, build: Build, kept: Path | None = None) -> Self:
-        """Make sure that all algorithms can start.
+        """Build the runs at the first seed, which checks that all algorithms can start.
 
         Args:
-            design: what is compared.
-            build: makes its runs.
-            kept: the configuration of a comparison to go on with, which must be this one.
+            design: What is compared.
+            build: Builds its runs.
+            kept: The configuration file of the comparison to resume, which must match.
 
         Raises:
-            InputError: a job cannot be built, or the comparison that was kept is another one; names the first
+            InputError: If a run cannot be built, or the comparison to resume is another one; names the first
                 difference.
         """
         before = None
@@ -145,7 +146,7 @@ class PreparedComparison(NamedTuple):
         for algorithm in design.algorithms:
             job = jobs[algorithm] = build(algorithm, design.seeds[0])
             if before is not None:
-                # A comparison's file names no single algorithm and no seed: add those of this run.
+                # A comparison's file has no single algorithm and no seed, so those of this run are added.
                 tables, name = before.get("algorithms"), job.about.algorithm
                 own = tables.get(name, {}) if isinstance(tables, dict) else {}
                 kept_run = {**before, "algorithm": name, "seed": job.settings.seed, "algorithms": {name: own}}
@@ -159,16 +160,16 @@ class PreparedComparison(NamedTuple):
 
 
 def from_config(config: Config, log: Callable[[str], None] | None = None) -> Build:
-    """Makes the runs of a configuration, whose data are loaded now.
+    """Load the data of a configuration, and return the function that builds its runs.
 
     Args:
-        config: the job; its algorithm and seed do not matter.
-        log: see :func:`drfl.experiments.config.build.load_data`.
+        config: The configuration. Its algorithm and seed do not matter.
+        log: See :func:`drfl.experiments.config.data_settings.load_data`.
 
     Raises:
-        InputError: the data cannot be had.
+        InputError: If the data are not available.
     """
-    # Load the data once: runs only partition it in different ways.
+    # Runs divide the same data in different ways.
     dataset = load_data(config, log)
     return JobBuilder(
         lambda seed: setup_of_config(config.model_copy(update={"seed": seed}), dataset),
@@ -177,10 +178,10 @@ def from_config(config: Config, log: Callable[[str], None] | None = None) -> Bui
 
 
 def kept_cells(directory: Path) -> tuple[list[str], list[int]]:
-    """The algorithms and seeds of the comparison that a folder holds; empty where there is none.
+    """Return the algorithms and seeds of the comparison in a folder; empty if there is none.
 
     Raises:
-        InputError: the folder's manifest cannot be read.
+        InputError: If the folder's manifest cannot be read.
     """
     manifest = read_manifest(directory) if directory.is_dir() else None
     # Split from the right: an algorithm's name may contain "-seed".
@@ -189,18 +190,18 @@ def kept_cells(directory: Path) -> tuple[list[str], list[int]]:
 
 
 def check_cells_same(directory: Path, design: Design) -> None:
-    """Make sure that the comparison in a folder has these algorithms and seeds.
+    """Check that the comparison in a folder has these algorithms and seeds.
 
     Raises:
-        InputError: it has others.
+        InputError: If it has others.
     """
     algorithms, seeds = kept_cells(directory)
     labels = [label_of(algorithm) for algorithm in design.algorithms]
     for what, kept, asked in (("algorithms", algorithms, labels), ("seeds", seeds, design.seeds)):
         if kept and tuple(kept) != tuple(asked):
             raise InputError(
-                f"the comparison to resume has the {what} {_list(kept)}, not {_list(asked)}: resume with "
-                "the same options, or start again in another --out",
+                f"the comparison to resume has the {what} {_list(kept)}, not {_list(asked)}: give the same options, or "
+                "another --out",
                 code="other-run",
                 field=what,
             )
@@ -211,15 +212,15 @@ def _list(values: Sequence[object]) -> str:
 
 
 def start(claim: ClaimedFolder, ready: PreparedComparison, warn: Callable[[str], None]) -> None:
-    """Keep what is compared, or make sure that what is gone on with is on the same data.
+    """Store the identity of the comparison, or check that the comparison to resume has the same data.
 
     Args:
-        claim: the comparison's folder.
-        ready: what is compared.
-        warn: gets a line where it was begun with other versions.
+        claim: The comparison's folder.
+        ready: The comparison.
+        warn: Called with a line if it was started with other versions.
 
     Raises:
-        InputError: it is on other data, or the folder cannot be written to.
+        InputError: If the data differ, or the folder cannot be written to.
     """
     path = claim.checkpoints / IDENTITY
     if path.is_file():
@@ -227,22 +228,22 @@ def start(claim: ClaimedFolder, ready: PreparedComparison, warn: Callable[[str],
         for line in _check_same(ready, kept, path):
             warn(line)
     records.write(claim.checkpoints, path.stem, ready.identity, claim.key)
-    # Last: from here on the folder can be resumed.
+    # Last, as this makes the folder resumable.
     claim.begin(ready.config)
 
 
 class _Finished(BaseModel):
-    """What ``outcomes.json`` holds."""
+    """The content of ``outcomes.json``."""
 
     identity: dict[str, object]
     outcomes: tuple[Outcome, ...]
 
 
 def kept_outcomes(directory: Path, ready: PreparedComparison) -> tuple[Outcome, ...]:
-    """The outcomes of a comparison that is finished.
+    """Return the outcomes of a finished comparison.
 
     Raises:
-        InputError: it was on other data, or the file cannot be read.
+        InputError: If its data were others, or the file cannot be read.
     """
     path = directory / "outcomes.json"
     content = read_json(path, follow=False, remedy="start again with --overwrite")
@@ -260,7 +261,7 @@ def kept_outcomes(directory: Path, ready: PreparedComparison) -> tuple[Outcome, 
 
 
 def _check_same(ready: PreparedComparison, kept: Mapping[str, object], path: Path) -> list[Notice]:
-    """See :func:`drfl.experiments.run.resume.check_same`; ``kept`` is from the file ``path``."""
+    """See :func:`drfl.experiments.run.resume.check_same`; ``kept`` is the content of the file ``path``."""
     try:
         return check_same(ready.jobs[ready.design.algorithms[0]], kept)
     except DamagedError as error:
@@ -278,24 +279,23 @@ def compare(
 ) -> Iterator[Outcome]:
     """Run every algorithm at every seed, with the same partition and initial model at each seed.
 
-    What has ended before is told again and not run again; what was begun goes on from its checkpoint. A run that breaks
-    off, as it diverges or its algorithm cannot go on from where it is, is an outcome, not the end; an interruption ends
-    the comparison with the cells that are whole.
+    Runs that have ended are not repeated, and interrupted ones continue from their checkpoints. A run that fails,
+    because it diverges or its algorithm cannot continue, has an outcome, too. After an interruption the comparison ends
+    with the runs that are complete.
 
     Args:
-        ready: what is compared.
-        claim: the comparison's folder, which gets one run's folder per cell.
-        watch: ends it.
-        progress: callbacks for each cell that is run.
-        warn: gets a line where a cell goes on, and what may matter then.
+        ready: The comparison.
+        claim: The comparison's folder, which gets a sub-folder per run.
+        watch: Tells whether to stop.
+        progress: Returns the callbacks of a run.
+        warn: Called with a line if a run continues from a checkpoint.
 
     Raises:
-        InputError: a job cannot be built or the place cannot be written
-            to.
+        InputError: If a run cannot be built or the folder cannot be written to.
     """
     for algorithm, seed in ready.design.order:
         outcome = run_or_recall(ready, claim, watch, algorithm, seed, progress, warn)
-        if outcome is None:  # a cell cut short would bias the means
+        if outcome is None:  # an incomplete run would bias the means
             return
         yield outcome
         if watch.stop:
@@ -311,13 +311,13 @@ def run_or_recall(
     progress: Callable[[str, int], Sequence[Callback]] = lambda algorithm, seed: (),
     warn: Callable[[str], None] = lambda line: None,
 ) -> Outcome | None:
-    """How one run of a comparison ended, which is run, or the rest of it, unless it has; None where it was interrupted.
+    """Run an algorithm at a seed, or the rest of it, unless its outcome is stored; return None after an interruption.
 
     The arguments are those of :func:`compare`.
     """
     outcome = recalled(claim, algorithm, seed)
     if outcome is not None:
-        ready.jobs.pop(algorithm, None)  # frees its memory
+        ready.jobs.pop(algorithm, None)  # to free its memory
         return outcome
     name, job = cell_name(algorithm, seed), ready.job(algorithm, seed)
     key = key_of(job.settings, claim.directory)
@@ -330,16 +330,16 @@ def run_or_recall(
         )
         if finished is not None and not finished.ended:
             return None
-        _keep(claim, outcome)  # before the results: where these are, there is a record
+        _keep(claim, outcome)  # before the results, so that results always have a record
         if finished is not None:
             with filled(cell) as folder:
                 write_run(folder, finished)
-        cell.finished = True  # also where it broke off: it would again
+        cell.finished = True  # even if it failed, as it would fail again
     return outcome
 
 
 def recalled(claim: ClaimedFolder, algorithm: str, seed: int) -> Outcome | None:
-    """How a cell has ended; None where it has not."""
+    """Return the stored outcome of a run; None if there is none."""
     folder = claim.directory / cell_name(algorithm, seed)
     record = records.read(claim.checkpoints, folder.name, claim.key)
     if record is None:
@@ -357,15 +357,15 @@ def recalled(claim: ClaimedFolder, algorithm: str, seed: int) -> Outcome | None:
 
 
 def store(claim: ClaimedFolder, outcome: Outcome, files: Mapping[str, bytes] | None) -> None:
-    """Keep what a run gave that another machine has made.
+    """Store a run that another machine has computed.
 
     Args:
-        claim: the comparison's folder.
-        outcome: how it ended.
-        files: of its folder, by name; None where it broke off.
+        claim: The comparison's folder.
+        outcome: The run's outcome.
+        files: The files of its folder, by name; None if it failed.
 
     Raises:
-        InputError: the folder cannot be written to.
+        InputError: If the folder cannot be written to.
     """
     place = claim.directory / cell_name(outcome.algorithm, outcome.seed)
     with claimed(place, resume=True, key=claim.key) as cell:

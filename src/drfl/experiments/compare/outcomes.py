@@ -1,4 +1,4 @@
-"""How the runs of a comparison ended, and statistics over seeds."""
+"""Outcomes of a comparison's runs, and statistics over seeds."""
 
 from __future__ import annotations
 
@@ -22,32 +22,32 @@ from drfl.training.history import Metrics, undefined_names
 
 
 class Outcome(NamedTuple):
-    """One cell of a comparison: an algorithm at a seed.
+    """The outcome of a run in a comparison: an algorithm at a seed.
 
     Args:
-        algorithm: its label, see :func:`drfl.core.user_code.label_of`.
-        seed: its value.
-        stopped: "rounds", "target" or "patience", or "diverged" or "refused" where the run broke off.
-        rounds: rounds done; 0 where it broke off.
-        metrics: of the last model; None where it broke off.
-        certificate: of the last iterate; None where there is none.
-        equal: of clients that were all equally good at this average accuracy; None where it broke off, or the score
-            is another.
-        reason: the sentence that says why it broke off, or why it counts as failed though it has metrics.
-        others: average and worst over clients of the measures beside the score, see
+        algorithm: The algorithm's label, see :func:`drfl.core.user_code.label_of`.
+        seed: The seed.
+        stopped: "rounds", "target" or "patience"; "diverged" or "refused" if the run failed.
+        rounds: The number of rounds; 0 if the run failed.
+        metrics: The metrics of the returned model; None if the run failed.
+        certificate: The certificate of the last iterate; None if there is none.
+        reason: Why the run failed, or why it counts as failed although it has metrics.
+        equal: The worst accuracy expected if all clients were equally good at this average accuracy; None if the run
+            failed, or has another score.
+        others: Average and worst over clients of the metrics beside the score, see
             :func:`drfl.training.history.others_of`.
-        worst_interval: 95 % interval of the worst client's true score, see
-            :func:`drfl.assessment.worst.worst_score`; None where it broke off, no row has a score of its own, or test
-            rows stopped it.
-        undefined: the clients at which a measure is undefined, by its name, see
+        worst_interval: The 95 % interval of the worst client's true score, see
+            :func:`drfl.assessment.worst.worst_score`; None if the run failed, single rows have no score, or test rows
+            stopped the run.
+        undefined: The clients at which a metric is undefined, by its name, see
             :func:`drfl.training.history.undefined_names`.
-        stopped_on: the rows that decided to stop: "validation", "test" or "", if none did.
-        rollbacks: how often the model was set back to the initial one.
-        lost_rounds: rounds that do not count, as they were done before the last time.
-        test_rows: what its test rows are known by; "" = not known.
-        initial_model: what the model that it started from is known by; "" = not known.
-        reference: whether it is not federated, but shows what federation costs and gains.
-        beside: what accuracies and rates have to be read with, see :func:`drfl.report.read_run.lines_beside`.
+        stopped_on: The rows that decided to stop: "validation", "test", or "" if none did.
+        rollbacks: How often the model was set back to the initial one.
+        lost_rounds: Rounds before the last rollback, which do not count.
+        test_rows: A digest of the test rows; "" if it is not known.
+        initial_model: A digest of the initial model; "" if it is not known.
+        reference: Whether the run is not federated, but shows what federation costs and gains.
+        beside: Lines that help to read accuracies and rates, see :func:`drfl.report.read_run.lines_beside`.
     """
 
     algorithm: str
@@ -72,39 +72,39 @@ class Outcome(NamedTuple):
 
     @property
     def marks(self) -> Marks:
-        """What readers of a table have to know of it."""
+        """What readers of a table must know about the run."""
         effective = self.rounds - self.lost_rounds
         return Marks(self.stopped_on == "test", self.rollbacks, self.rounds, effective)
 
     @property
     def failed(self) -> bool:
-        """Whether it broke off, so that there is no model."""
+        """Whether the run failed, so that there is no model."""
         return self.metrics is None
 
     def note(self, measure: str, clients: int) -> str:
-        """What follows a statistic of a measure in a line, see :func:`drfl.task.measure.undefined_note`."""
+        """Return the note behind a statistic of a metric, see :func:`drfl.task.measure.undefined_note`."""
         return undefined_note([len(self.undefined.get(measure, ()))], [clients])
 
 
 def ran(algorithm: str, seed: int, run: Callable[[], Finished]) -> tuple[Outcome, Finished | None]:
-    """How a run ends, and what it gives unless it breaks off.
+    """Run an algorithm, and return its outcome and, unless it fails, the finished run.
 
     Args:
-        algorithm: whose.
-        seed: its value.
-        run: runs it.
+        algorithm: The algorithm's name.
+        seed: The seed.
+        run: Runs it.
     """
     try:
         finished = run()
     except (DivergedError, InputError) as error:
-        # Both are outcomes: another algorithm may succeed at the same seed.
+        # Both are outcomes, as another algorithm may succeed at the same seed.
         how = "diverged" if isinstance(error, DivergedError) else "refused"
         return Outcome(label_of(algorithm), seed, how, reason=str(error)), None
     result, last, score = finished.result, finished.result.history.last, finished.job.fed.measures[0]
     if not finished.ended:
         return Outcome(label_of(algorithm), seed, finished.stopped, result.rounds), finished
     evaluation, measures = result.evaluation, finished.job.fed.measures
-    # The value expected if all clients were equal follows only from right and wrong answers.
+    # The value expected if all clients were equal can only be computed from right and wrong answers.
     equal, defined = None, ~evaluation.score.isnan()
     if score.name == ACCURACY.name and bool(defined.any()):
         equal = equal_clients(last.metrics.avg_score, evaluation.samples[defined].numpy())
@@ -119,9 +119,10 @@ def ran(algorithm: str, seed: int, run: Callable[[], Finished]) -> tuple[Outcome
 
 
 def failures(outcomes: Sequence[Outcome], algorithm: str) -> str:
-    """How the failed runs of an algorithm ended: "2 of 14 diverged", or "diverged" if all did; "" if none failed.
+    """Say how the failed runs of an algorithm ended: "2 of 14 diverged", "diverged" if all did, "" if none failed.
 
-    Then the others say nothing of the algorithm: a mean over seeds at which it happens to work would flatter it.
+    With a failed run, the other runs do not describe the algorithm: a mean over the seeds at which it happens to work
+    would flatter it.
     """
     own = [o for o in outcomes if o.algorithm == algorithm]
     ends = collections.Counter(o.stopped for o in own if o.failed)
@@ -136,11 +137,11 @@ class Spread(NamedTuple):
 
     @classmethod
     def of(cls, values: Sequence[float]) -> Spread:
-        """Of one metric's values."""
+        """Compute both from the values of one metric."""
         return cls(statistics.fmean(values), deviation(values))
 
     def text(self, mean: str, std: str, scale: float = 1.0) -> str:
-        """Both, in these formats and times scale, as "87.9 ± 0.4"; one value has no ±; a dash if one is NaN."""
+        """Format both, multiplied by ``scale``, as "87.9 ± 0.4". A single value has no ±, and NaN gives a dash."""
         if math.isnan(self.mean):
             return NOTHING
         middle = format(scale * self.mean, mean)
@@ -148,11 +149,11 @@ class Spread(NamedTuple):
 
 
 def spreads(outcomes: Sequence[Outcome], score: str) -> dict[str, dict[str, Spread]]:
-    """Algorithm → column → mean and spread over its seeds, none if a run failed; those come last.
+    """Return algorithm → column → mean and spread over its seeds. Algorithms with a failed run have none and come last.
 
     Args:
-        outcomes: of the runs.
-        score: the name of their score, see :func:`drfl.training.history.columns_of`.
+        outcomes: The outcomes of the runs.
+        score: The name of their score, see :func:`drfl.training.history.columns_of`.
     """
     table: dict[str, dict[str, Spread]] = {}
     for name in dict.fromkeys(outcome.algorithm for outcome in outcomes):
@@ -164,7 +165,7 @@ def spreads(outcomes: Sequence[Outcome], score: str) -> dict[str, dict[str, Spre
 
 
 def gaps(outcomes: Sequence[Outcome]) -> dict[str, Spread]:
-    """Algorithm → mean and spread of the duality gap over its seeds; only if all have one."""
+    """Return algorithm → mean and spread of the duality gap over its seeds, if all its runs have a certificate."""
     found: dict[str, Spread] = {}
     for name in dict.fromkeys(outcome.algorithm for outcome in outcomes):
         cells = [o.certificate for o in outcomes if o.algorithm == name]
@@ -175,9 +176,9 @@ def gaps(outcomes: Sequence[Outcome]) -> dict[str, Spread]:
 
 
 def equal_worst(outcomes: Sequence[Outcome]) -> dict[str, float]:
-    """Algorithm → what its worst client would be on average if its clients were all equally good, over its seeds.
+    """Return algorithm → the worst accuracy expected if all clients were equally good, the mean over its seeds.
 
-    None for an algorithm with a failed run.
+    An algorithm with a failed run has none.
     """
     found: dict[str, list[float]] = {}
     for outcome in outcomes:
@@ -187,10 +188,10 @@ def equal_worst(outcomes: Sequence[Outcome]) -> dict[str, float]:
 
 
 def first_intervals(outcomes: Sequence[Outcome]) -> tuple[int, dict[str, tuple[float, float]]] | None:
-    """The lowest seed at which any run could have one, and algorithm → its worst client's interval at that seed.
+    """Return the lowest seed at which runs have intervals, and algorithm → interval of its worst client at that seed.
 
-    None if there is no such interval. Runs that test rows have stopped count for the seed: a later one at which they
-    did not would be chosen by its result.
+    The result is None if there is no interval. Runs that test rows stopped have no interval but count for the seed: a
+    later seed, at which they did not stop, would be chosen by its result.
     """
     known = [outcome for outcome in outcomes if outcome.worst_interval is not None or outcome.stopped_on == "test"]
     if not known:
@@ -201,12 +202,12 @@ def first_intervals(outcomes: Sequence[Outcome]) -> tuple[int, dict[str, tuple[f
 
 
 def best(table: dict[str, dict[str, Spread]], name: str, measures: Sequence[Measure]) -> set[str]:
-    """The algorithms whose mean is best to a thousandth, a tenth of a percent, as shown: most score, least std or loss.
+    """Return the algorithms whose mean is best to a thousandth, a tenth of a percent, as tables show it.
 
     Args:
-        table: from :func:`spreads`, without references.
-        name: of a column.
-        measures: what was measured, the score first.
+        table: From :func:`spreads`, without references.
+        name: The column; more is better for a score, less for a standard deviation or a loss.
+        measures: The metrics, the score first.
     """
     means = {algorithm: row[name].mean for algorithm, row in table.items() if row and not math.isnan(row[name].mean)}
     if not means:

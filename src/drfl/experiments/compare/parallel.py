@@ -1,4 +1,4 @@
-"""The runs of a comparison in other processes, with the same files as one after the other."""
+"""The runs of a comparison in several processes, which leave the same files as consecutive runs."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from drfl.experiments.run.run_directory import ClaimedFolder
 from drfl.experiments.run.runner import StopSignal, execute
 
 Files = dict[str, bytes]
-"""A run's folder."""
+"""The files of a run's folder."""
 
 
 def compare_in_parallel(
@@ -28,32 +28,33 @@ def compare_in_parallel(
     warn: Callable[[str], None],
     own: Collection[ModuleType] = (),
 ) -> Iterator[Outcome]:
-    """As :func:`drfl.experiments.compare.comparison.compare`, with several runs at a time, in the same order.
+    """Run a comparison like :func:`drfl.experiments.compare.comparison.compare`, with several runs at a time.
 
-    Workers on this machine write their runs themselves, with checkpoints, and end a run after its round when they are
-    asked to stop. What has ended on a cluster is written here at once, in any order; a run that is interrupted there
-    starts from its beginning next time.
+    Outcomes come in the same order. Workers on this machine write their runs themselves, with checkpoints, and stop
+    after the current round if they are asked to. Runs that end on a cluster are written here at once, in any order. A
+    run that is interrupted there starts from the beginning next time.
 
     Args:
-        ready: What is compared.
+        ready: The comparison.
         claim: The comparison's folder.
-        watch: Ends the comparison.
-        workers: Where the runs are.
-        warn: Gets a line if a run continues from a checkpoint.
+        watch: Tells whether to stop.
+        workers: Where runs are computed.
+        warn: Called with a line if a run continues from a checkpoint.
         own: The user's modules, see :func:`drfl.experiments.execution.executor.pickled`.
 
     Raises:
-        InputError: What is compared cannot be sent to another process, there is no such cluster, or see ``compare``.
-        DrflError: A worker was lost.
+        InputError: If the comparison cannot be sent to another process, or the cluster does not answer, or see
+            :func:`drfl.experiments.compare.comparison.compare`.
+        DrflError: If a worker was lost.
     """
     order = ready.design.order
-    # Report cells that have ended without running them again.
+    # Outcomes that are stored are not computed again.
     known: dict[tuple[str, int], Outcome | None] = {
         cell: found for cell in order if (found := recalled(claim, *cell)) is not None
     }
     here = not isinstance(workers, Cluster)
-    ready.jobs.clear()  # workers build theirs themselves
-    # A cluster does not get the claim: it has the key that signs checkpoints.
+    ready.jobs.clear()  # workers build their own
+    # A cluster does not get the claim, which holds the key that signs checkpoints.
     with executor_of(workers, (ready, claim) if here else ready, own) as executor:
         call = _run_here if here else _run_elsewhere
         futures: dict[Future[tuple[Outcome | None, Files | None, list[str]]], tuple[str, int]] = {
@@ -62,10 +63,10 @@ def compare_in_parallel(
         try:
             for cell in order:
                 while cell not in known:
-                    # Keep outcomes as they arrive, but yield them in the order of the design. Wake up regularly: a
-                    # signal only sets a flag.
+                    # Store outcomes as they arrive, but yield them in the order of the design. Wake up regularly, as
+                    # a signal only sets a flag.
                     done = wait(futures, LOOK, FIRST_COMPLETED).done
-                    # What has ended is kept before an error is raised.
+                    # Results first: they are stored before an error is raised.
                     for future in sorted(done, key=lambda future: future.exception() is not None):
                         outcome, files, lines = future.result()
                         if outcome is not None and not here:
@@ -78,19 +79,19 @@ def compare_in_parallel(
                         if not here and cell not in known:
                             return
                 outcome = known[cell]
-                if outcome is None:  # a cell cut short would bias the means
+                if outcome is None:  # an incomplete run would bias the means
                     return
                 yield outcome
         finally:
-            executor.ask_to_stop()  # also if the caller has had enough
+            executor.ask_to_stop()  # even if the caller does not consume all outcomes
 
 
 def _run_here(
     what: tuple[PreparedComparison, ClaimedFolder], watch: StopSignal, algorithm: str, seed: int
 ) -> tuple[Outcome | None, None, list[str]]:
-    """A run on this machine, whose worker writes its folder; its outcome is None if it was interrupted."""
+    """Run on this machine, where the worker writes the run's folder; the outcome is None after an interruption."""
     lines: list[str] = []
-    # Do not start cells that were queued when the stop was requested.
+    # Do not start runs that were queued when the stop was requested.
     if watch.stop:
         return None, None, lines
     return run_or_recall(*what, watch, algorithm, seed, warn=lines.append), None, lines
@@ -99,7 +100,7 @@ def _run_here(
 def _run_elsewhere(
     ready: PreparedComparison, watch: StopSignal, algorithm: str, seed: int
 ) -> tuple[Outcome, Files | None, list[str]]:
-    """A run on another machine, and the files of its folder."""
+    """Run on another machine, and return the files of the run's folder."""
     job = ready.job(algorithm, seed)
     outcome, finished = ran(algorithm, seed, lambda: execute(job))
     if finished is None:

@@ -1,4 +1,4 @@
-"""A comparison from its first run to its report, in a folder: what `drfl compare` and `drfl.compare` share."""
+"""A comparison from its first run to its report, in a folder; `drfl compare` and `drfl.compare` share it."""
 
 from __future__ import annotations
 
@@ -31,24 +31,24 @@ def run_comparison(
     anew: bool = False,
     own: Collection[ModuleType] = (),
 ) -> Comparison:
-    """Run what has not ended of a comparison, and write its results unless no run has ended.
+    """Run what is missing of a comparison, and write its results unless no run has ended.
 
     Args:
-        ready: what is compared.
-        place: its folder.
-        watch: ends it.
-        workers: where its runs are.
-        ended: called with the outcome of each run, in order, and with their number so far.
-        warn: gets a line on what may matter.
-        progress: callbacks for each run; for one worker only.
-        resume: see :func:`drfl.experiments.run.run_directory.claimed`.
-        overwrite: see there.
-        anew: see there.
-        own: the user's modules, see :func:`drfl.experiments.execution.executor.pickled`.
+        ready: The comparison.
+        place: Its folder.
+        watch: Tells whether to stop.
+        workers: Where runs are computed.
+        ended: Called with the outcome of each run, in order, and the number of outcomes so far.
+        warn: Called with lines for the user.
+        progress: Returns the callbacks of a run; used with one worker only.
+        resume: See :func:`drfl.experiments.run.run_directory.claimed`.
+        overwrite: See there.
+        anew: See there.
+        own: The user's modules, see :func:`drfl.experiments.execution.executor.pickled`.
 
     Raises:
-        InputError: a run cannot be built, or the folder cannot be written to or holds something else.
-        DrflError: a worker was lost.
+        InputError: If a run cannot be built, or the folder holds something else or cannot be written to.
+        DrflError: If a worker was lost.
     """
     design, outcomes = ready.design, list[Outcome]()
     with claimed(
@@ -69,6 +69,6 @@ def run_comparison(
         if outcomes:
             with filled(claim) as folder:
                 write_comparison(comparison, folder, ready.identity)
-        # Checkpoints and records of cells are needed until all cells are done.
+        # Checkpoints and records are needed until all runs have ended.
         claim.finished = comparison.is_complete
     return comparison

@@ -131,8 +131,8 @@ def _metric(name: str) -> Metric:
     found = user_code.load("metric", name)
     if not (isinstance(found, Metric) or (callable(found) and not isinstance(found, type))):
         raise InputError(
-            f"metric '{name}' is a {type(found).__name__}: give a drfl.Metric, or a function of a client's outputs and "
-            "targets",
+            f"metric '{name}' is a {type(found).__name__}: give a drfl.Metric, or a function of a client's "
+            "outputs and targets",
             code="wrong-type",
             field="metric",
         )
@@ -140,7 +140,7 @@ def _metric(name: str) -> Metric:
 
 
 def metric_name(text: str) -> str:
-    """Return a metric's name as configurations store it: the name in :data:`drfl.task.metrics.METRICS`, or the reference.
+    """Return a metric's name as configurations store it: its name in :data:`drfl.task.metrics.METRICS`, or a reference.
 
     Raises:
         InputError: If the metric is unknown.

@@ -266,7 +266,7 @@ def _answer(
 
 
 def _unpickled(payload: bytes) -> tuple[object, InputError | None]:
-    """Return the object that functions get, or the error that every call raises. Raised here, it would look like a crash."""
+    """Return the object that functions get, or the error for every call, as an error raised here looks like a crash."""
     try:
         what, folders = cloudpickle.loads(payload)
         for folder in folders:

@@ -1,4 +1,4 @@
-"""What a run leaves behind: the files of its directory."""
+"""The files of a run's folder."""
 
 from __future__ import annotations
 
@@ -41,17 +41,17 @@ from drfl.training.history import (
 )
 
 FREE = ("data_dir", "data", "table_dir", "checkpoint_every", "checkpoint_key")
-"""Keys of a configuration that have no say in the results."""
+"""Keys of a configuration that do not affect the results."""
 
 PACKAGES = ("drfl", "torch", "numpy", "scikit-learn")
 
 
 def write_run(directory: Path, finished: Finished) -> None:
-    """Fill an existing, empty directory with everything but the report.
+    """Write all files of a run, except for the report, into an empty folder.
 
     Args:
-        directory: where.
-        finished: the run.
+        directory: The folder.
+        finished: The run.
     """
     job, result = finished.job, finished.result
     write = {
@@ -68,7 +68,7 @@ def write_run(directory: Path, finished: Finished) -> None:
         job.partition.save(directory / "partition.json")
     data = job.fed.data_digest() or digest_of(job.data.tensors())
     about = about_model(job, data)
-    # Of personal models the evaluation is theirs.
+    # With personal models the evaluation is that of these models.
     models = {"model": (result.model, result.evaluation if result.personal is None else None)}
     if result.returned != "last":
         models["model-last"] = result.state.w, result.last
@@ -76,8 +76,8 @@ def write_run(directory: Path, finished: Finished) -> None:
         models["model-averaged"] = result.average.w, result.averaged
     for name, (w, evaluation) in models.items():
         metrics = {} if evaluation is None else {"metrics": _model_metrics(finished, evaluation)}
-        # Take the state_dict() at w from the task's own model: a copy would duplicate its frozen part, which may be
-        # large.
+        # The state_dict() at w comes from the task's own model, as a copy would duplicate its frozen part, which may
+        # be large.
         before = job.task.w0
         job.task.layout.load(job.task.model, w)
         try:
@@ -93,14 +93,14 @@ def write_run(directory: Path, finished: Finished) -> None:
 
 
 def summary(finished: Finished) -> dict[str, object]:
-    """The run in one object: what ran, on what, how it ended, what it cost."""
+    """Return the run as one object: what ran, on which data, how it ended, what it cost."""
     job, result, checks = finished.job, finished.result, finished.checks
     about, settings = job.about, job.settings
     last, asked, score = result.history.last, job.certify is not None, job.fed.measures[0].name
     undefined = undefined_names(result.evaluation, job.fed.measures, job.data.names)
     chosen, size, step_size, averaged = result.selection, result.step_size, None, None
     if size is not None:
-        # Client −1: no curvature is known, and lr is the fallback.
+        # Client −1 means that no curvature is known and lr is the fallback.
         client = None if int(size.client) < 0 else int(size.client)
         step_size = {
             "lr": float(size.eta),
@@ -157,11 +157,9 @@ def summary(finished: Finished) -> dict[str, object]:
 
 
 def _protection(state: State, names: Sequence[str]) -> dict[str, object]:
-    """How many replies were rejected and reports changed, who is mistrusted at the end, and whom the aggregator left
-    out in how many rounds.
-    """
+    """Return counts of rejected replies and changed reports, the flagged clients, and rounds of excluded clients."""
     memory, inner, flags = None, state, flagged(state)
-    # Other wrappers, such as Quorum, may enclose the protection.
+    # Other wrappers, such as Quorum, may enclose Protected.
     while memory is None and isinstance(inner, WrapperState):
         memory, inner = inner.memory if isinstance(inner.memory, Memory) else None, inner.inner
     if memory is None or flags is None:
@@ -176,7 +174,7 @@ def _protection(state: State, names: Sequence[str]) -> dict[str, object]:
 
 
 def json_text(content: Mapping[str, object], indent: int | None = None) -> str:
-    """JSON; infinities and NaN, for which JSON has no number, as text."""
+    """Return JSON text. Infinities and NaN become text, as JSON has no number for them."""
 
     def plain(value: object) -> object:
         if isinstance(value, Mapping):
@@ -189,43 +187,43 @@ def json_text(content: Mapping[str, object], indent: int | None = None) -> str:
 
 
 def rounded(values: Mapping[str, float]) -> dict[str, float]:
-    """Metrics by name, with as many digits as the CSV files have."""
+    """Round metrics to the digits of the CSV files."""
     return {name: round(x, DIGITS) for name, x in values.items()}
 
 
 def _end(metrics: Mapping[str, float], asked: bool, certificate: Certificate | None) -> dict[str, object]:
-    """The metrics, and where it was asked for the certificate: NaN where there is none."""
+    """Return the metrics, and the certificate if the run asked for it, with NaN if there is none."""
     if not asked:
         return {**rounded(metrics)}
-    # A run that asked for a certificate has these columns even if it got none.
+    # A run that asked for a certificate has these columns even if there is none.
     names = (*CERTIFICATE_COLUMNS, "gradient_norm")
     values = {name: round(getattr(certificate, name, math.nan), GAP_DIGITS) for name in names}
     return {**rounded(metrics), **values, "proven": certificate is not None and certificate.proven}
 
 
 def versions() -> dict[str, str]:
-    """Python's, the platform's and the packages' versions."""
+    """Return the versions of Python, the platform and the packages."""
     found = {package: _version_of(package) for package in PACKAGES}
     return {"python": platform.python_version(), "platform": f"{platform.system()} {platform.machine()}", **found}
 
 
 @functools.cache
 def _version_of(package: str) -> str:
-    return importlib.metadata.version(package)  # reads a file each time
+    return importlib.metadata.version(package)  # reads a file at every call
 
 
 def decisive_settings(job: Running) -> dict[str, object]:
-    """The configuration with all defaults, without the keys that do not change the results."""
+    """Return the configuration with all defaults, without the keys that do not affect the results."""
     full = tomllib.loads(run_toml(job.about))
     return {name: value for name, value in full.items() if name not in FREE}
 
 
 def about_model(job: Running, data: str) -> dict[str, object]:
-    """What a model file says of the run that its model is from, but for the metrics.
+    """Return the description of a run in a model file, without the metrics.
 
     Args:
-        job: the run.
-        data: digest of the clients' data.
+        job: The run.
+        data: The digest of the clients' data.
     """
     about: dict[str, object] = {
         "drfl": _version_of("drfl"),
@@ -236,16 +234,16 @@ def about_model(job: Running, data: str) -> dict[str, object]:
         columns, classes = job.data.columns, job.data.classes
         about |= {"columns": list(columns)} if columns is not None else {}
         about |= {"classes": list(classes)} if classes is not None else {}
-        if classes is not None and len(classes) == 2:  # what accuracy, AUC and F1 go by
+        if classes is not None and len(classes) == 2:  # accuracy, AUC and F1 depend on these
             about |= {"positive_class": classes[1], "threshold": 0.5}
     return {**about, "run": digest_of([job.task.w0], json_text(decisive_settings(job)) + data)}
 
 
 def _model_metrics(finished: Finished, evaluation: Evaluation) -> dict[str, float]:
-    """The defined metrics of a model over the clients, with the 95 % interval of the worst one's true score.
+    """Return the defined metrics of a model over the clients, with the 95 % interval of the worst client's true score.
 
-    Clients at which the score is undefined are left out of all of them, and counted. There is no interval if the test
-    rows have stopped the run.
+    Clients at which the score is undefined are counted, but no metric includes them. There is no interval if test rows
+    stopped the run.
     """
     score, own = finished.job.fed.measures[0], evaluation is finished.result.evaluation
     low, high = (finished.worst_interval if own else finished.interval_of(evaluation)) or (math.nan, math.nan)
@@ -257,12 +255,12 @@ def _model_metrics(finished: Finished, evaluation: Evaluation) -> dict[str, floa
 
 
 def exact(value: float, *, whole: bool = False) -> str:
-    """A number with as many digits as it takes to read the same one back; a whole one, or NaN, as that."""
+    """Format a number with enough digits to read the same number back; with ``whole`` as a whole number, unless NaN."""
     return str(int(value)) if whole and math.isfinite(value) else repr(value)
 
 
 def sum_columns(measures: Sequence[Measure], sums: Tensor) -> dict[str, list[str]]:
-    """The columns of an evaluation's sums (N, M, 5), see :class:`drfl.federation.federation.Evaluation`."""
+    """Return the columns of an evaluation's sums (N, M, 5), see :class:`drfl.federation.federation.Evaluation`."""
     found: dict[str, list[str]] = {}
     for measure, (first, second, third, *squares) in zip(measures, sums.permute(1, 2, 0).tolist(), strict=True):
         if measure.rows is Rows.BINARY:

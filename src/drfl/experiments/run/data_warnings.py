@@ -1,4 +1,4 @@
-"""What is conspicuous in the data of a run, where nobody has made them so on purpose."""
+"""Warnings about the data of a run, unless drfl has divided a known data set."""
 
 from __future__ import annotations
 
@@ -13,10 +13,11 @@ from drfl.experiments.run.end_checks import BY_CLASS
 
 
 def warnings_of(job: Running) -> tuple[Notice, ...]:
-    """The sentences of :func:`drfl.data.checks.data_warnings` on a run's clients, and one on data without a revision.
+    """Return the warnings of :func:`drfl.data.checks.data_warnings` on a run's clients, and one on data without a
+    revision.
 
-    None on a data set that drfl knows and has divided itself, as the papers do, and on a deployment, whose sites alone
-    know their rows.
+    There are none on a data set that drfl knows and has divided itself, as in the papers, and on a deployment, as only
+    its sites know their rows.
     """
     if not isinstance(job.data, ClientData):
         return ()
@@ -24,14 +25,14 @@ def warnings_of(job: Running) -> tuple[Notice, ...]:
     name, known = job.about.dataset, "data" not in job.about.settings
     if known and name in DATASETS and partition != "natural":
         return ()
-    # The simulation's, which leave out rows that no metric counts.
+    # The simulation's data exclude rows that no metric counts.
     data = job.fed.data if isinstance(job.fed, Simulation) else job.data
     found = data_warnings(data, by_class=partition in BY_CLASS)
     if known and name is not None and is_hub(name) and not hub_name(name).pinned:
         return (
             Notice(
-                f"dataset '{name}' has no fixed revision, as the hub did not say which is the newest: a resumed or "
-                f"repeated run may read other data. Give {hub_name(name).label}@COMMIT",
+                f"dataset '{name}' has no fixed revision, as the hub did not name the newest one: a resumed or "
+                f"repeated run may read other data. Use {hub_name(name).label}@COMMIT",
                 "unpinned-data", "dataset",
             ),
             *found,

@@ -1,4 +1,4 @@
-"""Whether a run that ended has learnt something: what its numbers alone would leave unsaid."""
+"""Checks at the end of a run: whether the model has learned something, and what the user should know."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ from drfl.training.loop import Result
 from drfl.training.step_size_controller import FIRST, RISE
 
 MOST_SKIPPED = 0.1
-"""Share of the rounds of a run that may not count without a word."""
+"""The share of rounds that may not count without a warning."""
 
 BY_CLASS = ("one-class", "zipf-dirichlet", "dirichlet-drop")
-"""Partitions that give most clients few classes on purpose: there a constant answer is hard to beat."""
+"""Partitions that give most clients few classes on purpose, where a constant answer is hard to beat."""
 
 
 class EndChecks(NamedTuple):
-    """What there is to say of a finished run.
+    """The results of the checks.
 
     Args:
-        failure: why it counts as failed, in a sentence; None if it does not.
-        warnings: what else the user should know, a sentence each.
+        failure: Why the run counts as failed; None if it does not.
+        warnings: Other sentences for the user.
     """
 
     failure: Notice | None = None
@@ -36,28 +36,28 @@ class EndChecks(NamedTuple):
 
 
 def end_checks(job: Running, result: Result) -> EndChecks:
-    """The checks of a run that was not interrupted; nothing to say of one without a round."""
+    """Check a run that was not interrupted. A run without a round gets no failure and no warning."""
     if not result.rounds:
         return EndChecks()
     start, end = result.history.rows[0].metrics, result.history.last.metrics
     failure = None
-    # The first rounds on split classes may raise the loss a little. Not "end > most": NaN is no success either.
+    # The first rounds on divided classes may raise the loss a little. "not end <= most" also catches NaN.
     most = start.avg_loss + (RISE * abs(start.avg_loss) if result.rounds < FIRST else 0)
     if isinstance(core_of(job.algorithm), FineTuned):
-        most = math.inf  # what it begins with is tuned too, and may fit a client as well as anything does
+        most = math.inf  # its initial model is already tuned, and may fit the clients as well as any other
     if not end.avg_loss <= most:
         failure = Notice(
             f"the mean test loss over clients ended at {end.avg_loss:.4g}, above {start.avg_loss:.4g} before the first "
-            f"round: {job.fed.target_advice()}lower lr, or remove it; standardise the columns of a table",
+            f"round: {job.fed.target_advice()}lower or remove lr; standardise the columns of a table",
             "loss-rose",
             "lr",
         )
     warnings: list[Notice] = []
     if result.skipped > MOST_SKIPPED * result.rounds:
         notice = Notice(
-            f"{result.skipped} of {result.rounds} rounds did not count, as no client answered, or fewer than "
-            "min_replies: lower it, or set sampling to everybody; a cohort that is drawn by λ has few clients once λ "
-            "is on few",
+            f"{result.skipped} of {result.rounds} rounds did not count, as no client replied, or fewer than "
+            "min_replies: lower min_replies, or set sampling to everybody; a cohort drawn from λ has few clients if "
+            "few clients have weight",
             "skipped-rounds",
             "min_replies",
         )
@@ -65,24 +65,24 @@ def end_checks(job: Running, result: Result) -> EndChecks:
     majority, accuracy = job.fed.majority, result.evaluation.score
     by_class = job.partition is not None and job.partition.recipe.get("partition") in BY_CLASS
     if majority is not None and job.fed.measures[0].name == ACCURACY.name and not by_class:
-        # A client with a single class has nothing to distinguish.
+        # Clients with a single class are excluded: every model is right there.
         below = ((accuracy <= majority) & (majority < 1)).nonzero().flatten()
         poor = below[(accuracy - majority)[below].argsort()].tolist()
         served = [f"{job.data.names[i]} ({100 * accuracy[i]:.1f} %, {100 * majority[i]:.1f} % that way)" for i in poor]
         if poor:
             notice = Notice(
-                f"the model is no better than always answering the most frequent class at {listed(served, 'client')}",
+                f"the model is not better than the most frequent class at {listed(served, 'client')}",
                 "no-better-than-constant",
                 job.data.names[poor[0]] if len(poor) == 1 else None,
             )
             warnings.append(notice)
     left_out = () if result.selection is None else result.selection.undefined
-    # If model selection ignored every client, the run has warned already.
+    # If model selection excluded every client, the run has already warned.
     if left_out and len(left_out) < job.data.n:
         score, named = job.fed.measures[0], listed([job.data.names[i] for i in left_out], "client")
         notice = Notice(
-            f"model selection leaves out {undefined_share([len(left_out)], [job.data.n])} clients ({named}): "
-            f"{score.words} is undefined on their validation rows; select by loss, or raise the share of validation "
+            f"model selection excludes {undefined_share([len(left_out)], [job.data.n])} clients ({named}), as "
+            f"{score.words} is undefined on their validation rows: select by loss, or raise the share of validation "
             "rows",
             "undefined-metric",
             "validation",

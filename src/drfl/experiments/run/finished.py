@@ -1,4 +1,4 @@
-"""A run that stopped, and what its files, tables and messages say of it."""
+"""A run that stopped, with the values that its files, tables and messages share."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ from drfl.training.loop import Result
 
 @dataclass(frozen=True, eq=False)
 class Finished:
-    """A run that stopped. What takes time is computed once.
+    """A run that stopped. Values that take time are computed once.
 
     Args:
-        job: what ran.
-        result: what it gave.
+        job: The run.
+        result: Its result.
     """
 
     job: Running
@@ -47,11 +47,11 @@ class Finished:
 
     @cached_property
     def worst_interval(self) -> tuple[float, float] | None:
-        """The 95 % interval of the worst client's true score; None if its test says too little, or decided to stop."""
+        """The 95 % interval of the worst client's true score; None if there is none, or test rows stopped the run."""
         return self.interval_of(self.result.evaluation)
 
     def interval_of(self, evaluation: Evaluation) -> tuple[float, float] | None:
-        """The same of another test of the run."""
+        """Return the same interval for another test of the run."""
         from drfl.assessment.evaluation import worst_interval  # scipy takes a while to load
 
         if self.result.stopped_on == "test":
@@ -59,7 +59,7 @@ class Finished:
         return worst_interval(evaluation, self.job.fed.measures[0])
 
     def interval_line(self) -> str | None:
-        """What commands print of that interval; None if there is nothing to say."""
+        """Return the line that commands print on that interval; None if there is none."""
         from drfl.assessment.sentences import interval_line
 
         score = self.job.fed.measures[0]
@@ -70,12 +70,12 @@ class Finished:
 
     @cached_property
     def checks(self) -> EndChecks:
-        """What there is to say of it; nothing if it was interrupted."""
+        """The checks at its end; empty if it was interrupted."""
         return end_checks(self.job, self.result) if self.ended else EndChecks()
 
     @cached_property
     def data_warnings(self) -> tuple[Notice, ...]:
-        """What is conspicuous in its data."""
+        """Warnings about its data."""
         return warnings_of(self.job)
 
     @property
@@ -85,19 +85,19 @@ class Finished:
 
     @cached_property
     def test_rows(self) -> str | None:
-        """What the clients' test rows are known by; None if they are at the sites."""
+        """A digest of the clients' test rows; None if only the sites have them."""
         return self.job.fed.test_rows_digest() if isinstance(self.job.fed, Simulation) else None
 
     @cached_property
     def initial_model(self) -> str:
-        """What the model that the run started from is known by."""
+        """A digest of the initial model."""
         return digest_of([self.job.task.w0])
 
     @cached_property
     def constant(self) -> ConstantAnswer | None:
-        """What a constant answer scores on the test rows, if accuracy is measured and it looks good.
+        """The scores of a constant answer, the most frequent class; None if they are low or accuracy is not measured.
 
-        A server knows of its sites the share of each one's own most frequent class alone.
+        The server of a deployment knows only the share of each site's own most frequent class.
         """
         fed = self.job.fed
         # A constant answer competes only on accuracy.
@@ -112,7 +112,7 @@ class Finished:
 
     @property
     def beside(self) -> dict[str, object]:
-        """What accuracies and rates have to be read with: a constant answer's, and the threshold with what chose it."""
+        """Values that help to read accuracies and rates: a constant answer's scores, and the threshold."""
         constant, threshold, evaluation = None, None, self.result.evaluation
         if self.constant is not None:
             worst = round(float(self.constant.shares.min()), DIGITS)

@@ -1,4 +1,4 @@
-"""Run one job, or several algorithms and seeds side by side."""
+"""Run a job, and write its results."""
 
 from __future__ import annotations
 
@@ -16,27 +16,27 @@ from drfl.training.loop import Callback, run
 from drfl.training.run_state import CheckpointWriter, RunState
 
 MOST_SEEDS = 10_000
-"""More are taken for a slip of the finger."""
+"""More seeds are probably a typing error."""
 
 
 class StopSignal:
-    """Ends a run after the present round once ``signal`` is set: the number of the signal that asked for it."""
+    """Ends a run after the current round once ``signal`` is set to the number of a signal."""
 
     def __init__(self) -> None:
         self.signal: int | None = None
 
     @property
     def stop(self) -> bool:
-        """Whether somebody asked."""
+        """Whether to stop."""
         return self.signal is not None
 
     @property
     def code(self) -> int:
-        """The exit code that tells: 130 for Ctrl-C, 143 for SIGTERM."""
+        """The exit code: 130 after Ctrl-C, 143 after SIGTERM."""
         return 128 + (self.signal or 0)
 
     def __call__(self, progress: RunState) -> bool:
-        """Whether to stop."""
+        """Return whether to stop."""
         return self.stop
 
 
@@ -51,18 +51,18 @@ def execute(
     """Run a job to its end, its target or an interruption.
 
     Args:
-        job: what to run.
-        callbacks: called after every round.
-        watch: interrupts it.
-        start: where an earlier run of the same job was.
-        keep: is given the progress.
+        job: The run.
+        callbacks: Called after every round.
+        watch: Interrupts it.
+        start: The state from which it resumes; None = the beginning.
+        keep: Writes checkpoints.
 
     Raises:
-        DivergedError: see :func:`drfl.training.loop.run`.
+        DivergedError: See :func:`drfl.training.loop.run`.
     """
     settings, watch = job.settings, watch or StopSignal()
     select = settings.selection(job.fed.measures)
-    # The number of threads is global to the process: restore it afterwards.
+    # The number of threads is global to the process, so it is restored afterwards.
     before = torch.get_num_threads()
     torch.set_num_threads(settings.threads or before)
     try:
@@ -82,7 +82,7 @@ def execute(
             certify=job.certify,
             start=start or job.first,
             keep=keep,
-            check_data=False,  # whoever makes jobs tells of them once, and knows how they were divided
+            check_data=False,  # the caller warns once, and knows how the data were divided
         )
     finally:
         torch.set_num_threads(before)
@@ -90,15 +90,15 @@ def execute(
 
 
 def write_results(finished: Finished, claim: ClaimedFolder, more: Mapping[str, str] | None = None) -> None:
-    """Write the results and the report of a run into the folder that it holds.
+    """Write the results and the report of a run into its folder.
 
     Args:
-        finished: the run.
-        claim: its folder.
-        more: other files to write there, text by name.
+        finished: The run.
+        claim: Its folder.
+        more: Other files to write there, text by name.
 
     Raises:
-        InputError: the place cannot be written to.
+        InputError: If the folder cannot be written to.
     """
     from drfl.report import document, load_run, write_html
 
@@ -106,7 +106,7 @@ def write_results(finished: Finished, claim: ClaimedFolder, more: Mapping[str, s
         write_run(folder, finished)
         for name, text in (more or {}).items():
             (folder / name).write_text(text, encoding="utf-8")
-        # The files are still in a temporary folder: label the report with the final name.
+        # The files are still in a temporary folder, so the final name is given here.
         record = dataclasses.replace(load_run(folder), label=claim.directory.name)
         write_html(document([record]), folder / "report.html")
     # An interrupted run keeps its checkpoint.
@@ -114,10 +114,10 @@ def write_results(finished: Finished, claim: ClaimedFolder, more: Mapping[str, s
 
 
 def parse_seeds(text: str) -> list[int]:
-    """Seeds from "5" (that many, from 0), "3,7,9" or "10..14" (both ends included).
+    """Parse seeds from "5" (that many, from 0), "3,7,9" or "10..14" (both ends included).
 
     Raises:
-        InputError: none of these, or too many.
+        InputError: If the text has another form, or there are too many seeds.
     """
     try:
         if ".." in text:
@@ -130,10 +130,12 @@ def parse_seeds(text: str) -> list[int]:
     except ValueError:
         seeds = []
     if isinstance(seeds, range) and seeds.stop - seeds.start > MOST_SEEDS:
-        raise InputError(f"seeds '{text}' are more than {MOST_SEEDS}: take fewer", code="out-of-range", field="seeds")
+        raise InputError(
+            f"seeds must be at most {MOST_SEEDS}, got '{text}': give fewer", code="out-of-range", field="seeds"
+        )
     if not seeds or min(seeds) < 0 or len(set(seeds)) < len(seeds):
         raise InputError(
-            f"seeds '{text}' are neither a number of seeds, a list like 0,1,2 nor a range like 10..14",
+            f"seeds must be a number of seeds, a list such as 0,1,2 or a range such as 10..14, got '{text}'",
             code="invalid-format",
             field="seeds",
         )
