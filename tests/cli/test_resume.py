@@ -135,7 +135,7 @@ def test_a_damaged_checkpoint_is_told_and_the_one_before_is_used(stop, tmp_path,
     assert call(["run", "--out", "a", "--resume"]) == 0
     told = capsys.readouterr().err
     assert "round-00000005 cannot be used: its checksums do not fit" in told
-    assert "going on after round 4 of 6" in told
+    assert "resuming after round 4 of 6" in told
     assert (tmp_path / "a/history.csv").read_bytes() == (tmp_path / "w/a/history.csv").read_bytes()
 
 
@@ -168,7 +168,7 @@ def test_one_whose_content_is_wrong_is_told_and_the_one_before_is_used(change, w
     told = capsys.readouterr().err
     assert "round-00000005 cannot be used: " in told
     assert why in " ".join(told.split())
-    assert "going on after round 4 of 6" in told
+    assert "resuming after round 4 of 6" in told
     assert {path.name for path in (tmp_path / "a").iterdir()} == FILES
 
 

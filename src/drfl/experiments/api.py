@@ -1,4 +1,4 @@
-"""The functions of Python that do what the commands do: compare algorithms, search for hyperparameters, assess runs."""
+"""The Python functions of drfl's commands: compare algorithms, search for hyperparameters, assess runs."""
 
 from __future__ import annotations
 
@@ -78,10 +78,10 @@ def compare(
         jobs: Runs at a time, each in its own process. Results do not depend on it. In a script, several need the call
             under ``if __name__ == "__main__":``. "ray" takes the CPUs of a Ray cluster: the one that the program is
             connected to, else that of RAY_ADDRESS, else this machine.
-        resume: Continue what is in ``out``. Runs that have ended are not repeated, and one that was interrupted
-            continues from its checkpoint.
-        overwrite: Replace what is in ``out``.
-        evaluate_every: Test after every such number of rounds.
+        resume: Continue the comparison in ``out``. Finished runs are not repeated, and an interrupted one continues
+            from its checkpoint.
+        overwrite: Replace the comparison in ``out``.
+        evaluate_every: The number of rounds between tests.
         until: Stop when validation rows reach a target, such as ``"worst_accuracy=0.9"``; ``data`` must have such rows.
             ``"test:worst_accuracy=0.9"`` stops by test rows, and the runs that it stops have no intervals.
         select: Return the model of the round that is best on the clients' validation rows, by "worst", "worst20" or
@@ -99,12 +99,12 @@ def compare(
         over_select: Contact this multiple of the cohort and use the first replies.
         min_replies: Do not count a round that fewer clients answer.
         repeats: Repeat such a round up to this number of times.
-        engine: What computes the clients' work: an object, or "auto", "stacked", "threads" or "loop".
+        engine: The engine that computes the clients' work: an object, or "auto", "stacked", "threads" or "loop".
         device: Torch device.
         precision: "full", or "bf16" for local steps in bfloat16.
         threads: Torch threads of every run.
-        checkpoint_every: Write a checkpoint after every such number of rounds; 0 writes none, None as many as take 5 %
-            of the time.
+        checkpoint_every: The number of rounds between checkpoints; 0 writes none, None as many as take at most 5 % of
+            the time.
         progress: Called with a line for every run that ends; "bar" shows a live bar instead, None nothing.
 
     Returns:
@@ -221,7 +221,7 @@ def tune(
         over_select: Contact this multiple of the cohort and use the first replies.
         min_replies: Do not count a round that fewer clients answer.
         repeats: Repeat such a round up to this number of times.
-        engine: What computes the clients' work: an object, or "auto", "stacked", "threads" or "loop".
+        engine: The engine that computes the clients' work: an object, or "auto", "stacked", "threads" or "loop".
         device: Torch device.
         precision: "full", or "bf16" for local steps in bfloat16.
         threads: Torch threads of every run.

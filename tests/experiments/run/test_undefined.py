@@ -338,7 +338,7 @@ def test_model_selection_names_the_clients_that_it_left_out(tmp_path, table, cap
     assert by_loss.selection.undefined == ()
     options = ["--score", "auc", "--select", "worst", "--out", tmp_path / "run"]
     shown = printed(capsys, "run", *job(table, *options))
-    assert len([line for line in shown.err.splitlines() if line.startswith("model selection leaves out 2 of 6")]) == 1
+    assert len([line for line in shown.err.splitlines() if line.startswith("model selection excludes 2 of 6")]) == 1
     summary = json.loads((tmp_path / "run" / "summary.json").read_text())
     assert summary["selection"]["undefined"] == 2
 

@@ -111,7 +111,7 @@ def compare_objects(
                 "resume and overwrite require out, the folder of the comparison", code="needs-option", field="out"
             )
         with tempfile.TemporaryDirectory(prefix="drfl-") as folder:
-            # The folder is deleted on exit, so read now what is only in its files.
+            # The folder is deleted on exit, so the tables of its files are read now.
             found = _compared(build, design, Path(folder) / "comparison", options, workers, own)
             return replace(found, directory=None, histories=found.to_histories(), client_rows=found.to_clients())
     return _compared(build, design, options.out, options, workers, own)

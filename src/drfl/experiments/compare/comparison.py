@@ -82,7 +82,7 @@ class PreparedComparison(NamedTuple):
     """A comparison whose algorithms can all start.
 
     Args:
-        design: What is compared.
+        design: The settings, algorithms and seeds.
         build: Builds its runs.
         about: The description of a run of each algorithm.
         measures: The metrics, the score first.
@@ -131,7 +131,7 @@ class PreparedComparison(NamedTuple):
         """Build the runs at the first seed, which checks that all algorithms can start.
 
         Args:
-            design: What is compared.
+            design: The settings, algorithms and seeds.
             build: Builds its runs.
             kept: The configuration file of the comparison to resume, which must match.
 

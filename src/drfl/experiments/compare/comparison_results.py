@@ -155,7 +155,7 @@ class Comparison:
     def differences(self, against: str | None = None, column: str | None = None) -> pd.DataFrame:
         """Compare the algorithms with one of them, paired over seeds.
 
-        A difference holds for what the seeds redraw, which the column ``scope`` names. Its error does not include that
+        The column ``scope`` names what the seeds redraw: a difference holds for that only. Its error does not include that
         of the test rows, unlike the gain of :func:`drfl.assess_gain`.
 
         Args:
@@ -348,7 +348,7 @@ def table(
     known, worst = spreads(comparison.outcomes, measures[0].name), f"worst_{measures[0].name}"
     references = {o.algorithm for o in comparison.outcomes if o.reference}
     rivals = {name: row for name, row in known.items() if name not in references}
-    # References show what federation costs, so they do not compete.
+    # References show the cost of federation, so they do not compete.
     winners = {name: best(rivals, name, measures) for name in shown}
     beside = {f"worst_{m.name}": _undefined(comparison, m) for m in measures}
     if worst in shown:

@@ -46,7 +46,7 @@ class Outcome(NamedTuple):
         lost_rounds: Rounds before the last rollback, which do not count.
         test_rows: A digest of the test rows; "" if it is not known.
         initial_model: A digest of the initial model; "" if it is not known.
-        reference: Whether the run is not federated, but shows what federation costs and gains.
+        reference: Whether the run is not federated, but shows the cost and the gain of federation.
         beside: Lines that help to read accuracies and rates, see :func:`drfl.report.read_run.lines_beside`.
     """
 
@@ -72,7 +72,7 @@ class Outcome(NamedTuple):
 
     @property
     def marks(self) -> Marks:
-        """What readers of a table must know about the run."""
+        """Marks for readers of a table: stopped by test rows, rolled back."""
         effective = self.rounds - self.lost_rounds
         return Marks(self.stopped_on == "test", self.rollbacks, self.rounds, effective)
 

@@ -31,7 +31,7 @@ def run_comparison(
     anew: bool = False,
     own: Collection[ModuleType] = (),
 ) -> Comparison:
-    """Run what is missing of a comparison, and write its results unless no run has ended.
+    """Run the missing runs of a comparison, and write its results unless no run has ended.
 
     Args:
         ready: The comparison.

@@ -9,7 +9,7 @@ import tomli_w
 
 
 class AboutRun(NamedTuple):
-    """The description of a run in its files: what identifies it, and what reports show.
+    """The description of a run in its files, which identifies the run and appears in reports.
 
     Args:
         algorithm: The name of the algorithm, or the reference to the user's class.

@@ -86,7 +86,7 @@ def build(config: Config, dataset: Dataset | None = None) -> Job:
 
 
 def setup_of_config(config: Config, dataset: Dataset | None = None) -> Setup:
-    """Make what the runs of a configuration have in common, whatever their algorithm; see :func:`build`."""
+    """Make the setup that all algorithms of a configuration share; see :func:`build`."""
     dataset = load_data(config, device=config.device) if dataset is None else dataset
     key = Key(config.seed)
     # From here on everything depends on the seed alone: all algorithms get the same data and initial model.

@@ -1,4 +1,4 @@
-"""Algorithms and their hyperparameters by name: what they take, checked and built from plain values."""
+"""Algorithms and their hyperparameters by name, checked and built from plain values."""
 
 from __future__ import annotations
 

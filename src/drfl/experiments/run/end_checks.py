@@ -1,4 +1,4 @@
-"""Checks at the end of a run: whether the model has learned something, and what the user should know."""
+"""Checks at the end of a run: failures to learn, and warnings for the user."""
 
 from __future__ import annotations
 

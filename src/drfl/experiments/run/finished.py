@@ -80,7 +80,7 @@ class Finished:
 
     @property
     def is_reference(self) -> bool:
-        """Whether the run is not federated, but shows what federation costs and gains."""
+        """Whether the run is not federated, but shows the cost and the gain of federation."""
         return isinstance(core_of(self.job.algorithm), REFERENCES)
 
     @cached_property

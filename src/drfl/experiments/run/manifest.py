@@ -1,4 +1,4 @@
-"""The manifest of a folder, ``manifest.json``: what the folder holds, and which of its files are drfl's.
+"""The manifest of a folder, ``manifest.json``, which lists drfl's files in it.
 
 Only the manifest identifies a folder as drfl's. In such a folder drfl removes only files that the manifest lists and
 that drfl could have written itself, as a manifest is a file like others and may be forged.

@@ -212,7 +212,7 @@ def key_of(settings: RunSettings, directory: Path) -> bytes | None:
     if path is None:
         return None
     key = read_key(path)
-    # Anyone who can write to the folder could replace the key along with what it signs.
+    # Anyone who can write to the folder could replace the key together with the signed files.
     if path.resolve().is_relative_to(directory.resolve()):
         raise InputError(
             f"checkpoint_key '{path}' is in {directory}, the folder that it protects: move it elsewhere",
@@ -274,7 +274,7 @@ def load_resume_point(
         return None
     if point is None:
         return None
-    resumed = Notice(f"resumed after round {point.progress.round} of {job.settings.rounds}", "resumed")
+    resumed = Notice(f"resuming after round {point.progress.round} of {job.settings.rounds}", "resumed")
     for notice in (*point.told, resumed):
         warn(notice)
     return point

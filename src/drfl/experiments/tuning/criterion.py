@@ -80,7 +80,7 @@ class Criterion:
         fails = "breaks off, or halves its step size," if self.halving_diverges else "breaks off"
         return (
             f"mean over the seeds of {WORDS[self.name].format(self.score.words)} after the last round, on rows held "
-            f"out of the clients' training rows; {value} if a run {fails} at any seed; test data are not used"
+            f"out of the clients' training rows; {value} if a run {fails} at any seed; test data are not touched"
         )
 
     def end(self, record: Record) -> str:
