@@ -340,11 +340,11 @@ def assess_gain(
             field="fed",
         )
     _check_not_on_test(first, second)
-    models = (given.model if isinstance(given, Result) else given for given in (first, second))
+    models = (entry.model if isinstance(entry, Result) else entry for entry in (first, second))
     return gain_of_models(fed, *models, measure=measure, level=level, auc_interval=auc_interval)
 
 
 def _check_not_on_test(*given: object) -> None:
     """Refuse results of runs that test rows stopped."""
-    if any(isinstance(one, Result) and one.stopped_on == "test" for one in given):
+    if any(isinstance(result, Result) and result.stopped_on == "test" for result in given):
         raise InputError(f'no intervals: {ON_TEST}; use Target(…, rows="validation")', code="no-results")

@@ -109,13 +109,13 @@ def gain_of_models(
     Raises:
         InputError: If there is no such metric, or it has no value for a row.
     """
-    own = _chosen(fed.measures, measure)
-    if not own.rows.paired:
-        raise no_row_values(own, fed.measures)
+    chosen = _chosen(fed.measures, measure)
+    if not chosen.rows.paired:
+        raise no_row_values(chosen, fed.measures)
     rows = fed.row_scores(first), fed.row_scores(second)
-    sums = sums_of_pair(own, rows, ("the first model", "the second model"))
+    sums = sums_of_pair(chosen, rows, ("the first model", "the second model"))
     independent = not fed.data.shares_test_rows
-    return assess_gain(own, fed.data.names, *sums, level=level, independent=independent, auc_interval=auc_interval)
+    return assess_gain(chosen, fed.data.names, *sums, level=level, independent=independent, auc_interval=auc_interval)
 
 
 def _chosen(measures: Sequence[Measure], name: str | None) -> Measure:

@@ -104,7 +104,7 @@ def compare_objects(
         object_jobs(run, algorithms, clients, learned, sources_of(objects)),
     )
     # Workers may be unable to import the user's modules, so the modules themselves are sent.
-    own = user_modules(objects)
+    modules = user_modules(objects)
     if options.out is None:
         if options.resume or options.overwrite:
             raise InputError(
@@ -112,9 +112,11 @@ def compare_objects(
             )
         with tempfile.TemporaryDirectory(prefix="drfl-") as folder:
             # The folder is deleted on exit, so the tables of its files are read now.
-            found = _compared(build, design, Path(folder) / "comparison", options, workers, own)
-            return replace(found, directory=None, histories=found.to_histories(), client_rows=found.to_clients())
-    return _compared(build, design, options.out, options, workers, own)
+            comparison = _compared(build, design, Path(folder) / "comparison", options, workers, modules)
+            return replace(
+                comparison, directory=None, histories=comparison.to_histories(), client_rows=comparison.to_clients()
+            )
+    return _compared(build, design, options.out, options, workers, modules)
 
 
 def _compared(
@@ -126,18 +128,18 @@ def _compared(
     own: Collection[ModuleType],
 ) -> Comparison:
     """Run or resume a comparison in a folder; ``own`` are the user's modules."""
-    kept = None
+    stored_config = None
     if options.resume:
         keep_out(out)
         # Check all signatures before any file of the folder is parsed.
         check_received(out, design.settings.checkpoint_key)
-        kept = kept_config(out, "comparison", overwrite=options.overwrite, given=True)
+        stored_config = kept_config(out, "comparison", overwrite=options.overwrite, given=True)
         check_cells_same(out, design)
     else:
         check_free(out, "comparison", overwrite=options.overwrite)
-    ready = PreparedComparison.of(design, build, kept)
+    ready = PreparedComparison.of(design, build, stored_config)
     # If nothing is left to run, read the results.
-    if kept is not None and is_finished(out):
+    if stored_config is not None and is_finished(out):
         tidy(out, "comparison")
         return ready.compared(kept_outcomes(out, ready), out)
     with _shown(options.progress, ready) as (warn, ended):
@@ -160,13 +162,13 @@ def _shown(
     if progress != "bar":
         yield progress, lambda outcome, done: progress(_told(outcome, done, ready))
         return
-    with bar(len(ready.design.cells), "drfl.compare", "run") as shown:
+    with bar(len(ready.design.cells), "drfl.compare", "run") as live_bar:
 
         def ended(outcome: Outcome, done: int) -> None:
-            shown.set_postfix_str(_told(outcome, done, ready).partition("] ")[2], refresh=False)
-            shown.update(done - shown.n)
+            live_bar.set_postfix_str(_told(outcome, done, ready).partition("] ")[2], refresh=False)
+            live_bar.update(done - live_bar.n)
 
-        yield partial(shown.write, file=sys.stderr), ended
+        yield partial(live_bar.write, file=sys.stderr), ended
 
 
 def _told(outcome: Outcome, done: int, ready: PreparedComparison) -> str:
@@ -202,13 +204,13 @@ def of_seed(what: str, given: T | Callable[[int], T], kind: type[T]) -> Callable
     def made(seed: int) -> T:
         # Otherwise the layers' initial values would differ from call to call.
         with Key(seed).fold(what).torch_scope():
-            found = given(seed)
-        if not isinstance(found, kind):
+            value = given(seed)
+        if not isinstance(value, kind):
             raise InputError(
-                f"{what}({seed}) returned a {type(found).__name__}, not a drfl.{kind.__name__}",
+                f"{what}({seed}) returned a {type(value).__name__}, not a drfl.{kind.__name__}",
                 code="wrong-type",
                 field=what,
             )
-        return found
+        return value
 
     return made

@@ -45,7 +45,7 @@ OUTCOME = TypeAdapter(Outcome)
 
 
 class Design(NamedTuple):
-    """What is compared.
+    """The design of a comparison: settings, algorithms and seeds.
 
     Args:
         settings: The settings of the runs, each at its own seed.
@@ -148,8 +148,8 @@ class PreparedComparison(NamedTuple):
             if before is not None:
                 # A comparison's file has no single algorithm and no seed, so those of this run are added.
                 tables, name = before.get("algorithms"), job.about.algorithm
-                own = tables.get(name, {}) if isinstance(tables, dict) else {}
-                kept_run = {**before, "algorithm": name, "seed": job.settings.seed, "algorithms": {name: own}}
+                table = tables.get(name, {}) if isinstance(tables, dict) else {}
+                kept_run = {**before, "algorithm": name, "seed": job.settings.seed, "algorithms": {name: table}}
                 files, needed = kept_run.pop("files", None), job.about.files
                 if isinstance(files, dict) and needed:
                     kept_run["files"] = {path: digest for path, digest in files.items() if path in needed}
@@ -197,13 +197,13 @@ def check_cells_same(directory: Path, design: Design) -> None:
     """
     algorithms, seeds = kept_cells(directory)
     labels = [label_of(algorithm) for algorithm in design.algorithms]
-    for what, kept, asked in (("algorithms", algorithms, labels), ("seeds", seeds, design.seeds)):
-        if kept and tuple(kept) != tuple(asked):
+    for kind, stored, requested in (("algorithms", algorithms, labels), ("seeds", seeds, design.seeds)):
+        if stored and tuple(stored) != tuple(requested):
             raise InputError(
-                f"the comparison to resume has the {what} {_list(kept)}, not {_list(asked)}: give the same options, or "
-                "another --out",
+                f"the comparison to resume has the {kind} {_list(stored)}, not {_list(requested)}: give the same options, "
+                "or another --out",
                 code="other-run",
-                field=what,
+                field=kind,
             )
 
 
@@ -224,8 +224,8 @@ def start(claim: ClaimedFolder, ready: PreparedComparison, warn: Callable[[str],
     """
     path = claim.checkpoints / IDENTITY
     if path.is_file():
-        kept = records.read(claim.checkpoints, path.stem, claim.key) or {}
-        for line in _check_same(ready, kept, path):
+        stored = records.read(claim.checkpoints, path.stem, claim.key) or {}
+        for line in _check_same(ready, stored, path):
             warn(line)
     records.write(claim.checkpoints, path.stem, ready.identity, claim.key)
     # Last, as this makes the folder resumable.
@@ -248,7 +248,7 @@ def kept_outcomes(directory: Path, ready: PreparedComparison) -> tuple[Outcome, 
     path = directory / "outcomes.json"
     content = read_json(path, follow=False, remedy="start again with --overwrite")
     try:
-        found = _Finished.model_validate_json(json.dumps(content))
+        finished = _Finished.model_validate_json(json.dumps(content))
     except ValidationError as error:
         raise InputError(
             f"cannot read {path} ({type(error).__name__}): start again with --overwrite",
@@ -256,8 +256,8 @@ def kept_outcomes(directory: Path, ready: PreparedComparison) -> tuple[Outcome, 
             field=str(path),
         ) from None
     # The data may have changed under the same name.
-    _check_same(ready, found.identity, path)
-    return found.outcomes
+    _check_same(ready, finished.identity, path)
+    return finished.outcomes
 
 
 def _check_same(ready: PreparedComparison, kept: Mapping[str, object], path: Path) -> list[Notice]:

@@ -155,8 +155,8 @@ class Comparison:
     def differences(self, against: str | None = None, column: str | None = None) -> pd.DataFrame:
         """Compare the algorithms with one of them, paired over seeds.
 
-        The column ``scope`` names what the seeds redraw: a difference holds for that only. Its error does not include that
-        of the test rows, unlike the gain of :func:`drfl.assess_gain`.
+        The column ``scope`` names what the seeds redraw: a difference holds for that only. Its error does not include
+        that of the test rows, unlike the gain of :func:`drfl.assess_gain`.
 
         Args:
             against: The algorithm with which the others are compared; None = the first one.
@@ -178,10 +178,10 @@ class Comparison:
 
         names = tuple(label_of(name) for name in self.algorithms)
         first, of = against or names[0], column or f"worst_{self.measures[0].name}"
-        found = differences(self.to_frame(), names, self.measures, first, of)
-        counts = [self.undefined(of.partition("_")[2], first, name) for name in found.index]
+        table = differences(self.to_frame(), names, self.measures, first, of)
+        counts = [self.undefined(of.partition("_")[2], first, name) for name in table.index]
         shares = [undefined_share(own, [self.clients]) for own in counts]
-        return found.assign(undefined=shares, scope=self.redrawn().words)
+        return table.assign(undefined=shares, scope=self.redrawn().words)
 
     def redrawn(self) -> Redrawn:
         """Return what the seeds redraw: the test rows, the initial model, both or neither."""
@@ -219,7 +219,7 @@ class Comparison:
     def summary(self) -> dict[str, object]:
         """Return everything as one object: the job, mean and std of each metric, versions."""
         table, gap = spreads(self.outcomes, self.measures[0].name), gaps(self.outcomes)
-        about = {label_of(name): one for name, one in zip(self.algorithms, self.about, strict=True)}
+        about = {label_of(name): description for name, description in zip(self.algorithms, self.about, strict=True)}
         common = self.about[0]
         return {
             "dataset": common.label,
@@ -312,8 +312,8 @@ def verdict_line(comparison: Comparison) -> str | None:
 
     failed = comparison.failed_runs
     groups = group_runs(comparison.records, failed)
-    said = takeaway(groups, standing(groups, lost_algorithms(groups, failed))) if groups else None
-    return None if said is None else f"{said.start} {said.text}"
+    sentence = takeaway(groups, standing(groups, lost_algorithms(groups, failed))) if groups else None
+    return None if sentence is None else f"{sentence.start} {sentence.text}"
 
 
 def markdown(comparison: Comparison) -> str:
@@ -392,16 +392,16 @@ def _undefined(comparison: Comparison, measure: Measure) -> dict[str, dict[str, 
     if not any(map(any, counts.values())):
         return {}
     head = UNDEFINED if measure == comparison.measures[0] else f"{measure.words} {UNDEFINED}"
-    return {head: {name: undefined_share(own, [comparison.clients]) for name, own in counts.items()}}
+    return {head: {name: undefined_share(run_counts, [comparison.clients]) for name, run_counts in counts.items()}}
 
 
 def score_columns(score: Measure, *, fifth: bool = False) -> dict[str, str]:
     """Return the columns of the score with their headings; with ``fifth`` also the worst fifth of the clients."""
     plain = score.name == ACCURACY.name
     of = [score.unit] if plain else [score.words, score.unit]
-    found = {f"{what}_{score.name}": " ".join((word, *of)).rstrip() for what, word in WORDS.items()}
-    found[f"std_{score.name}"] = "std"
-    return found | ({f"worst20_{score.name}": f"worst 20 {score.unit}" if plain else "worst fifth"} if fifth else {})
+    headings = {f"{what}_{score.name}": " ".join((word, *of)).rstrip() for what, word in WORDS.items()}
+    headings[f"std_{score.name}"] = "std"
+    return headings | ({f"worst20_{score.name}": f"worst 20 {score.unit}" if plain else "worst fifth"} if fifth else {})
 
 
 def columns_beside(others: Sequence[Measure]) -> dict[str, str]:
@@ -426,7 +426,7 @@ def _columns(comparison: Comparison) -> list[str]:
 
 
 def _rows(comparison: Comparison) -> Iterator[list[object]]:
-    asked = comparison.settings.certificate is not None
+    certified = comparison.settings.certificate is not None
     measures = [measure.name for measure in comparison.measures]
     for outcome in comparison.outcomes:
         others = other_columns(comparison.measures)
@@ -436,7 +436,7 @@ def _rows(comparison: Comparison) -> Iterator[list[object]]:
             ends = outcome.worst_interval or (math.nan, math.nan)
             values = [f"{value:.{DIGITS}f}" for value in (*outcome.metrics, *ends, equal, *outcome.others.values())]
             values += [str(len(outcome.undefined.get(name, ()))) for name in measures]
-        if asked:
+        if certified:
             values += certificate_cells(outcome.certificate) if outcome.metrics is not None else ["", "", ""]
         how = outcome.rounds, outcome.rollbacks, outcome.marks.effective_rounds, outcome.stopped, outcome.stopped_on
         yield [outcome.algorithm, outcome.seed, *how, *values]

@@ -44,21 +44,21 @@ def differences(
     # If runs failed or test rows stopped them, the remaining seeds are a selected subset.
     excluded: dict[str, str] = {}
     for name in names:
-        own = runs[runs["algorithm"] == name]
-        if own["stopped"].isin(BROKEN).any():
+        of_algorithm = runs[runs["algorithm"] == name]
+        if of_algorithm["stopped"].isin(BROKEN).any():
             excluded[name] = FAILED
         else:
-            excluded[name] = ON_TEST if (own["stopped_on"] == "test").any() else ""
+            excluded[name] = ON_TEST if (of_algorithm["stopped_on"] == "test").any() else ""
     # Subtract seed by seed, as runs at one seed share data and initial model.
     known = {name: runs[runs["algorithm"] == name].set_index("seed")[of] for name in names}
     others = {name: (known[name] - known[against]).dropna() for name in names if name != against}
     reasons = [excluded[against] or excluded[name] for name in others]
-    seen = [
+    tests = [
         seed_difference([] if why else pairs.to_numpy(float))
         for pairs, why in zip(others.values(), reasons, strict=True)
     ]
     rows = [
         (d.n, d.mean, d.low, d.high, p, why or verdict(d, p, less_is_better=less_is_better))
-        for d, p, why in zip(seen, holm_family(seen).tolist(), reasons, strict=True)
+        for d, p, why in zip(tests, holm_family(tests).tolist(), reasons, strict=True)
     ]
     return pd.DataFrame(rows, columns=list(COLUMNS), index=pd.Index(others, name=f"{of} less {against}'s"))

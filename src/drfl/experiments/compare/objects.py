@@ -110,24 +110,24 @@ def user_modules(things: Iterable[object]) -> list[ModuleType]:
 
 def _own(things: Iterable[object]) -> list[Kind]:
     """Return the user's functions and classes among these objects: those that no installed package defines."""
-    found: list[Kind] = []
+    kinds: list[Kind] = []
     for kind in dict.fromkeys(thing if isinstance(thing, FunctionType) else type(thing) for thing in things):
         if kind.__module__.partition(".")[0] not in ("drfl", "torch"):
             file = getattr(sys.modules.get(kind.__module__), "__file__", None)
             # A class defined at a prompt has no file.
             if file is None or "site-packages" not in Path(file).parts:
-                found.append(kind)
-    return found
+                kinds.append(kind)
+    return kinds
 
 
 def sources_of(things: Iterable[object]) -> dict[str, str]:
     """Return the SHA-256 of the source of each user's class behind these objects, unless it was typed at a prompt."""
-    found: dict[str, str] = {}
+    digests: dict[str, str] = {}
     for kind in _own(things):
         # A class typed in at a prompt has no source.
         with suppress(OSError, TypeError):
-            found[f"class {kind.__qualname__}"] = hashlib.sha256(inspect.getsource(kind).encode()).hexdigest()
-    return found
+            digests[f"class {kind.__qualname__}"] = hashlib.sha256(inspect.getsource(kind).encode()).hexdigest()
+    return digests
 
 
 def _named(thing: object) -> str:
@@ -168,8 +168,8 @@ def object_jobs(
         return set_up(settings, None, clients, learned, Origin(module, _named(learned.criterion.given)))
 
     def job(setup: Setup, name: str, seed: int) -> Job:
-        own, algorithm, learned = settings.model_copy(update={"seed": seed}), algorithms[name], setup.task
-        about = about_objects(own, name, algorithm, setup.data.n, learned, digests(algorithm, learned.model))
-        return job_on(setup, own, about, algorithm)
+        seeded, algorithm, learned = settings.model_copy(update={"seed": seed}), algorithms[name], setup.task
+        about = about_objects(seeded, name, algorithm, setup.data.n, learned, digests(algorithm, learned.model))
+        return job_on(setup, seeded, about, algorithm)
 
     return JobBuilder(setup, job)

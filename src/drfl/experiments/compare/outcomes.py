@@ -124,9 +124,11 @@ def failures(outcomes: Sequence[Outcome], algorithm: str) -> str:
     With a failed run, the other runs do not describe the algorithm: a mean over the seeds at which it happens to work
     would flatter it.
     """
-    own = [o for o in outcomes if o.algorithm == algorithm]
-    ends = collections.Counter(o.stopped for o in own if o.failed)
-    return ", ".join(how if n == len(own) else f"{n} of {len(own)} {how}" for how, n in sorted(ends.items()))
+    of_algorithm = [o for o in outcomes if o.algorithm == algorithm]
+    ends = collections.Counter(o.stopped for o in of_algorithm if o.failed)
+    return ", ".join(
+        how if n == len(of_algorithm) else f"{n} of {len(of_algorithm)} {how}" for how, n in sorted(ends.items())
+    )
 
 
 class Spread(NamedTuple):
@@ -157,8 +159,8 @@ def spreads(outcomes: Sequence[Outcome], score: str) -> dict[str, dict[str, Spre
     """
     table: dict[str, dict[str, Spread]] = {}
     for name in dict.fromkeys(outcome.algorithm for outcome in outcomes):
-        own = ((o.metrics, o.others) for o in outcomes if o.algorithm == name)
-        cells = [{**metrics.named(score), **others} for metrics, others in own if metrics is not None]
+        pairs = ((o.metrics, o.others) for o in outcomes if o.algorithm == name)
+        cells = [{**metrics.named(score), **others} for metrics, others in pairs if metrics is not None]
         whole = cells and not failures(outcomes, name)
         table[name] = {c: Spread.of([cell[c] for cell in cells]) for c in cells[0]} if whole else {}
     return dict(sorted(table.items(), key=lambda entry: not entry[1]))
@@ -166,13 +168,13 @@ def spreads(outcomes: Sequence[Outcome], score: str) -> dict[str, dict[str, Spre
 
 def gaps(outcomes: Sequence[Outcome]) -> dict[str, Spread]:
     """Return algorithm → mean and spread of the duality gap over its seeds, if all its runs have a certificate."""
-    found: dict[str, Spread] = {}
+    spreads_of_gap: dict[str, Spread] = {}
     for name in dict.fromkeys(outcome.algorithm for outcome in outcomes):
         cells = [o.certificate for o in outcomes if o.algorithm == name]
         known = [certificate.gap for certificate in cells if certificate is not None]
         if known and len(known) == len(cells):
-            found[name] = Spread.of(known)
-    return found
+            spreads_of_gap[name] = Spread.of(known)
+    return spreads_of_gap
 
 
 def equal_worst(outcomes: Sequence[Outcome]) -> dict[str, float]:
@@ -180,11 +182,11 @@ def equal_worst(outcomes: Sequence[Outcome]) -> dict[str, float]:
 
     An algorithm with a failed run has none.
     """
-    found: dict[str, list[float]] = {}
+    values_of: dict[str, list[float]] = {}
     for outcome in outcomes:
         if outcome.equal is not None and not failures(outcomes, outcome.algorithm):
-            found.setdefault(outcome.algorithm, []).append(outcome.equal.worst)
-    return {name: statistics.fmean(values) for name, values in found.items()}
+            values_of.setdefault(outcome.algorithm, []).append(outcome.equal.worst)
+    return {name: statistics.fmean(values) for name, values in values_of.items()}
 
 
 def first_intervals(outcomes: Sequence[Outcome]) -> tuple[int, dict[str, tuple[float, float]]] | None:
@@ -193,12 +195,12 @@ def first_intervals(outcomes: Sequence[Outcome]) -> tuple[int, dict[str, tuple[f
     The result is None if there is no interval. Runs that test rows stopped have no interval but count for the seed: a
     later seed, at which they did not stop, would be chosen by its result.
     """
-    known = [outcome for outcome in outcomes if outcome.worst_interval is not None or outcome.stopped_on == "test"]
-    if not known:
+    candidates = [outcome for outcome in outcomes if outcome.worst_interval is not None or outcome.stopped_on == "test"]
+    if not candidates:
         return None
-    seed = min(outcome.seed for outcome in known)
-    found = {o.algorithm: o.worst_interval for o in known if o.seed == seed and o.worst_interval is not None}
-    return (seed, found) if found else None
+    seed = min(outcome.seed for outcome in candidates)
+    intervals = {o.algorithm: o.worst_interval for o in candidates if o.seed == seed and o.worst_interval is not None}
+    return (seed, intervals) if intervals else None
 
 
 def best(table: dict[str, dict[str, Spread]], name: str, measures: Sequence[Measure]) -> set[str]:

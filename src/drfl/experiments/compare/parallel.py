@@ -50,13 +50,13 @@ def compare_in_parallel(
     order = ready.design.order
     # Outcomes that are stored are not computed again.
     known: dict[tuple[str, int], Outcome | None] = {
-        cell: found for cell in order if (found := recalled(claim, *cell)) is not None
+        cell: stored for cell in order if (stored := recalled(claim, *cell)) is not None
     }
-    here = not isinstance(workers, Cluster)
+    is_local = not isinstance(workers, Cluster)
     ready.jobs.clear()  # workers build their own
     # A cluster does not get the claim, which holds the key that signs checkpoints.
-    with executor_of(workers, (ready, claim) if here else ready, own) as executor:
-        call = _run_here if here else _run_elsewhere
+    with executor_of(workers, (ready, claim) if is_local else ready, own) as executor:
+        call = _run_here if is_local else _run_elsewhere
         futures: dict[Future[tuple[Outcome | None, Files | None, list[str]]], tuple[str, int]] = {
             executor.submit(call, *cell): cell for cell in order if cell not in known
         }
@@ -69,14 +69,14 @@ def compare_in_parallel(
                     # Results first: they are stored before an error is raised.
                     for future in sorted(done, key=lambda future: future.exception() is not None):
                         outcome, files, lines = future.result()
-                        if outcome is not None and not here:
+                        if outcome is not None and not is_local:
                             store(claim, outcome, files)
                         for line in lines:
                             warn(line)
                         known[futures.pop(future)] = outcome
                     if watch.stop:
                         executor.ask_to_stop()
-                        if not here and cell not in known:
+                        if not is_local and cell not in known:
                             return
                 outcome = known[cell]
                 if outcome is None:  # an incomplete run would bias the means

@@ -59,10 +59,10 @@ def run_comparison(
         for line in ready.warnings:
             warn(line)
         if workers == 1:
-            found = compare(ready, claim, watch, progress, warn)
+            runs = compare(ready, claim, watch, progress, warn)
         else:
-            found = compare_in_parallel(ready, claim, watch, workers, warn, own)
-        for outcome in found:
+            runs = compare_in_parallel(ready, claim, watch, workers, warn, own)
+        for outcome in runs:
             outcomes.append(outcome)
             ended(outcome, len(outcomes))
         comparison = ready.compared(outcomes, claim.directory)

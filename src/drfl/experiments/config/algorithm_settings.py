@@ -76,5 +76,5 @@ class AlgorithmSettings(StrictSettings, AlgorithmFields):
     def parameters(self, algorithm: str) -> dict[str, Value]:
         """Return an algorithm's parameters: its own table, then the common options, then the defaults."""
         common = {parameter: getattr(self, option) for option, parameter in COMMON.items()}
-        given = {name: value for name, value in common.items() if value is not None and takes(algorithm, name)}
-        return over_defaults(algorithm, {**given, **self.algorithms.get(algorithm, {})})
+        explicit = {name: value for name, value in common.items() if value is not None and takes(algorithm, name)}
+        return over_defaults(algorithm, {**explicit, **self.algorithms.get(algorithm, {})})

@@ -151,7 +151,7 @@ def job_on(setup: Setup, settings: RunSettings, about: AboutRun, algorithm: Algo
     fed.ledger = Ledger()
     inner, keep = over_selected(settings, algorithm, data.n)
     wrapped = wrap_algorithm(settings, inner, keep, data, task)
-    begun = first(
+    start = first(
         wrapped,
         fed,
         returned=settings.returned,
@@ -165,6 +165,6 @@ def job_on(setup: Setup, settings: RunSettings, about: AboutRun, algorithm: Algo
         certify = Certifier(task, METHODS[settings.certificate])
         certify.check(algorithm.local)
     return Job(
-        settings=settings, about=about, data=data, task=task, fed=fed, algorithm=wrapped, first=begun,
+        settings=settings, about=about, data=data, task=task, fed=fed, algorithm=wrapped, first=start,
         origin=setup.origin, partition=setup.partition, certify=certify,
     )  # fmt: skip

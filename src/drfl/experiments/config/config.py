@@ -81,10 +81,10 @@ APART = ("algorithm", "algorithms", "files", *COMMON)
 
 def user_files(*names: str) -> dict[str, str]:
     """Return the SHA-256 of each Python file behind those names that are references to the user's code, by path."""
-    found: dict[str, str] = {}
+    digests: dict[str, str] = {}
     for name in filter(user_code.is_reference, names):
-        found |= user_code.digests(name)
-    return found
+        digests |= user_code.digests(name)
+    return digests
 
 
 def load_config(path: Path | None, overrides: Mapping[str, object], *, trust: bool = False) -> Config:
@@ -134,10 +134,10 @@ def config_of(file: Mapping[str, object], overrides: Mapping[str, object]) -> Co
         merged[same] = {**(before if isinstance(before, dict) else {}), **table}
     if merged:
         values["algorithms"] = merged
-    kept = values.get("dataset")
+    pinned = values.get("dataset")
     values.update({name: value for name, value in overrides.items() if name != "algorithms"})
-    if is_hub(kept) and values["dataset"] == hub_name(str(kept)).label:  # keep the revision that the file pins
-        values["dataset"] = kept
+    if is_hub(pinned) and values["dataset"] == hub_name(str(pinned)).label:  # keep the revision that the file pins
+        values["dataset"] = pinned
     for name in values:
         if name not in Config.model_fields:
             raise unknown("option", name, Config.model_fields)
@@ -186,10 +186,10 @@ def results_folder(path: Path) -> Path | None:
     """Return the outermost folder of results that contains a file, such as its comparison's; None if there is none."""
     place = path.resolve().parent
     above = place if _is_results(place) else place.parent  # of checkpoint/config.toml
-    found = None
-    while _is_results(above) and above != found:
-        found, above = above, above.parent
-    return found
+    outermost = None
+    while _is_results(above) and above != outermost:
+        outermost, above = above, above.parent
+    return outermost
 
 
 def _is_results(folder: Path) -> bool:

@@ -37,8 +37,8 @@ class DataSettings(StrictSettings, DataFields):
     @field_validator("dataset")
     @classmethod
     def _known_dataset(cls, value: str, info: ValidationInfo) -> str:
-        own = info.data.get("data") is not None or is_hub(value)
-        return value if own else canonical("dataset", value, DATASETS)
+        is_own_data = info.data.get("data") is not None or is_hub(value)
+        return value if is_own_data else canonical("dataset", value, DATASETS)
 
     @field_validator("partition")
     @classmethod
@@ -103,11 +103,11 @@ class DataSettings(StrictSettings, DataFields):
         Raises:
             InputError: If one of them has no effect on the partition.
         """
-        given = {"clients": self.clients, "alpha": self.alpha, "zipf": self.zipf}
-        values = {name: value for name, value in given.items() if value is not None}
+        options = {"clients": self.clients, "alpha": self.alpha, "zipf": self.zipf}
+        values = {name: value for name, value in options.items() if value is not None}
         fields = inspect.signature(PARTITIONS[self.partition]).parameters
         if defaults:
-            known = {name: fields[name].default for name in given if name in fields}
+            known = {name: fields[name].default for name in options if name in fields}
             values = {name: value for name, value in known.items() if value is not None} | values
         for name in values:
             if name not in fields:

@@ -83,15 +83,15 @@ def guards_of(given: object) -> tuple[Guard | ProbeAudit, ...]:
     each = [*given] if isinstance(given, list | tuple) else [given]
     if [guard.strip().lower() for guard in each if isinstance(guard, str)] == ["none"] and len(each) == 1:
         return ()
-    found: list[Guard | ProbeAudit] = []
+    guards: list[Guard | ProbeAudit] = []
     for guard in each:
         if isinstance(guard, str):
-            found.append(named("guard", KNOWN, guard))
+            guards.append(named("guard", KNOWN, guard))
         elif isinstance(guard, ProbeAudit) or callable(getattr(guard, "judge", None)):
-            found.append(cast("Guard", guard))
+            guards.append(cast("Guard", guard))
         else:
             raise not_a("guard", guard, "drfl.resilience.RobustClip()", "robust:k=3")
-    return tuple(found)
+    return tuple(guards)
 
 
 def guard_texts(guards: tuple[Guard | ProbeAudit, ...]) -> list[str] | None:

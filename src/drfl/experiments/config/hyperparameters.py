@@ -84,34 +84,34 @@ def algorithm_class(name: str) -> type[Algorithm]:
     """
     if not user_code.is_reference(name):
         return KNOWN[name]
-    found = user_code.load("algorithm", name)
-    if not isinstance(found, type):
+    loaded = user_code.load("algorithm", name)
+    if not isinstance(loaded, type):
         raise InputError(
-            f"algorithm '{name}' is a {type(found).__name__}, not a class: give the class of an algorithm",
+            f"algorithm '{name}' is a {type(loaded).__name__}, not a class: give the class of an algorithm",
             code="wrong-type",
             field="algorithm",
         )
     for part in ("init", "round"):
-        if not callable(getattr(found, part, None)):
+        if not callable(getattr(loaded, part, None)):
             raise InputError(
                 f"algorithm '{name}' has no method '{part}': see drfl.Algorithm for what it needs",
                 code="wrong-type",
                 field="algorithm",
             )
-    if not dataclasses.is_dataclass(found):
+    if not dataclasses.is_dataclass(loaded):
         raise InputError(
             f"algorithm '{name}' is not a dataclass: put @dataclass(frozen=True) before the class",
             code="wrong-type",
             field="algorithm",
         )
-    own = {field.name: field for field in dataclasses.fields(found)}
-    if "local" not in own or own["local"].default_factory is dataclasses.MISSING:
+    fields = {field.name: field for field in dataclasses.fields(loaded)}
+    if "local" not in fields or fields["local"].default_factory is dataclasses.MISSING:
         raise InputError(
             f"algorithm '{name}' has no local solver: add the field local: LocalSGD = field(default_factory=LocalSGD)",
             code="wrong-type",
             field="algorithm",
         )
-    return typing.cast("type[Algorithm]", found)
+    return typing.cast("type[Algorithm]", loaded)
 
 
 def _fields(algorithm: str) -> tuple[dataclasses.Field[typing.Any], ...]:
@@ -162,21 +162,21 @@ def parameters_of(algorithm: Algorithm, clients: int) -> dict[str, Value]:
         algorithm: The algorithm.
         clients: N, for the default size of a cohort.
     """
-    found: dict[str, Value] = {}
+    parameters: dict[str, Value] = {}
     for field in dataclasses.fields(algorithm) if dataclasses.is_dataclass(algorithm) else ():
         value = getattr(algorithm, field.name)
         if field.name == "local":
-            found |= plain_local(value)
+            parameters |= plain_local(value)
             continue
         try:
-            found[field.name] = plain(value)
+            parameters[field.name] = plain(value)
         except ValueError:
             if value is not field.default:
                 # Memory addresses differ between processes, and would make equal runs look different.
-                found[field.name] = ADDRESS.sub("", repr(value))
-    if "m" in found and found["m"] is None:
-        found["m"] = default_cohort(type(algorithm), clients)
-    return found
+                parameters[field.name] = ADDRESS.sub("", repr(value))
+    if "m" in parameters and parameters["m"] is None:
+        parameters["m"] = default_cohort(type(algorithm), clients)
+    return parameters
 
 
 def default_cohort(algorithm: type[Algorithm], clients: int) -> int:
@@ -230,15 +230,15 @@ def _made(algorithm: str, cls: type[Algorithm], items: tuple[tuple[str, type, Va
         if name not in known:
             raise unknown(f"parameter of {label}", name, known, field=f"{label}.{name}")
     # In files, the local solver and the algorithm share one table.
-    given = _checked(label, LocalSGD, {k: v for k, v in values.items() if k in LOCAL})
+    local_values = _checked(label, LocalSGD, {k: v for k, v in values.items() if k in LOCAL})
     # `epochs` replaces `steps`, whose default would conflict with it.
-    without = {"steps": None} if given.get("epochs") is not None and "steps" not in given else {}
-    local = dataclasses.replace(_local_of(algorithm), **without, **given)
-    own = _checked(label, cls, {k: v for k, v in values.items() if k not in LOCAL})
+    without = {"steps": None} if local_values.get("epochs") is not None and "steps" not in local_values else {}
+    local = dataclasses.replace(_local_of(algorithm), **without, **local_values)
+    own_values = _checked(label, cls, {k: v for k, v in values.items() if k not in LOCAL})
     missing = [
         f.name
         for f in _fields(algorithm)
-        if f.name not in (*own, "local")
+        if f.name not in (*own_values, "local")
         and f.init
         and f.default is dataclasses.MISSING
         and f.default_factory is dataclasses.MISSING
@@ -250,7 +250,7 @@ def _made(algorithm: str, cls: type[Algorithm], items: tuple[tuple[str, type, Va
             field=f"{label}.{missing[0]}",
         )
     try:
-        return typing.cast("Callable[..., Algorithm]", cls)(local=local, **own)
+        return typing.cast("Callable[..., Algorithm]", cls)(local=local, **own_values)
     except InputError:
         raise
     except Exception as error:  # a user's class may raise anything

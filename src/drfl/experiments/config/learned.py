@@ -30,31 +30,32 @@ def make_model(name: str, shape: tuple[int, ...], classes: int) -> nn.Module:
     """
     if not user_code.is_reference(name):
         return MODELS[name](shape, classes)
-    found = user_code.load("model", name)
-    if isinstance(found, nn.Module):
+    loaded = user_code.load("model", name)
+    if isinstance(loaded, nn.Module):
         # Copy the user's module, as runs at other seeds start from it, too.
-        return copy.deepcopy(found)
-    if not callable(found):
+        return copy.deepcopy(loaded)
+    if not callable(loaded):
         raise InputError(
-            f"model '{name}' is a {type(found).__name__}: give a function that returns a torch module",
+            f"model '{name}' is a {type(loaded).__name__}: give a function that returns a torch module",
             code="wrong-type",
             field="model",
         )
     # A function takes the input shape and the number of classes, or nothing.
-    given = (shape, classes) if _takes_both(found) else ()
+    arguments = (shape, classes) if _takes_both(loaded) else ()
     try:
-        made = found(*given)
+        module = loaded(*arguments)
     except Exception as error:
         raise InputError(
-            f"model '{name}' with {given or 'no arguments'}: {type(error).__name__}: {' '.join(str(error).split())}",
+            f"model '{name}' with {arguments or 'no arguments'}: {type(error).__name__}: "
+            f"{' '.join(str(error).split())}",
             code="user-code-failed",
             field="model",
         ) from error
-    if not isinstance(made, nn.Module):
+    if not isinstance(module, nn.Module):
         raise InputError(
-            f"model '{name}' returned a {type(made).__name__}, not a torch module", code="wrong-type", field="model"
+            f"model '{name}' returned a {type(module).__name__}, not a torch module", code="wrong-type", field="model"
         )
-    return made
+    return module
 
 
 def _takes_both(function: Callable[..., object]) -> bool:
@@ -81,8 +82,8 @@ def model_source(name: str, shape: tuple[int, ...], classes: int) -> dict[str, o
     if not user_code.is_reference(name):
         return {"class": f"drfl.models.{MODELS[name].__name__}", **arguments}
     # The digests show a reader of the model file whether the code has changed.
-    found, files = user_code.load("model", name), {"sha256": user_code.digests(name)}
-    called = not isinstance(found, nn.Module) and callable(found) and _takes_both(found)
+    loaded, files = user_code.load("model", name), {"sha256": user_code.digests(name)}
+    called = not isinstance(loaded, nn.Module) and callable(loaded) and _takes_both(loaded)
     return {"reference": name, **files, **(arguments if called else {})}
 
 
@@ -94,17 +95,17 @@ def make_loss(name: str) -> SampleFn:
     """
     if not user_code.is_reference(name):
         return LOSSES[name]
-    found = user_code.load("loss", name)
+    loaded = user_code.load("loss", name)
     # A class such as torch.nn.CrossEntropyLoss.
-    if isinstance(found, type):
-        found = found()
-    if not callable(found):
+    if isinstance(loaded, type):
+        loaded = loaded()
+    if not callable(loaded):
         raise InputError(
-            f"loss '{name}' is a {type(found).__name__}: give a function of outputs and targets",
+            f"loss '{name}' is a {type(loaded).__name__}: give a function of outputs and targets",
             code="wrong-type",
             field="loss",
         )
-    return cast("SampleFn", found)
+    return cast("SampleFn", loaded)
 
 
 def make_measures(score: str | None, metrics: Sequence[str], loss: str) -> tuple[Metric, ...]:
@@ -120,23 +121,23 @@ def make_measures(score: str | None, metrics: Sequence[str], loss: str) -> tuple
         InputError: If a metric is unknown, or two have the same name.
     """
     first = default_score(make_loss(loss)) if score is None else _metric(score)
-    found = (first, *(_metric(name) for name in metrics))
-    check_distinct(found)
-    return found
+    measures = (first, *(_metric(name) for name in metrics))
+    check_distinct(measures)
+    return measures
 
 
 def _metric(name: str) -> Metric:
     if not user_code.is_reference(name):
         return metric_of(name)
-    found = user_code.load("metric", name)
-    if not (isinstance(found, Metric) or (callable(found) and not isinstance(found, type))):
+    loaded = user_code.load("metric", name)
+    if not (isinstance(loaded, Metric) or (callable(loaded) and not isinstance(loaded, type))):
         raise InputError(
-            f"metric '{name}' is a {type(found).__name__}: give a drfl.Metric, or a function of a client's "
+            f"metric '{name}' is a {type(loaded).__name__}: give a drfl.Metric, or a function of a client's "
             "outputs and targets",
             code="wrong-type",
             field="metric",
         )
-    return metric_of(cast("Metric | MetricFn", found))
+    return metric_of(cast("Metric | MetricFn", loaded))
 
 
 def metric_name(text: str) -> str:
@@ -145,5 +146,5 @@ def metric_name(text: str) -> str:
     Raises:
         InputError: If the metric is unknown.
     """
-    found = _metric(text)
-    return text.strip() if user_code.is_reference(text) else found.name
+    metric = _metric(text)
+    return text.strip() if user_code.is_reference(text) else metric.name

@@ -39,55 +39,55 @@ def with_data_defaults(values: Mapping[str, object]) -> dict[str, object]:
     Raises:
         InputError: If an option is missing or has no effect.
     """
-    found, dataset = dict(values), values.get("dataset")
+    settings, dataset = dict(values), values.get("dataset")
     folder = folder_name(str(dataset)) if is_hub(dataset) else None
     if folder is not None:  # dataset = "hf:FOLDER" names local data
-        if found.get("data") is not None:
+        if settings.get("data") is not None:
             raise InputError(
                 f"dataset '{dataset}' is a folder, and data is given, too: remove one of them",
                 code="conflicting-options",
                 field="data",
             )
-        del found["dataset"]
-        found["data"] = [str(folder)]
-    task = found.get("task") or CLASSIFICATION
+        del settings["dataset"]
+        settings["data"] = [str(folder)]
+    task = settings.get("task") or CLASSIFICATION
     free = "zipf-dirichlet" if task == CLASSIFICATION else "iid"
-    if found.get("data") is not None:
-        paths = paths_of(found["data"])
-        found["dataset"] = _label(found, paths)
+    if settings.get("data") is not None:
+        paths = paths_of(settings["data"])
+        settings["dataset"] = _label(settings, paths)
         # If there are several files, each one is a client.
-        groups = found.get("group") is not None or (saved_folder(paths) is None and len(files_of(paths)) > 1)
-        _default(found, "partition", "natural" if groups else free)
-    elif is_hub(found.get("dataset")):
-        _check_hub(found)
-        found["dataset"] = pinned(str(found["dataset"]))  # so that reruns and resumed runs read the same data
-        _default(found, "partition", "natural" if found.get("group") is not None else free)
+        groups = settings.get("group") is not None or (saved_folder(paths) is None and len(files_of(paths)) > 1)
+        _default(settings, "partition", "natural" if groups else free)
+    elif is_hub(settings.get("dataset")):
+        _check_hub(settings)
+        settings["dataset"] = pinned(str(settings["dataset"]))  # so that reruns and resumed runs read the same data
+        _default(settings, "partition", "natural" if settings.get("group") is not None else free)
     else:
-        spec = DATASETS.get(str(found.get("dataset")).lower().replace("_", "-"))
+        spec = DATASETS.get(str(settings.get("dataset")).lower().replace("_", "-"))
         groups = spec is not None and bool(spec.groupings)
         for name in OWN_DATA:
-            if found.get(name) is not None and not (groups and name == "group"):
+            if settings.get(name) is not None and not (groups and name == "group"):
                 raise InputError(
                     f"{name} requires your own data: remove it, or give the files with data",
                     code="unused-option",
                     field=name,
                 )
         if spec is not None:
-            spec.grouped(None if found.get("group") is None else str(found["group"]))
-            _default(found, "partition", spec.info.partition)
-    return found
+            spec.grouped(None if settings.get("group") is None else str(settings["group"]))
+            _default(settings, "partition", spec.info.partition)
+    return settings
 
 
 def with_loss(values: Mapping[str, object]) -> dict[str, object]:
     """Add the default loss and score of the task."""
-    found, task = dict(values), values.get("task") or CLASSIFICATION
+    settings, task = dict(values), values.get("task") or CLASSIFICATION
     losses = next((losses for known, losses in LOSSES_OF.items() if known == task), ())
     if losses:  # an unknown task raises an error later
-        _default(found, "loss", losses[0])
+        _default(settings, "loss", losses[0])
         # It is not known what a user's loss measures.
-        if task == "regression" and user_code.is_reference(str(found["loss"])):
-            _default(found, "score", "rmse")
-    return found
+        if task == "regression" and user_code.is_reference(str(settings["loss"])):
+            _default(settings, "score", "rmse")
+    return settings
 
 
 def _default(values: dict[str, object], name: str, value: object) -> None:

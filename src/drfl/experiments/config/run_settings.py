@@ -131,23 +131,23 @@ class RunSettings(StrictSettings, RunFields):
         score = measures[0]
         best = None if self.select is None else Best(self.select)
         patience = None if self.patience is None else Patience(self.patience, self.select or "worst")
-        found = ModelSelection(best, patience, score, Target.parse(self.until, score))
-        found.check()
-        if self.judged_on == "validation" and found.validates:
+        chosen = ModelSelection(best, patience, score, Target.parse(self.until, score))
+        chosen.check()
+        if self.judged_on == "validation" and chosen.validates:
             raise InputError(
                 "judged_on = 'validation' leaves no rows for selection and stopping: remove select, patience and until",
                 code="conflicting-options",
                 field="judged_on",
             )
         rates = any(measure.rows is Rows.RATE for measure in measures)  # validation rows choose their threshold
-        if self.validation is not None and self.judged_on != "validation" and not (found.validates or rates):
+        if self.validation is not None and self.judged_on != "validation" and not (chosen.validates or rates):
             raise InputError(
                 "validation requires select, patience, an until on validation rows, or a rate such as sensitivity: "
                 "remove it, or give one of them",
                 code="unused-option",
                 field="validation",
             )
-        return found
+        return chosen
 
     @property
     def tables(self) -> str | None:

@@ -20,13 +20,13 @@ def input_error(error: ValidationError) -> InputError:
     cause = first.get("ctx", {}).get("error")
     if isinstance(cause, InputError):
         return cause
-    table, *own = first["loc"][:3]
-    if table == "algorithms" and len(own) == 2:
-        what = f"{own[0]}.{own[1]} = {first['input']!r}"
+    table, *path = first["loc"][:3]
+    if table == "algorithms" and len(path) == 2:
+        what = f"{path[0]}.{path[1]} = {first['input']!r}"
         return InputError(
             f"{what} is not a single value: give a number, true, false or a text such as 'cvar:alpha=0.2'",
             code="wrong-type",
-            field=f"{own[0]}.{own[1]}",
+            field=f"{path[0]}.{path[1]}",
         )
     where = ".".join(str(part) for part in first["loc"][:1])
     reason = first["msg"]

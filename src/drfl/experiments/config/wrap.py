@@ -53,15 +53,15 @@ def over_selected(settings: RunSettings, algorithm: Algorithm, clients: int) -> 
             code="unsupported-combination",
             field="over_select",
         )
-    thing = cast("Any", algorithm)  # a dataclass, which the protocol cannot express
-    m = default_cohort(type(algorithm), clients) if thing.m is None else thing.m
+    fields = cast("Any", algorithm)  # a dataclass, which the protocol cannot express
+    m = default_cohort(type(algorithm), clients) if fields.m is None else fields.m
     if not isinstance(m, int):
         raise InputError(
             f"over_select needs the cohort's size, but {name}.m = {m!r}: give a number as cohort",
             code="needs-option",
             field="over_select",
         )
-    return dataclasses.replace(thing, m=min(clients, math.ceil(settings.over_select * m))), m
+    return dataclasses.replace(fields, m=min(clients, math.ceil(settings.over_select * m))), m
 
 
 def wrap_algorithm(

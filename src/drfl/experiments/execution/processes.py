@@ -111,7 +111,7 @@ class Processes:
         self._tensors = SharedTensors()
         context = multiprocessing.get_context("spawn")
         self._calls: queue.SimpleQueue[_Call | None] = queue.SimpleQueue()
-        asked, self._stop = context.Pipe(duplex=False)
+        stop_pipe, self._stop = context.Pipe(duplex=False)
         # Not passed as an argument of the process: multiprocessing writes arguments before the process reads them, and
         # waits for ever if they exceed the pipe's buffer and the process dies first.
         self._first = pickled((what, kept_out()), own, self._tensors.dumps)
@@ -125,11 +125,11 @@ class Processes:
         masked = signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
         try:
             for _ in range(count):
-                here, there = context.Pipe()
-                process = context.Process(target=_work, args=(there, asked))
+                parent_end, worker_end = context.Pipe()
+                process = context.Process(target=_work, args=(worker_end, stop_pipe))
                 process.start()
-                there.close()
-                thread = threading.Thread(target=self._serve, args=(here,), daemon=True)
+                worker_end.close()
+                thread = threading.Thread(target=self._serve, args=(parent_end,), daemon=True)
                 thread.start()
                 self._processes.append(process)
                 self._threads.append(thread)
@@ -138,7 +138,7 @@ class Processes:
             raise
         finally:
             signal.pthread_sigmask(signal.SIG_SETMASK, masked)
-            asked.close()
+            stop_pipe.close()
             for name, value in before.items():
                 if value is None:
                     os.environ.pop(name, None)
@@ -236,15 +236,15 @@ def _work(pipe: Connection, asked: Connection) -> None:
     except EOFError:
         return
     watch = StopFlag(asked)
-    what, failed = _unpickled(payload)
+    shared_object, failed = _unpickled(payload)
     while True:
         try:
-            function, given = pipe.recv()
+            function, arguments = pipe.recv()
         except EOFError:
             return
         answer = False, failed
         if failed is None:
-            answer = _answer(function, what, watch, given)
+            answer = _answer(function, shared_object, watch, arguments)
         try:
             pipe.send(answer)
         except OSError:  # the parent is gone
@@ -268,7 +268,7 @@ def _answer(
 def _unpickled(payload: bytes) -> tuple[object, InputError | None]:
     """Return the object that functions get, or the error for every call, as an error raised here looks like a crash."""
     try:
-        what, folders = cloudpickle.loads(payload)
+        shared_object, folders = cloudpickle.loads(payload)
         for folder in folders:
             keep_out(folder)
     except Exception as error:
@@ -276,7 +276,7 @@ def _unpickled(payload: bytes) -> tuple[object, InputError | None]:
         return None, InputError(
             f"cannot build the runs in another process ({why}): remove jobs", code="not-picklable", field="jobs"
         )
-    return what, None
+    return shared_object, None
 
 
 def _leave_with(sentinel: int) -> None:

@@ -44,17 +44,17 @@ class CellPool:
 
         If the worker is lost, for example because the system ran out of memory, the future fails with an error of drfl.
         """
-        wanted, data = training_cells.data_of(cell, self._data_dir) if self._shared else None, None
-        if wanted is None:
+        settings, data = training_cells.data_of(cell, self._data_dir) if self._shared else None, None
+        if settings is None:
             inner = self._executor.submit(_work, cell, self._data_dir)
         else:
             with self._lock:
-                if wanted.key not in self._data:
+                if settings.key not in self._data:
                     self._drop()
-                    self._data[wanted.key] = _SharedData(self._executor.share(loaded(wanted)))
-                data = self._data[wanted.key]
+                    self._data[settings.key] = _SharedData(self._executor.share(loaded(settings)))
+                data = self._data[settings.key]
                 data.cells += 1
-            inner = self._executor.submit(_work, cell, self._data_dir, wanted.key, data.shared)
+            inner = self._executor.submit(_work, cell, self._data_dir, settings.key, data.shared)
         outer: Future[Record] = Future()
 
         def ended(done: Future[Record]) -> None:
@@ -165,13 +165,13 @@ def run_all(
     """
     # Several tables and figures may use the same run.
     distinct = {cell.key: cell for cell in wanted}
-    found = {key: record for key, cell in distinct.items() if (record := cells.read(folder, cell)) is not None}
-    for finished, (key, record) in enumerate(found.items(), 1):
+    stored = {key: record for key, cell in distinct.items() if (record := cells.read(folder, cell)) is not None}
+    for finished, (key, record) in enumerate(stored.items(), 1):
         yield Done(distinct[key], record, True, finished, len(distinct), 0.0)
-    missing = [cell for key, cell in distinct.items() if key not in found]
+    missing = [cell for key, cell in distinct.items() if key not in stored]
     if not missing:
         return
-    total, whole, spent, finished = len(distinct), sum(cell.cost for cell in missing), 0.0, len(found)
+    total, whole, spent, finished = len(distinct), sum(cell.cost for cell in missing), 0.0, len(stored)
     # Do not start more processes than there are cells: each takes seconds to start.
     count = workers if isinstance(workers, Cluster) else min(workers, len(missing))
     with pool_of(count, run, data_dir, shared=True) as pool:

@@ -35,12 +35,12 @@ def job_of(config: Config) -> dict[str, object]:
     ``files`` holds the digests of the user's Python files and tables: if one changes, the cell is another one.
     """
     # The tables of other algorithms would give equal runs different digests.
-    own = {config.algorithm: config.algorithms.get(config.algorithm, {})}
+    table = {config.algorithm: config.algorithms.get(config.algorithm, {})}
     files = config.user_files(config.algorithm)
     for path in files_of(config.data) if config.data is not None else []:
         state = path.stat()
         files[path.as_posix()] = _sha256(path, state.st_mtime_ns, state.st_size)
-    plain = config.model_copy(update={"algorithms": own, "files": files}).plain()
+    plain = config.model_copy(update={"algorithms": table, "files": files}).plain()
     return {name: value for name, value in plain.items() if name not in NOT_IN_JOB}
 
 
@@ -73,8 +73,8 @@ def cost(rounds: int, parameters: Mapping[str, object], clients: int) -> float:
         clients: N.
     """
     m, steps = (parameters.get(name) for name in ("m", "steps"))
-    asked = m if isinstance(m, int) and m else clients
-    return rounds * (asked * (steps if isinstance(steps, int) else 1) + TEST)
+    cohort = m if isinstance(m, int) and m else clients
+    return rounds * (cohort * (steps if isinstance(steps, int) else 1) + TEST)
 
 
 def run_cell(cell: Cell, data_dir: Path | None) -> Record:

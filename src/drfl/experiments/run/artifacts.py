@@ -96,7 +96,7 @@ def summary(finished: Finished) -> dict[str, object]:
     """Return the run as one object: what ran, on which data, how it ended, what it cost."""
     job, result, checks = finished.job, finished.result, finished.checks
     about, settings = job.about, job.settings
-    last, asked, score = result.history.last, job.certify is not None, job.fed.measures[0].name
+    last, certified, score = result.history.last, job.certify is not None, job.fed.measures[0].name
     undefined = undefined_names(result.evaluation, job.fed.measures, job.data.names)
     chosen, size, step_size, averaged = result.selection, result.step_size, None, None
     if size is not None:
@@ -109,8 +109,8 @@ def summary(finished: Finished) -> dict[str, object]:
             "halved": int(size.lowered),
         }
     if result.averaged is not None:
-        found = Metrics.of(result.averaged, job.fed.measures[0])
-        averaged = _end(found.named(score), asked, result.averaged_certificate)
+        average_metrics = Metrics.of(result.averaged, job.fed.measures[0])
+        averaged = _end(average_metrics.named(score), certified, result.averaged_certificate)
     return {
         "algorithm": label_of(about.algorithm),
         "parameters": dict(about.parameters),
@@ -147,7 +147,7 @@ def summary(finished: Finished) -> dict[str, object]:
         "test_rows": finished.test_rows,
         "initial_model": finished.initial_model,
         "shared_test_rows": isinstance(job.fed, Simulation) and job.fed.data.shares_test_rows,
-        "final": _end({**last.metrics.named(score), **last.others}, asked, last.certificate),
+        "final": _end({**last.metrics.named(score), **last.others}, certified, last.certificate),
         "last": rounded(last.last_metrics.named(score)),
         "averaged": averaged,
         "ledger": last.ledger,
@@ -164,13 +164,15 @@ def _protection(state: State, names: Sequence[str]) -> dict[str, object]:
         memory, inner = inner.memory if isinstance(inner.memory, Memory) else None, inner.inner
     if memory is None or flags is None:
         return {}
-    who = [name for name, bad in zip(names, flags.tolist(), strict=True) if bad]
-    found: dict[str, object] = {
-        "rejected_replies": int(memory.rejected), "changed_reports": int(memory.clipped), "flagged_clients": who
-    }  # fmt: skip
+    flagged_names = [name for name, bad in zip(names, flags.tolist(), strict=True) if bad]
+    counts: dict[str, object] = {
+        "rejected_replies": int(memory.rejected),
+        "changed_reports": int(memory.clipped),
+        "flagged_clients": flagged_names,
+    }
     if bool(memory.left_out.any()):
-        found["left_out_rounds"] = {name: r for name, r in zip(names, memory.left_out.tolist(), strict=True) if r}
-    return found
+        counts["left_out_rounds"] = {name: r for name, r in zip(names, memory.left_out.tolist(), strict=True) if r}
+    return counts
 
 
 def json_text(content: Mapping[str, object], indent: int | None = None) -> str:
@@ -203,8 +205,8 @@ def _end(metrics: Mapping[str, float], asked: bool, certificate: Certificate | N
 
 def versions() -> dict[str, str]:
     """Return the versions of Python, the platform and the packages."""
-    found = {package: _version_of(package) for package in PACKAGES}
-    return {"python": platform.python_version(), "platform": f"{platform.system()} {platform.machine()}", **found}
+    packages = {package: _version_of(package) for package in PACKAGES}
+    return {"python": platform.python_version(), "platform": f"{platform.system()} {platform.machine()}", **packages}
 
 
 @functools.cache
@@ -245,12 +247,12 @@ def _model_metrics(finished: Finished, evaluation: Evaluation) -> dict[str, floa
     Clients at which the score is undefined are counted, but no metric includes them. There is no interval if test rows
     stopped the run.
     """
-    score, own = finished.job.fed.measures[0], evaluation is finished.result.evaluation
-    low, high = (finished.worst_interval if own else finished.interval_of(evaluation)) or (math.nan, math.nan)
+    score, is_returned = finished.job.fed.measures[0], evaluation is finished.result.evaluation
+    low, high = (finished.worst_interval if is_returned else finished.interval_of(evaluation)) or (math.nan, math.nan)
     ends = {f"worst_{score.name}_low": low, f"worst_{score.name}_high": high}
-    found = {**Metrics.of(evaluation, score).named(score.name), **ends}
+    metrics = {**Metrics.of(evaluation, score).named(score.name), **ends}
     # The metadata of a model file is JSON, which has no NaN.
-    defined = rounded({name: value for name, value in found.items() if math.isfinite(value)})
+    defined = rounded({name: value for name, value in metrics.items() if math.isfinite(value)})
     return {"clients": len(evaluation.score), "undefined": undefined_counts(evaluation)[0], **defined}
 
 
@@ -261,21 +263,21 @@ def exact(value: float, *, whole: bool = False) -> str:
 
 def sum_columns(measures: Sequence[Measure], sums: Tensor) -> dict[str, list[str]]:
     """Return the columns of an evaluation's sums (N, M, 5), see :class:`drfl.federation.federation.Evaluation`."""
-    found: dict[str, list[str]] = {}
+    columns: dict[str, list[str]] = {}
     for measure, (first, second, third, *squares) in zip(measures, sums.permute(1, 2, 0).tolist(), strict=True):
         if measure.rows is Rows.BINARY:
-            found[f"{measure.name}_count"] = [exact(x, whole=True) for x in second]
+            columns[f"{measure.name}_count"] = [exact(x, whole=True) for x in second]
         elif measure.rows is Rows.RATE:
-            found[f"{measure.name}_rows"] = [exact(x, whole=True) for x in first]
-            found[f"{measure.name}_count"] = [exact(x, whole=True) for x in second]
+            columns[f"{measure.name}_rows"] = [exact(x, whole=True) for x in first]
+            columns[f"{measure.name}_count"] = [exact(x, whole=True) for x in second]
         elif measure.rows is Rows.RANKS:
-            found[f"{measure.name}_positive"] = [exact(x, whole=True) for x in first]
-            found[f"{measure.name}_pairs"] = [exact(x) for x in third]
+            columns[f"{measure.name}_positive"] = [exact(x, whole=True) for x in first]
+            columns[f"{measure.name}_pairs"] = [exact(x) for x in third]
             for name, each in zip(("positive", "negative"), squares, strict=False):
-                found[f"{measure.name}_{name}_squares"] = [exact(x) for x in each]
+                columns[f"{measure.name}_{name}_squares"] = [exact(x) for x in each]
         elif measure.rows.mean:
-            found |= {f"{measure.name}_sum": [*map(exact, second)], f"{measure.name}_squares": [*map(exact, third)]}
-    return found
+            columns |= {f"{measure.name}_sum": [*map(exact, second)], f"{measure.name}_squares": [*map(exact, third)]}
+    return columns
 
 
 def _clients_csv(finished: Finished) -> str:

@@ -22,19 +22,19 @@ def warnings_of(job: Running) -> tuple[Notice, ...]:
     if not isinstance(job.data, ClientData):
         return ()
     partition = None if job.partition is None else job.partition.recipe.get("partition")
-    name, known = job.about.dataset, "data" not in job.about.settings
-    if known and name in DATASETS and partition != "natural":
+    name, is_named = job.about.dataset, "data" not in job.about.settings
+    if is_named and name in DATASETS and partition != "natural":
         return ()
     # The simulation's data exclude rows that no metric counts.
     data = job.fed.data if isinstance(job.fed, Simulation) else job.data
-    found = data_warnings(data, by_class=partition in BY_CLASS)
-    if known and name is not None and is_hub(name) and not hub_name(name).pinned:
+    notices = data_warnings(data, by_class=partition in BY_CLASS)
+    if is_named and name is not None and is_hub(name) and not hub_name(name).pinned:
         return (
             Notice(
                 f"dataset '{name}' has no fixed revision, as the hub did not name the newest one: a resumed or "
                 f"repeated run may read other data. Use {hub_name(name).label}@COMMIT",
                 "unpinned-data", "dataset",
             ),
-            *found,
+            *notices,
         )  # fmt: skip
-    return found
+    return notices

@@ -164,8 +164,8 @@ def entries(folder: Path) -> set[str]:
 def foreign(folder: Path, manifest: Manifest) -> list[str]:
     """Return the names in a folder that are not drfl's."""
     # A search writes no checkpoints, so such a folder is not its own.
-    own = {*manifest.files, *manifest.cells, NAME}
-    return sorted(entries(folder) - (own if manifest.kind == "search" else {*own, CHECKPOINT}))
+    known = {*manifest.files, *manifest.cells, NAME}
+    return sorted(entries(folder) - (known if manifest.kind == "search" else {*known, CHECKPOINT}))
 
 
 def has_checkpoints(folder: Path) -> bool:
@@ -303,10 +303,10 @@ def clear(folder: Path, manifest: Manifest, key: bytes | None = None) -> None:
             (folder / name).unlink()
     for name in manifest.cells:
         cell = folder / name
-        own = read_manifest(cell) if is_folder(cell) else None
-        if own is None or own.kind != "run":
+        manifest_of_cell = read_manifest(cell) if is_folder(cell) else None
+        if manifest_of_cell is None or manifest_of_cell.kind != "run":
             continue
-        clear(cell, own, key)
+        clear(cell, manifest_of_cell, key)
         lock = cell / CHECKPOINT / LOCK
         if is_folder(lock.parent) and is_file(lock):
             lock.unlink()
@@ -366,9 +366,9 @@ def runs_in(path: Path) -> list[Path]:
     if manifest.kind == "run" and (manifest.files or not is_file(path / CHECKPOINT / CONFIG)):
         cells = [path]
     if not cells:
-        what = "the run" if manifest.kind == "run" else "no run of the comparison"
+        which = "the run" if manifest.kind == "run" else "no run of the comparison"
         raise InputError(
-            f"{what} {path} has {'not ' if manifest.kind == 'run' else ''}ended: "
+            f"{which} {path} has {'not ' if manifest.kind == 'run' else ''}ended: "
             f"'drfl {COMMANDS[manifest.kind]} --resume --out {path}' continues it",
             code="unfinished-run", field=str(path),
         )  # fmt: skip

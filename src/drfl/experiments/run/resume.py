@@ -78,25 +78,27 @@ def check_same(job: Running, kept: Mapping[str, object]) -> list[Notice]:
         InputError: If they differ; names the first difference.
     """
     try:
-        theirs = RunIdentity.model_validate(dict(kept))
+        stored = RunIdentity.model_validate(dict(kept))
     except ValidationError as error:
         raise DamagedError(f"run.json, identity.{first_fault(error)}") from None
     # Compare settings first, as their message is more specific than that of a digest.
-    check_settings(job, theirs.config)
-    own = RunIdentity.model_validate(identity(job))
-    for what in ("data", "model"):
-        if getattr(own, what) != getattr(theirs, what):
+    check_settings(job, stored.config)
+    current = RunIdentity.model_validate(identity(job))
+    for part in ("data", "model"):
+        if getattr(current, part) != getattr(stored, part):
             raise InputError(
-                f"the run to resume has {('other data' if what == 'data' else 'another initial model')} of the same "
+                f"the run to resume has {('other data' if part == 'data' else 'another initial model')} of the same "
                 "name: use what it started with, or give another --out",
                 code="other-run",
-                field=what,
+                field=part,
             )
-    before, now, ours = theirs.versions, own.versions, decisive_settings(job)
+    before, now, own_settings = stored.versions, current.versions, decisive_settings(job)
     pairs = {name: (before.get(name), now.get(name)) for name in sorted({*before, *now})}
     unset = "not set"
     # Settings and versions that change only the last digits give warnings, not errors.
-    pairs |= {name: (SHORT.repr(theirs.config.get(name, unset)), repr(ours.get(name, unset))) for name in ROUNDING}
+    pairs |= {
+        name: (SHORT.repr(stored.config.get(name, unset)), repr(own_settings.get(name, unset))) for name in ROUNDING
+    }
     return [
         Notice(f"the checkpoint was written with {name} {then}, not {this}: digits may differ", "other-version", name)
         for name, (then, this) in pairs.items()
@@ -111,18 +113,18 @@ def check_settings(job: Running, kept: Mapping[str, object]) -> None:
         InputError: If they differ; names the first difference.
     """
     # Flatten, so that a message names the one key that differs.
-    ours, theirs = _flat(decisive_settings(job)), _flat({k: v for k, v in kept.items() if k not in FREE})
-    for name in sorted({*ours, *theirs} - {*ROUNDING}):
-        if ours.get(name) != theirs.get(name) and name.startswith(FILES):
+    own, stored = _flat(decisive_settings(job)), _flat({k: v for k, v in kept.items() if k not in FREE})
+    for name in sorted({*own, *stored} - {*ROUNDING}):
+        if own.get(name) != stored.get(name) and name.startswith(FILES):
             raise InputError(
                 f"{name.removeprefix(FILES)} has changed since the run to resume started: restore it, or give "
                 "another --out",
                 code="other-run",
                 field=name.removeprefix(FILES),
             )
-        if ours.get(name) != theirs.get(name):
+        if own.get(name) != stored.get(name):
             raise InputError(
-                f"the run to resume has {name} = {_shown(theirs, name)}, not {_shown(ours, name)}: give the "
+                f"the run to resume has {name} = {_shown(stored, name)}, not {_shown(own, name)}: give the "
                 "same options, or another --out",
                 code="other-run",
                 field=name,
@@ -130,10 +132,10 @@ def check_settings(job: Running, kept: Mapping[str, object]) -> None:
 
 
 def _flat(table: Mapping[str, object], prefix: str = "") -> dict[str, object]:
-    found: dict[str, object] = {}
+    flat: dict[str, object] = {}
     for name, value in table.items():
-        found.update(_flat(value, f"{prefix}{name}.") if isinstance(value, Mapping) else {prefix + name: value})
-    return found
+        flat.update(_flat(value, f"{prefix}{name}.") if isinstance(value, Mapping) else {prefix + name: value})
+    return flat
 
 
 def _shown(values: Mapping[str, object], name: str) -> str:

@@ -376,10 +376,10 @@ def _taken(
         claim.begin(config)
     if cells and claim.manifest.cells != cells:
         claim.write(Manifest.new(kind, claim.manifest.files, cells))
-    own = (f"{CHECKPOINT}/{name}" for name in sorted(entries(claim.checkpoints) - {LOCK, CONFIG}))
-    left = [*foreign(directory, claim.manifest), *own] if overwrite else []
-    if left:
-        text = f"{directory}: files that are not of the {kind} were kept: {', '.join(left)}"
+    unfinished = (f"{CHECKPOINT}/{name}" for name in sorted(entries(claim.checkpoints) - {LOCK, CONFIG}))
+    kept = [*foreign(directory, claim.manifest), *unfinished] if overwrite else []
+    if kept:
+        text = f"{directory}: files that are not of the {kind} were kept: {', '.join(kept)}"
         tell(Notice(text, "foreign-file", str(directory)))
     return claim
 

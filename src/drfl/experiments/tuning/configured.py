@@ -62,11 +62,11 @@ class Configured:
     def fingerprint(self) -> dict[str, object]:
         """See :class:`drfl.experiments.tuning.search.SearchSubject`."""
         name = self.method.algorithm
-        own = own_spaces.of_name(name, self.own)
+        space = own_spaces.of_name(name, self.own)
         table = {f"{name}.{parameter}": value for parameter, value in self.base.items()}
         table |= {f"{key} of the method": value for key, value in self.method.changes.items()}
         files = self.job.config(self.method, self.base, FIRST_SEED).user_files(name)
-        if own is None:
+        if space is None:
             ranges = {f"the range of {name}.{d.parameter or d.name}": str(d) for d in self.space}
             return {**table, **ranges, **_named(files)}
         if self.own is not None:
@@ -103,11 +103,11 @@ class Configured:
 
     def draw(self, trial: optuna.Trial) -> SearchPoint:
         """See :class:`drfl.experiments.tuning.search.SearchSubject`."""
-        own = own_spaces.of_name(self.method.algorithm, self.own)
-        if own is None:
+        space = own_spaces.of_name(self.method.algorithm, self.own)
+        if space is None:
             values = spaces.draw(self.space, trial)
             return SearchPoint(values, spaces.table_at(self.space, self.base, values))
-        table = own_spaces.parameters(user_code.label_of(self.method.algorithm), own, trial)
+        table = own_spaces.parameters(user_code.label_of(self.method.algorithm), space, trial)
         return SearchPoint(dict(trial.params), {**self.base, **table})
 
     def cells(self, table: Mapping[str, Value], seeds: Sequence[int]) -> list[Cell]:
@@ -129,11 +129,11 @@ OF_ONE = ("algorithm", "algorithms", "seed", "files")
 
 def step_size_from_curvature(jobs: Sequence[Job]) -> float:
     """Return 1/L̂ at the initial models: the median over the jobs, rounded."""
-    found = []
+    sizes = []
     for job in jobs:
         key = Key(job.settings.seed).fold("step size")  # the same key as in a run
-        found.append(float(step_size.find(job.algorithm, job.fed, job.fed.w0, key).eta))
-    return spaces.rounded(statistics.median(found))
+        sizes.append(float(step_size.find(job.algorithm, job.fed, job.fed.w0, key).eta))
+    return spaces.rounded(statistics.median(sizes))
 
 
 def prepare(
@@ -166,7 +166,7 @@ def prepare(
             missing.
     """
     needed()
-    judged = Criterion(criterion, job.measure(), halving_diverges=relative)
+    judge = Criterion(criterion, job.measure(), halving_diverges=relative)
     where = {} if data_dir is None else {"data_dir": data_dir}
     first = [job.config(PLAIN, {}, FIRST_SEED + k) for k in range(repeats)]
     try:
@@ -183,14 +183,14 @@ def prepare(
     about = {
         "rounds": first[0].rounds,
         "validation": first[0].validation,
-        "score": judged.score.name,
+        "score": judge.score.name,
         "stand_in": job.stand_in,
         "device": first[0].device,
         "step_size_from_curvature": eta,
         **({"relative_step_size": True} if relative else {}),
         "job": dict(job.values),
     }
-    search = Search(job.name, subjects, trials, repeats, judged, common, about)
+    search = Search(job.name, subjects, trials, repeats, judge, common, about)
     for name, subject in subjects.items():
         if relative:
             subject.check_step_size()

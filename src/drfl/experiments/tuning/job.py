@@ -87,8 +87,8 @@ class TuningJob:
         Raises:
             InputError: If a value is impossible.
         """
-        own = {"algorithm": method.algorithm, "algorithms": {method.algorithm: table}, "seed": seed}
-        config = load_config(None, {**self.values, **method.changes, **JUDGED, **own})
+        choice = {"algorithm": method.algorithm, "algorithms": {method.algorithm: table}, "seed": seed}
+        config = load_config(None, {**self.values, **method.changes, **JUDGED, **choice})
         return config.model_copy(update={"evaluate_every": config.rounds})
 
     def measure(self) -> Measure:
@@ -213,7 +213,7 @@ def changes_of(texts: Sequence[str]) -> dict[str, object]:
     Raises:
         InputError: If a text has another form, or a key is given twice, unknown or set by tuning itself.
     """
-    found: dict[str, object] = {}
+    changes: dict[str, object] = {}
     for text in texts:
         key, equals, value = text.partition("=")
         # Accept the spelling of command-line options.
@@ -228,10 +228,10 @@ def changes_of(texts: Sequence[str]) -> dict[str, object]:
             raise InputError(f"--set '{text}': {ELSEWHERE[key]}", code="unused-option", field=key)
         if key not in Config.model_fields:
             raise unknown("key", key, [k for k in Config.model_fields if k not in OURS and k not in ELSEWHERE])
-        if key in found:
+        if key in changes:
             raise InputError(f"--set gives {key} twice: remove one", code="given-twice", field=key)
         try:
-            found[key] = tomllib.loads(f"value = {value.strip()}")["value"]
+            changes[key] = tomllib.loads(f"value = {value.strip()}")["value"]
         except (ValueError, RecursionError):  # also for numbers with thousands of digits and for deep nesting
-            found[key] = value.strip()
-    return found
+            changes[key] = value.strip()
+    return changes

@@ -167,12 +167,12 @@ class ObjectSubject:
 
     def cells(self, table: Mapping[str, Value], seeds: Sequence[int]) -> list[Cell]:
         """Return the runs of a trial."""
-        algorithm, found = self.runs.algorithm(self.name, table), list[Cell]()
+        algorithm, cells = self.runs.algorithm(self.name, table), list[Cell]()
         for seed in seeds:
             about = self.about(algorithm, seed)
             job = {**cell_job(about), "trial": dict(table), "parameters": about.parameters, **self.known[seed]}
-            found.append(Cell("training", job, cost(self.runs.settings.rounds, about.parameters, self.clients)))
-        return found
+            cells.append(Cell("training", job, cost(self.runs.settings.rounds, about.parameters, self.clients)))
+        return cells
 
     def about(self, algorithm: Algorithm, seed: int) -> AboutRun:
         """Return the description of a run for its files."""
@@ -214,9 +214,9 @@ def tune_objects(
         checks.whole(name, getattr(options, name))
     workers = workers_of(options.jobs)
     if not callable(space) or isinstance(space, type):
-        what = space.__name__ if isinstance(space, type) else type(space).__name__
+        kind = space.__name__ if isinstance(space, type) else type(space).__name__
         raise InputError(
-            f"space is {what}: give a function of an Optuna trial that returns an algorithm",
+            f"space is {kind}: give a function of an Optuna trial that returns an algorithm",
             code="wrong-type",
             field="space",
         )
@@ -231,14 +231,14 @@ def tune_objects(
     check_algorithms({name: algorithm})
     # Build the first trial at every seed before anything is written, as it may be unable to start.
     jobs = {seed: runs.job(name, algorithm, seed) for seed in seeds}
-    known = {seed: {what: identity(job)[what] for what in ("data", "model")} for seed, job in jobs.items()}
+    known = {seed: {kind: identity(job)[kind] for kind in ("data", "model")} for seed, job in jobs.items()}
     first = jobs[seeds[0]]
     subject = ObjectSubject(name, runs, known, first.data.n, options.first, first.about.parameters)
     subject.defaults()  # raises an error if a parameter is missing
     common = {key: value for key, value in cell_job(first.about).items() if key not in OF_ONE}
     common["loss"] = own_spaces.code_of(model.loss)
-    for what, digest in first.about.files.items():
-        common[f"the SHA-256 of {what}"] = digest[:12]
+    for kind, digest in first.about.files.items():
+        common[f"the SHA-256 of {kind}"] = digest[:12]
     about = {"rounds": runs.settings.rounds, "validation": runs.validation, "score": criterion.score.name}
     search = Search(name, {name: subject}, options.trials, options.seeds, criterion, common, about)
     if options.out is None:
@@ -266,11 +266,11 @@ def _tuned(
 
     trials = run(search, out, pool=pool, ended=ended)
     write(search, trials, out, "drfl.tune")
-    own = trials[search.name]
+    finished = trials[search.name]
     # If all trials failed, the choice of the best one would be arbitrary.
-    if not any("rounds" in trial.stopped for trial in own):
-        how = " or ".join(sorted({how for trial in own for how in trial.stopped}))
+    if not any("rounds" in trial.stopped for trial in finished):
+        how = " or ".join(sorted({how for trial in finished for how in trial.stopped}))
         raise DrflError(f"every run of {search.name} was {how}: change the space", code="no-results", field="space")
-    best = search.best(own)
+    best = search.best(finished)
     algorithm = runs.algorithm(search.name, best.table)
-    return Tuned(algorithm, best, search.criterion, tuple(own), tuple(search.seeds), out if kept else None)
+    return Tuned(algorithm, best, search.criterion, tuple(finished), tuple(search.seeds), out if kept else None)

@@ -103,19 +103,19 @@ def write(search: Search, trials: Mapping[str, Sequence[Trial]], folder: Path, c
 
 def content(search: Search, trials: Mapping[str, Sequence[Trial]], command: str) -> dict[str, object]:
     """Return the content of the hyperparameter file as plain values."""
-    found = {**versions(), "optuna": needed().__version__}
+    all_versions = {**versions(), "optuna": needed().__version__}
     algorithms: dict[str, object] = {}
     scores: dict[str, object] = {}
-    for name, own in trials.items():
-        chosen, defaults = search.best(own), search.subjects[name].defaults() is not None
+    for name, of_algorithm in trials.items():
+        chosen, defaults = search.best(of_algorithm), search.subjects[name].defaults() is not None
         # TOML has no null.
         algorithms[name] = {key: "none" if value is None else value for key, value in chosen.table.items()}
-        ends = [stopped for trial in own for stopped in trial.stopped]
+        ends = [stopped for trial in of_algorithm for stopped in trial.stopped]
         scores[name] = {
             "score": chosen.score,
             "trial": chosen.number,
-            **({"default": own[0].score} if defaults else {}),
-            "trials": len(own),
+            **({"default": of_algorithm[0].score} if defaults else {}),
+            "trials": len(of_algorithm),
             **{how: ends.count(how) for how in BROKEN},
             **({"set_back": list(chosen.set_back)} if chosen.set_back else {}),
             **({"undefined": share} if (share := undefined_share(chosen.undefined, chosen.clients)) else {}),
@@ -128,7 +128,9 @@ def content(search: Search, trials: Mapping[str, Sequence[Trial]], command: str)
             "trials": search.trials,
             "seeds": list(search.seeds),
             **search.about,
-            "versions": {name: found[name] for name in ("python", "platform", "drfl", "torch", "numpy", "optuna")},
+            "versions": {
+                name: all_versions[name] for name in ("python", "platform", "drfl", "torch", "numpy", "optuna")
+            },
         },
         "algorithms": algorithms,
         "scores": scores,
@@ -137,7 +139,9 @@ def content(search: Search, trials: Mapping[str, Sequence[Trial]], command: str)
 
 def trials_csv(search: Search, trials: Mapping[str, Sequence[Trial]]) -> str:
     """Return a row per trial: its parameters, its score, and the score or the failure at each seed."""
-    names = list(dict.fromkeys(name for own in trials.values() for trial in own for name in trial.table))
+    names = list(
+        dict.fromkeys(name for of_algorithm in trials.values() for trial in of_algorithm for name in trial.table)
+    )
     header = ["algorithm", "trial", *names, "score", *(f"seed{seed}" for seed in search.seeds)]
     rows = [
         [
@@ -150,7 +154,7 @@ def trials_csv(search: Search, trials: Mapping[str, Sequence[Trial]]) -> str:
                 for score, how in zip(trial.scores, trial.stopped, strict=True)
             ),
         ]
-        for name, own in trials.items()
-        for trial in own
+        for name, of_algorithm in trials.items()
+        for trial in of_algorithm
     ]
     return csv_text(header, rows)

@@ -33,10 +33,10 @@ def of_class(cls: type) -> OwnSpace | None:
         InputError: If it is a method of objects.
     """
     # Attribute access would turn a static method into a function.
-    found = inspect.getattr_static(cls, "space", None)
-    if found is None or not callable(getattr(cls, "space", None)):
+    attribute = inspect.getattr_static(cls, "space", None)
+    if attribute is None or not callable(getattr(cls, "space", None)):
         return None
-    if not isinstance(found, staticmethod | classmethod):
+    if not isinstance(attribute, staticmethod | classmethod):
         raise InputError(
             f"{cls.__name__}.space is a method of objects: make it a static method space(trial)",
             code="wrong-type",
@@ -51,14 +51,14 @@ def referenced(reference: str) -> OwnSpace:
     Raises:
         InputError: If there is none.
     """
-    found = user_code.load("space", reference)
-    if isinstance(found, type) or not callable(found):
+    loaded = user_code.load("space", reference)
+    if isinstance(loaded, type) or not callable(loaded):
         raise InputError(
-            f"space '{reference}' is a {type(found).__name__}: give a function of an Optuna trial",
+            f"space '{reference}' is a {type(loaded).__name__}: give a function of an Optuna trial",
             code="wrong-type",
             field="space",
         )
-    return cast("OwnSpace", found)
+    return cast("OwnSpace", loaded)
 
 
 def spaces_of(texts: list[str], algorithms: list[str]) -> dict[str, str]:
@@ -68,7 +68,7 @@ def spaces_of(texts: list[str], algorithms: list[str]) -> dict[str, str]:
         InputError: If a text has another form, or is for an algorithm that is not tuned or already has a space.
     """
     labels = {user_code.label_of(name).lower(): name for name in algorithms}
-    found: dict[str, str] = {}
+    spaces: dict[str, str] = {}
     for text in texts:
         label, equals, reference = (part.strip() for part in text.rpartition("="))
         if not user_code.is_reference(reference):
@@ -89,13 +89,13 @@ def spaces_of(texts: list[str], algorithms: list[str]) -> dict[str, str]:
                 code="unused-option",
                 field="space",
             )
-        if name in found:
+        if name in spaces:
             raise InputError(
                 f"--space gives {user_code.label_of(name)} two spaces: remove one", code="given-twice", field="space"
             )
         referenced(reference)
-        found[name] = reference
-    return found
+        spaces[name] = reference
+    return spaces
 
 
 def of_name(algorithm: str, reference: str | None) -> OwnSpace | None:
@@ -115,7 +115,7 @@ def call(name: str, space: Callable[[optuna.Trial], T], trial: optuna.Trial) -> 
         InputError: If the function fails, or suggests a value that files cannot hold.
     """
     try:
-        found = space(trial)
+        result = space(trial)
     except InputError as error:
         raise InputError(f"the space of {name}: {error}", code=error.code, field=error.field) from error
     except Exception as error:
@@ -132,7 +132,7 @@ def call(name: str, space: Callable[[optuna.Trial], T], trial: optuna.Trial) -> 
                 code="wrong-type",
                 field=parameter,
             )
-    return found
+    return result
 
 
 def parameters(name: str, space: OwnSpace, trial: optuna.Trial) -> dict[str, Value]:
@@ -141,22 +141,22 @@ def parameters(name: str, space: OwnSpace, trial: optuna.Trial) -> dict[str, Val
     Raises:
         InputError: If it fails, or returns something else than parameters.
     """
-    found = call(name, space, trial)
-    if not isinstance(found, Mapping):
+    values = call(name, space, trial)
+    if not isinstance(values, Mapping):
         raise InputError(
-            f"the space of {name} returned a {type(found).__name__}: return parameters, such as "
+            f"the space of {name} returned a {type(values).__name__}: return parameters, such as "
             '{"beta": trial.suggest_float("beta", 0, 1)}',
             code="wrong-type",
             field="space",
         )
-    for parameter, value in found.items():
+    for parameter, value in values.items():
         if not isinstance(value, bool | int | float | str | None):
             raise InputError(
                 f"the space of {name} returned a {type(value).__name__} for {parameter}: return a number or a text",
                 code="wrong-type",
                 field=parameter,
             )
-    return {parameter: "none" if value is None else value for parameter, value in found.items()}
+    return {parameter: "none" if value is None else value for parameter, value in values.items()}
 
 
 def code_of(function: object) -> str:

@@ -103,8 +103,8 @@ def around(algorithm: str, eta: float | None) -> Space:
         algorithm: Its name.
         eta: 1/L̂; η ranges from a quarter of it to four times it. None = the same range relative to each run's own.
     """
-    own = MULTIPLE if eta is None else LR._replace(low=rounded(LR.low * eta), high=rounded(LR.high * eta))
-    return tuple(own if dimension is LR else dimension for dimension in SPACES.get(algorithm, (LR,)))
+    step_size = MULTIPLE if eta is None else LR._replace(low=rounded(LR.low * eta), high=rounded(LR.high * eta))
+    return tuple(step_size if dimension is LR else dimension for dimension in SPACES.get(algorithm, (LR,)))
 
 
 def draw(space: Space, trial: optuna.Trial) -> dict[str, Value]:
@@ -120,8 +120,8 @@ def table_at(space: Space, base: Mapping[str, Value], point: Mapping[str, Value]
         base: The parameters that all trials share.
         point: A value for each dimension.
     """
-    own = {d.parameter or d.name: d.text.format(point[d.name]) if d.text else point[d.name] for d in space}
-    return {**base, **own}
+    drawn = {d.parameter or d.name: d.text.format(point[d.name]) if d.text else point[d.name] for d in space}
+    return {**base, **drawn}
 
 
 def default_table(config: Config, base: Mapping[str, Value]) -> dict[str, Value]:
@@ -143,7 +143,7 @@ def default_point(values: Mapping[str, Value], space: Space) -> dict[str, Value]
         values: The parameters.
         space: The algorithm's space.
     """
-    found: dict[str, Value] = {}
+    point: dict[str, Value] = {}
     for dimension in space:
         value = dimension.default
         if value is None:
@@ -153,8 +153,8 @@ def default_point(values: Mapping[str, Value], space: Space) -> dict[str, Value]
             return {}
         if not dimension.low <= value <= dimension.high:
             return {}
-        found[dimension.name] = float(value)
-    return found
+        point[dimension.name] = float(value)
+    return point
 
 
 def places(space: Space) -> Places:

@@ -100,20 +100,20 @@ class TrialStore:
                     field=name,
                 )
             self._studies[algorithm] = study
-            found: dict[int, Trial] = {}
+            finished: dict[int, Trial] = {}
             for frozen in study.get_trials(deepcopy=False, states=(optuna.trial.TrialState.COMPLETE,)):
-                own = frozen.user_attrs.get(_TRIAL)
-                if own is not None:
+                stored = frozen.user_attrs.get(_TRIAL)
+                if stored is not None:
                     trial = Trial(
-                        own[0], dict(frozen.params), own[1], tuple(own[2]), tuple(own[3]), frozen.distributions,
-                        *map(tuple, own[4:]),
+                        stored[0], dict(frozen.params), stored[1], tuple(stored[2]), tuple(stored[3]),
+                        frozen.distributions, *map(tuple, stored[4:]),
                     )  # fmt: skip
                     # Two processes may have run the same trial: the first one counts.
-                    found.setdefault(trial.number, trial)
+                    finished.setdefault(trial.number, trial)
         # Up to the first gap: the search continues with the first missing trial.
         trials: list[Trial] = []
-        while len(trials) in found:
-            trials.append(found[len(trials)])
+        while len(trials) in finished:
+            trials.append(finished[len(trials)])
         return trials
 
     def add(self, algorithm: str, trial: Trial) -> None:
@@ -128,13 +128,13 @@ class TrialStore:
         """
         optuna = needed()
         counts = trial.undefined, trial.clients, trial.set_back
-        own = [trial.number, trial.table, trial.scores, trial.stopped, *counts]
+        content = [trial.number, trial.table, trial.scores, trial.stopped, *counts]
         # One transaction, so that a killed process leaves no trial without its score.
         frozen = optuna.trial.create_trial(
             value=trial.score,
             params=trial.point,
             distributions=dict(trial.places),
-            user_attrs={_TRIAL: own},
+            user_attrs={_TRIAL: content},
         )
         try:
             self._studies[algorithm].add_trial(frozen)
@@ -234,7 +234,7 @@ def run(
     """
     with TrialStore(folder, smaller=search.criterion.smaller) as store:
         trials = {a: store.open(a, search.fingerprint(a))[: search.trials] for a in search.subjects}
-        if any(len(own) < search.trials for own in trials.values()):
+        if any(len(stored) < search.trials for stored in trials.values()):
             # Start processes only if something is missing, as that takes seconds.
             with pool() as at_work:
                 _Loop(search, store, at_work, folder / CELLS, trials, ended, watch or StopSignal()).run()
@@ -295,9 +295,9 @@ class _Loop:
             elif len(running.records) == len(running.cells):
                 records = [running.records[cell.key] for cell in running.cells]
                 tested = [pair for pair in map(self._search.criterion.undefined, records) if pair[1]]
-                mine = self._trials[algorithm]
+                trials = self._trials[algorithm]
                 trial = Trial(
-                    number=len(mine),
+                    number=len(trials),
                     point=running.point.values,
                     table=running.point.table,
                     scores=tuple(self._search.criterion.of(record) for record in records),
@@ -312,12 +312,12 @@ class _Loop:
                     ),
                 )
                 self._store.add(algorithm, trial)
-                mine.append(trial)
+                trials.append(trial)
                 del self._running[algorithm]
                 self._spent += self._cost[algorithm]
                 total = self._search.trials * len(self._trials)
                 finished = sum(map(len, self._trials.values()))
-                best = self._search.best(mine).score
+                best = self._search.best(trials).score
                 self._ended(Ended(algorithm, trial, best, finished, total, self._spent / self._whole))
             else:
                 return

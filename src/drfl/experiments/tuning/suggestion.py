@@ -134,5 +134,5 @@ def suggest(
         if trial.point:
             known = optuna.trial.create_trial(value=trial.score, params=trial.point, distributions=dict(trial.places))
             study.add_trial(known)
-    asked = study.ask()
-    return ask(asked)._replace(places=asked.distributions)
+    trial_of_point = study.ask()
+    return ask(trial_of_point)._replace(places=trial_of_point.distributions)

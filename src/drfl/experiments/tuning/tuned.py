@@ -63,8 +63,10 @@ class Tuned(NamedTuple):
         return pd.DataFrame(columns)
 
     def __repr__(self) -> str:
-        found = ", ".join(f"{k}={v:.3g}" if isinstance(v, float) else f"{k}={v}" for k, v in self.best_params.items())
-        head = f"<Tuned {type(self.best_algorithm).__name__}: {found or 'no parameters'}"
+        parameters = ", ".join(
+            f"{k}={v:.3g}" if isinstance(v, float) else f"{k}={v}" for k, v in self.best_params.items()
+        )
+        head = f"<Tuned {type(self.best_algorithm).__name__}: {parameters or 'no parameters'}"
         place = f"trial {self.best_trial.number} of {len(self.trials)}"
         value = f"{self.criterion.shown.name} {self.best_value:.3f}{self.best_trial.note}"
         return f"{head}; {value} on validation rows, {place}>"
