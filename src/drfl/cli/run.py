@@ -17,7 +17,7 @@ from drfl.experiments.config.build import build
 from drfl.experiments.config.config import Config, config_of, read_file, references_of
 from drfl.experiments.config.data_settings import load_data
 from drfl.experiments.run.artifacts import json_text, summary
-from drfl.experiments.run.data_warnings import warnings_of
+from drfl.experiments.run.checks import warnings_of
 from drfl.experiments.run.finished import Finished
 from drfl.experiments.run.manifest import failure_of, interruption, is_finished
 from drfl.experiments.run.resume import (

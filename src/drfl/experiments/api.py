@@ -283,9 +283,15 @@ def assess(
         <Assessment of 2 clients: worst accuracy 80.0 % (client-0), truly 66.3 % to 91.0 %, 2 could be it>
     """
     if isinstance(of, str | Path):
-        from drfl.experiments.assess.assess_runs import assess_folder
+        from drfl.experiments.assess.assess_runs import assess_run, warn_of_interruption
+        from drfl.report.run_gains import nothing_said
 
-        return assess_folder(Path(of), measure, level, auc_interval)
+        run = assess_run(Path(of), measure, level, auc_interval)
+        warn_of_interruption(Path(of), stacklevel=3)
+        if run.assessment is None:
+            why = nothing_said(run)
+            raise InputError(why, code=why.code, field=why.field)
+        return run.assessment
     from drfl.assessment.evaluation import assess_evaluation
 
     _check_not_on_test(of)

@@ -19,9 +19,9 @@ from tests.support.report_page import rendered
 import drfl
 from drfl.cli.app import call
 from drfl.data.row_scores import RowScores
-from drfl.experiments.assess.assess_runs import assess_run, nothing_said
+from drfl.experiments.assess.assess_runs import assess_run
 from drfl.report import load_run, test_rows
-from drfl.report.run_gains import over_seeds, paired
+from drfl.report.run_gains import nothing_said, over_seeds, paired
 from drfl.task.measure import undefined_note, undefined_share
 from drfl.training.history import undefined_names, undefined_notices
 

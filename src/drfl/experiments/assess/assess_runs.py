@@ -8,13 +8,13 @@ from pathlib import Path
 
 from torch import Tensor
 
-from drfl.assessment.clients import Assessment, AucInterval
+from drfl.assessment.clients import AucInterval
 from drfl.assessment.gains import GainAssessment, assess_gain, no_row_values, sums_of_pair
-from drfl.core.errors import InputError, RunWarning, unknown
+from drfl.core.errors import RunWarning, unknown
 from drfl.engine.simulation import Simulation
 from drfl.experiments.run.manifest import interruption
 from drfl.report.read_run import load_run
-from drfl.report.run_gains import AssessedRun, assessed, gain_over, nothing_said
+from drfl.report.run_gains import AssessedRun, assessed, gain_over
 from drfl.task.measure import Measure
 
 
@@ -36,33 +36,11 @@ def assess_run(
     return assessed(record, _chosen(record.measures, measure), level, auc_interval=auc_interval)
 
 
-def assess_folder(
-    directory: Path, measure: str | None = None, level: float = 0.95, auc_interval: AucInterval = "delong"
-) -> Assessment:
-    """Return the assessment of a run; warn if it did not reach its end.
-
-    Args:
-        directory: Its folder.
-        measure: One of its metrics; None = its score.
-        level: The level of intervals and sets.
-        auc_interval: See :func:`drfl.assessment.clients.assess_clients`.
-
-    Raises:
-        InputError: See :func:`assess_run`; or if the run has no assessment, for the reason of :func:`nothing_said`.
-    """
-    run = assess_run(directory, measure, level, auc_interval)
-    warn_of_interruption(directory)
-    if run.assessment is None:
-        why = nothing_said(run)
-        raise InputError(why, code=why.code, field=why.field)
-    return run.assessment
-
-
-def warn_of_interruption(directory: Path) -> None:
+def warn_of_interruption(directory: Path, stacklevel: int) -> None:
     """Warn with :class:`drfl.core.errors.RunWarning` if a run did not reach its end."""
     notice = interruption(directory)
     if notice is not None:
-        warnings.warn(RunWarning(notice), stacklevel=4)
+        warnings.warn(RunWarning(notice), stacklevel=stacklevel)
 
 
 def gain_of_folders(
@@ -83,7 +61,7 @@ def gain_of_folders(
     """
     runs = [assess_run(directory, measure, level, auc_interval) for directory in (first, second)]
     for directory in (first, second):
-        warn_of_interruption(directory)
+        warn_of_interruption(directory, stacklevel=4)
     return gain_over(*runs)
 
 

@@ -25,7 +25,7 @@ from drfl.experiments.execution import records
 from drfl.experiments.run.artifacts import (
     write_run,
 )
-from drfl.experiments.run.data_warnings import warnings_of
+from drfl.experiments.run.checks import warnings_of
 from drfl.experiments.run.manifest import IDENTITY, is_finished, read_manifest
 from drfl.experiments.run.resume import (
     check_same,
@@ -89,7 +89,7 @@ class PreparedComparison(NamedTuple):
         clients: N.
         identity: The identity of the first algorithm's run at the first seed, see
             :func:`drfl.experiments.run.resume.identity`.
-        warnings: Warnings about its data, see :mod:`drfl.experiments.run.data_warnings`.
+        warnings: Warnings about its data, see :func:`drfl.experiments.run.checks.warnings_of`.
         jobs: The runs at the first seed, by algorithm. A run is removed when it starts.
     """
 
@@ -200,8 +200,8 @@ def check_cells_same(directory: Path, design: Design) -> None:
     for kind, stored, requested in (("algorithms", algorithms, labels), ("seeds", seeds, design.seeds)):
         if stored and tuple(stored) != tuple(requested):
             raise InputError(
-                f"the comparison to resume has the {kind} {_list(stored)}, not {_list(requested)}: give the same options, "
-                "or another --out",
+                f"the comparison to resume has the {kind} {_list(stored)}, not {_list(requested)}: give the same "
+                "options, or another --out",
                 code="other-run",
                 field=kind,
             )

@@ -13,8 +13,7 @@ from drfl.core.run_end import ENDS, ON_TEST, Stopped
 from drfl.data.pools import RARE, ConstantAnswer
 from drfl.engine import Simulation
 from drfl.experiments.config.ready_run import Running
-from drfl.experiments.run.data_warnings import warnings_of
-from drfl.experiments.run.end_checks import EndChecks, end_checks
+from drfl.experiments.run.checks import EndChecks, end_checks, warnings_of
 from drfl.federation.algorithm import core_of
 from drfl.federation.federation import Evaluation
 from drfl.task.measure import Rows
