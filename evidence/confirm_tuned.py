@@ -29,8 +29,7 @@ import tomli_w
 import script
 from drfl.experiments.execution.training_cells import run_cell
 from drfl.experiments.tuning.configured import prepare
-from drfl.experiments.tuning.job import changes_of
-from drfl.experiments.tuning.named_jobs import resolve
+from drfl.experiments.tuning.job import changes_of, resolve
 from drfl.experiments.tuning.search import Search
 from drfl.training.history import DIGITS, csv_text
 from drfl_papers.specification import PAPERS

@@ -17,6 +17,7 @@ import logging
 import os
 import shutil
 import tempfile
+from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -62,7 +63,7 @@ def files(folder: Path) -> dict[str, int]:
 def measured(rounds: int, folder: Path) -> tuple[list[Level], list[dict[str, int]], dict[str, int]]:
     """(round, resident KiB, open files, checkpoints kept) and the files every `EVERY` rounds; what was counted."""
     job = build(Config(rounds=rounds, **JOB))
-    job = job._replace(fed=SignFlipped(Scaled(job.fed, [0], 1e6), [1]))
+    job = replace(job, fed=SignFlipped(Scaled(job.fed, [0], 1e6), [1]))
     levels: list[Level] = []
     sizes: list[dict[str, int]] = []
 

@@ -17,8 +17,9 @@ import torch
 import script
 from drfl.algorithms import theory
 from drfl.ambiguity import ChiSquare
-from drfl.experiments.config.build import Job, build
+from drfl.experiments.config.build import build
 from drfl.experiments.config.config import load_config
+from drfl.experiments.config.ready_run import Job
 from drfl.experiments.run.artifacts import versions
 from drfl.federation.algorithm import Algorithm, core_of
 from drfl.training.loop import run

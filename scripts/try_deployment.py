@@ -267,7 +267,7 @@ def servers(trial: Trial) -> Rows:
         event(rows, what, ("ended with 1",), partial(followed(trial, out, 4), kill))
         trial.wait_online()
         resume = partial(resumed, trial, out, {**JOB, "algorithm": "DRDM", "rounds": 4})
-        event(rows, "drfl deploy run after it", ("exit code 0", "going on after round", "at most"), resume)
+        event(rows, "drfl deploy run after it", ("exit code 0", "resuming after round", "at most"), resume)
     return rows
 
 

@@ -13,7 +13,7 @@ from scoring import Scores
 
 from drfl.assessment.clients import Assessment, assess_clients
 from drfl.assessment.seeds import holm_family, seed_difference, verdict
-from drfl.experiments.run.runner import Spread
+from drfl.experiments.compare.outcomes import Spread
 from drfl.task.metrics import ACCURACY
 
 BASELINE = "no model"

@@ -8,17 +8,15 @@ from pathlib import Path
 
 from drfl.core.errors import InputError
 from drfl.experiments.execution import training_cells
-from drfl.experiments.execution.cells import Cell, Record
+from drfl.experiments.execution.cells import Cell
 from drfl.experiments.execution.executor import Workers
+from drfl.experiments.execution.records import CELLS, Record
 from drfl.experiments.execution.run_cells import Done, run_all
 from drfl.experiments.run.run_directory import check_free, claimed, filled
 from drfl.experiments.run.runner import StopSignal
 from drfl_papers.output import write
 from drfl_papers.plan import Collected, Plan, collect
 from drfl_papers.saddle_distance import approach
-
-CELLS = ".cells"
-"""The folder of records within the results folder."""
 
 
 def reproduce(

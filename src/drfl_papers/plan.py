@@ -12,7 +12,8 @@ from drfl.core.errors import InputError, unknown
 from drfl.core.files import read_toml
 from drfl.experiments.config.config import load_config
 from drfl.experiments.execution import training_cells
-from drfl.experiments.execution.cells import Cell, Record
+from drfl.experiments.execution.cells import Cell
+from drfl.experiments.execution.records import Record
 from drfl_papers import saddle_distance
 from drfl_papers.specification import DEFAULTS, PAPERS, MethodRow, Specification, SpecSetting, load_job
 

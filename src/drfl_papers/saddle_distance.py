@@ -17,7 +17,8 @@ from drfl.ambiguity import parse
 from drfl.core import checks
 from drfl.core.errors import DivergedError, InputError, unknown
 from drfl.experiments.config.hyperparameters import Value, canonical, defaults_of, make, takes
-from drfl.experiments.execution.cells import Cell, Record
+from drfl.experiments.execution.cells import Cell
+from drfl.experiments.execution.records import Record
 from drfl.experiments.run.artifacts import versions
 from drfl.federation.requests import Replies, TrainRequest
 from drfl.optim.local import LocalSGD

@@ -246,7 +246,7 @@ def test_overwriting_takes_the_cells_too_and_leaves_what_is_not_theirs(tmp_path,
         (tmp_path / "a" / name).write_text("mine")
     capsys.readouterr()
     assert call(["compare", *JOB, "--seeds", "0,2", "--out", "a", "--overwrite"]) == 0
-    assert "a: left as they were, as they are not of the comparison: DRDM-seed1, mine, notes.txt" in (
+    assert "a: files that are not of the comparison were kept: DRDM-seed1, mine, notes.txt" in (
         capsys.readouterr().err.splitlines()
     )
     assert call(["compare", *JOB, "--seeds", "0,2", "--out", "w/a"]) == 0

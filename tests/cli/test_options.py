@@ -46,7 +46,7 @@ def test_the_settings_are_the_configurations_and_the_tables_are_no_option():
     ],
 )
 def test_the_help_names_what_there_is(name, words):
-    assert not [word for word in words if word not in re.split(r"[\s,:=]+", RUN[name].help.replace(".", " "))]
+    assert not [word for word in words if word not in re.split(r"[\s,:;=]+", RUN[name].help.replace(".", " "))]
 
 
 def test_defaults_that_others_have_are_told_as_they_are():

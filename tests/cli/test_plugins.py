@@ -9,7 +9,7 @@ from tests.support.refusals import refused
 
 from drfl.cli.app import app, call
 from drfl.core import plugins
-from drfl.experiments.tuning import named_jobs
+from drfl.experiments.tuning import job
 
 
 def hello(name: str = "you") -> int:
@@ -63,7 +63,7 @@ def test_a_command_that_cannot_be_loaded_leaves_the_others(installed, capsys):
 
 def test_jobs_that_cannot_be_loaded_leave_the_others(installed, capsys):
     installed("tuning_jobs", broken="no_such_module", mine=f"{__name__}:Jobs")
-    assert named_jobs.resolve("mine", {}) == ("mine", {}, False)
+    assert job.resolve("mine", {}) == ("mine", {}, False)
     assert "no_such_module" in capsys.readouterr().err
 
 
@@ -81,12 +81,12 @@ def test_commands_of_drfl_do_not_look_for_others(words, installed, monkeypatch, 
 
 def test_a_job_of_another_package(installed):
     installed("tuning_jobs", mine=f"{__name__}:Jobs")
-    assert named_jobs.resolve("MINE", {"rounds": 2}, stand_in=True) == ("mine", {"rounds": 2}, True)
+    assert job.resolve("MINE", {"rounds": 2}, stand_in=True) == ("mine", {"rounds": 2}, True)
     with refused("unknown-name"):
-        named_jobs.resolve("other", {})
+        job.resolve("other", {})
 
 
 def test_the_papers_commands_and_jobs_are_entry_points(capsys):
     assert call(["reproduce", "--json"]) == 0
     assert "drdm-table-1" in capsys.readouterr().out
-    assert named_jobs.resolve("mnist-linear", {}).name == "mnist-linear"
+    assert job.resolve("mnist-linear", {}).name == "mnist-linear"

@@ -21,8 +21,7 @@ from drfl.experiments.execution import cells
 from drfl.experiments.run.artifacts import json_text
 from drfl.experiments.run.manifest import Manifest
 from drfl.experiments.run.runner import parse_seeds
-from drfl.experiments.tuning.job import changes_of
-from drfl.experiments.tuning.named_jobs import resolve
+from drfl.experiments.tuning.job import changes_of, resolve
 from drfl.task.metrics import ACCURACY
 from drfl.training.model_selection import Target
 from drfl_papers import convergence, output

@@ -41,7 +41,7 @@ def test_it_is_that_of_clients_as_good_as_the_average():
         "Standard deviation expected if equal, points",
     ]
     assert not worst.notes
-    assert "in brackets what was measured" in std.notes[0]
+    assert "measured value is in brackets" in std.notes[0]
 
 
 def test_a_larger_spread_than_that_of_noise_is_not_marked():

@@ -96,7 +96,7 @@ def test_a_table_from_head_to_foot(tmp_path):
     assert "## Worst accuracy, %\n\n| method  | " in rest
     assert rest.index("## Standard deviation, points") < rest.index("## Paired differences: average accuracy, points")
     assert "no difference is decided.\n\n## Paired differences: mean over the settings, points\n\n" in rest
-    assert "has the p-values.\n\n## Participation and cost\n\n" in rest
+    assert "they are in `paired_over_settings.csv`.\n\n## Participation and cost\n\n" in rest
     assert text.endswith("including those for reports.\n")
     assert "\n\n\n" not in text
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from drfl.experiments.execution.cells import Record
+from drfl.experiments.execution.records import Record
 from drfl.training.history import Metrics
 from drfl_papers.plan import Collected, Plan, Scale, collect, plan
 from drfl_papers.records import Runs, runs

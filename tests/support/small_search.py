@@ -6,7 +6,8 @@ from concurrent.futures import Future
 from pathlib import Path
 
 from drfl.experiments.execution import cells
-from drfl.experiments.execution.cells import Cell, Record
+from drfl.experiments.execution.cells import Cell
+from drfl.experiments.execution.records import Record
 from drfl.experiments.execution.run_cells import Run
 from drfl.experiments.execution.training_cells import run_cell
 from drfl.experiments.tuning import study
@@ -71,9 +72,8 @@ class Here:
         if len(self.ran) == self.limit:
             raise Killed
         self.ran.append(cell)
-        cells.write(folder, cell, run_cell(cell, None))
         future: Future[Record] = Future()
-        future.set_result(cells.read(folder, cell) or {})
+        future.set_result(cells.write(folder, cell, run_cell(cell, None)))
         return future
 
 

@@ -263,7 +263,7 @@ def test_the_seed_decides():
         (lambda: robust_regression(mu=0.0), ("out-of-range", "mu")),
         (lambda: robust_regression(samples=0), ("out-of-range", "samples")),
         (lambda: logistic(mu=-1.0), ("out-of-range", "mu")),
-        (lambda: logistic("digits", samples=10_000), ("out-of-range", "samples", "samples=10000", "1198")),
+        (lambda: logistic("digits", samples=10_000), ("out-of-range", "samples", "10000", "1198")),
         (lambda: logistic("digits", samples=0), ("out-of-range", "samples")),
         (lambda: logistic("digits", method=Natural()), ("missing-groups", "partition")),
         (lambda: logistic("digitz"), ("unknown-name", "dataset", "'digits'")),

@@ -175,7 +175,9 @@ class Simplex(Constraint):
         room = 1 - n * self.floor
         if room < -1e-12:
             raise InputError(
-                f"floor must be at most 1/{n} for {n} clients, got {self.floor}", code="out-of-range", field="floor"
+                f"floor={self.floor} is too large for {n} clients, it must be at most 1/{n}",
+                code="out-of-range",
+                field="floor",
             )
         return max(room, 0.0)
 
@@ -257,7 +259,9 @@ class Box(Constraint):
         v, n = finite(v), v.numel()
         if n * self.cap < 1 - 1e-12:
             raise InputError(
-                f"cap must be at least 1/{n} for {n} clients, got {self.cap}", code="out-of-range", field="cap"
+                f"cap={self.cap} is too small for {n} clients, it must be at least 1/{n}",
+                code="out-of-range",
+                field="cap",
             )
         return v
 

@@ -45,23 +45,23 @@ def call(arguments: Sequence[str]) -> int:
         code = app(expand(arguments), prog_name="drfl", standalone_mode=False)
         return code if isinstance(code, int) else 0
     except DivergedError as error:
-        return _report(error, 1, as_json)
+        return _complain(error, 1, as_json)
     except StoppedError as error:
-        return _report(error, error.exit_code, as_json)
+        return _complain(error, error.exit_code, as_json)
     except InputError as error:
-        return _report(error, 2, as_json)
+        return _complain(error, 2, as_json)
     except DrflError as error:
-        return _report(error, 1, as_json)
+        return _complain(error, 1, as_json)
     except (KeyboardInterrupt, typer.Abort):
         stopped = StoppedError()
-        return _report(stopped, stopped.exit_code, as_json)
+        return _complain(stopped, stopped.exit_code, as_json)
     except typer.Exit as error:
         return error.exit_code
     except Exception as error:
         expected = _as_input_error(error)
         if expected is None:
             raise
-        return _report(expected, 2, as_json)
+        return _complain(expected, 2, as_json)
 
 
 def add_plugins(arguments: Sequence[str]) -> None:
@@ -102,7 +102,7 @@ def _as_input_error(error: Exception) -> DrflError | None:
     return InputError(f"{message.rstrip('.')}; see '{path} --help'", code="usage")
 
 
-def _report(error: DrflError, exit_code: int, as_json: bool) -> int:
+def _complain(error: DrflError, exit_code: int, as_json: bool) -> int:
     message = " ".join(str(error).split())
     say(f"drfl: {message}", err=True)
     if as_json:

@@ -35,7 +35,7 @@ class Command(TyperCommand):
                 param.help, param.show_default = f"{param.help} (default: {param.default})", False
         super().__init__(name, params=[*params, _help_all(hidden=not self.rare)], **attributes)
 
-    def format_help(self, ctx: typer.Context, formatter: Any) -> None:  # noqa: ANN401 - click's, or typer's copy of it
+    def format_help(self, ctx: Any, formatter: Any) -> None:  # noqa: ANN401 - of click, or of typer's copy of it
         """Write the short help, or the whole help if the command has no rare options."""
         if not self.rare:
             super().format_help(ctx, formatter)

@@ -21,10 +21,8 @@ from drfl.experiments.compare.comparison import (
     Design,
     PreparedComparison,
     check_cells_same,
-    compare,
     from_config,
     kept_cells,
-    start,
 )
 from drfl.experiments.compare.comparison_results import (
     Comparison,
@@ -32,17 +30,17 @@ from drfl.experiments.compare.comparison_results import (
     score_columns,
     table,
     verdict_line,
-    write_comparison,
 )
-from drfl.experiments.compare.parallel import compare_in_parallel
+from drfl.experiments.compare.outcomes import Outcome, Spread, failures, first_intervals, spreads
+from drfl.experiments.compare.run_comparison import run_comparison
 from drfl.experiments.config.config import Config, config_of, read_file, references_of
 from drfl.experiments.config.hyperparameters import algorithm_name
-from drfl.experiments.execution.executor import Workers, workers_by_options
+from drfl.experiments.execution.executor import workers_by_options
 from drfl.experiments.run.artifacts import json_text
 from drfl.experiments.run.manifest import interruption, is_finished
-from drfl.experiments.run.resume import check_received, kept_config, key_of
-from drfl.experiments.run.run_directory import ClaimedFolder, check_free, claimed, filled, tidy
-from drfl.experiments.run.runner import Outcome, Spread, StopSignal, failures, first_intervals, parse_seeds, spreads
+from drfl.experiments.run.resume import check_received, kept_config
+from drfl.experiments.run.run_directory import check_free, tidy
+from drfl.experiments.run.runner import parse_seeds
 from drfl.task.metrics import ACCURACY
 from drfl.training.callbacks import describe
 from drfl.training.loop import Callback
@@ -68,32 +66,33 @@ def compare_command(options: CompareOptions) -> int:
         tidy(out, "comparison")
         console.warn(Notice(f"{out} is finished: there is nothing to resume", "nothing-to-resume", str(out)))
         return 0
-    place, cells = out or Path("runs") / f"compare-{config.data_label}", design.cells
-    with (
-        console.interruptible() as watch,
-        claimed(
-            place, "comparison", resume=resume, overwrite=overwrite, anew=out is None, cells=cells,
-            config=ready.config, tell=console.warn, key=key_of(design.settings, place),
-        ) as claim,
-    ):  # fmt: skip
-        start(claim, ready, console.warn)
-        for line in ready.warnings:
-            console.warn(line)
-        outcomes = _outcomes(ready, claim, watch, workers, quiet=quiet)
-        comparison = ready.compared(outcomes, claim.directory)
-        if not comparison.outcomes:
-            remedy = f"continue with 'drfl compare --resume --out {claim.directory}'"
-            raise StoppedError(f"interrupted before any run was finished: {remedy}", watch.code)
-        with filled(claim) as folder:
-            write_comparison(comparison, folder, claim.directory, ready.identity)
-        claim.finished = len(comparison.outcomes) == len(cells)
+    place, total, bars = out or Path("runs") / f"compare-{config.data_label}", len(design.cells), ExitStack()
+
+    def show(algorithm: str, seed: int) -> Sequence[Callback]:
+        number = design.order.index((algorithm, seed)) + 1
+        return [bars.enter_context(console.progress(f"[{number}/{total}] {label_of(algorithm)}, seed {seed}", quiet))]
+
+    def ended(outcome: Outcome, count: int) -> None:
+        bars.close()
+        if not quiet:
+            _print_end(outcome, ready, f"[{count}/{total}] " if workers != 1 else None)
+
+    with console.interruptible() as watch, bars:
+        comparison = run_comparison(
+            ready, place, watch, workers, ended=ended, warn=console.warn, progress=show, resume=resume,
+            overwrite=overwrite, anew=out is None,
+        )  # fmt: skip
+    directory = comparison.folder
+    if not comparison.outcomes:
+        remedy = f"continue with 'drfl compare --resume --out {directory}'"
+        raise StoppedError(f"interrupted before any run was finished: {remedy}", watch.code)
     if quiet:
-        print(json_text({**comparison.summary(), "directory": str(claim.directory)}))
+        print(json_text({**comparison.summary(), "directory": str(directory)}))
     else:
-        _print(comparison, claim.directory)
+        _print(comparison)
     for notice in comparison.notices:
         console.warn(notice)
-    unfinished = None if claim.finished else interruption(claim.directory)
+    unfinished = None if comparison.is_complete else interruption(directory)
     if unfinished is not None:
         console.warn(unfinished)
         return watch.code
@@ -142,36 +141,18 @@ def _design(options: CompareOptions) -> tuple[Config, Design, Path | None]:
     return config, Design(config, tuple(names), tuple(seeds)), stored
 
 
-def _outcomes(
-    ready: PreparedComparison, claim: ClaimedFolder, watch: StopSignal, workers: Workers, *, quiet: bool
-) -> list[Outcome]:
-    """Run the cells that have not ended, and show their progress."""
-    outcomes: list[Outcome] = []
-    total = len(ready.design.cells)
-    with ExitStack() as bars:
-
-        def show(algorithm: str, seed: int) -> Sequence[Callback]:
-            bars.close()
-            label = f"[{len(outcomes) + 1}/{total}] {label_of(algorithm)}, seed {seed}"
-            return [bars.enter_context(console.progress(label, quiet))]
-
-        if workers != 1:
-            results = compare_in_parallel(ready, claim, watch, workers, console.warn)
-        else:
-            results = compare(ready, claim, watch, show, console.warn)
-        for outcome in results:
-            outcomes.append(outcome)
-            if workers != 1 and not quiet and outcome.metrics is not None:
-                score = ready.measures[0]
-                metrics = describe(outcome.metrics, score, outcome.note(score.name, ready.clients))
-                head = f"[{len(outcomes)}/{total}] {outcome.algorithm}, seed {outcome.seed}"
-                console.err.print(f"{head}: {metrics}", markup=False)
-            if outcome.reason and not quiet:
-                console.err.print(f"{outcome.algorithm}, seed {outcome.seed}: {outcome.reason}", markup=False)
-    return outcomes
+def _print_end(outcome: Outcome, ready: PreparedComparison, number: str | None) -> None:
+    """Print how a run ended, with its metrics after its number; None if its progress was shown."""
+    head = f"{outcome.algorithm}, seed {outcome.seed}"
+    if number is not None and outcome.metrics is not None:
+        score = ready.measures[0]
+        metrics = describe(outcome.metrics, score, outcome.note(score.name, ready.clients))
+        console.err.print(f"{number}{head}: {metrics}", markup=False)
+    if outcome.reason:
+        console.err.print(f"{head}: {outcome.reason}", markup=False)
 
 
-def _print(comparison: Comparison, directory: Path) -> None:
+def _print(comparison: Comparison) -> None:
     """Print a table of the score, tables of two other measures each (terminals are narrow), and the report's path."""
     score, *others = comparison.measures
     view = _view(comparison, score_columns(score, fifth=comparison.clients > FIFTH), _title(comparison))
@@ -195,13 +176,15 @@ def _print(comparison: Comparison, directory: Path) -> None:
     for line in notes[0] if notes else ():
         if all(line in others for others in notes):  # omit lines about one model, such as its threshold
             console.out.print(line, markup=False)
-    verdict = verdict_line(comparison, directory)
+    verdict = verdict_line(comparison)
     if verdict is not None:
         console.out.print(verdict, markup=False)
     if any(outcome.metrics for outcome in comparison.outcomes):
-        console.out.print(f"report: {directory / 'report.html'}", markup=False)
+        console.out.print(f"report: {comparison.folder / 'report.html'}", markup=False)
     else:
-        console.out.print(f"every run failed, so there is no report; see {directory / 'compare.csv'}", markup=False)
+        console.out.print(
+            f"every run failed, so there is no report; see {comparison.folder / 'compare.csv'}", markup=False
+        )
 
 
 FIFTH = 5

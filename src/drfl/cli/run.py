@@ -16,8 +16,9 @@ from drfl.experiments.config.about_run import run_toml
 from drfl.experiments.config.build import build
 from drfl.experiments.config.config import Config, config_of, read_file, references_of
 from drfl.experiments.config.data_settings import load_data
-from drfl.experiments.run.artifacts import beside, json_text, summary
-from drfl.experiments.run.data_warnings import warnings_of
+from drfl.experiments.run.artifacts import json_text, summary
+from drfl.experiments.run.checks import warnings_of
+from drfl.experiments.run.finished import Finished
 from drfl.experiments.run.manifest import failure_of, interruption, is_finished
 from drfl.experiments.run.resume import (
     check_kept,
@@ -28,7 +29,7 @@ from drfl.experiments.run.resume import (
     load_resume_point,
 )
 from drfl.experiments.run.run_directory import check_free, claimed, tidy
-from drfl.experiments.run.runner import Finished, execute, write_results
+from drfl.experiments.run.runner import execute, write_results
 from drfl.federation.federation import Evaluation
 from drfl.report.read_run import lines_beside
 from drfl.task.measure import number, undefined_note, undefined_share
@@ -72,8 +73,7 @@ def run_command(options: RunOptions) -> int:
                 finished = execute(job, [show], watch, start=start, keep=checkpoint_writer(claim, job, key))
             write_results(finished, claim)
     if quiet:
-        content = summary(finished.job, finished.result)
-        print(json_text({**content, "directory": str(claim.directory)}))
+        print(json_text({**summary(finished), "directory": str(claim.directory)}))
     else:
         _print(finished, claim.directory)
     checks = finished.checks
@@ -154,7 +154,7 @@ def _print(finished: Finished, directory: Path) -> None:
     console.out.print(table)
     line, more = finished.interval_line(), "" if result.stopped_on == "test" else "; for details: drfl assess"
     intervals = [] if line is None else [f"{line}{more}"]
-    for text in (*intervals, *lines_beside(beside(finished.job, result.evaluation))):
+    for text in (*intervals, *lines_beside(finished.beside)):
         console.out.print(text, markup=False)
     for name, (_, certificate) in rows.items():
         if has_gap and name in (returned, "averaged"):

@@ -24,8 +24,7 @@ from drfl.experiments.execution.training_cells import run_cell
 from drfl.experiments.run.artifacts import json_text
 from drfl.experiments.run.measures import Column
 from drfl.experiments.tuning.configured import prepare
-from drfl.experiments.tuning.job import changes_of, chosen_methods
-from drfl.experiments.tuning.named_jobs import resolve
+from drfl.experiments.tuning.job import changes_of, chosen_methods, resolve
 from drfl.experiments.tuning.output import check_place, content, make_place, write
 from drfl.experiments.tuning.own_spaces import spaces_of
 from drfl.experiments.tuning.search import Search

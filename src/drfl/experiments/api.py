@@ -1,4 +1,4 @@
-"""From Python what the command does: algorithms side by side over seeds, and the search for hyperparameters."""
+"""The Python functions of drfl's commands: compare algorithms, search for hyperparameters, assess runs."""
 
 from __future__ import annotations
 
@@ -78,10 +78,10 @@ def compare(
         jobs: Runs at a time, each in its own process. Results do not depend on it. In a script, several need the call
             under ``if __name__ == "__main__":``. "ray" takes the CPUs of a Ray cluster: the one that the program is
             connected to, else that of RAY_ADDRESS, else this machine.
-        resume: Continue what is in ``out``. Runs that have ended are not repeated, and one that was interrupted
-            continues from its checkpoint.
-        overwrite: Replace what is in ``out``.
-        evaluate_every: Test after every such number of rounds.
+        resume: Continue the comparison in ``out``. Finished runs are not repeated, and an interrupted one continues
+            from its checkpoint.
+        overwrite: Replace the comparison in ``out``.
+        evaluate_every: The number of rounds between tests.
         until: Stop when validation rows reach a target, such as ``"worst_accuracy=0.9"``; ``data`` must have such rows.
             ``"test:worst_accuracy=0.9"`` stops by test rows, and the runs that it stops have no intervals.
         select: Return the model of the round that is best on the clients' validation rows, by "worst", "worst20" or
@@ -99,13 +99,13 @@ def compare(
         over_select: Contact this multiple of the cohort and use the first replies.
         min_replies: Do not count a round that fewer clients answer.
         repeats: Repeat such a round up to this number of times.
-        engine: What computes the clients' work: an object, or "auto", "stacked", "threads" or "loop".
+        engine: The engine that computes the clients' work: an object, or "auto", "stacked", "threads" or "loop".
         device: Torch device.
         precision: "full", or "bf16" for local steps in bfloat16.
         threads: Torch threads of every run.
-        checkpoint_every: Write a checkpoint after every such number of rounds; 0 writes none, None as many as take 5 %
-            of the time.
-        progress: Gets a line for every run that ends; "bar" shows a live bar instead, None nothing.
+        checkpoint_every: The number of rounds between checkpoints; 0 writes none, None as many as take at most 5 % of
+            the time.
+        progress: Called with a line for every run that ends; "bar" shows a live bar instead, None nothing.
 
     Returns:
         The result: ``to_frame()``, ``to_markdown()``, ``to_latex()``, ``plot()``, ``summary()``, and ``directory``.
@@ -221,11 +221,11 @@ def tune(
         over_select: Contact this multiple of the cohort and use the first replies.
         min_replies: Do not count a round that fewer clients answer.
         repeats: Repeat such a round up to this number of times.
-        engine: What computes the clients' work: an object, or "auto", "stacked", "threads" or "loop".
+        engine: The engine that computes the clients' work: an object, or "auto", "stacked", "threads" or "loop".
         device: Torch device.
         precision: "full", or "bf16" for local steps in bfloat16.
         threads: Torch threads of every run.
-        progress: Gets a line for every trial that ends; None shows nothing.
+        progress: Called with a line for every trial that ends; None shows nothing.
 
     Returns:
         The result: ``best_algorithm``, ``best_params``, ``best_value``, ``to_frame()``, and ``directory``.
@@ -256,21 +256,21 @@ def assess(
     level: float = 0.95,
     auc_interval: AucInterval = "delong",
 ) -> Assessment:
-    """Say what a test allows to be said of the clients and of the worst one, as ``drfl assess`` does.
+    """Assess the worst client and all others from a test, as ``drfl assess`` does.
 
     Args:
-        of: a run's result; an evaluation, such as of :meth:`drfl.Simulation.evaluate`, of accuracy; or a run's folder.
-        data: the clients', for their names and for whether they share test rows; a folder knows both.
-        measure: one of what was measured; None = the score.
-        level: of intervals and sets, in (0, 1).
-        auc_interval: "delong", or "distribution-free", which holds for every law of the outputs and any number of rows,
-            and is far wider.
+        of: A run's result; an evaluation of accuracy, such as from :meth:`drfl.Simulation.evaluate`; or a run's folder.
+        data: The clients' data, for their names and for whether they share test rows; a folder knows both.
+        measure: A metric that was measured; None = the score.
+        level: The level of intervals and sets, in (0, 1).
+        auc_interval: "delong", or "distribution-free", which holds for every distribution of the outputs and any number
+            of rows, but is far wider.
 
     Warns:
-        RunWarning: the folder's run did not reach its end.
+        RunWarning: If the folder's run did not reach its end.
 
     Raises:
-        InputError: the folder is no run's; there is no such measure, it says nothing of single rows, or test rows have
+        InputError: If the folder is not a run's, there is no such metric, single rows have no value of it, or test rows
             stopped the run.
 
     Example:
@@ -283,9 +283,15 @@ def assess(
         <Assessment of 2 clients: worst accuracy 80.0 % (client-0), true value 66.3 % to 91.0 %, 2 could be the worst>
     """
     if isinstance(of, str | Path):
-        from drfl.experiments.assess.assess_runs import assess_folder
+        from drfl.experiments.assess.assess_runs import assess_run, warn_of_interruption
+        from drfl.report.run_gains import nothing_said
 
-        return assess_folder(Path(of), measure, level, auc_interval)
+        run = assess_run(Path(of), measure, level, auc_interval)
+        warn_of_interruption(Path(of), stacklevel=3)
+        if run.assessment is None:
+            why = nothing_said(run)
+            raise InputError(why, code=why.code, field=why.field)
+        return run.assessment
     from drfl.assessment.evaluation import assess_evaluation
 
     _check_not_on_test(of)
@@ -311,19 +317,19 @@ def assess_gain(
     level: float = 0.95,
     auc_interval: AucInterval = "delong",
 ) -> GainAssessment:
-    """Say by how much the second model is better than the first, at each client and for the worst one.
+    """Assess by how much the second model is better than the first, at each client and for the worst one.
 
     Args:
-        first: a model (d,), a run's result, whose returned model is taken, or a run's folder.
-        second: what is compared with it, of the same kind.
-        fed: the simulation whose test rows both are tested on; folders keep what their models scored on theirs.
-        measure: one of what was measured; None = the score.
-        level: of the intervals, in (0, 1).
-        auc_interval: see :func:`assess`.
+        first: A model (d,), a run's result, whose returned model is used, or a run's folder.
+        second: The model that is compared with it, of the same kind.
+        fed: The simulation whose test rows both are tested on; folders hold the scores of their models on these rows.
+        measure: A metric that was measured; None = the score.
+        level: The level of the intervals, in (0, 1).
+        auc_interval: See :func:`assess`.
 
     Raises:
-        InputError: a folder beside something else; models without ``fed``; folders whose runs have other test rows, or
-            keep none; runs that test rows have stopped; a measure that has no value for a single row.
+        InputError: If a folder is compared with something else, models come without ``fed``, the runs of folders have
+            other test rows or stored none, test rows stopped a run, or the metric has no value for a single row.
     """
     from drfl.experiments.assess.assess_runs import gain_of_folders, gain_of_models
 
@@ -331,20 +337,20 @@ def assess_gain(
         return gain_of_folders(Path(first), Path(second), measure, level, auc_interval)
     if isinstance(first, str | Path) or isinstance(second, str | Path):
         raise InputError(
-            "give two folders of runs, or two models with the simulation that tests them", code="wrong-type"
+            "cannot compare a folder with a model: give two folders of runs, or two models and fed", code="wrong-type"
         )
     if fed is None:
         raise InputError(
-            "models are compared on test rows: pass fed, the simulation that tests them",
+            "models are compared on test rows: give fed, the simulation that has them",
             code="missing-option",
             field="fed",
         )
     _check_not_on_test(first, second)
-    models = (given.model if isinstance(given, Result) else given for given in (first, second))
+    models = (entry.model if isinstance(entry, Result) else entry for entry in (first, second))
     return gain_of_models(fed, *models, measure=measure, level=level, auc_interval=auc_interval)
 
 
 def _check_not_on_test(*given: object) -> None:
-    """Refuse results of runs that test rows have stopped."""
-    if any(isinstance(one, Result) and one.stopped_on == "test" for one in given):
-        raise InputError(f'no intervals: {ON_TEST}; Target(…, rows="validation") leaves them out', code="no-results")
+    """Refuse results of runs that test rows stopped."""
+    if any(isinstance(result, Result) and result.stopped_on == "test" for result in given):
+        raise InputError(f'no intervals: {ON_TEST}; use Target(…, rows="validation")', code="no-results")

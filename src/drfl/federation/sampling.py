@@ -156,7 +156,7 @@ def check_size(m: int, n: int) -> None:
     """Raise InputError unless 1 ≤ m ≤ n."""
     if not isinstance(m, SupportsIndex) or not 1 <= operator.index(m) <= n:
         raise InputError(
-            f"the cohort size m must be between 1 and {n} (the number of clients), got {m}",
+            f"the cohort size must be between 1 and {n} (the number of clients), got m={m}",
             code="out-of-range",
             field="m",
         )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import tomllib
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
@@ -22,16 +23,16 @@ from drfl.core.key import Key
 from drfl.core.screen import OneLine
 from drfl.data import ClientData
 from drfl.data.standardisation import Standardisation
-from drfl.experiments.config.about_run import AboutRun, run_toml
+from drfl.experiments.config.about_run import run_toml
 from drfl.experiments.config.learned import Origin, model_source
-from drfl.experiments.config.run_settings import RunSettings, engine_text
+from drfl.experiments.config.ready_run import ReadyRun
+from drfl.experiments.config.run_settings import engine_text
 from drfl.experiments.config.wrap import over_selected, wrap_algorithm
-from drfl.experiments.run.artifacts import beside, json_text
+from drfl.experiments.run.artifacts import json_text
 from drfl.experiments.run.manifest import CHECKPOINT, CONFIG, failure_of, is_finished
 from drfl.experiments.run.resume import check_kept, check_received, checkpoint_writer, key_of, load_resume_point
 from drfl.experiments.run.run_directory import claimed, tidy
 from drfl.experiments.run.runner import execute, write_results
-from drfl.federation.algorithm import Algorithm
 from drfl.flower.claims import admit, standardisation_of
 from drfl.flower.client_app import task_of
 from drfl.flower.closing import SERVER, AuditedRun
@@ -45,7 +46,6 @@ from drfl.flower.transport import Deadline
 from drfl.report.read_run import lines_beside
 from drfl.report.run_gains import PAIRED
 from drfl.resilience import Recorded, Rejection, ReplyLog, UsedReplies
-from drfl.task.task import Task
 from drfl.training.callbacks import describe
 from drfl.training.checkpoint.store import REPLIES
 from drfl.training.run_state import RunState, first
@@ -116,20 +116,15 @@ class Sites(NamedTuple):
         return digests + ([] if applied is None else [applied.mean, applied.scale])
 
 
-class Deployment(NamedTuple):
-    """A run in a deployment, ready to start; see :class:`drfl.experiments.config.build.Running`."""
+@dataclass(frozen=True, kw_only=True)
+class Deployment(ReadyRun[Sites, FlowerFederation]):
+    """A run on sites, ready to start.
 
-    settings: RunSettings
-    about: AboutRun
-    data: Sites
-    task: Task
-    fed: FlowerFederation
-    algorithm: Algorithm
-    first: RunState
+    Args:
+        replies: Log of the replies that the algorithm uses.
+    """
+
     replies: ReplyLog
-    origin: Origin
-    partition: None = None
-    certify: None = None
 
 
 def serve(grid: Grid, path: Path) -> Path:
@@ -194,7 +189,7 @@ def serve(grid: Grid, path: Path) -> Path:
             write_results(finished, claim, {**more, **({} if paired is None else {PAIRED: paired})})
     line = finished.interval_line()
     interval = [] if line is None else [line]
-    for text in (*interval, *lines_beside(beside(deployed, finished.result.evaluation)), f"results: {out}"):
+    for text in (*interval, *lines_beside(finished.beside), f"results: {out}"):
         LOG.info("%s", text)
     for line in finished.checks.warnings:
         LOG.warning(line)
@@ -302,7 +297,10 @@ def deployment(
     algorithm = wrap_algorithm(config, inner, keep, probe, task, sites.names, on_rejected)
     state = first(algorithm, fed, returned=config.returned, averaged=config.averaged, table_dir=config.tables)
     origin = Origin(model_source(config.model, sites.members[0].shape, classes), config.loss)
-    return Deployment(config, config.about(bare, sites.n), sites, task, fed, algorithm, state, reply_log, origin)
+    return Deployment(
+        settings=config, about=config.about(bare, sites.n), data=sites, task=task, fed=fed, algorithm=algorithm,
+        first=state, origin=origin, replies=reply_log,
+    )  # fmt: skip
 
 
 def probe_rows(settings: ServerSettings, folder: Path, sites: Sites) -> ClientData | None:

@@ -93,7 +93,7 @@ class Measure:
             )
         if self.rows not in tuple(Rows):
             raise InputError(
-                f"metric '{self.name}': rows must be one of {', '.join(Rows)}, got {self.rows!r}",
+                f"metric '{self.name}' has rows={self.rows!r}, expected one of {', '.join(Rows)}",
                 code="unknown-name",
                 field="rows",
             )

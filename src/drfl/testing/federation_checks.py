@@ -234,7 +234,7 @@ def losses_and_gradients(served: FederationSubject) -> None:
 
 
 def evaluates_every_client(served: FederationSubject) -> None:
-    """Check that every client's test data are scored separately, even if there is little of it."""
+    """Check that every client's test data are scored separately, for any number of samples."""
     mine, oracle = served.both()
     ours, theirs = mine.evaluate(oracle.w0), oracle.evaluate(oracle.w0)
     for name in ("score", "loss", "samples"):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
@@ -12,10 +13,11 @@ from drfl.core.errors import DivergedError, InputError
 from drfl.core.screen import Table
 from drfl.core.user_code import label_of
 from drfl.data import Dataset
-from drfl.experiments.config.build import Job, build
+from drfl.experiments.config.build import build
 from drfl.experiments.config.config import Config, config_of, load_config, read_file, references_of
 from drfl.experiments.config.data_settings import load_data
 from drfl.experiments.config.hyperparameters import algorithm_name
+from drfl.experiments.config.ready_run import Job
 from drfl.experiments.run.artifacts import json_text, versions
 from drfl.experiments.run.run_directory import check_free, claimed, filled
 from drfl.experiments.run.runner import execute, parse_seeds
@@ -120,7 +122,7 @@ def measure(
             job = study.job(tau, seed)
             fading = place.fading(job.data.n) if place.outage else None
             if fading is not None:
-                job = job._replace(algorithm=OverChannel(job.algorithm, fading))
+                job = replace(job, algorithm=OverChannel(job.algorithm, fading))
             try:
                 rows = execute(job, [show]).result.history.rows
                 # If a client's outputs are not finite, its accuracy is undefined and the target is not reached.

@@ -55,7 +55,7 @@ def test_train_convexify_train(tmp_path):
 @pytest.mark.parametrize(
     ("options", "part"),
     [
-        (["--features", "entk"], "features = 'entk' needs a backbone, for example 'resnet18-imagenet'"),
+        (["--features", "entk"], "features = 'entk' needs a backbone, such as 'resnet18-imagenet'"),
         (["--features", "ntk", "--backbone", "cnn-digits"], "input should be 'penultimate' or 'entk'"),
         (["--features", "entk", "--backbone", "cnn-digit"], "'cnn-digits'"),
         (["--features", "entk", "--backbone", "none.pth"], "none.pth"),

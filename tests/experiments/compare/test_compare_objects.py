@@ -19,7 +19,8 @@ from drfl import resilience
 from drfl.assessment.seeds import seed_difference
 from drfl.cli.app import call
 from drfl.core.run_end import DAGGER, DOUBLE_DAGGER, ON_TEST, SET_BACK
-from drfl.experiments.run.runner import StopSignal, first_intervals
+from drfl.experiments.compare.outcomes import first_intervals
+from drfl.experiments.run.runner import StopSignal
 
 
 @dataclass(frozen=True)
@@ -237,7 +238,7 @@ def test_seeds_at_which_test_rows_did_not_stop_an_algorithm_decide_nothing_eithe
     made = drfl.compare(PAIR, clients, task, **{**QUIET, "seeds": 6})
     stop = {"stopped": "target", "stopped_on": "test", "worst_interval": None}
     outcomes = tuple(o._replace(**stop) if (o.algorithm, o.seed) == ("DRFA", 0) else o for o in made.outcomes)
-    found = made._replace(outcomes=outcomes)
+    found = replace(made, outcomes=outcomes)
     assert made.differences()["seeds"].tolist() == [6]
     assert found.differences()["seeds"].tolist() == [0]
     at, intervals = first_intervals(outcomes)

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.support.refusals import refused
 
+from drfl.experiments.compare.outcomes import Spread
 from drfl.experiments.run.measures import Interval, as_printed, column, signed
-from drfl.experiments.run.runner import Spread
 from drfl.training.history import ACCURACY_COLUMNS
 
 

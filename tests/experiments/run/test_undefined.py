@@ -19,9 +19,9 @@ from tests.support.report_page import rendered
 import drfl
 from drfl.cli.app import call
 from drfl.data.row_scores import RowScores
-from drfl.experiments.assess.assess_runs import assess_run, nothing_said
+from drfl.experiments.assess.assess_runs import assess_run
 from drfl.report import load_run, test_rows
-from drfl.report.run_gains import over_seeds, paired
+from drfl.report.run_gains import nothing_said, over_seeds, paired
 from drfl.task.measure import undefined_note, undefined_share
 from drfl.training.history import undefined_names, undefined_notices
 
@@ -190,7 +190,7 @@ def test_a_comparison_shows_it(comparison, table, tmp_path, capsys):
 
 
 def test_no_algorithm_is_best_by_a_value_that_is_undefined():
-    from drfl.experiments.run.runner import Spread, best
+    from drfl.experiments.compare.outcomes import Spread, best
 
     measures = (drfl.metrics.METRICS["auc"],)
     spreads = {name: {"worst_auc": Spread(value, 0.0)} for name, value in (("A", math.nan), ("B", 0.4), ("C", 0.5))}
@@ -338,7 +338,7 @@ def test_model_selection_names_the_clients_that_it_left_out(tmp_path, table, cap
     assert by_loss.selection.undefined == ()
     options = ["--score", "auc", "--select", "worst", "--out", tmp_path / "run"]
     shown = printed(capsys, "run", *job(table, *options))
-    assert len([line for line in shown.err.splitlines() if line.startswith("model selection leaves out 2 of 6")]) == 1
+    assert len([line for line in shown.err.splitlines() if line.startswith("model selection excludes 2 of 6")]) == 1
     summary = json.loads((tmp_path / "run" / "summary.json").read_text())
     assert summary["selection"]["undefined"] == 2
 

@@ -6,8 +6,7 @@ import pytest
 from tests.support.refusals import refused
 
 from drfl.algorithms import ALGORITHMS
-from drfl.experiments.tuning.job import TunedMethod, changes_of, chosen_methods
-from drfl.experiments.tuning.named_jobs import resolve
+from drfl.experiments.tuning.job import TunedMethod, changes_of, chosen_methods, resolve
 from drfl_papers.specification import DEFAULTS, PAPERS, load_job
 
 STAND_IN = {"dataset": "kmnist-t10k", "rounds": 60}

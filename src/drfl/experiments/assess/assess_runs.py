@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Sequence
 from pathlib import Path
 
 from torch import Tensor
 
-from drfl.assessment.clients import Assessment, AucInterval
+from drfl.assessment.clients import AucInterval
 from drfl.assessment.gains import GainAssessment, assess_gain, no_row_values, sums_of_pair
-from drfl.core.errors import InputError, RunWarning, unknown
+from drfl.core.errors import RunWarning, unknown
 from drfl.engine.simulation import Simulation
 from drfl.experiments.run.manifest import interruption
-from drfl.report.read_run import RunRecord, load_run
-from drfl.report.run_gains import AssessedRun, assessed, gain_over, nothing_said
+from drfl.report.read_run import load_run
+from drfl.report.run_gains import AssessedRun, assessed, gain_over
 from drfl.task.measure import Measure
 
 
@@ -23,66 +24,44 @@ def assess_run(
     """Read a finished run and assess it.
 
     Args:
-        directory: its folder.
-        measure: one of its measures; None = its score.
-        level: of intervals and sets.
-        auc_interval: see :func:`drfl.assessment.clients.assess_clients`.
+        directory: Its folder.
+        measure: One of its metrics; None = its score.
+        level: The level of intervals and sets.
+        auc_interval: See :func:`drfl.assessment.clients.assess_clients`.
 
     Raises:
-        InputError: the folder is no run's, is damaged, or has no such measure.
+        InputError: If the folder is not a run's, is damaged, or has no such metric.
     """
     record = load_run(directory)
-    return assessed(record, measure_of(record, measure), level, auc_interval=auc_interval)
+    return assessed(record, _chosen(record.measures, measure), level, auc_interval=auc_interval)
 
 
-def assess_folder(
-    directory: Path, measure: str | None = None, level: float = 0.95, auc_interval: AucInterval = "delong"
-) -> Assessment:
-    """The assessment of a run; warns if it did not reach its end.
-
-    Args:
-        directory: its folder.
-        measure: one of its measures; None = its score.
-        level: of intervals and sets.
-        auc_interval: see :func:`drfl.assessment.clients.assess_clients`.
-
-    Raises:
-        InputError: see :func:`assess_run`; or the run has no assessment, for the reason of :func:`nothing_said`.
-    """
-    run = assess_run(directory, measure, level, auc_interval)
-    warn_of_interruption(directory)
-    if run.assessment is None:
-        why = nothing_said(run)
-        raise InputError(why, code=why.code, field=why.field)
-    return run.assessment
-
-
-def warn_of_interruption(directory: Path) -> None:
-    """Warn, with :class:`drfl.core.errors.RunWarning`, if a run did not reach its end."""
+def warn_of_interruption(directory: Path, stacklevel: int) -> None:
+    """Warn with :class:`drfl.core.errors.RunWarning` if a run did not reach its end."""
     notice = interruption(directory)
     if notice is not None:
-        warnings.warn(RunWarning(notice), stacklevel=4)
+        warnings.warn(RunWarning(notice), stacklevel=stacklevel)
 
 
 def gain_of_folders(
     first: Path, second: Path, measure: str | None = None, level: float = 0.95, auc_interval: AucInterval = "delong"
 ) -> GainAssessment:
-    """The gain of one run's returned model over another's.
+    """Return the gain of one run's returned model over another's.
 
     Args:
-        first: folder of the run compared with.
-        second: folder of the run whose gain it is.
-        measure: one of their measures; None = their score.
-        level: of the intervals.
-        auc_interval: see :func:`drfl.assessment.clients.assess_clients`.
+        first: The folder of the baseline.
+        second: The folder of the run whose gain is computed.
+        measure: One of their metrics; None = their score.
+        level: The level of the intervals.
+        auc_interval: See :func:`drfl.assessment.clients.assess_clients`.
 
     Raises:
-        InputError: see :func:`assess_run`; or the runs cannot be compared row by row, see
+        InputError: See :func:`assess_run`; or if the runs cannot be compared row by row, see
             :func:`drfl.report.run_gains.paired`.
     """
     runs = [assess_run(directory, measure, level, auc_interval) for directory in (first, second)]
     for directory in (first, second):
-        warn_of_interruption(directory)
+        warn_of_interruption(directory, stacklevel=4)
     return gain_over(*runs)
 
 
@@ -95,38 +74,35 @@ def gain_of_models(
     level: float = 0.95,
     auc_interval: AucInterval = "delong",
 ) -> GainAssessment:
-    """The gain of one model over another on the test rows of a simulation.
+    """Return the gain of one model over another on the test rows of a simulation.
 
     Args:
-        fed: the simulation.
-        first: (d,) the model compared with.
-        second: (d,) the model whose gain it is.
-        measure: one of what it measures; None = its score.
-        level: of the intervals.
-        auc_interval: see :func:`drfl.assessment.clients.assess_clients`.
+        fed: The simulation.
+        first: (d,) The baseline.
+        second: (d,) The model whose gain is computed.
+        measure: One of its metrics; None = its score.
+        level: The level of the intervals.
+        auc_interval: See :func:`drfl.assessment.clients.assess_clients`.
 
     Raises:
-        InputError: there is no such measure, or it has no value for a row.
+        InputError: If there is no such metric, or it has no value for a row.
     """
-    known = {own.name: own for own in fed.measures}
-    if measure is not None and measure not in known:
-        raise unknown("measure", measure, known)
-    own = fed.measures[0] if measure is None else known[measure]
-    if not own.rows.paired:
-        raise no_row_values(own, fed.measures)
+    chosen = _chosen(fed.measures, measure)
+    if not chosen.rows.paired:
+        raise no_row_values(chosen, fed.measures)
     rows = fed.row_scores(first), fed.row_scores(second)
-    sums = sums_of_pair(own, rows, ("the first model", "the second model"))
+    sums = sums_of_pair(chosen, rows, ("the first model", "the second model"))
     independent = not fed.data.shares_test_rows
-    return assess_gain(own, fed.data.names, *sums, level=level, independent=independent, auc_interval=auc_interval)
+    return assess_gain(chosen, fed.data.names, *sums, level=level, independent=independent, auc_interval=auc_interval)
 
 
-def measure_of(record: RunRecord, name: str | None) -> Measure:
-    """One of a run's measures by its name; None = its score.
+def _chosen(measures: Sequence[Measure], name: str | None) -> Measure:
+    """Return the metric of this name; None = the first, the score.
 
     Raises:
-        InputError: there is none of that name.
+        InputError: If there is none.
     """
-    known = {measure.name: measure for measure in record.measures}
+    known = {measure.name: measure for measure in measures}
     if name is not None and name not in known:
         raise unknown("measure", name, known)
-    return record.score if name is None else known[name]
+    return measures[0] if name is None else known[name]

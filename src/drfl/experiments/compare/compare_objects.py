@@ -1,4 +1,4 @@
-"""``drfl.compare``: a comparison of objects, in a folder that is kept or in one that is not."""
+"""``drfl.compare``: compare algorithms that are objects, with or without a folder of results."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import sys
 import tempfile
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from types import ModuleType
@@ -23,11 +24,9 @@ from drfl.experiments.compare.comparison import (
     Design,
     PreparedComparison,
     check_cells_same,
-    compare,
     kept_outcomes,
-    start,
 )
-from drfl.experiments.compare.comparison_results import Comparison, write_comparison
+from drfl.experiments.compare.comparison_results import Comparison
 from drfl.experiments.compare.objects import (
     check_algorithms,
     object_jobs,
@@ -36,13 +35,14 @@ from drfl.experiments.compare.objects import (
     sources_of,
     user_modules,
 )
-from drfl.experiments.compare.parallel import compare_in_parallel
+from drfl.experiments.compare.outcomes import Outcome
+from drfl.experiments.compare.run_comparison import run_comparison
 from drfl.experiments.config.data_settings import DataSettings
 from drfl.experiments.execution.executor import Workers, workers_of
 from drfl.experiments.run.manifest import is_finished
-from drfl.experiments.run.resume import check_received, kept_config, key_of
-from drfl.experiments.run.run_directory import check_free, claimed, filled, tidy
-from drfl.experiments.run.runner import Outcome, StopSignal
+from drfl.experiments.run.resume import check_received, kept_config
+from drfl.experiments.run.run_directory import check_free, tidy
+from drfl.experiments.run.runner import StopSignal
 from drfl.federation.algorithm import Algorithm
 from drfl.task.task import Task
 from drfl.training.callbacks import bar, describe
@@ -51,7 +51,7 @@ T = TypeVar("T")
 
 
 class ComparisonOptions(NamedTuple):
-    """How a comparison is run and kept; see :func:`drfl.compare`."""
+    """How a comparison runs and where it is stored; see :func:`drfl.compare`."""
 
     seeds: int | Sequence[int]
     out: Path | None
@@ -71,11 +71,11 @@ def compare_objects(
     """See :func:`drfl.compare`.
 
     Args:
-        algorithms: by name.
-        data: the clients' samples, or those at a seed.
-        task: model and loss, or those at a seed.
-        settings: of every run.
-        options: how it is run and kept.
+        algorithms: The algorithms by name.
+        data: The clients' samples, or a function of the seed.
+        task: Model and loss, or a function of the seed.
+        settings: The settings of every run.
+        options: How the comparison runs and where it is stored.
     """
     workers = workers_of(options.jobs)
     if isinstance(options.seeds, int):
@@ -84,7 +84,9 @@ def compare_objects(
     for seed in seeds:
         checks.whole("a seed", seed, low=0)
     if not seeds or len(set(seeds)) < len(seeds):
-        raise InputError(f"seeds {list(seeds)}: give at least one, none twice", code="invalid-value", field="seeds")
+        raise InputError(
+            f"seeds must be at least one, and no seed twice, got {list(seeds)}", code="invalid-value", field="seeds"
+        )
     clients = clients_of_seed(data)
     learned = of_seed("task", task, Task)
     if not isinstance(algorithms, Mapping) or not algorithms:
@@ -101,18 +103,20 @@ def compare_objects(
         Design(run, tuple(algorithms), seeds),
         object_jobs(run, algorithms, clients, learned, sources_of(objects)),
     )
-    # Workers may be unable to import the user's modules, so send the modules themselves.
-    own = user_modules(objects)
+    # Workers may be unable to import the user's modules, so the modules themselves are sent.
+    modules = user_modules(objects)
     if options.out is None:
         if options.resume or options.overwrite:
             raise InputError(
-                "resume and overwrite need out, the folder of the comparison", code="needs-option", field="out"
+                "resume and overwrite require out, the folder of the comparison", code="needs-option", field="out"
             )
         with tempfile.TemporaryDirectory(prefix="drfl-") as folder:
-            # The folder is deleted on exit: read now what is only in its files.
-            found = _compared(build, design, Path(folder) / "comparison", options, workers, own)
-            return found._replace(directory=None, histories=found.to_histories(), client_rows=found.to_clients())
-    return _compared(build, design, options.out, options, workers, own)
+            # The folder is deleted on exit, so the tables of its files are read now.
+            comparison = _compared(build, design, Path(folder) / "comparison", options, workers, modules)
+            return replace(
+                comparison, directory=None, histories=comparison.to_histories(), client_rows=comparison.to_clients()
+            )
+    return _compared(build, design, options.out, options, workers, modules)
 
 
 def _compared(
@@ -123,48 +127,30 @@ def _compared(
     workers: Workers,
     own: Collection[ModuleType],
 ) -> Comparison:
-    """The comparison in this folder; ``own`` are the user's modules."""
-    kept = None
+    """Run or resume a comparison in a folder; ``own`` are the user's modules."""
+    stored_config = None
     if options.resume:
         keep_out(out)
-        # Check the signatures before parsing any file of the folder.
+        # Check all signatures before any file of the folder is parsed.
         check_received(out, design.settings.checkpoint_key)
-        kept = kept_config(out, "comparison", overwrite=options.overwrite, given=True)
+        stored_config = kept_config(out, "comparison", overwrite=options.overwrite, given=True)
         check_cells_same(out, design)
     else:
         check_free(out, "comparison", overwrite=options.overwrite)
-    ready = PreparedComparison.of(design, build, kept)
-    # Nothing is left to run: read the results.
-    if kept is not None and is_finished(out):
+    ready = PreparedComparison.of(design, build, stored_config)
+    # If nothing is left to run, read the results.
+    if stored_config is not None and is_finished(out):
         tidy(out, "comparison")
         return ready.compared(kept_outcomes(out, ready), out)
-    watch, outcomes = StopSignal(), list[Outcome]()
-    with (
-        _shown(options.progress, ready) as (tell, show),
-        claimed(
-            out, "comparison", resume=options.resume, overwrite=options.overwrite, cells=design.cells,
-            config=ready.config, tell=tell, key=key_of(design.settings, out),
-        ) as claim,
-    ):  # fmt: skip
-        start(claim, ready, tell)
-        for line in ready.warnings:
-            tell(line)
-        if workers == 1:
-            found = compare(ready, claim, watch, warn=tell)
-        else:
-            found = compare_in_parallel(ready, claim, watch, workers, tell, own)
-        for outcome in found:
-            outcomes.append(outcome)
-            show(outcome, len(outcomes))
-        if not outcomes:
-            raise StoppedError("interrupted before one run was finished")
-        comparison = ready.compared(outcomes, out)
-        with filled(claim) as folder:
-            write_comparison(comparison, folder, claim.directory, ready.identity)
-        # Checkpoints and records of cells are needed until all cells are done.
-        claim.finished = len(outcomes) == len(design.cells)
+    with _shown(options.progress, ready) as (warn, ended):
+        comparison = run_comparison(
+            ready, out, StopSignal(), workers, ended=ended, warn=warn, resume=options.resume,
+            overwrite=options.overwrite, own=own,
+        )  # fmt: skip
+        if not comparison.outcomes:
+            raise StoppedError("interrupted before a run was finished")
         for notice in comparison.notices:
-            tell(notice)
+            warn(notice)
     return comparison
 
 
@@ -172,21 +158,21 @@ def _compared(
 def _shown(
     progress: Callable[[str], None] | Literal["bar"], ready: PreparedComparison
 ) -> Iterator[tuple[Callable[[str], None], Callable[[Outcome, int], None]]]:
-    """What is told a line, and what is told of a run that ended and how many have."""
+    """Yield a function for lines of text, and one for runs that have ended."""
     if progress != "bar":
         yield progress, lambda outcome, done: progress(_told(outcome, done, ready))
         return
-    with bar(len(ready.design.cells), "drfl.compare", "run") as shown:
+    with bar(len(ready.design.cells), "drfl.compare", "run") as live_bar:
 
         def ended(outcome: Outcome, done: int) -> None:
-            shown.set_postfix_str(_told(outcome, done, ready).partition("] ")[2], refresh=False)
-            shown.update(done - shown.n)
+            live_bar.set_postfix_str(_told(outcome, done, ready).partition("] ")[2], refresh=False)
+            live_bar.update(done - live_bar.n)
 
-        yield partial(shown.write, file=sys.stderr), ended
+        yield partial(live_bar.write, file=sys.stderr), ended
 
 
 def _told(outcome: Outcome, done: int, ready: PreparedComparison) -> str:
-    """A line on a run that ended."""
+    """Describe a run that ended in one line."""
     head = f"[{done}/{len(ready.design.cells)}] {outcome.algorithm}, seed {outcome.seed}: "
     if outcome.metrics is None:
         return f"{head}{outcome.stopped}: {outcome.reason}"
@@ -195,36 +181,36 @@ def _told(outcome: Outcome, done: int, ready: PreparedComparison) -> str:
 
 
 def clients_of_seed(given: ClientData | DataSettings | Callable[[int], ClientData]) -> Callable[[int], ClientData]:
-    """The clients' samples as a function of the seed, see :func:`of_seed`."""
+    """Return the clients' samples as a function of the seed, see :func:`of_seed`."""
     return given.at if isinstance(given, DataSettings) else of_seed("data", given, ClientData)
 
 
 def of_seed(what: str, given: T | Callable[[int], T], kind: type[T]) -> Callable[[int], T]:
-    """A function of the seed, whatever was given. While a user's function runs, torch's generator depends on the seed.
+    """Return a function of the seed. While a user's function runs, torch's generator depends on the seed.
 
     Raises:
-        InputError: It is neither such an object nor a function.
+        InputError: If ``given`` is neither such an object nor a function.
     """
     if isinstance(given, kind):
         return lambda seed: cast("T", given)
-    if not callable(given) or isinstance(given, type | nn.Module):  # a module can be called, but not with a seed
+    if not callable(given) or isinstance(given, type | nn.Module):  # a module is callable, but not with a seed
         named = given.__name__ if isinstance(given, type) else type(given).__name__
         raise InputError(
-            f"{what} is {named}: give a drfl.{kind.__name__}, or a function that gives one of a seed",
+            f"{what} is {named}: give a drfl.{kind.__name__}, or a function of the seed that returns one",
             code="wrong-type",
             field=what,
         )
 
     def made(seed: int) -> T:
-        # Otherwise layers would start from other numbers at every call.
+        # Otherwise the layers' initial values would differ from call to call.
         with Key(seed).fold(what).torch_scope():
-            found = given(seed)
-        if not isinstance(found, kind):
+            value = given(seed)
+        if not isinstance(value, kind):
             raise InputError(
-                f"{what}({seed}) gave a {type(found).__name__}, not a drfl.{kind.__name__}",
+                f"{what}({seed}) returned a {type(value).__name__}, not a drfl.{kind.__name__}",
                 code="wrong-type",
                 field=what,
             )
-        return found
+        return value
 
     return made

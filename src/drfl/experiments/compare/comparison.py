@@ -1,4 +1,4 @@
-"""Several algorithms and seeds side by side, each cell a run of its own that is kept as it ends."""
+"""Comparisons of several algorithms over several seeds, whose runs are stored as they end."""
 
 from __future__ import annotations
 
@@ -10,27 +10,23 @@ from typing import NamedTuple, Self
 
 from pydantic import BaseModel, TypeAdapter, ValidationError
 
-from drfl.assessment.equal_clients import equal_clients
-from drfl.core.atomic_files import atomic_write
-from drfl.core.errors import DivergedError, InputError
-from drfl.core.files import parse_json, read_json, read_toml
+from drfl.core.errors import InputError, Notice
+from drfl.core.files import read_json, read_toml
 from drfl.core.user_code import label_of
 from drfl.experiments.compare.comparison_results import Comparison, cell_name
+from drfl.experiments.compare.outcomes import Outcome, ran
 from drfl.experiments.config.about_run import AboutRun, comparison_toml, run_toml
-from drfl.experiments.config.build import Job, build
+from drfl.experiments.config.build import JobBuilder, job_of_config, setup_of_config
 from drfl.experiments.config.config import Config
 from drfl.experiments.config.data_settings import load_data
+from drfl.experiments.config.ready_run import Job
 from drfl.experiments.config.run_settings import RunSettings
+from drfl.experiments.execution import records
 from drfl.experiments.run.artifacts import (
-    beside,
-    initial_model_digest,
-    is_reference,
-    json_text,
-    test_rows_digest,
     write_run,
 )
-from drfl.experiments.run.data_warnings import warnings_of
-from drfl.experiments.run.manifest import CHECKPOINT, IDENTITY, is_finished, read_manifest
+from drfl.experiments.run.checks import warnings_of
+from drfl.experiments.run.manifest import IDENTITY, is_finished, read_manifest
 from drfl.experiments.run.resume import (
     check_same,
     check_settings,
@@ -40,24 +36,21 @@ from drfl.experiments.run.resume import (
     load_resume_point,
 )
 from drfl.experiments.run.run_directory import ClaimedFolder, claimed, filled, tidy
-from drfl.experiments.run.runner import Finished, Outcome, StopSignal, execute
-from drfl.report.read_run import lines_beside
+from drfl.experiments.run.runner import StopSignal, execute
 from drfl.task.measure import Measure
-from drfl.task.metrics import ACCURACY
-from drfl.training.checkpoint import read_signed, sign
-from drfl.training.history import undefined_names
+from drfl.training.checkpoint import DamagedError
 from drfl.training.loop import Callback
 
-RECORD = TypeAdapter(Outcome)
+OUTCOME = TypeAdapter(Outcome)
 
 
 class Design(NamedTuple):
-    """What is compared.
+    """The design of a comparison: settings, algorithms and seeds.
 
     Args:
-        settings: how the runs go, each at its seed.
-        algorithms: their names.
-        seeds: their values.
+        settings: The settings of the runs, each at its own seed.
+        algorithms: The names of the algorithms.
+        seeds: The seeds.
     """
 
     settings: RunSettings
@@ -66,36 +59,38 @@ class Design(NamedTuple):
 
     @property
     def order(self) -> tuple[tuple[str, int], ...]:
-        """Algorithm and seed of each cell, in the order in which they are run."""
+        """Algorithm and seed of each run, in the order in which they run."""
         return tuple((algorithm, seed) for seed, algorithm in itertools.product(self.seeds, self.algorithms))
 
     def in_order(self, outcomes: Iterable[Outcome]) -> tuple[Outcome, ...]:
-        """Outcomes in :attr:`order`."""
+        """Sort outcomes into :attr:`order`."""
         # Outcomes arrive in order of completion.
         places = {(label_of(algorithm), seed): place for place, (algorithm, seed) in enumerate(self.order)}
         return tuple(sorted(outcomes, key=lambda outcome: places[outcome.algorithm, outcome.seed]))
 
     @property
     def cells(self) -> tuple[str, ...]:
-        """The cells' names, in that order."""
+        """The names of the runs' folders, in that order."""
         return tuple(cell_name(*cell) for cell in self.order)
 
 
 Build = Callable[[str, int], Job]
-"""Makes the run of an algorithm, by its name, at a seed."""
+"""Builds the run of an algorithm, by its name, at a seed."""
 
 
 class PreparedComparison(NamedTuple):
-    """A comparison of which every algorithm can start.
+    """A comparison whose algorithms can all start.
 
     Args:
-        design: what is compared.
-        build: makes its runs.
-        about: what the files say of a run of each algorithm.
-        measures: what is measured, the score first.
+        design: The settings, algorithms and seeds.
+        build: Builds its runs.
+        about: The description of a run of each algorithm.
+        measures: The metrics, the score first.
         clients: N.
-        identity: of the first algorithm's run at the first seed, see :func:`drfl.experiments.run.resume.identity`.
-        warnings: what is conspicuous in its data, see :mod:`drfl.experiments.run.data_warnings`.
+        identity: The identity of the first algorithm's run at the first seed, see
+            :func:`drfl.experiments.run.resume.identity`.
+        warnings: Warnings about its data, see :func:`drfl.experiments.run.checks.warnings_of`.
+        jobs: The runs at the first seed, by algorithm. A run is removed when it starts.
     """
 
     design: Design
@@ -105,78 +100,88 @@ class PreparedComparison(NamedTuple):
     clients: int
     identity: Mapping[str, object]
     warnings: tuple[str, ...]
+    jobs: dict[str, Job]
+
+    def job(self, algorithm: str, seed: int) -> Job:
+        """Return the run of an algorithm at a seed. At the first seed it is the run that was built as a check.
+
+        Raises:
+            InputError: If it cannot be built.
+        """
+        job = self.jobs.pop(algorithm, None) if seed == self.design.seeds[0] else None
+        return self.build(algorithm, seed) if job is None else job
 
     @property
     def config(self) -> str:
-        """Its configuration as TOML, from which it resumes."""
+        """The configuration as TOML, from which the comparison resumes."""
         return comparison_toml(self.about)
 
     def compared(self, outcomes: Iterable[Outcome], directory: Path) -> Comparison:
-        """The comparison with what has ended of it.
+        """Return the comparison with the runs that have ended.
 
         Args:
-            outcomes: of the runs that have ended.
-            directory: the folder of the runs and the report.
+            outcomes: The outcomes of these runs.
+            directory: The folder of the runs and the report.
         """
         ended = self.design.in_order(outcomes)
         return Comparison(*self.design, self.about, self.measures, self.clients, ended, directory, self.warnings)
 
     @classmethod
     def of(cls, design: Design, build: Build, kept: Path | None = None) -> Self:
-        """Make sure that all algorithms can start.
+        """Build the runs at the first seed, which checks that all algorithms can start.
 
         Args:
-            design: what is compared.
-            build: makes its runs.
-            kept: the configuration of a comparison to go on with, which must be this one.
+            design: The settings, algorithms and seeds.
+            build: Builds its runs.
+            kept: The configuration file of the comparison to resume, which must match.
 
         Raises:
-            InputError: a job cannot be built, or the comparison that was kept is another one; names the first
+            InputError: If a run cannot be built, or the comparison to resume is another one; names the first
                 difference.
         """
         before = None
         if kept is not None:
             before = read_toml(kept, follow=False, remedy="start again with --overwrite")
-        about: list[AboutRun] = []
-        found: list[tuple[tuple[Measure, ...], int, Mapping[str, object], tuple[str, ...]]] = []
+        jobs: dict[str, Job] = {}
         for algorithm in design.algorithms:
-            job = build(algorithm, design.seeds[0])
-            about.append(job.about)
+            job = jobs[algorithm] = build(algorithm, design.seeds[0])
             if before is not None:
-                # A comparison's file names no single algorithm and no seed: add those of this run.
+                # A comparison's file has no single algorithm and no seed, so those of this run are added.
                 tables, name = before.get("algorithms"), job.about.algorithm
-                own = tables.get(name, {}) if isinstance(tables, dict) else {}
-                kept_run = {**before, "algorithm": name, "seed": job.settings.seed, "algorithms": {name: own}}
+                table = tables.get(name, {}) if isinstance(tables, dict) else {}
+                kept_run = {**before, "algorithm": name, "seed": job.settings.seed, "algorithms": {name: table}}
                 files, needed = kept_run.pop("files", None), job.about.files
                 if isinstance(files, dict) and needed:
                     kept_run["files"] = {path: digest for path, digest in files.items() if path in needed}
                 check_settings(job, kept_run)
-            # Only for the first algorithm: data and initial model are the same for all.
-            if not found:
-                found.append((job.fed.measures, job.data.n, identity(job), warnings_of(job)))
-        return cls(design, build, tuple(about), *found[0])
+        # Data and initial model are the same for all.
+        first, about = jobs[design.algorithms[0]], tuple(job.about for job in jobs.values())
+        return cls(design, build, about, first.fed.measures, first.data.n, identity(first), warnings_of(first), jobs)
 
 
 def from_config(config: Config, log: Callable[[str], None] | None = None) -> Build:
-    """Makes the runs of a configuration, whose data are loaded now.
+    """Load the data of a configuration, and return the function that builds its runs.
 
     Args:
-        config: the job; its algorithm and seed do not matter.
-        log: see :func:`drfl.experiments.config.build.load_data`.
+        config: The configuration. Its algorithm and seed do not matter.
+        log: See :func:`drfl.experiments.config.data_settings.load_data`.
 
     Raises:
-        InputError: the data cannot be had.
+        InputError: If the data are not available.
     """
-    # Load the data once: runs only partition it in different ways.
+    # Runs divide the same data in different ways.
     dataset = load_data(config, log)
-    return lambda algorithm, seed: build(config.for_algorithm(algorithm, seed), dataset)
+    return JobBuilder(
+        lambda seed: setup_of_config(config.model_copy(update={"seed": seed}), dataset),
+        lambda setup, algorithm, seed: job_of_config(config.for_algorithm(algorithm, seed), setup),
+    )
 
 
 def kept_cells(directory: Path) -> tuple[list[str], list[int]]:
-    """The algorithms and seeds of the comparison that a folder holds; empty where there is none.
+    """Return the algorithms and seeds of the comparison in a folder; empty if there is none.
 
     Raises:
-        InputError: the folder's manifest cannot be read.
+        InputError: If the folder's manifest cannot be read.
     """
     manifest = read_manifest(directory) if directory.is_dir() else None
     # Split from the right: an algorithm's name may contain "-seed".
@@ -185,20 +190,20 @@ def kept_cells(directory: Path) -> tuple[list[str], list[int]]:
 
 
 def check_cells_same(directory: Path, design: Design) -> None:
-    """Make sure that the comparison in a folder has these algorithms and seeds.
+    """Check that the comparison in a folder has these algorithms and seeds.
 
     Raises:
-        InputError: it has others.
+        InputError: If it has others.
     """
     algorithms, seeds = kept_cells(directory)
     labels = [label_of(algorithm) for algorithm in design.algorithms]
-    for what, kept, asked in (("algorithms", algorithms, labels), ("seeds", seeds, design.seeds)):
-        if kept and tuple(kept) != tuple(asked):
+    for kind, stored, requested in (("algorithms", algorithms, labels), ("seeds", seeds, design.seeds)):
+        if stored and tuple(stored) != tuple(requested):
             raise InputError(
-                f"the comparison to resume has the {what} {_list(kept)}, not {_list(asked)}: resume with "
-                "the same options, or start again in another --out",
+                f"the comparison to resume has the {kind} {_list(stored)}, not {_list(requested)}: give the same "
+                "options, or another --out",
                 code="other-run",
-                field=what,
+                field=kind,
             )
 
 
@@ -207,62 +212,43 @@ def _list(values: Sequence[object]) -> str:
 
 
 def start(claim: ClaimedFolder, ready: PreparedComparison, warn: Callable[[str], None]) -> None:
-    """Keep what is compared, or make sure that what is gone on with is on the same data.
+    """Store the identity of the comparison, or check that the comparison to resume has the same data.
 
     Args:
-        claim: the comparison's folder.
-        ready: what is compared.
-        warn: gets a line where it was begun with other versions.
+        claim: The comparison's folder.
+        ready: The comparison.
+        warn: Called with a line if it was started with other versions.
 
     Raises:
-        InputError: it is on other data, or the folder cannot be written to.
+        InputError: If the data differ, or the folder cannot be written to.
     """
     path = claim.checkpoints / IDENTITY
-    design = ready.design
     if path.is_file():
-        job = ready.build(*design.order[0])
-        try:
-            kept = parse_json(read_signed(claim.key, claim.directory, f"{CHECKPOINT}/{IDENTITY}"), path)
-            if not isinstance(kept, dict):
-                raise TypeError("it is not an object")
-            tables = all(isinstance(kept[name], dict) for name in ("config", "versions"))
-            if not (tables and isinstance(kept["data"], str) and isinstance(kept["model"], str)):
-                raise TypeError("it is not whole")
-        except (OSError, ValueError, KeyError, TypeError, RecursionError) as why:
-            raise InputError(
-                f"cannot read {path} ({why}): start again with --overwrite", code="file-unreadable", field=str(path)
-            ) from None
-        for line in check_same(job, kept):
+        stored = records.read(claim.checkpoints, path.stem, claim.key) or {}
+        for line in _check_same(ready, stored, path):
             warn(line)
-    try:
-        with atomic_write(path) as file:
-            file.write(sign(claim.key, f"{CHECKPOINT}/{path.name}", json_text(ready.identity, indent=1).encode()))
-    except OSError as error:
-        raise InputError(
-            f"cannot write into {claim.directory} ({error.strerror}): give another --out",
-            code="cannot-write", field=str(claim.directory),
-        ) from None  # fmt: skip
-    # Last: from here on the folder can be resumed.
+    records.write(claim.checkpoints, path.stem, ready.identity, claim.key)
+    # Last, as this makes the folder resumable.
     claim.begin(ready.config)
 
 
 class _Finished(BaseModel):
-    """What ``outcomes.json`` holds."""
+    """The content of ``outcomes.json``."""
 
     identity: dict[str, object]
     outcomes: tuple[Outcome, ...]
 
 
 def kept_outcomes(directory: Path, ready: PreparedComparison) -> tuple[Outcome, ...]:
-    """The outcomes of a comparison that is finished.
+    """Return the outcomes of a finished comparison.
 
     Raises:
-        InputError: it was on other data, or the file cannot be read.
+        InputError: If its data were others, or the file cannot be read.
     """
     path = directory / "outcomes.json"
     content = read_json(path, follow=False, remedy="start again with --overwrite")
     try:
-        found = _Finished.model_validate_json(json.dumps(content))
+        finished = _Finished.model_validate_json(json.dumps(content))
     except ValidationError as error:
         raise InputError(
             f"cannot read {path} ({type(error).__name__}): start again with --overwrite",
@@ -270,8 +256,18 @@ def kept_outcomes(directory: Path, ready: PreparedComparison) -> tuple[Outcome, 
             field=str(path),
         ) from None
     # The data may have changed under the same name.
-    check_same(ready.build(*ready.design.order[0]), found.identity)
-    return found.outcomes
+    _check_same(ready, finished.identity, path)
+    return finished.outcomes
+
+
+def _check_same(ready: PreparedComparison, kept: Mapping[str, object], path: Path) -> list[Notice]:
+    """See :func:`drfl.experiments.run.resume.check_same`; ``kept`` is the content of the file ``path``."""
+    try:
+        return check_same(ready.jobs[ready.design.algorithms[0]], kept)
+    except DamagedError as error:
+        raise InputError(
+            f"cannot read {path} ({error}): start again with --overwrite", code="file-unreadable", field=str(path)
+        ) from None
 
 
 def compare(
@@ -283,24 +279,23 @@ def compare(
 ) -> Iterator[Outcome]:
     """Run every algorithm at every seed, with the same partition and initial model at each seed.
 
-    What has ended before is told again and not run again; what was begun goes on from its checkpoint. A run that breaks
-    off, as it diverges or its algorithm cannot go on from where it is, is an outcome, not the end; an interruption ends
-    the comparison with the cells that are whole.
+    Runs that have ended are not repeated, and interrupted ones continue from their checkpoints. A run that fails,
+    because it diverges or its algorithm cannot continue, has an outcome, too. After an interruption the comparison ends
+    with the runs that are complete.
 
     Args:
-        ready: what is compared.
-        claim: the comparison's folder, which gets one run's folder per cell.
-        watch: ends it.
-        progress: callbacks for each cell that is run.
-        warn: gets a line where a cell goes on, and what may matter then.
+        ready: The comparison.
+        claim: The comparison's folder, which gets a sub-folder per run.
+        watch: Tells whether to stop.
+        progress: Returns the callbacks of a run.
+        warn: Called with a line if a run continues from a checkpoint.
 
     Raises:
-        InputError: a job cannot be built or the place cannot be written
-            to.
+        InputError: If a run cannot be built or the folder cannot be written to.
     """
     for algorithm, seed in ready.design.order:
         outcome = run_or_recall(ready, claim, watch, algorithm, seed, progress, warn)
-        if outcome is None:  # a cell cut short would bias the means
+        if outcome is None:  # an incomplete run would bias the means
             return
         yield outcome
         if watch.stop:
@@ -316,15 +311,15 @@ def run_or_recall(
     progress: Callable[[str, int], Sequence[Callback]] = lambda algorithm, seed: (),
     warn: Callable[[str], None] = lambda line: None,
 ) -> Outcome | None:
-    """How one run of a comparison ended, which is run, or the rest of it, unless it has; None where it was interrupted.
+    """Run an algorithm at a seed, or the rest of it, unless its outcome is stored; return None after an interruption.
 
     The arguments are those of :func:`compare`.
     """
     outcome = recalled(claim, algorithm, seed)
     if outcome is not None:
+        ready.jobs.pop(algorithm, None)  # to free its memory
         return outcome
-    name = cell_name(algorithm, seed)
-    job = ready.build(algorithm, seed)
+    name, job = cell_name(algorithm, seed), ready.job(algorithm, seed)
     key = key_of(job.settings, claim.directory)
     config = run_toml(job.about)
     with claimed(claim.directory / name, resume=True, config=config, key=key) as cell:
@@ -335,22 +330,24 @@ def run_or_recall(
         )
         if finished is not None and not finished.ended:
             return None
-        _keep(claim, outcome)  # before the results: where these are, there is a record
+        _keep(claim, outcome)  # before the results, so that results always have a record
         if finished is not None:
             with filled(cell) as folder:
-                write_run(folder, finished.job, finished.result)
-        cell.finished = True  # also where it broke off: it would again
+                write_run(folder, finished)
+        cell.finished = True  # even if it failed, as it would fail again
     return outcome
 
 
 def recalled(claim: ClaimedFolder, algorithm: str, seed: int) -> Outcome | None:
-    """How a cell has ended; None where it has not."""
-    name = cell_name(algorithm, seed)
-    try:
-        outcome = RECORD.validate_json(read_signed(claim.key, claim.directory, f"{CHECKPOINT}/{name}.json"))
-    except (InputError, ValidationError):
+    """Return the stored outcome of a run; None if there is none."""
+    folder = claim.directory / cell_name(algorithm, seed)
+    record = records.read(claim.checkpoints, folder.name, claim.key)
+    if record is None:
         return None
-    folder = claim.directory / name
+    try:
+        outcome = OUTCOME.validate_python({name: value for name, value in record.items() if name != "key"})
+    except ValidationError:
+        return None
     # A failed run has a record but no folder of results.
     whole = outcome.metrics is None or is_finished(folder)
     if not whole or (outcome.algorithm, outcome.seed) != (label_of(algorithm), seed):
@@ -359,49 +356,16 @@ def recalled(claim: ClaimedFolder, algorithm: str, seed: int) -> Outcome | None:
     return outcome
 
 
-def ran(algorithm: str, seed: int, run: Callable[[], Finished]) -> tuple[Outcome, Finished | None]:
-    """How a run ends, and what it gives unless it breaks off.
-
-    Args:
-        algorithm: whose.
-        seed: its value.
-        run: runs it.
-    """
-    try:
-        finished = run()
-    except (DivergedError, InputError) as error:
-        # Both are outcomes: another algorithm may succeed at the same seed.
-        how = "diverged" if isinstance(error, DivergedError) else "refused"
-        return Outcome(label_of(algorithm), seed, how, reason=str(error)), None
-    result, last, score = finished.result, finished.result.history.last, finished.job.fed.measures[0]
-    if not finished.ended:
-        return Outcome(label_of(algorithm), seed, finished.stopped, result.rounds), finished
-    evaluation, measures = result.evaluation, finished.job.fed.measures
-    # The value expected if all clients were equal follows only from right and wrong answers.
-    equal, defined = None, ~evaluation.score.isnan()
-    if score.name == ACCURACY.name and bool(defined.any()):
-        equal = equal_clients(last.metrics.avg_score, evaluation.samples[defined].numpy())
-    outcome = Outcome(
-        label_of(algorithm), seed, finished.stopped, result.rounds, last.metrics, last.certificate,
-        finished.checks.failure or "", equal, dict(last.others), finished.worst_interval(),
-        undefined_names(evaluation, measures, finished.job.data.names), result.stopped_on or "",
-        result.rollbacks, result.rounds - result.effective_rounds,
-        tuple(lines_beside(beside(finished.job, evaluation))), test_rows_digest(finished.job) or "",
-        initial_model_digest(finished.job), is_reference(finished.job),
-    )  # fmt: skip
-    return outcome, finished
-
-
 def store(claim: ClaimedFolder, outcome: Outcome, files: Mapping[str, bytes] | None) -> None:
-    """Keep what a run gave that another machine has made.
+    """Store a run that another machine has computed.
 
     Args:
-        claim: the comparison's folder.
-        outcome: how it ended.
-        files: of its folder, by name; None where it broke off.
+        claim: The comparison's folder.
+        outcome: The run's outcome.
+        files: The files of its folder, by name; None if it failed.
 
     Raises:
-        InputError: the folder cannot be written to.
+        InputError: If the folder cannot be written to.
     """
     place = claim.directory / cell_name(outcome.algorithm, outcome.seed)
     with claimed(place, resume=True, key=claim.key) as cell:
@@ -414,13 +378,4 @@ def store(claim: ClaimedFolder, outcome: Outcome, files: Mapping[str, bytes] | N
 
 
 def _keep(claim: ClaimedFolder, outcome: Outcome) -> None:
-    try:
-        name = f"{cell_name(outcome.algorithm, outcome.seed)}.json"
-        with atomic_write(claim.checkpoints / name) as file:
-            file.write(sign(claim.key, f"{CHECKPOINT}/{name}", json_text(outcome._asdict()).encode()))
-    except OSError as error:
-        raise InputError(
-            f"cannot write into {claim.checkpoints} ({error.strerror}): make room and resume",
-            code="cannot-write",
-            field=str(claim.checkpoints),
-        ) from None
+    records.write(claim.checkpoints, cell_name(outcome.algorithm, outcome.seed), outcome._asdict(), claim.key)

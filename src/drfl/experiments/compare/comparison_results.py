@@ -1,22 +1,24 @@
-"""What a comparison leaves behind."""
+"""The results of a comparison: tables, files and the report."""
 
 from __future__ import annotations
 
 import io
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from drfl.core.errors import Notice
 from drfl.core.files import read_csv
 from drfl.core.run_end import DAGGER, DOUBLE_DAGGER, late_rollbacks, legends, marked
 from drfl.core.user_code import label_of
+from drfl.experiments.compare.outcomes import Outcome, best, equal_worst, failures, first_intervals, gaps, spreads
 from drfl.experiments.config.about_run import AboutRun, comparison_toml
 from drfl.experiments.config.run_settings import RunSettings
 from drfl.experiments.run.artifacts import json_text, versions
 from drfl.experiments.run.measures import column
-from drfl.experiments.run.runner import Outcome, best, equal_worst, failures, first_intervals, gaps, spreads
 from drfl.task.measure import NOTHING, Measure, undefined_note, undefined_share
 from drfl.task.metrics import ACCURACY
 from drfl.training.history import (
@@ -42,25 +44,26 @@ T = TypeVar("T")
 
 
 def cell_name(algorithm: str, seed: int) -> str:
-    """The sub-folder of a cell."""
+    """Return the name of a run's sub-folder."""
     return f"{label_of(algorithm)}-seed{seed}"
 
 
-class Comparison(NamedTuple):
-    """Several algorithms at several seeds.
+@dataclass(frozen=True, eq=False)
+class Comparison:
+    """The comparison of several algorithms at several seeds.
 
     Args:
-        settings: how the runs go; the seed varies.
-        algorithms: their names.
-        seeds: their values.
-        about: what the files say of a run of each algorithm.
-        measures: what was measured, the score first.
+        settings: The settings of the runs; the seed varies.
+        algorithms: The names of the algorithms.
+        seeds: The seeds.
+        about: The description of a run of each algorithm.
+        measures: The metrics, the score first.
         clients: N.
-        outcomes: the cells that ended, in the order they did.
-        directory: the folder that holds the runs and the report; None where it was not kept.
-        warnings: what is conspicuous in the data, at the first seed.
-        histories: of the runs, where no folder is kept that has them; see :meth:`to_histories`.
-        client_rows: their clients, likewise; see :meth:`to_clients`.
+        outcomes: The runs that have ended, in the order of the design.
+        directory: The folder of the runs and the report; None if no files were kept.
+        warnings: Warnings about the data, at the first seed.
+        histories: The runs' histories, if no folder holds them; see :meth:`to_histories`.
+        client_rows: The runs' clients, if no folder holds them; see :meth:`to_clients`.
     """
 
     settings: RunSettings
@@ -76,8 +79,33 @@ class Comparison(NamedTuple):
     client_rows: pd.DataFrame | None = None
 
     @property
+    def is_complete(self) -> bool:
+        """Whether all runs have ended."""
+        return len(self.outcomes) == len(self.algorithms) * len(self.seeds)
+
+    @property
+    def folder(self) -> Path:
+        """The :attr:`directory` of a comparison that has one."""
+        assert self.directory is not None
+        return self.directory
+
+    @cached_property
+    def records(self) -> list[RunRecord]:
+        """The runs that did not fail, as reports read them from their folders."""
+        from drfl.report import load_run
+
+        return [load_run(self.folder / cell_name(o.algorithm, o.seed)) for o in self.outcomes if not o.failed]
+
+    @property
+    def failed_runs(self) -> list[FailedRun]:
+        """The runs that failed, for reports."""
+        from drfl.report import FailedRun
+
+        return [FailedRun(o.algorithm, str(o.seed), o.stopped) for o in self.outcomes if o.failed]
+
+    @property
     def notices(self) -> list[Notice]:
-        """Warnings of models that were set back late, and of each measure that is undefined at some clients."""
+        """Warnings about models that were set back late, and about metrics that are undefined at some clients."""
         ended = [outcome.undefined for outcome in self.outcomes if outcome.metrics is not None]
         late = [f"{o.algorithm} seed {o.seed} ({o.marks.counted})" for o in self.outcomes if o.marks.is_late]
         return [*late_rollbacks(late), *undefined_notices(self.measures, ended, self.clients)]
@@ -88,75 +116,75 @@ class Comparison(NamedTuple):
         return legends((f"{o.algorithm} seed {o.seed}", o.marks) for o in self.outcomes)
 
     def undefined(self, measure: str, *algorithms: str) -> list[int]:
-        """At how many clients a measure is undefined, in each run that ended of these algorithms, or of all."""
+        """Return the number of clients at which a metric is undefined, for each run of these algorithms, or of all."""
         ended = (o for o in self.outcomes if o.metrics is not None and (not algorithms or o.algorithm in algorithms))
         return [len(outcome.undefined.get(measure, ())) for outcome in ended]
 
     def to_frame(self) -> pd.DataFrame:
-        """A row per run that ended: algorithm, seed, rounds, how it ended and the metrics, those of compare.csv."""
+        """Return a row per run: algorithm, seed, rounds, how it ended and the metrics, as in compare.csv."""
         import pandas as pd
 
-        # Go through the CSV text, so that the frame has the digits of compare.csv.
+        # Read the CSV text, so that the frame has the digits of compare.csv.
         frame = pd.read_csv(io.StringIO(csv_text(_columns(self), _rows(self))), keep_default_na=False, na_values=[""])
         return frame.astype({"algorithm": str, "stopped": str, "stopped_on": object}).fillna({"stopped_on": ""})
 
     def to_markdown(self) -> str:
-        """The table of table.md: mean ± std over seeds in percent, the best in bold."""
+        """Return the table of table.md: mean ± std over seeds in percent, the best in bold."""
         return markdown(self)
 
     def to_latex(self) -> str:
-        """The same table as a LaTeX tabular, in booktabs' style."""
+        """Return the same table as a LaTeX tabular in the style of booktabs."""
         head, rows = table(self, "\\textbf{{{}}}".format)
         lines = [" & ".join(cells) + r" \\" for cells in (head, *rows)]
         body = "\n".join((r"\toprule", lines[0], r"\midrule", *lines[1:], r"\bottomrule"))
         for legend in self.legends:
             body += f"\n\\multicolumn{{{len(head)}}}{{l}}{{{legend}}} \\\\"
-        # Escape the finished table: its cells are shared with Markdown.
+        # Escape the finished table, as its cells are shared with Markdown.
         body = body.replace("%", r"\%").replace("±", r"$\pm$").replace("_", r"\_").replace("–", "--")
         body = body.replace(DAGGER, r"$\dagger$").replace(DOUBLE_DAGGER, r"$\ddagger$")
         return f"\\begin{{tabular}}{{l{'r' * (len(head) - 1)}}}\n{body}\n\\end{{tabular}}\n"
 
     def to_histories(self) -> pd.DataFrame:
-        """A row per run and evaluated round: algorithm, seed and the columns of the run's history.csv."""
+        """Return a row per run and evaluated round: algorithm, seed and the columns of the run's history.csv."""
         return read_runs(self, "history.csv") if self.histories is None else self.histories
 
     def to_clients(self) -> pd.DataFrame:
-        """A row per run and client: algorithm, seed and the columns of clients.csv, such as client and auc."""
+        """Return a row per run and client: algorithm, seed and the columns of clients.csv, such as client and auc."""
         return read_runs(self, "clients.csv") if self.client_rows is None else self.client_rows
 
     def differences(self, against: str | None = None, column: str | None = None) -> pd.DataFrame:
         """Compare the algorithms with one of them, paired over seeds.
 
-        A difference holds for what the seeds redraw, which the column ``scope`` names. Its error does not contain that
-        of the test rows, unlike the gain of :func:`drfl.assess_gain`.
+        The column ``scope`` names what the seeds redraw: a difference holds for that only. Its error does not include
+        that of the test rows, unlike the gain of :func:`drfl.assess_gain`.
 
         Args:
-            against: the algorithm that the others are compared with; None = the first one.
-            column: what is compared, one of :meth:`to_frame`'s, such as "avg_accuracy"; None = the worst client's
+            against: The algorithm with which the others are compared; None = the first one.
+            column: The column of :meth:`to_frame` that is compared, such as "avg_accuracy"; None = the worst client's
                 score.
 
         Returns:
-            a row for each other algorithm: the seeds that both came to the end of; the mean difference with its 95 %
-            t-interval, in the column's unit; the paired t-test's p-value after Holm's correction over the rows, NaN
-            below five seeds; a verdict, see :func:`drfl.assessment.seeds.verdict`; and the share of clients that the
-            column leaves out as the measure is undefined there, such as "2 of 45"; and what the difference holds for,
-            see :class:`drfl.assessment.scope.Redrawn`. An algorithm with failed runs, or with runs that test rows have
-            stopped, is not compared over the other seeds: the verdict says why.
+            A row for each other algorithm: the number of seeds at which both have finished; the mean difference with
+                its 95 % t-interval, in the column's unit; the p-value of the paired t-test, Holm-corrected over the
+                rows, NaN below five seeds; a verdict, see :func:`drfl.assessment.seeds.verdict`; the share of clients
+                at which the metric is undefined, such as "2 of 45"; and the scope, see
+                :class:`drfl.assessment.scope.Redrawn`. If an algorithm has failed runs, or runs that test rows stopped,
+                it is not compared over the other seeds, and the verdict says why.
 
         Raises:
-            InputError: there is no such algorithm or column.
+            InputError: If there is no such algorithm or column.
         """
         from drfl.experiments.compare.differences import differences
 
         names = tuple(label_of(name) for name in self.algorithms)
         first, of = against or names[0], column or f"worst_{self.measures[0].name}"
-        found = differences(self.to_frame(), names, self.measures, first, of)
-        counts = [self.undefined(of.partition("_")[2], first, name) for name in found.index]
+        table = differences(self.to_frame(), names, self.measures, first, of)
+        counts = [self.undefined(of.partition("_")[2], first, name) for name in table.index]
         shares = [undefined_share(own, [self.clients]) for own in counts]
-        return found.assign(undefined=shares, scope=self.redrawn().words)
+        return table.assign(undefined=shares, scope=self.redrawn().words)
 
     def redrawn(self) -> Redrawn:
-        """What the seeds redraw: the test rows, the initial model, both or neither."""
+        """Return what the seeds redraw: the test rows, the initial model, both or neither."""
         from drfl.assessment.scope import Redrawn
 
         # Failed runs record neither test rows nor an initial model.
@@ -164,10 +192,10 @@ class Comparison(NamedTuple):
         return Redrawn.of(list({o.seed: (o.test_rows or None, o.initial_model or None) for o in ended}.values()))
 
     def plot(self, *shown: str) -> Figure:
-        """Curves of the algorithms over the rounds, see :func:`drfl.training.plots.plot_histories`.
+        """Plot curves of the algorithms over the rounds, see :func:`drfl.training.plots.plot_histories`.
 
         Args:
-            shown: "worst", "worst20", "avg", "best20" or "std", a panel each; none = "worst" and "avg".
+            shown: "worst", "worst20", "avg", "best20" or "std", a panel each; by default "worst" and "avg".
         """
         from drfl.training.plots import plot_histories
 
@@ -177,9 +205,8 @@ class Comparison(NamedTuple):
 
     def __repr__(self) -> str:
         ended = f"{len(self.outcomes)} of {len(self.algorithms) * len(self.seeds)} runs"
-        return (
-            f"<Comparison of {', '.join(self.algorithms)}: {ended}{f' in {self.directory}' if self.directory else ''}>"
-        )
+        where = "" if self.directory is None else f" in {self.directory}"
+        return f"<Comparison of {', '.join(self.algorithms)}: {ended}{where}>"
 
     def _repr_html_(self) -> str:
         head, rows = table(self, "<b>{}</b>".format)
@@ -190,9 +217,9 @@ class Comparison(NamedTuple):
         return f"<table>{''.join(f'<tr>{line}</tr>' for line in cells)}</table>{'<br>'.join(self.legends)}"
 
     def summary(self) -> dict[str, object]:
-        """Everything in one object: the job, mean and std of every metric, versions."""
+        """Return everything as one object: the job, mean and std of each metric, versions."""
         table, gap = spreads(self.outcomes, self.measures[0].name), gaps(self.outcomes)
-        about = {label_of(name): one for name, one in zip(self.algorithms, self.about, strict=True)}
+        about = {label_of(name): description for name, description in zip(self.algorithms, self.about, strict=True)}
         common = self.about[0]
         return {
             "dataset": common.label,
@@ -237,15 +264,14 @@ class Comparison(NamedTuple):
 
 
 def read_runs(comparison: Comparison, name: str) -> pd.DataFrame:
-    """A CSV file of every run in the folder of a comparison, under each other, see :meth:`Comparison.to_histories`."""
+    """Return a CSV file of all runs of a comparison in one table, see :meth:`Comparison.to_histories`."""
     import pandas as pd
 
-    assert comparison.directory is not None
     order = [label_of(algorithm) for algorithm in comparison.algorithms]
     frames = [pd.DataFrame(columns=["algorithm", "seed"])]
     for outcome in sorted(comparison.outcomes, key=lambda o: (order.index(o.algorithm), o.seed)):
-        file = comparison.directory / cell_name(outcome.algorithm, outcome.seed) / name
-        if file.exists():  # not of a run that broke off
+        file = comparison.folder / cell_name(outcome.algorithm, outcome.seed) / name
+        if file.exists():  # a failed run has none
             run = read_csv(file, follow=False)
             run.insert(0, "seed", outcome.seed)
             run.insert(0, "algorithm", outcome.algorithm)
@@ -253,14 +279,13 @@ def read_runs(comparison: Comparison, name: str) -> pd.DataFrame:
     return pd.concat(frames[1:] or frames, ignore_index=True)
 
 
-def write_comparison(comparison: Comparison, folder: Path, directory: Path, identity: Mapping[str, object]) -> None:
+def write_comparison(comparison: Comparison, folder: Path, identity: Mapping[str, object]) -> None:
     """Write config.toml, summary.json, compare.csv, outcomes.json, table.md and report.html.
 
     Args:
-        comparison: what ran.
-        folder: where to write.
-        directory: whose sub-folders are the finished runs; its name is the report's title.
-        identity: of the first run, see :func:`drfl.experiments.run.resume.identity`.
+        comparison: The comparison.
+        folder: Where to write. The comparison's own folder holds the finished runs, and its name is the report's title.
+        identity: The identity of the first run, see :func:`drfl.experiments.run.resume.identity`.
     """
     from drfl.report import document, write_html
 
@@ -274,47 +299,25 @@ def write_comparison(comparison: Comparison, folder: Path, directory: Path, iden
     }
     for name, text in texts.items():
         (folder / name).write_text(text, encoding="utf-8")
-    records = _records(comparison, directory)
-    if records:
-        write_html(document(records, directory.name, _failed(comparison)), folder / "report.html")
+    if comparison.records:
+        title = comparison.folder.name
+        write_html(document(comparison.records, title, comparison.failed_runs), folder / "report.html")
 
 
-def verdict_line(comparison: Comparison, directory: Path) -> str | None:
-    """Whose worst client measures best and against whom that is shown, as the report says it; None for one algorithm.
-
-    Args:
-        comparison: what ran.
-        directory: whose sub-folders are the finished runs.
-    """
+def verdict_line(comparison: Comparison) -> str | None:
+    """Return the report's sentence on which algorithm has the best worst client; None for one algorithm."""
     from drfl.report.compared import standing
     from drfl.report.groups import group_runs, lost_algorithms
     from drfl.report.summary_text import takeaway
 
-    failed = _failed(comparison)
-    groups = group_runs(_records(comparison, directory), failed)
-    said = takeaway(groups, standing(groups, lost_algorithms(groups, failed))) if groups else None
-    return None if said is None else f"{said.start} {said.text}"
-
-
-def _records(comparison: Comparison, directory: Path) -> list[RunRecord]:
-    """The runs that came to their end, from their folders."""
-    from drfl.report import load_run
-
-    return [
-        load_run(directory / f"{outcome.algorithm}-seed{outcome.seed}")
-        for outcome in comparison.outcomes
-        if outcome.metrics is not None
-    ]
-
-
-def _failed(comparison: Comparison) -> list[FailedRun]:
-    from drfl.report import FailedRun
-
-    return [FailedRun(o.algorithm, str(o.seed), o.stopped) for o in comparison.outcomes if o.failed]
+    failed = comparison.failed_runs
+    groups = group_runs(comparison.records, failed)
+    sentence = takeaway(groups, standing(groups, lost_algorithms(groups, failed))) if groups else None
+    return None if sentence is None else f"{sentence.start} {sentence.text}"
 
 
 def markdown(comparison: Comparison) -> str:
-    """The table as Markdown, see :func:`table`."""
+    """Return the table as Markdown, see :func:`table`."""
     head, rows = table(comparison, "**{}**".format)
     rule = ["---", *["---:"] * (len(head) - 1)]
     lines = "".join(f"| {' | '.join(cells)} |\n" for cells in (head, rule, *rows))
@@ -324,19 +327,19 @@ def markdown(comparison: Comparison) -> str:
 def table(
     comparison: Comparison, bold: Callable[[str], T], shown: Mapping[str, str] | None = None
 ) -> tuple[list[str], list[list[str | T]]]:
-    """Head and rows of a table of average, worst and std, mean ± std over seeds.
+    """Return head and rows of a table of average, worst and std, as mean ± std over seeds.
 
-    Behind the worst client stands the interval of its true score at the lowest seed, which is one model on one test
-    set, see :func:`drfl.assessment.worst.worst_score`; "if equal" is what it would be on average if all clients were
-    equally good: see :mod:`drfl.assessment.equal_clients`. If a measure is undefined at some clients, which no
-    statistic includes, their number stands there too. Signs stand behind algorithms, see
+    The columns after the worst client show the interval of its true score at the lowest seed, which is for one model on
+    one test set (see :func:`drfl.assessment.worst.worst_score`), and "if equal", the mean worst accuracy expected if
+    all clients were equally good (see :mod:`drfl.assessment.equal_clients`). If a metric is undefined at some clients,
+    which no statistic includes, a column shows their share. Algorithms may carry signs, see
     :func:`drfl.core.run_end.marked`. An algorithm with a failed run comes last and has no means.
 
     Args:
-        comparison: what ran.
-        bold: Makes the cell of the best of a column from its text; references such as Pooled are never the best.
-        shown: column → its heading; None = the score's and those of the measures beside it. Certificates stand in a
-            table that has the score's.
+        comparison: The comparison.
+        bold: Makes the cell of the best value of a column from its text. References such as Pooled are never the best.
+        shown: Column → heading; None = those of the score and of the other metrics. A table with the score also has the
+            certificates.
     """
     measures = comparison.measures
     if shown is None:
@@ -345,11 +348,11 @@ def table(
     known, worst = spreads(comparison.outcomes, measures[0].name), f"worst_{measures[0].name}"
     references = {o.algorithm for o in comparison.outcomes if o.reference}
     rivals = {name: row for name, row in known.items() if name not in references}
-    # References show what federation costs; they do not compete.
+    # References show the cost of federation, so they do not compete.
     winners = {name: best(rivals, name, measures) for name in shown}
     beside = {f"worst_{m.name}": _undefined(comparison, m) for m in measures}
     if worst in shown:
-        # Columns that show the uncertainty of the worst client.
+        # These columns show the uncertainty of the worst client.
         sure, score, intervals = {}, measures[0], first_intervals(comparison.outcomes)
         if intervals is not None:
             digits, head = score.digits - 1, "95 %" if len(comparison.seeds) == 1 else f"95 %, seed {intervals[0]}"
@@ -380,35 +383,36 @@ def table(
 
 
 def _undefined(comparison: Comparison, measure: Measure) -> dict[str, dict[str, str]]:
-    """The column of the clients at which a measure is undefined: heading → algorithm → cell; none if there are none."""
+    """Return the column of the share of clients at which a metric is undefined: heading → algorithm → cell.
+
+    It is empty if there are none.
+    """
     names = dict.fromkeys(outcome.algorithm for outcome in comparison.outcomes)
     counts = {name: comparison.undefined(measure.name, name) for name in names}
     if not any(map(any, counts.values())):
         return {}
     head = UNDEFINED if measure == comparison.measures[0] else f"{measure.words} {UNDEFINED}"
-    return {head: {name: undefined_share(own, [comparison.clients]) for name, own in counts.items()}}
+    return {head: {name: undefined_share(run_counts, [comparison.clients]) for name, run_counts in counts.items()}}
 
 
 def score_columns(score: Measure, *, fifth: bool = False) -> dict[str, str]:
-    """The columns of the score with their headings; ``fifth``: the worst fifth of the clients too."""
+    """Return the columns of the score with their headings; with ``fifth`` also the worst fifth of the clients."""
     plain = score.name == ACCURACY.name
     of = [score.unit] if plain else [score.words, score.unit]
-    found = {f"{what}_{score.name}": " ".join((word, *of)).rstrip() for what, word in WORDS.items()}
-    found[f"std_{score.name}"] = "std"
-    return found | ({f"worst20_{score.name}": f"worst 20 {score.unit}" if plain else "worst fifth"} if fifth else {})
+    headings = {f"{what}_{score.name}": " ".join((word, *of)).rstrip() for what, word in WORDS.items()}
+    headings[f"std_{score.name}"] = "std"
+    return headings | ({f"worst20_{score.name}": f"worst 20 {score.unit}" if plain else "worst fifth"} if fifth else {})
 
 
 def columns_beside(others: Sequence[Measure]) -> dict[str, str]:
-    """The columns of the measures beside the score with their headings."""
+    """Return the columns of the metrics beside the score with their headings."""
     return {f"{what}_{m.name}": f"{word} {m.words} {m.unit}".rstrip() for m in others for what, word in WORDS.items()}
 
 
 WORDS = {"avg": "average", "worst": "worst"}
 
 UNDEFINED = "undefined"
-"""The heading above the share of clients at which a measure is undefined, see
-:func:`drfl.task.measure.undefined_share`.
-"""
+"""The heading of the share of clients at which a metric is undefined, see :func:`drfl.task.measure.undefined_share`."""
 
 
 def _columns(comparison: Comparison) -> list[str]:
@@ -422,7 +426,7 @@ def _columns(comparison: Comparison) -> list[str]:
 
 
 def _rows(comparison: Comparison) -> Iterator[list[object]]:
-    asked = comparison.settings.certificate is not None
+    certified = comparison.settings.certificate is not None
     measures = [measure.name for measure in comparison.measures]
     for outcome in comparison.outcomes:
         others = other_columns(comparison.measures)
@@ -432,7 +436,7 @@ def _rows(comparison: Comparison) -> Iterator[list[object]]:
             ends = outcome.worst_interval or (math.nan, math.nan)
             values = [f"{value:.{DIGITS}f}" for value in (*outcome.metrics, *ends, equal, *outcome.others.values())]
             values += [str(len(outcome.undefined.get(name, ()))) for name in measures]
-        if asked:
+        if certified:
             values += certificate_cells(outcome.certificate) if outcome.metrics is not None else ["", "", ""]
         how = outcome.rounds, outcome.rollbacks, outcome.marks.effective_rounds, outcome.stopped, outcome.stopped_on
         yield [outcome.algorithm, outcome.seed, *how, *values]

@@ -1,4 +1,4 @@
-"""Algorithms against one of them, paired over seeds, as a table."""
+"""Differences between the algorithms of a comparison and one of them, paired over seeds."""
 
 from __future__ import annotations
 
@@ -17,47 +17,48 @@ if TYPE_CHECKING:
 COLUMNS = ("seeds", "difference", "low", "high", "p", "verdict")
 
 ON_TEST = "stopped on test rows"
-"""The verdict on an algorithm of which a run's value was chosen: the other seeds are no fair part."""
+"""The verdict on an algorithm with a run that test rows stopped: the other seeds would be a selected subset."""
 
 
 def differences(
     runs: pd.DataFrame, names: tuple[str, ...], measures: tuple[Measure, ...], against: str, of: str
 ) -> pd.DataFrame:
-    """A row for each other algorithm; see :meth:`drfl.experiments.compare.comparison_results.Comparison.differences`.
+    """Return a row for each other algorithm; see
+    :meth:`drfl.experiments.compare.comparison_results.Comparison.differences`.
 
     Args:
-        runs: a row per run: algorithm, seed and the column.
-        names: of the algorithms, in the order of the rows.
-        measures: what was measured, the score first.
-        against: which of them the others are compared with.
-        of: the column.
+        runs: A row per run: algorithm, seed and the column.
+        names: The algorithms, in the order of the rows.
+        measures: The metrics, the score first.
+        against: The algorithm with which the others are compared.
+        of: The column.
 
     Raises:
-        InputError: there is no such algorithm or column.
+        InputError: If there is no such algorithm or column.
     """
     import pandas as pd
 
     if against not in names:
         raise unknown("algorithm", against, names)
     less_is_better = column(of, measures).small
-    # If runs failed or were stopped on test rows, the remaining seeds are a selected subset.
+    # If runs failed or test rows stopped them, the remaining seeds are a selected subset.
     excluded: dict[str, str] = {}
     for name in names:
-        own = runs[runs["algorithm"] == name]
-        if own["stopped"].isin(BROKEN).any():
+        of_algorithm = runs[runs["algorithm"] == name]
+        if of_algorithm["stopped"].isin(BROKEN).any():
             excluded[name] = FAILED
         else:
-            excluded[name] = ON_TEST if (own["stopped_on"] == "test").any() else ""
-    # Subtract seed by seed: runs at one seed share data and initial model.
+            excluded[name] = ON_TEST if (of_algorithm["stopped_on"] == "test").any() else ""
+    # Subtract seed by seed, as runs at one seed share data and initial model.
     known = {name: runs[runs["algorithm"] == name].set_index("seed")[of] for name in names}
     others = {name: (known[name] - known[against]).dropna() for name in names if name != against}
     reasons = [excluded[against] or excluded[name] for name in others]
-    seen = [
+    tests = [
         seed_difference([] if why else pairs.to_numpy(float))
         for pairs, why in zip(others.values(), reasons, strict=True)
     ]
     rows = [
         (d.n, d.mean, d.low, d.high, p, why or verdict(d, p, less_is_better=less_is_better))
-        for d, p, why in zip(seen, holm_family(seen).tolist(), reasons, strict=True)
+        for d, p, why in zip(tests, holm_family(tests).tolist(), reasons, strict=True)
     ]
     return pd.DataFrame(rows, columns=list(COLUMNS), index=pd.Index(others, name=f"{of} less {against}'s"))

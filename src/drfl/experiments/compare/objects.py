@@ -1,4 +1,4 @@
-"""Runs of objects made in Python: what their files say of them, and what they are recognised by."""
+"""Runs of objects made in Python: their descriptions in files, and the code that identifies them."""
 
 from __future__ import annotations
 
@@ -17,9 +17,10 @@ from pydantic import ValidationError
 from drfl.core.errors import InputError
 from drfl.data import ClientData
 from drfl.experiments.config.about_run import AboutRun
-from drfl.experiments.config.build import Job, job_of
+from drfl.experiments.config.build import JobBuilder, Setup, job_on, set_up
 from drfl.experiments.config.hyperparameters import parameters_of
 from drfl.experiments.config.learned import Origin
+from drfl.experiments.config.ready_run import Job
 from drfl.experiments.config.run_settings import RunSettings
 from drfl.experiments.config.strict import input_error
 from drfl.experiments.run.manifest import CALLED
@@ -27,26 +28,26 @@ from drfl.federation.algorithm import Algorithm
 from drfl.task.task import Task
 
 Kind = type | FunctionType
-"""What has a module and a source: a class or a function."""
+"""A class or a function: something with a module and a source."""
 
 
 def check_algorithms(algorithms: Mapping[str, Algorithm]) -> None:
-    """Make sure that these are algorithms, under names that folders can have.
+    """Check that these are algorithms, with names that folders can have.
 
     Raises:
-        InputError: One is not.
+        InputError: If one is not.
     """
     for name, algorithm in algorithms.items():
         if not isinstance(name, str) or re.fullmatch(CALLED, name) is None:
             raise InputError(
-                f"algorithm {name!r}: folders are named after it; begin with a letter, go on with letters, digits, "
-                "spaces and any of _.()=+-, and end with a letter, a digit or )",
+                f"algorithm {name!r}: folders get this name, so it must begin with a letter, contain only letters, "
+                "digits, spaces and any of _.()=+-, and end with a letter, a digit or )",
                 code="invalid-name",
                 field=str(name),
             )
         if isinstance(algorithm, type):
             raise InputError(
-                f"'{name}' is the class {algorithm.__name__}: give an object, {algorithm.__name__}(…)",
+                f"'{name}' is the class {algorithm.__name__}: give an object, such as {algorithm.__name__}(…)",
                 code="wrong-type",
                 field=name,
             )
@@ -59,10 +60,10 @@ def check_algorithms(algorithms: Mapping[str, Algorithm]) -> None:
 
 
 def run_settings(values: Mapping[str, object], task: Task) -> RunSettings:
-    """The settings of runs of a task, checked.
+    """Return the checked settings of runs of a task.
 
     Raises:
-        InputError: One is unknown or impossible.
+        InputError: If one is unknown or impossible.
     """
     try:
         settings = RunSettings.model_validate(values)
@@ -73,18 +74,18 @@ def run_settings(values: Mapping[str, object], task: Task) -> RunSettings:
 
 
 def rules(settings: RunSettings) -> list[object]:
-    """The objects of the settings that may be of a user's class."""
+    """Return the objects of the settings that may be of a user's class."""
     return [*settings.guards, settings.engine, *([] if settings.aggregator is None else [settings.aggregator])]
 
 
 def about_objects(
     settings: RunSettings, name: str, algorithm: Algorithm, clients: int, task: Task, sources: Mapping[str, str]
 ) -> AboutRun:
-    """What the files of a run of objects say of it.
+    """Return the description of a run of objects for its files.
 
     Args:
-        settings: How the run goes.
-        name: What files call the algorithm.
+        settings: The settings of the run.
+        name: The algorithm's name in files.
         algorithm: The algorithm.
         clients: N.
         task: The model and its loss.
@@ -102,35 +103,35 @@ def about_objects(
 
 
 def user_modules(things: Iterable[object]) -> list[ModuleType]:
-    """The modules of the user's classes behind these objects and of the user's functions, without the main program."""
+    """Return the modules of the user's classes and functions behind these objects, but not the main program."""
     names = dict.fromkeys(kind.__module__ for kind in _own(things))
     return [sys.modules[name] for name in names if name != "__main__" and name in sys.modules]
 
 
 def _own(things: Iterable[object]) -> list[Kind]:
-    """The user's functions among these objects, and the user's classes: those that no installed package has."""
-    found: list[Kind] = []
+    """Return the user's functions and classes among these objects: those that no installed package defines."""
+    kinds: list[Kind] = []
     for kind in dict.fromkeys(thing if isinstance(thing, FunctionType) else type(thing) for thing in things):
         if kind.__module__.partition(".")[0] not in ("drfl", "torch"):
             file = getattr(sys.modules.get(kind.__module__), "__file__", None)
             # A class defined at a prompt has no file.
             if file is None or "site-packages" not in Path(file).parts:
-                found.append(kind)
-    return found
+                kinds.append(kind)
+    return kinds
 
 
 def sources_of(things: Iterable[object]) -> dict[str, str]:
-    """SHA-256 of the source of every class of the user's behind these objects, but for those typed in at a prompt."""
-    found: dict[str, str] = {}
+    """Return the SHA-256 of the source of each user's class behind these objects, unless it was typed at a prompt."""
+    digests: dict[str, str] = {}
     for kind in _own(things):
         # A class typed in at a prompt has no source.
         with suppress(OSError, TypeError):
-            found[f"class {kind.__qualname__}"] = hashlib.sha256(inspect.getsource(kind).encode()).hexdigest()
-    return found
+            digests[f"class {kind.__qualname__}"] = hashlib.sha256(inspect.getsource(kind).encode()).hexdigest()
+    return digests
 
 
 def _named(thing: object) -> str:
-    """The module and the name of a class or function, or of an object's class."""
+    """Return module and name of a class or function, or of an object's class."""
     # A functools.partial has no __qualname__.
     while isinstance(thing, functools.partial):
         thing = thing.func
@@ -144,24 +145,31 @@ def object_jobs(
     data: Callable[[int], ClientData],
     task: Callable[[int], Task],
     sources: Mapping[str, str] | None = None,
-) -> Callable[[str, int], Job]:
-    """Makes the runs of a comparison of objects.
+) -> JobBuilder:
+    """Return the builder of the runs of a comparison of objects.
 
     Args:
-        settings: How they go, each at its seed.
-        algorithms: By name.
+        settings: The settings of the runs, each at its own seed.
+        algorithms: The algorithms by name.
         data: The clients' samples at a seed.
         task: The model and its loss at a seed.
-        sources: From :func:`sources_of` in the main process, as a worker may not find them; None = found for each run.
+        sources: From :func:`sources_of` in the main process, as workers may not find them; None = computed for each
+            run.
     """
 
-    def make(name: str, seed: int) -> Job:
-        own, clients, learned = settings.model_copy(update={"seed": seed}), data(seed), task(seed)
-        kind, algorithm = type(learned.model), algorithms[name]
-        known = sources_of([algorithm, learned.model, *rules(own)]) if sources is None else sources
-        about = about_objects(own, name, algorithm, clients.n, learned, known)
-        source = known.get(f"class {kind.__qualname__}")
-        module = {"class": _named(kind)} | ({} if source is None else {"sha256": source})
-        return job_of(own, about, None, clients, learned, algorithm, Origin(module, _named(learned.criterion.given)))
+    def digests(*things: object) -> Mapping[str, str]:
+        return sources_of([*things, *rules(settings)]) if sources is None else sources
 
-    return make
+    def setup(seed: int) -> Setup:
+        clients, learned = data(seed), task(seed)
+        kind = type(learned.model)
+        source = digests(learned.model).get(f"class {kind.__qualname__}")
+        module = {"class": _named(kind)} | ({} if source is None else {"sha256": source})
+        return set_up(settings, None, clients, learned, Origin(module, _named(learned.criterion.given)))
+
+    def job(setup: Setup, name: str, seed: int) -> Job:
+        seeded, algorithm, learned = settings.model_copy(update={"seed": seed}), algorithms[name], setup.task
+        about = about_objects(seeded, name, algorithm, setup.data.n, learned, digests(algorithm, learned.model))
+        return job_on(setup, seeded, about, algorithm)
+
+    return JobBuilder(setup, job)

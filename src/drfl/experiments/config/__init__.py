@@ -1,1 +1,1 @@
-"""Configurations, and what they build."""
+"""Configurations of runs, and the objects that they build."""

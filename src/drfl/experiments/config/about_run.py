@@ -1,4 +1,4 @@
-"""What the files of a run say of it."""
+"""The description of a run in its files."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ import tomli_w
 
 
 class AboutRun(NamedTuple):
-    """What the files of a run say of it: what it is recognised by, and what reports show.
+    """The description of a run in its files, which identifies the run and appears in reports.
 
     Args:
         algorithm: The name of the algorithm, or the reference to the user's class.
-        parameters: Its hyperparameters and those of its local solver, as plain values.
-        dataset: The name of the data; None if they have none, as data passed in Python.
-        model: The name of the model, the reference to the user's, or its class.
+        parameters: The hyperparameters of the algorithm and its local solver, as plain values.
+        dataset: The name of the data set; None for data passed in Python.
+        model: The name of the model, the reference to the user's model, or its class.
         dtype: The type of the model's numbers.
-        settings: The other keys of ``config.toml``, as plain values, among them the three before.
+        settings: The other keys of ``config.toml`` as plain values, including the three above.
         files: SHA-256 of the user's code, by path or class.
     """
 
@@ -31,12 +31,12 @@ class AboutRun(NamedTuple):
 
     @property
     def label(self) -> str:
-        """What tables and reports call the data."""
+        """The name of the data in tables and reports."""
         return self.dataset or "own data"
 
     @property
     def partition(self) -> dict[str, object] | None:
-        """The way in which the data were divided, with its parameters; None if they came divided."""
+        """The partition with its parameters; None if the data came divided."""
         if "partition" not in self.settings:
             return None
         named = {name: self.settings[name] for name in ("clients", "alpha", "zipf") if name in self.settings}
@@ -44,12 +44,12 @@ class AboutRun(NamedTuple):
 
 
 def run_toml(run: AboutRun) -> str:
-    """The configuration of a run as TOML; `drfl run FILE` repeats a run whose parts all have names."""
+    """Return the configuration of a run as TOML. `drfl run FILE` repeats the run if all its parts have names."""
     return _toml({**run.settings, "algorithm": run.algorithm}, [run])
 
 
 def comparison_toml(runs: Sequence[AboutRun]) -> str:
-    """The configuration of a comparison as TOML, which names no single algorithm and no seed.
+    """Return the configuration of a comparison as TOML, without a single algorithm and without a seed.
 
     Args:
         runs: A run of each algorithm.
@@ -61,7 +61,7 @@ def _toml(settings: Mapping[str, object], runs: Sequence[AboutRun]) -> str:
     tables: dict[str, dict[str, object]] = {}
     files: dict[str, str] = {}
     for run in runs:
-        # TOML has no null: write None as "full" for batch sizes, and omit it otherwise.
+        # TOML has no null. None is written as "full" for batch sizes, and omitted otherwise.
         full = {key: "full" if value is None and "batch" in key else value for key, value in run.parameters.items()}
         tables[run.algorithm] = {key: value for key, value in full.items() if value is not None}
         files |= run.files

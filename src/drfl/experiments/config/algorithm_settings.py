@@ -21,14 +21,14 @@ from drfl.experiments.config.strict import StrictSettings
 from drfl.federation.algorithm import Algorithm
 
 COMMON = {"steps": "steps", "batch": "batch", "lr": "lr", "cohort": "m"}
-"""Options that stand for a parameter of every algorithm, and its name there."""
+"""Options that set a parameter of every algorithm, with the parameter's name."""
 
 
 class AlgorithmSettings(StrictSettings, AlgorithmFields):
-    """Which algorithm a run has, and the hyperparameters of this and other algorithms.
+    """The algorithm of a run, and hyperparameters of this and other algorithms.
 
     Args:
-        algorithms: Parameters by algorithm; they override ``cohort``, ``steps``, ``batch`` and ``lr``.
+        algorithms: Parameters by algorithm. They override ``cohort``, ``steps``, ``batch`` and ``lr``.
     """
 
     algorithms: dict[str, dict[str, bool | int | float | str]] = Field(default_factory=dict)
@@ -45,7 +45,7 @@ class AlgorithmSettings(StrictSettings, AlgorithmFields):
         for name in names:
             if names.count(name) > 1:
                 raise InputError(
-                    f"the table algorithms.{name} is given twice: keep one",
+                    f"the table algorithms.{name} occurs twice: remove one",
                     code="given-twice",
                     field=f"algorithms.{name}",
                 )
@@ -58,15 +58,15 @@ class AlgorithmSettings(StrictSettings, AlgorithmFields):
         return self
 
     def built(self, algorithm: str, clients: int | None) -> Algorithm:
-        """An algorithm with its hyperparameters. The same ones give the same object.
+        """Return an algorithm with its hyperparameters. The same hyperparameters give the same object.
 
         Args:
-            algorithm: Its name.
-            clients: N; None if it is not known yet. Then a class of the user's whose cohort has no default size is
-                built with a cohort of one.
+            algorithm: The name of the algorithm.
+            clients: N; None if it is not known yet. Then a user's class whose cohort has no default size gets a cohort
+                of one.
 
         Raises:
-            InputError: A hyperparameter is unknown, missing or impossible.
+            InputError: If a hyperparameter is unknown, missing or impossible.
         """
         values = self.parameters(algorithm)
         if takes(algorithm, "m") and "m" not in values:
@@ -74,7 +74,7 @@ class AlgorithmSettings(StrictSettings, AlgorithmFields):
         return make(algorithm, values)
 
     def parameters(self, algorithm: str) -> dict[str, Value]:
-        """The parameters of an algorithm: its own table over the common ones over its defaults."""
+        """Return an algorithm's parameters: its own table, then the common options, then the defaults."""
         common = {parameter: getattr(self, option) for option, parameter in COMMON.items()}
-        given = {name: value for name, value in common.items() if value is not None and takes(algorithm, name)}
-        return over_defaults(algorithm, {**given, **self.algorithms.get(algorithm, {})})
+        explicit = {name: value for name, value in common.items() if value is not None and takes(algorithm, name)}
+        return over_defaults(algorithm, {**explicit, **self.algorithms.get(algorithm, {})})

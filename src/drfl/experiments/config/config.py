@@ -1,4 +1,4 @@
-"""A simulation by names: one model that validates the command's options and the TOML file alike."""
+"""The configuration of a simulation by names, which validates the command's options and the TOML file alike."""
 
 from __future__ import annotations
 
@@ -23,14 +23,15 @@ from drfl.experiments.config.task_settings import TaskSettings
 from drfl.federation.algorithm import Algorithm
 
 MANIFEST = "manifest.json"
-"""The file by which a folder of results is known, see :mod:`drfl.experiments.run.manifest`."""
+"""The file that identifies a folder of results, see :mod:`drfl.experiments.run.manifest`."""
 
 
 class Config(DataSettings, TaskSettings, AlgorithmSettings, RunSettings):
-    """A simulation by names, except for its seed's effects: equal configurations give equal results on one machine.
+    """The configuration of a simulation, by names. Equal configurations give equal results on one machine.
 
     Args:
-        files: what a finished run's file says of the user's Python files; has no effect, see :meth:`user_files`.
+        files: Digests of the user's Python files, as the file of a finished run has them. They have no effect, see
+            :meth:`user_files`.
     """
 
     files: dict[str, str] = Field(default_factory=dict)
@@ -48,14 +49,14 @@ class Config(DataSettings, TaskSettings, AlgorithmSettings, RunSettings):
         return self
 
     def user_files(self, *algorithms: str) -> dict[str, str]:
-        """SHA-256 of every Python file of the user's behind model, loss, metrics and these algorithms, by path."""
+        """Return the SHA-256 of each Python file of the user's that the run uses with these algorithms, by path."""
         return user_files(*algorithms, self.model, self.loss, self.score or "", *(self.metrics or ()))
 
     def about(self, algorithm: Algorithm, clients: int) -> AboutRun:
-        """What the run's files say of it.
+        """Return the description of the run for its files.
 
         Args:
-            algorithm: The one that it runs, without wrappers.
+            algorithm: The algorithm, without wrappers.
             clients: N.
         """
         plain = {name: value for name, value in self.plain().items() if name not in APART}
@@ -70,42 +71,42 @@ class Config(DataSettings, TaskSettings, AlgorithmSettings, RunSettings):
         )
 
     def for_algorithm(self, algorithm: str, seed: int) -> Config:
-        """The same job with another algorithm and seed."""
+        """Return the same configuration with another algorithm and seed."""
         return self.model_copy(update={"algorithm": algorithm, "seed": seed})
 
 
 APART = ("algorithm", "algorithms", "files", *COMMON)
-"""Keys of a configuration that are not among the settings of :class:`AboutRun`: its other fields have them."""
+"""Keys that other fields of :class:`AboutRun` hold, so they are not among its settings."""
 
 
 def user_files(*names: str) -> dict[str, str]:
-    """SHA-256 of the Python files behind those of the names that are references to code of the user's, by path."""
-    found: dict[str, str] = {}
+    """Return the SHA-256 of each Python file behind those names that are references to the user's code, by path."""
+    digests: dict[str, str] = {}
     for name in filter(user_code.is_reference, names):
-        found |= user_code.digests(name)
-    return found
+        digests |= user_code.digests(name)
+    return digests
 
 
 def load_config(path: Path | None, overrides: Mapping[str, object], *, trust: bool = False) -> Config:
-    """A configuration from a TOML file (or none) and the options that override it.
+    """Read a configuration from a TOML file, if there is one, and apply the options that override it.
 
     Args:
-        path: the file.
-        overrides: options by name; tables under "algorithms" are merged, everything else replaces. A common option
-            given here beats the parameter of that name in the file's tables too.
-        trust: whether code that the file names is loaded though the file lies in a folder of results.
+        path: The file; None = options only.
+        overrides: Options by name. Tables under "algorithms" are merged; other values replace those of the file. A
+            common option also overrides the parameter of that name in the file's tables.
+        trust: Load code that the file names although the file lies in a folder of results.
 
     Raises:
-        InputError: the file is missing or not TOML, a key is unknown, or a value is impossible.
+        InputError: If the file is missing or not TOML, a key is unknown, or a value is impossible.
     """
     return config_of(read_file(path, references_of(overrides), trust=trust), overrides)
 
 
 def references_of(values: Mapping[str, object]) -> dict[str, str]:
-    """The code that a configuration names, each reference with the key that names it; nothing is imported.
+    """Return the references to code in a configuration, each with the key that holds it. Nothing is imported.
 
     Args:
-        values: keys of a :class:`Config`, of any type.
+        values: The keys of a :class:`Config`, of any type.
     """
     named = [(key, values.get(key)) for key in ("algorithm", "model", "loss", "score")]
     metrics, tables = values.get("metrics"), values.get("algorithms")
@@ -115,13 +116,13 @@ def references_of(values: Mapping[str, object]) -> dict[str, str]:
 
 
 def config_of(file: Mapping[str, object], overrides: Mapping[str, object]) -> Config:
-    """A configuration from what a TOML file holds and the options that override it; see :func:`load_config`."""
+    """Return the configuration of a TOML file's content and the options that override it; see :func:`load_config`."""
     values = dict(file)
     tables = values.get("algorithms")
     beaten = {parameter for option, parameter in COMMON.items() if option in overrides}
     merged: dict[str, object] = {}
     for name, table in (tables if isinstance(tables, dict) else {}).items():
-        # An option that sets a parameter of all algorithms overrides the file.
+        # An option for all algorithms overrides the file's tables.
         if isinstance(table, dict):
             table = {key: value for key, value in table.items() if key not in beaten}
         merged[name] = table
@@ -133,10 +134,10 @@ def config_of(file: Mapping[str, object], overrides: Mapping[str, object]) -> Co
         merged[same] = {**(before if isinstance(before, dict) else {}), **table}
     if merged:
         values["algorithms"] = merged
-    kept = values.get("dataset")
+    pinned = values.get("dataset")
     values.update({name: value for name, value in overrides.items() if name != "algorithms"})
-    if is_hub(kept) and values["dataset"] == hub_name(str(kept)).label:  # the revision that the file has pinned stays
-        values["dataset"] = kept
+    if is_hub(pinned) and values["dataset"] == hub_name(str(pinned)).label:  # keep the revision that the file pins
+        values["dataset"] = pinned
     for name in values:
         if name not in Config.model_fields:
             raise unknown("option", name, Config.model_fields)
@@ -147,28 +148,29 @@ def config_of(file: Mapping[str, object], overrides: Mapping[str, object]) -> Co
 
 
 TABLES = (".csv", ".npz", ".parquet")
-"""Files that a shell puts in the place of a configuration where a star stands behind --data."""
+"""Suffixes of table files, which the shell passes as arguments if --data is followed by a pattern with a star."""
 
 
 def read_file(path: Path | None, given: Collection[str] = (), *, trust: bool = False) -> dict[str, object]:
-    """What a TOML file holds; nothing where there is none.
+    """Return the content of a TOML file; empty if there is no file.
 
     A file in a folder of results may come from somebody else. Code that it names is loaded later only if it passes
-    :func:`drfl.core.user_code.check_received` here. A file elsewhere is the user's, and so is what it names.
+    :func:`drfl.core.user_code.check_received` here. A file elsewhere is the user's own, and drfl trusts the code that
+    it names.
 
     Args:
-        path: the file.
-        given: references that the user has named too.
-        trust: whether the user trusts all code that the file names.
+        path: The file.
+        given: References that the user has named again.
+        trust: Trust all code that the file names.
 
     Raises:
-        InputError: it is missing or not TOML, or names code that is not trusted.
+        InputError: If it is missing or not TOML, or names code that is not trusted.
     """
     if path is None:
         return {}
     if path.suffix.lower() in TABLES:
         raise InputError(
-            f"{path} is a table and no configuration: give each table its own --data, or their folder",
+            f"{path} is a table, not a configuration file: give each table its own --data, or give their folder",
             code="unsupported-file",
             field=str(path),
         )
@@ -181,17 +183,17 @@ def read_file(path: Path | None, given: Collection[str] = (), *, trust: bool = F
 
 
 def results_folder(path: Path) -> Path | None:
-    """The outermost folder of results that a file lies in, such as that of its run's comparison; None = in none."""
+    """Return the outermost folder of results that contains a file, such as its comparison's; None if there is none."""
     place = path.resolve().parent
     above = place if _is_results(place) else place.parent  # of checkpoint/config.toml
-    found = None
-    while _is_results(above) and above != found:
-        found, above = above, above.parent
-    return found
+    outermost = None
+    while _is_results(above) and above != outermost:
+        outermost, above = above, above.parent
+    return outermost
 
 
 def _is_results(folder: Path) -> bool:
-    """Whether a folder has a manifest of drfl's; programs of other kinds have files of that name too."""
+    """Return whether a folder has a manifest of drfl; other programs use files of that name, too."""
     try:
         content = read_json(folder / MANIFEST, follow=False) if is_file(folder / MANIFEST) else None
     except InputError:

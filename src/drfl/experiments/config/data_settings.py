@@ -1,4 +1,4 @@
-"""The data of a configuration, and the way in which they are divided among clients."""
+"""The data of a configuration, and how they are divided among clients."""
 
 from __future__ import annotations
 
@@ -20,13 +20,14 @@ from drfl.data.features.recipe import COUNT, IMAGENET, Recipe
 from drfl.data.tables.hugging_face import Columns, hub_name, read_hub, read_saved
 from drfl.data.tables.table_files import read_tables
 from drfl.experiments.config.hyperparameters import canonical
+from drfl.experiments.config.latest import Latest
 from drfl.experiments.config.own_data import CLASSIFICATION, is_hub, saved_folder, with_data_defaults
 from drfl.experiments.config.settings import DataFields
 from drfl.experiments.config.strict import StrictSettings
 
 
 class DataSettings(StrictSettings, DataFields):
-    """Which data the clients hold."""
+    """The clients' data."""
 
     @model_validator(mode="before")
     @classmethod
@@ -36,8 +37,8 @@ class DataSettings(StrictSettings, DataFields):
     @field_validator("dataset")
     @classmethod
     def _known_dataset(cls, value: str, info: ValidationInfo) -> str:
-        own = info.data.get("data") is not None or is_hub(value)
-        return value if own else canonical("dataset", value, DATASETS)
+        is_own_data = info.data.get("data") is not None or is_hub(value)
+        return value if is_own_data else canonical("dataset", value, DATASETS)
 
     @field_validator("partition")
     @classmethod
@@ -56,10 +57,10 @@ class DataSettings(StrictSettings, DataFields):
         return self
 
     def recipe(self) -> Recipe | None:
-        """The features that the models learn from; None for the data themselves.
+        """Return the features to train on; None for the data themselves.
 
         Raises:
-            InputError: the backbone is unknown or missing, or an option means nothing without another.
+            InputError: If the backbone is unknown or missing, or an option has no effect.
         """
         if self.features is None:
             for name in ("backbone", "feature_count", "resize"):
@@ -72,19 +73,19 @@ class DataSettings(StrictSettings, DataFields):
             return None
         if self.backbone is None:
             raise InputError(
-                f"features = '{self.features}' needs a backbone, for example '{IMAGENET}'",
+                f"features = '{self.features}' needs a backbone, such as '{IMAGENET}'",
                 code="needs-option",
                 field="features",
             )
         if self.data is not None or is_hub(self.dataset):
             raise InputError(
-                "features are made of data sets that drfl knows, not of your own: leave them out",
+                "features are available for drfl's own data sets only, not for your data: remove features",
                 code="unsupported-combination",
                 field="features",
             )
         if len(DATASETS[self.dataset].info.shape) != 3:
             raise InputError(
-                f"features are made of images, and dataset '{self.dataset}' is a table: leave them out",
+                f"features need images, but dataset '{self.dataset}' is a table: remove features",
                 code="unsupported-data",
                 field="features",
             )
@@ -97,16 +98,16 @@ class DataSettings(StrictSettings, DataFields):
         return Recipe(self.features, self.backbone, self.feature_count or COUNT, self.resize)
 
     def partition_parameters(self, defaults: bool = False) -> dict[str, int | float]:
-        """Those of clients, alpha and zipf that were given; with ``defaults`` all that the partition has.
+        """Return the values of clients, alpha and zipf that are set; with ``defaults`` all that the partition has.
 
         Raises:
-            InputError: one of them means nothing to the partition.
+            InputError: If one of them has no effect on the partition.
         """
-        given = {"clients": self.clients, "alpha": self.alpha, "zipf": self.zipf}
-        values = {name: value for name, value in given.items() if value is not None}
+        options = {"clients": self.clients, "alpha": self.alpha, "zipf": self.zipf}
+        values = {name: value for name, value in options.items() if value is not None}
         fields = inspect.signature(PARTITIONS[self.partition]).parameters
         if defaults:
-            known = {name: fields[name].default for name in given if name in fields}
+            known = {name: fields[name].default for name in options if name in fields}
             values = {name: value for name, value in known.items() if value is not None} | values
         for name in values:
             if name not in fields:
@@ -119,23 +120,23 @@ class DataSettings(StrictSettings, DataFields):
 
     @property
     def data_label(self) -> str:
-        """What folders call the data: the data set's name without what no folder's name should have."""
+        """The data set's name in folder names, without characters that folder names should not have."""
         name = hub_name(self.dataset).label if is_hub(self.dataset) else self.dataset
         return name.replace(":", "-").replace("/", "-")
 
     @property
     def key(self) -> DataKey:
-        """What the loaded data depend on; the way in which they are divided is not part of it."""
+        """The settings that the loaded data depend on. The partition is not among them."""
         return tuple(getattr(self, name) for name in LOADED)
 
     def at(self, seed: int) -> ClientData:
-        """The clients' samples at a seed."""
+        """Return the clients' samples at a seed."""
         dataset = loaded(self)
         return ClientData.from_dataset(dataset, divide(self, dataset, seed))
 
 
 DIVIDING = ("partition", "clients", "alpha", "zipf")
-"""The settings that say how data are divided."""
+"""The settings that define the partition."""
 
 LOADED = tuple(field.name for field in fields(DataFields) if field.name not in DIVIDING)
 """The settings that the loaded data depend on."""
@@ -144,39 +145,27 @@ DataKey = tuple[object, ...]
 """Their values."""
 
 
-class LoadedData:
-    """The data that were loaded last: runs that follow each other mostly share them."""
-
-    def __init__(self) -> None:
-        self._last: tuple[DataKey, Dataset] | None = None
-
-    def __call__(self, data: DataSettings) -> Dataset:
-        """The data, loaded unless they are the last ones."""
-        return self.given(data.key, lambda: load_data(data))
-
-    def given(self, key: DataKey, load: Callable[[], Dataset]) -> Dataset:
-        """The data of this key, loaded by ``load`` unless they are the last ones."""
-        if self._last is None or self._last[0] != key:
-            self._last = key, load()
-        return self._last[1]
+LATEST = Latest[Dataset]()
+"""The data that this process loaded last, as consecutive runs mostly share them."""
 
 
-loaded = LoadedData()
-"""Those of this process."""
+def loaded(data: DataSettings) -> Dataset:
+    """Return the data, loaded unless they are the last ones."""
+    return LATEST.get(data.key, lambda: load_data(data))
 
 
 def load_data(data: DataSettings, log: Callable[[str], None] | None = None, device: str = "cpu") -> Dataset:
-    """Load the data that a run divides among its clients: a data set, or the features that a backbone makes of it.
+    """Load the data that a run divides among its clients: a data set, or the features that a backbone computes from it.
 
     Features that were computed before come from drfl's cache.
 
     Args:
-        data: What to load.
-        log: Gets lines while features are computed.
-        device: Where they are computed.
+        data: The settings.
+        log: Called with lines while features are computed.
+        device: The device that computes features.
 
     Raises:
-        InputError: The data or the backbone are not available, or do not fit each other.
+        InputError: If the data or the backbone are not available, or do not fit each other.
     """
     recipe = data.recipe()
     if data.data is not None or is_hub(data.dataset):
@@ -201,12 +190,12 @@ def divide(data: DataSettings, dataset: Dataset, seed: int) -> Partition:
     """Divide data among clients. The result does not depend on features, model or algorithm.
 
     Args:
-        data: Says how.
+        data: The settings.
         dataset: From :func:`load_data`; only its labels and groups matter.
-        seed: Of the run.
+        seed: The seed of the run.
 
     Raises:
-        InputError: The data cannot be divided in this way.
+        InputError: If the data cannot be divided in this way.
     """
     method = PARTITIONS[data.partition](**data.partition_parameters())
     return make_partition(dataset, method, Key(seed).fold("partition"), data.test_fraction)

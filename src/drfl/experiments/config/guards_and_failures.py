@@ -1,4 +1,4 @@
-"""Guards, aggregators and failure models from what a configuration says of them."""
+"""Guards, aggregation rules and failure models from their texts in a configuration."""
 
 from __future__ import annotations
 
@@ -34,12 +34,12 @@ PLAIN: Mapping[str, Callable[..., Guard]] = {"robust": RobustClip, "clip": Clip,
 
 @dataclass(frozen=True)
 class ProbeAudit:
-    """Stands for an :class:`drfl.resilience.Audit` by rows of the clients' own data, which only a run has.
+    """A placeholder for a :class:`drfl.resilience.Audit` on rows of the clients' own data, which only a run has.
 
     Args:
-        rows: of each client.
-        factor: see Audit.
-        slack: see Audit.
+        rows: The number of rows from each client.
+        factor: See Audit.
+        slack: See Audit.
     """
 
     rows: int = 16
@@ -49,12 +49,12 @@ class ProbeAudit:
 
 @dataclass(frozen=True)
 class ProbeRule:
-    """Stands for a :class:`drfl.resilience.ProbeCosine` likewise.
+    """A placeholder for a :class:`drfl.resilience.ProbeCosine` on rows of the clients' own data.
 
     Args:
-        rows: of each client.
-        cosine: see ProbeCosine.
-        length: see ProbeCosine.
+        rows: The number of rows from each client.
+        cosine: See ProbeCosine.
+        length: See ProbeCosine.
     """
 
     rows: int = 16
@@ -67,42 +67,42 @@ KNOWN: Mapping[str, Callable[..., Guard | ProbeAudit]] = {**PLAIN, "probe": Prob
 
 
 def uses_rows(guards: tuple[Guard | ProbeAudit, ...], aggregator: Aggregator | ProbeRule | None) -> bool:
-    """Whether a guard or the aggregator compares what clients send with rows that the server holds."""
+    """Return whether a guard or the aggregation rule compares replies with rows that the server holds."""
     return any(isinstance(rule, ProbeAudit | ProbeRule) for rule in (*guards, aggregator))
 
 
 def guards_of(given: object) -> tuple[Guard | ProbeAudit, ...]:
-    """Guards from texts such as "clip:bound=3" and from objects; None = the wide default, "none" = none.
+    """Return guards from texts such as "clip:bound=3" and from objects; None gives the wide default, "none" no guard.
 
     Raises:
-        InputError: One of them is neither a guard nor such a text.
+        InputError: If one of them is neither a guard nor such a text.
     """
     if given is None:
-        # The default is wide enough to leave honest reports unchanged.
+        # The default is wide enough to leave the reports of honest clients unchanged.
         return (RobustClip(),)
     each = [*given] if isinstance(given, list | tuple) else [given]
     if [guard.strip().lower() for guard in each if isinstance(guard, str)] == ["none"] and len(each) == 1:
         return ()
-    found: list[Guard | ProbeAudit] = []
+    guards: list[Guard | ProbeAudit] = []
     for guard in each:
         if isinstance(guard, str):
-            found.append(named("guard", KNOWN, guard))
+            guards.append(named("guard", KNOWN, guard))
         elif isinstance(guard, ProbeAudit) or callable(getattr(guard, "judge", None)):
-            found.append(cast("Guard", guard))
+            guards.append(cast("Guard", guard))
         else:
             raise not_a("guard", guard, "drfl.resilience.RobustClip()", "robust:k=3")
-    return tuple(found)
+    return tuple(guards)
 
 
 def guard_texts(guards: tuple[Guard | ProbeAudit, ...]) -> list[str] | None:
-    """What :func:`guards_of` makes the guards from; None for the default."""
+    """Return the texts that :func:`guards_of` makes the guards from; None for the default."""
     if guards == (RobustClip(),):
         return None
     return [rule_text(KNOWN, guard) for guard in guards] or ["none"]
 
 
 def rule_text(known: Mapping[str, Callable[..., object]], rule: object) -> str:
-    """What a file says of a rule: the text that makes it, or the ``repr`` of a rule of the user's own."""
+    """Return the text of a rule in files: the text that makes it, or the ``repr`` of a user's own rule."""
     try:
         return text_of(known, rule)
     except ValueError:
@@ -110,7 +110,7 @@ def rule_text(known: Mapping[str, Callable[..., object]], rule: object) -> str:
 
 
 def not_a(what: str, given: object, example: str, text: str) -> InputError:
-    """The refusal of a value that is no rule of a kind."""
+    """Return the error for a value that is not a rule of this kind."""
     return InputError(
         f"{what}: expected an object such as {example} or a text such as '{text}', got {type(given).__name__}",
         code="wrong-type",
@@ -127,14 +127,14 @@ AGGREGATORS: Mapping[str, Callable[..., Aggregator | ProbeRule]] = {
     "centred-clip": CentredClip,
     "probe": ProbeRule,
 }
-"""Byzantine-robust rules by name."""
+"""Robust aggregation rules by name."""
 
 
 def aggregator_of(given: object) -> Aggregator | ProbeRule | None:
-    """A rule from a text such as "krum:f=2" or an object; None = none.
+    """Return an aggregation rule from a text such as "krum:f=2" or an object; None gives no rule.
 
     Raises:
-        InputError: It is neither a rule nor such a text.
+        InputError: If it is neither a rule nor such a text.
     """
     if isinstance(given, str):
         return named("aggregator", AGGREGATORS, given)
@@ -144,15 +144,15 @@ def aggregator_of(given: object) -> Aggregator | ProbeRule | None:
 
 
 def aggregator_text(rule: Aggregator | ProbeRule | None) -> str | None:
-    """What :func:`aggregator_of` makes the rule from."""
+    """Return the text that :func:`aggregator_of` makes the rule from."""
     return None if rule is None else rule_text(AGGREGATORS, rule)
 
 
 def step_bound_of(given: object) -> StepBound | None:
-    """The bound on updates from its factor or as it is; None for 0.
+    """Return the bound on updates from its factor or as it is; 0 gives no bound.
 
     Raises:
-        InputError: The factor is neither 0 nor above 1.
+        InputError: If the factor is neither 0 nor above 1.
     """
     if given is None or isinstance(given, StepBound):
         return given
@@ -160,7 +160,7 @@ def step_bound_of(given: object) -> StepBound | None:
         raise not_a("step_bound", given, "drfl.resilience.StepBound(100)", "100")
     if given and not 1 < given < math.inf:
         raise InputError(
-            f"step_bound must be above 1, or 0 for none, not {given:g}: the usual step itself is 1",
+            f"step_bound must be above 1 (the cohort's median update), or 0 for no bound, got {given:g}",
             code="out-of-range",
             field="step_bound",
         )
@@ -168,17 +168,17 @@ def step_bound_of(given: object) -> StepBound | None:
 
 
 def step_bound_text(bound: StepBound | None) -> float | str:
-    """What :func:`step_bound_of` makes the bound from, or the ``repr`` of one with other limits."""
+    """Return the value that :func:`step_bound_of` makes the bound from, or the ``repr`` if it has other limits."""
     if bound is None:
         return 0.0
     return float(bound.factor) if bound == StepBound(bound.factor) else repr(bound)
 
 
 def failures_of(given: object) -> FailureModel | None:
-    """A failure model from its numbers by name or as it is; None = no failures.
+    """Return a failure model from its numbers by name or as it is; None gives no failures.
 
     Raises:
-        InputError: A name is unknown, or a value is out of range.
+        InputError: If a name is unknown, or a value is out of range.
     """
     if given is None or isinstance(given, FailureModel):
         return given
@@ -203,7 +203,7 @@ def failures_of(given: object) -> FailureModel | None:
 
 
 def failures_table(model: FailureModel | None) -> dict[str, object] | None:
-    """What :func:`failures_of` makes the model from."""
+    """Return the table that :func:`failures_of` makes the model from."""
     if model is None:
         return None
     return {f.name: value for f in fields(model) if (value := getattr(model, f.name)) != f.default}

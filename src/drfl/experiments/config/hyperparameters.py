@@ -1,4 +1,4 @@
-"""Algorithms and their hyperparameters by name: what one takes, checked and built from plain values."""
+"""Algorithms and their hyperparameters by name, checked and built from plain values."""
 
 from __future__ import annotations
 
@@ -35,27 +35,27 @@ SAMPLINGS: dict[str, Sampling] = {
     "everybody": sampling.everybody,
     "uniform-weighted": sampling.uniform_weighted,
 }
-"""Ways to draw the cohort from λ, by the names that configurations use."""
+"""Ways to draw the cohort from λ, by their names in configurations."""
 
 KNOWN = {**ALGORITHMS, **BASELINES}
-"""Every algorithm that has a name."""
+"""All algorithms with a name."""
 
 PARSED: dict[type, Callable[[str], object]] = {
     Schedule: schedules.parse,
     LocalOptimizer: local_optimizers.parse,
     ServerOptimizer: server_optimizers.parse,
 }
-"""Objects that configurations give by name, as in ``cosine:rounds=100``."""
+"""Objects that configurations give as text, as in ``cosine:rounds=100``."""
 
 LOCAL = tuple(field.name for field in dataclasses.fields(LocalSGD))
-"""The local solver's parameters; a configuration gives them beside the algorithm's own."""
+"""The local solver's parameters, which configurations list beside the algorithm's own."""
 
 
 def canonical(kind: str, name: str, known: Mapping[str, object]) -> str:
-    """The known name that equals ``name`` up to case, with - and _ alike.
+    """Return the known name that equals ``name`` up to case, and up to - for _.
 
     Raises:
-        InputError: there is none; the nearest is suggested.
+        InputError: If there is none; suggests the nearest name.
     """
     plain = {k.lower().replace("_", "-"): k for k in known}
     try:
@@ -65,10 +65,10 @@ def canonical(kind: str, name: str, known: Mapping[str, object]) -> str:
 
 
 def algorithm_name(text: str) -> str:
-    """The name of an algorithm: a known one up to case, or a reference to a class of the user's own, which is loaded.
+    """Return the name of an algorithm: a known name up to case, or a reference to a user's class, which is loaded.
 
     Raises:
-        InputError: there is none of that name, or what the reference names is no algorithm.
+        InputError: If the name is unknown, or the reference is not to an algorithm.
     """
     if not user_code.is_reference(text):
         return canonical("algorithm", text, KNOWN)
@@ -77,46 +77,45 @@ def algorithm_name(text: str) -> str:
 
 
 def algorithm_class(name: str) -> type[Algorithm]:
-    """The class behind a name from :func:`algorithm_name`.
+    """Return the class behind a name from :func:`algorithm_name`.
 
     Raises:
-        InputError: what a reference names is no class of algorithms.
+        InputError: If the reference is not to a class of algorithms.
     """
     if not user_code.is_reference(name):
         return KNOWN[name]
-    found = user_code.load("algorithm", name)
-    if not isinstance(found, type):
+    loaded = user_code.load("algorithm", name)
+    if not isinstance(loaded, type):
         raise InputError(
-            f"algorithm '{name}' is a {type(found).__name__}, not a class: name a class of algorithms",
+            f"algorithm '{name}' is a {type(loaded).__name__}, not a class: give the class of an algorithm",
             code="wrong-type",
             field="algorithm",
         )
     for part in ("init", "round"):
-        if not callable(getattr(found, part, None)):
+        if not callable(getattr(loaded, part, None)):
             raise InputError(
                 f"algorithm '{name}' has no method '{part}': see drfl.Algorithm for what it needs",
                 code="wrong-type",
                 field="algorithm",
             )
-    if not dataclasses.is_dataclass(found):
+    if not dataclasses.is_dataclass(loaded):
         raise InputError(
-            f"algorithm '{name}' is no dataclass: put @dataclass(frozen=True) before the class",
+            f"algorithm '{name}' is not a dataclass: put @dataclass(frozen=True) before the class",
             code="wrong-type",
             field="algorithm",
         )
-    own = {field.name: field for field in dataclasses.fields(found)}
-    if "local" not in own or own["local"].default_factory is dataclasses.MISSING:
+    fields = {field.name: field for field in dataclasses.fields(loaded)}
+    if "local" not in fields or fields["local"].default_factory is dataclasses.MISSING:
         raise InputError(
-            f"algorithm '{name}' lacks the field of what clients run: local: LocalSGD = "
-            "field(default_factory=LocalSGD)",
+            f"algorithm '{name}' has no local solver: add the field local: LocalSGD = field(default_factory=LocalSGD)",
             code="wrong-type",
             field="algorithm",
         )
-    return typing.cast("type[Algorithm]", found)
+    return typing.cast("type[Algorithm]", loaded)
 
 
 def _fields(algorithm: str) -> tuple[dataclasses.Field[typing.Any], ...]:
-    # Algorithm is a protocol, which cannot say that its classes are dataclasses.
+    # The protocol Algorithm cannot express that its classes are dataclasses.
     return dataclasses.fields(typing.cast("typing.Any", algorithm_class(algorithm)))
 
 
@@ -124,10 +123,10 @@ ADDRESS = re.compile(r" at 0x[0-9a-f]+")
 
 
 def plain(value: object) -> Value:
-    """A hyperparameter as files hold it: a number, or the text that it is made from.
+    """Return a hyperparameter as files hold it: a number, or the text that it is made from.
 
     Raises:
-        ValueError: It has no text, such as an object of a user's class.
+        ValueError: If it has no text, such as an object of a user's class.
     """
     if isinstance(value, bool | int | float | str | None):
         return value
@@ -138,7 +137,7 @@ def plain(value: object) -> Value:
 
 
 def defaults_of(algorithm: str) -> dict[str, Value]:
-    """Each parameter's default as a plain value; those without one, or whose default has no text, are left out."""
+    """Return the default of each parameter as a plain value. Parameters whose default has no text are left out."""
     values: dict[str, Value] = {}
     for field in _fields(algorithm):
         factory = field.default_factory
@@ -150,79 +149,79 @@ def defaults_of(algorithm: str) -> dict[str, Value]:
 
 
 def plain_local(local: LocalSGD) -> dict[str, Value]:
-    """A local solver's fields as plain values."""
+    """Return a local solver's fields as plain values."""
     return {name: plain(getattr(local, name)) for name in LOCAL}
 
 
 def parameters_of(algorithm: Algorithm, clients: int) -> dict[str, Value]:
-    """The fields of an algorithm and of its local solver as plain values, the size of the cohort among them.
+    """Return the fields of an algorithm and of its local solver as plain values, including the size of the cohort.
 
-    A field that has no text appears as its ``repr``, unless it has its default.
+    A field without a text appears as its ``repr``, unless it has its default value.
 
     Args:
         algorithm: The algorithm.
         clients: N, for the default size of a cohort.
     """
-    found: dict[str, Value] = {}
+    parameters: dict[str, Value] = {}
     for field in dataclasses.fields(algorithm) if dataclasses.is_dataclass(algorithm) else ():
         value = getattr(algorithm, field.name)
         if field.name == "local":
-            found |= plain_local(value)
+            parameters |= plain_local(value)
             continue
         try:
-            found[field.name] = plain(value)
+            parameters[field.name] = plain(value)
         except ValueError:
             if value is not field.default:
-                # Drop memory addresses: they differ between processes, and equal runs would look different.
-                found[field.name] = ADDRESS.sub("", repr(value))
-    if "m" in found and found["m"] is None:
-        found["m"] = default_cohort(type(algorithm), clients)
-    return found
+                # Memory addresses differ between processes, and would make equal runs look different.
+                parameters[field.name] = ADDRESS.sub("", repr(value))
+    if "m" in parameters and parameters["m"] is None:
+        parameters["m"] = default_cohort(type(algorithm), clients)
+    return parameters
 
 
 def default_cohort(algorithm: type[Algorithm], clients: int) -> int:
-    """The size of an algorithm's cohort if none is given."""
+    """Return the default size of an algorithm's cohort."""
     return clients if issubclass(algorithm, EVERYBODY) else sampling.size(None, clients)
 
 
 def over_defaults(algorithm: str, given: Mapping[str, Value]) -> dict[str, Value]:
-    """All parameters: those given over the defaults, of which epochs that are given take the place of steps."""
+    """Return all parameters: those given, then the defaults. If epochs are given they replace steps."""
     values = defaults_of(algorithm)
     if given.get("epochs") not in (None, "none"):
         values["steps"] = None
-    # "full", as files spell None out, is None if that is the default: a run that is read back is the same one.
+    # Files write None as "full". It is read as None if that is the default, so a stored run equals the original.
     usual = {name for name, value in given.items() if value == "full" and values.get(name, value) is None}
     return {**values, **{name: None if name in usual else value for name, value in given.items()}}
 
 
 def takes(algorithm: str, name: str) -> bool:
-    """Whether an algorithm, or the local solver within it, has this parameter."""
+    """Return whether an algorithm, or its local solver, has this parameter."""
     return name in LOCAL or name in {field.name for field in _fields(algorithm)} - {"local"}
 
 
 def _local_of(algorithm: str) -> LocalSGD:
-    """The algorithm's default local solver."""
+    """Return the algorithm's default local solver."""
     field = next(field for field in _fields(algorithm) if field.name == "local")
     return typing.cast(Callable[[], LocalSGD], field.default_factory)()
 
 
 def make(algorithm: str, values: Mapping[str, Value]) -> Algorithm:
-    """An algorithm from plain values.
+    """Make an algorithm from plain values.
 
     Args:
-        algorithm: its name, see :func:`algorithm_name`.
-        values: its own and the local solver's parameters; ``sampling`` and ``ambiguity`` by name, ``"full"`` for a
+        algorithm: Its name, see :func:`algorithm_name`.
+        values: Its parameters and those of its local solver; ``sampling`` and ``ambiguity`` by name, ``"full"`` for a
             batch of all samples, ``"none"`` for None.
 
     Raises:
-        InputError: unknown name, wrong type or impossible value.
+        InputError: If a name is unknown, or a value has the wrong type or is impossible.
     """
-    items = tuple((name, type(value), value) for name, value in values.items())  # typed: 1 and true are equal in Python
+    items = tuple((name, type(value), value) for name, value in values.items())  # with types, as 1 == True in Python
     return _made(algorithm, algorithm_class(algorithm), items)
 
 
-# A configuration is checked by building its algorithms; the run takes the same ones. The class is part of the key, as
-# the user's file may change.
+# A configuration builds its algorithms to check them, and the run uses the same objects. The class is part of the key,
+# as the user's file may change.
 @functools.lru_cache(maxsize=256)
 def _made(algorithm: str, cls: type[Algorithm], items: tuple[tuple[str, type, Value], ...]) -> Algorithm:
     values, label = {name: value for name, _, value in items}, user_code.label_of(algorithm)
@@ -231,30 +230,30 @@ def _made(algorithm: str, cls: type[Algorithm], items: tuple[tuple[str, type, Va
         if name not in known:
             raise unknown(f"parameter of {label}", name, known, field=f"{label}.{name}")
     # In files, the local solver and the algorithm share one table.
-    given = _checked(label, LocalSGD, {k: v for k, v in values.items() if k in LOCAL})
+    local_values = _checked(label, LocalSGD, {k: v for k, v in values.items() if k in LOCAL})
     # `epochs` replaces `steps`, whose default would conflict with it.
-    without = {"steps": None} if given.get("epochs") is not None and "steps" not in given else {}
-    local = dataclasses.replace(_local_of(algorithm), **without, **given)
-    own = _checked(label, cls, {k: v for k, v in values.items() if k not in LOCAL})
+    without = {"steps": None} if local_values.get("epochs") is not None and "steps" not in local_values else {}
+    local = dataclasses.replace(_local_of(algorithm), **without, **local_values)
+    own_values = _checked(label, cls, {k: v for k, v in values.items() if k not in LOCAL})
     missing = [
         f.name
         for f in _fields(algorithm)
-        if f.name not in (*own, "local")
+        if f.name not in (*own_values, "local")
         and f.init
         and f.default is dataclasses.MISSING
         and f.default_factory is dataclasses.MISSING
     ]
     if missing:
         raise InputError(
-            f"{label} needs a value of {missing[0]}: give --param {label}.{missing[0]}=VALUE",
+            f"{label} needs a value for {missing[0]}: give --param {label}.{missing[0]}=VALUE",
             code="missing-option",
             field=f"{label}.{missing[0]}",
         )
     try:
-        return typing.cast("Callable[..., Algorithm]", cls)(local=local, **own)
+        return typing.cast("Callable[..., Algorithm]", cls)(local=local, **own_values)
     except InputError:
         raise
-    except Exception as error:  # of a class of the user's own
+    except Exception as error:  # a user's class may raise anything
         raise InputError(
             f"{label}: {' '.join(str(error).split()) or type(error).__name__}", code="user-code-failed", field=label
         ) from error
@@ -277,7 +276,7 @@ def _convert(name: str, hint: typing.Any, value: Value) -> object:  # noqa: ANN4
     for kind, parse in PARSED.items():
         if hint in (kind, kind | None):
             return parse(str(value))
-    if isinstance(value, bool) and hint is not bool:  # Python would take true for 1
+    if isinstance(value, bool) and hint is not bool:  # Python would accept true as 1
         raise InputError(f"{name} = {str(value).lower()}: give a number", code="wrong-type", field=name)
     try:
         return TypeAdapter(hint).validate_python(value)

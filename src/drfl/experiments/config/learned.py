@@ -1,4 +1,4 @@
-"""Model, loss and metrics by name, or of the user's own."""
+"""Model, loss and metrics by name, or from the user's code."""
 
 from __future__ import annotations
 
@@ -18,57 +18,58 @@ from drfl.task.task import default_score
 
 
 def make_model(name: str, shape: tuple[int, ...], classes: int) -> nn.Module:
-    """A model by its name, or from the user's function, class or module.
+    """Make a model from its name, or from the user's function, class or module.
 
     Args:
-        name: one of :data:`drfl.task.models.MODELS`, or a reference.
-        shape: of an input.
-        classes: the number of outputs that are needed.
+        name: A name of :data:`drfl.task.models.MODELS`, or a reference.
+        shape: The shape of an input.
+        classes: The number of outputs.
 
     Raises:
-        InputError: the user's function fails, or gives no module.
+        InputError: If the user's function fails, or does not return a module.
     """
     if not user_code.is_reference(name):
         return MODELS[name](shape, classes)
-    found = user_code.load("model", name)
-    if isinstance(found, nn.Module):
-        # Copy the user's module: runs at other seeds start from it too.
-        return copy.deepcopy(found)
-    if not callable(found):
+    loaded = user_code.load("model", name)
+    if isinstance(loaded, nn.Module):
+        # Copy the user's module, as runs at other seeds start from it, too.
+        return copy.deepcopy(loaded)
+    if not callable(loaded):
         raise InputError(
-            f"model '{name}' is a {type(found).__name__}: name a function that gives a torch module",
+            f"model '{name}' is a {type(loaded).__name__}: give a function that returns a torch module",
             code="wrong-type",
             field="model",
         )
     # A function takes the input shape and the number of classes, or nothing.
-    given = (shape, classes) if _takes_both(found) else ()
+    arguments = (shape, classes) if _takes_both(loaded) else ()
     try:
-        made = found(*given)
+        module = loaded(*arguments)
     except Exception as error:
         raise InputError(
-            f"model '{name}' of {given or 'nothing'}: {type(error).__name__}: {' '.join(str(error).split())}",
+            f"model '{name}' with {arguments or 'no arguments'}: {type(error).__name__}: "
+            f"{' '.join(str(error).split())}",
             code="user-code-failed",
             field="model",
         ) from error
-    if not isinstance(made, nn.Module):
+    if not isinstance(module, nn.Module):
         raise InputError(
-            f"model '{name}' gave a {type(made).__name__}, not a torch module", code="wrong-type", field="model"
+            f"model '{name}' returned a {type(module).__name__}, not a torch module", code="wrong-type", field="model"
         )
-    return made
+    return module
 
 
 def _takes_both(function: Callable[..., object]) -> bool:
-    """Whether a function makes a model of an input's shape and a number of classes, and not of nothing."""
+    """Return whether a function takes an input shape and a number of classes; otherwise it takes nothing."""
     # Parameters with defaults are optional and do not count.
     return sum(p.default is p.empty for p in inspect.signature(function).parameters.values()) == 2
 
 
 class Origin(NamedTuple):
-    """Where a model and its loss are from, for model files.
+    """The origin of a model and its loss, for model files.
 
     Args:
         module: The class, or the reference with the SHA-256 of its files, and the arguments if they are known.
-        loss: Its name, reference or class.
+        loss: The loss's name, reference or class.
     """
 
     module: Mapping[str, object]
@@ -76,74 +77,74 @@ class Origin(NamedTuple):
 
 
 def model_source(name: str, shape: tuple[int, ...], classes: int) -> dict[str, object]:
-    """What a model file says of a module that :func:`make_model` made, with the same arguments."""
+    """Return the description of a module in a model file; the arguments are those of :func:`make_model`."""
     arguments = {"arguments": {"shape": list(shape), "classes": classes}}
     if not user_code.is_reference(name):
         return {"class": f"drfl.models.{MODELS[name].__name__}", **arguments}
     # The digests show a reader of the model file whether the code has changed.
-    found, files = user_code.load("model", name), {"sha256": user_code.digests(name)}
-    called = not isinstance(found, nn.Module) and callable(found) and _takes_both(found)
+    loaded, files = user_code.load("model", name), {"sha256": user_code.digests(name)}
+    called = not isinstance(loaded, nn.Module) and callable(loaded) and _takes_both(loaded)
     return {"reference": name, **files, **(arguments if called else {})}
 
 
 def make_loss(name: str) -> SampleFn:
-    """A loss by its name, or the user's function, module or class of modules.
+    """Make a loss from its name, or from the user's function, module or class of modules.
 
     Raises:
-        InputError: the user's object cannot be called.
+        InputError: If the user's object cannot be called.
     """
     if not user_code.is_reference(name):
         return LOSSES[name]
-    found = user_code.load("loss", name)
-    # A class, such as torch.nn.CrossEntropyLoss.
-    if isinstance(found, type):
-        found = found()
-    if not callable(found):
+    loaded = user_code.load("loss", name)
+    # A class such as torch.nn.CrossEntropyLoss.
+    if isinstance(loaded, type):
+        loaded = loaded()
+    if not callable(loaded):
         raise InputError(
-            f"loss '{name}' is a {type(found).__name__}: name a function of outputs and targets",
+            f"loss '{name}' is a {type(loaded).__name__}: give a function of outputs and targets",
             code="wrong-type",
             field="loss",
         )
-    return cast("SampleFn", found)
+    return cast("SampleFn", loaded)
 
 
 def make_measures(score: str | None, metrics: Sequence[str], loss: str) -> tuple[Metric, ...]:
-    """What is measured on every client's test rows, the score first.
+    """Return the metrics measured on every client's test rows, the score first.
 
     Args:
-        score: the name of one of :data:`drfl.task.metrics.METRICS`, or a reference to a function or a
-            :class:`drfl.task.metrics.Metric`; None = what the loss suggests, see :func:`drfl.task.task.default_score`.
-        metrics: the others, in the same way.
-        loss: see :func:`make_loss`.
+        score: A name of :data:`drfl.task.metrics.METRICS`, or a reference to a function or a
+            :class:`drfl.task.metrics.Metric`; None = the loss's default, see :func:`drfl.task.task.default_score`.
+        metrics: The other metrics, given in the same way.
+        loss: See :func:`make_loss`.
 
     Raises:
-        InputError: there is no such metric, or two have one name.
+        InputError: If a metric is unknown, or two have the same name.
     """
     first = default_score(make_loss(loss)) if score is None else _metric(score)
-    found = (first, *(_metric(name) for name in metrics))
-    check_distinct(found)
-    return found
+    measures = (first, *(_metric(name) for name in metrics))
+    check_distinct(measures)
+    return measures
 
 
 def _metric(name: str) -> Metric:
     if not user_code.is_reference(name):
         return metric_of(name)
-    found = user_code.load("metric", name)
-    if not (isinstance(found, Metric) or (callable(found) and not isinstance(found, type))):
+    loaded = user_code.load("metric", name)
+    if not (isinstance(loaded, Metric) or (callable(loaded) and not isinstance(loaded, type))):
         raise InputError(
-            f"metric '{name}' is a {type(found).__name__}: name a function of a client's outputs and targets, or a "
-            "drfl.Metric",
+            f"metric '{name}' is a {type(loaded).__name__}: give a drfl.Metric, or a function of a client's "
+            "outputs and targets",
             code="wrong-type",
             field="metric",
         )
-    return metric_of(cast("Metric | MetricFn", found))
+    return metric_of(cast("Metric | MetricFn", loaded))
 
 
 def metric_name(text: str) -> str:
-    """A metric's name as configurations keep it: as :data:`drfl.task.metrics.METRICS` has it, or the reference.
+    """Return a metric's name as configurations store it: its name in :data:`drfl.task.metrics.METRICS`, or a reference.
 
     Raises:
-        InputError: there is no such metric.
+        InputError: If the metric is unknown.
     """
-    found = _metric(text)
-    return text.strip() if user_code.is_reference(text) else found.name
+    metric = _metric(text)
+    return text.strip() if user_code.is_reference(text) else metric.name

@@ -1,4 +1,4 @@
-"""The user's own data in a configuration: which options go with them, and what they make the default of others."""
+"""The user's own data in a configuration: which options they need, and which defaults follow from them."""
 
 from __future__ import annotations
 
@@ -17,77 +17,77 @@ from drfl.data.tables.targets import check_count
 from drfl.task.metrics import METRICS, OF_CLASSES, Metric
 
 CLASSIFICATION: TaskName = "classification"
-"""The task where none is named."""
+"""The default task."""
 
 LOSSES_OF: Mapping[TaskName, tuple[str, ...]] = {
     "classification": ("cross-entropy", "squared"),
     "regression": ("mse", "mae", "huber"),
     "multi-label": ("binary-cross-entropy",),
 }
-"""Task → the losses by name that suit it, the default first."""
+"""The losses that suit each task, by name, the default first."""
 
 OF_NUMBERS = frozenset(METRICS[name].function for name in ("mae", "rmse", "r2"))
-"""The metrics that compare numbers with numbers."""
+"""Metrics that compare numbers with numbers."""
 
 OWN_DATA = ("target", "group", "drop", "task")
-"""Settings of the user's own data alone, but for the group of a data set whose rows can be grouped in several ways."""
+"""Settings for the user's own data only. Exception: group, for a data set whose rows can be grouped in several ways."""
 
 
 def with_data_defaults(values: Mapping[str, object]) -> dict[str, object]:
-    """The settings with what follows from the data that they name: data that name their own clients are divided so.
+    """Add defaults that follow from the data, such as the natural partition for data that name their clients.
 
     Raises:
-        InputError: An option is missing, or one has no effect.
+        InputError: If an option is missing or has no effect.
     """
-    found, dataset = dict(values), values.get("dataset")
+    settings, dataset = dict(values), values.get("dataset")
     folder = folder_name(str(dataset)) if is_hub(dataset) else None
     if folder is not None:  # dataset = "hf:FOLDER" names local data
-        if found.get("data") is not None:
+        if settings.get("data") is not None:
             raise InputError(
-                f"give either data or dataset '{dataset}', a folder: leave one out",
+                f"dataset '{dataset}' is a folder, and data is given, too: remove one of them",
                 code="conflicting-options",
                 field="data",
             )
-        del found["dataset"]
-        found["data"] = [str(folder)]
-    task = found.get("task") or CLASSIFICATION
+        del settings["dataset"]
+        settings["data"] = [str(folder)]
+    task = settings.get("task") or CLASSIFICATION
     free = "zipf-dirichlet" if task == CLASSIFICATION else "iid"
-    if found.get("data") is not None:
-        paths = paths_of(found["data"])
-        found["dataset"] = _label(found, paths)
+    if settings.get("data") is not None:
+        paths = paths_of(settings["data"])
+        settings["dataset"] = _label(settings, paths)
         # If there are several files, each one is a client.
-        groups = found.get("group") is not None or (saved_folder(paths) is None and len(files_of(paths)) > 1)
-        _default(found, "partition", "natural" if groups else free)
-    elif is_hub(found.get("dataset")):
-        _check_hub(found)
-        found["dataset"] = pinned(str(found["dataset"]))  # so that a rerun or resume reads the same data
-        _default(found, "partition", "natural" if found.get("group") is not None else free)
+        groups = settings.get("group") is not None or (saved_folder(paths) is None and len(files_of(paths)) > 1)
+        _default(settings, "partition", "natural" if groups else free)
+    elif is_hub(settings.get("dataset")):
+        _check_hub(settings)
+        settings["dataset"] = pinned(str(settings["dataset"]))  # so that reruns and resumed runs read the same data
+        _default(settings, "partition", "natural" if settings.get("group") is not None else free)
     else:
-        spec = DATASETS.get(str(found.get("dataset")).lower().replace("_", "-"))
+        spec = DATASETS.get(str(settings.get("dataset")).lower().replace("_", "-"))
         groups = spec is not None and bool(spec.groupings)
         for name in OWN_DATA:
-            if found.get(name) is not None and not (groups and name == "group"):
+            if settings.get(name) is not None and not (groups and name == "group"):
                 raise InputError(
-                    f"{name} requires data: remove it, or give data, the files",
+                    f"{name} requires your own data: remove it, or give the files with data",
                     code="unused-option",
                     field=name,
                 )
         if spec is not None:
-            spec.grouped(None if found.get("group") is None else str(found["group"]))
-            _default(found, "partition", spec.info.partition)
-    return found
+            spec.grouped(None if settings.get("group") is None else str(settings["group"]))
+            _default(settings, "partition", spec.info.partition)
+    return settings
 
 
 def with_loss(values: Mapping[str, object]) -> dict[str, object]:
-    """The settings with the loss and the score of their task, unless others are asked for."""
-    found, task = dict(values), values.get("task") or CLASSIFICATION
+    """Add the default loss and score of the task."""
+    settings, task = dict(values), values.get("task") or CLASSIFICATION
     losses = next((losses for known, losses in LOSSES_OF.items() if known == task), ())
-    if losses:  # an unknown task is refused later
-        _default(found, "loss", losses[0])
-        # What a loss of the user's own measures is not known.
-        if task == "regression" and user_code.is_reference(str(found["loss"])):
-            _default(found, "score", "rmse")
-    return found
+    if losses:  # an unknown task raises an error later
+        _default(settings, "loss", losses[0])
+        # It is not known what a user's loss measures.
+        if task == "regression" and user_code.is_reference(str(settings["loss"])):
+            _default(settings, "score", "rmse")
+    return settings
 
 
 def _default(values: dict[str, object], name: str, value: object) -> None:
@@ -96,30 +96,30 @@ def _default(values: dict[str, object], name: str, value: object) -> None:
 
 
 def paths_of(value: object) -> list[Path]:
-    """The paths of the setting ``data``, one or several."""
+    """Return the paths of the setting ``data``, one or several."""
     return [Path(str(path)) for path in (value if isinstance(value, list | tuple) else [value])]
 
 
 def names_of(value: object) -> tuple[str, ...]:
-    """The names of a setting that takes one or several."""
+    """Return the names of a setting that takes one or several."""
     return tuple(map(str, value)) if isinstance(value, list | tuple) else (str(value),)
 
 
 def is_hub(dataset: object) -> bool:
-    """Whether the name of a data set is one of Hugging Face's hub."""
+    """Return whether a data set's name refers to Hugging Face's hub."""
     return isinstance(dataset, str) and dataset.startswith(PREFIX)
 
 
 def saved_folder(paths: Sequence[Path]) -> Path | None:
-    """The folder that ``save_to_disk`` of Hugging Face wrote, where the user's data are one.
+    """Return the folder that ``save_to_disk`` of Hugging Face wrote, if the user's data are one.
 
     Raises:
-        InputError: there are others beside it.
+        InputError: If other paths are given, too.
     """
     saved = next((path for path in paths if is_saved(path)), None)
     if saved is not None and len(paths) > 1:
         raise InputError(
-            f"the folder {saved} is a saved data set, which stands alone: leave the others out of data",
+            f"data: the saved data set {saved} cannot be combined with other paths: remove them",
             code="conflicting-options",
             field="data",
         )
@@ -132,7 +132,7 @@ def _check_hub(values: Mapping[str, object]) -> None:
     check_installed(f"dataset '{name}'")
     if not values.get("target"):
         raise InputError(
-            f"dataset '{name}' needs target, the column of the classes", code="missing-option", field="target"
+            f"dataset '{name}' needs target, the column with the classes", code="missing-option", field="target"
         )
     if values.get("data_dir") is not None:
         raise InputError(
@@ -142,13 +142,13 @@ def _check_hub(values: Mapping[str, object]) -> None:
 
 
 def _label(values: Mapping[str, object], paths: Sequence[Path]) -> str:
-    """What the user's own data are called, in place of a data set's name.
+    """Return the label of the user's own data, in place of a data set's name.
 
     Raises:
-        InputError: they are not there, an option is missing, or one means nothing.
+        InputError: If a file or an option is missing, or an option has no effect.
     """
     if not paths:
-        raise InputError("data names no file: give at least one", code="empty", field="data")
+        raise InputError("data is empty: give at least one file", code="empty", field="data")
     saved, label = saved_folder(paths), values.get("dataset")
     # In a saved folder or in arrays, one column may hold several targets per row.
     if saved is None:
@@ -157,17 +157,17 @@ def _label(values: Mapping[str, object], paths: Sequence[Path]) -> str:
         check_installed(f"the folder {saved}")
         arrays = True
     if not values.get("target"):
-        raise InputError("data needs target, the column of the classes", code="missing-option", field="target")
-    # a finished run's file has both
+        raise InputError("data needs target, the column with the classes", code="missing-option", field="target")
+    # The file of a finished run has both.
     if label is not None and label != label_of_files(paths):
         raise InputError(
-            "give either data, your own files, or dataset, one that drfl knows: leave one out",
+            "data (your own files) and dataset (one of drfl's) are both given: remove one of them",
             code="conflicting-options",
             field="data",
         )
     if values.get("data_dir") is not None:
         raise InputError(
-            "data_dir has no effect on data, which names the files: remove it",
+            "data_dir has no effect on your own data: remove it",
             code="unused-option",
             field="data_dir",
         )
@@ -176,7 +176,7 @@ def _label(values: Mapping[str, object], paths: Sequence[Path]) -> str:
 
 
 def _check_roles(values: Mapping[str, object], may_have_columns: bool) -> None:
-    """What can be said of the columns before they are read; ``may_have_columns``: one target may be several columns."""
+    """Check column names before the data are read. With ``may_have_columns`` a target may have several columns."""
     targets, group, task = names_of(values["target"]), values.get("group"), values.get("task") or CLASSIFICATION
     check_roles(targets, None if group is None else str(group), names_of(values.get("drop") or ()))
     for known in LOSSES_OF:
@@ -185,19 +185,19 @@ def _check_roles(values: Mapping[str, object], may_have_columns: bool) -> None:
 
 
 def check_task(task: TaskName, partition: str, loss: str, measures: Sequence[Metric]) -> None:
-    """Make sure that partition, loss and metrics suit what the targets are.
+    """Check that partition, loss and metrics suit the task.
 
     Raises:
-        InputError: names the one that does not.
+        InputError: Names the setting that does not.
     """
     if task != CLASSIFICATION and partition not in WITHOUT_CLASSES:
         raise InputError(by_class(partition, task), code="wrong-task", field="partition")
-    # The task that a user's loss is for is unknown.
+    # It is not known which task a user's loss is for.
     if not user_code.is_reference(loss) and loss not in LOSSES_OF[task]:
         home = next(known for known, losses in LOSSES_OF.items() if loss in losses)
         raise InputError(
-            f"loss '{loss}' is for {home}, and task is '{task}': take {' or '.join(LOSSES_OF[task])}, or give task = "
-            f"'{home}' with data of your own",
+            f"loss '{loss}' is for {home}, but task is '{task}': use {' or '.join(LOSSES_OF[task])}, or task = "
+            f"'{home}' with your own data",
             code="wrong-task",
             field="loss",
         )
@@ -205,7 +205,7 @@ def check_task(task: TaskName, partition: str, loss: str, measures: Sequence[Met
     for metric in measures:
         if metric.function in wrong:
             raise InputError(
-                f"metric '{metric.name}' is of {home}, and task is '{task}': take another as score",
+                f"metric '{metric.name}' is for {home}, but task is '{task}': choose another score",
                 code="wrong-task",
                 field="score",
             )

@@ -1,4 +1,4 @@
-"""How a run goes, whatever its data, task and algorithm."""
+"""The settings of a run, whatever its data, task and algorithm."""
 
 from __future__ import annotations
 
@@ -37,10 +37,10 @@ from drfl.training.model_selection import Best, ModelSelection, Patience, Target
 
 
 def engine_of(given: object) -> Engine:
-    """An engine from its name or as it is.
+    """Return an engine from its name or as it is.
 
     Raises:
-        InputError: It is neither an engine nor the name of one.
+        InputError: If it is neither an engine nor the name of one.
     """
     if isinstance(given, str):
         return ENGINES[canonical("engine", given, ENGINES)]()
@@ -50,7 +50,7 @@ def engine_of(given: object) -> Engine:
 
 
 def engine_text(engine: Engine) -> str:
-    """The name that :func:`engine_of` makes the engine from, or the ``repr`` of one with other options."""
+    """Return the name that :func:`engine_of` makes the engine from, or the ``repr`` if it has other options."""
     named = (name for name, make in ENGINES.items() if engine == make())
     return next(named, ADDRESS.sub("", repr(engine)))
 
@@ -62,7 +62,7 @@ OBJECTS: Mapping[str, Callable[[object], object]] = {
     "faults": failures_of,
     "engine": engine_of,
 }
-"""What makes the settings that are objects, from texts and from objects."""
+"""Functions that make the settings that are objects, from texts or objects."""
 
 TEXTS: Mapping[str, Callable[..., object]] = {
     "guards": guard_texts,
@@ -71,23 +71,23 @@ TEXTS: Mapping[str, Callable[..., object]] = {
     "faults": failures_table,
     "engine": engine_text,
 }
-"""What makes texts of them."""
+"""Functions that make texts of these settings."""
 
 
 class RunSettings(StrictSettings, RunFields):
     """The settings of a run beside its data, task and algorithm, with rules and engine as objects.
 
-    :class:`drfl.experiments.config.settings.RunFields` has the bounds, defaults and explanations.
+    Bounds, defaults and explanations are in :class:`drfl.experiments.config.settings.RunFields`.
 
     Args:
         guards: Checks of reported losses, or texts such as "clip:bound=3".
-        step_bound: The bound on the length of updates, or its factor; 0 for none.
-        aggregator: The rule that aggregates models and gradients, or a text such as "krum:f=2".
+        step_bound: The bound on the length of updates, or its factor; 0 for no bound.
+        aggregator: The robust aggregation rule for models and gradients, or a text such as "krum:f=2".
         faults: How clients fail, or a mapping such as ``{"drop": 0.3}``.
-        engine: What computes the clients' work, or its name.
+        engine: The engine that computes the clients' work, or its name.
     """
 
-    # RunFields declares them for the texts of files and options; after validation they are these objects.
+    # RunFields declares these fields for the texts of files and options. After validation they are objects.
     if TYPE_CHECKING:
         guards: tuple[Guard | ProbeAudit, ...] = ()
         step_bound: StepBound | None = None
@@ -120,40 +120,40 @@ class RunSettings(StrictSettings, RunFields):
         return self
 
     def selection(self, measures: Sequence[Measure]) -> ModelSelection:
-        """How the run selects a model and when it stops.
+        """Return how the run selects a model and when it stops.
 
         Args:
-            measures: What is measured on every client's rows, the score first.
+            measures: The metrics of the run, the score first.
 
         Raises:
-            InputError: ``until`` is not a target, or nothing uses the validation rows that were asked for.
+            InputError: If ``until`` is not a target, or nothing uses the validation rows.
         """
         score = measures[0]
         best = None if self.select is None else Best(self.select)
         patience = None if self.patience is None else Patience(self.patience, self.select or "worst")
-        found = ModelSelection(best, patience, score, Target.parse(self.until, score))
-        found.check()
-        if self.judged_on == "validation" and found.validates:
+        chosen = ModelSelection(best, patience, score, Target.parse(self.until, score))
+        chosen.check()
+        if self.judged_on == "validation" and chosen.validates:
             raise InputError(
-                "judged_on = 'validation' leaves no rows to select or stop by: remove select, patience and until",
+                "judged_on = 'validation' leaves no rows for selection and stopping: remove select, patience and until",
                 code="conflicting-options",
                 field="judged_on",
             )
-        rates = any(measure.rows is Rows.RATE for measure in measures)  # whose threshold such rows choose
-        if self.validation is not None and self.judged_on != "validation" and not (found.validates or rates):
+        rates = any(measure.rows is Rows.RATE for measure in measures)  # validation rows choose their threshold
+        if self.validation is not None and self.judged_on != "validation" and not (chosen.validates or rates):
             raise InputError(
                 "validation requires select, patience, an until on validation rows, or a rate such as sensitivity: "
                 "remove it, or give one of them",
                 code="unused-option",
                 field="validation",
             )
-        return found
+        return chosen
 
     @property
     def tables(self) -> str | None:
-        """The folder of the server's tables, as :func:`drfl.run` takes it."""
+        """The folder of the server's client tables, as :func:`drfl.run` takes it."""
         return None if self.table_dir is None else str(self.table_dir)
 
     def plain(self) -> dict[str, object]:
-        """All settings that are set as plain values, which a file can hold."""
+        """Return all settings that are not None, as plain values that a file can hold."""
         return {name: value for name, value in self.model_dump(mode="json").items() if value is not None}

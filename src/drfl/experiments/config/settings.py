@@ -44,7 +44,7 @@ class Text:
     """Marks a setting whose value is an object, which files and options give as text.
 
     Args:
-        form: The type of that text.
+        form: The type of the text.
     """
 
     form: object
@@ -52,7 +52,7 @@ class Text:
 
 @dataclass
 class AlgorithmFields:
-    """The algorithm, and parameters that every algorithm has."""
+    """The algorithm, and parameters that all algorithms have."""
 
     algorithm: Annotated[
         str, Setting("Algorithm (see 'drfl algorithms'), or your own as FILE.py:CLASS", ALGORITHM, common=True)

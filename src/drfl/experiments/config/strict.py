@@ -1,4 +1,4 @@
-"""What all settings have in common: they are strict, and wrong ones are refused in one line."""
+"""The base class of all settings, and errors for wrong ones."""
 
 from __future__ import annotations
 
@@ -8,25 +8,25 @@ from drfl.core.errors import InputError
 
 
 class StrictSettings(BaseModel):
-    """Settings that refuse unknown keys and do not change."""
+    """Settings that cannot change and refuse unknown keys."""
 
-    # Defaults given as texts become objects too.
+    # Defaults given as texts become objects, too.
     model_config = ConfigDict(extra="forbid", frozen=True, validate_default=True)
 
 
 def input_error(error: ValidationError) -> InputError:
-    """The first fault that pydantic found, as an error of drfl."""
+    """Return the first error that pydantic found as an error of drfl."""
     first = error.errors()[0]
     cause = first.get("ctx", {}).get("error")
     if isinstance(cause, InputError):
         return cause
-    table, *own = first["loc"][:3]
-    if table == "algorithms" and len(own) == 2:
-        what = f"{own[0]}.{own[1]} = {first['input']!r}"
+    table, *path = first["loc"][:3]
+    if table == "algorithms" and len(path) == 2:
+        what = f"{path[0]}.{path[1]} = {first['input']!r}"
         return InputError(
-            f"{what} is no single value: give a number, true, false or a text such as 'cvar:alpha=0.2'",
+            f"{what} is not a single value: give a number, true, false or a text such as 'cvar:alpha=0.2'",
             code="wrong-type",
-            field=f"{own[0]}.{own[1]}",
+            field=f"{path[0]}.{path[1]}",
         )
     where = ".".join(str(part) for part in first["loc"][:1])
     reason = first["msg"]

@@ -16,7 +16,7 @@ from drfl.task.models import LOSSES, MODELS
 
 
 class TaskSettings(StrictSettings, TaskFields):
-    """Which model learns, by which loss, and what is measured; each by name or as ``FILE.py:NAME``."""
+    """The model, the loss and the metrics, each by name or as ``FILE.py:NAME``."""
 
     @field_validator("model")
     @classmethod
@@ -50,9 +50,9 @@ class TaskSettings(StrictSettings, TaskFields):
         return None if values is None else tuple(metric_name(value) for value in values)
 
     def measures(self) -> tuple[Metric, ...]:
-        """What is measured on every client's test rows, the score first.
+        """Make the metrics that are measured on every client's test rows, the score first.
 
         Raises:
-            InputError: There is no such metric, or two have one name.
+            InputError: If a metric is unknown, or two have the same name.
         """
         return make_measures(self.score, self.metrics or (), self.loss)

@@ -1,4 +1,4 @@
-"""What stands around an algorithm in a run: failures of clients, guards, over-selection, a quorum."""
+"""The wrappers of an algorithm in a run: failures of clients, guards, over-selection and a quorum."""
 
 from __future__ import annotations
 
@@ -27,22 +27,22 @@ from drfl.resilience import (
 from drfl.task.task import Task
 
 NEEDS_ROWS = (
-    "needs rows that stand for each client's, and these stay at the sites here: give every site in server.toml a "
-    "'probe' of rows that the server holds"
+    "needs rows like each client's, but the sites' rows stay there: give every site in server.toml a 'probe' of rows "
+    "that the server holds"
 )
-"""Why there is no probe where only the clients have data."""
+"""Why a probe cannot be used if only the clients have data."""
 
 
 def over_selected(settings: RunSettings, algorithm: Algorithm, clients: int) -> tuple[Algorithm, int | None]:
-    """The algorithm with the cohort that is contacted, and how many of its replies are wanted; None = all.
+    """Return the algorithm with an enlarged cohort, and the number of replies to use; None = all.
 
     Args:
-        settings: Of the run.
+        settings: The settings of the run.
         algorithm: The algorithm.
         clients: N.
 
     Raises:
-        InputError: The algorithm has no size of a cohort.
+        InputError: If the algorithm has no cohort size.
     """
     if settings.over_select is None:
         return algorithm, None
@@ -53,15 +53,15 @@ def over_selected(settings: RunSettings, algorithm: Algorithm, clients: int) -> 
             code="unsupported-combination",
             field="over_select",
         )
-    thing = cast("Any", algorithm)  # a dataclass, which the protocol cannot say
-    m = default_cohort(type(algorithm), clients) if thing.m is None else thing.m
+    fields = cast("Any", algorithm)  # a dataclass, which the protocol cannot express
+    m = default_cohort(type(algorithm), clients) if fields.m is None else fields.m
     if not isinstance(m, int):
         raise InputError(
-            f"over_select needs the cohort's size, and {name}.m = {m!r}: give cohort a number",
+            f"over_select needs the cohort's size, but {name}.m = {m!r}: give a number as cohort",
             code="needs-option",
             field="over_select",
         )
-    return dataclasses.replace(thing, m=min(clients, math.ceil(settings.over_select * m))), m
+    return dataclasses.replace(fields, m=min(clients, math.ceil(settings.over_select * m))), m
 
 
 def wrap_algorithm(
@@ -73,20 +73,20 @@ def wrap_algorithm(
     names: tuple[str, ...] = (),
     on_rejection: Callable[[Rejection], None] | None = None,
 ) -> Algorithm:
-    """The algorithm as a run has it: ``Quorum(Faulty(Protected(OverSelection(algorithm))))``, less what is not asked
+    """Return ``Quorum(Faulty(Protected(OverSelection(algorithm))))``, without the wrappers that the settings do not ask
     for.
 
     Args:
-        settings: of the run.
-        algorithm: the algorithm.
-        keep: how many answers of a cohort are wanted; None = all.
-        data: samples of the clients, for a probe that keeps some of them; None where only the clients have them.
-        task: the model and its loss, for the same.
-        names: (N,) what the log calls the clients; empty = those of ``data``, or by their numbers.
-        on_rejection: called with every reply that is rejected; None = nobody is.
+        settings: The settings of the run.
+        algorithm: The algorithm.
+        keep: The number of replies to use from a cohort; None = all.
+        data: The clients' samples, some of which a probe keeps; None if only the clients have them.
+        task: The model and its loss, for the same.
+        names: (N,) The clients' names in the log; empty = those of ``data``, or numbers.
+        on_rejection: Called with every reply that is rejected.
 
     Raises:
-        InputError: a number is out of range.
+        InputError: If a number is out of range.
     """
     if keep is not None:
         algorithm = OverSelection(algorithm, keep)
@@ -95,7 +95,7 @@ def wrap_algorithm(
         if isinstance(guard, ProbeAudit):
             if data is None:
                 raise InputError(
-                    f"the guard 'probe' {NEEDS_ROWS}, or take 'peers'", code="unsupported-combination", field="guard"
+                    f"the guard 'probe' {NEEDS_ROWS}, or use 'peers'", code="unsupported-combination", field="guard"
                 )
             probe = ServerProbe.of(data, task, rows=guard.rows, device=settings.device)
             guards.append(Audit(probe, guard.factor, guard.slack))
@@ -105,7 +105,7 @@ def wrap_algorithm(
     if isinstance(aggregator, ProbeRule):
         if data is None:
             raise InputError(
-                f"the aggregator 'probe' {NEEDS_ROWS}, or take 'geometric-median'",
+                f"the aggregator 'probe' {NEEDS_ROWS}, or use 'geometric-median'",
                 code="unsupported-combination",
                 field="aggregator",
             )
@@ -120,7 +120,7 @@ def wrap_algorithm(
         aggregator=aggregator,
         on_rejection=on_rejection,
     )
-    # The casts hide the types of the wrappers' states: no wrapper accepts a union of them.
+    # The casts hide the types of the wrappers' states, as no wrapper accepts a union of them.
     algorithm = cast("Algorithm", protected)
     if settings.faults is not None:
         algorithm = cast("Algorithm", Faulty(algorithm, settings.faults))

@@ -1,1 +1,1 @@
-"""Worker processes and Ray."""
+"""Run cells and other calls in worker processes or on Ray, and store the results."""

@@ -1,4 +1,6 @@
-"""A cell: one algorithm on one job at one seed, its result kept in a file of its own, so that it is never run twice."""
+"""Cells of searches and reproductions: one algorithm on one job at one seed, whose result is stored and not computed
+again.
+"""
 
 from __future__ import annotations
 
@@ -20,26 +22,20 @@ from pydantic import (
     model_validator,
 )
 
-from drfl.core.atomic_files import atomic_write
-from drfl.core.errors import InputError
-from drfl.core.files import read_json
-from drfl.experiments.run.artifacts import json_text
+from drfl.experiments.execution import records
+from drfl.experiments.execution.records import Record
 from drfl.task.metrics import ACCURACY
 from drfl.training.history import LEDGER_COLUMNS, columns_of
 
 FORMAT = 3
-"""Goes up when the same cell gives another record than before, so that old records are not taken for new ones."""
-
-Record = dict[str, object]
-"""What a cell gave, as JSON: see `drfl.experiments.execution.training_cells.train`."""
-
+"""The version of records. It goes up when the same cell gives another record, so that old records are not used."""
 
 Number = Annotated[float, Strict()] | Literal["nan", "inf", "-inf"]
-"""A number, or the text that JSON has in place of an infinity or NaN."""
+"""A number, or the text that stands for an infinity or NaN in JSON."""
 
 
 class Content(BaseModel):
-    """What is read of every record; more may be there."""
+    """The part of every record that drfl reads; a record may hold more."""
 
     model_config = ConfigDict(strict=True)
 
@@ -52,12 +48,12 @@ class Content(BaseModel):
     @classmethod
     def _whole_steps(cls, value: dict[str, object]) -> dict[str, object]:
         if not isinstance(value.get("steps"), int | None):
-            raise ValueError("steps are no whole number")
+            raise ValueError("steps is not a whole number")
         return value
 
 
 class TrainingContent(Content):
-    """Of a training run: a row per evaluated round, and the clients' test samples."""
+    """The record of a training run: a row per evaluated round, and the number of test samples of each client."""
 
     rows: list[dict[str, Number]]
     samples: list[Annotated[int, Field(ge=0, lt=2**31)]] = []
@@ -66,7 +62,7 @@ class TrainingContent(Content):
 
     @model_validator(mode="after")
     def _whole(self) -> TrainingContent:
-        """Every row has its number, the metrics of the run's score, and counters that are finite."""
+        # Every row needs its number, the metrics of the run's score, and finite counters.
         for row in self.rows:
             counters = [row.get(name) for name in LEDGER_COLUMNS]
             finite = all(isinstance(count, int | float) and math.isfinite(count) for count in counters)
@@ -76,7 +72,7 @@ class TrainingContent(Content):
 
 
 class DistanceContent(Content):
-    """Of a distance to an optimum: the errors after each round, and what was chosen by trial."""
+    """The record of a distance to an optimum: the error after each round, and the values chosen by trial."""
 
     errors: list[Number]
     chosen: dict[str, Number]
@@ -86,16 +82,16 @@ CONTENT: Mapping[str, TypeAdapter[TrainingContent] | TypeAdapter[DistanceContent
     "training": TypeAdapter(TrainingContent),
     "distance": TypeAdapter(DistanceContent),
 }
-"""What a record of each kind must hold."""
+"""The content that a record of each kind must have."""
 
 
 class Cell(NamedTuple):
-    """What is to be run.
+    """A run whose result can be stored.
 
     Args:
-        kind: "training" (of a `Config`), or "distance" to the optimum of a problem.
-        job: everything that the result depends on, plain values; equal jobs are the same cell.
-        cost: roughly how long it takes, in any unit that is the same for all cells.
+        kind: "training" (a run of a `Config`), or "distance" (to the optimum of a problem).
+        job: Everything that the result depends on, as plain values. Cells with equal jobs are the same cell.
+        cost: A rough estimate of the time, in a unit that is the same for all cells.
     """
 
     kind: Literal["training", "distance"]
@@ -104,32 +100,28 @@ class Cell(NamedTuple):
 
     @property
     def key(self) -> str:
-        """The name of its record: a digest of the job."""
+        """The name of the cell's record: a digest of the job."""
         # Sorted: equal jobs have equal digests, whatever the order of their keys.
         text = json.dumps([FORMAT, self.kind, self.job], sort_keys=True, ensure_ascii=False)
         return hashlib.sha256(text.encode()).hexdigest()[:24]
 
 
 def read(folder: Path, cell: Cell) -> Record | None:
-    """The record of a cell that was run; None where there is none, or a damaged one."""
-    try:
-        record = read_json(folder / f"{cell.key}.json")
-    except InputError:
-        return None
-    if not isinstance(record, dict) or record.get("key") != cell.key:
+    """Read the record of a cell; returns None if it is missing or damaged."""
+    record = records.read(folder, cell.key)
+    if record is None:
         return None
     try:
         CONTENT[cell.kind].validate_python(record)
-    except (ValidationError, OverflowError):  # a whole number that no float can hold
+    except (ValidationError, OverflowError):  # OverflowError: a whole number that no float can hold
         return None
     return record
 
 
-def write(folder: Path, cell: Cell, record: Record) -> None:
-    """Keep a record atomically.
+def write(folder: Path, cell: Cell, record: Record) -> Record:
+    """Write the record of a cell, and return it as :func:`read` will.
 
     Raises:
-        OSError: the folder cannot be written to.
+        InputError: If the folder cannot be written to.
     """
-    with atomic_write(folder / f"{cell.key}.json") as file:
-        file.write(json_text({"key": cell.key, "kind": cell.kind, "job": cell.job, **record}).encode())
+    return records.write(folder, cell.key, {"kind": cell.kind, "job": cell.job, **record})

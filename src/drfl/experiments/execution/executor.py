@@ -1,4 +1,4 @@
-"""Calls of functions in other processes, on this machine or on a Ray cluster, behind one interface."""
+"""Call functions in other processes, on this machine or on a Ray cluster, through one interface."""
 
 from __future__ import annotations
 
@@ -18,45 +18,45 @@ T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
 
 THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
-"""What says how many threads a worker's libraries have: one, so that no result depends on the number of workers."""
+"""Variables that limit a worker's libraries to one thread, so that results do not depend on the number of workers."""
 
 Workers = int | Cluster
-"""The number of processes on this machine, or the cluster whose CPUs are used."""
+"""The number of processes on this machine, or a Ray cluster, all of whose CPUs are used."""
 
 
 class Shared(Protocol[T_co]):
-    """An object that workers read when a call needs it, and that is sent to each of them at most once."""
+    """An object that each worker fetches at most once, when a call needs it."""
 
     def get(self) -> T_co:
-        """The object; called in a worker."""
+        """Return the object; called in a worker."""
         ...
 
     def close(self) -> None:
-        """Give up what it occupies; called where it was shared, when no call needs it any more."""
+        """Free the object's resources; called in the process that shared it, when no call needs it any more."""
         ...
 
 
 class Executor(Protocol):
-    """Calls functions in workers, which all have one object, as ``function(object, watch, *arguments)``.
+    """Calls functions in workers as ``function(object, watch, *arguments)``, with the same object for all calls.
 
-    Functions are those of modules that workers can import. ``watch`` says whether to stop. Leaving the block waits for
-    calls under way; leaving it with an error ends them.
+    Workers must be able to import the functions' modules. ``watch`` tells whether to stop. Leaving the block waits for
+    running calls; leaving it with an error ends them.
     """
 
     def submit(self, function: Callable[..., T], *arguments: object) -> Future[T]:
-        """Have a worker call a function. A lost worker fails the future with an error of drfl."""
+        """Call a function in a worker. If the worker is lost, the future fails with an error of drfl."""
         ...
 
     def share(self, thing: T) -> Shared[T]:
-        """An object that can be an argument of calls without being sent with each of them."""
+        """Return an object that can be an argument of calls without being sent with each of them."""
         ...
 
     def ask_to_stop(self) -> None:
-        """Set the watch of calls that look at it, and end those that cannot."""
+        """Set the watch of running calls, and end the calls that cannot see it."""
         ...
 
     def __enter__(self) -> Self:
-        """Itself."""
+        """Return the executor."""
         ...
 
     def __exit__(
@@ -67,10 +67,10 @@ class Executor(Protocol):
 
 
 class Here:
-    """Makes calls in this process when they are submitted; an error is raised there.
+    """Makes calls in this process as soon as they are submitted. Errors are raised by ``submit``.
 
     Args:
-        what: The object of the calls.
+        what: The object that functions get.
     """
 
     def __init__(self, what: object) -> None:
@@ -87,16 +87,16 @@ class Here:
         return _Itself(thing)
 
     def ask_to_stop(self) -> None:
-        """Nothing is under way."""
+        """Do nothing: no call is running."""
 
     def __enter__(self) -> Self:
-        """Itself."""
+        """Return the executor."""
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Nothing to end."""
+        """Do nothing: there are no workers."""
 
 
 class _Itself(Generic[T]):
@@ -111,15 +111,15 @@ class _Itself(Generic[T]):
 
 
 def executor_of(workers: Workers, what: object, own: Collection[ModuleType] = ()) -> Executor:
-    """The executor of these workers.
+    """Return the executor for some workers.
 
     Args:
-        workers: Where calls are made.
-        what: The object of the calls.
-        own: The user's modules behind it, see :func:`pickled`.
+        workers: Where calls run.
+        what: The object that functions get.
+        own: The user's modules that define it, see :func:`pickled`.
 
     Raises:
-        InputError: The object cannot be sent to another process, or the cluster does not answer.
+        InputError: If the object cannot be sent to another process, or the cluster does not answer.
     """
     if isinstance(workers, Cluster):
         from drfl.experiments.execution.ray_executor import RayExecutor
@@ -133,16 +133,16 @@ def executor_of(workers: Workers, what: object, own: Collection[ModuleType] = ()
 def pickled(
     what: object, own: Collection[ModuleType] = (), dumps: Callable[[object], bytes] = cloudpickle.dumps
 ) -> bytes:
-    """Pickle an object for workers, by cloudpickle, so that it may be of a class that a notebook defines.
+    """Pickle an object for workers with cloudpickle, which also handles classes defined in a notebook.
 
     Args:
         what: The object.
-        own: The user's modules: workers may be unable to import them, so they are sent too.
-        dumps: Pickles; that of :class:`drfl.experiments.execution.shared_tensors.SharedTensors` for workers of this
-            machine.
+        own: The user's modules. They are sent by value, as workers may be unable to import them.
+        dumps: The function that pickles; :meth:`drfl.experiments.execution.shared_tensors.SharedTensors.dumps` for
+            workers on this machine.
 
     Raises:
-        InputError: The object cannot be sent to another process.
+        InputError: If the object cannot be sent to another process.
     """
     for module in own:
         cloudpickle.register_pickle_by_value(module)
@@ -151,7 +151,7 @@ def pickled(
     except Exception as error:
         why = " ".join(str(error).split())
         raise InputError(
-            f"what is run cannot be sent to another process ({why}): leave jobs out", code="not-picklable", field="jobs"
+            f"cannot send the runs to another process ({why}): remove jobs", code="not-picklable", field="jobs"
         ) from error
     finally:
         for module in own:
@@ -159,15 +159,15 @@ def pickled(
 
 
 def workers_of(jobs: int | str) -> Workers:
-    """The workers that ``jobs`` of a Python call stands for.
+    """Return the workers for the argument ``jobs`` of a Python call.
 
     Raises:
-        InputError: It is neither a number of processes nor "ray".
+        InputError: If it is neither a number of processes nor "ray".
     """
     if isinstance(jobs, str):
         if jobs != "ray":
             raise InputError(
-                f"jobs='{jobs}' must be a number of processes, or 'ray'", code="invalid-value", field="jobs"
+                f"jobs must be a number of processes or 'ray', got '{jobs}'", code="invalid-value", field="jobs"
             )
         return Cluster()
     checks.whole("jobs", jobs)
@@ -175,16 +175,16 @@ def workers_of(jobs: int | str) -> Workers:
 
 
 def workers_by_options(jobs: int | None, ray: str | None, default: int) -> Workers:
-    """The workers that ``--jobs`` and ``--ray`` stand for.
+    """Return the workers for the options ``--jobs`` and ``--ray``.
 
     Raises:
-        InputError: Both are given, for a cluster that drfl does not start.
+        InputError: If both are given for a cluster that drfl does not start.
     """
     if ray is None:
         return jobs or default
     if jobs is not None and ray != LOCAL:
         raise InputError(
-            f"--jobs is of this machine, and --ray {ray} uses all CPUs of a cluster: leave --jobs out",
+            f"--jobs counts processes on this machine, but --ray {ray} uses all CPUs of a cluster: remove --jobs",
             code="conflicting-options",
             field="jobs",
         )
@@ -192,18 +192,18 @@ def workers_by_options(jobs: int | None, ray: str | None, default: int) -> Worke
 
 
 LOOK = 0.2
-"""Seconds between two looks at whether a signal asked to stop."""
+"""Seconds between checks for a signal."""
 
 
 def as_ended(futures: Collection[Future[T]], watch: StopSignal) -> Iterator[Future[T]]:
-    """Futures as they end; more may be added to the collection meanwhile.
+    """Yield futures as they end. The caller may add more to the collection meanwhile.
 
     Raises:
-        StoppedError: A signal asked to stop. What has ended is kept.
+        StoppedError: If a signal asked to stop. The results of ended calls are stored.
     """
     while futures:
-        # Wait on the current set every time: callers may add futures meanwhile.
+        # Wait on the current set every time, as callers may add futures.
         done = wait(futures, LOOK, FIRST_COMPLETED).done
         if watch.stop:
-            raise StoppedError("interrupted: what is finished is kept, and the same command continues it", watch.code)
+            raise StoppedError("interrupted: finished runs are stored, and the same command continues", watch.code)
         yield from done

@@ -1,7 +1,7 @@
-"""Worker processes that run calls one at a time, over pipes alone.
+"""Worker processes that run one call at a time and communicate only through pipes.
 
-`concurrent.futures.ProcessPoolExecutor` shares queues, whose locks are named semaphores of the system: they stay in
-/dev/shm when a whole process group is killed. A pipe is gone with its processes.
+`concurrent.futures.ProcessPoolExecutor` shares queues whose locks are named semaphores of the system. They stay in
+/dev/shm if a whole process group is killed. A pipe disappears with its processes.
 """
 
 from __future__ import annotations
@@ -33,21 +33,21 @@ SIGNALS = {signal.SIGINT, signal.SIGTERM}
 
 
 class LostWorkerError(DrflError):
-    """A worker process died, for example because the system killed it for its memory."""
+    """A worker process died, for example because the system ran out of memory and killed it."""
 
     code = "worker-lost"
 
     def __init__(self) -> None:
-        why = "a worker process was killed, perhaps for its memory"
-        super().__init__(f"{why}: what was finished is kept; run it again with fewer --jobs")
+        why = "a worker process was killed, perhaps for lack of memory"
+        super().__init__(f"{why}: finished runs are stored; run the command again with fewer --jobs")
 
     def __reduce__(self) -> tuple[type[LostWorkerError], tuple[()]]:
-        """An exception is made again from its arguments."""
+        """Let pickle make the exception without arguments."""
         return type(self), ()
 
 
 class _Call(NamedTuple):
-    """What a worker is to do, and the future of its answer."""
+    """A call for a worker, and the future of its answer."""
 
     future: Future
     function: Callable[..., object]
@@ -55,7 +55,7 @@ class _Call(NamedTuple):
 
 
 class StopFlag(StopSignal):
-    """Whether the process that made a worker asks its calls to stop; also if that process is gone."""
+    """Tells a worker's calls to stop if the parent process asks for it or is gone."""
 
     def __init__(self, pipe: Connection) -> None:
         super().__init__()
@@ -64,11 +64,11 @@ class StopFlag(StopSignal):
     @property
     def stop(self) -> bool:
         """Whether to stop."""
-        return self._pipe.poll()  # its other end is closed to ask; nothing is ever sent
+        return self._pipe.poll()  # the parent closes its end to ask; it never sends anything
 
 
 class MappedObject(Generic[T]):
-    """An object whose large tensors all workers of this machine map into memory.
+    """An object whose large tensors all workers on this machine map into memory.
 
     Args:
         payload: The pickled object.
@@ -88,48 +88,48 @@ class MappedObject(Generic[T]):
             self._tensors.close()
 
     def __reduce__(self) -> tuple[type[MappedObject[T]], tuple[bytes]]:
-        """The files stay with the process that shares the object."""
+        """Send the payload alone: the files stay with the process that shares the object."""
         return MappedObject, (self._payload,)
 
 
 class Processes:
-    """Processes of this machine, each on one thread, that make calls in the order in which they are submitted.
+    """Processes on this machine, each with one thread, that make calls in the order of submission.
 
-    See :class:`drfl.experiments.execution.executor.Executor`. Processes ignore SIGINT and SIGTERM, which often go to
-    the whole group: the process that made them decides what to do. They die with that process, however it ends.
+    They ignore signals from the terminal, as the process that makes them decides when they stop. They die with that
+    process, however it ends.
 
     Args:
         count: The number of processes.
-        what: The object of the calls. All processes map one copy of its large tensors.
-        own: The user's modules behind it.
+        what: The object that functions get. All processes map one copy of its large tensors.
+        own: The user's modules that define it.
 
     Raises:
-        InputError: The object cannot be sent to another process.
+        InputError: If the object cannot be sent to another process.
     """
 
     def __init__(self, count: int, what: object, own: Collection[ModuleType] = ()) -> None:
         self._tensors = SharedTensors()
         context = multiprocessing.get_context("spawn")
         self._calls: queue.SimpleQueue[_Call | None] = queue.SimpleQueue()
-        asked, self._stop = context.Pipe(duplex=False)
-        # Not among a process's own arguments: what these hold beyond a pipe's buffer is written before the process
-        # reads, and if it dies first multiprocessing waits for ever.
+        stop_pipe, self._stop = context.Pipe(duplex=False)
+        # Not passed as an argument of the process: multiprocessing writes arguments before the process reads them, and
+        # waits for ever if they exceed the pipe's buffer and the process dies first.
         self._first = pickled((what, kept_out()), own, self._tensors.dumps)
         self._lost = False
         self._processes, self._threads = [], []
         before = {name: os.environ.get(name) for name in THREADS}
-        os.environ.update(dict.fromkeys(THREADS, "1"))  # read when a worker loads its libraries
-        # Started with the first process, the tracker would unblock the signals that are blocked next.
+        os.environ.update(dict.fromkeys(THREADS, "1"))  # workers read them when they load their libraries
+        # The first process would start the tracker, which would unblock the signals that are blocked next.
         resource_tracker.ensure_running()
-        # A worker inherits the mask, so that no signal ends it before it ignores them.
+        # Workers inherit the mask, so that no signal ends them before they ignore signals.
         masked = signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
         try:
             for _ in range(count):
-                here, there = context.Pipe()
-                process = context.Process(target=_work, args=(there, asked))
+                parent_end, worker_end = context.Pipe()
+                process = context.Process(target=_work, args=(worker_end, stop_pipe))
                 process.start()
-                there.close()
-                thread = threading.Thread(target=self._serve, args=(here,), daemon=True)
+                worker_end.close()
+                thread = threading.Thread(target=self._serve, args=(parent_end,), daemon=True)
                 thread.start()
                 self._processes.append(process)
                 self._threads.append(thread)
@@ -138,7 +138,7 @@ class Processes:
             raise
         finally:
             signal.pthread_sigmask(signal.SIG_SETMASK, masked)
-            asked.close()
+            stop_pipe.close()
             for name, value in before.items():
                 if value is None:
                     os.environ.pop(name, None)
@@ -148,7 +148,7 @@ class Processes:
     def submit(self, function: Callable[..., T], *arguments: object) -> Future[T]:
         """See :class:`drfl.experiments.execution.executor.Executor`.
 
-        A worker that died fails the future, and all that were not begun, with :class:`LostWorkerError`.
+        If a worker dies, its call and all calls that have not begun fail with :class:`LostWorkerError`.
         """
         future: Future[T] = Future()
         self._calls.put(_Call(future, function, arguments))
@@ -160,16 +160,16 @@ class Processes:
         return MappedObject(pickled(thing, dumps=tensors.dumps), tensors)
 
     def ask_to_stop(self) -> None:
-        """Set the workers' flags."""
+        """Set the flag that all workers see."""
         self._stop.close()
 
     def kill(self) -> None:
-        """End the workers now."""
+        """Kill the workers."""
         for process in self._processes:
             process.kill()
 
     def __enter__(self) -> Self:
-        """Itself."""
+        """Return the executor."""
         return self
 
     def __exit__(
@@ -178,7 +178,7 @@ class Processes:
         """End the workers."""
         if kind is not None and not issubclass(kind, GeneratorExit):
             self.kill()
-        while True:  # calls that were not begun
+        while True:  # cancel calls that have not begun
             try:
                 call = self._calls.get_nowait()
             except queue.Empty:
@@ -196,7 +196,6 @@ class Processes:
         self._tensors.close()
 
     def _serve(self, pipe: Connection) -> None:
-        """Pass calls to one worker, in a thread of its own."""
         with pipe:
             try:
                 pipe.send_bytes(self._first)
@@ -211,7 +210,7 @@ class Processes:
                         raise LostWorkerError
                     pipe.send((call.function, call.arguments))
                     good, answer = pipe.recv()
-                # The process died, perhaps for lack of memory. Later calls fail too.
+                # The process died, perhaps for lack of memory. Later calls fail, too.
                 except (EOFError, OSError):
                     self._lost, good, answer = True, False, LostWorkerError()
                 except Exception as error:
@@ -237,47 +236,47 @@ def _work(pipe: Connection, asked: Connection) -> None:
     except EOFError:
         return
     watch = StopFlag(asked)
-    what, failed = _unpickled(payload)
+    shared_object, failed = _unpickled(payload)
     while True:
         try:
-            function, given = pipe.recv()
+            function, arguments = pipe.recv()
         except EOFError:
             return
         answer = False, failed
         if failed is None:
-            answer = _answer(function, what, watch, given)
+            answer = _answer(function, shared_object, watch, arguments)
         try:
             pipe.send(answer)
-        except OSError:  # nobody listens any more
+        except OSError:  # the parent is gone
             return
-        except Exception as error:  # it cannot be pickled
+        except Exception as error:  # the answer cannot be pickled
             pipe.send((False, DrflError(f"{type(error).__name__}: {error}", code="not-picklable")))
 
 
 def _answer(
     function: Callable[..., object], what: object, watch: StopFlag, given: tuple[object, ...]
 ) -> tuple[bool, object]:
-    """Whether a call succeeds, and what it gives or raises."""
+    """Return whether a call succeeds, and its result or error."""
     try:
         return True, function(what, watch, *given)
     except BaseException as error:
-        if not isinstance(error, DrflError):  # a bug: the traceback of the other process does not travel with it
+        if not isinstance(error, DrflError):  # a bug: pickle would drop the traceback of this process
             error.add_note("".join(traceback.format_exception(error)))
         return False, error
 
 
 def _unpickled(payload: bytes) -> tuple[object, InputError | None]:
-    """The object of the calls, or the error that every call raises: here it would look like a killed process."""
+    """Return the object that functions get, or the error for every call, as an error raised here looks like a crash."""
     try:
-        what, folders = cloudpickle.loads(payload)
+        shared_object, folders = cloudpickle.loads(payload)
         for folder in folders:
             keep_out(folder)
     except Exception as error:
         why = f"{type(error).__name__}: {' '.join(str(error).split())}"
         return None, InputError(
-            f"what is run cannot be made in another process ({why}): leave jobs out", code="not-picklable", field="jobs"
+            f"cannot build the runs in another process ({why}): remove jobs", code="not-picklable", field="jobs"
         )
-    return what, None
+    return shared_object, None
 
 
 def _leave_with(sentinel: int) -> None:

@@ -21,14 +21,14 @@ T = TypeVar("T")
 
 
 class StoredObject(Generic[T]):
-    """An object in Ray's object store, which every machine of the cluster fetches once.
+    """An object in Ray's object store, which each machine of the cluster fetches once.
 
     Args:
         ref: Its reference.
     """
 
     def __init__(self, ref: ObjectRef) -> None:
-        # In a list: Ray would fetch a bare reference at every call.
+        # The list keeps Ray from fetching the object at every call.
         self._ref = [ref]
 
     def get(self) -> T:
@@ -38,22 +38,22 @@ class StoredObject(Generic[T]):
         return ray.get(self._ref[0])
 
     def close(self) -> None:
-        """The store drops the object with its last reference."""
+        """Do nothing: the store drops the object with its last reference."""
 
 
 class RayExecutor:
     """Calls on the CPUs of a cluster; see :class:`drfl.experiments.execution.executor.Executor`.
 
-    A call whose worker or machine is lost is made again, :data:`drfl.engine.ray_cluster.RETRIES` times; one that raises
-    is not.
+    If a worker or machine is lost, its call is repeated up to :data:`drfl.engine.ray_cluster.RETRIES` times. A call
+    that raises an error is not repeated.
 
     Args:
         cluster: The cluster.
-        what: The object of the calls; each worker gets it once.
-        own: The user's modules behind it.
+        what: The object that functions get. Each worker fetches it once.
+        own: The user's modules that define it.
 
     Raises:
-        InputError: The object cannot be sent, or there is no such cluster.
+        InputError: If the object cannot be sent, or the cluster does not answer.
     """
 
     def __init__(self, cluster: Cluster, what: object, own: Collection[ModuleType] = ()) -> None:
@@ -85,32 +85,32 @@ class RayExecutor:
         except self._ray.exceptions.RayTaskError as error:
             raise error.cause from None
         except self._ray.exceptions.RayError as error:
-            kept = "what was finished is kept; run it again with more memory a CPU"
-            raise DrflError(f"{LOST} ({type(error).__name__}): {kept}", code="worker-lost", field="ray") from None
+            remedy = "finished runs are stored; run the command again with more memory per CPU"
+            raise DrflError(f"{LOST} ({type(error).__name__}): {remedy}", code="worker-lost", field="ray") from None
 
     def share(self, thing: T) -> StoredObject[T]:
         """See :class:`drfl.experiments.execution.executor.Executor`."""
         return StoredObject(self._ray.put(thing))
 
     def ask_to_stop(self) -> None:
-        """End the calls that are under way, and drop those that are not: a call elsewhere cannot see a flag."""
+        """End running calls and drop the others: a call on another machine cannot see a flag."""
         for ref in [*self._open]:
             self._ray.cancel(ref, force=True)
         self._open.clear()
 
     def __enter__(self) -> Self:
-        """Itself."""
+        """Return the executor."""
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """End what is under way."""
+        """End the calls that are still running."""
         self.ask_to_stop()
 
 
 class _Worker:
-    """What a worker process has fetched."""
+    """The object that a worker process has fetched."""
 
     ref: ObjectRef | None = None
     what: object = None
@@ -122,7 +122,7 @@ def _called(function: Callable[..., object], what: list[ObjectRef], *arguments: 
 
     # One thread, as in local worker processes: more would change the rounding of sums.
     torch.set_num_threads(1)
-    # The reference is inside a list: Ray would fetch a bare one at every call.
+    # The list keeps Ray from fetching the object at every call.
     (ref,) = what
     # Unpickle once per worker, not once per call.
     if ref != _Worker.ref:
@@ -131,7 +131,7 @@ def _called(function: Callable[..., object], what: list[ObjectRef], *arguments: 
         except Exception as error:
             why = f"{type(error).__name__}: {' '.join(str(error).split())}"
             raise InputError(
-                f"what is run cannot be made on a Ray worker ({why}): install it there too",
+                f"cannot build the runs on a Ray worker ({why}): install the same packages there",
                 code="not-picklable",
                 field="ray",
             ) from None

@@ -1,4 +1,4 @@
-"""Cells run by an executor, their records kept one by one."""
+"""Run cells with an executor and store their records."""
 
 from __future__ import annotations
 
@@ -11,48 +11,50 @@ from typing import NamedTuple, Self
 
 from drfl.data import Dataset
 from drfl.engine.ray_cluster import Cluster
-from drfl.experiments.config.data_settings import DataKey, loaded
+from drfl.experiments.config.data_settings import LATEST, DataKey, loaded
 from drfl.experiments.execution import cells, training_cells
-from drfl.experiments.execution.cells import Cell, Record
+from drfl.experiments.execution.cells import Cell
 from drfl.experiments.execution.executor import Executor, Shared, Workers, as_ended, executor_of
+from drfl.experiments.execution.records import Record
 from drfl.experiments.run.runner import StopSignal
 
 Run = Callable[[Cell, Path | None], Record]
-"""Runs a cell, given where the data sets' files lie."""
+"""Runs a cell; gets the cell and the folder of the data sets' files."""
 
 
 class CellPool:
-    """Runs cells by an executor and keeps their records.
+    """Runs cells with an executor and stores their records.
 
-    Leaving the block with an error drops what was not begun and stops what was: records are written atomically.
+    Leaving the block with an error drops cells that have not begun and stops running ones. No record is left
+    incomplete.
 
     Args:
-        executor: Its object is what runs a cell, a :data:`Run`.
-        data_dir: Where the data sets' files lie; None = the usual places.
-        shared: Whether cells are runs of configurations: their data sets are loaded here, once, for all workers.
+        executor: The object that its functions get is a :data:`Run`.
+        data_dir: The folder of the data sets' files; None = the usual places.
+        shared: Whether cells are runs of configurations, whose data sets are loaded here once for all workers.
     """
 
     def __init__(self, executor: Executor, data_dir: Path | None = None, *, shared: bool = False) -> None:
         self._executor, self._data_dir, self._shared = executor, data_dir, shared
         self._data: dict[DataKey, _SharedData] = {}
-        self._lock = threading.Lock()  # futures end in another thread than they are begun in
+        self._lock = threading.Lock()  # futures end in another thread than the one that submits cells
 
     def submit(self, cell: Cell, folder: Path) -> Future[Record]:
-        """Have a cell run; its record is kept in the folder before the future has it.
+        """Run a cell in a worker, and store its record in the folder before the future returns it.
 
-        A lost worker, such as one that the system killed for its memory, fails the future with an error of drfl.
+        If the worker is lost, for example because the system ran out of memory, the future fails with an error of drfl.
         """
-        wanted, data = training_cells.data_of(cell, self._data_dir) if self._shared else None, None
-        if wanted is None:
+        settings, data = training_cells.data_of(cell, self._data_dir) if self._shared else None, None
+        if settings is None:
             inner = self._executor.submit(_work, cell, self._data_dir)
         else:
             with self._lock:
-                if wanted.key not in self._data:
+                if settings.key not in self._data:
                     self._drop()
-                    self._data[wanted.key] = _SharedData(self._executor.share(loaded(wanted)))
-                data = self._data[wanted.key]
+                    self._data[settings.key] = _SharedData(self._executor.share(loaded(settings)))
+                data = self._data[settings.key]
                 data.cells += 1
-            inner = self._executor.submit(_work, cell, self._data_dir, wanted.key, data.shared)
+            inner = self._executor.submit(_work, cell, self._data_dir, settings.key, data.shared)
         outer: Future[Record] = Future()
 
         def ended(done: Future[Record]) -> None:
@@ -60,39 +62,38 @@ class CellPool:
                 with self._lock:
                     data.cells -= 1
             try:
-                record = done.result()
-                cells.write(folder, cell, record)
-                # The record as it is read back, so that fresh and stored results are identical.
-                outer.set_result(cells.read(folder, cell) or record)
-            except BaseException as error:  # raised where the future's result is asked for
+                # The record as it will be read, so that new and stored results are identical.
+                outer.set_result(cells.write(folder, cell, done.result()))
+            except BaseException as error:  # raised again by the future's result()
                 outer.set_exception(error)
 
         inner.add_done_callback(ended)
         return outer
 
     def _drop(self) -> None:
-        """Give up data that no cell needs. The next cell may need those of the last, so call it before others come."""
+        """Free data sets that no cell uses, before another one is loaded."""
+        # Not when a cell ends: the next cell may need the same data set.
         for key in [key for key, data in self._data.items() if not data.cells]:
             self._data.pop(key).shared.close()
 
     def __enter__(self) -> Self:
-        """Itself."""
+        """Return the pool."""
         self._executor.__enter__()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """End the workers, at once if by an error."""
+        """End the workers, at once if there is an error."""
         self._executor.__exit__(kind, error, trace)
-        with self._lock:  # cancelled futures end while this is done
+        with self._lock:  # cancelled futures may end meanwhile
             for data in self._data.values():
                 data.shared.close()
             self._data.clear()
 
 
 class _SharedData:
-    """A data set as workers get it, and the number of cells on it that have not ended."""
+    """A data set that workers can fetch, and the number of unfinished cells that use it."""
 
     def __init__(self, shared: Shared[Dataset]) -> None:
         self.shared, self.cells = shared, 0
@@ -107,14 +108,14 @@ def _work(
     data: Shared[Dataset] | None = None,
 ) -> Record:
     if key is not None and data is not None:
-        loaded.given(key, data.get)
+        LATEST.get(key, data.get)
     return run(cell, data_dir)
 
 
 def pool_of(
     workers: Workers, run: Run, data_dir: Path | None = None, own: Collection[ModuleType] = (), *, shared: bool = False
 ) -> CellPool:
-    """The pool of these workers; see :func:`drfl.experiments.execution.executor.executor_of` and :class:`CellPool`."""
+    """Return a pool for these workers; see :func:`drfl.experiments.execution.executor.executor_of`."""
     return CellPool(executor_of(workers, run, own), data_dir, shared=shared)
 
 
@@ -122,12 +123,12 @@ class Done(NamedTuple):
     """A cell that ended.
 
     Args:
-        cell: which one.
-        record: what it gave.
-        known: whether it had been run before.
-        finished: cells that ended so far, those known included.
-        total: cells altogether.
-        share: of the cost of what was to be run, in [0, 1].
+        cell: The cell.
+        record: Its record.
+        known: Whether the record was stored before.
+        finished: The number of cells that have ended, those with stored records included.
+        total: The number of all cells.
+        share: The finished share of the cost of the cells that had to run, in [0, 1].
     """
 
     cell: Cell
@@ -147,31 +148,31 @@ def run_all(
     data_dir: Path | None = None,
     watch: StopSignal | None = None,
 ) -> Iterator[Done]:
-    """The cells as they end: first those whose records a folder has, which are not run again, then the others.
+    """Yield cells as they end: first those with stored records, which are not run again, then the others.
 
     Args:
-        wanted: the cells, in the order in which they are begun; one that comes twice is run once.
-        folder: of records.
-        run: what runs a cell, of kinds that :mod:`drfl.experiments.execution.cells` names.
-        workers: where they run.
-        data_dir: where the data sets' files lie.
-        watch: stops it.
+        wanted: The cells, in the order in which they start. A cell that occurs twice runs once.
+        folder: The folder of records.
+        run: The function that runs a cell.
+        workers: Where cells run.
+        data_dir: The folder of the data sets' files.
+        watch: Tells whether to stop.
 
     Raises:
-        InputError: a job cannot start.
-        DrflError: a worker died.
-        StoppedError: a signal asked to stop.
+        InputError: If a job cannot start.
+        DrflError: If a worker died.
+        StoppedError: If a signal asked to stop.
     """
-    # Tables and figures may use the same run.
+    # Several tables and figures may use the same run.
     distinct = {cell.key: cell for cell in wanted}
-    found = {key: record for key, cell in distinct.items() if (record := cells.read(folder, cell)) is not None}
-    for finished, (key, record) in enumerate(found.items(), 1):
+    stored = {key: record for key, cell in distinct.items() if (record := cells.read(folder, cell)) is not None}
+    for finished, (key, record) in enumerate(stored.items(), 1):
         yield Done(distinct[key], record, True, finished, len(distinct), 0.0)
-    missing = [cell for key, cell in distinct.items() if key not in found]
+    missing = [cell for key, cell in distinct.items() if key not in stored]
     if not missing:
         return
-    total, whole, spent, finished = len(distinct), sum(cell.cost for cell in missing), 0.0, len(found)
-    # Start no more processes than there is work for: each takes seconds.
+    total, whole, spent, finished = len(distinct), sum(cell.cost for cell in missing), 0.0, len(stored)
+    # Do not start more processes than there are cells: each takes seconds to start.
     count = workers if isinstance(workers, Cluster) else min(workers, len(missing))
     with pool_of(count, run, data_dir, shared=True) as pool:
         futures = {pool.submit(cell, folder): cell for cell in missing}

@@ -1,4 +1,4 @@
-"""Objects for worker processes of this machine, whose large tensors all workers read from the same memory."""
+"""Objects for worker processes on this machine, which all map the same copy of large tensors into memory."""
 
 from __future__ import annotations
 
@@ -14,33 +14,33 @@ import torch
 from torch import Tensor
 
 LARGE = 2**20
-"""Bytes from which a tensor has a file."""
+"""The size in bytes from which a tensor gets a file."""
 
 
 class SharedTensors:
     """Pickles objects, and writes their large tensors to temporary files.
 
-    Whoever unpickles such an object maps the files into memory: the system reads them once, whatever the number of
-    processes. What a process writes to its tensors stays its own.
+    Processes that unpickle such an object map the files into memory, so the system reads them once, whatever the number
+    of processes. Changes that a process makes to its tensors stay private.
     """
 
     def __init__(self) -> None:
         self._files: list[IO[bytes]] = []
 
     def dumps(self, what: object) -> bytes:
-        """By cloudpickle; the files must be there when it is unpickled."""
+        """Pickle an object with cloudpickle. It can be unpickled only while the files exist."""
         buffer = io.BytesIO()
         _Pickler(buffer, self._write).dump(what)
         return buffer.getvalue()
 
     def close(self) -> None:
-        """Give up the files; what is mapped already stays readable."""
+        """Remove the files. Tensors that are already mapped stay readable."""
         while self._files:
             self._files.pop().close()
 
     def _write(self, tensor: Tensor) -> str:
-        # On Linux a file without a name, which other processes open by way of this one's: none is left of it, however
-        # the process ends.
+        # On Linux the file has no name, and other processes open it through this process's file descriptor. So nothing
+        # is left of it, however this process ends.
         named = not Path("/proc/self/fd").is_dir()
         file = tempfile.NamedTemporaryFile() if named else tempfile.TemporaryFile()  # noqa: SIM115 - close() does
         self._files.append(file)
@@ -54,12 +54,12 @@ class _Pickler(cloudpickle.Pickler):
         self._write = write
 
     def reducer_override(self, obj: Any) -> Any:  # noqa: ANN401 - as cloudpickle declares it
-        # Parameters and other subclasses go as they are: they are more than their numbers.
+        # Parameters and other subclasses hold more than their numbers, so they are pickled as usual.
         if type(obj) is Tensor and obj.device.type == "cpu" and not obj.requires_grad and obj.nbytes >= LARGE:
             return _mapped, (self._write(obj), obj.dtype, tuple(obj.shape))
         return super().reducer_override(obj)
 
 
 def _mapped(path: str, dtype: torch.dtype, shape: tuple[int, ...]) -> Tensor:
-    # shared=False: a private mapping, whose pages are common to all processes until one writes to them.
+    # shared=False maps the file privately: processes share a page until one of them writes to it.
     return torch.from_file(path, shared=False, size=torch.Size(shape).numel(), dtype=dtype).view(shape)

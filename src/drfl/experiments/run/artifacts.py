@@ -1,4 +1,4 @@
-"""What a run leaves behind: the files of its directory."""
+"""The files of a run's folder."""
 
 from __future__ import annotations
 
@@ -13,26 +13,21 @@ from pathlib import Path
 
 from torch import Tensor
 
-from drfl.algorithms import REFERENCES
 from drfl.core.hashing import digest_of
-from drfl.core.run_end import ENDS
 from drfl.core.user_code import label_of
 from drfl.data import ClientData
 from drfl.data.model_file import model_bytes
-from drfl.data.pools import RARE, ConstantAnswer
 from drfl.engine import Simulation
 from drfl.experiments.config.about_run import run_toml
-from drfl.experiments.config.build import Running
-from drfl.experiments.run.data_warnings import warnings_of
-from drfl.experiments.run.end_checks import EndChecks, end_checks
-from drfl.federation.algorithm import State, core_of, flagged
+from drfl.experiments.config.ready_run import Running
+from drfl.experiments.run.finished import Finished
+from drfl.federation.algorithm import State, flagged
 from drfl.federation.federation import Evaluation
 from drfl.report import test_rows
 from drfl.report.read_run import TEST_ROWS
 from drfl.resilience import Memory
 from drfl.resilience.wrappers import WrapperState
 from drfl.task.measure import Measure, Rows
-from drfl.task.metrics import ACCURACY
 from drfl.training.certificate import Certificate
 from drfl.training.history import (
     CERTIFICATE_COLUMNS,
@@ -44,29 +39,28 @@ from drfl.training.history import (
     undefined_counts,
     undefined_names,
 )
-from drfl.training.loop import Result
 
 FREE = ("data_dir", "data", "table_dir", "checkpoint_every", "checkpoint_key")
-"""Keys of a configuration that have no say in the results."""
+"""Keys of a configuration that do not affect the results."""
 
 PACKAGES = ("drfl", "torch", "numpy", "scikit-learn")
 
 
-def write_run(directory: Path, job: Running, result: Result) -> None:
-    """Fill an existing, empty directory with everything but the report.
+def write_run(directory: Path, finished: Finished) -> None:
+    """Write all files of a run, except for the report, into an empty folder.
 
     Args:
-        directory: where.
-        job: what ran.
-        result: how it ended.
+        directory: The folder.
+        finished: The run.
     """
+    job, result = finished.job, finished.result
     write = {
         "config.toml": run_toml(job.about),
-        "summary.json": json_text(summary(job, result), indent=2) + "\n",
+        "summary.json": json_text(summary(finished), indent=2) + "\n",
         "history.csv": result.history.to_csv(),
         "timing.csv": result.history.timing_csv(),
         "lambda.csv": result.history.lambda_csv(job.data.names),
-        "clients.csv": _clients_csv(job, result),
+        "clients.csv": _clients_csv(finished),
     }
     for name, text in write.items():
         (directory / name).write_text(text, encoding="utf-8")
@@ -74,17 +68,16 @@ def write_run(directory: Path, job: Running, result: Result) -> None:
         job.partition.save(directory / "partition.json")
     data = job.fed.data_digest() or digest_of(job.data.tensors())
     about = about_model(job, data)
-    # Of personal models the evaluation is theirs.
+    # With personal models the evaluation is that of these models.
     models = {"model": (result.model, result.evaluation if result.personal is None else None)}
     if result.returned != "last":
         models["model-last"] = result.state.w, result.last
     if result.average is not None and result.averaged is not None:
         models["model-averaged"] = result.average.w, result.averaged
     for name, (w, evaluation) in models.items():
-        interval = result.stopped_on != "test"
-        metrics = {} if evaluation is None else {"metrics": model_metrics(evaluation, job.fed.measures[0], interval)}
-        # Take the state_dict() at w from the task's own model: a copy would duplicate its frozen part, which may be
-        # large.
+        metrics = {} if evaluation is None else {"metrics": _model_metrics(finished, evaluation)}
+        # The state_dict() at w comes from the task's own model, as a copy would duplicate its frozen part, which may
+        # be large.
         before = job.task.w0
         job.task.layout.load(job.task.model, w)
         try:
@@ -99,15 +92,15 @@ def write_run(directory: Path, job: Running, result: Result) -> None:
         test_rows.write(directory / TEST_ROWS, scores._replace(data=data))
 
 
-def summary(job: Running, result: Result) -> dict[str, object]:
-    """The run in one object: what ran, on what, how it ended, what it cost."""
+def summary(finished: Finished) -> dict[str, object]:
+    """Return the run as one object: what ran, on which data, how it ended, what it cost."""
+    job, result, checks = finished.job, finished.result, finished.checks
     about, settings = job.about, job.settings
-    last, asked, score = result.history.last, job.certify is not None, job.fed.measures[0].name
-    checks = end_checks(job, result) if result.stopped in ENDS else EndChecks()
+    last, certified, score = result.history.last, job.certify is not None, job.fed.measures[0].name
     undefined = undefined_names(result.evaluation, job.fed.measures, job.data.names)
     chosen, size, step_size, averaged = result.selection, result.step_size, None, None
     if size is not None:
-        # Client −1: no curvature is known, and lr is the fallback.
+        # Client −1 means that no curvature is known and lr is the fallback.
         client = None if int(size.client) < 0 else int(size.client)
         step_size = {
             "lr": float(size.eta),
@@ -116,8 +109,8 @@ def summary(job: Running, result: Result) -> dict[str, object]:
             "halved": int(size.lowered),
         }
     if result.averaged is not None:
-        found = Metrics.of(result.averaged, job.fed.measures[0])
-        averaged = _end(found.named(score), asked, result.averaged_certificate)
+        average_metrics = Metrics.of(result.averaged, job.fed.measures[0])
+        averaged = _end(average_metrics.named(score), certified, result.averaged_certificate)
     return {
         "algorithm": label_of(about.algorithm),
         "parameters": dict(about.parameters),
@@ -143,18 +136,18 @@ def summary(job: Running, result: Result) -> dict[str, object]:
         "selection": None if chosen is None else {**chosen._asdict(), "undefined": len(chosen.undefined)},
         "step_size": step_size,
         "failure": checks.failure,
-        "warnings": [*warnings_of(job), *checks.warnings],
+        "warnings": [*finished.data_warnings, *checks.warnings],
         "measures": [
             {"name": m.name, "more_is_better": m.more_is_better, "percent": m.percent, "rows": m.rows}
             for m in job.fed.measures
         ],
         "undefined": {name: len(clients) for name, clients in undefined.items()},
-        **beside(job, result.evaluation),
-        "reference": is_reference(job),
-        "test_rows": test_rows_digest(job),
-        "initial_model": initial_model_digest(job),
+        **finished.beside,
+        "reference": finished.is_reference,
+        "test_rows": finished.test_rows,
+        "initial_model": finished.initial_model,
         "shared_test_rows": isinstance(job.fed, Simulation) and job.fed.data.shares_test_rows,
-        "final": _end({**last.metrics.named(score), **last.others}, asked, last.certificate),
+        "final": _end({**last.metrics.named(score), **last.others}, certified, last.certificate),
         "last": rounded(last.last_metrics.named(score)),
         "averaged": averaged,
         "ledger": last.ledger,
@@ -163,71 +156,27 @@ def summary(job: Running, result: Result) -> dict[str, object]:
     }
 
 
-def is_reference(job: Running) -> bool:
-    """Whether the run is not federated, but shows what federation costs and gains."""
-    return isinstance(core_of(job.algorithm), REFERENCES)
-
-
-def test_rows_digest(job: Running) -> str | None:
-    """What the clients' test rows are known by; None if they are at the sites."""
-    return job.fed.test_rows_digest() if isinstance(job.fed, Simulation) else None
-
-
-def initial_model_digest(job: Running) -> str:
-    """What the model that the run started from is known by."""
-    return digest_of([job.task.w0])
-
-
-def constant_of(job: Running, evaluation: Evaluation) -> ConstantAnswer | None:
-    """What always giving the most frequent class scores on the test rows, if accuracy is measured and it looks good.
-
-    A server knows of its sites the share of each one's own most frequent class alone.
-    """
-    # A constant answer competes only on accuracy.
-    if all(measure.name != ACCURACY.name for measure in job.fed.measures):
-        return None
-    if isinstance(job.fed, Simulation):
-        return job.fed.data.constant
-    shares, rows = job.fed.majority, evaluation.samples.double()
-    if shares is None or float(shares @ rows / rows.sum()) <= 1 - RARE:
-        return None
-    return ConstantAnswer(None, float(shares @ rows / rows.sum()), shares)
-
-
-def beside(job: Running, evaluation: Evaluation) -> dict[str, object]:
-    """What accuracies and rates have to be read with: a constant answer's, and the threshold with what chose it."""
-    found, constant, threshold = constant_of(job, evaluation), None, None
-    if found is not None:
-        ends = {"accuracy": found.overall, "worst_accuracy": float(found.shares.min())}
-        constant = {"class": found.label, **rounded(ends)}
-    if any(measure.rows is Rows.RATE for measure in job.fed.measures):
-        # (1 + tanh(x/2))/2 is the logistic function without overflow.
-        odds, chosen = evaluation.threshold or 0.0, evaluation.threshold is not None
-        threshold = {"probability": (1 + math.tanh(odds / 2)) / 2, "chosen_on": "validation" if chosen else None}
-    return {"constant": constant, "threshold": threshold}
-
-
 def _protection(state: State, names: Sequence[str]) -> dict[str, object]:
-    """How many replies were rejected and reports changed, who is mistrusted at the end, and whom the aggregator left
-    out in how many rounds.
-    """
+    """Return counts of rejected replies and changed reports, the flagged clients, and rounds of excluded clients."""
     memory, inner, flags = None, state, flagged(state)
-    # Other wrappers, such as Quorum, may enclose the protection.
+    # Other wrappers, such as Quorum, may enclose Protected.
     while memory is None and isinstance(inner, WrapperState):
         memory, inner = inner.memory if isinstance(inner.memory, Memory) else None, inner.inner
     if memory is None or flags is None:
         return {}
-    who = [name for name, bad in zip(names, flags.tolist(), strict=True) if bad]
-    found: dict[str, object] = {
-        "rejected_replies": int(memory.rejected), "changed_reports": int(memory.clipped), "flagged_clients": who
-    }  # fmt: skip
+    flagged_names = [name for name, bad in zip(names, flags.tolist(), strict=True) if bad]
+    counts: dict[str, object] = {
+        "rejected_replies": int(memory.rejected),
+        "changed_reports": int(memory.clipped),
+        "flagged_clients": flagged_names,
+    }
     if bool(memory.left_out.any()):
-        found["left_out_rounds"] = {name: r for name, r in zip(names, memory.left_out.tolist(), strict=True) if r}
-    return found
+        counts["left_out_rounds"] = {name: r for name, r in zip(names, memory.left_out.tolist(), strict=True) if r}
+    return counts
 
 
 def json_text(content: Mapping[str, object], indent: int | None = None) -> str:
-    """JSON; infinities and NaN, for which JSON has no number, as text."""
+    """Return JSON text. Infinities and NaN become text, as JSON has no number for them."""
 
     def plain(value: object) -> object:
         if isinstance(value, Mapping):
@@ -240,43 +189,43 @@ def json_text(content: Mapping[str, object], indent: int | None = None) -> str:
 
 
 def rounded(values: Mapping[str, float]) -> dict[str, float]:
-    """Metrics by name, with as many digits as the CSV files have."""
+    """Round metrics to the digits of the CSV files."""
     return {name: round(x, DIGITS) for name, x in values.items()}
 
 
 def _end(metrics: Mapping[str, float], asked: bool, certificate: Certificate | None) -> dict[str, object]:
-    """The metrics, and where it was asked for the certificate: NaN where there is none."""
+    """Return the metrics, and the certificate if the run asked for it, with NaN if there is none."""
     if not asked:
         return {**rounded(metrics)}
-    # A run that asked for a certificate has these columns even if it got none.
+    # A run that asked for a certificate has these columns even if there is none.
     names = (*CERTIFICATE_COLUMNS, "gradient_norm")
     values = {name: round(getattr(certificate, name, math.nan), GAP_DIGITS) for name in names}
     return {**rounded(metrics), **values, "proven": certificate is not None and certificate.proven}
 
 
 def versions() -> dict[str, str]:
-    """Python's, the platform's and the packages' versions."""
-    found = {package: _version_of(package) for package in PACKAGES}
-    return {"python": platform.python_version(), "platform": f"{platform.system()} {platform.machine()}", **found}
+    """Return the versions of Python, the platform and the packages."""
+    packages = {package: _version_of(package) for package in PACKAGES}
+    return {"python": platform.python_version(), "platform": f"{platform.system()} {platform.machine()}", **packages}
 
 
 @functools.cache
 def _version_of(package: str) -> str:
-    return importlib.metadata.version(package)  # reads a file each time
+    return importlib.metadata.version(package)  # reads a file at every call
 
 
 def decisive_settings(job: Running) -> dict[str, object]:
-    """The configuration with all defaults, without the keys that do not change the results."""
+    """Return the configuration with all defaults, without the keys that do not affect the results."""
     full = tomllib.loads(run_toml(job.about))
     return {name: value for name, value in full.items() if name not in FREE}
 
 
 def about_model(job: Running, data: str) -> dict[str, object]:
-    """What a model file says of the run that its model is from, but for the metrics.
+    """Return the description of a run in a model file, without the metrics.
 
     Args:
-        job: the run.
-        data: digest of the clients' data.
+        job: The run.
+        data: The digest of the clients' data.
     """
     about: dict[str, object] = {
         "drfl": _version_of("drfl"),
@@ -287,54 +236,54 @@ def about_model(job: Running, data: str) -> dict[str, object]:
         columns, classes = job.data.columns, job.data.classes
         about |= {"columns": list(columns)} if columns is not None else {}
         about |= {"classes": list(classes)} if classes is not None else {}
-        if classes is not None and len(classes) == 2:  # what accuracy, AUC and F1 go by
+        if classes is not None and len(classes) == 2:  # accuracy, AUC and F1 depend on these
             about |= {"positive_class": classes[1], "threshold": 0.5}
     return {**about, "run": digest_of([job.task.w0], json_text(decisive_settings(job)) + data)}
 
 
-def model_metrics(evaluation: Evaluation, score: Measure, interval: bool = True) -> dict[str, float]:
-    """The defined metrics of a model over the clients, with the 95 % interval of the worst one's true score.
+def _model_metrics(finished: Finished, evaluation: Evaluation) -> dict[str, float]:
+    """Return the defined metrics of a model over the clients, with the 95 % interval of the worst client's true score.
 
-    Clients at which the score is undefined are left out of all of them, and counted. There is no interval if the test
-    rows have stopped the run, which ``interval`` says.
+    Clients at which the score is undefined are counted, but no metric includes them. There is no interval if test rows
+    stopped the run.
     """
-    from drfl.assessment.evaluation import worst_interval  # scipy takes a while to load
-
-    low, high = (worst_interval(evaluation, score) if interval else None) or (math.nan, math.nan)
+    score, is_returned = finished.job.fed.measures[0], evaluation is finished.result.evaluation
+    low, high = (finished.worst_interval if is_returned else finished.interval_of(evaluation)) or (math.nan, math.nan)
     ends = {f"worst_{score.name}_low": low, f"worst_{score.name}_high": high}
-    found = {**Metrics.of(evaluation, score).named(score.name), **ends}
+    metrics = {**Metrics.of(evaluation, score).named(score.name), **ends}
     # The metadata of a model file is JSON, which has no NaN.
-    defined = rounded({name: value for name, value in found.items() if math.isfinite(value)})
+    defined = rounded({name: value for name, value in metrics.items() if math.isfinite(value)})
     return {"clients": len(evaluation.score), "undefined": undefined_counts(evaluation)[0], **defined}
 
 
 def exact(value: float, *, whole: bool = False) -> str:
-    """A number with as many digits as it takes to read the same one back; a whole one, or NaN, as that."""
+    """Format a number with enough digits to read the same number back; with ``whole`` as a whole number, unless NaN."""
     return str(int(value)) if whole and math.isfinite(value) else repr(value)
 
 
 def sum_columns(measures: Sequence[Measure], sums: Tensor) -> dict[str, list[str]]:
-    """The columns of an evaluation's sums (N, M, 5), see :class:`drfl.federation.federation.Evaluation`."""
-    found: dict[str, list[str]] = {}
+    """Return the columns of an evaluation's sums (N, M, 5), see :class:`drfl.federation.federation.Evaluation`."""
+    columns: dict[str, list[str]] = {}
     for measure, (first, second, third, *squares) in zip(measures, sums.permute(1, 2, 0).tolist(), strict=True):
         if measure.rows is Rows.BINARY:
-            found[f"{measure.name}_count"] = [exact(x, whole=True) for x in second]
+            columns[f"{measure.name}_count"] = [exact(x, whole=True) for x in second]
         elif measure.rows is Rows.RATE:
-            found[f"{measure.name}_rows"] = [exact(x, whole=True) for x in first]
-            found[f"{measure.name}_count"] = [exact(x, whole=True) for x in second]
+            columns[f"{measure.name}_rows"] = [exact(x, whole=True) for x in first]
+            columns[f"{measure.name}_count"] = [exact(x, whole=True) for x in second]
         elif measure.rows is Rows.RANKS:
-            found[f"{measure.name}_positive"] = [exact(x, whole=True) for x in first]
-            found[f"{measure.name}_pairs"] = [exact(x) for x in third]
+            columns[f"{measure.name}_positive"] = [exact(x, whole=True) for x in first]
+            columns[f"{measure.name}_pairs"] = [exact(x) for x in third]
             for name, each in zip(("positive", "negative"), squares, strict=False):
-                found[f"{measure.name}_{name}_squares"] = [exact(x) for x in each]
+                columns[f"{measure.name}_{name}_squares"] = [exact(x) for x in each]
         elif measure.rows.mean:
-            found |= {f"{measure.name}_sum": [*map(exact, second)], f"{measure.name}_squares": [*map(exact, third)]}
-    return found
+            columns |= {f"{measure.name}_sum": [*map(exact, second)], f"{measure.name}_squares": [*map(exact, third)]}
+    return columns
 
 
-def _clients_csv(job: Running, result: Result) -> str:
+def _clients_csv(finished: Finished) -> str:
     from drfl.assessment.evaluation import client_intervals  # scipy takes a while to load
 
+    job, result = finished.job, finished.result
     evaluation, last = result.evaluation, result.last
     score, *others = (measure.name for measure in job.fed.measures)
     sums = {} if evaluation.sums is None else sum_columns(job.fed.measures, evaluation.sums)
@@ -342,9 +291,8 @@ def _clients_csv(job: Running, result: Result) -> str:
     ends = None if result.stopped_on == "test" else client_intervals(evaluation, job.fed.measures[0])
     named = (f"{score}_low", f"{score}_high")
     intervals = {} if ends is None else {n: [f"{x:.{DIGITS}f}" for x in e] for n, e in zip(named, ends, strict=True)}
-    constant = constant_of(job, evaluation)
-    if constant is not None:
-        intervals["constant_accuracy"] = [f"{x:.{DIGITS}f}" for x in constant.shares.tolist()]
+    if finished.constant is not None:
+        intervals["constant_accuracy"] = [f"{x:.{DIGITS}f}" for x in finished.constant.shares.tolist()]
     columns = zip(
         job.data.names,
         (f"{x:.{DIGITS}f}" for x in evaluation.score.tolist()),

@@ -1,7 +1,7 @@
-"""What a folder is that drfl filled, and which of its files are drfl's: its ``manifest.json``.
+"""The manifest of a folder, ``manifest.json``, which lists drfl's files in it.
 
-A folder is taken for one of drfl's by its manifest alone. Of such a folder drfl removes what the manifest lists, and
-nothing that it does not write itself: a manifest is a file like others, and may be forged.
+Only the manifest identifies a folder as drfl's. In such a folder drfl removes only files that the manifest lists and
+that drfl could have written itself, as a manifest is a file like others and may be forged.
 """
 
 from __future__ import annotations
@@ -28,31 +28,31 @@ from drfl.training.checkpoint.record import first_fault
 
 CHECKPOINT, CONFIG, LOCK, STAGE, IDENTITY = "checkpoint", "config.toml", "lock", ".results", "identity.json"
 OUTCOMES, SUMMARY = "outcomes.json", "summary.json"
-"""The sub-folder of work under way, and what may lie in it beside checkpoints and records of cells."""
+"""Names in a folder of results. ``checkpoint`` is the sub-folder of unfinished work, with checkpoints and records."""
 
 Kind = Literal["run", "comparison", "reproduction", "plan", "search"]
 
 COMMANDS: Mapping[Kind, str] = {"run": "run", "comparison": "compare"}
-"""The commands that continue what is in a folder with ``--resume``."""
+"""The commands that resume work with ``--resume``."""
 
 CALLED = r"[^\W\d_](?:[\w .()=+-]{0,98}[\w)])?"
-"""What an algorithm may be called: its runs' folders begin so, on every system."""
+"""The names that algorithms may have: names of their runs' folders begin so, on every system."""
 
 CELL = rf"{CALLED}-seed(?:0|[1-9][0-9]*)"
 """The names of a comparison's runs: algorithm and seed."""
 
 _PART = r"\.[0-9a-f]{32}\.part"
 _LEFT = re.compile(rf"\.{re.escape(NAME)}{_PART}")
-"""What a process may leave that is killed while it writes a manifest."""
+"""A file that may remain if a process is killed while it writes a manifest."""
 
 
 class Names(NamedTuple):
-    """The names that drfl gives in a folder of one kind.
+    """The names that drfl uses in a folder of one kind.
 
     Args:
-        files: of results.
-        cells: of sub-folders, each a run.
-        fixed: results that every folder of the kind may have, so that nothing else may be called so.
+        files: Names of results.
+        cells: Names of sub-folders, each a run.
+        fixed: Results that every folder of the kind may have, so these names are reserved.
     """
 
     files: re.Pattern[str]
@@ -73,9 +73,7 @@ _PLAN = ("measurements.csv", "plan.csv", "plan.md", "summary.json", "heatmap.png
 
 KINDS: Mapping[Kind, Names] = {
     "run": _names(FILES),
-    "comparison": _names(
-        ("config.toml", "summary.json", "compare.csv", "outcomes.json", "table.md", "report.html"), cells=CELL
-    ),
+    "comparison": _names(_COMPARISON, cells=CELL),
     "reproduction": _names(_TABLES, r"figure(?:-[0-9]+)?\.(?:png|svg)"),
     "plan": _names(_PLAN),
     "search": _names(("study.db", "trials.csv"), r".+\.toml"),
@@ -84,7 +82,7 @@ KINDS: Mapping[Kind, Names] = {
 
 def _plain(name: str) -> str:
     if name in (".", "..") or "/" in name or "\\" in name or "\0" in name:
-        raise ValueError(f"{name!r} is no plain name")
+        raise ValueError(f"{name!r} is not a plain file name")
     return name
 
 
@@ -92,15 +90,15 @@ Plain = Annotated[str, AfterValidator(_plain)]
 
 
 class Manifest(BaseModel):
-    """What a folder is, and what in it is drfl's.
+    """The content of a folder.
 
     Args:
-        kind: what it is.
-        format: goes up when a folder is written that older versions would misread.
-        drfl: the version that wrote it.
-        files: results in it, by name.
-        cells: sub-folders in it that are runs of their own, in the order in which they are begun.
-        hmac_sha256: the file's signature, see :func:`drfl.training.checkpoint.sign`; None = it is not signed.
+        kind: The kind of results.
+        format: The version of the format. It goes up if older versions of drfl would misread the folder.
+        drfl: The version of drfl that wrote it.
+        files: The results in it, by name.
+        cells: The sub-folders that are runs, in the order in which they start.
+        hmac_sha256: The file's signature, see :func:`drfl.training.checkpoint.sign`; None = it is not signed.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -118,19 +116,19 @@ class Manifest(BaseModel):
         for known, listed in ((names.files, self.files), (names.cells, self.cells)):
             for name in listed:
                 if not known.fullmatch(name):
-                    raise ValueError(f"{name!r} is no name of a {self.kind}")
+                    raise ValueError(f"{name!r} is not a name in a {self.kind}")
         return self
 
     @classmethod
     def new(cls, kind: Kind, files: tuple[str, ...] = (), cells: tuple[str, ...] = ()) -> Manifest:
-        """One of this version of drfl."""
+        """Make a manifest of this version of drfl."""
         return cls(kind=kind, drfl=importlib.metadata.version("drfl"), files=tuple(sorted(files)), cells=cells)
 
     def write(self, folder: Path, key: bytes | None = None) -> None:
-        """Put it into its folder atomically, signed if there is a key.
+        """Write the manifest into its folder atomically, signed if there is a key.
 
         Raises:
-            OSError: the folder cannot be written to.
+            OSError: If the folder cannot be written to.
         """
         with atomic_write(folder / NAME) as file:
             # The signature covers the file without the signature.
@@ -139,10 +137,10 @@ class Manifest(BaseModel):
 
 
 def read_manifest(folder: Path) -> Manifest | None:
-    """A folder's manifest; None where it has none.
+    """Read a folder's manifest; returns None if it has none.
 
     Raises:
-        InputError: it cannot be read, or is none that drfl wrote.
+        InputError: If it cannot be read, or drfl did not write it.
     """
     path = folder / NAME
     if not is_file(path):
@@ -159,32 +157,32 @@ def read_manifest(folder: Path) -> Manifest | None:
 
 
 def entries(folder: Path) -> set[str]:
-    """The names in a folder, but for what a process leaves that is killed while it writes a manifest."""
+    """Return the names in a folder, without files that remain if a process is killed while it writes a manifest."""
     return {path.name for path in folder.iterdir() if not (_LEFT.fullmatch(path.name) and is_file(path))}
 
 
 def foreign(folder: Path, manifest: Manifest) -> list[str]:
-    """The names in a folder that are not drfl's."""
-    # A search writes no checkpoints: such a folder is not its own.
-    own = {*manifest.files, *manifest.cells, NAME}
-    return sorted(entries(folder) - (own if manifest.kind == "search" else {*own, CHECKPOINT}))
+    """Return the names in a folder that are not drfl's."""
+    # A search writes no checkpoints, so such a folder is not its own.
+    known = {*manifest.files, *manifest.cells, NAME}
+    return sorted(entries(folder) - (known if manifest.kind == "search" else {*known, CHECKPOINT}))
 
 
 def has_checkpoints(folder: Path) -> bool:
-    """Whether a run's folder has a checkpoint, be it damaged; what somebody else left in its place is none."""
+    """Return whether a run's folder has a checkpoint, even a damaged one. Other files in its place do not count."""
     return any(store.FILES.fullmatch(path.name) for path in (folder / CHECKPOINT).glob("round-*/*"))
 
 
 def is_finished(folder: Path) -> bool:
-    """Whether the record in a folder says that its work reached its end, and no work is under way.
+    """Return whether the record in a folder says that its work reached its end, and no work is unfinished.
 
-    The configuration in ``checkpoint/`` is there from the moment work begins until its results are whole. Nothing else
-    decides what ``--resume`` continues.
+    The configuration in ``checkpoint/`` exists from the start of work until its results are complete. Only this decides
+    what ``--resume`` continues.
 
     Raises:
-        InputError: the folder's manifest cannot be read.
+        InputError: If the folder's manifest cannot be read.
     """
-    # This file alone marks work under way: any results may be from an earlier run.
+    # Only this file marks unfinished work, as results may be from an earlier run.
     if is_file(folder / CHECKPOINT / CONFIG):
         return False
     manifest = read_manifest(folder)
@@ -197,22 +195,22 @@ def is_finished(folder: Path) -> bool:
 
 
 def failure_of(folder: Path) -> Notice | None:
-    """Why the finished run in a folder failed, such as that it diverged; None if it did not."""
+    """Return why the finished run in a folder failed, for example that it diverged; None if it did not fail."""
     failure = (_json(folder / SUMMARY) or {}).get("failure")
     return Notice(failure, "loss-rose", "lr") if isinstance(failure, str) else None
 
 
 def _missing_cells(folder: Path, manifest: Manifest) -> list[str]:
-    """The runs of a comparison whose outcome is not among its results."""
+    """Return the runs of a comparison that are not among its outcomes."""
     outcomes = (_json(folder / OUTCOMES) or {}).get("outcomes")
     known = [item for item in outcomes if isinstance(item, dict)] if isinstance(outcomes, list) else []
-    # The file may hold anything: an entry that is not an outcome matches no cell.
+    # The file may hold anything. An entry that is not an outcome matches no cell.
     ended = {f"{item.get('algorithm')}-seed{item.get('seed')}" for item in known}
     return [cell for cell in manifest.cells if cell not in ended]
 
 
 def _json(path: Path) -> dict[str, object] | None:
-    """The object in a JSON file; None if there is no such file or it holds something else."""
+    """Return the object in a JSON file; None if there is no such file or it holds something else."""
     try:
         content = read_json(path, follow=False) if is_file(path) else None
     except InputError:
@@ -221,21 +219,21 @@ def _json(path: Path) -> dict[str, object] | None:
 
 
 def interruption(folder: Path) -> Notice | None:
-    """A sentence if the run or comparison whose results a folder holds did not reach its end; None otherwise.
+    """Return a sentence if the run or comparison in a folder did not reach its end; None otherwise.
 
     Raises:
-        InputError: the folder's manifest cannot be read.
+        InputError: If the folder's manifest cannot be read.
     """
     manifest, summary = read_manifest(folder), _json(folder / SUMMARY)
     kind: Kind = "run" if manifest is None else manifest.kind
     if kind not in COMMANDS or summary is None or is_finished(folder) or (manifest is None and has_ended(summary)):
         return None
     if manifest is not None and kind == "comparison":
-        # A comparison writes a summary even if only some of its runs have ended.
+        # A comparison writes a summary even if some of its runs are missing.
         missing = len(_missing_cells(folder, manifest))
-        how = f"was interrupted: its results lack {missing} of {len(manifest.cells)} runs"
+        how = f"was interrupted: {missing} of {len(manifest.cells)} runs are missing"
     elif has_ended(summary):
-        how = "has results from before, and a newer one in the same folder has not ended"
+        how = "has older results, and newer work in the same folder is unfinished"
     else:
         how = f"was interrupted after round {summary.get('rounds', 0)}"
     return Notice(
@@ -245,34 +243,34 @@ def interruption(folder: Path) -> Notice | None:
 
 
 def check_links(folder: Path) -> None:
-    """Make sure that no link lies where drfl would write and remove.
+    """Check that drfl would not write or remove anything through a link.
 
     Raises:
-        InputError: names the first link.
+        InputError: Names the first link.
     """
     top = folder / CHECKPOINT
     if top.is_symlink():
         raise _link(top)
-    for path in top.rglob("*") if is_folder(top) else ():  # it enters no folder through a link
+    for path in top.rglob("*") if is_folder(top) else ():  # rglob does not follow links
         if path.is_symlink():
             raise _link(path)
 
 
 def _link(path: Path) -> InputError:
     return InputError(
-        f"{path} is a link, through which nothing is written or removed: take it away",
+        f"{path} is a link, and drfl does not write or remove anything through links: remove it",
         code="link-in-the-way",
         field=str(path),
     )
 
 
 def clear_checkpoint(folder: Path, kind: Kind, *, begun: bool = False) -> None:
-    """Remove what drfl keeps of work under way, but for the lock; the configuration goes first.
+    """Remove drfl's files of unfinished work, except for the lock. The configuration is removed first.
 
     Args:
-        folder: the folder of results.
-        kind: what it holds.
-        begun: whether new work has begun, whose configuration stays.
+        folder: The folder of results.
+        kind: The kind of results.
+        begun: Whether new work has begun, whose configuration is kept.
     """
     top = folder / CHECKPOINT
     record = rf"{CELL}\.json"
@@ -283,32 +281,32 @@ def clear_checkpoint(folder: Path, kind: Kind, *, begun: bool = False) -> None:
         rf"|{re.escape(STAGE)}/(?:{KINDS[kind].files.pattern})?"
     )
     if is_folder(top):
-        if is_file(top / CONFIG) and not begun:  # without it nobody takes what may be left for work to go on with
+        if is_file(top / CONFIG) and not begun:  # without it, files that remain are not taken for unfinished work
             with suppress(OSError):
                 (top / CONFIG).unlink()
         remove_known(top, re.compile(known))
 
 
 def clear(folder: Path, manifest: Manifest, key: bytes | None = None) -> None:
-    """Remove what is drfl's of a folder: results, work under way, and the cells by their own manifests.
+    """Remove drfl's files from a folder: results, unfinished work, and the runs of a comparison by their own manifests.
 
-    What somebody else put there stays; a cell in which something stays keeps a manifest.
+    Other files stay. A run's folder in which something stays keeps a manifest.
 
     Raises:
-        OSError: the system does not let something go.
+        OSError: If the system refuses to remove a file.
     """
     if SUMMARY in manifest.files and is_file(folder / SUMMARY):
-        (folder / SUMMARY).unlink()  # first: a folder that is half cleared is not finished
+        (folder / SUMMARY).unlink()  # first, so that a partly cleared folder does not count as finished
     clear_checkpoint(folder, manifest.kind)
     for name in manifest.files:
         if is_file(folder / name):
             (folder / name).unlink()
     for name in manifest.cells:
         cell = folder / name
-        own = read_manifest(cell) if is_folder(cell) else None
-        if own is None or own.kind != "run":
+        manifest_of_cell = read_manifest(cell) if is_folder(cell) else None
+        if manifest_of_cell is None or manifest_of_cell.kind != "run":
             continue
-        clear(cell, own, key)
+        clear(cell, manifest_of_cell, key)
         lock = cell / CHECKPOINT / LOCK
         if is_folder(lock.parent) and is_file(lock):
             lock.unlink()
@@ -320,17 +318,17 @@ def clear(folder: Path, manifest: Manifest, key: bytes | None = None) -> None:
 
 
 def check_signatures(folder: Path, key: bytes) -> None:
-    """Make sure that whoever has the key wrote all that resuming reads in a folder, before any of it is parsed.
+    """Check that the owner of the key wrote all files that resuming reads, before any of them is parsed.
 
-    Checkpoints are signed one by one, see :func:`drfl.training.checkpoint.resume_point`: of two, a damaged one may be
-    left out.
+    Checkpoints have their own signatures, see :func:`drfl.training.checkpoint.resume_point`: if one is damaged, an
+    older one is used.
 
     Args:
-        folder: of a run or comparison; it may be missing or empty.
-        key: from :func:`drfl.training.checkpoint.read_key`.
+        folder: The folder of a run or comparison; it may be missing or empty.
+        key: From :func:`drfl.training.checkpoint.read_key`.
 
     Raises:
-        InputError: a file has another signature or none, or is missing though others show that it was there.
+        InputError: If a file has a wrong signature or none, or is missing although other files show that it existed.
     """
     if not folder.is_dir() or not entries(folder):
         return
@@ -344,7 +342,7 @@ def check_signatures(folder: Path, key: bytes) -> None:
     names = {f"{CHECKPOINT}/{path.name}" for path in top.glob("*.json")}
     cells = sorted(path.parent for path in folder.glob(f"*/{NAME}"))
     if os.path.lexists(top / CONFIG):
-        # A cell's results are written after its record, and the first cell is begun after the identity is written.
+        # A run's record is written before its results, and the identity before the first run starts.
         names |= {f"{CHECKPOINT}/{cell.name}.json" for cell in cells if os.path.lexists(cell / SUMMARY)}
         names |= {f"{CHECKPOINT}/{IDENTITY}"} if cells else set()
     elif cells:
@@ -356,10 +354,10 @@ def check_signatures(folder: Path, key: bytes) -> None:
 
 
 def runs_in(path: Path) -> list[Path]:
-    """The finished runs of a comparison's folder; any other folder is a run's own.
+    """Return the finished runs in the folder of a comparison; other folders are a run themselves.
 
     Raises:
-        InputError: a comparison has none, a run has no results yet, or the manifest cannot be read.
+        InputError: If a comparison has none, a run has no results yet, or the manifest cannot be read.
     """
     manifest = read_manifest(path) if os.path.isdir(path) else None
     if manifest is None or manifest.kind not in COMMANDS:
@@ -368,9 +366,9 @@ def runs_in(path: Path) -> list[Path]:
     if manifest.kind == "run" and (manifest.files or not is_file(path / CHECKPOINT / CONFIG)):
         cells = [path]
     if not cells:
-        what = "the run" if manifest.kind == "run" else "no run of the comparison"
+        which = "the run" if manifest.kind == "run" else "no run of the comparison"
         raise InputError(
-            f"{what} {path} has {'not ' if manifest.kind == 'run' else ''}ended: "
+            f"{which} {path} has {'not ' if manifest.kind == 'run' else ''}ended: "
             f"'drfl {COMMANDS[manifest.kind]} --resume --out {path}' continues it",
             code="unfinished-run", field=str(path),
         )  # fmt: skip
@@ -378,10 +376,10 @@ def runs_in(path: Path) -> list[Path]:
 
 
 def failed_in(path: Path) -> list[FailedRun]:
-    """The runs of a comparison's folder that broke off; none of any other folder.
+    """Return the failed runs of a comparison's folder; none for other folders.
 
     Raises:
-        InputError: the comparison's table cannot be read.
+        InputError: If the comparison's table cannot be read.
     """
     table = path / "compare.csv"
     if not is_file(table):

@@ -1,4 +1,4 @@
-"""Numbers as readers see them: metrics in percent or points, a mean with its interval."""
+"""How metrics are shown: in percent or points, and means with their intervals."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ class Column(NamedTuple):
     """How a column of numbers over clients is shown.
 
     Args:
-        name: in words.
+        name: Its name in words.
         unit: "%", "points" (of percent) or "".
-        scale: what the metric is multiplied by.
-        digits: after the point.
-        small: whether less is better.
+        scale: The factor from the metric to the unit.
+        digits: The number of digits after the point.
+        small: Whether less is better.
     """
 
     name: str
@@ -36,7 +36,7 @@ class Column(NamedTuple):
         return f"{self.name}, {self.unit}" if self.unit else self.name
 
     def text(self, value: float) -> str:
-        """A value as it stands in a table under the label."""
+        """Format a value for a table under the label."""
         return number(self.scale * value, self.digits)
 
 
@@ -44,14 +44,14 @@ _WORDS = {"avg": "average", "worst": "worst", "worst20": "worst-20 %", "best20":
 
 
 def column(name: str, measures: Sequence[Measure] = (ACCURACY,)) -> Column:
-    """How a column of files is shown that holds statistics over clients, such as "worst_accuracy" or "avg_loss".
+    """Return how a column of files is shown that holds statistics over clients, such as "worst_accuracy" or "avg_loss".
 
     Args:
-        name: the column's.
-        measures: what was measured, the score first.
+        name: The column's name.
+        measures: The metrics of the run, the score first.
 
     Raises:
-        InputError: there is no such column.
+        InputError: If there is no such column.
     """
     known = (*columns_of(measures[0].name), *other_columns(measures))
     if name not in known:
@@ -67,18 +67,18 @@ def column(name: str, measures: Sequence[Measure] = (ACCURACY,)) -> Column:
 
 
 def deviation(values: Sequence[float]) -> float:
-    """The sample standard deviation; NaN of one value, and where one is not finite, such as the loss of a lost run."""
+    """Return the sample standard deviation; NaN for a single value, or if a value is not finite."""
     return statistics.stdev(values) if len(values) > 1 and all(map(math.isfinite, values)) else math.nan
 
 
 class Interval(NamedTuple):
-    """A mean over repeats and how sure it is.
+    """A mean over repetitions with its uncertainty.
 
     Args:
-        mean: of the values.
-        half: half the width of the 95 % t-interval of the mean; NaN where std is.
-        std: see :func:`deviation`.
-        n: how many values.
+        mean: The mean.
+        half: Half the width of the 95 % t-interval of the mean; NaN if std is.
+        std: See :func:`deviation`.
+        n: The number of values.
     """
 
     mean: float
@@ -88,7 +88,7 @@ class Interval(NamedTuple):
 
     @classmethod
     def of(cls, values: Sequence[float]) -> Interval:
-        """Of at least one value."""
+        """Compute it from at least one value."""
         from scipy.special import stdtrit  # it takes a while to load
 
         n, std = len(values), deviation(values)
@@ -97,13 +97,13 @@ class Interval(NamedTuple):
         return cls(statistics.fmean(values), float(stdtrit(n - 1, 0.975)) * std / math.sqrt(n), std, n)
 
     def text(self, digits: int, scale: float = 1.0) -> str:
-        """Both, times scale, as "87.9 ± 0.4"; one value has no ±."""
+        """Format mean and half width, multiplied by ``scale``, as "87.9 ± 0.4"; a single value has no ±."""
         middle = number(scale * self.mean, digits)
         return middle if math.isnan(self.half) else f"{middle} ± {scale * self.half:.{digits}f}"
 
 
 def signed(value: float, digits: int) -> str:
-    """A difference with its sign; what rounds to zero has none."""
+    """Format a difference with its sign; a value that rounds to zero has none."""
     shown = f"{abs(value):.{digits}f}"
     if float(shown) == 0:
         return shown
@@ -111,5 +111,5 @@ def signed(value: float, digits: int) -> str:
 
 
 def as_printed(value: float) -> str:
-    """A paper's number with at least two digits after the point, and more where it was printed with more."""
+    """Format a paper's number with at least two digits after the point, and with more if it was printed with more."""
     return f"{value:.{max(2, len(repr(float(value)).partition('.')[2]))}f}"

@@ -1,4 +1,4 @@
-"""Going on with a run: only with the same job on the same data."""
+"""Resume a run, only with the same settings on the same data."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from drfl.core.errors import InputError, Notice
 from drfl.core.files import read_toml
 from drfl.core.hashing import digest_of
 from drfl.experiments.config.about_run import run_toml
-from drfl.experiments.config.build import Running
+from drfl.experiments.config.ready_run import Running
 from drfl.experiments.config.run_settings import RunSettings
 from drfl.experiments.run.artifacts import FREE, decisive_settings, versions
 from drfl.experiments.run.manifest import CHECKPOINT, CONFIG, Kind, check_signatures
@@ -24,22 +24,22 @@ from drfl.training.checkpoint.record import first_fault
 from drfl.training.run_state import CheckpointWriter
 
 ROUNDING = ("threads",)
-"""Keys that have a say in the last digits at most: convolutions and large products may be summed in another order."""
+"""Keys that affect the last digits at most, as convolutions and large products may be summed in another order."""
 
 FILES = "files."
-"""What the names of the user's Python files begin with among the settings."""
+"""The prefix of the user's Python files among the settings."""
 
 SHORT = reprlib.Repr()
 SHORT.maxstring = SHORT.maxother = 200
-"""Writes values of a file in messages, of which a line should remain."""
+"""Formats values of a file in messages, which should stay one line."""
 
 
 Word = Annotated[str, Field(max_length=200, pattern="^[ -~]*$")]
-"""What can be shown on a terminal: a version or its package's name."""
+"""A text that a terminal can show: a version or the name of a package."""
 
 
 class RunIdentity(BaseModel):
-    """What a checkpoint says of its run, see :func:`identity`."""
+    """The identity of a run in its checkpoint, see :func:`identity`."""
 
     model_config = ConfigDict(strict=True, frozen=True)
 
@@ -50,10 +50,10 @@ class RunIdentity(BaseModel):
 
 
 def identity(job: Running) -> dict[str, object]:
-    """The configuration, what the data and the initial model are (as digests), and versions, as plain values."""
+    """Return the configuration, digests of the data and the initial model, and versions, as plain values."""
     data = job.data
     layout = job.task.layout
-    # Include names: equal numbers under other names are other clients.
+    # The digests include names, as equal numbers under other names are other clients.
     named = "\n".join((*data.names, *layout.names, *map(str, layout.shapes)))
     return {
         "config": decisive_settings(job),
@@ -64,80 +64,78 @@ def identity(job: Running) -> dict[str, object]:
 
 
 def check_same(job: Running, kept: Mapping[str, object]) -> list[Notice]:
-    """Make sure that a run may go on from a checkpoint.
+    """Check that a run may resume from a checkpoint.
 
     Args:
-        job: the run.
-        kept: the checkpoint's :func:`identity`.
+        job: The run.
+        kept: The checkpoint's :func:`identity`.
 
     Returns:
-        Differences that need not matter, each in a sentence: other versions, or another number of threads, may round
-        otherwise.
+        Differences that matter only for rounding, each in a sentence: other versions, or another number of threads.
 
     Raises:
-        DamagedError: it is no identity of a run.
-        InputError: they differ; names the first difference.
+        DamagedError: If ``kept`` is not the identity of a run.
+        InputError: If they differ; names the first difference.
     """
     try:
-        theirs = RunIdentity.model_validate(dict(kept))
+        stored = RunIdentity.model_validate(dict(kept))
     except ValidationError as error:
         raise DamagedError(f"run.json, identity.{first_fault(error)}") from None
-    # Compare settings first: their message is more specific than that of a digest.
-    check_settings(job, theirs.config)
-    own = RunIdentity.model_validate(identity(job))
-    for what in ("data", "model"):
-        if getattr(own, what) != getattr(theirs, what):
+    # Compare settings first, as their message is more specific than that of a digest.
+    check_settings(job, stored.config)
+    current = RunIdentity.model_validate(identity(job))
+    for part in ("data", "model"):
+        if getattr(current, part) != getattr(stored, part):
             raise InputError(
-                "the run to resume is one on "
-                f"{('other data' if what == 'data' else 'another initial model')} of the same name: "
-                "resume with what it started with, or start again in another --out",
+                f"the run to resume has {('other data' if part == 'data' else 'another initial model')} of the same "
+                "name: use what it started with, or give another --out",
                 code="other-run",
-                field=what,
+                field=part,
             )
-    before, now, ours = theirs.versions, own.versions, decisive_settings(job)
+    before, now, own_settings = stored.versions, current.versions, decisive_settings(job)
     pairs = {name: (before.get(name), now.get(name)) for name in sorted({*before, *now})}
     unset = "not set"
     # Settings and versions that change only the last digits give warnings, not errors.
-    pairs |= {name: (SHORT.repr(theirs.config.get(name, unset)), repr(ours.get(name, unset))) for name in ROUNDING}
+    pairs |= {
+        name: (SHORT.repr(stored.config.get(name, unset)), repr(own_settings.get(name, unset))) for name in ROUNDING
+    }
     return [
-        Notice(
-            f"the checkpoint was written with {name} {then}, this is {this}: digits may differ", "other-version", name
-        )
+        Notice(f"the checkpoint was written with {name} {then}, not {this}: digits may differ", "other-version", name)
         for name, (then, this) in pairs.items()
         if then != this
     ]
 
 
 def check_settings(job: Running, kept: Mapping[str, object]) -> None:
-    """Make sure that a run is the one that was kept, going by its :func:`decisive_settings` less :data:`ROUNDING`.
+    """Check that a run has the :func:`decisive_settings` that were stored, apart from :data:`ROUNDING`.
 
     Raises:
-        InputError: they differ; names the first difference.
+        InputError: If they differ; names the first difference.
     """
     # Flatten, so that a message names the one key that differs.
-    ours, theirs = _flat(decisive_settings(job)), _flat({k: v for k, v in kept.items() if k not in FREE})
-    for name in sorted({*ours, *theirs} - {*ROUNDING}):
-        if ours.get(name) != theirs.get(name) and name.startswith(FILES):
+    own, stored = _flat(decisive_settings(job)), _flat({k: v for k, v in kept.items() if k not in FREE})
+    for name in sorted({*own, *stored} - {*ROUNDING}):
+        if own.get(name) != stored.get(name) and name.startswith(FILES):
             raise InputError(
-                f"{name.removeprefix(FILES)} is not what it was when the run to resume was begun: resume "
-                "with what it was, or start again in another --out",
+                f"{name.removeprefix(FILES)} has changed since the run to resume started: restore it, or give "
+                "another --out",
                 code="other-run",
                 field=name.removeprefix(FILES),
             )
-        if ours.get(name) != theirs.get(name):
+        if own.get(name) != stored.get(name):
             raise InputError(
-                f"the run to resume has {name} = {_shown(theirs, name)}, not {_shown(ours, name)}: resume "
-                "with the same options, or start again in another --out",
+                f"the run to resume has {name} = {_shown(stored, name)}, not {_shown(own, name)}: give the "
+                "same options, or another --out",
                 code="other-run",
                 field=name,
             )
 
 
 def _flat(table: Mapping[str, object], prefix: str = "") -> dict[str, object]:
-    found: dict[str, object] = {}
+    flat: dict[str, object] = {}
     for name, value in table.items():
-        found.update(_flat(value, f"{prefix}{name}.") if isinstance(value, Mapping) else {prefix + name: value})
-    return found
+        flat.update(_flat(value, f"{prefix}{name}.") if isinstance(value, Mapping) else {prefix + name: value})
+    return flat
 
 
 def _shown(values: Mapping[str, object], name: str) -> str:
@@ -145,24 +143,24 @@ def _shown(values: Mapping[str, object], name: str) -> str:
 
 
 def kept_config(directory: Path | None, kind: Kind = "run", *, overwrite: bool, given: bool) -> Path | None:
-    """The configuration file that a run or comparison to be resumed left; None where there is no such one yet.
+    """Return the configuration file of the run or comparison to resume; None if there is none yet.
 
     Args:
-        directory: its folder.
-        kind: which of the two.
-        overwrite: whether it was asked to replace what is there.
-        given: whether there is a configuration to begin with where there is nothing to resume.
+        directory: Its folder.
+        kind: Which of the two.
+        overwrite: Whether the user asked to overwrite the folder.
+        given: Whether the user gave a configuration to start with if there is nothing to resume.
 
     Raises:
-        InputError: there is nothing to go on with.
+        InputError: If there is nothing to resume.
     """
     if directory is None:
         raise InputError(
-            f"--resume needs --out, the folder of the {kind} to go on with", code="needs-option", field="resume"
+            f"--resume requires --out, the folder of the {kind} to resume", code="needs-option", field="resume"
         )
     if overwrite:
         raise InputError(
-            "--resume goes on with what is there and --overwrite replaces it: leave one of them out",
+            "--resume continues the results in the folder, and --overwrite replaces them: remove one of them",
             code="conflicting-options",
             field="resume",
         )
@@ -178,23 +176,23 @@ def kept_config(directory: Path | None, kind: Kind = "run", *, overwrite: bool, 
     path = None if manifest is None else _config_in(directory)
     if path is None and not given:
         raise InputError(
-            f"there is no {kind} in {directory} to resume: give the options of one to start it there",
+            f"there is no {kind} to resume in {directory}: give its options to start one there",
             code="nothing-to-resume", field=str(directory),
         )  # fmt: skip
     return path
 
 
 def _config_in(directory: Path) -> Path | None:
-    """The configuration of the work under way in a folder, or of its results; None if it has neither."""
-    # Work under way comes first: results beside it may be older.
+    """Return the configuration of the unfinished work in a folder, or of its results; None if it has neither."""
+    # Unfinished work comes first, as results beside it may be older.
     return next((path for path in (directory / CHECKPOINT / CONFIG, directory / CONFIG) if path.is_file()), None)
 
 
 def check_kept(directory: Path, job: Running) -> None:
-    """Make sure that a run to resume is the one whose configuration its folder holds, if there is one.
+    """Check that the run to resume has the configuration in its folder, if there is one.
 
     Raises:
-        InputError: they differ, or the configuration cannot be read.
+        InputError: If they differ, or the configuration cannot be read.
     """
     path = _config_in(directory)
     if path is None:
@@ -203,23 +201,23 @@ def check_kept(directory: Path, job: Running) -> None:
 
 
 def key_of(settings: RunSettings, directory: Path) -> bytes | None:
-    """The key that a run's checkpoints are signed with; None where they are not to be.
+    """Return the key that signs a run's checkpoints; None if they are not signed.
 
     Args:
-        settings: of the run.
-        directory: the run's folder.
+        settings: The settings of the run.
+        directory: The run's folder.
 
     Raises:
-        InputError: it cannot be read, is no key, or lies in the folder that it is to protect.
+        InputError: If it cannot be read, is not a key, or is in the folder that it protects.
     """
     path = settings.checkpoint_key
     if path is None:
         return None
     key = read_key(path)
-    # Anyone who can write to the folder could replace the key along with what it signs.
+    # Anyone who can write to the folder could replace the key together with the signed files.
     if path.resolve().is_relative_to(directory.resolve()):
         raise InputError(
-            f"checkpoint_key '{path}' lies in {directory}, which it is to protect: keep it elsewhere",
+            f"checkpoint_key '{path}' is in {directory}, the folder that it protects: move it elsewhere",
             code="invalid-value",
             field="checkpoint_key",
         )
@@ -227,16 +225,17 @@ def key_of(settings: RunSettings, directory: Path) -> bytes | None:
 
 
 def check_received(directory: Path | None, path: object) -> None:
-    """Make sure that all that resuming reads in a folder is signed, if the user gives the key.
+    """Check that all files that resuming reads in a folder are signed, if the user gives the key.
 
-    A key that only the folder's own configuration names proves nothing: whoever wrote the one could name the other.
+    A key that only the folder's own configuration names proves nothing: an attacker who writes the one can name another
+    key in the other.
 
     Args:
-        directory: the folder.
-        path: of the key, from an option or from a file of the user's; None = there is none.
+        directory: The folder.
+        path: The path of the key, from an option or from the user's own file; None = there is none.
 
     Raises:
-        InputError: see :func:`drfl.experiments.run.manifest.check_signatures`, or it is no key.
+        InputError: See :func:`drfl.experiments.run.manifest.check_signatures`; or if it is not a key.
     """
     if directory is not None and path is not None:
         check_signatures(directory, read_key(Path(str(path))))
@@ -245,17 +244,17 @@ def check_received(directory: Path | None, path: object) -> None:
 def load_resume_point(
     claim: ClaimedFolder, job: Running, warn: Callable[[Notice], None], key: bytes | None = None
 ) -> ResumePoint | None:
-    """Find where a run was when it was stopped; None if it starts from the beginning, as no checkpoint can be used.
+    """Return the point from which a run resumes; None if it starts from the beginning, as no checkpoint can be used.
 
     Args:
-        claim: its folder.
-        job: the run.
-        warn: gets a line if a checkpoint is damaged or was written by other versions.
-        key: from :func:`key_of`.
+        claim: The run's folder.
+        job: The run.
+        warn: Called with a line if a checkpoint is damaged or was written by other versions.
+        key: From :func:`key_of`.
 
     Raises:
-        InputError: the checkpoint is of another run, none has the signature that the key asks for, or the
-            ``replies.csv`` of a deployment is not the one that they cover.
+        InputError: If the checkpoint is of another run, none has the key's signature, or the ``replies.csv`` of a
+            deployment is not the one that they cover.
     """
     try:
         point = resume_point(
@@ -268,17 +267,16 @@ def load_resume_point(
             key=key,
         )
     except DamagedError as error:
-        if key is not None:  # the key may be the wrong one: new checkpoints must not push out good ones
+        if key is not None:  # the key may be wrong, and new checkpoints must not replace good ones
             raise InputError(
-                f"{error}: nothing can be resumed with this key; give the right one, or start "
-                "again with --overwrite",
+                f"{error}: cannot resume with this key; give the right one, or start again with --overwrite",
                 code="damaged-checkpoint", field="checkpoint_key",
             ) from None  # fmt: skip
         warn(Notice(f"{error}; the run starts from the beginning", "damaged-checkpoint", str(claim.checkpoints)))
         return None
     if point is None:
         return None
-    resumed = Notice(f"going on after round {point.progress.round} of {job.settings.rounds}", "resumed")
+    resumed = Notice(f"resuming after round {point.progress.round} of {job.settings.rounds}", "resumed")
     for notice in (*point.told, resumed):
         warn(notice)
     return point
@@ -287,16 +285,16 @@ def load_resume_point(
 def checkpoint_writer(
     claim: ClaimedFolder, job: Running, key: bytes | None = None, replies: Callable[[], tuple[int, str]] | None = None
 ) -> CheckpointWriter | None:
-    """What keeps the progress of a run in its folder, in which work begins here; None if it keeps no checkpoints.
+    """Mark the run in a folder as begun, and return the writer of its checkpoints; None if there are to be none.
 
     Args:
-        claim: its folder.
-        job: the run.
-        key: from :func:`key_of`.
-        replies: see :class:`drfl.training.checkpoint.Checkpoints`.
+        claim: The run's folder.
+        job: The run.
+        key: From :func:`key_of`.
+        replies: See :class:`drfl.training.checkpoint.Checkpoints`.
 
     Raises:
-        InputError: the folder cannot be written to.
+        InputError: If the folder cannot be written to.
     """
     # Even without checkpoints, so that the folder of a killed run is recognised as unfinished.
     claim.begin(run_toml(job.about))

@@ -1,4 +1,4 @@
-"""The folder of a run: whether it may be used, who holds the lock, and results put there whole."""
+"""The folder of a run: check it, lock it, and write results into it atomically."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ from drfl.training.checkpoint import sign
 
 
 def default_directory(root: Path, name: str) -> Path:
-    """``root/name``, or ``root/name-2`` and so on where that is taken."""
+    """Return ``root/name``, or ``root/name-2`` and so on if that exists."""
     path, k = root / name, 1
     while os.path.lexists(path):
         k += 1
@@ -47,30 +47,30 @@ def default_directory(root: Path, name: str) -> Path:
 
 
 def check_free(path: Path, kind: Kind, *, overwrite: bool = False) -> None:
-    """Make sure that a folder of results can be written at ``path``, and leave nothing behind.
+    """Check that a folder of results can be written at ``path``, and leave nothing behind.
 
     Args:
-        path: where; a link to a folder is one.
-        kind: what is to be written.
-        overwrite: whether a folder of this kind may be there.
+        path: The folder, or a link to one.
+        kind: The kind of results.
+        overwrite: Whether a folder of this kind may exist.
 
     Raises:
-        InputError: something is there already, what is there and may be overwritten is of another kind or not drfl's,
-            or the place cannot be written to.
+        InputError: If something exists already, or may be overwritten but is of another kind or not drfl's, or the
+            folder cannot be written to.
     """
     try:
         if path.exists() and not path.is_dir():
             raise InputError(f"{path} is a file: give another --out", code="not-a-folder", field=str(path))
         if path.resolve() in (Path.cwd(), *Path.cwd().parents):
             raise InputError(
-                f"{path} is the folder you are in, or around it: give another --out",
+                f"{path} is the current folder or contains it: give another --out",
                 code="unsafe-folder",
                 field=str(path),
             )
         place = path
         while not place.exists():
             place = place.parent
-        try:  # a permission check is not enough: root passes it even if nothing can be created
+        try:  # a permission check is not enough, as root passes it even if nothing can be created
             os.rmdir(tempfile.mkdtemp(prefix=".drfl-", dir=place))
         except OSError as error:
             raise InputError(
@@ -86,25 +86,25 @@ def check_free(path: Path, kind: Kind, *, overwrite: bool = False) -> None:
 
 
 def held(path: Path, kind: Kind, *, resume: bool = False, overwrite: bool = False) -> Manifest | None:
-    """The manifest of a folder of this kind; None where there is nothing yet.
+    """Return the manifest of a folder of this kind; None if there is nothing yet.
 
     Args:
-        path: the folder.
-        kind: what it should be.
-        resume: whether it may be there, as what is there is gone on with.
-        overwrite: whether it may be there, as what is there is replaced.
+        path: The folder.
+        kind: The kind that it should have.
+        resume: Whether it may exist, to be resumed.
+        overwrite: Whether it may exist, to be replaced.
 
     Raises:
-        InputError: it may not be there, it is of another kind or not drfl's, or a link or a file of somebody else lies
-            where drfl would write.
-        OSError: it cannot be read.
+        InputError: If it may not exist, is of another kind or not drfl's, or has a link or another file in the place of
+            one of drfl's.
+        OSError: If it cannot be read.
     """
     if not path.is_dir() or not entries(path):
         return None
     manifest = read_manifest(path)
     if manifest is None:
         raise InputError(
-            f"{path} holds something else than a {kind} of drfl, which stays: give another --out",
+            f"{path} is not empty and not a {kind} of drfl: give another --out",
             code="foreign-folder",
             field=str(path),
         )
@@ -116,7 +116,7 @@ def held(path: Path, kind: Kind, *, resume: bool = False, overwrite: bool = Fals
         if not is_finished(path):
             remedy = "--resume to continue it, or --overwrite" if kind in COMMANDS else "--overwrite"
             raise InputError(
-                f"{path} holds a {kind} that has not ended: give {remedy}", code="unfinished-run", field=str(path)
+                f"{path} holds an unfinished {kind}: give {remedy}", code="unfinished-run", field=str(path)
             )
         raise InputError(
             f"{path} exists already: give another --out, or --overwrite to replace it",
@@ -128,7 +128,7 @@ def held(path: Path, kind: Kind, *, resume: bool = False, overwrite: bool = Fals
     for name in foreign(path, manifest):
         if name in KINDS[kind].fixed:
             raise InputError(
-                f"{path / name} is in the way and not of this {kind}: move it elsewhere",
+                f"{path / name} is not a file of this {kind}, but has the name of one: move it elsewhere",
                 code="foreign-file",
                 field=str(path / name),
             )
@@ -137,31 +137,31 @@ def held(path: Path, kind: Kind, *, resume: bool = False, overwrite: bool = Fals
 
 
 def check_cells(path: Path, cells: Collection[str]) -> None:
-    """Make sure that sub-folders which are runs of their own are that, or not there.
+    """Check that sub-folders are runs, or do not exist.
 
     Raises:
-        InputError: one is a link, or holds something else.
-        OSError: one cannot be read.
+        InputError: If one is a link, or holds something else.
+        OSError: If one cannot be read.
     """
     for name in cells:
         cell = path / name
         if os.path.lexists(cell) and not is_folder(cell):
             raise InputError(
-                f"{cell} is no folder but a link or a file: take it away", code="link-in-the-way", field=str(cell)
+                f"{cell} is a link or a file, not a folder: remove it", code="link-in-the-way", field=str(cell)
             )
         held(cell, "run", resume=True)
 
 
 @dataclass
 class ClaimedFolder:
-    """A folder that this process alone writes to.
+    """A folder that only this process writes to.
 
     Args:
-        directory: where.
-        manifest: what it is, and what of it is drfl's so far.
-        finished: set once the results are whole and there is nothing to resume.
-        continued: whether work was under way in it before.
-        key: that its files are signed with; None = they are not signed.
+        directory: The folder.
+        manifest: Its manifest.
+        finished: Set when the results are complete and there is nothing to resume.
+        continued: Whether it held unfinished work before.
+        key: Signs its files; None = they are not signed.
     """
 
     directory: Path
@@ -172,24 +172,24 @@ class ClaimedFolder:
 
     @property
     def checkpoints(self) -> Path:
-        """Where work under way is kept."""
+        """The sub-folder of unfinished work."""
         return self.directory / CHECKPOINT
 
     @property
     def resumable(self) -> bool:
-        """Whether there is something to go on with: a checkpoint, or a cell that was begun or has ended."""
+        """Whether there is something to resume: a checkpoint, or a run that has started or ended."""
         cells = self.manifest.cells
         begun = any((self.directory / cell).is_dir() or (self.checkpoints / f"{cell}.json").is_file() for cell in cells)
         return begun or has_checkpoints(self.directory)
 
     def begin(self, config: str) -> None:
-        """Record that work is under way, whatever results are there: it resumes until the claim has finished.
+        """Mark the folder's work as unfinished until the claim has finished, whatever results it holds.
 
         Args:
-            config: the configuration of the work, from which it resumes.
+            config: The configuration of the work, from which it resumes.
 
         Raises:
-            InputError: the folder cannot be written to.
+            InputError: If the folder cannot be written to.
         """
         try:
             with atomic_write(self.checkpoints / CONFIG) as file:
@@ -201,10 +201,10 @@ class ClaimedFolder:
             ) from None  # fmt: skip
 
     def write(self, manifest: Manifest) -> None:
-        """Keep another manifest from now on.
+        """Replace the manifest.
 
         Raises:
-            OSError: it cannot be written.
+            OSError: If it cannot be written.
         """
         manifest.write(self.directory, self.key)
         self.manifest = manifest
@@ -223,26 +223,26 @@ def claimed(
     tell: Callable[[str], None] = lambda line: None,
     key: bytes | None = None,
 ) -> Iterator[ClaimedFolder]:
-    """Hold a folder, which is made if need be; a second process is refused for as long.
+    """Lock a folder, which is made if it does not exist. A second process gets an error.
 
-    Afterwards what it kept to go on with is gone if it has finished or diverged. Otherwise that stays, and so does the
-    record of work under way, unless the work was refused before its first checkpoint. A folder in which nothing would
-    be left is removed.
+    When the block ends, files for resuming are removed if the work has finished or diverged. Otherwise they stay,
+    together with the mark of unfinished work, unless the work was refused before its first checkpoint. A folder that
+    would be empty is removed.
 
     Args:
-        directory: the folder; a link to one stands for it.
-        kind: what it is to hold.
-        resume: whether what lies there is gone on with.
-        overwrite: whether what lies there is replaced: checkpoints and cells now, results once there are others.
-        anew: take a folder that was not there, with a number added to the name if need be.
-        cells: sub-folders that are to be runs of their own.
-        config: the configuration of work that can resume, see :meth:`Claim.begin`. Work to resume keeps its own until
-            it was checked.
-        tell: gets a line where files that are not drfl's stay in a folder that is overwritten.
-        key: to sign the files with that resuming reads.
+        directory: The folder, or a link to one.
+        kind: The kind of results.
+        resume: Whether to continue the work in it.
+        overwrite: Whether to replace it: checkpoints and runs now, results when there are new ones.
+        anew: Make a new folder, with a number added to its name if it exists.
+        cells: The sub-folders that will be runs.
+        config: The configuration of work that can resume, see :meth:`ClaimedFolder.begin`. Work to resume keeps its own
+            until it has been checked.
+        tell: Called with a line if files that are not drfl's stay in a folder that is overwritten.
+        key: Signs the files that resuming reads.
 
     Raises:
-        InputError: another process holds it, it holds something else, or it cannot be written to.
+        InputError: If another process has locked it, it holds something else, or it cannot be written to.
     """
     made: list[Path] = []
     lock = None
@@ -250,7 +250,7 @@ def claimed(
         directory, made = _make(directory, anew)
         lock, new = _locked(directory, kind, resume, overwrite, key)
         claim = _taken(directory, kind, cells, config, resume, overwrite, new, tell, key)
-    except (InputError, OSError) as error:  # a failed attempt leaves nothing behind
+    except (InputError, OSError) as error:  # leave nothing behind
         if lock is not None:
             lock.release()
         remove_empty(made)
@@ -264,7 +264,7 @@ def claimed(
     refused = False
     try:
         yield claim
-    except DivergedError:  # a repetition would diverge again
+    except DivergedError:  # it would diverge again
         claim.finished = True
         raise
     except InputError:
@@ -272,7 +272,7 @@ def claimed(
         raise
     finally:
         with suppress(OSError):
-            # Clean up under the lock, before another process can take the folder.
+            # Clean up under the lock, before another process can lock the folder.
             begun = is_file(claim.checkpoints / CONFIG)
             if claim.finished or not (claim.resumable or (begun and (claim.continued or not refused))):
                 clear_checkpoint(claim.directory, claim.manifest.kind)
@@ -286,10 +286,10 @@ def claimed(
 
 
 def tidy(directory: Path, kind: Kind = "run") -> None:
-    """Remove what a process left in a folder that was killed after the results were whole.
+    """Remove what a process left in a folder if it was killed after the results were complete.
 
     Raises:
-        InputError: another process holds it, it holds something else, or it cannot be written to.
+        InputError: If another process has locked it, it holds something else, or it cannot be written to.
     """
     if os.path.lexists(directory / CHECKPOINT):
         with claimed(directory, kind, resume=True) as claim:
@@ -297,17 +297,17 @@ def tidy(directory: Path, kind: Kind = "run") -> None:
 
 
 def _make(directory: Path, anew: bool) -> tuple[Path, list[Path]]:
-    """A folder, and what had to be made for it; where it must be a new one, the next free name is taken."""
+    """Make a folder, with the next free name if it must be new; return it and all folders that were made."""
     while True:
         place = default_directory(directory.parent, directory.name) if anew else directory
-        # List them before they are made: a failed attempt removes these and no others.
+        # Listed before they are made, so that a failed attempt removes these and no others.
         made = missing_folders(place)
         try:
             place.parent.mkdir(parents=True, exist_ok=True)
-            # mkdir is atomic: only one of two processes gets a new folder.
+            # mkdir is atomic, so only one of two processes gets a new folder.
             place.mkdir(exist_ok=not anew)
             return place, made
-        except FileExistsError:  # another process was faster
+        except FileExistsError:  # another process made it first
             if not anew:
                 raise
         except OSError:
@@ -316,9 +316,9 @@ def _make(directory: Path, anew: bool) -> tuple[Path, list[Path]]:
 
 
 def _locked(directory: Path, kind: Kind, resume: bool, overwrite: bool, key: bytes | None) -> tuple[FileLock, bool]:
-    """The lock of a folder that may be taken, and whether nothing was there.
+    """Return the lock of a folder, and whether the folder was new.
 
-    The manifest comes first: a process killed at any time leaves a folder that is known again.
+    The manifest is written first, so that a folder can be identified even if the process is killed.
     """
     new = held(directory, kind, resume=resume, overwrite=overwrite) is None
     if new:
@@ -333,7 +333,7 @@ def _locked(directory: Path, kind: Kind, resume: bool, overwrite: bool, key: byt
         lock.acquire()
     except Timeout:
         raise InputError(
-            f"another process is running in {directory}: wait for it, or give another --out",
+            f"another process uses {directory}: wait for it, or give another --out",
             code="folder-in-use",
             field=str(directory),
         ) from None
@@ -351,8 +351,8 @@ def _taken(
     tell: Callable[[str], None],
     key: bytes | None,
 ) -> ClaimedFolder:
-    """The folder that this process has locked, with the manifest that it finds or makes."""
-    # Read again under the lock: another process may have written since.
+    """Check the folder under its lock, and prepare it for the work."""
+    # Read again under the lock, as another process may have written meanwhile.
     manifest = held(directory, kind, resume=True) or Manifest.new(kind)
     if manifest.files and not (new or resume or overwrite):
         raise InputError(
@@ -367,8 +367,8 @@ def _taken(
         clear(directory, manifest, key)
         claim.write(Manifest.new(kind, cells=cells))
     elif overwrite:
-        # A process killed at any time leaves the work before with its own configuration, or the new work with the new
-        # one, and never the results before as if they were those of the new work.
+        # A process that is killed leaves either the old work with its configuration or the new work with the new one,
+        # and never old results that look like those of the new work.
         if config is not None and not is_file(claim.checkpoints / CONFIG):
             claim.begin(config)
         clear_checkpoint(directory, kind, begun=config is not None)
@@ -376,24 +376,24 @@ def _taken(
         claim.begin(config)
     if cells and claim.manifest.cells != cells:
         claim.write(Manifest.new(kind, claim.manifest.files, cells))
-    own = (f"{CHECKPOINT}/{name}" for name in sorted(entries(claim.checkpoints) - {LOCK, CONFIG}))
-    left = [*foreign(directory, claim.manifest), *own] if overwrite else []
-    if left:
-        text = f"{directory}: left as they were, as they are not of the {kind}: {', '.join(left)}"
+    unfinished = (f"{CHECKPOINT}/{name}" for name in sorted(entries(claim.checkpoints) - {LOCK, CONFIG}))
+    kept = [*foreign(directory, claim.manifest), *unfinished] if overwrite else []
+    if kept:
+        text = f"{directory}: files that are not of the {kind} were kept: {', '.join(kept)}"
         tell(Notice(text, "foreign-file", str(directory)))
     return claim
 
 
 @contextmanager
 def filled(claim: ClaimedFolder) -> Iterator[Path]:
-    """A temporary folder whose files take their places in the folder, summary.json last, when the block succeeds.
+    """Yield a temporary folder whose files are moved into the folder, summary.json last, if the block succeeds.
 
-    Results that an earlier run or an earlier end of this run left there, and that are not written again, go.
+    Results of earlier work that are not written again are removed.
 
     Raises:
-        InputError: the place cannot be written to, or a file of somebody else is in the way.
+        InputError: If the folder cannot be written to, or a file that is not drfl's has the name of a result.
     """
-    # Inside the folder, so that moving a file copies nothing.
+    # Inside the folder, so that files are moved and not copied.
     stage = claim.checkpoints / STAGE
     try:
         _empty(stage, claim)
@@ -406,16 +406,16 @@ def filled(claim: ClaimedFolder) -> Iterator[Path]:
             path = claim.directory / name
             if os.path.lexists(path) and name not in claim.manifest.files:
                 raise InputError(
-                    f"{path} is in the way and not of this {claim.manifest.kind}: move it elsewhere",
+                    f"{path} is not a file of this {claim.manifest.kind}, but has the name of one: move it elsewhere",
                     code="foreign-file",
                     field=str(path),
                 )
-        for name in {CONFIG, OUTCOMES, SUMMARY}.intersection(names):  # resuming reads these
+        for name in {CONFIG, OUTCOMES, SUMMARY}.intersection(names):  # files that resuming reads
             (stage / name).write_bytes(sign(claim.key, name, (stage / name).read_bytes()))
-        # listed first, so that a process killed in between leaves no file that is not known
+        # Listed first, so that a process that is killed leaves no unknown file.
         claim.write(Manifest.new(before.kind, tuple({*before.files, *names}), before.cells))
         for name in names:
-            # Atomic, as both paths are on the same file system.
+            # This is atomic, as both paths are on the same file system.
             os.replace(stage / name, claim.directory / name)
         for name in set(before.files).difference(names):
             if is_file(claim.directory / name):

@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING
 from drfl.core import user_code
 from drfl.core.errors import InputError
 from drfl.core.key import Key
-from drfl.experiments.config.build import Job, build
+from drfl.experiments.config.build import build
 from drfl.experiments.config.data_settings import load_data
 from drfl.experiments.config.hyperparameters import Value
+from drfl.experiments.config.ready_run import Job
 from drfl.experiments.execution.cells import Cell
 from drfl.experiments.execution.training_cells import cost_of, job_of
 from drfl.experiments.tuning import own_spaces, spaces
@@ -32,12 +33,12 @@ class Configured:
     """An algorithm by its name.
 
     Args:
-        job: whose hyperparameters.
-        method: the algorithm as the job has it.
+        job: The job to tune.
+        method: The algorithm as the job has it.
         clients: N.
-        eta: 1/L̂ of the job, see :func:`step_size_from_curvature`; None where η is looked for in multiples of each
-            run's own.
-        own: the reference of a space of the user's own; None = its class's, or drfl's.
+        eta: 1/L̂ of the job, see :func:`step_size_from_curvature`; None if η is searched for in multiples of each run's
+            own.
+        own: The reference of the user's search space; None = the space of the class, or drfl's.
     """
 
     job: TuningJob
@@ -48,12 +49,12 @@ class Configured:
 
     @property
     def base(self) -> dict[str, Value]:
-        """What all trials have in common."""
+        """The parameters that all trials share."""
         return spaces.fixed(self.method.algorithm, self.method.table, self.clients)
 
     @property
     def space(self) -> spaces.Space:
-        """Where drfl looks for the hyperparameters of an algorithm that has no space of its own."""
+        """The search space of drfl, for algorithms without their own."""
         whole = spaces.around(self.method.algorithm, self.eta)
         held = self.method.table if self.method.held else {}
         return tuple(d for d in whole if (d.parameter or d.name) not in held)
@@ -61,11 +62,11 @@ class Configured:
     def fingerprint(self) -> dict[str, object]:
         """See :class:`drfl.experiments.tuning.search.SearchSubject`."""
         name = self.method.algorithm
-        own = own_spaces.of_name(name, self.own)
+        space = own_spaces.of_name(name, self.own)
         table = {f"{name}.{parameter}": value for parameter, value in self.base.items()}
         table |= {f"{key} of the method": value for key, value in self.method.changes.items()}
         files = self.job.config(self.method, self.base, FIRST_SEED).user_files(name)
-        if own is None:
+        if space is None:
             ranges = {f"the range of {name}.{d.parameter or d.name}": str(d) for d in self.space}
             return {**table, **ranges, **_named(files)}
         if self.own is not None:
@@ -73,7 +74,7 @@ class Configured:
         return {**table, f"the space of {name}": self.own or "its class's", **_named(files)}
 
     def defaults(self) -> SearchPoint:
-        """What the job says of the algorithm, else the defaults."""
+        """Return the parameters of the job, then the defaults."""
         base, algorithm = self.base, self.method.algorithm
         config = self.job.config(self.method, base, FIRST_SEED)
         table = spaces.default_table(config, base)
@@ -83,10 +84,10 @@ class Configured:
         return SearchPoint(values, table, spaces.places(self.space) if values else {})
 
     def check_step_size(self) -> None:
-        """Make sure that a run finds η itself, where η is looked for in multiples of that.
+        """Check that runs choose η themselves, as multiples of their choice are searched for.
 
         Raises:
-            InputError: the job sets η or its schedule.
+            InputError: If the job sets η or its schedule.
         """
         name = self.method.algorithm
         config = self.job.config(self.method, self.base, FIRST_SEED)
@@ -94,19 +95,19 @@ class Configured:
             value = config.parameters(name)[parameter]
             if value != free and own_spaces.of_name(name, self.own) is None:
                 raise InputError(
-                    f"the job sets {parameter} = {value!r} for {name}, and --relative-step-size looks for multiples of "
-                    "the step size that a run finds: leave one out",
+                    f"the job sets {parameter} = {value!r} for {name}, but --relative-step-size searches for multiples "
+                    "of the step size that a run chooses: remove one of them",
                     code="conflicting-options",
                     field="relative_step_size",
                 )
 
     def draw(self, trial: optuna.Trial) -> SearchPoint:
         """See :class:`drfl.experiments.tuning.search.SearchSubject`."""
-        own = own_spaces.of_name(self.method.algorithm, self.own)
-        if own is None:
+        space = own_spaces.of_name(self.method.algorithm, self.own)
+        if space is None:
             values = spaces.draw(self.space, trial)
             return SearchPoint(values, spaces.table_at(self.space, self.base, values))
-        table = own_spaces.parameters(user_code.label_of(self.method.algorithm), own, trial)
+        table = own_spaces.parameters(user_code.label_of(self.method.algorithm), space, trial)
         return SearchPoint(dict(trial.params), {**self.base, **table})
 
     def cells(self, table: Mapping[str, Value], seeds: Sequence[int]) -> list[Cell]:
@@ -120,19 +121,19 @@ def _named(files: Mapping[str, str]) -> dict[str, object]:
 
 
 PLAIN = TunedMethod("FedAvg")
-"""By which the data are loaded and the curvature is found: both are the same for all methods."""
+"""The method for loading data and computing the curvature, which are the same for all methods."""
 
 OF_ONE = ("algorithm", "algorithms", "seed", "files")
-"""What differs from algorithm to algorithm in a job; the user's files are in each one's fingerprint."""
+"""The keys of a job that differ between algorithms. The user's files are in each algorithm's fingerprint."""
 
 
 def step_size_from_curvature(jobs: Sequence[Job]) -> float:
-    """1/L̂ at the initial models, the median over the jobs, to few digits."""
-    found = []
+    """Return 1/L̂ at the initial models: the median over the jobs, rounded."""
+    sizes = []
     for job in jobs:
-        key = Key(job.settings.seed).fold("step size")  # the one that a run uses
-        found.append(float(step_size.find(job.algorithm, job.fed, job.fed.w0, key).eta))
-    return spaces.rounded(statistics.median(found))
+        key = Key(job.settings.seed).fold("step size")  # the same key as in a run
+        sizes.append(float(step_size.find(job.algorithm, job.fed, job.fed.w0, key).eta))
+    return spaces.rounded(statistics.median(sizes))
 
 
 def prepare(
@@ -147,24 +148,25 @@ def prepare(
     own: Mapping[str, str] | None = None,
     log: Callable[[str], None] | None = None,
 ) -> Search:
-    """Load the data, so that downloads and features are at hand, and make sure that each method can start.
+    """Load the data, so that downloads and features are ready, and check that each method can start.
 
     Args:
-        job: what is run.
-        names: of its methods, or of algorithms.
-        trials: of each of them, the defaults included.
-        repeats: seeds of each trial.
-        criterion: what trials are compared by, see :class:`drfl.experiments.tuning.criterion.Criterion`.
-        data_dir: where the data set's files lie.
-        relative: whether η is looked for in multiples of the 1/L̂ that each run finds, and not as one number for all.
-        own: references of spaces of the user's own, by name.
-        log: told of what takes its time before the first trial.
+        job: The job to tune.
+        names: The methods, or algorithms.
+        trials: The number of trials for each of them, including the defaults.
+        repeats: The number of seeds of each trial.
+        criterion: The name of the criterion, see :class:`drfl.experiments.tuning.criterion.Criterion`.
+        data_dir: The folder of the data set's files.
+        relative: Search for η in multiples of the 1/L̂ that each run computes, and not as one number for all.
+        own: References of the user's search spaces, by name.
+        log: Called with lines on work that takes time before the first trial.
 
     Raises:
-        InputError: the data cannot be had, an algorithm or a space cannot run on them, or Optuna is missing.
+        InputError: If the data are not available, an algorithm or a space does not work with them, or Optuna is
+            missing.
     """
     needed()
-    judged = Criterion(criterion, job.measure(), halving_diverges=relative)
+    judge = Criterion(criterion, job.measure(), halving_diverges=relative)
     where = {} if data_dir is None else {"data_dir": data_dir}
     first = [job.config(PLAIN, {}, FIRST_SEED + k) for k in range(repeats)]
     try:
@@ -181,18 +183,18 @@ def prepare(
     about = {
         "rounds": first[0].rounds,
         "validation": first[0].validation,
-        "score": judged.score.name,
+        "score": judge.score.name,
         "stand_in": job.stand_in,
         "device": first[0].device,
         "step_size_from_curvature": eta,
         **({"relative_step_size": True} if relative else {}),
         "job": dict(job.values),
     }
-    search = Search(job.name, subjects, trials, repeats, judged, common, about)
+    search = Search(job.name, subjects, trials, repeats, judge, common, about)
     for name, subject in subjects.items():
         if relative:
             subject.check_step_size()
         build(job.config(subject.method, subject.defaults().table, FIRST_SEED), dataset)
-        if own_spaces.of_name(subject.method.algorithm, subject.own) is not None:  # nobody knows yet whether it works
+        if own_spaces.of_name(subject.method.algorithm, subject.own) is not None:  # try the user's space
             build(job.config(subject.method, search.suggested(name, ()).table, FIRST_SEED), dataset)
     return search

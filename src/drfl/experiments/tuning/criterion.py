@@ -1,4 +1,4 @@
-"""What trials are compared by: a statistic over clients of the score, or a loss, of a run's model."""
+"""The criterion that compares trials: a statistic over clients of the score, or a loss, of a run's model."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import cast
 
 from drfl.core.errors import InputError, unknown
 from drfl.core.run_end import BROKEN
-from drfl.experiments.execution.cells import Record
+from drfl.experiments.execution.records import Record
 from drfl.experiments.run.measures import Column, column
 from drfl.task.measure import Measure
 from drfl.training.history import DIGITS, Metrics, columns_of, smaller_is_better
@@ -22,21 +22,21 @@ WORDS: Mapping[str, str] = {
     "average": "the mean {} of the clients",
     "loss": "the worst client's loss",
 }
-"""The criteria in words, by the names that model selection has for them too; {} is the score."""
+"""The criteria in words, by the names that model selection also uses; {} is the score."""
 
 
 @dataclass(frozen=True)
 class Criterion:
-    """What trials are compared by.
+    """The criterion that compares trials.
 
     Args:
         name: "worst", "worst20" or "average" of the score over clients, or "loss", the worst client's.
-        score: the runs' score, which says whether more is better.
-        halving_diverges: whether a run that halved the step size that it had found, as the loss rose, counts as
-            diverged. So it is where multiples of that step size are compared, as a multiple that was halved is another.
+        score: The runs' score, which defines whether more is better.
+        halving_diverges: Count a run as diverged if it halved the step size that it had chosen because the loss rose.
+            Searches for multiples of that step size need this, as halving changes the multiple.
 
     Raises:
-        InputError: there is no such criterion.
+        InputError: If there is no such criterion.
     """
 
     name: str
@@ -53,7 +53,7 @@ class Criterion:
 
     @property
     def metric(self) -> str:
-        """What files call it, e.g. "worst_accuracy"."""
+        """Its name in files, such as "worst_accuracy"."""
         return columns_of(self.score.name)[Metrics._fields.index(self._field)]
 
     @property
@@ -68,14 +68,14 @@ class Criterion:
 
     @property
     def worst(self) -> float:
-        """What counts for a run without a model: 0 of a fraction such as accuracy, else an infinity."""
+        """The value of a run without a model: 0 for fractions such as accuracy, otherwise an infinity."""
         if self.smaller:
             return math.inf
-        # Finite if possible, so that the mean over seeds is a number.
+        # Finite if possible, so that the mean over seeds is finite.
         return 0.0 if self.score.percent else -math.inf
 
     def sentence(self) -> str:
-        """It in words, for files."""
+        """Describe it in words, for files."""
         value = "0" if self.worst == 0 else f"{self.worst:g}"
         fails = "breaks off, or halves its step size," if self.halving_diverges else "breaks off"
         return (
@@ -84,47 +84,48 @@ class Criterion:
         )
 
     def end(self, record: Record) -> str:
-        """How a run ended: "rounds", or "diverged" or "refused", where there is no model to judge.
+        """Return how a run ended: "rounds", or "diverged" or "refused" if there is no model to judge.
 
         Args:
-            record: of a training cell.
+            record: The record of a training cell.
         """
         return "diverged" if self.halving_diverges and record.get("halved", 0) else str(record["stopped"])
 
     def undefined(self, record: Record) -> tuple[int, int]:
-        """At how many clients the score of a run is undefined, and of how many; of no client if the run broke off.
+        """Return the number of clients at which a run's score is undefined, and of all clients; both are 0 for a failed
+        run.
 
         A loss is never undefined.
 
         Args:
-            record: of a training cell.
+            record: The record of a training cell.
         """
         values = cast("list[float]", record.get("accuracy", []))
         return 0 if self._field.endswith("_loss") else sum(math.isnan(float(x)) for x in values), len(values)
 
     def of(self, record: Record) -> float:
-        """One run's: of its last model; the worst value where it broke off, or the score is not defined.
+        """Return the value of a run's returned model; the worst value if the run failed or the score is undefined.
 
         Args:
-            record: of a training cell, see `drfl.experiments.execution.training_cells.train`.
+            record: The record of a training cell, see :func:`drfl.experiments.execution.training_cells.train`.
 
         Raises:
-            InputError: the run had another score.
+            InputError: If the run has another score.
         """
         rows = record["rows"]
         if self.end(record) in BROKEN or not isinstance(rows, list) or not rows:
             return self.worst
         if self.metric not in rows[-1]:
             raise InputError(
-                f"the run's record has no {self.metric}: delete the folder of records, and run it again",
+                f"the run's record has no {self.metric}: delete the folder of records, and run the command again",
                 code="missing-results",
                 field=self.metric,
             )
         value = float(rows[-1][self.metric])
-        # Optuna rejects NaN: an undefined score counts as the worst.
+        # Optuna rejects NaN, so an undefined score counts as the worst one.
         return self.worst if math.isnan(value) else value
 
 
 def mean(scores: Sequence[float]) -> float:
-    """A trial's score: the mean over its seeds, to as many digits as files have."""
+    """Return the value of a trial: the mean over its seeds, with the digits of files."""
     return round(statistics.fmean(scores), DIGITS)

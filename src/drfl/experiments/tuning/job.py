@@ -1,4 +1,4 @@
-"""What is tuned."""
+"""The job to tune, from a TOML file or by the name that an installed package gives it."""
 
 from __future__ import annotations
 
@@ -7,43 +7,43 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
-from typing import NamedTuple
+from typing import NamedTuple, Protocol, cast
 
 from drfl.algorithms import ALGORITHMS
 from drfl.core.errors import InputError, unknown
-from drfl.core.files import read_toml
+from drfl.core.plugins import plugins
 from drfl.core.user_code import is_reference
 from drfl.experiments.config.build import VALIDATION
-from drfl.experiments.config.config import Config, load_config
+from drfl.experiments.config.config import Config, config_of, load_config, read_file, references_of
 from drfl.experiments.config.hyperparameters import KNOWN, Value, algorithm_name, canonical
 from drfl.experiments.execution.training_cells import NOT_IN_JOB
 from drfl.task.measure import Measure
 
 FIRST_SEED = 1000
-"""Tuning's seeds begin here, so that its partitions and initial models are others than those of seeds 0, 1, …"""
+"""The first seed for tuning. It differs from 0, 1, … so that tuning has other partitions and initial models."""
 
 JUDGED = {"judged_on": "validation", "select": None, "patience": None, "until": None}
-"""What every run of a job is tested on; nothing else goes by those rows."""
+"""The rows that runs of a job are tested on. Nothing else may use these rows."""
 
 OURS = ("algorithm", "seed", "evaluate_every", "until", "certificate", "select", "patience", "judged_on")
-"""Keys of a configuration that tuning sets itself; those of a job are passed over."""
+"""Keys of a configuration that tuning sets itself; those of a job are ignored."""
 
 ELSEWHERE = {
     "algorithms": "write it into a job file",
-    "data_dir": "give it by --data-dir",
-    "threads": "each run has one thread, and --jobs says how many run at once",
+    "data_dir": "use --data-dir",
+    "threads": "each run has one thread; use --jobs for the number of parallel runs",
 }
-"""Keys that --set does not take, and what to do instead."""
+"""Keys that --set refuses, with the remedy."""
 
 
 class TunedMethod(NamedTuple):
-    """An algorithm as a job has it, e.g. SCAFF-PD with 20 clients a round.
+    """An algorithm as a job has it, such as SCAFF-PD with 20 clients per round.
 
     Args:
-        algorithm: its name.
-        table: parameters that all its trials have, or those of the first one where a parameter is searched for.
-        changes: keys of a `Config` that are others than the job's.
-        held: whether the table's values make the method what it is, so that none of them is searched for.
+        algorithm: Its name.
+        table: Parameters of all its trials; of the first trial only, if a parameter is searched for.
+        changes: Keys of a `Config` in which it differs from the job.
+        held: Whether the table's values define the method, so that none of them is searched for.
     """
 
     algorithm: str
@@ -54,15 +54,15 @@ class TunedMethod(NamedTuple):
 
 @dataclass(frozen=True)
 class TuningJob:
-    """A job whose hyperparameters are looked for.
+    """A job whose hyperparameters are searched for.
 
     Args:
-        name: of the file that they are written to.
-        values: keys of a `Config`.
-        methods: what the job says of single methods, by name.
-        stand_in: whether the stand-in takes the place of the paper's data.
-        data_dir: where the job's file says that the data lie.
-        without_data: what to do where the data cannot be had.
+        name: The name of the file with the result.
+        values: Keys of a `Config`.
+        methods: The job's methods, by name.
+        stand_in: Whether a stand-in replaces the paper's data.
+        data_dir: The folder of the data, from the job's file.
+        without_data: What to do if the data are not available.
     """
 
     name: str
@@ -73,42 +73,82 @@ class TuningJob:
     without_data: str = ""
 
     def method(self, name: str) -> TunedMethod:
-        """The method of this name: one of the job's, else the algorithm as it is."""
+        """Return the job's method of this name, or the algorithm of this name."""
         return self.methods.get(name) or TunedMethod(name)
 
     def config(self, method: TunedMethod, table: Mapping[str, Value], seed: int) -> Config:
-        """One run: tested once, after its last round.
+        """Return the configuration of a run, which is tested once, after its last round.
 
         Args:
-            method: what is run.
-            table: all its parameters.
-            seed: of the run.
+            method: The method.
+            table: All its parameters.
+            seed: The seed of the run.
 
         Raises:
-            InputError: a value is impossible.
+            InputError: If a value is impossible.
         """
-        values = {**self.values, **method.changes, **JUDGED}
-        own = {"algorithm": method.algorithm, "algorithms": {method.algorithm: table}, "seed": seed}
-        return load_config(None, {**values, **own, "evaluate_every": load_config(None, values).rounds})
+        choice = {"algorithm": method.algorithm, "algorithms": {method.algorithm: table}, "seed": seed}
+        config = load_config(None, {**self.values, **method.changes, **JUDGED, **choice})
+        return config.model_copy(update={"evaluate_every": config.rounds})
 
     def measure(self) -> Measure:
-        """The runs' score."""
+        """Return the runs' score."""
         return load_config(None, {**self.values, **JUDGED}).measures()[0]
 
 
-def from_file(path: Path, changes: Mapping[str, object], *, trust: bool = False) -> TuningJob:
-    """A job from its file.
+class NamedJobs(Protocol):
+    """The functions of an object, or a module, that an entry point of the group ``drfl.tuning_jobs`` names."""
+
+    def job_names(self) -> Sequence[str]:
+        """Return the names of its jobs."""
+        ...
+
+    def job(self, name: str, changes: Mapping[str, object], *, stand_in: bool = False) -> TuningJob:
+        """Return a job with some values changed; with ``stand_in`` on data that replace those of a paper."""
+        ...
+
+
+def resolve(text: str, changes: Mapping[str, object], *, stand_in: bool = False, trust: bool = False) -> TuningJob:
+    """Return a job by its name, or from its file.
 
     Args:
-        path: a TOML file as `drfl compare` takes it.
-        changes: keys of a `Config` that take the place of the job's.
-        trust: see :func:`drfl.experiments.config.config.load_config`.
+        text: A name such as "mnist-linear", or the path of a TOML file like those of `drfl compare`.
+        changes: Keys of a `Config` that override the job's.
+        stand_in: Use data that replace those of a paper.
+        trust: See :func:`drfl.experiments.config.config.load_config`.
 
     Raises:
-        InputError: no such file, or an impossible value.
+        InputError: If there is no such job, file or stand-in, or a value is impossible.
     """
-    config = load_config(path, {**changes, **JUDGED}, trust=trust)
-    return of_values(path.stem, read_toml(path), changes, config)
+    if Path(text).suffix == ".toml":
+        if stand_in:
+            raise InputError(
+                "--stand-in has no effect on a job file: remove it", code="unused-option", field="stand_in"
+            )
+        return from_file(Path(text), changes, trust=trust)
+    known = {name: jobs for _, jobs in plugins("drfl.tuning_jobs") for name in cast("NamedJobs", jobs).job_names()}
+    try:
+        name = canonical("job", text, known)
+    except InputError as error:
+        raise InputError(
+            f"{error}, or give a TOML file with a name ending in .toml", code=error.code, field=error.field
+        ) from None
+    return cast("NamedJobs", known[name]).job(name, changes, stand_in=stand_in)
+
+
+def from_file(path: Path, changes: Mapping[str, object], *, trust: bool = False) -> TuningJob:
+    """Read a job from its file.
+
+    Args:
+        path: A TOML file like those of `drfl compare`.
+        changes: Keys of a `Config` that override the job's.
+        trust: See :func:`drfl.experiments.config.config.load_config`.
+
+    Raises:
+        InputError: If there is no such file, or a value is impossible.
+    """
+    values = read_file(path, references_of(changes), trust=trust)
+    return of_values(path.stem, values, changes, config_of(values, {**changes, **JUDGED}))
 
 
 def of_values(
@@ -121,22 +161,22 @@ def of_values(
     stand_in: bool = False,
     without_data: str = "",
 ) -> TuningJob:
-    """A job from the keys of a `Config`, without those that tuning sets itself.
+    """Make a job from the keys of a `Config`, without those that tuning sets itself.
 
     Args:
-        name: of the file that the hyperparameters are written to.
-        values: the job.
-        changes: what takes the place of its values.
-        config: both together, checked.
-        methods: by name; None = the algorithms that it has tables of.
-        stand_in: whether the stand-in takes the place of the paper's data.
-        without_data: what to do where the data cannot be had.
+        name: The name of the file with the result.
+        values: The job's keys.
+        changes: Keys that override them.
+        config: The checked configuration of both.
+        methods: The methods by name; None = the algorithms with a table.
+        stand_in: Whether a stand-in replaces the paper's data.
+        without_data: What to do if the data are not available.
 
     Raises:
-        InputError: there is not a round to tune.
+        InputError: If the job has no round.
     """
     if config.rounds < 1:
-        raise InputError("rounds = 0: there is nothing to tune without a round", code="out-of-range", field="rounds")
+        raise InputError("rounds must be at least 1 for tuning, got 0", code="out-of-range", field="rounds")
     left_out = (*OURS, *NOT_IN_JOB, "algorithms")
     plain = {key: value for key, value in {**values, **changes}.items() if key not in left_out}
     return TuningJob(
@@ -150,14 +190,14 @@ def of_values(
 
 
 def chosen_methods(text: str | None, job: TuningJob) -> list[str]:
-    """The methods that are tuned: those named, else those that the job speaks of, else all algorithms.
+    """Return the methods to tune: those named, else those of the job, else all algorithms.
 
     Args:
-        text: names of the job's methods or of algorithms, with commas between them.
-        job: what is tuned.
+        text: Names of the job's methods or of algorithms, separated by commas.
+        job: The job.
 
     Raises:
-        InputError: an unknown name; the nearest is suggested.
+        InputError: If a name is unknown; suggests the nearest one.
     """
     if text is None:
         return list(job.methods or ALGORITHMS)
@@ -168,30 +208,30 @@ def chosen_methods(text: str | None, job: TuningJob) -> list[str]:
 
 
 def changes_of(texts: Sequence[str]) -> dict[str, object]:
-    """The keys and values behind KEY=VALUE texts; a value that is no TOML is a text.
+    """Parse texts of the form KEY=VALUE. A value that is not TOML is a text.
 
     Raises:
-        InputError: not of that form, given twice, no such key, or one that tuning sets itself.
+        InputError: If a text has another form, or a key is given twice, unknown or set by tuning itself.
     """
-    found: dict[str, object] = {}
+    changes: dict[str, object] = {}
     for text in texts:
         key, equals, value = text.partition("=")
         # Accept the spelling of command-line options.
         key = key.strip().replace("-", "_")
         if not equals or not key:
             raise InputError(
-                f"--set '{text}' is not of the form KEY=VALUE, e.g. clients=10", code="invalid-format", field="set"
+                f"--set '{text}' must have the form KEY=VALUE, such as clients=10", code="invalid-format", field="set"
             )
         if key in OURS:
-            raise InputError(f"--set '{text}': tuning sets {key} itself, remove it", code="unused-option", field=key)
+            raise InputError(f"--set '{text}': tuning sets {key} itself: remove it", code="unused-option", field=key)
         if key in ELSEWHERE:
             raise InputError(f"--set '{text}': {ELSEWHERE[key]}", code="unused-option", field=key)
         if key not in Config.model_fields:
             raise unknown("key", key, [k for k in Config.model_fields if k not in OURS and k not in ELSEWHERE])
-        if key in found:
-            raise InputError(f"--set gives {key} twice: leave one out", code="given-twice", field=key)
+        if key in changes:
+            raise InputError(f"--set gives {key} twice: remove one", code="given-twice", field=key)
         try:
-            found[key] = tomllib.loads(f"value = {value.strip()}")["value"]
+            changes[key] = tomllib.loads(f"value = {value.strip()}")["value"]
         except (ValueError, RecursionError):  # also for numbers with thousands of digits and for deep nesting
-            found[key] = value.strip()
-    return found
+            changes[key] = value.strip()
+    return changes

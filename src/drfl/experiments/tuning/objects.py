@@ -1,4 +1,4 @@
-"""``drfl.tune``: the hyperparameters of an algorithm that is an object, on clients and a task that are objects."""
+"""``drfl.tune``: search for the hyperparameters of an algorithm, with clients and task as objects."""
 
 from __future__ import annotations
 
@@ -25,12 +25,14 @@ from drfl.experiments.compare.objects import (
     user_modules,
 )
 from drfl.experiments.config.about_run import AboutRun
-from drfl.experiments.config.build import VALIDATION, Job
+from drfl.experiments.config.build import VALIDATION
 from drfl.experiments.config.data_settings import DataSettings
 from drfl.experiments.config.hyperparameters import Value
+from drfl.experiments.config.ready_run import Job
 from drfl.experiments.config.run_settings import RunSettings
-from drfl.experiments.execution.cells import Cell, Record
+from drfl.experiments.execution.cells import Cell
 from drfl.experiments.execution.executor import Here, Workers, workers_of
+from drfl.experiments.execution.records import Record
 from drfl.experiments.execution.run_cells import CellPool, pool_of
 from drfl.experiments.execution.training_cells import cell_job, cost, record_of
 from drfl.experiments.run.resume import identity
@@ -52,34 +54,34 @@ if TYPE_CHECKING:
 
 
 class _At(NamedTuple):
-    """An algorithm, and the trial that it was made of."""
+    """An algorithm, and the trial that it was made from."""
 
     algorithm: Algorithm
     trial: optuna.Trial
 
 
 def _at(name: str, space: AlgorithmSpace, table: Mapping[str, Value]) -> _At:
-    """What a space gives where these values are suggested.
+    """Call a space with these values as suggestions.
 
     Raises:
-        InputError: the space fails, or asks for a parameter that the table lacks.
+        InputError: If the space fails, or asks for a parameter that the table lacks.
     """
-    trial = cast("optuna.Trial", needed().trial.FixedTrial(dict(table)))  # which behaves as one to a space
+    trial = cast("optuna.Trial", needed().trial.FixedTrial(dict(table)))  # spaces cannot tell it from a trial
     with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message=".* out of the range of the distribution")  # as a first trial may be
+        warnings.filterwarnings("ignore", message=".* out of the range of the distribution")  # allowed in a first trial
         return _At(own_spaces.call(name, space, trial), trial)
 
 
 @dataclass(frozen=True)
 class ObjectRuns:
-    """Makes and runs the runs of a search; worker processes get it.
+    """Builds and runs the runs of a search; worker processes get it.
 
     Args:
-        space: gives the algorithm at a point.
-        data: the clients' samples at a seed.
-        task: model, loss and score at a seed.
-        settings: of every run; ``validation`` is the share of each client's training rows to judge on, where the data
-            have no validation rows.
+        space: Returns the algorithm of a point.
+        data: Returns the clients' samples at a seed.
+        task: Returns model, loss and score at a seed.
+        settings: The settings of every run; ``validation`` is the share of each client's training rows to judge on, if
+            the data have no validation rows.
     """
 
     space: AlgorithmSpace
@@ -93,18 +95,18 @@ class ObjectRuns:
         return VALIDATION if self.settings.validation is None else self.settings.validation
 
     def algorithm(self, name: str, table: Mapping[str, Value]) -> Algorithm:
-        """The algorithm at a point.
+        """Return the algorithm at a point.
 
         Raises:
-            InputError: the space fails, or asks for a parameter that the point lacks.
+            InputError: If the space fails, or asks for a parameter that the point lacks.
         """
         return _at(name, self.space, table).algorithm
 
     def job(self, name: str, algorithm: Algorithm, seed: int) -> Job:
-        """A run, tested on validation rows alone.
+        """Build a run that is tested on validation rows only.
 
         Raises:
-            InputError: algorithm, data and task do not fit each other.
+            InputError: If algorithm, data and task do not fit each other.
         """
 
         def clients(seed: int) -> ClientData:
@@ -126,12 +128,12 @@ class ObjectSubject:
     """An algorithm as a function of an Optuna trial; see :class:`drfl.experiments.tuning.search.SearchSubject`.
 
     Args:
-        name: what files call it.
-        runs: makes its runs.
-        known: what data and initial model are at each seed, as digests.
+        name: The algorithm's name in files.
+        runs: Builds its runs.
+        known: Digests of data and initial model at each seed.
         clients: N.
-        first: the parameters of the first trial; None = it is suggested.
-        sample: the fields of the algorithm at some point, by which a space that depends on more than its code is known.
+        first: The parameters of the first trial; None = they are suggested.
+        sample: The fields of the algorithm at some point, which identify a space that depends on more than its code.
     """
 
     name: str
@@ -142,14 +144,14 @@ class ObjectSubject:
     sample: Mapping[str, object]
 
     def fingerprint(self) -> dict[str, object]:
-        """All that its trials depend on."""
+        """Return everything that its trials depend on."""
         digests = {f"the {what} at seed {seed}": name for seed, own in self.known.items() for what, name in own.items()}
         first = {f"first {parameter}": value for parameter, value in (self.first or {}).items()}
         sample = {f"{self.name}.{parameter}": value for parameter, value in self.sample.items()}
         return {"the code of the space": own_spaces.code_of(self.runs.space), **first, **sample, **digests}
 
     def defaults(self) -> SearchPoint | None:
-        """The first trial, where its parameters were given."""
+        """Return the first trial, if its parameters were given."""
         if self.first is None:
             return None
         trial = _at(self.name, self.runs.space, self.first).trial
@@ -159,28 +161,28 @@ class ObjectSubject:
         return SearchPoint(table, table, places) if inside else SearchPoint({}, table)
 
     def draw(self, trial: optuna.Trial) -> SearchPoint:
-        """Another one."""
+        """Draw another trial."""
         own_spaces.call(self.name, self.runs.space, trial)
         return SearchPoint(dict(trial.params), dict(trial.params))
 
     def cells(self, table: Mapping[str, Value], seeds: Sequence[int]) -> list[Cell]:
-        """The runs of a trial."""
-        algorithm, found = self.runs.algorithm(self.name, table), list[Cell]()
+        """Return the runs of a trial."""
+        algorithm, cells = self.runs.algorithm(self.name, table), list[Cell]()
         for seed in seeds:
             about = self.about(algorithm, seed)
             job = {**cell_job(about), "trial": dict(table), "parameters": about.parameters, **self.known[seed]}
-            found.append(Cell("training", job, cost(self.runs.settings.rounds, about.parameters, self.clients)))
-        return found
+            cells.append(Cell("training", job, cost(self.runs.settings.rounds, about.parameters, self.clients)))
+        return cells
 
     def about(self, algorithm: Algorithm, seed: int) -> AboutRun:
-        """What the files of a run say of it."""
+        """Return the description of a run for its files."""
         task, settings = self.runs.task(seed), self.runs.settings.model_copy(update={"seed": seed})
         sources = sources_of([algorithm, task.model, *rules(settings)])
         return about_objects(settings, self.name, algorithm, self.clients, task, sources)
 
 
 class SearchOptions(NamedTuple):
-    """How a search is run and kept; see :func:`drfl.tune`."""
+    """How a search runs and where it is stored; see :func:`drfl.tune`."""
 
     trials: int
     seeds: int
@@ -201,20 +203,20 @@ def tune_objects(
     """See :func:`drfl.tune`.
 
     Args:
-        space: gives the algorithm of a trial.
-        data: the clients' samples, or those at a seed.
-        task: model, loss and score, or those at a seed.
-        settings: of every run.
-        options: how it is run and kept.
+        space: Returns the algorithm of a trial.
+        data: The clients' samples, or a function of the seed.
+        task: Model, loss and score, or a function of the seed.
+        settings: The settings of every run.
+        options: How the search runs and where it is stored.
     """
     needed()
     for name in ("trials", "seeds"):
         checks.whole(name, getattr(options, name))
     workers = workers_of(options.jobs)
     if not callable(space) or isinstance(space, type):
-        what = space.__name__ if isinstance(space, type) else type(space).__name__
+        kind = space.__name__ if isinstance(space, type) else type(space).__name__
         raise InputError(
-            f"space is {what}: give a function of an Optuna trial that gives an algorithm",
+            f"space is {kind}: give a function of an Optuna trial that returns an algorithm",
             code="wrong-type",
             field="space",
         )
@@ -227,16 +229,16 @@ def tune_objects(
     name = type(algorithm).__name__
     name = name if name.isidentifier() else "algorithm"
     check_algorithms({name: algorithm})
-    # Build the first trial at every seed before anything is written: one that cannot start is refused here.
+    # Build the first trial at every seed before anything is written, as it may be unable to start.
     jobs = {seed: runs.job(name, algorithm, seed) for seed in seeds}
-    known = {seed: {what: identity(job)[what] for what in ("data", "model")} for seed, job in jobs.items()}
+    known = {seed: {kind: identity(job)[kind] for kind in ("data", "model")} for seed, job in jobs.items()}
     first = jobs[seeds[0]]
     subject = ObjectSubject(name, runs, known, first.data.n, options.first, first.about.parameters)
-    subject.defaults()  # a parameter may be missing
+    subject.defaults()  # raises an error if a parameter is missing
     common = {key: value for key, value in cell_job(first.about).items() if key not in OF_ONE}
     common["loss"] = own_spaces.code_of(model.loss)
-    for what, digest in first.about.files.items():
-        common[f"the SHA-256 of {what}"] = digest[:12]
+    for kind, digest in first.about.files.items():
+        common[f"the SHA-256 of {kind}"] = digest[:12]
     about = {"rounds": runs.settings.rounds, "validation": runs.validation, "score": criterion.score.name}
     search = Search(name, {name: subject}, options.trials, options.seeds, criterion, common, about)
     if options.out is None:
@@ -254,7 +256,7 @@ def _tuned(
     def pool() -> CellPool:
         if workers == 1:
             return CellPool(Here(runs))
-        # The classes of one algorithm of the space show which modules workers need.
+        # One algorithm of the space shows which modules workers need.
         algorithm = runs.algorithm(search.name, search.following(search.name, ()).table)
         modules = user_modules([algorithm, runs.task(FIRST_SEED).model, runs.space, *rules(runs.settings)])
         return pool_of(workers, runs, own=modules)
@@ -264,13 +266,11 @@ def _tuned(
 
     trials = run(search, out, pool=pool, ended=ended)
     write(search, trials, out, "drfl.tune")
-    own = trials[search.name]
-    # If all trials failed, the best one would be arbitrary.
-    if not any("rounds" in trial.stopped for trial in own):
-        how = " or ".join(sorted({how for trial in own for how in trial.stopped}))
-        raise DrflError(
-            f"every run of {search.name} was {how}: give a space in which it can run", code="no-results", field="space"
-        )
-    best = search.best(own)
+    finished = trials[search.name]
+    # If all trials failed, the choice of the best one would be arbitrary.
+    if not any("rounds" in trial.stopped for trial in finished):
+        how = " or ".join(sorted({how for trial in finished for how in trial.stopped}))
+        raise DrflError(f"every run of {search.name} was {how}: change the space", code="no-results", field="space")
+    best = search.best(finished)
     algorithm = runs.algorithm(search.name, best.table)
-    return Tuned(algorithm, best, search.criterion, tuple(own), tuple(search.seeds), out if kept else None)
+    return Tuned(algorithm, best, search.criterion, tuple(finished), tuple(search.seeds), out if kept else None)

@@ -1,4 +1,4 @@
-"""What a search leaves behind: the hyperparameter file and the table of all trials."""
+"""The files of a search: the hyperparameters and the table of all trials."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ TRIALS = "trials.csv"
 
 
 def check_place(folder: Path, name: str) -> None:
-    """Make sure that a folder is new, empty, or one of a search, which is gone on with.
+    """Check that a folder is new, empty, or holds a search, which is then continued.
 
     Args:
-        folder: where.
-        name: of the job, and so of the file of hyperparameters.
+        folder: The folder.
+        name: The name of the job and of the file with its hyperparameters.
 
     Raises:
-        InputError: it is a file, holds something else or another file of that name, or cannot be read.
+        InputError: If it is a file, holds something else or another file of that name, or cannot be read.
     """
     if os.path.exists(folder) and not folder.is_dir():  # unlike pathlib's, False for a name that is too long
         raise InputError(f"{folder} is a file: give another --out", code="not-a-folder", field=str(folder))
@@ -44,21 +44,21 @@ def check_place(folder: Path, name: str) -> None:
     path = folder / f"{name}.toml"
     if os.path.lexists(path) and (manifest is None or path.name not in manifest.files):
         raise InputError(
-            f"{path} is there already and was not made by drfl tune: give another --out",
+            f"{path} exists and was not written by drfl tune: give another --out",
             code="foreign-file",
             field=str(path),
         )
 
 
 def make_place(folder: Path, name: str) -> None:
-    """Make the folder, with its manifest.
+    """Make the folder with its manifest.
 
     Args:
-        folder: where.
-        name: of the job, and so of the file of hyperparameters.
+        folder: The folder.
+        name: The name of the job and of the file with its hyperparameters.
 
     Raises:
-        InputError: it cannot be made, or not be written to.
+        InputError: If it cannot be made or written to.
     """
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -72,21 +72,21 @@ def make_place(folder: Path, name: str) -> None:
 
 
 def write(search: Search, trials: Mapping[str, Sequence[Trial]], folder: Path, command: str) -> Path:
-    """Write both files; gives the path of the hyperparameters.
+    """Write both files, and return the path of the hyperparameters.
 
     The same search gives the same bytes, however often it was interrupted.
 
     Args:
-        search: what was to be found out.
-        trials: by algorithm, all of them.
-        folder: where.
-        command: that makes these files.
+        search: The search.
+        trials: All trials, by algorithm.
+        folder: The folder.
+        command: The command that makes these files.
 
     Raises:
-        InputError: they cannot be written.
+        InputError: If they cannot be written.
     """
     path = folder / f"{search.name}.toml"
-    # No timestamps: the same search writes the same bytes.
+    # There are no timestamps, so that the same search writes the same bytes.
     texts = {folder / TRIALS: trials_csv(search, trials), path: tomli_w.dumps(content(search, trials, command))}
     try:
         for place, text in texts.items():
@@ -94,7 +94,7 @@ def write(search: Search, trials: Mapping[str, Sequence[Trial]], folder: Path, c
                 file.write(text.encode())
     except OSError as error:
         raise InputError(
-            f"cannot write into {folder} ({error.strerror}): run it again when that is mended",
+            f"cannot write into {folder} ({error.strerror}): fix this and run the command again",
             code="cannot-write",
             field=str(folder),
         ) from None
@@ -102,20 +102,20 @@ def write(search: Search, trials: Mapping[str, Sequence[Trial]], folder: Path, c
 
 
 def content(search: Search, trials: Mapping[str, Sequence[Trial]], command: str) -> dict[str, object]:
-    """The hyperparameter file as plain values."""
-    found = {**versions(), "optuna": needed().__version__}
+    """Return the content of the hyperparameter file as plain values."""
+    all_versions = {**versions(), "optuna": needed().__version__}
     algorithms: dict[str, object] = {}
     scores: dict[str, object] = {}
-    for name, own in trials.items():
-        chosen, defaults = search.best(own), search.subjects[name].defaults() is not None
+    for name, of_algorithm in trials.items():
+        chosen, defaults = search.best(of_algorithm), search.subjects[name].defaults() is not None
         # TOML has no null.
         algorithms[name] = {key: "none" if value is None else value for key, value in chosen.table.items()}
-        ends = [stopped for trial in own for stopped in trial.stopped]
+        ends = [stopped for trial in of_algorithm for stopped in trial.stopped]
         scores[name] = {
             "score": chosen.score,
             "trial": chosen.number,
-            **({"default": own[0].score} if defaults else {}),
-            "trials": len(own),
+            **({"default": of_algorithm[0].score} if defaults else {}),
+            "trials": len(of_algorithm),
             **{how: ends.count(how) for how in BROKEN},
             **({"set_back": list(chosen.set_back)} if chosen.set_back else {}),
             **({"undefined": share} if (share := undefined_share(chosen.undefined, chosen.clients)) else {}),
@@ -128,7 +128,9 @@ def content(search: Search, trials: Mapping[str, Sequence[Trial]], command: str)
             "trials": search.trials,
             "seeds": list(search.seeds),
             **search.about,
-            "versions": {name: found[name] for name in ("python", "platform", "drfl", "torch", "numpy", "optuna")},
+            "versions": {
+                name: all_versions[name] for name in ("python", "platform", "drfl", "torch", "numpy", "optuna")
+            },
         },
         "algorithms": algorithms,
         "scores": scores,
@@ -136,8 +138,10 @@ def content(search: Search, trials: Mapping[str, Sequence[Trial]], command: str)
 
 
 def trials_csv(search: Search, trials: Mapping[str, Sequence[Trial]]) -> str:
-    """A row per trial: its parameters, score, and what each seed gave ("diverged" and "refused" count as the worst)."""
-    names = list(dict.fromkeys(name for own in trials.values() for trial in own for name in trial.table))
+    """Return a row per trial: its parameters, its score, and the score or the failure at each seed."""
+    names = list(
+        dict.fromkeys(name for of_algorithm in trials.values() for trial in of_algorithm for name in trial.table)
+    )
     header = ["algorithm", "trial", *names, "score", *(f"seed{seed}" for seed in search.seeds)]
     rows = [
         [
@@ -150,7 +154,7 @@ def trials_csv(search: Search, trials: Mapping[str, Sequence[Trial]]) -> str:
                 for score, how in zip(trial.scores, trial.stopped, strict=True)
             ),
         ]
-        for name, own in trials.items()
-        for trial in own
+        for name, of_algorithm in trials.items()
+        for trial in of_algorithm
     ]
     return csv_text(header, rows)

@@ -1,4 +1,4 @@
-"""Search spaces of the user's own: functions of an Optuna trial."""
+"""The user's own search spaces: functions of an Optuna trial."""
 
 from __future__ import annotations
 
@@ -20,25 +20,25 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 AlgorithmSpace = Callable[["optuna.Trial"], Algorithm]
-"""Gives the algorithm that is tried, with the trial's ``suggest_…``."""
+"""Returns the algorithm of a trial, whose ``suggest_…`` methods it calls."""
 
 OwnSpace = Callable[["optuna.Trial"], Mapping[str, Value]]
-"""Draws the parameters that are searched for, by name, with the trial's ``suggest_…``."""
+"""Returns the parameters that are searched for, by name, from a trial's ``suggest_…`` methods."""
 
 
 def of_class(cls: type) -> OwnSpace | None:
-    """The static or class method ``space(trial)`` of a user's algorithm; None where it has none.
+    """Return the static or class method ``space(trial)`` of a user's algorithm; None if it has none.
 
     Raises:
-        InputError: it is a method of objects.
+        InputError: If it is a method of objects.
     """
-    # Plain attribute access would turn a static method into a function.
-    found = inspect.getattr_static(cls, "space", None)
-    if found is None or not callable(getattr(cls, "space", None)):
+    # Attribute access would turn a static method into a function.
+    attribute = inspect.getattr_static(cls, "space", None)
+    if attribute is None or not callable(getattr(cls, "space", None)):
         return None
-    if not isinstance(found, staticmethod | classmethod):
+    if not isinstance(attribute, staticmethod | classmethod):
         raise InputError(
-            f"{cls.__name__}.space is a method of objects: put @staticmethod before it, space(trial)",
+            f"{cls.__name__}.space is a method of objects: make it a static method space(trial)",
             code="wrong-type",
             field="space",
         )
@@ -46,38 +46,38 @@ def of_class(cls: type) -> OwnSpace | None:
 
 
 def referenced(reference: str) -> OwnSpace:
-    """The function that ``FILE.py:NAME`` stands for.
+    """Return the function behind a reference ``FILE.py:NAME``.
 
     Raises:
-        InputError: there is none.
+        InputError: If there is none.
     """
-    found = user_code.load("space", reference)
-    if isinstance(found, type) or not callable(found):
+    loaded = user_code.load("space", reference)
+    if isinstance(loaded, type) or not callable(loaded):
         raise InputError(
-            f"space '{reference}' is a {type(found).__name__}: name a function of an Optuna trial",
+            f"space '{reference}' is a {type(loaded).__name__}: give a function of an Optuna trial",
             code="wrong-type",
             field="space",
         )
-    return cast("OwnSpace", found)
+    return cast("OwnSpace", loaded)
 
 
 def spaces_of(texts: list[str], algorithms: list[str]) -> dict[str, str]:
-    """References by algorithm from texts ``ALGORITHM=FILE.py:NAME``, or ``FILE.py:NAME`` where one algorithm is tuned.
+    """Parse texts ``ALGORITHM=FILE.py:NAME``, or ``FILE.py:NAME`` for a single algorithm, to references by algorithm.
 
     Raises:
-        InputError: it is none, or is for an algorithm that is not tuned, or for one that has one already.
+        InputError: If a text has another form, or is for an algorithm that is not tuned or already has a space.
     """
     labels = {user_code.label_of(name).lower(): name for name in algorithms}
-    found: dict[str, str] = {}
+    spaces: dict[str, str] = {}
     for text in texts:
         label, equals, reference = (part.strip() for part in text.rpartition("="))
         if not user_code.is_reference(reference):
             raise InputError(
-                f"--space '{text}' is not of the form ALGORITHM=FILE.py:FUNCTION", code="invalid-format", field="space"
+                f"--space '{text}' must have the form ALGORITHM=FILE.py:FUNCTION", code="invalid-format", field="space"
             )
         if not equals and len(algorithms) > 1:
             raise InputError(
-                f"--space '{text}': say of which algorithm, {user_code.label_of(algorithms[0])}={text}",
+                f"--space '{text}' names no algorithm: give {user_code.label_of(algorithms[0])}={text}",
                 code="invalid-format",
                 field="space",
             )
@@ -89,33 +89,33 @@ def spaces_of(texts: list[str], algorithms: list[str]) -> dict[str, str]:
                 code="unused-option",
                 field="space",
             )
-        if name in found:
+        if name in spaces:
             raise InputError(
-                f"--space gives {user_code.label_of(name)} two spaces: leave one out", code="given-twice", field="space"
+                f"--space gives {user_code.label_of(name)} two spaces: remove one", code="given-twice", field="space"
             )
         referenced(reference)
-        found[name] = reference
-    return found
+        spaces[name] = reference
+    return spaces
 
 
 def of_name(algorithm: str, reference: str | None) -> OwnSpace | None:
-    """The own space of an algorithm in the command: the one referred to, else its class's; None where it has none."""
+    """Return the user's space of an algorithm: the one referred to, else its class's; None if there is none."""
     return of_class(algorithm_class(algorithm)) if reference is None else referenced(reference)
 
 
 def call(name: str, space: Callable[[optuna.Trial], T], trial: optuna.Trial) -> T:
-    """What the user's function gives.
+    """Call the user's function.
 
     Args:
-        name: the algorithm's, for messages.
-        space: the function.
-        trial: an Optuna trial.
+        name: The algorithm's name, for messages.
+        space: The function.
+        trial: An Optuna trial.
 
     Raises:
-        InputError: the function fails, or suggests what no file can hold.
+        InputError: If the function fails, or suggests a value that files cannot hold.
     """
     try:
-        found = space(trial)
+        result = space(trial)
     except InputError as error:
         raise InputError(f"the space of {name}: {error}", code=error.code, field=error.field) from error
     except Exception as error:
@@ -127,44 +127,44 @@ def call(name: str, space: Callable[[optuna.Trial], T], trial: optuna.Trial) -> 
     for parameter, value in trial.params.items():
         if not isinstance(value, bool | int | float | str | None):
             raise InputError(
-                f"the space of {name} suggests {parameter} = a {type(value).__name__}: suggest a number or a text, "
-                "and make the object of it in the space",
+                f"the space of {name} suggests a {type(value).__name__} for {parameter}: suggest a number or a text, "
+                "and make the object from it in the space",
                 code="wrong-type",
                 field=parameter,
             )
-    return found
+    return result
 
 
 def parameters(name: str, space: OwnSpace, trial: optuna.Trial) -> dict[str, Value]:
-    """The parameters that a user's space gives; None as the text "none", as files have it.
+    """Return the parameters from a user's space; None becomes the text "none", as in files.
 
     Raises:
-        InputError: it fails, or gives something else than parameters.
+        InputError: If it fails, or returns something else than parameters.
     """
-    found = call(name, space, trial)
-    if not isinstance(found, Mapping):
+    values = call(name, space, trial)
+    if not isinstance(values, Mapping):
         raise InputError(
-            f"the space of {name} gave a {type(found).__name__}: give the parameters that are searched for, such as "
+            f"the space of {name} returned a {type(values).__name__}: return parameters, such as "
             '{"beta": trial.suggest_float("beta", 0, 1)}',
             code="wrong-type",
             field="space",
         )
-    for parameter, value in found.items():
+    for parameter, value in values.items():
         if not isinstance(value, bool | int | float | str | None):
             raise InputError(
-                f"the space of {name} gave {parameter} = a {type(value).__name__}: give a number or a text",
+                f"the space of {name} returned a {type(value).__name__} for {parameter}: return a number or a text",
                 code="wrong-type",
                 field=parameter,
             )
-    return {parameter: "none" if value is None else value for parameter, value in found.items()}
+    return {parameter: "none" if value is None else value for parameter, value in values.items()}
 
 
 def code_of(function: object) -> str:
-    """A short name of what a function does: equal for equal code, wherever it stands and however it is laid out.
+    """Return a digest of a function's code, equal for equal code whatever its place and layout.
 
-    Of what is no Python function, its type's name.
+    For other objects it is the name of their type.
     """
-    # Arguments that a partial fixes do not count.
+    # The arguments of a partial do not count.
     while isinstance(function, functools.partial):
         function = function.func
     # Otherwise all functions with the same decorator would look equal.
@@ -175,7 +175,7 @@ def code_of(function: object) -> str:
 
 
 def _content(code: CodeType) -> tuple[object, ...]:
-    # Sets among the constants have no order that holds from one process to the next.
+    # The order of sets among the constants differs between processes.
     constants = [
         _content(c) if isinstance(c, CodeType) else sorted(map(repr, c)) if isinstance(c, frozenset) else repr(c)
         for c in code.co_consts

@@ -20,45 +20,45 @@ if TYPE_CHECKING:
 
 
 class SearchSubject(Protocol):
-    """An algorithm whose hyperparameters are looked for, be it named in a job's file or an object."""
+    """An algorithm whose hyperparameters are searched for, by its name in a job's file or as an object."""
 
     def fingerprint(self) -> Mapping[str, object]:
-        """All that its trials depend on besides the search's :attr:`Search.common`, as plain values."""
+        """Return everything that its trials depend on besides :attr:`Search.common`, as plain values."""
         ...
 
     def defaults(self) -> SearchPoint | None:
-        """The first trial; None where there are no defaults, and it is suggested like the others."""
+        """Return the first trial; None if there are no defaults, so that it is suggested like the others."""
         ...
 
     def draw(self, trial: optuna.Trial) -> SearchPoint:
-        """Another one, drawn by an Optuna trial; its places are left out.
+        """Draw a point with an Optuna trial; its places are left empty.
 
         Raises:
-            InputError: the user's own space fails.
+            InputError: If the user's space fails.
         """
         ...
 
     def cells(self, table: Mapping[str, Value], seeds: Sequence[int]) -> list[Cell]:
-        """The runs of a trial, a seed each.
+        """Return the runs of a trial, one per seed.
 
         Raises:
-            InputError: a value is impossible.
+            InputError: If a value is impossible.
         """
         ...
 
 
 @dataclass(frozen=True)
 class Search:
-    """What is to be found out.
+    """The definition of a search.
 
     Args:
-        name: of the file that the hyperparameters are written to.
-        subjects: whose hyperparameters, by name.
-        trials: of each of them.
-        repeats: seeds of each trial.
-        criterion: what trials are compared by.
-        common: what all runs have in common, all options spelt out, as plain values.
-        about: what the file of hyperparameters says of the job.
+        name: The name of the file with the hyperparameters.
+        subjects: The algorithms, by name.
+        trials: The number of trials of each algorithm.
+        repeats: The number of seeds of each trial.
+        criterion: Compares trials.
+        common: The settings that all runs share, with all defaults, as plain values.
+        about: The description of the job in the file of hyperparameters.
     """
 
     name: str
@@ -71,11 +71,11 @@ class Search:
 
     @property
     def seeds(self) -> range:
-        """The tuning seeds."""
+        """The seeds of every trial."""
         return range(FIRST_SEED, FIRST_SEED + self.repeats)
 
     def fingerprint(self, name: str) -> dict[str, object]:
-        """All that a subject's trials depend on, but for their number."""
+        """Return everything that a subject's trials depend on, except their number."""
         return {
             **self.common,
             "metric": self.criterion.metric,
@@ -86,22 +86,22 @@ class Search:
         }
 
     def best(self, trials: Sequence[Trial]) -> Trial:
-        """The best of some trials; of equal ones the earliest."""
+        """Return the best trial; of equally good ones the earliest."""
         return best(trials, smaller=self.criterion.smaller)
 
     def following(self, name: str, trials: Sequence[Trial]) -> SearchPoint:
-        """What the trial after these tries."""
+        """Return the point of the trial after these."""
         subject = self.subjects[name]
         # The first trial runs the defaults, so that tuning never returns less than they give.
         defaults = None if trials else subject.defaults()
         return self.suggested(name, trials) if defaults is None else defaults
 
     def suggested(self, name: str, trials: Sequence[Trial]) -> SearchPoint:
-        """What Optuna would try after these."""
-        # The key depends on the trial's number, not on what ran before: a resumed search draws the same trials.
+        """Return the point that Optuna suggests after these trials."""
+        # The key depends on the trial's number, not on earlier runs, so a resumed search draws the same trials.
         key = Key(0).fold("tuning", json.dumps(dict(self.common), sort_keys=True), name, len(trials))
         return suggest(self.subjects[name].draw, trials, key, smaller=self.criterion.smaller)
 
     def cells(self, name: str, table: Mapping[str, Value]) -> list[Cell]:
-        """The runs of a trial, a seed each."""
+        """Return the runs of a trial, one per seed."""
         return self.subjects[name].cells(table, self.seeds)

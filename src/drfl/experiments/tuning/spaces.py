@@ -1,4 +1,4 @@
-"""Where each algorithm's hyperparameters are looked for."""
+"""The search space of each algorithm's hyperparameters."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ class Dimension(NamedTuple):
     """A number that is searched for.
 
     Args:
-        name: what it is called.
-        low: its least value.
-        high: its largest value.
-        log: whether values are drawn evenly on a logarithmic scale.
-        parameter: the algorithm's parameter that it goes into; "" = the one of its name.
-        text: how it is written there, with {} where the number stands; "" = as a number.
-        default: its value where nothing is said of that parameter; None = what the parameter is.
+        name: Its name.
+        low: Its least value.
+        high: Its largest value.
+        log: Whether it is drawn uniformly on a logarithmic scale.
+        parameter: The algorithm's parameter; "" = the one with this name.
+        text: The parameter's text, with {} for the number; "" = the number itself.
+        default: Its value if the parameter has its default; None = the parameter's value.
     """
 
     name: str
@@ -36,19 +36,19 @@ class Dimension(NamedTuple):
     default: float | None = None
 
     def __str__(self) -> str:
-        """The range in words."""
+        """Describe the range."""
         return f"{self.low:g} to {self.high:g}{', log' * self.log}"
 
 
 Space = tuple[Dimension, ...]
 
 LR = Dimension("lr", 0.25, 4.0)
-"""η over 1/L̂, the same range for every algorithm; L̂ is the largest curvature of a client,
+"""η divided by 1/L̂, with the same range for every algorithm. L̂ is the largest curvature of a client, see
 :mod:`drfl.training.step_size`.
 """
 
 MULTIPLE = LR._replace(parameter="lr_schedule", text="constant:factor={}", default=1.0)
-"""The same, of the 1/L̂ that each run finds for itself."""
+"""The same, relative to the 1/L̂ that each run computes itself."""
 
 SPACES: dict[str, Space] = {
     "FedAvg": (LR,),
@@ -70,26 +70,26 @@ SPACES: dict[str, Space] = {
     "DRDM": (LR, Dimension("mu", 0.01, 3.0), Dimension("gamma", 1e-5, 0.01)),
     "DualDRDM": (LR, Dimension("mu", 0.05, 10.0), Dimension("gamma", 1e-5, 0.01)),
 }
-"""By algorithm. The ranges hold the papers' values, drfl's defaults and the best of the MNIST table.
+"""The spaces by algorithm. The ranges contain the papers' values, drfl's defaults and the best MNIST values.
 
-FedNova has no hyperparameter of its own. For one that is not listed the step size alone is tuned.
+FedNova has no hyperparameter of its own. For algorithms that are not listed, only the step size is tuned.
 """
 
 DIGITS = 3
-"""Significant digits of a value that is tried."""
+"""Significant digits of values that are tried."""
 
 
 def rounded(value: float) -> float:
-    """A value as it is tried and written: few digits, and within its range, whose ends have no more."""
+    """Round a value to few digits. It stays within its range, as the range's ends have no more digits."""
     return float(f"{value:.{DIGITS}g}")
 
 
 def fixed(algorithm: str, table: Mapping[str, Value], clients: int) -> dict[str, Value]:
-    """What all trials of an algorithm have in common.
+    """Return the parameters that all trials of an algorithm share.
 
     Args:
-        algorithm: its name.
-        table: what the job says of it.
+        algorithm: Its name.
+        table: The job's parameters of it.
         clients: N.
     """
     everybody = {"m": clients} if issubclass(algorithm_class(algorithm), EVERYBODY) else {}
@@ -97,53 +97,53 @@ def fixed(algorithm: str, table: Mapping[str, Value], clients: int) -> dict[str,
 
 
 def around(algorithm: str, eta: float | None) -> Space:
-    """The algorithm's space.
+    """Return the algorithm's space.
 
     Args:
-        algorithm: its name.
-        eta: 1/L̂; η is looked for from a quarter of it to four times it. None = as such multiples of each run's own.
+        algorithm: Its name.
+        eta: 1/L̂; η ranges from a quarter of it to four times it. None = the same range relative to each run's own.
     """
-    own = MULTIPLE if eta is None else LR._replace(low=rounded(LR.low * eta), high=rounded(LR.high * eta))
-    return tuple(own if dimension is LR else dimension for dimension in SPACES.get(algorithm, (LR,)))
+    step_size = MULTIPLE if eta is None else LR._replace(low=rounded(LR.low * eta), high=rounded(LR.high * eta))
+    return tuple(step_size if dimension is LR else dimension for dimension in SPACES.get(algorithm, (LR,)))
 
 
 def draw(space: Space, trial: optuna.Trial) -> dict[str, Value]:
-    """A value by dimension, to three significant digits, drawn by the trial."""
+    """Draw a value for each dimension, with three significant digits."""
     return {d.name: rounded(trial.suggest_float(d.name, d.low, d.high, log=d.log)) for d in space}
 
 
 def table_at(space: Space, base: Mapping[str, Value], point: Mapping[str, Value]) -> dict[str, Value]:
-    """The algorithm's parameters at a point of its space.
+    """Return the algorithm's parameters at a point of its space.
 
     Args:
-        space: the algorithm's.
-        base: what all trials have in common.
-        point: a value by dimension, for all of them.
+        space: The algorithm's space.
+        base: The parameters that all trials share.
+        point: A value for each dimension.
     """
-    own = {d.parameter or d.name: d.text.format(point[d.name]) if d.text else point[d.name] for d in space}
-    return {**base, **own}
+    drawn = {d.parameter or d.name: d.text.format(point[d.name]) if d.text else point[d.name] for d in space}
+    return {**base, **drawn}
 
 
 def default_table(config: Config, base: Mapping[str, Value]) -> dict[str, Value]:
-    """The first trial's parameters: what the job says, else the defaults; η is written out where it is a number.
+    """Return the first trial's parameters: the job's, else the defaults, with η if it is a number.
 
     Args:
-        config: the job, for this algorithm.
-        base: what all trials have in common.
+        config: The job, for this algorithm.
+        base: The parameters that all trials share.
     """
-    # None means that each run finds its own step size.
+    # None means that each run chooses its own step size.
     lr = config.parameters(config.algorithm)["lr"]
     return {**base, **({} if lr is None else {"lr": lr})}
 
 
 def default_point(values: Mapping[str, Value], space: Space) -> dict[str, Value]:
-    """Where an algorithm's own parameters lie in a space; empty unless each dimension has a number in its range.
+    """Return the place of parameters in a space; empty if a dimension has no number or it is out of range.
 
     Args:
-        values: the parameters.
-        space: the algorithm's.
+        values: The parameters.
+        space: The algorithm's space.
     """
-    found: dict[str, Value] = {}
+    point: dict[str, Value] = {}
     for dimension in space:
         value = dimension.default
         if value is None:
@@ -153,12 +153,12 @@ def default_point(values: Mapping[str, Value], space: Space) -> dict[str, Value]
             return {}
         if not dimension.low <= value <= dimension.high:
             return {}
-        found[dimension.name] = float(value)
-    return found
+        point[dimension.name] = float(value)
+    return point
 
 
 def places(space: Space) -> Places:
-    """The dimensions in Optuna's terms."""
+    """Return the dimensions as Optuna's distributions."""
     from optuna.distributions import FloatDistribution
 
     return {d.name: FloatDistribution(d.low, d.high, log=d.log) for d in space}

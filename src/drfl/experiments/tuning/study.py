@@ -1,4 +1,4 @@
-"""A study: the searches of several algorithms, run on a pool and kept in SQLite."""
+"""Run the searches of several algorithms, and store their trials in SQLite."""
 
 from __future__ import annotations
 
@@ -14,8 +14,9 @@ from drfl.core.errors import DrflError, InputError, listed
 from drfl.core.run_end import BROKEN, SET_BACK
 from drfl.core.user_code import label_of
 from drfl.experiments.execution import cells
-from drfl.experiments.execution.cells import Cell, Record
+from drfl.experiments.execution.cells import Cell
 from drfl.experiments.execution.executor import as_ended
+from drfl.experiments.execution.records import CELLS, Record
 from drfl.experiments.execution.run_cells import CellPool
 from drfl.experiments.execution.training_cells import set_back
 from drfl.experiments.run.measures import Column
@@ -28,31 +29,31 @@ if TYPE_CHECKING:
 
 
 FILE = "study.db"
-"""Its name within the folder of results."""
+"""The name of the database in the folder of results."""
 
 _FINGERPRINT = "fingerprint"
 _TRIAL = "trial with clients"
 
 
 class TrialStore:
-    """The trials that ended, kept so that a process killed at any time loses none of them.
+    """The finished trials, stored so that a process that is killed loses none of them.
 
-    A trial enters the file whole, in one transaction, when its last seed has ended; the file never knows of one that
-    runs. Trials of another origin, or still running because somebody else opened the study, are passed over.
+    A trial is written in one transaction when its last seed has finished; running trials are never in the file. Trials
+    of another origin, or running ones because somebody else opened the study, are ignored.
 
     Args:
-        folder: where the file lies or is made.
-        smaller: whether less is better, in a study that is made.
+        folder: The folder of the file, which is made if it does not exist.
+        smaller: Whether less is better, for a new study.
 
     Raises:
-        InputError: Optuna is missing, or the file cannot be used.
+        InputError: If Optuna is missing, or the file cannot be used.
     """
 
     def __init__(self, folder: Path, *, smaller: bool = False) -> None:
         optuna, self._direction = needed(), direction(smaller)
         self.path = folder / FILE
         with self._readable():
-            # by a function, as a URL would read signs such as ? and { in the path its own way
+            # A function opens the file, as characters such as ? and { in the path have a meaning in a URL.
             self._storage = optuna.storages.RDBStorage(
                 "sqlite:///study.db",
                 engine_kwargs={"creator": lambda: sqlite3.connect(self.path, check_same_thread=False)},
@@ -60,24 +61,24 @@ class TrialStore:
         self._studies: dict[str, Study] = {}
 
     def __enter__(self) -> Self:
-        """Itself."""
+        """Return the store."""
         return self
 
     def __exit__(self, *error: object) -> None:
         """Close the file."""
-        # SQLAlchemy would keep its connections open.
+        # Otherwise SQLAlchemy keeps its connections open.
         self._storage.remove_session()
         self._storage.engine.dispose()
 
     def open(self, algorithm: str, fingerprint: Mapping[str, object]) -> list[Trial]:
-        """The trials of an algorithm so far, in order.
+        """Return the trials of an algorithm so far, in order.
 
         Args:
-            algorithm: its name.
-            fingerprint: all that the trials depend on, plain values.
+            algorithm: Its name.
+            fingerprint: Everything that the trials depend on, as plain values.
 
         Raises:
-            InputError: the file's trials are of another job, space or criterion, or it is damaged.
+            InputError: If the file's trials are of another job, space or criterion, or it is damaged.
         """
         optuna = needed()
         with self._readable():
@@ -93,54 +94,54 @@ class TrialStore:
                 name = next(n for n in {**known, **fingerprint} if known.get(n, none) != fingerprint.get(n, none))
                 before, now = known.get(name, none), fingerprint.get(name, none)
                 raise InputError(
-                    f"{self.path} has trials of {algorithm} with {name} = {before}, not {now}: "
-                    f"give another --out, or delete {self.path}",
+                    f"{self.path} has trials of {algorithm} with {name} = {before}, not {now}: give another --out, "
+                    f"or delete {self.path}",
                     code="other-run",
                     field=name,
                 )
             self._studies[algorithm] = study
-            found: dict[int, Trial] = {}
+            finished: dict[int, Trial] = {}
             for frozen in study.get_trials(deepcopy=False, states=(optuna.trial.TrialState.COMPLETE,)):
-                own = frozen.user_attrs.get(_TRIAL)
-                if own is not None:
+                stored = frozen.user_attrs.get(_TRIAL)
+                if stored is not None:
                     trial = Trial(
-                        own[0], dict(frozen.params), own[1], tuple(own[2]), tuple(own[3]), frozen.distributions,
-                        *map(tuple, own[4:]),
+                        stored[0], dict(frozen.params), stored[1], tuple(stored[2]), tuple(stored[3]),
+                        frozen.distributions, *map(tuple, stored[4:]),
                     )  # fmt: skip
                     # Two processes may have run the same trial: the first one counts.
-                    found.setdefault(trial.number, trial)
+                    finished.setdefault(trial.number, trial)
         # Up to the first gap: the search continues with the first missing trial.
         trials: list[Trial] = []
-        while len(trials) in found:
-            trials.append(found[len(trials)])
+        while len(trials) in finished:
+            trials.append(finished[len(trials)])
         return trials
 
     def add(self, algorithm: str, trial: Trial) -> None:
-        """Keep a trial that ended.
+        """Store a finished trial.
 
         Args:
-            algorithm: whose.
-            trial: which.
+            algorithm: The algorithm's name.
+            trial: The trial.
 
         Raises:
-            DrflError: the file cannot be written to.
+            DrflError: If the file cannot be written to.
         """
         optuna = needed()
         counts = trial.undefined, trial.clients, trial.set_back
-        own = [trial.number, trial.table, trial.scores, trial.stopped, *counts]
-        # In one transaction: a killed process leaves no trial without its score.
+        content = [trial.number, trial.table, trial.scores, trial.stopped, *counts]
+        # One transaction, so that a killed process leaves no trial without its score.
         frozen = optuna.trial.create_trial(
             value=trial.score,
             params=trial.point,
             distributions=dict(trial.places),
-            user_attrs={_TRIAL: own},
+            user_attrs={_TRIAL: content},
         )
         try:
             self._studies[algorithm].add_trial(frozen)
         except optuna.exceptions.StorageInternalError as error:
             cause = error.__cause__ or error
             raise DrflError(
-                f"cannot write {self.path} ({cause}): run it again when it can be written to",
+                f"cannot write {self.path} ({cause}): fix this and run the command again",
                 code="cannot-write",
                 field=str(self.path),
             ) from None
@@ -161,20 +162,16 @@ class TrialStore:
             ) from None
 
 
-CELLS = ".cells"
-"""The folder of the runs' records within that of the results."""
-
-
 class Ended(NamedTuple):
-    """A trial that ended, and how far the search is.
+    """A finished trial, and the progress of the search.
 
     Args:
-        algorithm: whose.
-        trial: which.
-        best: the best score of the algorithm so far.
-        finished: trials of all algorithms that ended so far, those of earlier runs included.
-        total: trials altogether.
-        share: of the cost of what was to be run, in [0, 1].
+        algorithm: The algorithm's name.
+        trial: The trial.
+        best: The best score of the algorithm so far.
+        finished: The number of finished trials of all algorithms, including those of earlier calls.
+        total: The number of all trials.
+        share: The finished share of the cost of the trials that had to run, in [0, 1].
     """
 
     algorithm: str
@@ -185,10 +182,10 @@ class Ended(NamedTuple):
     share: float
 
     def told(self, column: Column) -> str:
-        """The trial in a line.
+        """Describe the trial in one line.
 
         Args:
-            column: how scores are shown.
+            column: How scores are shown.
         """
         broken = sorted({how for how in self.trial.stopped if how in BROKEN})
         fate = f", {' and '.join(broken)} at some seeds" if broken else ""
@@ -200,7 +197,7 @@ class Ended(NamedTuple):
 
 @dataclass
 class _Running:
-    """A trial under way: its point and the records of its seeds so far."""
+    """A running trial: its point, and the records of its finished seeds."""
 
     point: SearchPoint
     cells: list[Cell]
@@ -218,34 +215,34 @@ def run(
     ended: Callable[[Ended], None] = lambda end: None,
     watch: StopSignal | None = None,
 ) -> dict[str, list[Trial]]:
-    """Run what is missing of the trials.
+    """Run the trials that are missing.
 
     Args:
-        search: what is to be found out.
-        folder: where trials and records are kept.
-        pool: makes what runs the cells; called where there is something to run.
-        ended: told of each trial that ended now.
-        watch: stops it.
+        search: The search.
+        folder: The folder of trials and records.
+        pool: Makes the pool that runs cells; called only if something is missing.
+        ended: Called with each trial that finishes.
+        watch: Tells whether to stop.
 
     Returns:
         The trials by algorithm, in order.
 
     Raises:
-        InputError: what is in the folder is of another search, or a run cannot start.
-        DrflError: a worker died, or the folder cannot be written to.
-        StoppedError: a signal asked to stop; what has ended is kept.
+        InputError: If the folder holds another search, or a run cannot start.
+        DrflError: If a worker died, or the folder cannot be written to.
+        StoppedError: If a signal asked to stop. Finished trials and runs are stored.
     """
     with TrialStore(folder, smaller=search.criterion.smaller) as store:
         trials = {a: store.open(a, search.fingerprint(a))[: search.trials] for a in search.subjects}
-        if any(len(own) < search.trials for own in trials.values()):
-            # Start processes only if something is missing: that takes seconds.
+        if any(len(stored) < search.trials for stored in trials.values()):
+            # Start processes only if something is missing, as that takes seconds.
             with pool() as at_work:
                 _Loop(search, store, at_work, folder / CELLS, trials, ended, watch or StopSignal()).run()
     return trials
 
 
 class _Loop:
-    """The search under way. One thread alone asks, tells and writes; only runs are elsewhere."""
+    """A running search. Only one thread suggests, evaluates and writes trials; only runs are in other processes."""
 
     def __init__(
         self,
@@ -262,7 +259,7 @@ class _Loop:
         self._running: dict[str, _Running] = {}
         self._futures: dict[Future[Record], tuple[str, Cell]] = {}
         missing = {a: search.trials - len(own) for a, own in trials.items()}
-        # The cost of the first trial stands for all: they have the same number of rounds.
+        # All trials have the same number of rounds, so they cost as much as the first one.
         self._cost = {a: sum(c.cost for c in search.cells(a, search.following(a, ()).table)) for a in search.subjects}
         self._whole = sum(self._cost[a] * missing[a] for a in search.subjects)
         self._spent = 0.0
@@ -276,13 +273,13 @@ class _Loop:
             self._go_on(algorithm)
 
     def _go_on(self, algorithm: str) -> None:
-        """Begin the algorithm's next trial, or end the present one if all its seeds have; and so on."""
+        """Start the algorithm's next trial, or finish the current one if all its seeds have finished; then continue."""
         while True:
             running = self._running.get(algorithm)
             if running is None:
                 if len(self._trials[algorithm]) == self._search.trials:
                     return
-                # Depends only on earlier trials, which are all stored.
+                # The point depends only on earlier trials, which are all stored.
                 point = self._search.following(algorithm, self._trials[algorithm])
                 running = self._running[algorithm] = _Running(point, self._search.cells(algorithm, point.table))
                 missing = list[Cell]()
@@ -298,9 +295,9 @@ class _Loop:
             elif len(running.records) == len(running.cells):
                 records = [running.records[cell.key] for cell in running.cells]
                 tested = [pair for pair in map(self._search.criterion.undefined, records) if pair[1]]
-                mine = self._trials[algorithm]
+                trials = self._trials[algorithm]
                 trial = Trial(
-                    number=len(mine),
+                    number=len(trials),
                     point=running.point.values,
                     table=running.point.table,
                     scores=tuple(self._search.criterion.of(record) for record in records),
@@ -315,12 +312,12 @@ class _Loop:
                     ),
                 )
                 self._store.add(algorithm, trial)
-                mine.append(trial)
+                trials.append(trial)
                 del self._running[algorithm]
                 self._spent += self._cost[algorithm]
                 total = self._search.trials * len(self._trials)
                 finished = sum(map(len, self._trials.values()))
-                best = self._search.best(mine).score
+                best = self._search.best(trials).score
                 self._ended(Ended(algorithm, trial, best, finished, total, self._spent / self._whole))
             else:
                 return

@@ -1,4 +1,4 @@
-"""The next point of a search, suggested by Optuna: it depends on the trials before it alone."""
+"""The next point of a search, which Optuna suggests from the earlier trials only."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ if TYPE_CHECKING:
     from optuna.distributions import BaseDistribution
 
 Places = Mapping[str, "BaseDistribution"]
-"""What each parameter of a point was drawn from, in Optuna's terms."""
+"""The distributions from which a point's parameters were drawn, in Optuna's terms."""
 
 NOWHERE: Places = MappingProxyType({})
 
 
 class SearchPoint(NamedTuple):
-    """What is tried.
+    """A point to try.
 
     Args:
-        values: where it lies in the search space, as Optuna knows it; empty for defaults that have no place there.
-        table: the algorithm's parameters as they run.
-        places: of the values.
+        values: Its place in the search space, as Optuna knows it; empty for defaults outside the space.
+        table: The algorithm's parameters in the run.
+        places: The distributions of the values.
     """
 
     values: dict[str, Value]
@@ -39,18 +39,18 @@ class SearchPoint(NamedTuple):
 
 
 class Trial(NamedTuple):
-    """A trial that ended.
+    """A finished trial.
 
     Args:
-        number: of the trial; 0 is the defaults, where there are any.
-        point: where it lies in the search space; empty where it has no place there.
-        table: the algorithm's parameters as they ran.
-        scores: by seed, see :meth:`drfl.experiments.tuning.criterion.Criterion.of`.
-        stopped: by seed, how the run ended: "rounds", "diverged" or "refused".
-        places: what the values of the point were drawn from.
-        undefined: for each run that has a model, the number of clients at which the score is undefined; 0 for a loss.
-        clients: the number of all clients, for each of these runs.
-        set_back: for each run whose model was set back to the initial one, its seed and how many of its rounds count.
+        number: The trial's number; 0 is the defaults, if there are any.
+        point: Its place in the search space; empty if it is outside.
+        table: The algorithm's parameters in the run.
+        scores: The scores by seed, see :meth:`drfl.experiments.tuning.criterion.Criterion.of`.
+        stopped: How the run of each seed ended: "rounds", "diverged" or "refused".
+        places: The distributions of the point's values.
+        undefined: For each run with a model, the number of clients at which the score is undefined; 0 for a loss.
+        clients: For each of these runs, the number of all clients.
+        set_back: For each run that was rolled back to the initial model, its seed and how many of its rounds count.
     """
 
     number: int
@@ -65,38 +65,38 @@ class Trial(NamedTuple):
 
     @property
     def note(self) -> str:
-        """What follows its score in a line, see :func:`drfl.task.measure.undefined_note`."""
+        """The note behind its score in a line, see :func:`drfl.task.measure.undefined_note`."""
         return undefined_note(self.undefined, self.clients)
 
     @property
     def score(self) -> float:
-        """What it is judged by: the mean over its seeds, or the worst value where any of its runs broke off."""
-        # A mean over the other seeds would hide that the trial is unreliable.
+        """Its score: the mean over its seeds, or the worst value if one of its runs failed."""
+        # The mean over the other seeds would hide that the trial is unreliable.
         broken = (score for score, how in zip(self.scores, self.stopped, strict=True) if how in BROKEN)
         return next(broken, mean(self.scores))
 
 
 def best(trials: Sequence[Trial], *, smaller: bool = False) -> Trial:
-    """The one with the best score, the largest or the ``smaller`` ones; of equal ones the earliest."""
+    """Return the trial with the best score, the largest or, with ``smaller``, the least; of equal ones the earliest."""
     sign = -1 if smaller else 1
-    # Equal scores go to the earliest trial: a longer search changes the choice only for a better score.
+    # Equal scores go to the earliest trial, so a longer search changes the choice only for a better score.
     return max(trials, key=lambda trial: (sign * trial.score, -trial.number))
 
 
 def direction(smaller: bool) -> str:
-    """Optuna's word for whether less is better."""
+    """Return Optuna's word for whether less is better."""
     return "minimize" if smaller else "maximize"
 
 
 STARTUP = 8
-"""So many points are drawn at random before the estimator has its say."""
+"""The number of points that are drawn at random before the estimator suggests points."""
 
 
 def needed() -> ModuleType:
-    """Optuna, told to be quiet.
+    """Import Optuna, with its log reduced to errors.
 
     Raises:
-        InputError: it is not installed.
+        InputError: If it is not installed.
     """
     try:
         optuna = importlib.import_module("optuna")
@@ -104,22 +104,22 @@ def needed() -> ModuleType:
         raise InputError(
             "tuning needs optuna: pip install 'drfl[experiments]'", code="package-missing", field="optuna"
         ) from None
-    optuna.logging.set_verbosity(optuna.logging.ERROR)  # it warns of every parameter that not all trials have
+    optuna.logging.set_verbosity(optuna.logging.ERROR)  # it would warn about parameters that not all trials have
     return optuna
 
 
 def suggest(
     ask: Callable[[optuna.Trial], SearchPoint], trials: Sequence[Trial], key: Key, *, smaller: bool = False
 ) -> SearchPoint:
-    """The next point. It depends on the arguments alone.
+    """Return the next point. It depends on the arguments alone.
 
-    Trials that have no place in the space, as a default that is a rule and no number, are passed over.
+    Trials without a place in the space, such as a default that is a rule and not a number, are ignored.
 
     Args:
-        ask: draws a point by the trial's ``suggest_…``; its ``places`` are filled in here.
-        trials: those that ended, in order.
-        key: names the draws; another one for every trial.
-        smaller: whether less is better.
+        ask: Draws a point with a trial's ``suggest_…`` methods; its ``places`` are filled in here.
+        trials: The finished trials, in order.
+        key: Names the draws; another key for every trial.
+        smaller: Whether less is better.
     """
     optuna = needed()
     sampler = optuna.samplers.TPESampler(
@@ -134,5 +134,5 @@ def suggest(
         if trial.point:
             known = optuna.trial.create_trial(value=trial.score, params=trial.point, distributions=dict(trial.places))
             study.add_trial(known)
-    asked = study.ask()
-    return ask(asked)._replace(places=asked.distributions)
+    trial_of_point = study.ask()
+    return ask(trial_of_point)._replace(places=trial_of_point.distributions)

@@ -1,4 +1,4 @@
-"""What a search for the hyperparameters of an object gives."""
+"""The result of a search for the hyperparameters of an object."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ if TYPE_CHECKING:
 
 
 class Tuned(NamedTuple):
-    """What a search found.
+    """The result of a search.
 
     Args:
-        best_algorithm: of the best trial, to run or compare.
-        best_trial: its number, parameters and scores; of equal ones the earliest.
-        criterion: what trials were compared by.
-        trials: all of them, in order.
-        seeds: the runs of each trial.
-        directory: where the search is kept; None where it is not.
+        best_algorithm: The algorithm of the best trial, to run or compare.
+        best_trial: Its number, parameters and scores; of equally good trials the earliest.
+        criterion: The criterion that compared trials.
+        trials: All trials, in order.
+        seeds: The seeds of each trial.
+        directory: The folder of the search; None if no files were kept.
     """
 
     best_algorithm: Algorithm
@@ -37,18 +37,20 @@ class Tuned(NamedTuple):
 
     @property
     def best_value(self) -> float:
-        """The criterion at the best trial, the mean over its seeds, on validation rows."""
+        """The criterion at the best trial, on validation rows, as the mean over its seeds."""
         return self.best_trial.score
 
     @property
     def best_params(self) -> Mapping[str, Value]:
-        """What the space suggested in the best trial."""
+        """The parameters that the space suggested in the best trial."""
         return dict(self.best_trial.table)
 
     def to_frame(self) -> pd.DataFrame:
-        """A row per trial: its number, its parameters, the criterion, and what each seed gave, NaN where it broke off.
+        """Return a row per trial: its number, its parameters, the criterion, and the value at each seed, NaN for failed
+        runs.
 
-        The criterion's column is called as in files, e.g. "worst_accuracy", those of the seeds "seed1000" and so on.
+        The criterion's column has its name in files, such as "worst_accuracy", and those of the seeds are "seed1000"
+        and so on.
         """
         import pandas as pd
 
@@ -61,8 +63,10 @@ class Tuned(NamedTuple):
         return pd.DataFrame(columns)
 
     def __repr__(self) -> str:
-        found = ", ".join(f"{k}={v:.3g}" if isinstance(v, float) else f"{k}={v}" for k, v in self.best_params.items())
-        head = f"<Tuned {type(self.best_algorithm).__name__}: {found or 'nothing was searched for'}"
+        parameters = ", ".join(
+            f"{k}={v:.3g}" if isinstance(v, float) else f"{k}={v}" for k, v in self.best_params.items()
+        )
+        head = f"<Tuned {type(self.best_algorithm).__name__}: {parameters or 'no parameters'}"
         place = f"trial {self.best_trial.number} of {len(self.trials)}"
         value = f"{self.criterion.shown.name} {self.best_value:.3f}{self.best_trial.note}"
         return f"{head}; {value} on validation rows, {place}>"

@@ -1,0 +1,218 @@
+"""Outcomes of a comparison's runs, and statistics over seeds."""
+
+from __future__ import annotations
+
+import collections
+import math
+import statistics
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+from drfl.assessment.equal_clients import EqualClients, equal_clients
+from drfl.core.errors import DivergedError, InputError
+from drfl.core.run_end import Marks
+from drfl.core.user_code import label_of
+from drfl.experiments.run.finished import Finished
+from drfl.experiments.run.measures import column, deviation
+from drfl.report.read_run import lines_beside
+from drfl.task.measure import NOTHING, Measure, undefined_note
+from drfl.task.metrics import ACCURACY
+from drfl.training.certificate import Certificate
+from drfl.training.history import Metrics, undefined_names
+
+
+class Outcome(NamedTuple):
+    """The outcome of a run in a comparison: an algorithm at a seed.
+
+    Args:
+        algorithm: The algorithm's label, see :func:`drfl.core.user_code.label_of`.
+        seed: The seed.
+        stopped: "rounds", "target" or "patience"; "diverged" or "refused" if the run failed.
+        rounds: The number of rounds; 0 if the run failed.
+        metrics: The metrics of the returned model; None if the run failed.
+        certificate: The certificate of the last iterate; None if there is none.
+        reason: Why the run failed, or why it counts as failed although it has metrics.
+        equal: The worst accuracy expected if all clients were equally good at this average accuracy; None if the run
+            failed, or has another score.
+        others: Average and worst over clients of the metrics beside the score, see
+            :func:`drfl.training.history.others_of`.
+        worst_interval: The 95 % interval of the worst client's true score, see
+            :func:`drfl.assessment.worst.worst_score`; None if the run failed, single rows have no score, or test rows
+            stopped the run.
+        undefined: The clients at which a metric is undefined, by its name, see
+            :func:`drfl.training.history.undefined_names`.
+        stopped_on: The rows that decided to stop: "validation", "test", or "" if none did.
+        rollbacks: How often the model was set back to the initial one.
+        lost_rounds: Rounds before the last rollback, which do not count.
+        test_rows: A digest of the test rows; "" if it is not known.
+        initial_model: A digest of the initial model; "" if it is not known.
+        reference: Whether the run is not federated, but shows the cost and the gain of federation.
+        beside: Lines that help to read accuracies and rates, see :func:`drfl.report.read_run.lines_beside`.
+    """
+
+    algorithm: str
+    seed: int
+    stopped: str
+    rounds: int = 0
+    metrics: Metrics | None = None
+    certificate: Certificate | None = None
+    reason: str = ""
+    equal: EqualClients | None = None
+    others: dict[str, float] = {}  # noqa: RUF012 - nobody writes to it
+    worst_interval: tuple[float, float] | None = None
+    undefined: dict[str, tuple[str, ...]] = {}  # noqa: RUF012 - nobody writes to it
+    stopped_on: str = ""
+    rollbacks: int = 0
+    lost_rounds: int = 0
+    beside: tuple[str, ...] = ()
+
+    test_rows: str = ""
+    initial_model: str = ""
+    reference: bool = False
+
+    @property
+    def marks(self) -> Marks:
+        """Marks for readers of a table: stopped by test rows, rolled back."""
+        effective = self.rounds - self.lost_rounds
+        return Marks(self.stopped_on == "test", self.rollbacks, self.rounds, effective)
+
+    @property
+    def failed(self) -> bool:
+        """Whether the run failed, so that there is no model."""
+        return self.metrics is None
+
+    def note(self, measure: str, clients: int) -> str:
+        """Return the note behind a statistic of a metric, see :func:`drfl.task.measure.undefined_note`."""
+        return undefined_note([len(self.undefined.get(measure, ()))], [clients])
+
+
+def ran(algorithm: str, seed: int, run: Callable[[], Finished]) -> tuple[Outcome, Finished | None]:
+    """Run an algorithm, and return its outcome and, unless it fails, the finished run.
+
+    Args:
+        algorithm: The algorithm's name.
+        seed: The seed.
+        run: Runs it.
+    """
+    try:
+        finished = run()
+    except (DivergedError, InputError) as error:
+        # Both are outcomes, as another algorithm may succeed at the same seed.
+        how = "diverged" if isinstance(error, DivergedError) else "refused"
+        return Outcome(label_of(algorithm), seed, how, reason=str(error)), None
+    result, last, score = finished.result, finished.result.history.last, finished.job.fed.measures[0]
+    if not finished.ended:
+        return Outcome(label_of(algorithm), seed, finished.stopped, result.rounds), finished
+    evaluation, measures = result.evaluation, finished.job.fed.measures
+    # The value expected if all clients were equal can only be computed from right and wrong answers.
+    equal, defined = None, ~evaluation.score.isnan()
+    if score.name == ACCURACY.name and bool(defined.any()):
+        equal = equal_clients(last.metrics.avg_score, evaluation.samples[defined].numpy())
+    outcome = Outcome(
+        label_of(algorithm), seed, finished.stopped, result.rounds, last.metrics, last.certificate,
+        finished.checks.failure or "", equal, dict(last.others), finished.worst_interval,
+        undefined_names(evaluation, measures, finished.job.data.names), result.stopped_on or "",
+        result.rollbacks, result.rounds - result.effective_rounds, tuple(lines_beside(finished.beside)),
+        finished.test_rows or "", finished.initial_model, finished.is_reference,
+    )  # fmt: skip
+    return outcome, finished
+
+
+def failures(outcomes: Sequence[Outcome], algorithm: str) -> str:
+    """Say how the failed runs of an algorithm ended: "2 of 14 diverged", "diverged" if all did, "" if none failed.
+
+    With a failed run, the other runs do not describe the algorithm: a mean over the seeds at which it happens to work
+    would flatter it.
+    """
+    of_algorithm = [o for o in outcomes if o.algorithm == algorithm]
+    ends = collections.Counter(o.stopped for o in of_algorithm if o.failed)
+    return ", ".join(
+        how if n == len(of_algorithm) else f"{n} of {len(of_algorithm)} {how}" for how, n in sorted(ends.items())
+    )
+
+
+class Spread(NamedTuple):
+    """Mean and sample standard deviation over seeds, see :func:`drfl.experiments.run.measures.deviation`."""
+
+    mean: float
+    std: float
+
+    @classmethod
+    def of(cls, values: Sequence[float]) -> Spread:
+        """Compute both from the values of one metric."""
+        return cls(statistics.fmean(values), deviation(values))
+
+    def text(self, mean: str, std: str, scale: float = 1.0) -> str:
+        """Format both, multiplied by ``scale``, as "87.9 ± 0.4". A single value has no ±, and NaN gives a dash."""
+        if math.isnan(self.mean):
+            return NOTHING
+        middle = format(scale * self.mean, mean)
+        return middle if math.isnan(self.std) else f"{middle} ± {format(scale * self.std, std)}"
+
+
+def spreads(outcomes: Sequence[Outcome], score: str) -> dict[str, dict[str, Spread]]:
+    """Return algorithm → column → mean and spread over its seeds. Algorithms with a failed run have none and come last.
+
+    Args:
+        outcomes: The outcomes of the runs.
+        score: The name of their score, see :func:`drfl.training.history.columns_of`.
+    """
+    table: dict[str, dict[str, Spread]] = {}
+    for name in dict.fromkeys(outcome.algorithm for outcome in outcomes):
+        pairs = ((o.metrics, o.others) for o in outcomes if o.algorithm == name)
+        cells = [{**metrics.named(score), **others} for metrics, others in pairs if metrics is not None]
+        whole = cells and not failures(outcomes, name)
+        table[name] = {c: Spread.of([cell[c] for cell in cells]) for c in cells[0]} if whole else {}
+    return dict(sorted(table.items(), key=lambda entry: not entry[1]))
+
+
+def gaps(outcomes: Sequence[Outcome]) -> dict[str, Spread]:
+    """Return algorithm → mean and spread of the duality gap over its seeds, if all its runs have a certificate."""
+    spreads_of_gap: dict[str, Spread] = {}
+    for name in dict.fromkeys(outcome.algorithm for outcome in outcomes):
+        cells = [o.certificate for o in outcomes if o.algorithm == name]
+        known = [certificate.gap for certificate in cells if certificate is not None]
+        if known and len(known) == len(cells):
+            spreads_of_gap[name] = Spread.of(known)
+    return spreads_of_gap
+
+
+def equal_worst(outcomes: Sequence[Outcome]) -> dict[str, float]:
+    """Return algorithm → the worst accuracy expected if all clients were equally good, the mean over its seeds.
+
+    An algorithm with a failed run has none.
+    """
+    values_of: dict[str, list[float]] = {}
+    for outcome in outcomes:
+        if outcome.equal is not None and not failures(outcomes, outcome.algorithm):
+            values_of.setdefault(outcome.algorithm, []).append(outcome.equal.worst)
+    return {name: statistics.fmean(values) for name, values in values_of.items()}
+
+
+def first_intervals(outcomes: Sequence[Outcome]) -> tuple[int, dict[str, tuple[float, float]]] | None:
+    """Return the lowest seed at which runs have intervals, and algorithm → interval of its worst client at that seed.
+
+    The result is None if there is no interval. Runs that test rows stopped have no interval but count for the seed: a
+    later seed, at which they did not stop, would be chosen by its result.
+    """
+    candidates = [outcome for outcome in outcomes if outcome.worst_interval is not None or outcome.stopped_on == "test"]
+    if not candidates:
+        return None
+    seed = min(outcome.seed for outcome in candidates)
+    intervals = {o.algorithm: o.worst_interval for o in candidates if o.seed == seed and o.worst_interval is not None}
+    return (seed, intervals) if intervals else None
+
+
+def best(table: dict[str, dict[str, Spread]], name: str, measures: Sequence[Measure]) -> set[str]:
+    """Return the algorithms whose mean is best to a thousandth, a tenth of a percent, as tables show it.
+
+    Args:
+        table: From :func:`spreads`, without references.
+        name: The column; more is better for a score, less for a standard deviation or a loss.
+        measures: The metrics, the score first.
+    """
+    means = {algorithm: row[name].mean for algorithm, row in table.items() if row and not math.isnan(row[name].mean)}
+    if not means:
+        return set()
+    top = (min if column(name, measures).small else max)(means.values())
+    return {algorithm for algorithm, mean in means.items() if f"{mean:.3f}" == f"{top:.3f}"}

@@ -1,0 +1,177 @@
+"""A comparison from its first run to its report, for `drfl compare` and `drfl.compare`."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Collection, Iterator, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, wait
+from pathlib import Path
+from types import ModuleType
+
+from drfl.engine.ray_cluster import Cluster
+from drfl.experiments.compare.comparison import (
+    PreparedComparison,
+    compare,
+    recalled,
+    run_or_recall,
+    start,
+    store,
+)
+from drfl.experiments.compare.comparison_results import Comparison, write_comparison
+from drfl.experiments.compare.outcomes import Outcome, ran
+from drfl.experiments.execution.executor import LOOK, Workers, executor_of
+from drfl.experiments.run.artifacts import write_run
+from drfl.experiments.run.resume import key_of
+from drfl.experiments.run.run_directory import ClaimedFolder, claimed, filled
+from drfl.experiments.run.runner import StopSignal, execute
+from drfl.training.loop import Callback
+
+Files = dict[str, bytes]
+"""The files of a run's folder."""
+
+
+def run_comparison(
+    ready: PreparedComparison,
+    place: Path,
+    watch: StopSignal,
+    workers: Workers,
+    *,
+    ended: Callable[[Outcome, int], None],
+    warn: Callable[[str], None],
+    progress: Callable[[str, int], Sequence[Callback]] = lambda algorithm, seed: (),
+    resume: bool = False,
+    overwrite: bool = False,
+    anew: bool = False,
+    own: Collection[ModuleType] = (),
+) -> Comparison:
+    """Run the missing runs of a comparison, and write its results unless no run has ended.
+
+    Args:
+        ready: The comparison.
+        place: Its folder.
+        watch: Tells whether to stop.
+        workers: Where runs are computed.
+        ended: Called with the outcome of each run, in order, and the number of outcomes so far.
+        warn: Called with lines for the user.
+        progress: Returns the callbacks of a run; used with one worker only.
+        resume: See :func:`drfl.experiments.run.run_directory.claimed`.
+        overwrite: See there.
+        anew: See there.
+        own: The user's modules, see :func:`drfl.experiments.execution.executor.pickled`.
+
+    Raises:
+        InputError: If a run cannot be built, or the folder holds something else or cannot be written to.
+        DrflError: If a worker was lost.
+    """
+    design, outcomes = ready.design, list[Outcome]()
+    with claimed(
+        place, "comparison", resume=resume, overwrite=overwrite, anew=anew, cells=design.cells,
+        config=ready.config, tell=warn, key=key_of(design.settings, place),
+    ) as claim:  # fmt: skip
+        start(claim, ready, warn)
+        for line in ready.warnings:
+            warn(line)
+        if workers == 1:
+            runs = compare(ready, claim, watch, progress, warn)
+        else:
+            runs = compare_in_parallel(ready, claim, watch, workers, warn, own)
+        for outcome in runs:
+            outcomes.append(outcome)
+            ended(outcome, len(outcomes))
+        comparison = ready.compared(outcomes, claim.directory)
+        if outcomes:
+            with filled(claim) as folder:
+                write_comparison(comparison, folder, ready.identity)
+        # Checkpoints and records are needed until all runs have ended.
+        claim.finished = comparison.is_complete
+    return comparison
+
+
+def compare_in_parallel(
+    ready: PreparedComparison,
+    claim: ClaimedFolder,
+    watch: StopSignal,
+    workers: Workers,
+    warn: Callable[[str], None],
+    own: Collection[ModuleType] = (),
+) -> Iterator[Outcome]:
+    """Run a comparison like :func:`drfl.experiments.compare.comparison.compare`, with several runs at a time.
+
+    Outcomes come in the same order. Workers on this machine write their runs themselves, with checkpoints, and stop
+    after the current round if they are asked to. Runs that end on a cluster are written here at once, in any order. A
+    run that is interrupted there starts from the beginning next time.
+
+    Args:
+        ready: The comparison.
+        claim: The comparison's folder.
+        watch: Tells whether to stop.
+        workers: Where runs are computed.
+        warn: Called with a line if a run continues from a checkpoint.
+        own: The user's modules, see :func:`drfl.experiments.execution.executor.pickled`.
+
+    Raises:
+        InputError: If the comparison cannot be sent to another process, or the cluster does not answer, or see
+            :func:`drfl.experiments.compare.comparison.compare`.
+        DrflError: If a worker was lost.
+    """
+    order = ready.design.order
+    # Outcomes that are stored are not computed again.
+    known: dict[tuple[str, int], Outcome | None] = {
+        cell: stored for cell in order if (stored := recalled(claim, *cell)) is not None
+    }
+    is_local = not isinstance(workers, Cluster)
+    ready.jobs.clear()  # workers build their own
+    # A cluster does not get the claim, which holds the key that signs checkpoints.
+    with executor_of(workers, (ready, claim) if is_local else ready, own) as executor:
+        call = _run_here if is_local else _run_elsewhere
+        futures: dict[Future[tuple[Outcome | None, Files | None, list[str]]], tuple[str, int]] = {
+            executor.submit(call, *cell): cell for cell in order if cell not in known
+        }
+        try:
+            for cell in order:
+                while cell not in known:
+                    # Store outcomes as they arrive, but yield them in the order of the design. Wake up regularly, as
+                    # a signal only sets a flag.
+                    done = wait(futures, LOOK, FIRST_COMPLETED).done
+                    # Results first: they are stored before an error is raised.
+                    for future in sorted(done, key=lambda future: future.exception() is not None):
+                        outcome, files, lines = future.result()
+                        if outcome is not None and not is_local:
+                            store(claim, outcome, files)
+                        for line in lines:
+                            warn(line)
+                        known[futures.pop(future)] = outcome
+                    if watch.stop:
+                        executor.ask_to_stop()
+                        if not is_local and cell not in known:
+                            return
+                outcome = known[cell]
+                if outcome is None:  # an incomplete run would bias the means
+                    return
+                yield outcome
+        finally:
+            executor.ask_to_stop()  # even if the caller does not consume all outcomes
+
+
+def _run_here(
+    what: tuple[PreparedComparison, ClaimedFolder], watch: StopSignal, algorithm: str, seed: int
+) -> tuple[Outcome | None, None, list[str]]:
+    """Run on this machine, where the worker writes the run's folder; the outcome is None after an interruption."""
+    lines: list[str] = []
+    # Do not start runs that were queued when the stop was requested.
+    if watch.stop:
+        return None, None, lines
+    return run_or_recall(*what, watch, algorithm, seed, warn=lines.append), None, lines
+
+
+def _run_elsewhere(
+    ready: PreparedComparison, watch: StopSignal, algorithm: str, seed: int
+) -> tuple[Outcome, Files | None, list[str]]:
+    """Run on another machine, and return the files of the run's folder."""
+    job = ready.job(algorithm, seed)
+    outcome, finished = ran(algorithm, seed, lambda: execute(job))
+    if finished is None:
+        return outcome, None, []
+    with tempfile.TemporaryDirectory(prefix="drfl-") as folder:
+        write_run(Path(folder), finished)
+        return outcome, {path.name: path.read_bytes() for path in Path(folder).iterdir()}, []

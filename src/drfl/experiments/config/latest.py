@@ -1,0 +1,26 @@
+"""The value that was made last, for work that often needs the same one several times in a row."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Generic, TypeVar
+
+T = TypeVar("T")
+
+
+class Latest(Generic[T]):
+    """Keeps the last value, which may be large, and no other."""
+
+    def __init__(self) -> None:
+        self._entry: tuple[object, T] | None = None
+
+    def get(self, key: object, make: Callable[[], T]) -> T:
+        """Return the value of a key, made by ``make`` unless it is the last one."""
+        if self._entry is None or self._entry[0] != key:
+            self._entry = None  # free the old value first, as there may be no memory for both
+            self._entry = key, make()
+        return self._entry[1]
+
+    def __reduce__(self) -> tuple[type[Latest[T]], tuple[()]]:
+        """Copies in other processes start empty."""
+        return type(self), ()

@@ -1,0 +1,88 @@
+"""A run that is ready to start, on clients in this process or on sites elsewhere."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Generic, Protocol, TypeVar
+
+from torch import Tensor
+
+from drfl.data import ClientData, Partition, Standardisation
+from drfl.engine import Simulation
+from drfl.experiments.config.about_run import AboutRun
+from drfl.experiments.config.learned import Origin
+from drfl.experiments.config.run_settings import RunSettings
+from drfl.federation.algorithm import Algorithm
+from drfl.federation.federation import Federation
+from drfl.task.task import Task
+from drfl.training.certificate import Certifier
+from drfl.training.run_state import RunState
+
+
+class Clients(Protocol):
+    """The clients of a run, as its files describe them."""
+
+    @property
+    def n(self) -> int:
+        """N, the number of clients."""
+        ...
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """(N,) their names."""
+        ...
+
+    @property
+    def sizes(self) -> Tensor:
+        """(N,) int64, the numbers of their training samples."""
+        ...
+
+    @property
+    def standardisation(self) -> Standardisation | None:
+        """The scaling of their inputs' columns; None if they are not scaled."""
+        ...
+
+    def tensors(self) -> Sequence[Tensor]:
+        """Return tensors that identify their data."""
+        ...
+
+
+C_co = TypeVar("C_co", bound=Clients, covariant=True)
+F_co = TypeVar("F_co", bound=Federation, covariant=True)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReadyRun(Generic[C_co, F_co]):
+    """A run that is ready to start.
+
+    Args:
+        settings: The settings of the run.
+        about: The description of the run for its files.
+        data: The clients, with their samples if they are in this process.
+        task: The model and its loss.
+        fed: The federation.
+        algorithm: The algorithm with its wrappers.
+        first: The state before the first round.
+        origin: Where model and loss come from.
+        partition: The assignment of samples to clients; None if the data came divided, or only the sites know it.
+        certify: Makes the certificates; None if there are none.
+    """
+
+    settings: RunSettings
+    about: AboutRun
+    data: C_co
+    task: Task
+    fed: F_co
+    algorithm: Algorithm
+    first: RunState
+    origin: Origin
+    partition: Partition | None = None
+    certify: Certifier | None = None
+
+
+Job = ReadyRun[ClientData, Simulation]
+"""A run in this process."""
+
+Running = ReadyRun[Clients, Federation]
+"""A run anywhere, such as a deployment."""

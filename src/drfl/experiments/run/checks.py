@@ -1,0 +1,127 @@
+"""Checks of a run: warnings about its data, and at its end failures to learn and other warnings."""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+from drfl.algorithms import FineTuned
+from drfl.core.errors import Notice, listed
+from drfl.core.run_end import late_rollbacks
+from drfl.data import DATASETS, ClientData
+from drfl.data.checks import data_warnings
+from drfl.data.tables.hugging_face import hub_name
+from drfl.engine import Simulation
+from drfl.experiments.config.own_data import is_hub
+from drfl.experiments.config.ready_run import Running
+from drfl.federation.algorithm import core_of
+from drfl.task.measure import undefined_share
+from drfl.task.metrics import ACCURACY
+from drfl.training.history import undefined_names, undefined_notices
+from drfl.training.loop import Result
+from drfl.training.step_size_controller import FIRST, RISE
+
+MOST_SKIPPED = 0.1
+"""The share of rounds that may not count without a warning."""
+
+BY_CLASS = ("one-class", "zipf-dirichlet", "dirichlet-drop")
+"""Partitions that give most clients few classes on purpose, where a constant answer is hard to beat."""
+
+
+def warnings_of(job: Running) -> tuple[Notice, ...]:
+    """Return the warnings of :func:`drfl.data.checks.data_warnings` on a run's clients, and one on data without a
+    revision.
+
+    There are none on a data set that drfl knows and has divided itself, as in the papers, and on a deployment, as only
+    its sites know their rows.
+    """
+    if not isinstance(job.data, ClientData):
+        return ()
+    partition = None if job.partition is None else job.partition.recipe.get("partition")
+    name, is_named = job.about.dataset, "data" not in job.about.settings
+    if is_named and name in DATASETS and partition != "natural":
+        return ()
+    # The simulation's data exclude rows that no metric counts.
+    data = job.fed.data if isinstance(job.fed, Simulation) else job.data
+    notices = data_warnings(data, by_class=partition in BY_CLASS)
+    if is_named and name is not None and is_hub(name) and not hub_name(name).pinned:
+        return (
+            Notice(
+                f"dataset '{name}' has no fixed revision, as the hub did not name the newest one: a resumed or "
+                f"repeated run may read other data. Use {hub_name(name).label}@COMMIT",
+                "unpinned-data", "dataset",
+            ),
+            *notices,
+        )  # fmt: skip
+    return notices
+
+
+class EndChecks(NamedTuple):
+    """The results of the checks.
+
+    Args:
+        failure: Why the run counts as failed; None if it does not.
+        warnings: Other sentences for the user.
+    """
+
+    failure: Notice | None = None
+    warnings: tuple[Notice, ...] = ()
+
+
+def end_checks(job: Running, result: Result) -> EndChecks:
+    """Check a run that was not interrupted. A run without a round gets no failure and no warning."""
+    if not result.rounds:
+        return EndChecks()
+    start, end = result.history.rows[0].metrics, result.history.last.metrics
+    failure = None
+    # The first rounds on divided classes may raise the loss a little. "not end <= most" also catches NaN.
+    most = start.avg_loss + (RISE * abs(start.avg_loss) if result.rounds < FIRST else 0)
+    if isinstance(core_of(job.algorithm), FineTuned):
+        most = math.inf  # its initial model is already tuned, and may fit the clients as well as any other
+    if not end.avg_loss <= most:
+        failure = Notice(
+            f"the mean test loss over clients ended at {end.avg_loss:.4g}, above {start.avg_loss:.4g} before the first "
+            f"round: {job.fed.target_advice()}lower or remove lr; standardise the columns of a table",
+            "loss-rose",
+            "lr",
+        )
+    warnings: list[Notice] = []
+    if result.skipped > MOST_SKIPPED * result.rounds:
+        notice = Notice(
+            f"{result.skipped} of {result.rounds} rounds did not count, as no client replied, or fewer than "
+            "min_replies: lower min_replies, or set sampling to everybody; a cohort drawn from λ has few clients if "
+            "few clients have weight",
+            "skipped-rounds",
+            "min_replies",
+        )
+        warnings.append(notice)
+    majority, accuracy = job.fed.majority, result.evaluation.score
+    by_class = job.partition is not None and job.partition.recipe.get("partition") in BY_CLASS
+    if majority is not None and job.fed.measures[0].name == ACCURACY.name and not by_class:
+        # Clients with a single class are excluded: every model is right there.
+        below = ((accuracy <= majority) & (majority < 1)).nonzero().flatten()
+        poor = below[(accuracy - majority)[below].argsort()].tolist()
+        served = [f"{job.data.names[i]} ({100 * accuracy[i]:.1f} %, {100 * majority[i]:.1f} % that way)" for i in poor]
+        if poor:
+            notice = Notice(
+                f"the model is not better than the most frequent class at {listed(served, 'client')}",
+                "no-better-than-constant",
+                job.data.names[poor[0]] if len(poor) == 1 else None,
+            )
+            warnings.append(notice)
+    left_out = () if result.selection is None else result.selection.undefined
+    # If model selection excluded every client, the run has already warned.
+    if left_out and len(left_out) < job.data.n:
+        score, named = job.fed.measures[0], listed([job.data.names[i] for i in left_out], "client")
+        notice = Notice(
+            f"model selection excludes {undefined_share([len(left_out)], [job.data.n])} clients ({named}), as "
+            f"{score.words} is undefined on their validation rows: select by loss, or raise the share of validation "
+            "rows",
+            "undefined-metric",
+            "validation",
+        )
+        warnings.append(notice)
+    undefined = undefined_names(result.evaluation, job.fed.measures, job.data.names)
+    late = late_rollbacks([result.marks.counted] if result.marks.is_late else [])
+    notices = undefined_notices(job.fed.measures, [undefined], job.data.n)
+    return EndChecks(failure, (*warnings, *late, *notices))
