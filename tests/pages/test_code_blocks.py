@@ -20,7 +20,8 @@ RUN_BY = {
         ("ambiguity", "certificate", "losses", "metrics", "models", "own", "testing", "theory", "uncertainty", "scale"),
         "test_pages.py",
     ),
-    "data": "test_pages.py, but the first, which is run here",
+    "data": "test_pages.py",
+    "data-sets": "here",
     "energy": "test_energy_page.py",
     "index": "test_site.py",
     "library": "here",
@@ -76,7 +77,7 @@ def test_the_reports_of_the_page_on_runs(tmp_path, monkeypatch):
     assert (tmp_path / "report.pdf").read_bytes().startswith(b"%PDF")
 
 
-def test_the_pixels_of_the_page_on_data(tmp_path, monkeypatch):
+def test_the_pixels_of_the_page_on_data_sets(tmp_path, monkeypatch):
     folder = tmp_path / "cifar-10-batches-bin"
     folder.mkdir()
     record = np.zeros((10_000, 3073), np.uint8)
@@ -84,7 +85,7 @@ def test_the_pixels_of_the_page_on_data(tmp_path, monkeypatch):
     for name in (*(f"data_batch_{k}" for k in range(1, 6)), "test_batch"):
         record.tofile(folder / f"{name}.bin")
     monkeypatch.setenv("DRFL_DATA", str(tmp_path))
-    code = blocks("data")[0]
+    (code,) = blocks("data-sets")
     names: dict[str, object] = {"network": lambda batch: batch.flatten(1).mean(1)}
     exec(code, names)
     shape, dtype = code.split("# (")[1].split("\n")[0].rsplit("), ", 1)
