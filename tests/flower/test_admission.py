@@ -93,7 +93,7 @@ def test_limits_that_are_none_are_refused(tmp_path, more, error):
         ("grace = 5.0", "", ("invalid-value", None, "job.min_replies")),
         ("grace = inf", "min_replies = 1", ("invalid-value", "grace")),
         ("timeout = inf", "", ("invalid-value", "timeout")),
-        ("", "min_replies = 3", ("invalid-value", None, "job.min_replies = 3", "1")),
+        ("", "min_replies = 3", ("invalid-value", None, "job.min_replies", "3", "1")),
     ],
 )
 def test_deadlines_that_are_none_are_refused(tmp_path, head, job, error):

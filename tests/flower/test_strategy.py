@@ -207,7 +207,7 @@ def test_another_model_than_the_sites_have_is_refused(wrong, caplog):
             ArrayRecord(torch.nn.BatchNorm1d(3).state_dict()),
             ("wrong-type", "initial_arrays", "'torch.float32', 'torch.int64'", "GroupNorm"),
         ),
-        (ArrayRecord({}), ("wrong-type", "initial_arrays", "empty")),
+        (ArrayRecord({}), ("wrong-type", "initial_arrays", "no arrays")),
     ],
     ids=["buffers", "none"],
 )

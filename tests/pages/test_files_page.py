@@ -32,7 +32,7 @@ def test_it_names_every_file(folder):
 @pytest.mark.parametrize("name", ["compare.csv", "history.csv", "clients.csv", "timing.csv"])
 def test_it_names_every_column(folder, name):
     (path,) = [folder / name] if name == "compare.csv" else folder.glob(f"DRFA-seed0/{name}")
-    (row,) = re.findall(rf"^\| `{name}`, a row .*?\| (.*) \|$", PAGE, flags=re.MULTILINE) or re.findall(
+    (row,) = re.findall(rf"^\| `{name}`, one row .*?\| (.*) \|$", PAGE, flags=re.MULTILINE) or re.findall(
         rf"^\| `{name}` \| (`round`.*) \|$", PAGE, flags=re.MULTILINE
     )
     named = {

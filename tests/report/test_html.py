@@ -67,13 +67,13 @@ def test_certificates_have_a_figure_and_a_table(record):
     assert row.split() == ["0.5", "±", "0", "0.5", "±", "0", "-1e-09", "±", "0", "1e-07", "±", "0"]
     (alt,) = [alt for alt in page.figures if "Duality gap" in alt]
     assert "DRFA -1e-09 ± 0" in alt
-    assert re.search(r"\bgap of 0\b", page.text)
+    assert re.search(r"\bGaps of 0\b", page.text)
     assert not re.search(UNPROVEN, page.text)
 
 
 def test_gaps_above_0_need_no_remark(record):
     runs = [record(f"r{seed}", "DRFA", seed, rounds=2, gap=[s, s / 10, s / 100]) for seed, s in enumerate((1.0, 3.0))]
-    assert not re.search(r"\bgap of 0\b", Page(rendered(runs)).text)
+    assert not re.search(r"\bGaps of 0\b", Page(rendered(runs)).text)
 
 
 def test_a_doubtful_certificate_is_told_so(record):

@@ -80,7 +80,7 @@ def test_one_run_answers_each_question(run):
         assert asked.answer in found
     assert worst in answer(evidence, "worst")
     assert "LocalOnly, Pooled" in answer(evidence, "alone")
-    assert "Grey band" in found
+    assert "grey band" in found
     assert "--metric calibration-error" in found
     assert one.data in found
     assert "drfl run fedavg/config.toml" in found

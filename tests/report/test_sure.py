@@ -135,7 +135,7 @@ def test_the_table_of_one_run(record):
 def test_a_client_without_a_value_is_said_to_have_none(record):
     run = record("a", clients=3)
     run.clients.loc[1, ["score", "samples", "accuracy_count"]] = [np.nan, 0, 0]
-    assert of_one(run).rows[-1][1:4] == ["–", "–", "not known"]
+    assert of_one(run).rows[-1][1:4] == ["–", "–", "unknown"]
     page = Page(rendered([run]))
     assert "no value" not in page.text
     assert not re.search(r"\bnan\b|NaN", " ".join(page.words))

@@ -33,9 +33,9 @@ def refused(
 
 def refusal(arguments: Sequence[str], *, exit_code: int = 2) -> DrflError:
     """The error that ends a command of drfl with this exit code."""
-    with mock.patch.object(app, "_report", wraps=app._report) as report:
+    with mock.patch.object(app, "_complain", wraps=app._complain) as complain:
         assert app.call(arguments) == exit_code
-    return report.call_args.args[0]
+    return complain.call_args.args[0]
 
 
 def check_refusal(

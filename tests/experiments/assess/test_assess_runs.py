@@ -102,7 +102,7 @@ def test_tables_and_sentences_are_printed(comparison, capsys):
     assert call(["assess", str(comparison / "FedAvg-seed0")]) == 0
     text = capsys.readouterr().out
     assert "could be the worst" in text
-    assert "not yet seen" in text
+    assert "new client that is exchangeable" in text
     assert call(["assess", str(comparison)]) == 0
     text = capsys.readouterr().out
     assert "row by row" in text
