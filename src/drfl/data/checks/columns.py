@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from drfl.core.errors import Notice
-from drfl.data.checks.raw_table import SAMPLE, RawTable, bare, notice
+from drfl.data.checks.raw_table import SAMPLE, RawTable, bare, sentence, single
 
 FAR = 1e4
 """A value this many interquartile ranges from the median of its column is taken for an error."""
@@ -76,9 +76,8 @@ def column_warnings(table: RawTable, raw: bool, by_class: bool) -> list[Notice]:
         cases = [f"{table.columns[k]}{where} ({value:g})" for k, value, where in coded]
         advice = "remove these rows or mark the values as missing"
         fields = [bare(table.columns[k]) for k, _, _ in coded]
-        found.append(
-            notice("numbers that look like codes for missing values", cases, "case", advice, "missing-code", fields)
-        )
+        text = sentence("numbers that look like codes for missing values", cases, "case", advice)
+        found.append(Notice(text, "missing-code", single(fields)))
     if len(table.large) > 1 and not by_class:
         found += _units(table, {k for k, _, _ in coded})
     return found
@@ -93,16 +92,15 @@ def _outliers(table: RawTable) -> list[Notice]:
     if not bad.any():
         return []
     columns = bad.nonzero()[0]
-    return [
-        notice(
-            f"values more than {FAR:,.0f} interquartile ranges from the median",
-            [f"{table.columns[k]}{_at(table, rows[k])}" for k in columns],
-            "column",
-            "look for a typing error or a code for missing values",
-            "outlier",
-            [bare(table.columns[k]) for k in columns],
-        )
-    ]
+    cases = [f"{table.columns[k]}{_at(table, rows[k])}" for k in columns]
+    fields = [bare(table.columns[k]) for k in columns]
+    text = sentence(
+        f"values more than {FAR:,.0f} interquartile ranges from the median",
+        cases,
+        "column",
+        "look for a typing error or a code for missing values",
+    )
+    return [Notice(text, "outlier", single(fields))]
 
 
 def _large(table: RawTable) -> list[Notice]:
@@ -110,16 +108,10 @@ def _large(table: RawTable) -> list[Notice]:
     columns = (most > LARGE).nonzero()[0]
     if not len(columns):
         return []
-    return [
-        notice(
-            f"values beyond {LARGE:,.0f}",
-            [f"{table.columns[k]}{_at(table, rows[k])}" for k in columns],
-            "column",
-            "no step size suits such inputs: standardise them",
-            "not-standardised",
-            [bare(table.columns[k]) for k in columns],
-        )
-    ]
+    cases = [f"{table.columns[k]}{_at(table, rows[k])}" for k in columns]
+    fields = [bare(table.columns[k]) for k in columns]
+    text = sentence(f"values beyond {LARGE:,.0f}", cases, "column", "no step size suits such inputs: standardise them")
+    return [Notice(text, "not-standardised", single(fields))]
 
 
 def _at(table: RawTable, row: int) -> str:
@@ -139,12 +131,14 @@ def _identifiers(table: RawTable) -> list[Notice]:
         elif len(values) >= 2 * SEVERAL and len(np.unique(values)) == len(values):
             named.append(k)
     found = []
-    for what, code, some in (("number the rows", "row-number", numbered), ("differ in every row", "identifier", named)):
-        if some:
-            names = [bare(table.columns[k]) for k in some]
-            advice = "exclude them with drop, or the model learns the order of the file"
-            problem = f"columns whose whole numbers {what}"
-            found.append(notice(problem, [table.columns[k] for k in some], "column", advice, code, names))
+    advice = "exclude them with drop, or the model learns the order of the file"
+    if numbered:
+        text = sentence("columns that number the rows", [table.columns[k] for k in numbered], "column", advice)
+        found.append(Notice(text, "row-number", single([bare(table.columns[k]) for k in numbered])))
+    if named:
+        cases = [table.columns[k] for k in named]
+        text = sentence("columns whose whole numbers differ in every row, like names", cases, "column", advice)
+        found.append(Notice(text, "identifier", single([bare(table.columns[k]) for k in named])))
     return found
 
 
@@ -157,16 +151,10 @@ def _constant(table: RawTable) -> list[Notice]:
     where = [(k, table.names[table.large[j]]) for j, k in np.argwhere((spread == 0) & several)]
     if not where:
         return []
-    return [
-        notice(
-            "columns that vary elsewhere are constant",
-            [f"{table.columns[k]} at {name}" for k, name in where],
-            "case",
-            "check whether they are measured there",
-            "constant-column",
-            [bare(table.columns[k]) for k, _ in where],
-        )
-    ]
+    cases = [f"{table.columns[k]} at {name}" for k, name in where]
+    fields = [bare(table.columns[k]) for k, _ in where]
+    text = sentence("columns that vary elsewhere are constant", cases, "case", "check whether they are measured there")
+    return [Notice(text, "constant-column", single(fields))]
 
 
 def _swapped(table: RawTable) -> list[Notice]:
@@ -188,11 +176,8 @@ def _swapped(table: RawTable) -> list[Notice]:
     texts = [f"{table.columns[k]} at {table.names[table.large[j]]} (mean {shares[j, k]:.2f})" for k, j in cases]
     advice = "check whether 0 and 1 are swapped there"
     fields = [bare(table.columns[k]) for k, _ in cases]
-    return [
-        notice(
-            "columns of 0 and 1 with the opposite of all other clients", texts, "case", advice, "levels-swapped", fields
-        )
-    ]
+    text = sentence("columns of 0 and 1 with the opposite of all other clients", texts, "case", advice)
+    return [Notice(text, "levels-swapped", single(fields))]
 
 
 def _codes(table: RawTable, by_class: bool) -> list[tuple[int, float, str]]:
@@ -241,16 +226,15 @@ def _units(table: RawTable, coded: set[int]) -> list[Notice]:
             cases.append((k, table.names[table.large[j]], text))
     if not cases:
         return []
-    return [
-        notice(
-            "values unlike those of all other clients",
-            [f"{table.columns[k]} at {name} ({text})" for k, name, text in cases],
-            "case",
-            "check the unit, the sign and the order of the columns there",
-            "unit-mismatch",
-            [bare(table.columns[k]) for k, _, _ in cases],
-        )
-    ]
+    cases = [f"{table.columns[k]} at {name} ({text})" for k, name, text in cases]
+    fields = [bare(table.columns[k]) for k, _, _ in cases]
+    text = sentence(
+        "values unlike those of all other clients",
+        cases,
+        "case",
+        "check the unit, the sign and the order of the columns there",
+    )
+    return [Notice(text, "unit-mismatch", single(fields))]
 
 
 def odd_medians(table: RawTable) -> Iterator[tuple[int, int, str]]:

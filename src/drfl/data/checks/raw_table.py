@@ -9,7 +9,7 @@ from functools import cached_property
 import numpy as np
 from torch import Tensor
 
-from drfl.core.errors import Notice, listed
+from drfl.core.errors import listed
 from drfl.data.client_data import ClientData
 from drfl.data.standardisation import is_table
 
@@ -108,10 +108,14 @@ class RawTable:
         return np.stack([hits[rows].mean(0) for rows in self.rows])
 
 
-def notice(problem: str, cases: Sequence[str], what: str, advice: str, code: str, fields: Sequence[str]) -> Notice:
-    """A warning that lists its first cases; its field is what all cases are about, if that is one thing."""
-    text = f"{problem}: {listed(cases, what)}; {advice}"
-    return Notice(text, code, fields[0] if len(set(fields)) == 1 else None)
+def sentence(problem: str, cases: Sequence[str], what: str, advice: str) -> str:
+    """A warning that lists its first cases."""
+    return f"{problem}: {listed(cases, what)}; {advice}"
+
+
+def single(names: Sequence[str]) -> str | None:
+    """The field of a warning: what all its cases are about, if that is one thing."""
+    return names[0] if len(set(names)) == 1 else None
 
 
 def bare(column: str) -> str:

@@ -6,7 +6,7 @@ import numpy as np
 
 from drfl.core.errors import Notice
 from drfl.core.key import Key
-from drfl.data.checks.raw_table import FEW, RawTable, notice
+from drfl.data.checks.raw_table import FEW, RawTable, sentence, single
 
 LEAST = 3
 """Pairs of copies below which nothing is said."""
@@ -70,7 +70,8 @@ def _copies(table: RawTable) -> list[Notice]:
             cases.append(f"{table.names[i]} ({copies} copies, {crossing} of its test rows are also in training)")
         advice = "remove the copies, or the test rows measure what the model has memorised"
         names = [table.names[i] for i in odd]
-        found.append(notice("rows that are there more than once", cases, "client", advice, "copies", names))
+        text = sentence("rows that are there more than once", cases, "client", advice)
+        found.append(Notice(text, "copies", single(names)))
     found += _between(table, cells, counts, inside, sizes)
     return found
 
@@ -117,7 +118,8 @@ def _between(
     odd.sort(reverse=True)
     cases = [f"{table.names[a]} and {table.names[b]} ({count})" for count, (a, b) in odd]
     advice = "check whether a file, or a patient, is in both"
-    return [notice("clients share equal rows", cases, "pair", advice, "shared-rows", cases)]
+    text = sentence("clients share equal rows", cases, "pair", advice)
+    return [Notice(text, "shared-rows", single(cases))]
 
 
 def _near_copies(table: RawTable) -> list[Notice]:
@@ -146,7 +148,8 @@ def _near_copies(table: RawTable) -> list[Notice]:
     cases = [f"{name} ({share:.0%} of the test rows)" for share, name in odd]
     advice = "keep the rows of one patient or machine on one side of the split"
     names = [name for _, name in odd]
-    return [notice("test rows nearly equal to training rows", cases, "client", advice, "near-copies", names)]
+    text = sentence("test rows nearly equal to training rows", cases, "client", advice)
+    return [Notice(text, "near-copies", single(names))]
 
 
 def _nearest(a: np.ndarray, b: np.ndarray) -> np.ndarray:

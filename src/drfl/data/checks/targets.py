@@ -7,7 +7,7 @@ from scipy.stats import rankdata
 
 from drfl.core.errors import Notice
 from drfl.data.checks.columns import odd_medians
-from drfl.data.checks.raw_table import FEW, RawTable, bare, notice
+from drfl.data.checks.raw_table import FEW, RawTable, bare, sentence, single
 from drfl.data.client_data import ClientData
 
 NEARLY = 0.985
@@ -57,7 +57,8 @@ def _giving_away_classes(table: RawTable) -> list[Notice]:
     cases = [f"{table.columns[k]} (right in {right:.1%} of the rows)" for k, right in odd]
     advice = "exclude a column that is known only after the target"
     fields = [bare(table.columns[k]) for k, _ in odd]
-    return [notice("columns that nearly determine the target", cases, "column", advice, "leak", fields)]
+    text = sentence("columns that nearly determine the target", cases, "column", advice)
+    return [Notice(text, "leak", single(fields))]
 
 
 def _rule(values: np.ndarray, targets: np.ndarray) -> float:
@@ -89,7 +90,9 @@ def _giving_away_numbers(table: RawTable) -> list[Notice]:
     fields = [bare(table.columns[k]) for k in odd]
     advice = "exclude a column that is known only after the target"
     problem = "columns that nearly determine the target"
-    return [notice(problem, [table.columns[k] for k in odd], "column", advice, "leak", fields)]
+    cases = [table.columns[k] for k in odd]
+    text = sentence(problem, cases, "column", advice)
+    return [Notice(text, "leak", single(fields))]
 
 
 def _units(table: RawTable) -> list[Notice]:
@@ -107,7 +110,9 @@ def _units(table: RawTable) -> list[Notice]:
     cases = [f"{name} ({text})" for name, text in odd]
     advice = "check the unit of the target there"
     problem = "targets unlike those of all other clients"
-    return [notice(problem, cases, "client", advice, "target-unit", [name for name, _ in odd])]
+    fields = [name for name, _ in odd]
+    text = sentence(problem, cases, "client", advice)
+    return [Notice(text, "target-unit", single(fields))]
 
 
 def _opposite(table: RawTable) -> list[Notice]:
@@ -139,7 +144,9 @@ def _opposite(table: RawTable) -> list[Notice]:
     cases = [f"{name} (AUC {auc:.2f})" for auc, name in sorted(odd)]
     advice = "check whether the classes are swapped there"
     problem = "the other clients' model is wrong more often than right"
-    return [notice(problem, cases, "client", advice, "classes-swapped", [name for _, name in odd])]
+    fields = [name for _, name in odd]
+    text = sentence(problem, cases, "client", advice)
+    return [Notice(text, "classes-swapped", single(fields))]
 
 
 def _auc(scores: np.ndarray, targets: np.ndarray) -> tuple[float, float]:
