@@ -220,21 +220,13 @@ def _is_code(table: RawTable, k: int, code: float, hits: np.ndarray, by_class: b
 
 def _units(table: RawTable, coded: set[int]) -> list[Notice]:
     """Warn of columns whose values at one client differ from all others as another unit makes them."""
-    cases: list[tuple[int, str, str]] = []
-    for k, j, text in odd_medians(table):
-        if k not in coded:
-            cases.append((k, table.names[table.large[j]], text))
-    if not cases:
+    odd = [(k, table.names[table.large[j]], text) for k, j, text in odd_medians(table) if k not in coded]
+    if not odd:
         return []
-    cases = [f"{table.columns[k]} at {name} ({text})" for k, name, text in cases]
-    fields = [bare(table.columns[k]) for k, _, _ in cases]
-    text = sentence(
-        "values unlike those of all other clients",
-        cases,
-        "case",
-        "check the unit, the sign and the order of the columns there",
-    )
-    return [Notice(text, "unit-mismatch", single(fields))]
+    cases = [f"{table.columns[k]} at {name} ({text})" for k, name, text in odd]
+    advice = "check the unit, the sign and the order of the columns there"
+    text = sentence("values unlike those of all other clients", cases, "case", advice)
+    return [Notice(text, "unit-mismatch", single([bare(table.columns[k]) for k, _, _ in odd]))]
 
 
 def odd_medians(table: RawTable) -> Iterator[tuple[int, int, str]]:
