@@ -30,8 +30,8 @@ RESULTS = HERE / "results"
 STORED = RESULTS / "claims"
 
 HEAD = """
-Each verdict follows from stored numbers by a rule: [claims.toml](../evidence/claims.toml) says what each claim
-compares, `python evidence/claims.py` decides it, and a test applies the rules to the stored results again. Every
+Each verdict follows from stored numbers by a rule: [claims.toml](../evidence/claims.toml) has the comparisons of
+each claim, `python evidence/claims.py` decides it, and a test applies the rules to the stored results again. Every
 comparison with its p-values is in [comparisons.csv](../evidence/results/claims/comparisons.csv).
 """
 

@@ -78,7 +78,7 @@ def test_too_few_clients_for_a_set_are_its_own_refusal():
         (Simplex(), {"n": 0}, ("out-of-range", "n", "1")),
         (Simplex(), {"n": 1.5}, ("out-of-range", "n")),
         (Simplex(), {"draws": 49}, ("out-of-range", "draws", "50")),
-        (Box(0.1), {"n": 2}, ("out-of-range", "cap", "cap=0.1", "2", "n=")),
+        (Box(0.1), {"n": 2}, ("out-of-range", "cap", "cap=0.1", "1/2")),
     ],
     ids=str,
 )

@@ -208,7 +208,7 @@ def use(content: RecordDict) -> None:
     """Whoever answers so is silent, or is believed a model of the right length; the others are heard in any case."""
     grid, fed = deployed()
     grid.content = content
-    for health in fed._post.health.values():
+    for health in fed._transport.health.values():
         health.good()
     everybody, local = torch.arange(3), LocalSGD(steps=1, lr=0.1, batch=4)
     log = logging.getLogger("drfl.flower")

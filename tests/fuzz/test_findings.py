@@ -96,9 +96,9 @@ def test_an_integer_of_a_summary_without_end():
 @pytest.mark.parametrize(
     ("text", "why"),
     [
-        ("[algorithms]\nDRDM = 1\nFedAvg = {}", "algorithms.DRDM is no table of parameters"),
-        ("[algorithms]\nDRDM = {}\nFedAvg = 'x'", "algorithms.FedAvg is no table of parameters"),
-        ("provenance = 1979-05-27\n[algorithms.DRDM]\n[algorithms.FedAvg]", "has a date or a time"),
+        ("[algorithms]\nDRDM = 1\nFedAvg = {}", "algorithms.DRDM must be a table of parameters"),
+        ("[algorithms]\nDRDM = {}\nFedAvg = 'x'", "algorithms.FedAvg must be a table of parameters"),
+        ("provenance = 1979-05-27\n[algorithms.DRDM]\n[algorithms.FedAvg]", "found a date or a time"),
     ],
 )
 def test_hyperparameters_that_are_none(text, why, tmp_path):

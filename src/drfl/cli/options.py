@@ -96,7 +96,7 @@ def option(
         help=text,
         rich_help_panel=panel,
         show_default=False,
-        hidden=not common,  # drfl.cli.command_help shows such an option in the long help only
+        hidden=not common,  # drfl.cli.command_help then shows the option in the long help only
         metavar=metavar if at_least is None else "N",
         min=at_least,
         max=at_most,

@@ -138,9 +138,9 @@ class DrflStrategy(Strategy):
 
             - ``arrays``: the last model, with the names of ``initial_arrays``.
             - ``train_metrics_clientapp``, by round: ``answered``, the number of clients that trained, and ``avg_loss``
-              and ``worst_loss`` of the reported losses in the dual update, if there was one.
+                and ``worst_loss`` of the reported losses in the dual update, if there was one.
             - ``evaluate_metrics_clientapp``, by round from 0: :class:`drfl.training.history.Metrics` over the sites'
-              test data, and ``lambda``, the client weights after that round in the order of the sites' names.
+                test data, and ``lambda``, the client weights after that round in the order of the sites' names.
             - ``evaluate_metrics_serverapp``, by round from 0: the values of ``evaluate_fn``.
 
         Raises:

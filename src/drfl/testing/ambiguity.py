@@ -329,7 +329,7 @@ def examine_ambiguity(
         ambiguity.project(torch.zeros(n))
     except InputError as error:
         raise InputError(
-            f"{error}. Set n to a number of clients that the set accepts (n = {n}).", code=error.code, field=error.field
+            f"{error}. Set n to a number of clients that the set accepts (n={n}).", code=error.code, field=error.field
         ) from None
     except Exception:
         pass  # the checks will report it

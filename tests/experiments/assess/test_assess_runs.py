@@ -106,7 +106,7 @@ def test_tables_and_sentences_are_printed(comparison, capsys):
     assert call(["assess", str(comparison)]) == 0
     text = capsys.readouterr().out
     assert "row by row" in text
-    assert "five seeds are needed" in text
+    assert "five seeds" in text
 
 
 @pytest.mark.parametrize(
