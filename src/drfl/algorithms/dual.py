@@ -60,7 +60,7 @@ def step_size(gamma: float | None, v: Tensor | SparseVector, squares: Tensor) ->
     squares = squares + (v.spread() if isinstance(v, SparseVector) else spread(v))
     if gamma is not None:
         return gamma, squares
-    # If all losses have been equal so far, there is no direction to move in and no scale to divide by.
+    # If all losses have been equal so far, λ has no direction to move in, and the rule no scale to divide by.
     return (RATE / max(float(squares) ** 0.5, LEAST) if float(squares) > 0 else 0.0), squares
 
 

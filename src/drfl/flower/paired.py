@@ -31,7 +31,7 @@ def paired_csv(
             there was no such test.
 
     Returns:
-        The CSV text; None if the returned model is the last iterate, or there are no such measures.
+        The CSV text; None if the returned model is the last iterate, or no measure is of this kind.
     """
     returned, last = result.evaluation.sums, result.last.sums
     if products is None or returned is None or last is None or result.returned != "average":

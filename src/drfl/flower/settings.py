@@ -67,7 +67,7 @@ class SiteData(BaseModel):
         test_images: IDX file of test images; needs ``test_labels``.
         test_labels: IDX file of test labels.
         test_csv: Table of test rows, like ``csv``.
-        test_fraction: Share of the rows that is used for testing if there are no test data.
+        test_fraction: Share of the rows that is used for testing, unless test data are given.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)

@@ -148,7 +148,7 @@ MOST = {
     "outage_rounds": (1_000_000, "a longer outage is permanent"),
     "slowdown": (1_000_000, "a slower client amounts to a dropped one"),
     "deadline": (1_000_000_000, "remove it to wait for all clients"),
-    "jitter": (10, "e^10 is already a factor of 22026 either way"),
+    "jitter": (10, "e^10 is a factor of 22026 either way"),
 }
 """Largest values, far beyond any practical use, at which no time overflows; and the explanation for larger ones."""
 

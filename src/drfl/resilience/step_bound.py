@@ -73,7 +73,7 @@ class StepBound:
             usual = usual.clone()
             usual[kind] = torch.maximum(usual[kind], lengths.median())
         within = lengths <= self.factor * usual[kind]
-        # If nothing has moved yet, there is no usual length to compare with.
+        # If nothing has moved yet, the usual length is unknown, and every reply passes.
         return torch.where(within | (usual[kind] == 0), 0.0, lengths / usual[kind]), usual
 
 

@@ -96,7 +96,7 @@ def test_a_run_that_did_not_end_continues(flwr, copy, capsys):
     told = capsys.readouterr().err.splitlines()
     assert len(told) == 2
     assert quotes(told[0], "7", "No heartbeat")
-    assert f"'drfl deploy run {copy}'" in told[1]
+    assert f"drfl deploy run {copy}" in told[1]
 
 
 def test_the_end_is_waited_for_after_the_log_broke_off(flwr, copy, monkeypatch):
