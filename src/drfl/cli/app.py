@@ -11,7 +11,7 @@ from typing import Annotated, cast
 
 import typer
 
-from drfl.cli import deploy, signals
+from drfl.cli import console, deploy, signals
 from drfl.cli import options as o
 from drfl.cli.command_help import Command, Group
 from drfl.cli.options import expand
@@ -40,6 +40,7 @@ def call(arguments: Sequence[str]) -> int:
     printed on stdout.
     """
     as_json = "--json" in arguments
+    console.warnings.clear()
     try:
         add_plugins(arguments)
         code = app(expand(arguments), prog_name="drfl", standalone_mode=False)
@@ -106,7 +107,8 @@ def _complain(error: DrflError, exit_code: int, as_json: bool) -> int:
     message = " ".join(str(error).split())
     say(f"drfl: {message}", err=True)
     if as_json:
-        print(json.dumps({"error": {"code": error.code, "field": error.field, "message": message}}))
+        found = {"code": error.code, "field": error.field, "message": message}
+        print(json.dumps({"error": found, "warnings": console.warnings}))
     return exit_code
 
 

@@ -76,8 +76,13 @@ def lines(quiet: bool) -> Callable[[str], None] | None:
     return None if quiet else lambda line: err.print(line, markup=False)
 
 
+warnings: list[str] = []
+"""The warnings of this command, which the JSON object of an error repeats."""
+
+
 def warn(line: str) -> None:
     """Print a line on stderr, also if stdout gets only JSON."""
+    warnings.append(line)
     err.print(line, markup=False)
 
 

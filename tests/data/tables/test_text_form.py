@@ -106,7 +106,7 @@ def test_what_a_folder_holds_besides_tables_is_named():
     assert [path.name for path in files_of([Path("in")])] == ["a.csv", "b.tsv"]
     (notice,) = read_tables([Path("in")], "ill").notices
     assert (notice.code, notice.field) == ("unread-files", None)
-    assert "c.xlsx, more/" in notice
+    assert "c.xlsx, more/; read: a.csv, b.tsv." in notice
 
 
 def test_one_file_with_its_columns_in_another_order_changes_nothing():

@@ -31,20 +31,21 @@ def check_levels(table: pd.DataFrame, owners: Sequence[str] | None) -> None:
         owners: (n,) the client of each row, to name those with the rarer spelling; None if there is one client.
 
     Raises:
-        InputError: Names the column and both spellings.
+        InputError: If one is; names the column and both spellings.
     """
     for name, (values, codes) in _text_columns(table).items():
         counts = np.bincount(codes, minlength=len(values))
         seen: dict[str, int] = {}
+        pairs = []
         for k, value in enumerate(values):
             other = seen.setdefault(plain(value), k)
-            if other == k:
-                continue
-            rare, usual = (k, other) if counts[k] <= counts[other] else (other, k)
-            where = "" if owners is None else f" at {_holders(codes == rare, owners)}"
+            if other != k:
+                rare, usual = (k, other) if counts[k] <= counts[other] else (other, k)
+                where = "" if owners is None else f" at {_holders(codes == rare, owners)}"
+                pairs.append(f"'{values[rare]}'{where} and '{values[usual]}'")
+        if pairs:
             raise InputError(
-                f"column '{name}': '{values[rare]}'{where} and '{values[usual]}' differ in case, blanks or punctuation "
-                "only: spell them alike",
+                f"column '{name}': {listed(pairs, 'pair')} differ in case, blanks or punctuation only. Use one spelling",
                 code="similar-values",
                 field=str(name),
             )

@@ -73,8 +73,12 @@ def name_of(path: Path) -> str:
     )
 
 
-def _unread(paths: Sequence[Path]) -> list[Notice]:
-    """A warning of what lies in the folders and is not read."""
+def _first(names: Sequence[str]) -> str:
+    return ", ".join(names[:10]) + " …" * (len(names) > 10)
+
+
+def _unread(paths: Sequence[Path], files: Sequence[Path]) -> list[Notice]:
+    """Warn of files and subfolders in the folders that are not read, and name the files that are."""
     left = [
         item.name + "/" * item.is_dir()
         for path in paths
@@ -84,7 +88,8 @@ def _unread(paths: Sequence[Path]) -> list[Notice]:
     ]
     if not left:
         return []
-    text = f"not read: {', '.join(left[:10])}{' …' * (len(left) > 10)}; drfl reads {', '.join(SUFFIXES)} files"
+    read = [path.name for path in files]
+    text = f"not read: {_first(left)}; read: {_first(read)}. drfl reads {', '.join(SUFFIXES)} files and no subfolders"
     return [Notice(text, "unread-files", left[0] if len(left) == 1 else None)]
 
 
@@ -163,7 +168,7 @@ def read_tables(
     y, classes, class_names = encoded(rows.targets, task)
     return Dataset(
         label_of_files(paths), x, y, x, y, classes, named, x.ndim == 2, task, rows.columns, class_names=class_names,
-        notices=(*_unread(paths), *rows.notices),
+        notices=(*_unread(paths, files), *rows.notices),
     )  # fmt: skip
 
 
