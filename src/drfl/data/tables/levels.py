@@ -45,7 +45,8 @@ def check_levels(table: pd.DataFrame, owners: Sequence[str] | None) -> None:
                 pairs.append(f"'{values[rare]}'{where} and '{values[usual]}'")
         if pairs:
             raise InputError(
-                f"column '{name}': {listed(pairs, 'pair')} differ in case, blanks or punctuation only. Use one spelling",
+                f"column '{name}': {listed(pairs, 'pair')} differ in case, blanks or punctuation only. Use one "
+                "spelling",
                 code="similar-values",
                 field=str(name),
             )
