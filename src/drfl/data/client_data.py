@@ -76,13 +76,15 @@ class ClientData:
     def __post_init__(self) -> None:
         if not len(self.train) == len(self.test) == len(self.names) or not self.names:
             raise InputError(
-                f"{len(self.names)} names, {len(self.train)} training parts and {len(self.test)} test parts: "
-                "there must be equally many, at least one",
+                f"expected as many names as training and test parts, at least one; got {len(self.names)} "
+                f"names, {len(self.train)} training parts and {len(self.test)} test parts",
                 code="count-mismatch",
                 field="names",
             )
         if len(set(self.names)) < len(self.names):
-            raise InputError("the names of clients must differ from each other", code="duplicate-name", field="names")
+            raise InputError(
+                "two clients have the same name. Give each client its own name", code="duplicate-name", field="names"
+            )
         check_pool("training", self.inputs, self.targets)
         # If both parts share one pool, it is checked once.
         if self.test_inputs is not self.inputs or self.test_targets is not self.targets:
@@ -93,14 +95,15 @@ class ClientData:
             ):
                 if a.shape[1:] != b.shape[1:] or a.dtype != b.dtype:
                     raise InputError(
-                        f"training and test {what} differ: {a.dtype} of shape {tuple(a.shape[1:])} per "
-                        f"sample, and {b.dtype} of {tuple(b.shape[1:])}",
+                        f"training and test {what} differ per sample: {a.dtype} of shape "
+                        f"{tuple(a.shape[1:])} and {b.dtype} of shape {tuple(b.shape[1:])}",
                         code="wrong-shape",
                         field=what,
                     )
         if self.columns is not None and self.inputs.shape[1:] != (len(self.columns),):
             raise InputError(
-                f"{len(self.columns)} names of columns for inputs {tuple(self.inputs.shape)}: give one a column",
+                f"got {len(self.columns)} column names for inputs of shape {tuple(self.inputs.shape)}. "
+                "Give one name per column",
                 code="count-mismatch",
                 field="columns",
             )
@@ -109,7 +112,7 @@ class ClientData:
         if self.validation is not None:
             if len(self.validation) != len(self.names):
                 raise InputError(
-                    f"{len(self.validation)} validation parts for {len(self.names)} clients",
+                    f"got {len(self.validation)} validation parts for {len(self.names)} clients. Give one per client",
                     code="count-mismatch",
                     field="validation",
                 )
@@ -185,7 +188,9 @@ class ClientData:
         """
         if dtype is not None and not dtype.is_floating_point:
             raise InputError(
-                f"dtype must be a floating type such as torch.float64, not {dtype}", code="wrong-type", field="dtype"
+                f"dtype must be a floating-point type such as torch.float64, got {dtype}",
+                code="wrong-type",
+                field="dtype",
             )
 
         def move(values: Tensor) -> Tensor:
@@ -222,7 +227,7 @@ class ClientData:
         """
         if self.validation is not None:
             raise InputError(
-                "the data have validation rows already: leave one of the two out",
+                "the data already have validation rows. Set validation only once",
                 code="conflicting-options",
                 field="validation",
             )
@@ -251,14 +256,15 @@ class ClientData:
         """
         if self.standardisation is not None:
             raise InputError(
-                "the data are standardised already: leave one of the two out",
+                "the data are already standardised. Set standardise only once",
                 code="conflicting-options",
                 field="standardise",
             )
         if not is_table(self.inputs):
             raise InputError(
-                f"only floating-point inputs (n, p) can be standardised, not {self.inputs.dtype} of shape "
-                f"{tuple(self.inputs.shape)}: set standardise=False",
+                f"cannot standardise inputs of type {self.inputs.dtype} and shape "
+                f"{tuple(self.inputs.shape)}: expected floating-point inputs (n, p). Set "
+                "standardise=False",
                 code="unsupported-data",
                 field="standardise",
             )
@@ -288,13 +294,13 @@ class ClientData:
         """
         if not isinstance(dataset, Dataset):
             raise InputError(
-                f"dataset is {dataset!r:.60}: give a data set such as drfl.load('digits')",
+                f"expected a data set such as drfl.load('digits'), got {dataset!r:.60}",
                 code="wrong-type",
                 field="dataset",
             )
         if isinstance(partition, type) or not isinstance(partition, Partition | PartitionMethod | Natural):
             raise InputError(
-                f"partition is {partition!r:.60}: give one such as drfl.DirichletDrop(clients=10, alpha=0.3)",
+                f"expected a partition such as drfl.DirichletDrop(clients=10, alpha=0.3), got {partition!r:.60}",
                 code="wrong-type",
                 field="partition",
             )
@@ -334,7 +340,8 @@ class ClientData:
             test_fraction: Share of the rows for testing if `test` is None.
             key: Key of that split. A client's split depends only on its name and its rows.
             dtype: Type of the inputs and of floating-point targets; None keeps their types, which preserves float64.
-                Integers other than bytes become int64, because they may be tokens; a model that cannot take integers receives floats.
+                Integers other than bytes become int64, because they may be tokens; a model that cannot take integers
+                receives floats.
             standardise: Whether to standardise inputs (n_i, p), see :meth:`standardised`.
 
         Raises:
@@ -429,7 +436,7 @@ class ClientData:
         targets = (target,) if isinstance(target, str) else tuple(target)
         columns = feature_columns(frame, group, targets, features)
         if not len(frame):
-            raise InputError("the table has no rows: give at least two a client", code="no-rows")
+            raise InputError("the table has no rows. Each client needs at least two", code="no-rows")
         require_present(frame[group], group)
         X = torch.from_numpy(feature_matrix(frame, columns))
         y, classes = encode_targets(frame, targets)

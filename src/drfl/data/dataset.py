@@ -66,7 +66,7 @@ class Dataset:
         if self.inputs.shape[1:] != self.test_inputs.shape[1:]:
             raise InputError(
                 f"dataset '{self.name}': training inputs have shape {tuple(self.inputs.shape[1:])} per "
-                f"sample and test inputs {tuple(self.test_inputs.shape[1:])}; they must be the same",
+                f"sample but test inputs have {tuple(self.test_inputs.shape[1:])}",
                 code="wrong-shape",
                 field="test_inputs",
             )
@@ -78,26 +78,26 @@ class Dataset:
             if (groups is None) != (self.groups is None) or (groups is not None and len(groups) != n):
                 count = 0 if groups is None else len(groups)
                 raise InputError(
-                    f"dataset '{self.name}' has {count} groups for {n} {part} rows: give one a row",
+                    f"dataset '{self.name}' has {count} groups for {n} {part} rows. Give one group per row",
                     code="count-mismatch",
                     field="groups",
                 )
         if self.one_pool and self.test_groups is not None:
             raise InputError(
-                f"dataset '{self.name}' has test_groups, and no test part of its own: leave them out",
+                f"dataset '{self.name}' has test_groups but no separate test part. Remove test_groups",
                 code="unused-option",
                 field="test_groups",
             )
         if self.standardise and self.inputs.ndim != 2:
             raise InputError(
-                f"dataset '{self.name}': only inputs (n, features) can be standardised, not images",
+                f"dataset '{self.name}': cannot standardise images. Set standardise=False",
                 code="unsupported-data",
                 field="standardise",
             )
         if self.columns is not None and self.inputs.shape[1:] != (len(self.columns),):
             raise InputError(
-                f"dataset '{self.name}': {len(self.columns)} names of columns for inputs of shape "
-                f"{tuple(self.inputs.shape)}: give one a column",
+                f"dataset '{self.name}' has {len(self.columns)} column names for inputs of shape "
+                f"{tuple(self.inputs.shape)}. Give one name per column",
                 code="count-mismatch",
                 field="columns",
             )
@@ -129,8 +129,8 @@ class Dataset:
         name, dtype = ("labels", torch.int64) if self.labels else ("targets", torch.float32)
         if not fits_as_input or targets.dtype != dtype:
             raise InputError(
-                f"{what}: {part} inputs must be float32, or int64 tokens, and {name} "
-                f"{str(dtype).partition('.')[2]}, not {inputs.dtype} and {targets.dtype}",
+                f"{what}: {part} inputs must be float32, or int64 for tokens, and {name} "
+                f"{str(dtype).partition('.')[2]}, got {inputs.dtype} and {targets.dtype}",
                 code="wrong-type",
                 field="inputs",
             )
@@ -139,14 +139,14 @@ class Dataset:
         fits = targets.ndim > 0 and tuple(targets.shape[1:]) in shapes[self.task]
         if inputs.ndim < 1 or not fits or len(inputs) != len(targets):
             raise InputError(
-                f"{what}: {part} inputs of shape {tuple(inputs.shape)} do not go with {name} of shape "
-                f"{tuple(targets.shape)}; give one {name[:-1]} a sample"
+                f"{what}: {part} inputs of shape {tuple(inputs.shape)} do not match {name} of shape "
+                f"{tuple(targets.shape)}. Give one {name[:-1]} per sample"
                 + ("" if self.labels else f", or {self.classes} in as many columns"),
                 code="wrong-shape",
                 field="inputs",
             )
         if not len(targets):
-            raise InputError(f"{what} has no {part} samples: give at least one", code="no-rows", field=part)
+            raise InputError(f"{what} has no {part} samples. Add at least one", code="no-rows", field=part)
         checks.finite(f"{what}: {part} inputs", inputs)
         if self.labels:
             checks.labels(f"{what}: {part} labels", targets.numpy(force=True), self.classes)
@@ -154,7 +154,7 @@ class Dataset:
             checks.finite(f"{what}: {part} targets", targets)
         elif not bool(((targets == 0) | (targets == 1)).all()):
             raise InputError(
-                f"{what}: {part} targets must be 0 or 1: each says whether a label is there",
+                f"{what}: {part} targets must be 0 or 1 for each label",
                 code="not-binary",
                 field="targets",
             )
@@ -192,8 +192,8 @@ class Pixels:
         self._check_part("test", self.test_inputs, self.test_targets)
         if self.inputs.shape[1:] != self.test_inputs.shape[1:]:
             raise InputError(
-                f"dataset '{self.name}': training pictures are of shape {tuple(self.inputs.shape[1:])} and test "
-                f"pictures of {tuple(self.test_inputs.shape[1:])}; they must be the same",
+                f"dataset '{self.name}': training images have shape {tuple(self.inputs.shape[1:])} but "
+                f"test images have {tuple(self.test_inputs.shape[1:])}",
                 code="wrong-shape",
                 field="test_inputs",
             )
@@ -218,15 +218,15 @@ class Pixels:
         what = f"dataset '{self.name}': {part}"
         if inputs.dtype != torch.uint8 or inputs.ndim != 4:
             raise InputError(
-                f"{what} pictures must be uint8 (n, channels, height, width), not {inputs.dtype} of shape "
-                f"{tuple(inputs.shape)}",
+                f"{what} images must be uint8 of shape (n, channels, height, width), got {inputs.dtype} "
+                f"of shape {tuple(inputs.shape)}",
                 code="wrong-type",
                 field="inputs",
             )
         if targets.dtype != torch.int64 or targets.shape != inputs.shape[:1]:
             raise InputError(
-                f"{what} labels must be int64, one for each of {len(inputs)} pictures, not {targets.dtype} of shape "
-                f"{tuple(targets.shape)}",
+                f"{what} labels must be int64, one for each of {len(inputs)} images, got {targets.dtype} "
+                f"of shape {tuple(targets.shape)}",
                 code="wrong-type",
                 field="targets",
             )

@@ -58,8 +58,8 @@ class SavedModel(NamedTuple):
             saved = self.weights[name]
             if (saved.shape, saved.dtype) != (value.shape, value.dtype):
                 raise _mismatch(
-                    f"'{name}' is {saved.dtype} of shape {tuple(saved.shape)} in the file, and {value.dtype} of "
-                    f"{tuple(value.shape)} in the module {type(module).__name__}",
+                    f"'{name}' is {saved.dtype} of shape {tuple(saved.shape)} in the file, but "
+                    f"{value.dtype} of shape {tuple(value.shape)} in the module {type(module).__name__}",
                     name,
                 )
         module.load_state_dict({full: self.weights[name] for name, (full, _) in own.items()})
@@ -69,7 +69,9 @@ class SavedModel(NamedTuple):
 
 def _mismatch(problem: str, name: str) -> InputError:
     return InputError(
-        f"the weights do not fit: {problem}. Build the module as for the run", code="weights-mismatch", field=name
+        f"the weights do not match the module: {problem}. Build the module as for the run",
+        code="weights-mismatch",
+        field=name,
     )
 
 
@@ -108,10 +110,10 @@ def read_model(path: str | Path) -> SavedModel:
         served = drfl.read_model("runs/a/model.safetensors").into(model).eval()
     """
     path = Path(path)
-    tensors, metadata = read_tensors(path, problem="is not a model file of drfl")
+    tensors, metadata = read_tensors(path, problem="is not a drfl model file")
     if KEY not in metadata:
         raise InputError(
-            f"{path} is not a model file of drfl: its metadata have no '{KEY}'. Read plain weights with "
+            f"{path} is not a drfl model file: its metadata have no '{KEY}'. Read plain weights with "
             "safetensors.torch.load_file",
             code="unsupported-file",
             field=str(path),
@@ -129,13 +131,13 @@ def described(path: Path, document: str) -> tuple[Standardisation | None, Mappin
     about = parse_json(document.encode(), path, damaged)
     with reading(path, damaged):
         if not isinstance(about, dict):
-            raise ValueError(f"a {type(about).__name__} in place of an object")
+            raise ValueError(f"expected an object, found a {type(about).__name__}")
         version, preparation = about["format_version"], about["preparation"]
         # Do not ignore an unknown preparation step: the model's outputs would be wrong.
         if type(version) is not int or version > FORMAT or set(preparation) - {"standardisation"}:
             raise InputError(
-                f"{path} was written by a newer drfl: format {version!r:.20}, preparation {sorted(preparation)!r:.60}. "
-                f"This one reads format {FORMAT}: update it",
+                f"{path} was written by a newer drfl: format {version!r:.20}, preparation "
+                f"{sorted(preparation)!r:.60}. This version reads format {FORMAT}. Update drfl",
                 code="unsupported-file",
                 field=str(path),
             )
@@ -157,6 +159,6 @@ def split_weights(tensors: Mapping[str, Tensor]) -> tuple[Standardisation | None
     Returns:
         None for the standardisation, and the weights.
     """
-    text = "these tensors do not say how inputs are prepared: pass the file's path to drfl.read_model"
+    text = "these tensors do not contain the input preparation. Pass the file's path to drfl.read_model"
     warnings.warn(DrflWarning(Notice(text, "no-preparation")), stacklevel=2)
     return None, dict(tensors)

@@ -25,8 +25,8 @@ def check_pool(part: str, inputs: Tensor, targets: Tensor) -> None:
     """
     if inputs.ndim < 1 or targets.ndim < 1 or len(inputs) != len(targets):
         raise InputError(
-            f"{part} inputs of shape {tuple(inputs.shape)} do not go with targets of shape "
-            f"{tuple(targets.shape)}; give one target a sample",
+            f"{part} inputs of shape {tuple(inputs.shape)} do not match targets of shape "
+            f"{tuple(targets.shape)}. Give one target per sample",
             code="wrong-shape",
             field="targets",
         )
@@ -37,7 +37,7 @@ def check_pool(part: str, inputs: Tensor, targets: Tensor) -> None:
         return
     if targets.dtype != torch.int64:
         raise InputError(
-            f"{part} targets must be int64 labels or floating values, not {targets.dtype}",
+            f"{part} targets must be int64 labels or floating-point values, got {targets.dtype}",
             code="wrong-type",
             field="targets",
         )
@@ -62,7 +62,7 @@ def check_indices(part: str, lists: tuple[Tensor, ...], pool: int, names: tuple[
             )
         if not len(indices):
             raise InputError(
-                f"client '{name}' has no {part} samples: remove it or give it some", code="no-rows", field=name
+                f"client '{name}' has no {part} samples. Add some or remove the client", code="no-rows", field=name
             )
     # Check all indices together first; check each client only if something is wrong, to name it.
     together = torch.cat(lists)
@@ -71,7 +71,7 @@ def check_indices(part: str, lists: tuple[Tensor, ...], pool: int, names: tuple[
     for name, indices in zip(names, lists, strict=True):
         if int(indices.min()) < 0 or int(indices.max()) >= pool:
             raise InputError(
-                f"client '{name}': {part} indices must lie in 0..{pool - 1}, but range over "
+                f"client '{name}': {part} indices must be in 0..{pool - 1}, got "
                 f"{int(indices.min())}..{int(indices.max())}",
                 code="out-of-range",
                 field=name,

@@ -69,8 +69,9 @@ class Moments:
             return
         column = int((~good).int().argmax())
         raise InputError(
-            f"{name} reports {self.count} rows, and for its column {column + 1} the mean {float(self.mean[column]):g} "
-            f"and the variance {float(self.variance[column]):g}: see its data, or switch standardise off",
+            f"{name}: invalid statistics of column {column + 1}: mean {float(self.mean[column]):g}, "
+            f"variance {float(self.variance[column]):g}, {self.count} rows. Check its data, or set "
+            "standardise to false",
             code="invalid-statistics",
             field=name,
         )
@@ -136,14 +137,14 @@ class Standardisation:
         for name, values in (("mean", self.mean), ("scale", self.scale)):
             if values.ndim != 1 or values.dtype != torch.float64 or values.shape != self.mean.shape:
                 raise InputError(
-                    f"a standardisation's {name} must be a float64 vector with a number a column, not {values.dtype} "
-                    f"of shape {tuple(values.shape)}",
+                    f"the {name} of a standardisation must be a float64 vector with one number per "
+                    f"column, got {values.dtype} of shape {tuple(values.shape)}",
                     code="wrong-type",
                     field=name,
                 )
         if not bool((self.mean.isfinite() & self.scale.isfinite() & (self.scale > 0)).all()):
             raise InputError(
-                "a standardisation's means must be finite, and its scales finite and positive",
+                "the means of a standardisation must be finite, and its scales finite and positive",
                 code="invalid-statistics",
             )
 
@@ -160,8 +161,8 @@ class Standardisation:
         """
         if not is_table(inputs) or inputs.shape[1] != len(self.mean):
             raise InputError(
-                f"only floating-point inputs (n, {len(self.mean)}) can be standardised, not {inputs.dtype} of shape "
-                f"{tuple(inputs.shape)}",
+                f"cannot standardise inputs of type {inputs.dtype} and shape {tuple(inputs.shape)}: "
+                f"expected floating-point inputs (n, {len(self.mean)})",
                 code="wrong-shape",
                 field="inputs",
             )

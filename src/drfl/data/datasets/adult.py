@@ -66,8 +66,8 @@ def read_adult(paths: Sequence[Path], group: str = DOCTORATE) -> Dataset:
             zipped = zipfile.is_zipfile(file)
         if not zipped:
             raise InputError(
-                f"'{alone}' is not adult.zip: give the folder of adult.data and adult.test, or load a table of your "
-                "own with data, target and group",
+                f"'{alone}' is not adult.zip. Give the folder with adult.data and adult.test; for a table "
+                "of your own, use data, target and group",
                 code="wrong-dataset",
                 field=str(alone),
             )
@@ -98,7 +98,8 @@ def _rows(tree: Tree, name: str) -> list[list[str]]:
             continue
         if len(cells) != len(COLUMNS):
             raise InputError(
-                f"{where}, line {number} has {len(cells)} columns, not the {len(COLUMNS)} of UCI's Adult: get it again",
+                f"{where}, line {number}: expected the {len(COLUMNS)} columns of UCI's Adult, found "
+                f"{len(cells)}. Download the file again",
                 code="damaged-file",
                 field=str(where),
             )
@@ -106,13 +107,15 @@ def _rows(tree: Tree, name: str) -> list[list[str]]:
         for column in NUMBERS:
             if not row[column].isdecimal():
                 raise InputError(
-                    f"{where}, line {number}: {column} is '{row[column]}', which is no number: get it again",
+                    f"{where}, line {number}, column '{column}': expected a number, found "
+                    f"'{row[column]}'. Download the file again",
                     code="damaged-file",
                     field=str(where),
                 )
         if row["income"] not in INCOMES:
             raise InputError(
-                f"{where}, line {number}: the income '{row['income']}' is not <=50K or >50K: get it again",
+                f"{where}, line {number}: expected income <=50K or >50K, found '{row['income']}'. "
+                "Download the file again",
                 code="damaged-file",
                 field=str(where),
             )
@@ -120,7 +123,7 @@ def _rows(tree: Tree, name: str) -> list[list[str]]:
     # Otherwise a file cut at the end of a line would be accepted.
     if len(found) != PARTS[name]:
         raise InputError(
-            f"{where} has {len(found):,} rows, where UCI's has {PARTS[name]:,}: get it again",
+            f"{where} has {len(found):,} rows, but UCI's file has {PARTS[name]:,}. Download the file again",
             code="damaged-file",
             field=str(where),
         )

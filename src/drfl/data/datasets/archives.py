@@ -13,7 +13,7 @@ from pathlib import Path, PurePosixPath
 from drfl.core.errors import InputError
 from drfl.core.files import check_expansion, open_file, read_bytes, read_gzip, reading
 
-REMEDY = "get the file again"
+REMEDY = "download the file again"
 
 
 def read_tar_gz(path: Path, folder: str, names: Collection[str]) -> dict[str, memoryview]:
@@ -36,7 +36,7 @@ def read_tar_gz(path: Path, folder: str, names: Collection[str]) -> dict[str, me
         end = 0
         for member in tar:
             if member.offset < end:  # a negative size leads tarfile back to where it has been, without end
-                raise tarfile.ReadError("its members overlap")
+                raise tarfile.ReadError("the archive's members overlap")
             end = member.offset_data
             place = PurePosixPath(member.name)
             # Only plain files, which lie in one piece: a link may lead anywhere.
@@ -46,7 +46,7 @@ def read_tar_gz(path: Path, folder: str, names: Collection[str]) -> dict[str, me
     lacking = [name for name in names if name not in found]
     if lacking:
         raise InputError(
-            f"'{path}' lacks {', '.join(f'{folder}/{name}' for name in lacking)}; get the file again",
+            f"'{path}' lacks {', '.join(f'{folder}/{name}' for name in lacking)}. Download the file again",
             code="damaged-file",
             field=str(path),
         )
@@ -131,4 +131,4 @@ def open_tree(path: Path, top: str) -> Iterator[Tree]:
 
 def lacks(tree: Tree, name: str) -> InputError:
     """The error for a file that should be in a tree and is not."""
-    return InputError(f"'{tree.path}' lacks {name}; get it again", code="damaged-file", field=str(tree.path))
+    return InputError(f"'{tree.path}' lacks {name}. Download it again", code="damaged-file", field=str(tree.path))

@@ -127,7 +127,7 @@ class DatasetSpec:
             return self.read
         if not self.groupings:
             raise InputError(
-                f"dataset '{self.info.name}' has no column to group its rows by: leave group out",
+                f"dataset '{self.info.name}' has no column to group its rows by. Remove group",
                 code="missing-groups",
                 field="group",
             )
@@ -179,7 +179,7 @@ def load_pixels(name: str, *, data_dir: Path | str | None = None, download: bool
     loaded = _loaded(name, data_dir, download, None)
     if isinstance(loaded, Dataset):
         raise InputError(
-            f"dataset '{loaded.name}' has no pictures, and no pixels: use load",
+            f"dataset '{loaded.name}' has no images. Use drfl.load",
             code="unsupported-data",
             field="dataset",
         )
@@ -207,7 +207,7 @@ def _loaded(name: str, data_dir: Path | str | None, download: bool, group: str |
         return read([])
     if spec.pillow and find_spec("PIL") is None:  # said before a long download, not after it
         raise InputError(
-            f"dataset '{spec.info.name}' needs Pillow: pip install 'drfl[experiments]'",
+            f"dataset '{spec.info.name}' requires Pillow. Install it with: pip install 'drfl[experiments]'",
             code="package-missing",
             field="pillow",
         )

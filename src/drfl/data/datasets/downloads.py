@@ -169,7 +169,7 @@ def download(name: str, folder: Path | None = None) -> Path:
     finally:
         remove_empty(made)  # those that are empty, as nothing came or the user pressed Ctrl-C
     raise InputError(
-        f"could not download {path.name} into '{path.parent}' ({'; '.join(faults)})",
+        f"cannot download {path.name} into '{path.parent}' ({'; '.join(faults)})",
         code="download-failed",
         field=path.name,
     )

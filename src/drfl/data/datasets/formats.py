@@ -46,28 +46,28 @@ def read_idx(path: str | Path) -> np.ndarray:
     data = read_gzip(path, remedy=REMEDY).getbuffer() if zipped else read_bytes(path, limit=None, remedy=REMEDY)
     if len(data) < 4 or data[:2] != b"\0\0":
         raise InputError(
-            f"'{path}' is not an IDX file: it does not begin with two zero bytes and a type",
+            f"'{path}' is not an IDX file: it does not begin with two zero bytes and a type code",
             code="unsupported-file",
             field=str(path),
         )
     if data[2] not in _TYPES:
         known = ", ".join(f"0x{code:02x}" for code in _TYPES)
         raise InputError(
-            f"'{path}' is not a known IDX file: type code 0x{data[2]:02x} is none of {known}",
+            f"'{path}' is not a known kind of IDX file: its type code is 0x{data[2]:02x}, not one of {known}",
             code="unsupported-file",
             field=str(path),
         )
     dimensions = data[3]
     if not 1 <= dimensions <= _MAX_DIMENSIONS:
         raise InputError(
-            f"'{path}' is not a usable IDX file: it claims {dimensions} dimensions",
+            f"'{path}' is not a usable IDX file: its header says that it has {dimensions} dimensions",
             code="unsupported-file",
             field=str(path),
         )
     start = 4 + 4 * dimensions
     if len(data) < start:
         raise InputError(
-            f"'{path}' is cut short: it ends inside its header; get the file again",
+            f"'{path}' is incomplete: it ends inside its header. Download the file again",
             code="damaged-file",
             field=str(path),
         )
@@ -75,11 +75,11 @@ def read_idx(path: str | Path) -> np.ndarray:
     dtype = np.dtype(_TYPES[data[2]])
     expected, there = math.prod(shape) * dtype.itemsize, len(data) - start
     if not expected:
-        raise InputError(f"'{path}' holds no values: its shape is {shape}", code="damaged-file", field=str(path))
+        raise InputError(f"'{path}' contains no values: its shape is {shape}", code="damaged-file", field=str(path))
     if there != expected:
-        fault = f"is cut short: {there} of" if there < expected else "has more than"
+        fault = f"is incomplete: it has {there} of" if there < expected else "has more than"
         raise InputError(
-            f"'{path}' {fault} the {expected} bytes that its shape {shape} needs; get the file again",
+            f"'{path}' {fault} the {expected} bytes that its shape {shape} requires. Download the file again",
             code="damaged-file",
             field=str(path),
         )
@@ -100,7 +100,7 @@ def write_idx(path: str | Path, array: np.ndarray) -> None:
     path = Path(path)
     if array.dtype != np.uint8 or not 1 <= array.ndim <= _MAX_DIMENSIONS or not array.size:
         raise InputError(
-            f"write_idx writes non-empty uint8 arrays of 1 to {_MAX_DIMENSIONS} dimensions, not "
+            f"write_idx expects a non-empty uint8 array with 1 to {_MAX_DIMENSIONS} dimensions, got "
             f"{array.dtype} of shape {array.shape}",
             code="wrong-shape",
             field="array",
@@ -131,13 +131,13 @@ def read_pictures(source: DownloadSource, paths: Sequence[Path], classes: int) -
         images_at, images, labels_at, labels = paths[k], arrays[k], paths[k + 1], arrays[k + 1]
         if images.ndim != 3 or images.dtype != np.uint8:
             raise InputError(
-                f"'{images_at}' must hold grey images, (n, height, width) bytes, not {images.shape}",
+                f"'{images_at}' must contain grey images, (n, height, width) bytes, got shape {images.shape}",
                 code="wrong-shape",
                 field=str(images_at),
             )
         if labels.ndim != 1 or labels.dtype.kind not in "iu":
             raise InputError(
-                f"'{labels_at}' must hold labels, (n,) bytes, not {labels.shape}",
+                f"'{labels_at}' must contain labels, (n,) bytes, got shape {labels.shape}",
                 code="wrong-shape",
                 field=str(labels_at),
             )
@@ -149,7 +149,7 @@ def read_pictures(source: DownloadSource, paths: Sequence[Path], classes: int) -
             )
         if labels.max() >= classes or labels.min() < 0:
             raise InputError(
-                f"'{labels_at}' has labels outside 0..{classes - 1}: it is of another data set",
+                f"'{labels_at}' has labels outside 0..{classes - 1}, so it is from another data set",
                 code="wrong-dataset",
                 field=str(labels_at),
             )
@@ -160,7 +160,7 @@ def read_pictures(source: DownloadSource, paths: Sequence[Path], classes: int) -
     for other in IDX_SOURCES:
         if digest == other.test_labels != source.test_labels:
             raise InputError(
-                f"'{path}' is of {other.folder}, not of {source.folder}: give another folder",
+                f"'{path}' is from {other.folder}, not from {source.folder}. Give another folder",
                 code="wrong-dataset",
                 field=str(path),
             )
@@ -200,8 +200,8 @@ def read_cifar(name: str, source: DownloadSource, labels: tuple[int, ...], paths
     for where, data in whole.items():
         if not data or len(data) % width:
             raise InputError(
-                f"'{where}' has {len(data)} bytes, which is no whole number of records of {width}: it is cut "
-                "short or of another data set; get the file again",
+                f"'{where}' has {len(data)} bytes, not a multiple of the record size {width}: it is "
+                "incomplete or from another data set. Download the file again",
                 code="damaged-file",
                 field=str(where),
             )
@@ -209,8 +209,8 @@ def read_cifar(name: str, source: DownloadSource, labels: tuple[int, ...], paths
         for k, values in enumerate(labels):
             if table[:, k].max() >= values:
                 raise InputError(
-                    f"'{where}' has labels outside 0..{values - 1}: it is damaged or of another data set; get "
-                    "the file again",
+                    f"'{where}' has labels outside 0..{values - 1}: it is damaged or from another data "
+                    "set. Download the file again",
                     code="damaged-file",
                     field=str(where),
                 )
@@ -253,7 +253,7 @@ def read_tiny_imagenet(name: str, source: DownloadSource, paths: Sequence[Path])
         classes = _lines(tree, "wnids.txt")
         if not classes or len(set(classes)) < len(classes) or not all(_CLASS.fullmatch(wnid) for wnid in classes):
             raise InputError(
-                f"'{tree.path}': wnids.txt is no list of distinct names such as n01443537; get it again",
+                f"'{tree.path}': wnids.txt is not a list of distinct names such as n01443537. Download it again",
                 code="damaged-file",
                 field=str(tree.path),
             )
@@ -266,16 +266,16 @@ def read_tiny_imagenet(name: str, source: DownloadSource, paths: Sequence[Path])
         odd = sorted(pictures.keys() ^ classes)
         if odd:
             raise InputError(
-                f"'{tree.path}': class {odd[0]} must have a line in wnids.txt and pictures in train/{odd[0]}/images/; "
-                "get it again",
+                f"'{tree.path}': class {odd[0]} must have a line in wnids.txt and images in "
+                f"train/{odd[0]}/images/. Download it again",
                 code="damaged-file",
                 field=str(tree.path),
             )
         train = [(path, k) for k, wnid in enumerate(classes) for path in pictures[wnid]]
         if len(train) % len(classes) or any(k != i * len(classes) // len(train) for i, (_, k) in enumerate(train)):
             raise InputError(
-                f"'{tree.path}' has more training pictures of some classes than of others: it is not "
-                "whole; get it again",
+                f"'{tree.path}' has more training images of some classes than of others, so it is "
+                "incomplete. Download it again",
                 code="damaged-file",
                 field=str(tree.path),
             )
@@ -286,15 +286,15 @@ def read_tiny_imagenet(name: str, source: DownloadSource, paths: Sequence[Path])
             # Anything but a plain name could lead out of the folder.
             if len(fields) < 2 or not _PICTURE.fullmatch(fields[0]) or fields[1] not in number:
                 raise InputError(
-                    f"'{tree.path}': line {row} of {_ANNOTATIONS} does not give a .JPEG file and a class of "
-                    "wnids.txt; get it again",
+                    f"'{tree.path}', {_ANNOTATIONS}, line {row}: expected a .JPEG file and a class of "
+                    "wnids.txt. Download it again",
                     code="damaged-file",
                     field=str(tree.path),
                 )
             test.append((f"val/images/{fields[0]}", number[fields[1]]))
         if not test:
             raise InputError(
-                f"'{tree.path}': {_ANNOTATIONS} is empty; get it again", code="damaged-file", field=str(tree.path)
+                f"'{tree.path}': {_ANNOTATIONS} is empty. Download it again", code="damaged-file", field=str(tree.path)
             )
         return Pixels(name, *_decoded(tree, train), *_decoded(tree, test), len(classes))
 
@@ -320,11 +320,11 @@ def _decoded(tree: Tree, listed: Sequence[tuple[str, int]]) -> tuple[Tensor, Ten
             raise
         except Exception as error:  # for crafted bytes the decoders raise a dozen kinds
             raise InputError(
-                f"{where} is no whole JPEG file; get it again", code="damaged-file", field=str(where)
+                f"{where} is not a complete JPEG file. Download it again", code="damaged-file", field=str(where)
             ) from error
         if size != (_SIDE, _SIDE):
             raise InputError(
-                f"{where} is of {size[0]}x{size[1]} pixels, not {_SIDE}x{_SIDE}: it is of another data set",
+                f"{where} has {size[0]}x{size[1]} pixels, not {_SIDE}x{_SIDE}, so it is from another data set",
                 code="wrong-dataset",
                 field=str(where),
             )

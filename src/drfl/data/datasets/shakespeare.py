@@ -63,7 +63,7 @@ def read_shakespeare(paths: Sequence[Path]) -> Dataset:
     start, end = (next((k for k, line in enumerate(lines) if line.startswith(mark)), None) for mark in (_START, _END))
     if start is not None and end is None:
         raise InputError(
-            f"'{path}' begins as a text of Project Gutenberg's and has no end: get the file again",
+            f"'{path}' has the start mark of a Project Gutenberg text but no end mark. Download the file again",
             code="damaged-file",
             field=str(path),
         )
@@ -72,8 +72,8 @@ def read_shakespeare(paths: Sequence[Path]) -> Dataset:
     texts = {who: tokens for who, said in roles(text, path.stem) if len(tokens := encode(said)) >= SHORTEST}
     if not texts:
         raise InputError(
-            f"'{path}' has no play with a role of {SHORTEST:,} characters: give a text of Project Gutenberg's in which "
-            "a speech is a line NAME. and the lines below it up to a blank one",
+            f"'{path}' has no play with a role of at least {SHORTEST:,} characters. Use a Project "
+            "Gutenberg text in which a speech is a line NAME. followed by its lines, up to a blank line",
             code="wrong-dataset",
             field=str(path),
         )

@@ -147,7 +147,7 @@ class Backbone:
         except (RuntimeError, IndexError, KeyError, TypeError, ValueError) as error:
             reason = " ".join(str(error).split())[:200]
             raise InputError(
-                f"backbone '{name}' does not have the weights that its names promise: {reason}",
+                f"backbone '{name}' has weights that do not match its parameter names: {reason}",
                 code="damaged-file",
                 field="backbone",
             ) from None
@@ -218,15 +218,16 @@ class Backbone:
         self.check_images(shape)
         if shape[1] not in (1, self.channels):
             raise InputError(
-                f"backbone '{self.name}' takes images of {self.channels} channels, not {shape[1]}: take another one",
+                f"backbone '{self.name}' expects images with {self.channels} channels, got {shape[1]}. "
+                "Choose another backbone",
                 code="unsupported-data",
                 field="backbone",
             )
         if self.quarter is not None and (shape[2] // 4) * (shape[3] // 4) != self.quarter:
             side = 4 * math.isqrt(self.quarter)
             raise InputError(
-                f"backbone '{self.name}' takes images of {side}×{side} pixels, not {shape[2]}×{shape[3]}: give "
-                f"resize = {side}",
+                f"backbone '{self.name}' expects images of {side}×{side} pixels, got "
+                f"{shape[2]}×{shape[3]}. Set resize = {side}",
                 code="unsupported-data",
                 field="backbone",
             )
@@ -239,7 +240,7 @@ class Backbone:
         """
         if len(shape) != 4:
             raise InputError(
-                f"backbone '{self.name}' takes images, not inputs of shape {tuple(shape[1:])}",
+                f"backbone '{self.name}' expects images, got inputs of shape {tuple(shape[1:])}",
                 code="unsupported-data",
                 field="backbone",
             )
@@ -254,7 +255,7 @@ def _check_large(state: Mapping[str, Tensor], shapes: Mapping[str, tuple[int, ..
     """
     for name, shape in shapes.items():
         if state[name].shape != shape or not state[name].numel():
-            raise RuntimeError(f"{name} is of shape {tuple(state[name].shape)}, where {shape} belongs")
+            raise RuntimeError(f"{name} has shape {tuple(state[name].shape)}, expected {shape}")
 
 
 def _network(name: str, state: Mapping[str, Tensor]) -> Backbone:
@@ -277,8 +278,8 @@ def _network(name: str, state: Mapping[str, Tensor]) -> Backbone:
         model = cnn((channels, 4, 4 * quarter), classes)
         return Backbone(name, cast(nn.Sequential, model), channels, quarter)
     raise InputError(
-        f"backbone '{name}' holds the weights of neither ResNet-18, as torchvision names them, nor EfficientNet-Lite0, "
-        "nor the model 'cnn'",
+        f"backbone '{name}' is not supported: its weights are not those of ResNet-18 (with torchvision's "
+        "names), EfficientNet-Lite0 or the model 'cnn'",
         code="unsupported-file",
         field="backbone",
     )

@@ -95,7 +95,7 @@ def efficientnet_lite0(classes: int, width: int = STEM) -> nn.Sequential:
         ValueError: the width is no positive multiple of 4.
     """
     if width < 4 or width % 4:
-        raise ValueError(f"width must be a positive multiple of 4, not {width}")
+        raise ValueError(f"width must be a positive multiple of 4, got {width}")
     layers = OrderedDict[str, nn.Module](
         _pad=SamePad(3),
         _conv_stem=nn.Conv2d(3, width, 3, 2, bias=False),

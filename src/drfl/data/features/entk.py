@@ -144,7 +144,7 @@ def choose(backbone: Backbone, images: Tensor, count: int, key: Key, resize: int
     sizes = [len(found) for found in alive.values()]
     if not sum(sizes):
         raise InputError(
-            f"backbone '{backbone.name}' gives the same for all images: its gradients are all 0",
+            f"backbone '{backbone.name}' cannot give eNTK features: all its gradients are 0",
             code="unsupported-data",
             field="backbone",
         )

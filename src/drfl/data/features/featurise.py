@@ -107,8 +107,8 @@ def check_memory(rows: int, columns: int) -> None:
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     if needed > 0.9 * memory:
         raise InputError(
-            f"{columns} features of {rows} images take {needed / 2**30:.1f} GiB and this machine has "
-            f"{memory / 2**30:.1f}: give a smaller feature_count",
+            f"{columns} features of {rows} images take {needed / 2**30:.1f} GiB, but this machine has "
+            f"{memory / 2**30:.1f} GiB. Set a smaller feature_count",
             code="out-of-memory",
             field="feature_count",
         )

@@ -107,7 +107,7 @@ def parse(text: str) -> str | StandInBackbone | Path:
             return StandInBackbone(architecture, name.removeprefix(f"{architecture}-"))
     if any(mark in text for mark in "/\\"):
         raise InputError(
-            f"backbone '{text}' looks like a file, but its name does not end in {' or '.join(ENDINGS)}",
+            f"backbone '{text}' is a path, but its name does not end in {' or '.join(ENDINGS)}",
             code="unsupported-file",
             field="backbone",
         )

@@ -79,5 +79,5 @@ def _of_weight(layer: nn.Module, x: Tensor, g: Tensor, places: Tensor) -> Tensor
     elif isinstance(layer, nn.GroupNorm):
         normal = F.group_norm(x, layer.num_groups, eps=layer.eps)
     else:
-        raise TypeError(f"no gradients of {type(layer).__name__}")
+        raise TypeError(f"sample gradients do not support the layer {type(layer).__name__}")
     return (g * normal).sum((2, 3))[:, places]

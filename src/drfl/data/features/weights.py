@@ -86,14 +86,16 @@ def read_weights(path: Path) -> dict[str, Tensor]:
         InputError: there is no such file, or it is no such file.
     """
     if path.suffix.lower() == ".safetensors":
-        tensors, metadata = read_tensors(path, problem="is not a file of weights that drfl reads")
+        tensors, metadata = read_tensors(path, problem="is not a weights file that drfl can read")
         if KEY in metadata:
             described(path, metadata[KEY])  # refuses a newer format
         return tensors
     found = read_pickled_tensors(path)
     if not isinstance(found, dict) or not all(isinstance(value, Tensor) for value in found.values()):
         raise InputError(
-            f"'{path}' is no dictionary of tensors: save model.state_dict()", code="unsupported-file", field=str(path)
+            f"'{path}' is not a dictionary of tensors. Save model.state_dict()",
+            code="unsupported-file",
+            field=str(path),
         )
     return {str(name): value for name, value in found.items()}
 
@@ -123,7 +125,7 @@ def published(what: Published) -> Path:
         return kept
     except (InputError, OSError) as error:
         raise InputError(
-            f"{error}; put {what.file} into '{folder()}', or give its path as backbone",
+            f"{error}. Put {what.file} into '{folder()}', or give its path as backbone",
             code="download-failed",
             field=what.file,
         ) from None

@@ -40,21 +40,25 @@ def split_groups(groups: np.ndarray, targets: np.ndarray | None, key: Key, test_
     y = None if targets is None else np.asarray(targets)
     if g.ndim != 1 or not g.size:
         raise InputError(
-            f"groups must be one value a row, at least one, not of shape {g.shape}", code="wrong-shape", field="groups"
+            f"groups must have one value per row, for at least one row, got shape {g.shape}",
+            code="wrong-shape",
+            field="groups",
         )
     if y is not None and y.shape != g.shape:
         raise InputError(
-            f"groups of shape {g.shape} and targets of shape {y.shape} must be one value a row",
+            f"groups and targets must both have one value per row, got shapes {g.shape} and {y.shape}",
             code="wrong-shape",
             field="groups",
         )
     if any(value is None or (isinstance(value, float) and math.isnan(value)) for value in g.tolist()):
-        raise InputError("some rows have no group: drop them or give them one", code="missing-values", field="groups")
+        raise InputError(
+            "some rows have no group. Drop them or give them a group", code="missing-values", field="groups"
+        )
     try:
         values, codes = np.unique(g, return_inverse=True)
     except TypeError:
         raise InputError(
-            "groups mix types that cannot be sorted: turn them into strings", code="wrong-type", field="groups"
+            "groups mix types that cannot be sorted. Convert them to strings", code="wrong-type", field="groups"
         ) from None
     names = tuple(str(value) for value in values.tolist())
     rows = np.split(np.argsort(codes, kind="stable").astype(np.int64), np.cumsum(np.bincount(codes))[:-1])
@@ -102,8 +106,8 @@ class Natural:
         """
         if dataset.groups is None:
             raise InputError(
-                f"dataset '{dataset.name}' does not say who its rows belong to, which partition 'natural' needs: "
-                "take another partition, or another dataset such as heart-disease",
+                f"dataset '{dataset.name}' has no groups, which partition 'natural' requires. Use another "
+                "partition, or a dataset such as heart-disease",
                 code="missing-groups",
                 field="partition",
             )
@@ -112,7 +116,7 @@ class Natural:
         if self.clients is not None and self.clients > len(values):
             raise InputError(
                 f"dataset '{dataset.name}' has {len(values)} groups, so partition 'natural' makes at most "
-                f"{len(values)} clients, not {self.clients}: give fewer, or leave clients out",
+                f"{len(values)} clients, got {self.clients}. Lower clients, or remove it",
                 code="out-of-range",
                 field="clients",
             )
@@ -125,8 +129,8 @@ class Natural:
             if lone:
                 part = "test" if lone[0] in dataset.groups else "training"
                 raise InputError(
-                    f"dataset '{dataset.name}': client '{lone[0]}' has no {part} rows: give it some, or a test "
-                    "fraction, by which all test rows are redrawn",
+                    f"dataset '{dataset.name}': client '{lone[0]}' has no {part} rows. Add some, or set a "
+                    "test fraction to redraw all test rows",
                     code="no-rows",
                     field=lone[0],
                 )
@@ -160,8 +164,8 @@ WITHOUT_CLASSES = ("iid", Natural.name)
 def by_class(partition: str, task: str) -> str:
     """Why such a partition cannot divide the data of a task without classes, and what can."""
     return (
-        f"partition '{partition}' divides rows by their class, and {task} has none: take iid, or natural with a column "
-        "that names the client"
+        f"partition '{partition}' divides rows by class, but {task} has no classes. Use iid, or natural "
+        "with a column that names the client"
     )
 
 

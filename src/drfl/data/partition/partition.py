@@ -47,18 +47,20 @@ class Partition:
     def __post_init__(self) -> None:
         if not len(self.train) == len(self.test) == len(self.names) or not self.names:
             raise InputError(
-                f"a partition needs as many training parts ({len(self.train)}) as test parts "
-                f"({len(self.test)}) and names ({len(self.names)}), and at least one",
+                "expected as many training parts as test parts and names, at least one; got "
+                f"{len(self.train)}, {len(self.test)} and {len(self.names)}",
                 code="count-mismatch",
                 field="names",
             )
         if len(set(self.names)) < len(self.names):
-            raise InputError("the names of clients must differ from each other", code="duplicate-name", field="names")
+            raise InputError(
+                "two clients have the same name. Give each client its own name", code="duplicate-name", field="names"
+            )
         for part, lists in (("training", self.train), ("test", self.test)):
             for name, indices in zip(self.names, lists, strict=True):
                 if not len(indices):
                     raise InputError(
-                        f"client '{name}' has no {part} samples: use fewer clients or more data",
+                        f"client '{name}' has no {part} samples. Use fewer clients or more data",
                         code="no-rows",
                         field=name,
                     )
@@ -68,7 +70,7 @@ class Partition:
                     )
                 if indices[0] < 0 or (np.diff(indices) <= 0).any():
                     raise InputError(
-                        f"client '{name}': {part} indices must be sorted, different and not negative",
+                        f"client '{name}': {part} indices must be sorted, distinct and non-negative",
                         code="invalid-value",
                         field=name,
                     )
@@ -119,21 +121,19 @@ class Partition:
         content = read_json(Path(path), limit=None)
         try:
             if not isinstance(content, dict) or content.get("format") != _FORMAT:
-                raise InputError(f"it is not marked as '{_FORMAT}'", code="damaged-file")
+                raise InputError(f"its format is not '{_FORMAT}'", code="damaged-file")
             recipe, clients = content.get("recipe"), content.get("clients")
             if not isinstance(recipe, dict) or not isinstance(clients, list):
-                raise InputError("it needs a table 'recipe' and a list 'clients'", code="damaged-file")
+                raise InputError("an object 'recipe' and a list 'clients' are required", code="damaged-file")
             # `save` only writes these values: α may be ∞, but no value is NaN or −∞.
             if not all(
                 isinstance(value, str | int) or (isinstance(value, float) and value > -math.inf)
                 for value in recipe.values()
             ):
-                raise InputError(
-                    "the values in 'recipe' must be strings or numbers", code="damaged-file", field="recipe"
-                )
+                raise InputError("values in 'recipe' must be strings or numbers", code="damaged-file", field="recipe")
             if not all(isinstance(client, dict) and isinstance(client.get("name"), str) for client in clients):
                 raise InputError(
-                    "every client needs a 'name', a list 'train' and a list 'test'",
+                    "each client must have a 'name', a list 'train' and a list 'test'",
                     code="damaged-file",
                     field="clients",
                 )
@@ -145,7 +145,7 @@ class Partition:
             )
         except InputError as error:
             raise InputError(
-                f"'{path}' is not a partition that drfl can use: {error}", code="damaged-file", field=str(path)
+                f"'{path}' is not a valid partition file: {error}", code="damaged-file", field=str(path)
             ) from error
 
 
@@ -153,7 +153,7 @@ def _indices_from_json(client: dict[str, object], part: str) -> np.ndarray:
     values = client.get(part)
     if not isinstance(values, list) or not all(type(value) is int and abs(value) < 2**63 for value in values):
         raise InputError(
-            f"client '{client['name']}' needs a list '{part}' of integers", code="damaged-file", field=part
+            f"client '{client['name']}' must have a list '{part}' of integers", code="damaged-file", field=part
         )
     return np.array(cast(list[int], values), dtype=np.int64)
 
@@ -205,7 +205,7 @@ def checked_labels(
     y_test = checks.labels("test labels", test_targets, classes)
     if method.clients > len(y):
         raise InputError(
-            f"{method.clients} clients are more than the {len(y)} training samples: use fewer clients or more data",
+            f"cannot divide {len(y)} training samples among {method.clients} clients. Use fewer clients or more data",
             code="few-rows",
             field="clients",
         )

@@ -99,7 +99,7 @@ def one_class_counts(supply: np.ndarray, clients: int, zipf: float) -> np.ndarra
     C = len(supply)
     if clients < C:
         raise InputError(
-            f"one class a client needs at least {C} clients for {C} classes, not {clients}",
+            f"partition 'one-class' requires at least {C} clients for {C} classes, got {clients}",
             code="few-clients",
             field="clients",
         )
@@ -109,7 +109,7 @@ def one_class_counts(supply: np.ndarray, clients: int, zipf: float) -> np.ndarra
         members = np.arange(c, clients, C)
         if supply[c] < len(members):
             raise InputError(
-                f"class {c} has {supply[c]} training samples for {len(members)} clients: use fewer clients",
+                f"class {c} has {supply[c]} training samples for {len(members)} clients. Use fewer clients",
                 code="few-rows",
                 field="clients",
             )

@@ -36,7 +36,7 @@ def named(clients: Mapping[str, _T] | Sequence[_T]) -> dict[str, _T]:
         InputError: when there is none.
     """
     if not len(clients):
-        raise InputError("there are no clients: give at least one", code="empty", field="clients")
+        raise InputError("expected at least one client, got none", code="empty", field="clients")
     if isinstance(clients, Mapping):
         return {str(name): value for name, value in clients.items()}
     return dict(zip(client_names(len(clients)), clients, strict=True))
@@ -51,7 +51,7 @@ def like(clients: Mapping[str, _T] | Sequence[_T], names: Sequence[str]) -> list
     if not isinstance(clients, Mapping):
         if len(clients) != len(names):
             raise InputError(
-                f"there are {len(names)} clients but test data for {len(clients)}: give one each",
+                f"got {len(names)} clients but test data for {len(clients)}. Give test data for each client",
                 code="count-mismatch",
                 field="test",
             )
@@ -60,7 +60,7 @@ def like(clients: Mapping[str, _T] | Sequence[_T], names: Sequence[str]) -> list
     if set(by_name) != set(names):
         odd = sorted(set(by_name) ^ set(names))
         raise InputError(
-            f"training and test data must name the same clients; only one of them has '{odd[0]}'",
+            f"training and test data have different clients: only one of them has '{odd[0]}'",
             code="clients-differ",
             field=odd[0],
         )
@@ -120,21 +120,21 @@ def _as_pair(name: str, pair: Pair, part: str) -> tuple[Tensor, Tensor]:
     for what, values in (("inputs", x), ("targets", y)):
         if values.is_complex():
             raise InputError(
-                f"client '{name}': {part} {what} are complex numbers; give real ones, such as the real and the "
-                "imaginary part as two columns",
+                f"client '{name}': {part} {what} are complex numbers. Give real numbers, for example the "
+                "real and imaginary parts as two columns",
                 code="wrong-type",
                 field=name,
             )
     if x.ndim < 1 or y.ndim < 1 or len(x) != len(y):
         raise InputError(
-            f"client '{name}': {part} inputs of shape {tuple(x.shape)} do not go with targets of shape "
-            f"{tuple(y.shape)}; give one target a sample",
+            f"client '{name}': {part} inputs of shape {tuple(x.shape)} do not match targets of shape "
+            f"{tuple(y.shape)}. Give one target per sample",
             code="wrong-shape",
             field=name,
         )
     if not len(x):
         raise InputError(
-            f"client '{name}' has no {part} samples: remove it or give it some", code="no-rows", field=name
+            f"client '{name}' has no {part} samples. Add some or remove the client", code="no-rows", field=name
         )
     return x, y
 
@@ -152,8 +152,8 @@ def _check_not_ragged(name: str, what: str, values: object) -> None:
     lengths = {len(v) for v in values if isinstance(v, Sequence | np.ndarray | Tensor) and getattr(v, "ndim", 1)}
     if len(lengths) > 1:
         raise InputError(
-            f"client '{name}': {what} are of different lengths, {min(lengths)} to {max(lengths)}: pad them to one, "
-            "e.g. with torch.nn.utils.rnn.pad_sequence(…, batch_first=True)",
+            f"client '{name}': {what} have different lengths, {min(lengths)} to {max(lengths)}. Pad them "
+            "to one length, e.g. with torch.nn.utils.rnn.pad_sequence(…, batch_first=True)",
             code="wrong-shape",
             field=name,
         )
@@ -164,14 +164,14 @@ def _check_alike(names: Sequence[str], tensors: Sequence[Tensor], what: str) -> 
     for name, tensor in zip(names, tensors, strict=True):
         if tensor.shape[1:] != first.shape[1:]:
             raise InputError(
-                f"{what} differ in shape per sample: {tuple(first.shape[1:])} in client '{names[0]}', "
-                f"{tuple(tensor.shape[1:])} in client '{name}'",
+                f"{what} have different shapes per sample: {tuple(first.shape[1:])} at client "
+                f"'{names[0]}', {tuple(tensor.shape[1:])} at client '{name}'",
                 code="wrong-shape",
                 field=name,
             )
         if tensor.is_floating_point() != first.is_floating_point():
             raise InputError(
-                f"{what} differ in kind: {first.dtype} in client '{names[0]}', {tensor.dtype} in client '{name}'",
+                f"{what} have different types: {first.dtype} at client '{names[0]}', {tensor.dtype} at client '{name}'",
                 code="wrong-type",
                 field=name,
             )
@@ -185,14 +185,14 @@ def stack(name: str, dataset: TorchDataset[tuple[object, object]]) -> Pair:
     """
     if not (hasattr(dataset, "__len__") and hasattr(dataset, "__getitem__")):
         raise InputError(
-            f"client '{name}': its dataset needs __len__ and __getitem__ (a map-style torch dataset)",
+            f"client '{name}': its dataset must have __len__ and __getitem__ (a map-style torch dataset)",
             code="wrong-type",
             field=name,
         )
     length = len(cast(Sequence[object], dataset))
     if not length:
         raise InputError(
-            f"client '{name}': its dataset is empty; remove it or give it samples", code="no-rows", field=name
+            f"client '{name}' has an empty dataset. Add samples or remove the client", code="no-rows", field=name
         )
     try:
         inputs, targets = zip(*(_item(dataset[k]) for k in range(length)), strict=True)
@@ -200,8 +200,8 @@ def stack(name: str, dataset: TorchDataset[tuple[object, object]]) -> Pair:
         # Eight, as a picture that is flipped at random is the same at every other reading.
         if not all(torch.equal(_item(dataset[k])[0], inputs[k]) for k in range(min(length, 8))):
             notice = Notice(
-                f"client '{name}': its dataset gives other items at every reading. It was read once, all epochs "
-                "see the same samples: augment with drfl.Task(…, augment=…)",
+                f"client '{name}': its dataset returns different items each time it is read. drfl reads "
+                "it once, so all epochs use the same samples. To augment, use drfl.Task(…, augment=…)",
                 "random-dataset",
                 name,
             )
@@ -209,7 +209,7 @@ def stack(name: str, dataset: TorchDataset[tuple[object, object]]) -> Pair:
         return torch.stack(inputs), torch.stack(targets)
     except (TypeError, ValueError, RuntimeError) as error:
         raise InputError(
-            f"client '{name}': its dataset's items cannot be stacked: {error}", code="wrong-type", field=name
+            f"client '{name}': cannot stack the items of its dataset: {error}", code="wrong-type", field=name
         ) from error
 
 
@@ -229,7 +229,7 @@ def feature_columns(
     """
     columns = frame.columns.tolist()
     if not targets:
-        raise InputError("there is no target: name the column to predict", code="missing-option", field="target")
+        raise InputError("target is missing. Name the column to predict", code="missing-option", field="target")
     for name in (group, *targets, *(features or ())):
         if name not in columns:
             raise unknown("column", name, columns)
@@ -237,21 +237,21 @@ def feature_columns(
     for target in targets:
         if target == group:
             raise InputError(
-                f"column '{target}' cannot be target and group at once", code="conflicting-options", field=target
+                f"column '{target}' cannot be both target and group", code="conflicting-options", field=target
             )
         if target in chosen:
             raise InputError(
-                f"column '{target}' is the target and cannot be a feature too: remove it from features",
+                f"column '{target}' is the target and cannot also be a feature. Remove it from features",
                 code="conflicting-options",
                 field=target,
             )
     if not chosen:
         raise InputError(
-            "there is no feature column: name at least one in features", code="no-features", field="features"
+            "the table has no feature columns. Name at least one in features", code="no-features", field="features"
         )
     for name in (group, *targets, *chosen):
         if columns.count(name) > 1 or chosen.count(name) > 1 or targets.count(name) > 1:
-            raise InputError(f"column '{name}' is there twice: rename or drop one", code="duplicate-column", field=name)
+            raise InputError(f"column '{name}' occurs twice. Rename or drop one", code="duplicate-column", field=name)
     return chosen
 
 
@@ -268,8 +268,8 @@ def feature_matrix(frame: pd.DataFrame, features: Sequence[str], what: str = "fe
         column = frame[name]
         if not is_numeric_dtype(column) or is_complex_dtype(column):
             raise InputError(
-                f"{what.removesuffix('s')} column '{name}' is not numeric ({column.dtype}): encode it, for example "
-                f"with pandas.get_dummies, or name other columns in {what}",
+                f"{what.removesuffix('s')} column '{name}' is not numeric ({column.dtype}). Encode it, "
+                f"for example with pandas.get_dummies, or name other columns in {what}",
                 code="not-a-number",
                 field=name,
             )
@@ -289,7 +289,7 @@ def numeric(column: pd.Series, name: str) -> np.ndarray:
     bad = np.flatnonzero(~np.isfinite(values))
     if len(bad):
         raise InputError(
-            f"column '{name}' is infinite in {len(bad)} rows, first in row {bad[0]}: drop or cap them",
+            f"column '{name}' is infinite in {len(bad)} rows, the first in row {bad[0]}. Drop or cap them",
             code="not-finite",
             field=name,
         )
@@ -301,7 +301,7 @@ def require_present(column: pd.Series, name: str) -> None:
     bad = np.flatnonzero(column.isna().to_numpy(dtype=bool))
     if len(bad):
         raise InputError(
-            f"column '{name}' has {len(bad)} missing values, the first in row {bad[0]}: drop these rows "
+            f"column '{name}' has {len(bad)} missing values, the first in row {bad[0]}. Drop these rows "
             "(DataFrame.dropna) or fill them (DataFrame.fillna)",
             code="missing-values",
             field=name,
@@ -341,6 +341,6 @@ def encode_target(column: pd.Series, name: str) -> tuple[np.ndarray, tuple[str, 
         labels, codes = np.unique(column.to_numpy(dtype=object), return_inverse=True)
     except TypeError:
         raise InputError(
-            f"target column '{name}' mixes types: turn it into strings or numbers", code="wrong-type", field=name
+            f"target column '{name}' mixes types. Convert it to strings or numbers", code="wrong-type", field=name
         ) from None
     return codes.astype(np.int64), tuple(str(label) for label in labels.tolist())

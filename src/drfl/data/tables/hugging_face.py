@@ -77,7 +77,7 @@ def check_installed(name: str) -> None:
     """
     if find_spec("datasets") is None:
         raise InputError(
-            f"{name} needs the package datasets of Hugging Face: pip install 'drfl[hf]'",
+            f"{name} requires the package datasets of Hugging Face. Install it with: pip install 'drfl[hf]'",
             code="package-missing",
             field="datasets",
         )
@@ -101,9 +101,9 @@ def folder_name(text: str) -> Path | None:
     if not name or not (name.startswith((".", "/", "~")) or path.is_dir()):
         return None
     if not is_saved(path):
-        problem = "is no folder that save_to_disk wrote" if path.is_dir() else "is a folder that is not there"
+        problem = "is not a folder that save_to_disk wrote" if path.is_dir() else "is a folder that does not exist"
         raise InputError(
-            f"dataset '{text}' {problem}: give one, or the hub's name of a data set",
+            f"dataset '{text}' {problem}. Give a folder that save_to_disk wrote, or the name of a data set on the hub",
             code="invalid-value",
             field="dataset",
         )
@@ -147,8 +147,8 @@ def hub_name(text: str) -> HubName:
     name, _, configuration = label.partition(":")
     if not name or (at and not revision):
         raise InputError(
-            f"dataset '{text}' has no {'revision behind @' if name else 'name'}: give it as {PREFIX}NAME or "
-            f"{PREFIX}NAME@REVISION, as the hub has it",
+            f"dataset '{text}' has no {'revision behind @' if name else 'name'}. Give the hub's name as "
+            f"{PREFIX}NAME or {PREFIX}NAME@REVISION",
             code="invalid-name", field="dataset",
         )  # fmt: skip
     return HubName(name, configuration or None, revision or None)
@@ -181,7 +181,7 @@ def read_saved(path: Path, columns: Columns) -> Dataset:
     try:
         found = datasets.load_from_disk(str(path))
     except Exception as error:
-        raise InputError(f"{path} cannot be read: {_line(error)}", code="file-unreadable", field=str(path)) from None
+        raise InputError(f"cannot read {path}: {_line(error)}", code="file-unreadable", field=str(path)) from None
     return from_splits(path.name, str(path), found, columns)
 
 
@@ -203,11 +203,11 @@ def read_hub(text: str, columns: Columns) -> Dataset:
         found = datasets.load_dataset(name.name, name.configuration, revision=name.revision, **no_script)
     except Exception as error:  # of the network, the hub, a builder, a file: of a dozen packages
         raise InputError(
-            f"dataset '{text}' cannot be loaded from the hub: {_line(error)}", code="download-failed", field="dataset"
+            f"cannot load dataset '{text}' from the hub: {_line(error)}", code="download-failed", field="dataset"
         ) from None
     if not isinstance(found, datasets.DatasetDict | datasets.Dataset):
         raise InputError(
-            f"dataset '{text}' is a {type(found).__name__}, which cannot be held in memory",
+            f"dataset '{text}' is a {type(found).__name__}, which drfl cannot read into memory",
             code="unsupported-data",
             field="dataset",
         )
@@ -266,7 +266,7 @@ def _splits(place: str, found: datasets.Dataset | datasets.DatasetDict) -> Mappi
     test = next((name for name in TEST if name in known), None)
     if len(known) > 1 and not ("train" in known and test is not None):
         raise InputError(
-            f"{place} has the splits {', '.join(known)}: give one alone, or 'train' and 'test'",
+            f"{place} has the splits {', '.join(known)}, but drfl needs a single split, or 'train' and 'test'",
             code="invalid-splits",
             field="dataset",
         )
@@ -276,7 +276,7 @@ def _splits(place: str, found: datasets.Dataset | datasets.DatasetDict) -> Mappi
             raise InputError(f"{place}, split '{name}' has no rows", code="no-rows", field=name)
         if rows.column_names != next(iter(chosen.values())).column_names:
             raise InputError(
-                f"{place}: the splits {' and '.join(chosen)} have other columns: give both the same",
+                f"{place}: the splits {' and '.join(chosen)} have different columns. Give both the same columns",
                 code="columns-differ",
                 field="dataset",
             )
@@ -295,17 +295,18 @@ def _kind(place: str, rows: datasets.Dataset, columns: Columns) -> str:
     if odd:
         kind = type(rows.features[odd[0]]).__name__
         raise InputError(
-            f"{place}: column '{odd[0]}' holds {kind}, which is no number, word, array or image: drop it",
+            f"{place}: column '{odd[0]}' has the unsupported type {kind}; expected numbers, words, arrays "
+            "or images. Drop it",
             code="not-a-number",
             field=odd[0],
         )
     if not kinds:
-        raise InputError(f"{place} has no column to learn from", code="no-features", field="dataset")
+        raise InputError(f"{place} has no feature columns", code="no-features", field="dataset")
     wide = [name for name, kind in kinds.items() if kind != "table"]
     if wide and len(kinds) > 1:
         others = ", ".join(name for name in kinds if name != wide[0])
         raise InputError(
-            f"{place}: column '{wide[0]}' of {kinds[wide[0]]}s cannot stand beside others: drop {others}",
+            f"{place}: column '{wide[0]}' of {kinds[wide[0]]}s cannot be combined with other columns. Drop {others}",
             code="unsupported-data",
             field=wide[0],
         )
@@ -376,7 +377,7 @@ def _check_labelled(place: str, name: str, values: np.ndarray, feature: object) 
     if isinstance(feature, datasets.ClassLabel) and (values < 0).any():
         row = int((values < 0).argmax()) + 1
         raise InputError(
-            f"{place}, row {row}: the target '{name}' is {values[row - 1]}, which says that it is not known",
+            f"{place}, row {row}: the target '{name}' is unknown ({values[row - 1]}). Remove such rows",
             code="missing-values",
             field=name,
         )
@@ -390,20 +391,20 @@ def _stacked(place: str, name: str, values: Sequence[object]) -> np.ndarray:
             array = np.array(_plain(value), dtype=np.float64)
         except (TypeError, ValueError):
             raise InputError(
-                f"{place}, row {row + 1}: column '{name}' holds no array of numbers: drop it",
+                f"{place}, row {row + 1}, column '{name}': expected an array of numbers. Drop the column",
                 code="not-a-number",
                 field=name,
             ) from None
         if not np.isfinite(array).all():
             raise InputError(
-                f"{place}, row {row + 1}: column '{name}' is blank or infinite somewhere: fill or drop it",
+                f"{place}, row {row + 1}: column '{name}' has blank or infinite values. Fill or drop it",
                 code="missing-values",
                 field=name,
             )
         if found and array.shape != found[0].shape:
             raise InputError(
-                f"{place}, row {row + 1}: column '{name}' has shape {array.shape} where row 1 has {found[0].shape}: "
-                "bring all to one shape",
+                f"{place}, row {row + 1}: column '{name}' has shape {array.shape}, but row 1 has "
+                f"{found[0].shape}. Bring all rows to one shape",
                 code="wrong-shape",
                 field=name,
             )
@@ -419,7 +420,11 @@ def _plain(value: object) -> object:
 def _pictures(place: str, rows: datasets.Dataset, name: str) -> np.ndarray:
     """(n, channels, height, width) uint8; of one channel where all are grey."""
     if find_spec("PIL") is None:
-        raise InputError(f"{place}: images need Pillow: pip install 'drfl[hf]'", code="package-missing", field="pillow")
+        raise InputError(
+            f"{place}: images require Pillow. Install it with: pip install 'drfl[hf]'",
+            code="package-missing",
+            field="pillow",
+        )
     found: list[Image] = []
     for row in range(len(rows)):
         try:
@@ -428,21 +433,21 @@ def _pictures(place: str, rows: datasets.Dataset, name: str) -> np.ndarray:
                 picture.load()
         except Exception as error:
             raise InputError(
-                f"{place}, row {row + 1}: the image '{name}' cannot be read: {_line(error)}",
+                f"{place}, row {row + 1}: cannot read the image '{name}': {_line(error)}",
                 code="damaged-file",
                 field=name,
             ) from None
         if picture is None:
             raise InputError(
-                f"{place}, row {row + 1}: the image '{name}' is blank: remove such rows",
+                f"{place}, row {row + 1}: the image '{name}' is missing. Remove such rows",
                 code="missing-values",
                 field=name,
             )
         if found and picture.size != found[0].size:
             sizes = [f"{w}x{h}" for w, h in (picture.size, found[0].size)]
             raise InputError(
-                f"{place}, row {row + 1}: the image '{name}' is {sizes[0]} pixels where row 1 has {sizes[1]}: resize "
-                "them to one size",
+                f"{place}, row {row + 1}: the image '{name}' has {sizes[0]} pixels, but row 1 has "
+                f"{sizes[1]}. Resize all images to one size",
                 code="wrong-shape",
                 field=name,
             )
@@ -475,7 +480,7 @@ def _check_shapes(place: str, arrays: Sequence[np.ndarray]) -> None:
     shapes = {array.shape[1:] for array in arrays}
     if len(shapes) > 1:
         raise InputError(
-            f"{place}: the splits' inputs have shapes {sorted(shapes)} per row: give both the same",
+            f"{place}: the splits have different input shapes per row, {sorted(shapes)}. Give both the same shape",
             code="wrong-shape",
             field="dataset",
         )

@@ -27,15 +27,15 @@ def check_count(task: TaskName, targets: int, where: str = "") -> None:
     """
     if task == "classification" and targets > 1:
         raise InputError(
-            f"{where}task 'classification' has one target, not {targets}: leave the others out, or give task "
+            f"{where}task 'classification' has one target, got {targets}. Name only one, or use task "
             "'regression' or 'multi-label'",
             code="wrong-task",
             field="target",
         )
     if task == "multi-label" and targets < 2:
         raise InputError(
-            f"{where}task 'multi-label' needs several targets, a column of 0 and 1 for each label: name them all as "
-            "target, or give task 'classification'",
+            f"{where}task 'multi-label' requires several targets, a column of 0 and 1 for each label. "
+            "Name them all as target, or use task 'classification'",
             code="wrong-task",
             field="target",
         )
@@ -60,7 +60,7 @@ def encoded(columns: Mapping[str, np.ndarray], task: TaskName) -> tuple[Tensor, 
     for name, values in columns.items():
         if (values == values[0]).all():
             raise InputError(
-                f"the target '{name}' is {values[0]} in every row: there is nothing to learn",
+                f"the target '{name}' is {values[0]} in every row, so there is nothing to learn",
                 code="constant-target",
                 field=name,
             )
@@ -69,8 +69,8 @@ def encoded(columns: Mapping[str, np.ndarray], task: TaskName) -> tuple[Tensor, 
         different, codes = np.unique(values, return_inverse=True)
         if len(different) > CLASSES:
             raise InputError(
-                f"the target '{name}' has {len(different)} different values: give a column of classes, or task "
-                "'regression'",
+                f"the target '{name}' has {len(different)} different values. Name a column of classes, or "
+                "use task 'regression'",
                 code="wrong-task",
                 field=name,
             )
@@ -101,14 +101,14 @@ def check_values(name: str, values: np.ndarray, task: TaskName, row_name: RowNam
     elif task == "regression":
         bad = ~(np.abs(values.astype(np.float64)) < FAR) if numbers else np.ones(len(values), bool)
         problem = "{}, beyond " + f"{FAR:g}" if numbers else "the word '{}'"
-        remedy = "give it in other units" if numbers else "regression needs numbers"
+        remedy = "Use other units" if numbers else "Regression requires numbers"
     else:
         bad = ~np.isin(values, (0, 1)) if numbers else np.ones(len(values), bool)
         problem, remedy = "'{}'", "multi-label needs 0 or 1, whether the label is there"
     if bad.any():
         row = int(bad.argmax())
         raise InputError(
-            f"{row_name(row)}: the target '{name}' holds {problem.format(values[row])}: {remedy}",
+            f"{row_name(row)}: the target '{name}' contains {problem.format(values[row])}. {remedy}",
             code="invalid-value",
             field=name,
         )
