@@ -245,5 +245,5 @@ def test_weights_with_a_name_or_a_content_that_no_system_takes(tmp_path):
     good = save({"a": torch.zeros(2)})
     for name, content in (("a.pth", good), ("a.safetensors", b"\xff" * 64), ("a.pt", b"PK\x05\x06" + b"\0" * 18)):
         (tmp_path / name).write_bytes(content)
-        with pytest.raises(InputError, match="weights file"):
+        with pytest.raises(InputError, match="file of weights"):
             read_weights(tmp_path / name)

@@ -86,7 +86,7 @@ def read_weights(path: Path) -> dict[str, Tensor]:
         InputError: there is no such file, or it is no such file.
     """
     if path.suffix.lower() == ".safetensors":
-        tensors, metadata = read_tensors(path, problem="is not a weights file that drfl can read")
+        tensors, metadata = read_tensors(path, problem="is not a file of weights that drfl can read")
         if KEY in metadata:
             described(path, metadata[KEY])  # refuses a newer format
         return tensors
