@@ -1,4 +1,4 @@
-"""Arrays and tables of the user's into tensors."""
+"""Conversion of users' arrays, torch datasets and data frames to tensors."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ Pairs = Mapping[str, Pair] | Sequence[Pair]
 TorchDatasets = Mapping[str, TorchDataset[tuple[object, object]]] | Sequence[TorchDataset[tuple[object, object]]]
 
 WHOLE = (torch.int16, torch.int32, torch.int64)
-"""Types whose numbers may be tokens."""
+"""Integer types whose values may be tokens."""
 
 _T = TypeVar("_T")
 
 
 def named(clients: Mapping[str, _T] | Sequence[_T]) -> dict[str, _T]:
-    """Clients by name; those of a sequence are named by `client_names`.
+    """Return the clients by name; a sequence gets the names of `client_names`.
 
     Raises:
-        InputError: when there is none.
+        InputError: If there are no clients.
     """
     if not len(clients):
         raise InputError("expected at least one client, got none", code="empty", field="clients")
@@ -43,10 +43,10 @@ def named(clients: Mapping[str, _T] | Sequence[_T]) -> dict[str, _T]:
 
 
 def like(clients: Mapping[str, _T] | Sequence[_T], names: Sequence[str]) -> list[_T]:
-    """Test data in the order of the training data's names.
+    """Return test data in the order of the training data's names.
 
     Raises:
-        InputError: when a mapping has other names, or a sequence another length.
+        InputError: If a mapping has different names, or a sequence a different length.
     """
     if not isinstance(clients, Mapping):
         if len(clients) != len(names):
@@ -70,21 +70,21 @@ def like(clients: Mapping[str, _T] | Sequence[_T], names: Sequence[str]) -> list
 def pool(
     names: Sequence[str], pairs: Sequence[Pair], part: str, dtype: torch.dtype | None, *, tokens: bool = True
 ) -> tuple[Tensor, Tensor]:
-    """All clients' samples, one client after the other.
+    """Concatenate all clients' samples, one client after the other.
 
     Args:
-        names: of the clients.
-        pairs: per client, inputs (n_i, ...) and targets (n_i, ...).
+        names: Names of the clients.
+        pairs: For each client, inputs (n_i, ...) and targets (n_i, ...).
         part: "training" or "test", for errors.
-        dtype: of the inputs and of floating targets; None keeps them as they are.
-        tokens: whether whole numbers among the inputs, but bytes, which are pixels, become int64 instead.
+        dtype: Type of the inputs and of floating-point targets; None leaves their types unchanged.
+        tokens: Whether integer inputs become int64 instead; bytes do not, because they are pixels.
 
     Returns:
-        Inputs (n, ...) and targets (n, ...), n = Σ n_i; whole targets are int64.
+        Inputs (n, ...) and targets (n, ...) with n = Σ n_i; integer targets are int64.
 
     Raises:
-        InputError: when a client has no samples, as many inputs as targets are not there, or shapes or kinds
-            differ between clients.
+        InputError: If a client has no samples, the numbers of its inputs and targets differ, or shapes or types differ
+            between clients.
     """
     inputs, targets = [], []
     for name, pair in zip(names, pairs, strict=True):
@@ -111,7 +111,7 @@ def _as_pair(name: str, pair: Pair, part: str) -> tuple[Tensor, Tensor]:
     for what, values in zip(("inputs", "targets"), pair, strict=True):
         _check_not_ragged(name, f"{part} {what}", values)
     try:
-        # A copy, because a tensor that shares memory would change when the user's array does.
+        # Copy, because a tensor that shares memory would change when the user's array does.
         x, y = (value.detach() if isinstance(value, Tensor) else torch.tensor(np.asarray(value)) for value in pair)
     except (TypeError, ValueError, RuntimeError) as error:
         raise InputError(
@@ -140,11 +140,7 @@ def _as_pair(name: str, pair: Pair, part: str) -> tuple[Tensor, Tensor]:
 
 
 def _check_not_ragged(name: str, what: str, values: object) -> None:
-    """Refuse a list of samples of different lengths, such as texts of words.
-
-    Raises:
-        InputError: it is one; names the lengths.
-    """
+    """Raise InputError for a list of samples of different lengths, such as texts; the message names the lengths."""
     if isinstance(values, np.ndarray) and values.dtype == object:
         values = list(values)
     if not isinstance(values, list | tuple):
@@ -178,10 +174,10 @@ def _check_alike(names: Sequence[str], tensors: Sequence[Tensor], what: str) -> 
 
 
 def stack(name: str, dataset: TorchDataset[tuple[object, object]]) -> Pair:
-    """All items (x, y) of a map-style torch dataset, stacked.
+    """Stack all items (x, y) of a map-style torch dataset.
 
     Raises:
-        InputError: when it has no length, no items, or items that are not pairs or differ in shape.
+        InputError: If the dataset has no length or no items, its items are not pairs, or they differ in shape.
     """
     if not (hasattr(dataset, "__len__") and hasattr(dataset, "__getitem__")):
         raise InputError(
@@ -197,7 +193,7 @@ def stack(name: str, dataset: TorchDataset[tuple[object, object]]) -> Pair:
     try:
         inputs, targets = zip(*(_item(dataset[k]) for k in range(length)), strict=True)
         _check_not_ragged(name, "inputs", inputs)
-        # Eight, as a picture that is flipped at random is the same at every other reading.
+        # Eight, because a randomly flipped image is unchanged in every other reading.
         if not all(torch.equal(_item(dataset[k])[0], inputs[k]) for k in range(min(length, 8))):
             notice = Notice(
                 f"client '{name}': its dataset returns different items each time it is read. drfl reads "
@@ -221,11 +217,11 @@ def _item(item: tuple[object, object]) -> tuple[Tensor, Tensor]:
 def feature_columns(
     frame: pd.DataFrame, group: str, targets: Sequence[str], features: Sequence[str] | None
 ) -> list[str]:
-    """The columns to learn from, checked: those named, or all but group and target.
+    """Return the feature columns, checked: the ones in `features`, or all except group and target.
 
     Raises:
-        InputError: when a column is missing or named twice, a target is among the features, or there are
-            none.
+        InputError: If a column does not exist or occurs twice, a target is among the features, or there are no
+            features.
     """
     columns = frame.columns.tolist()
     if not targets:
@@ -256,10 +252,10 @@ def feature_columns(
 
 
 def feature_matrix(frame: pd.DataFrame, features: Sequence[str], what: str = "features") -> np.ndarray:
-    """The features, or what else they are, (n, len(features)) float64.
+    """Return the columns as (n, len(features)) float64; `what` describes them in errors.
 
     Raises:
-        InputError: when a column is not numeric or has missing or infinite values.
+        InputError: If a column is not numeric or has missing or infinite values.
     """
     from pandas.api.types import is_complex_dtype, is_numeric_dtype
 
@@ -278,13 +274,13 @@ def feature_matrix(frame: pd.DataFrame, features: Sequence[str], what: str = "fe
 
 
 def numeric(column: pd.Series, name: str) -> np.ndarray:
-    """A numeric column as (n,) float64.
+    """Return a numeric column as (n,) float64.
 
     Raises:
-        InputError: when values are missing or infinite.
+        InputError: If values are missing or infinite.
     """
     require_present(column, name)
-    # A copy, because the table may change, and what pandas lends is read-only.
+    # Copy, because the table may change, and pandas may return a read-only view.
     values = column.to_numpy(dtype=np.float64, copy=True)
     bad = np.flatnonzero(~np.isfinite(values))
     if len(bad):
@@ -297,7 +293,7 @@ def numeric(column: pd.Series, name: str) -> np.ndarray:
 
 
 def require_present(column: pd.Series, name: str) -> None:
-    """Raises InputError when values of a column are missing."""
+    """Raise InputError if values of a column are missing."""
     bad = np.flatnonzero(column.isna().to_numpy(dtype=bool))
     if len(bad):
         raise InputError(
@@ -309,10 +305,10 @@ def require_present(column: pd.Series, name: str) -> None:
 
 
 def encode_targets(frame: pd.DataFrame, names: Sequence[str]) -> tuple[np.ndarray, tuple[str, ...] | None]:
-    """One target as classes or numbers, see :func:`encode_target`; several as numbers (n, k) float64.
+    """Encode one target as classes or numbers, see :func:`encode_target`, or several as numbers (n, k) float64.
 
     Raises:
-        InputError: when values are missing, infinite or, of several targets, no numbers.
+        InputError: If values are missing or infinite, or one of several targets is not numeric.
     """
     if len(names) == 1:
         return encode_target(frame[names[0]], names[0])
@@ -320,17 +316,17 @@ def encode_targets(frame: pd.DataFrame, names: Sequence[str]) -> tuple[np.ndarra
 
 
 def encode_target(column: pd.Series, name: str) -> tuple[np.ndarray, tuple[str, ...] | None]:
-    """The target as numbers.
+    """Encode a target column as numbers.
 
     Args:
-        column: (n,) floats stay floats; everything else becomes classes 0..C-1 in sorted order.
-        name: of the column, for errors.
+        column: (n,) Floating-point values stay numbers; other values become classes 0..C-1 in sorted order.
+        name: Name of the column, for errors.
 
     Returns:
-        (n,) float64 and None, or (n,) int64 and the C class labels.
+        (n,) float64 and None, or (n,) int64 and the names of the C classes.
 
     Raises:
-        InputError: when values are missing, infinite or of types that cannot be sorted.
+        InputError: If values are missing or infinite, or have types that cannot be sorted together.
     """
     from pandas.api.types import is_float_dtype
 

@@ -1,4 +1,4 @@
-"""What is to be predicted, as a user's table has it: classes, numbers, or labels that are there or not."""
+"""Targets of a user's table: classes, numbers, or labels that apply or not."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from drfl.data.dataset import TaskName
 from drfl.data.tables.columns import RowName
 
 CLASSES = 1000
-"""More different targets are taken for a quantity."""
+"""Largest number of classes. A target with more distinct values is taken to be a quantity."""
 
 FAR = 1e15
-"""The square of a number beyond is hardly a float32, and a mean of such squares none."""
+"""Upper bound of regression targets, because sums of squares of larger numbers can overflow float32."""
 
 
 def check_count(task: TaskName, targets: int, where: str = "") -> None:
-    """Make sure that a task has as many target columns as it takes.
+    """Raise InputError unless the number of target columns suits the task.
 
     Raises:
-        InputError: classification has several, or multi-label only one.
+        InputError: If classification has several targets, or multi-label only one.
     """
     if task == "classification" and targets > 1:
         raise InputError(
@@ -42,19 +42,20 @@ def check_count(task: TaskName, targets: int, where: str = "") -> None:
 
 
 def encoded(columns: Mapping[str, np.ndarray], task: TaskName) -> tuple[Tensor, int, tuple[str, ...] | None]:
-    """Target columns as a :class:`drfl.data.Dataset` has them.
+    """Convert target columns to the targets of a :class:`drfl.data.Dataset`.
 
     Args:
-        columns: name → (n,) numbers, truth values or words, none missing; see :func:`check_values`.
-        task: what they are.
+        columns: Name → (n,) numbers, booleans or words, none missing, see :func:`check_values`.
+        task: Kind of task.
 
     Returns:
-        (n,) int64 classes in the values' sorted order, (n,) or (n, k) float32 numbers, or (n, k) float32 labels; how
-        many outputs a model needs; and the classes' names, None unless there are classes.
+        The targets: (n,) int64 classes in the sorted order of the values, (n,) or (n, k) float32 numbers, or (n, k)
+        float32 labels; the number of outputs that a model needs; and the names of the classes, None unless there are
+        classes.
 
     Raises:
-        InputError: a target is the same in every row, or there are too many classes, or not as many columns as the
-            task takes.
+        InputError: If a target is the same in every row, there are too many classes, or the number of columns does not
+            suit the task.
     """
     check_count(task, len(columns))
     for name, values in columns.items():
@@ -82,17 +83,17 @@ def encoded(columns: Mapping[str, np.ndarray], task: TaskName) -> tuple[Tensor, 
 
 
 def check_values(name: str, values: np.ndarray, task: TaskName, row_name: RowName) -> None:
-    """Make sure that one file's column of targets is what the task needs.
+    """Raise InputError unless a file's target column suits the task.
 
     Args:
-        name: of the column.
-        values: (n,) numbers, truth values or words; object arrays are words.
-        task: what they should be.
-        row_name: what a row is called in errors.
+        name: Name of the column.
+        values: (n,) numbers, booleans or words; object arrays are words.
+        task: Kind of task.
+        row_name: Function that names a row in errors.
 
     Raises:
-        InputError: words or numbers beyond all measure in place of numbers, anything but 0 and 1 as labels, fractions
-            as classes; names the row.
+        InputError: If a regression target is a word or too large, a label is not 0 or 1, or a class is a fraction; the
+            message names the row.
     """
     numbers = values.dtype.kind in "biuf"
     if task == "classification":
@@ -115,5 +116,5 @@ def check_values(name: str, values: np.ndarray, task: TaskName, row_name: RowNam
 
 
 def columns_of(name: str, values: np.ndarray) -> dict[str, np.ndarray]:
-    """An array of targets (n,) or (n, k) as its columns."""
+    """Return the columns of a target array (n,) or (n, k) by name."""
     return {name: values} if values.ndim == 1 else {f"{name}[{k}]": values[:, k] for k in range(values.shape[1])}
