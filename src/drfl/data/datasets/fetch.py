@@ -1,4 +1,4 @@
-"""Getting a data set's files: from a folder or the cache, else by download, checked against the digests they have."""
+"""The files of a data set: from a folder or the cache, otherwise by download."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ from drfl.data.datasets.sources import (
 
 
 def fetch_files(name: str, source: DownloadSource, data_dir: Path | None, allow_download: bool) -> tuple[Path, ...]:
-    """The files of a data set.
+    """Return the files of a data set.
 
     Args:
-        name: what the user calls it, for errors.
-        source: where it comes from.
-        data_dir: the one folder to look in, or the archive or the text itself; None looks in the usual places.
-        allow_download: whether what is in none of these may be downloaded into drfl's cache.
+        name: The user's name for it, for errors.
+        source: Its source.
+        data_dir: The only folder to search, or the archive or text itself; None searches the usual places.
+        allow_download: Whether the files may be downloaded into drfl's cache if they are in none of these places.
 
     Returns:
-        The files in the order of the source's; or the archive alone; or the source's members, unpacked.
+        The files in the order of the source; or the archive alone; or the source's members, unpacked.
 
     Raises:
-        InputError: when they are not found, or cannot be downloaded.
+        InputError: If the files are not found or cannot be downloaded.
     """
     if data_dir is not None:
         return _below(name, source, data_dir)
@@ -88,7 +88,7 @@ def _has(place: Location) -> int:
 
 def _folders(places: Sequence[Location], source: DownloadSource) -> str:
     folders = list(dict.fromkeys(place.folder for place in places))
-    if source.members:  # which are looked for in so many folders that only the topmost ones are named
+    if source.members:  # there are so many folders that only the topmost ones are named
         folders = [folder for folder in folders if not any(above in folders for above in folder.parents)]
         return f"{', '.join(map(str, folders))} and subfolders"
     return ", ".join(map(str, folders))
