@@ -79,7 +79,7 @@ def kept(
             save_file(made, file.name, metadata={"digest": digest(made[name] for name in rows)})
             os.chmod(file.name, mode)  # safetensors makes the file private
     except (OSError, SafetensorError) as error:
-        log(f"cannot keep the features in '{path.parent}' ({error}): they will be computed again next time")
+        log(f"cannot store the features in '{path.parent}' ({error}); they will be computed again next time")
     return made
 
 

@@ -99,7 +99,7 @@ def stand_in(which: StandInBackbone, log: Log) -> Backbone:
             with atomic_write(path) as file:
                 file.write(text)
     except OSError as error:
-        log(f"cannot keep {name} in '{weights.parent}' ({error.strerror}): it will be trained again next time")
+        log(f"cannot store {name} in '{weights.parent}' ({error.strerror}); it will be trained again next time")
     return backbone
 
 
