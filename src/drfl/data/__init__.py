@@ -1,4 +1,4 @@
-"""Data for a federation: data sets by name, ways to divide them among clients, and users' own data."""
+"""Data sets by name, partitions among clients, and your own data."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a federation needs of its clients' data: two pools of samples and who holds which."""
+"""The clients' data that a federation trains on: pools of samples, and the rows that each client holds."""
 
 from __future__ import annotations
 
@@ -30,33 +30,34 @@ if TYPE_CHECKING:
 _KEY = Key(0)
 
 SHOWN = 12
-"""Clients that a notebook lists."""
+"""Number of clients that a notebook lists."""
 
 
 @dataclass(frozen=True, eq=False)
 class ClientData:
     """The samples of N clients, as indices into a training pool and a test pool.
 
-    Both pools may be the same tensors. A pool may be a file mapped into memory (``docs/scale.md``): it is read through
-    once, to find values that are not finite, and never copied.
+    Both pools may be the same tensors. A pool may also be a file mapped into memory (``docs/scale.md``): drfl reads it
+    once to find values that are not finite, and never copies it.
 
     Args:
-        inputs: (n, ...) training pool; floating and finite, or integers such as tokens.
-        targets: (n, ...) class labels (integers of at least 0) or finite floating values.
-        train: per client, (n_i,) int64 indices into the training pool, at least one.
-        test_inputs: (k, ...) test pool, of the same shape per sample.
-        test_targets: (k, ...) its targets.
-        test: per client, (k_i,) int64 indices into the test pool, at least one.
-        names: per client, a unique name.
-        classes: the labels' names where they were encoded from a table, else None.
-        standardisation: by what the inputs of both pools were standardised already; None = they are in raw units.
-        validation: per client, indices into the training pool of rows that are kept out of training to select a model
-            by, at least one; None = there are none.
-        columns: (p,) what the columns of inputs (n, p) are called, where they have names.
-        notices: What a user should check, as the reader of the files found it; see :func:`drfl.data.data_warnings`.
+        inputs: (n, ...) Training pool; finite floating-point values, or integers such as tokens.
+        targets: (n, ...) Targets of the training pool: class labels (integers of at least 0) or finite floating-point
+            values.
+        train: For each client, (n_i,) int64 indices into the training pool, at least one.
+        test_inputs: (k, ...) Test pool, with the same shape per sample.
+        test_targets: (k, ...) Targets of the test pool.
+        test: For each client, (k_i,) int64 indices into the test pool, at least one.
+        names: For each client, a unique name.
+        classes: Names of the classes if the labels were encoded from a table; otherwise None.
+        standardisation: The standardisation already applied to the inputs of both pools; None if they are in raw units.
+        validation: For each client, indices of its validation rows in the training pool, at least one. These rows are
+            used to select a model, not to train it. None if there are none.
+        columns: (p,) Names of the columns of inputs (n, p); None if they have none.
+        notices: Findings of the reader of the files that the user should check; see :func:`drfl.data.data_warnings`.
 
     Raises:
-        InputError: when any of this does not hold; names the client.
+        InputError: If a value does not meet these requirements; the message names the client if there is one.
     """
 
     inputs: Tensor
@@ -75,13 +76,15 @@ class ClientData:
     def __post_init__(self) -> None:
         if not len(self.train) == len(self.test) == len(self.names) or not self.names:
             raise InputError(
-                f"{len(self.names)} names, {len(self.train)} training parts and {len(self.test)} test parts: "
-                "there must be equally many, at least one",
+                f"expected as many names as training and test parts, at least one; got {len(self.names)} "
+                f"names, {len(self.train)} training parts and {len(self.test)} test parts",
                 code="count-mismatch",
                 field="names",
             )
         if len(set(self.names)) < len(self.names):
-            raise InputError("the names of clients must differ from each other", code="duplicate-name", field="names")
+            raise InputError(
+                "two clients have the same name. Give each client its own name", code="duplicate-name", field="names"
+            )
         check_pool("training", self.inputs, self.targets)
         # If both parts share one pool, it is checked once.
         if self.test_inputs is not self.inputs or self.test_targets is not self.targets:
@@ -92,14 +95,15 @@ class ClientData:
             ):
                 if a.shape[1:] != b.shape[1:] or a.dtype != b.dtype:
                     raise InputError(
-                        f"training and test {what} differ: {a.dtype} of shape {tuple(a.shape[1:])} per "
-                        f"sample, and {b.dtype} of {tuple(b.shape[1:])}",
+                        f"training and test {what} differ per sample: {a.dtype} of shape "
+                        f"{tuple(a.shape[1:])} and {b.dtype} of shape {tuple(b.shape[1:])}",
                         code="wrong-shape",
                         field=what,
                     )
         if self.columns is not None and self.inputs.shape[1:] != (len(self.columns),):
             raise InputError(
-                f"{len(self.columns)} names of columns for inputs {tuple(self.inputs.shape)}: give one a column",
+                f"got {len(self.columns)} column names for inputs of shape {tuple(self.inputs.shape)}. "
+                "Give one name per column",
                 code="count-mismatch",
                 field="columns",
             )
@@ -108,7 +112,7 @@ class ClientData:
         if self.validation is not None:
             if len(self.validation) != len(self.names):
                 raise InputError(
-                    f"{len(self.validation)} validation parts for {len(self.names)} clients",
+                    f"got {len(self.validation)} validation parts for {len(self.names)} clients. Give one per client",
                     code="count-mismatch",
                     field="validation",
                 )
@@ -136,7 +140,7 @@ class ClientData:
 
     @property
     def sizes(self) -> Tensor:
-        """Training samples per client, (N,) int64."""
+        """Number of training samples of each client, (N,) int64."""
         return self._sizes
 
     # A protocol requires `sizes` as a property, and type checkers do not accept a cached property for it.
@@ -151,32 +155,42 @@ class ClientData:
 
     @cached_property
     def constant(self) -> ConstantAnswer | None:
-        """What always giving the most frequent class scores on the test rows, where that looks good."""
+        """Score of a model that always predicts the most frequent class; None unless this score looks good."""
         return constant_answer(self.test_targets, self.test, self.classes)
 
     @property
     def shares_test_rows(self) -> bool:
-        """Whether some test row is that of two clients, or counts twice at one."""
+        """Whether a test row belongs to two clients, or is listed twice for one client."""
         rows = torch.cat(self.test)
-        # Partitions lend a test row to a client that has none.
+        # A partition may lend a test row to a client that would otherwise have none.
         return len(rows.unique()) < len(rows)
 
     def tensors(self) -> list[Tensor]:
-        """Everything that it is made of, for a digest."""
+        """Return all tensors of the data, for a digest."""
         held = self.validation or ()
         return [self.inputs, self.targets, self.test_inputs, self.test_targets, *self.train, *self.test, *held]
 
     @property
     def shares(self) -> Tensor:
-        """Each client's share of the training samples, (N,) float64 of sum 1."""
+        """Each client's share of the training samples, (N,) float64 with sum 1."""
         sizes = self.sizes.to(torch.float64)
         return sizes / sizes.sum()
 
     def to(self, device: torch.device | str | None = None, dtype: torch.dtype | None = None) -> ClientData:
-        """The same data with all tensors on `device` and floating ones cast to `dtype`; None changes nothing."""
+        """Copy the data to a device and cast floating-point tensors to a type.
+
+        Args:
+            device: The device; None leaves the tensors where they are.
+            dtype: The floating-point type; None leaves all types unchanged.
+
+        Raises:
+            InputError: If `dtype` is not a floating-point type.
+        """
         if dtype is not None and not dtype.is_floating_point:
             raise InputError(
-                f"dtype must be a floating type such as torch.float64, not {dtype}", code="wrong-type", field="dtype"
+                f"dtype must be a floating-point type such as torch.float64, got {dtype}",
+                code="wrong-type",
+                field="dtype",
             )
 
         def move(values: Tensor) -> Tensor:
@@ -190,7 +204,7 @@ class ClientData:
             targets=targets,
             # All indices are copied at once: on a GPU each copy takes microseconds.
             train=pieces(move(torch.cat(self.train)), self.sizes),
-            # One pool for both parts stays one pool: a second copy would double the memory.
+            # Keep a pool shared by both parts shared: a second pool would double the memory.
             test_inputs=inputs if self.test_inputs is self.inputs else move(self.test_inputs),
             test_targets=targets if self.test_targets is self.targets else move(self.test_targets),
             test=pieces(move(torch.cat(self.test)), lengths(self.test)),
@@ -198,28 +212,28 @@ class ClientData:
         )
 
     def with_validation(self, fraction: float = 0.2, key: Key = _KEY) -> ClientData:
-        """The same clients, with a share of each one's training rows kept out of training, to select a model by.
+        """Hold out a share of each client's training rows as validation rows, to select a model.
 
-        A client's split is by class where targets are labels, and depends on its name and rows alone. A client with a
-        single row trains and is validated on it. Inputs stay as they are: where they are standardised they stay so, and
-        validation rows had a say in the scale.
+        Rows are split by class if the targets are labels. A client's split depends only on its name and its rows. A
+        client with a single row uses it for both training and validation. The inputs are not changed: if they are
+        standardised, the validation rows contributed to the scale.
 
         Args:
-            fraction: the share, strictly between 0 and 1; at least one row goes to each part.
-            key: names the draws.
+            fraction: Share of the rows to hold out, strictly between 0 and 1; each part gets at least one row.
+            key: Key of the draws.
 
         Raises:
-            InputError: the fraction is out of range, or the data have validation rows already.
+            InputError: If the fraction is out of range, or the data already have validation rows.
         """
         if self.validation is not None:
             raise InputError(
-                "the data have validation rows already: leave one of the two out",
+                "the data already have validation rows. Set validation only once",
                 code="conflicting-options",
                 field="validation",
             )
         checks.inner_fraction("validation", fraction)
         parts = [
-            # The key depends on the client's name, so its rows are the same whichever other clients take part.
+            # The key depends on the client's name, so its split does not depend on the other clients.
             held_out(self.targets, rows, fraction, key.fold("validation", name))
             for name, rows in zip(self.names, self.train, strict=True)
         ]
@@ -227,28 +241,30 @@ class ClientData:
         return replace(self, train=train, validation=validation)
 
     def standardised(self, by: Standardisation | None = None) -> ClientData:
-        """The same data with columns of mean 0 and standard deviation 1, over all clients' training rows together.
+        """Scale each column to mean 0 and standard deviation 1 over the training rows of all clients.
 
-        No test row has a say; test rows are scaled like the others. Clients could find these numbers by telling
-        nothing but their counts, means and variances, which is how they are computed here. A column that is constant
-        becomes 0.
+        Test rows do not influence the scale; they are scaled like the training rows. The mean and the scale are
+        computed from each client's counts, means and variances alone, so clients could obtain them without sharing
+        rows. A constant column becomes 0.
 
         Args:
-            by: mean and scale to take instead.
+            by: Mean and scale to use instead of the computed ones.
 
         Raises:
-            InputError: when inputs are not floating-point vectors, are too large, or were standardised before.
+            InputError: If the inputs are not floating-point vectors, have too large values, or are already
+                standardised.
         """
         if self.standardisation is not None:
             raise InputError(
-                "the data are standardised already: leave one of the two out",
+                "the data are already standardised. Set standardise only once",
                 code="conflicting-options",
                 field="standardise",
             )
         if not is_table(self.inputs):
             raise InputError(
-                f"only floating-point inputs (n, p) can be standardised, not {self.inputs.dtype} of shape "
-                f"{tuple(self.inputs.shape)}: set standardise=False",
+                f"cannot standardise inputs of type {self.inputs.dtype} and shape "
+                f"{tuple(self.inputs.shape)}: expected floating-point inputs (n, p). Set "
+                "standardise=False",
                 code="unsupported-data",
                 field="standardise",
             )
@@ -263,28 +279,28 @@ class ClientData:
     def from_dataset(
         cls, dataset: Dataset, partition: Partition | PartitionMethod | Natural, key: Key = _KEY
     ) -> ClientData:
-        """A data set, divided among clients.
+        """Divide a data set among clients.
 
-        Where the data set asks for it, inputs are standardised (:meth:`standardised`).
+        If the data set has ``standardise=True``, its inputs are standardised, see :meth:`standardised`.
 
         Args:
-            dataset: such as ``drfl.load("digits")``.
-            partition: who holds what; or a way to divide, such as ``drfl.DirichletDrop(clients=10, alpha=0.3)``.
-            key: names the draws of such a way.
+            dataset: A data set such as ``drfl.load("digits")``.
+            partition: A partition, or a method that makes one, such as ``drfl.DirichletDrop(clients=10, alpha=0.3)``.
+            key: Key of the method's draws.
 
         Raises:
-            InputError: when the partition's indices go beyond the data set, it cannot be divided so, or what is given
-                is no data set or no partition.
+            InputError: If `dataset` is not a data set, `partition` is not a partition, the data set cannot be divided
+                in this way, or an index is outside the data set.
         """
         if not isinstance(dataset, Dataset):
             raise InputError(
-                f"dataset is {dataset!r:.60}: give a data set such as drfl.load('digits')",
+                f"expected a data set such as drfl.load('digits'), got {dataset!r:.60}",
                 code="wrong-type",
                 field="dataset",
             )
         if isinstance(partition, type) or not isinstance(partition, Partition | PartitionMethod | Natural):
             raise InputError(
-                f"partition is {partition!r:.60}: give one such as drfl.DirichletDrop(clients=10, alpha=0.3)",
+                f"expected a partition such as drfl.DirichletDrop(clients=10, alpha=0.3), got {partition!r:.60}",
                 code="wrong-type",
                 field="partition",
             )
@@ -302,7 +318,7 @@ class ClientData:
             columns=dataset.columns,
             notices=dataset.notices,
         )
-        # Rounded to float32 once it is scaled, see from_arrays.
+        # Round to float32 only after scaling, see from_arrays.
         return data.standardised().to(dtype=torch.float32) if dataset.standardise else data
 
     @classmethod
@@ -316,24 +332,25 @@ class ClientData:
         dtype: torch.dtype | None = torch.float32,
         standardise: bool = False,
     ) -> ClientData:
-        """Arrays or tensors that a user has, one pair (inputs, targets) a client.
+        """Make clients from arrays or tensors, one pair (inputs, targets) per client.
 
         Args:
-            train: by client name, or in order; inputs (n_i, ...), targets (n_i, ...).
-            test: the same for testing; None splits each client's rows, by class where targets are labels.
-            test_fraction: share of the rows for testing where `test` is None.
-            key: names the draws of that split. A client's split depends on its name and rows alone.
-            dtype: of the inputs and of floating targets; None keeps both as they are, which float64 data need. Whole
-                numbers stay whole (int64), as they may be tokens; what cannot take them gets them as floats.
-            standardise: whether inputs (n_i, p) are standardised, see :meth:`standardised`.
+            train: Training pairs by client name, or in order: inputs (n_i, ...) and targets (n_i, ...).
+            test: Test pairs in the same form; None splits each client's rows, by class if the targets are labels.
+            test_fraction: Share of the rows for testing if `test` is None.
+            key: Key of that split. A client's split depends only on its name and its rows.
+            dtype: Type of the inputs and of floating-point targets; None keeps their types, which preserves float64.
+                Integers other than bytes become int64, because they may be tokens; a model that cannot take integers
+                receives floats.
+            standardise: Whether to standardise inputs (n_i, p), see :meth:`standardised`.
 
         Raises:
-            InputError: when a client is empty or too small to split, shapes differ, values are not finite, or inputs
+            InputError: If a client is empty or too small to split, shapes differ, values are not finite, or the inputs
                 cannot be standardised.
         """
         by_name = convert.named(train)
         names = tuple(by_name)
-        # A float32 has seven digits, of which a column with a large mean would keep none: rounded once it is scaled.
+        # Round only after scaling: float32 has seven digits, and a column with a large mean would lose all of them.
         read = torch.float64 if standardise and dtype is not None else dtype
         inputs, targets = convert.pool(names, list(by_name.values()), "training", read, tokens=not standardise)
         sizes = [len(pair[0]) for pair in by_name.values()]
@@ -358,18 +375,20 @@ class ClientData:
         dtype: torch.dtype | None = torch.float32,
         standardise: bool = False,
     ) -> ClientData:
-        """Map-style torch datasets of items (x, y), one a client, read once into memory.
+        """Make clients from map-style torch datasets of items (x, y), one dataset per client.
+
+        Each dataset is read once, into memory.
 
         Args:
-            train: by client name, or in order.
-            test: the same for testing; None splits each client's items.
-            test_fraction: as in `from_arrays`.
-            key: as in `from_arrays`.
-            dtype: as in `from_arrays`.
-            standardise: as in `from_arrays`.
+            train: Training datasets by client name, or in order.
+            test: Test datasets in the same form; None splits each client's items.
+            test_fraction: As in `from_arrays`.
+            key: As in `from_arrays`.
+            dtype: As in `from_arrays`.
+            standardise: As in `from_arrays`.
 
         Raises:
-            InputError: when a dataset is empty, not map-style or its items cannot be stacked; see
+            InputError: If a dataset is empty, is not map-style, or has items that cannot be stacked; see also
                 `from_arrays`.
         """
         trained = {name: convert.stack(name, dataset) for name, dataset in convert.named(train).items()}
@@ -393,31 +412,31 @@ class ClientData:
         dtype: torch.dtype = torch.float32,
         standardise: bool = True,
     ) -> ClientData:
-        """A table with a row a sample and a column that names each row's client.
+        """Make clients from a table with one row per sample and a column that names each row's client.
 
         Args:
-            frame: the table.
-            group: the column that names the client; one client a distinct value, in sorted order.
-            target: the column to predict. Floats stay floats (regression); all else becomes classes 0..C-1 in
-                sorted order, with the labels in `classes`. Several columns are numbers (n, k), as labels 0 and 1
-                of a multi-label task are.
-            features: numeric columns to learn from; all others if None.
-            test_fraction: share of each client's rows for testing.
-            key: names the draws of that split.
-            dtype: of the features and of a floating target.
-            standardise: whether the features are standardised, see :meth:`standardised`. A model that was trained on
-                them takes raw rows behind ``data.standardisation.before(model)``.
+            frame: The table.
+            group: Column that names the client. Each distinct value becomes a client, in sorted order.
+            target: Column to predict. Floating-point values stay numbers (regression); other values become classes
+                0..C-1 in sorted order, with their names in `classes`. Several columns are read as numbers (n, k), such
+                as the labels 0 and 1 of a multi-label task.
+            features: Numeric columns to learn from; None uses all other columns.
+            test_fraction: Share of each client's rows for testing.
+            key: Key of that split.
+            dtype: Type of the features and of a floating-point target.
+            standardise: Whether to standardise the features, see :meth:`standardised`. To use a trained model on raw
+                rows, wrap it with ``data.standardisation.before(model)``.
 
         Raises:
-            InputError: when a column is missing, not numeric, or has missing or infinite values, or a group
-                has a single row; names the column or group.
+            InputError: If a column does not exist, is not numeric, or has missing or infinite values, or a group has
+                only one row. The message names the column or group.
         """
         # Columns may be numbered, but names in files and messages are strings.
         frame = frame.rename(columns=str)
         targets = (target,) if isinstance(target, str) else tuple(target)
         columns = feature_columns(frame, group, targets, features)
         if not len(frame):
-            raise InputError("the table has no rows: give at least two a client", code="no-rows")
+            raise InputError("the table has no rows. Each client needs at least two", code="no-rows")
         require_present(frame[group], group)
         X = torch.from_numpy(feature_matrix(frame, columns))
         y, classes = encode_targets(frame, targets)
@@ -427,5 +446,5 @@ class ClientData:
         data = cls(
             X, Y, as_tensors(split.train), X, Y, as_tensors(split.test), split.names, classes, columns=tuple(columns)
         )
-        # Rounded to dtype once it is scaled, see from_arrays.
+        # Round to dtype only after scaling, see from_arrays.
         return (data.standardised() if standardise else data).to(dtype=dtype)

@@ -1,4 +1,4 @@
-"""The file of a trained model: the ``state_dict()`` of the user's module, and in the metadata how it is used."""
+"""The file of a trained model: the ``state_dict()`` of the user's module, with metadata that describe how to use it."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ from drfl.data.standardisation import Standardisation
 from drfl.task.model_checks import COMPILED
 
 KEY = "drfl"
-"""The key of the metadata that holds the document."""
+"""Key of the document in the metadata."""
 
 FORMAT = 1
-"""Version of the document. It grows if a reader that ignores what is new would use the model wrongly."""
+"""Version of the document. It increases if older readers would use a newer model incorrectly."""
 
 
 class SavedModel(NamedTuple):
-    """A model file.
+    """The content of a model file.
 
     Args:
         weights: The ``state_dict()`` of the user's module.
-        standardisation: How the columns of the inputs were scaled; None if they were not.
-        about: The document of the metadata.
+        standardisation: Standardisation of the input columns; None if they were not standardised.
+        about: The document in the metadata.
     """
 
     weights: dict[str, Tensor]
@@ -38,10 +38,10 @@ class SavedModel(NamedTuple):
     about: Mapping[str, object]
 
     def into(self, module: nn.Module) -> nn.Module:
-        """Load the weights into a module and put the preparation of the inputs in front of it.
+        """Load the weights into a module and put the input preparation in front of it.
 
         Args:
-            module: Of the architecture that was trained. Its parameters and buffers are overwritten.
+            module: Module with the architecture that was trained. Its parameters and buffers are overwritten.
 
         Returns:
             A module that takes inputs in raw units: ``module`` itself if the inputs were not standardised.
@@ -49,7 +49,7 @@ class SavedModel(NamedTuple):
         Raises:
             InputError: If names, shapes or types differ from the module's.
         """
-        # torch.compile puts a prefix before names, which the module does not have if it is not compiled.
+        # torch.compile adds a prefix to names, which an uncompiled module does not have.
         own = {name.replace(f"{COMPILED}.", ""): (name, value) for name, value in module.state_dict().items()}
         for name in sorted(own.keys() ^ self.weights.keys()):
             lacking = "the file" if name in own else f"the module {type(module).__name__}"
@@ -58,8 +58,8 @@ class SavedModel(NamedTuple):
             saved = self.weights[name]
             if (saved.shape, saved.dtype) != (value.shape, value.dtype):
                 raise _mismatch(
-                    f"'{name}' is {saved.dtype} of shape {tuple(saved.shape)} in the file, and {value.dtype} of "
-                    f"{tuple(value.shape)} in the module {type(module).__name__}",
+                    f"'{name}' is {saved.dtype} of shape {tuple(saved.shape)} in the file, but "
+                    f"{value.dtype} of shape {tuple(value.shape)} in the module {type(module).__name__}",
                     name,
                 )
         module.load_state_dict({full: self.weights[name] for name, (full, _) in own.items()})
@@ -69,19 +69,21 @@ class SavedModel(NamedTuple):
 
 def _mismatch(problem: str, name: str) -> InputError:
     return InputError(
-        f"the weights do not fit: {problem}. Build the module as for the run", code="weights-mismatch", field=name
+        f"the weights do not match the module: {problem}. Build the module as for the run",
+        code="weights-mismatch",
+        field=name,
     )
 
 
 def model_bytes(
     state: Mapping[str, Tensor], standardisation: Standardisation | None, about: Mapping[str, object]
 ) -> bytes:
-    """The content of a model file.
+    """Return the content of a model file.
 
     Args:
-        state: The module's ``state_dict()``; no two tensors may share memory, which safetensors refuses.
-        standardisation: How the columns of the inputs were scaled; None if they were not.
-        about: What else the document says, in values of JSON.
+        state: The module's ``state_dict()``. No two tensors may share memory, because safetensors does not accept that.
+        standardisation: Standardisation of the input columns; None if they were not standardised.
+        about: Other entries of the document, as JSON values.
     """
     preparation = {}
     if standardisation is not None:
@@ -95,23 +97,23 @@ def model_bytes(
 
 
 def read_model(path: str | Path) -> SavedModel:
-    """Read a model file: weights, preparation of the inputs, and all else that is known of the model.
+    """Read a model file: the weights, the input preparation and the description of the model.
 
     Args:
         path: A run's ``model.safetensors``, ``model-last.safetensors`` or ``model-averaged.safetensors``.
 
     Raises:
-        InputError: If the file cannot be read, was not written by drfl, or has a newer format than this drfl reads.
+        InputError: If the file cannot be read, was not written by drfl, or has a newer format than this version reads.
 
     Example::
 
         served = drfl.read_model("runs/a/model.safetensors").into(model).eval()
     """
     path = Path(path)
-    tensors, metadata = read_tensors(path, problem="is not a model file of drfl")
+    tensors, metadata = read_tensors(path, problem="is not a drfl model file")
     if KEY not in metadata:
         raise InputError(
-            f"{path} is not a model file of drfl: its metadata have no '{KEY}'. Read plain weights with "
+            f"{path} is not a drfl model file: its metadata have no '{KEY}'. Read plain weights with "
             "safetensors.torch.load_file",
             code="unsupported-file",
             field=str(path),
@@ -120,22 +122,22 @@ def read_model(path: str | Path) -> SavedModel:
 
 
 def described(path: Path, document: str) -> tuple[Standardisation | None, Mapping[str, object]]:
-    """The preparation in the document of a model file, and the document.
+    """Return the standardisation in a model file's document, and the document.
 
     Raises:
-        InputError: If the document is damaged, or of a newer format than this drfl reads.
+        InputError: If the document is damaged, or has a newer format than this version reads.
     """
     damaged = "has damaged metadata"
     about = parse_json(document.encode(), path, damaged)
     with reading(path, damaged):
         if not isinstance(about, dict):
-            raise ValueError(f"a {type(about).__name__} in place of an object")
+            raise ValueError(f"expected an object, found a {type(about).__name__}")
         version, preparation = about["format_version"], about["preparation"]
-        # A step that is not known must not be left out: outputs would be wrong.
+        # Do not ignore an unknown preparation step: the model's outputs would be wrong.
         if type(version) is not int or version > FORMAT or set(preparation) - {"standardisation"}:
             raise InputError(
-                f"{path} was written by a newer drfl: format {version!r:.20}, preparation {sorted(preparation)!r:.60}. "
-                f"This one reads format {FORMAT}: update it",
+                f"{path} was written by a newer drfl: format {version!r:.20}, preparation "
+                f"{sorted(preparation)!r:.60}. This version reads format {FORMAT}. Update drfl",
                 code="unsupported-file",
                 field=str(path),
             )
@@ -146,16 +148,17 @@ def described(path: Path, document: str) -> tuple[Standardisation | None, Mappin
 
 
 def split_weights(tensors: Mapping[str, Tensor]) -> tuple[Standardisation | None, dict[str, Tensor]]:
-    """Take the weights from tensors that were read without their metadata; :func:`read_model` reads both.
+    """Return tensors that were read without their metadata, with None for the standardisation.
 
-    Warns, because the preparation of the inputs is in the metadata, which ``safetensors.torch.load_file`` drops.
+    This gives a warning, because ``safetensors.torch.load_file`` drops the metadata, which hold the input preparation.
+    Use :func:`read_model` to read both.
 
     Args:
-        tensors: By name.
+        tensors: Tensors by name.
 
     Returns:
         None for the standardisation, and the weights.
     """
-    text = "these tensors do not say how inputs are prepared: pass the file's path to drfl.read_model"
+    text = "these tensors do not contain the input preparation. Pass the file's path to drfl.read_model"
     warnings.warn(DrflWarning(Notice(text, "no-preparation")), stacklevel=2)
     return None, dict(tensors)

@@ -1,4 +1,4 @@
-"""Pools of samples and the rows of them that clients hold: checks, and what is counted over them."""
+"""Checks of sample pools and of the rows that clients hold, and statistics over these rows."""
 
 from __future__ import annotations
 
@@ -12,47 +12,48 @@ from drfl.core.errors import InputError
 
 
 def check_pool(part: str, inputs: Tensor, targets: Tensor) -> None:
-    """Make sure that a pool is one.
+    """Raise InputError unless inputs and targets form a valid pool.
 
     Args:
         part: "training" or "test", for errors.
-        inputs: (n, ...).
-        targets: (n, ...).
+        inputs: (n, ...) Inputs.
+        targets: (n, ...) Targets.
 
     Raises:
-        InputError: lengths differ, a value is not finite, or targets are neither labels nor floating.
+        InputError: If lengths differ, a value is not finite, or the targets are neither labels nor floating-point
+            values.
     """
     if inputs.ndim < 1 or targets.ndim < 1 or len(inputs) != len(targets):
         raise InputError(
-            f"{part} inputs of shape {tuple(inputs.shape)} do not go with targets of shape "
-            f"{tuple(targets.shape)}; give one target a sample",
+            f"{part} inputs of shape {tuple(inputs.shape)} do not match targets of shape "
+            f"{tuple(targets.shape)}. Give one target per sample",
             code="wrong-shape",
             field="targets",
         )
-    # A NaN would reach all clients with the first average, and no later error could name its source.
+    # A NaN would spread to all clients with the first average, and no later error could name its source.
     checks.finite(f"{part} inputs", inputs)
     checks.finite(f"{part} targets", targets)
     if targets.is_floating_point():
         return
     if targets.dtype != torch.int64:
         raise InputError(
-            f"{part} targets must be int64 labels or floating values, not {targets.dtype}",
+            f"{part} targets must be int64 labels or floating-point values, got {targets.dtype}",
             code="wrong-type",
             field="targets",
         )
 
 
 def check_indices(part: str, lists: tuple[Tensor, ...], pool: int, names: tuple[str, ...]) -> None:
-    """Make sure that every client has rows, and that they are in the pool.
+    """Raise InputError unless every client has rows and all of them are in the pool.
 
     Args:
-        part: "training" or "test", for errors.
-        lists: per client, its row numbers.
-        pool: how many rows there are.
-        names: of the clients.
+        part: "training", "test" or "validation", for errors.
+        lists: Row numbers of each client.
+        pool: Number of rows in the pool.
+        names: Names of the clients.
 
     Raises:
-        InputError: names the client.
+        InputError: If a client's row numbers are not valid; the message names the client.
     """
     for name, indices in zip(names, lists, strict=True):
         if indices.dtype != torch.int64 or indices.ndim != 1:
@@ -61,16 +62,16 @@ def check_indices(part: str, lists: tuple[Tensor, ...], pool: int, names: tuple[
             )
         if not len(indices):
             raise InputError(
-                f"client '{name}' has no {part} samples: remove it or give it some", code="no-rows", field=name
+                f"client '{name}' has no {part} samples. Add some or remove the client", code="no-rows", field=name
             )
-    # One look at all indices together; only where something is wrong, at each client, to name it.
+    # Check all indices together first; check each client only if something is wrong, to name it.
     together = torch.cat(lists)
     if int(together.min()) >= 0 and int(together.max()) < pool:
         return
     for name, indices in zip(names, lists, strict=True):
         if int(indices.min()) < 0 or int(indices.max()) >= pool:
             raise InputError(
-                f"client '{name}': {part} indices must lie in 0..{pool - 1}, but range over "
+                f"client '{name}': {part} indices must be in 0..{pool - 1}, got "
                 f"{int(indices.min())}..{int(indices.max())}",
                 code="out-of-range",
                 field=name,
@@ -78,12 +79,12 @@ def check_indices(part: str, lists: tuple[Tensor, ...], pool: int, names: tuple[
 
 
 class ConstantAnswer(NamedTuple):
-    """The accuracy of always giving the most frequent class of all clients' rows.
+    """Accuracy of always predicting the most frequent class.
 
     Args:
-        label: that class; None = each client's own most frequent class.
-        overall: on the rows of all clients together.
-        shares: (N,) float64, on each client's rows.
+        label: The most frequent class over all clients; None means each client's own most frequent class.
+        overall: Accuracy on the rows of all clients together.
+        shares: (N,) float64 Accuracy on each client's rows.
     """
 
     label: str | None
@@ -92,27 +93,27 @@ class ConstantAnswer(NamedTuple):
 
 
 RARE, MOST = 0.2, 0.5
-"""A constant answer is shown beside accuracies if a class has a smaller share than the first, and one a larger one than
-the second: then a useless model looks good."""
+"""drfl shows the constant prediction beside accuracies if the rarest class has a smaller share than RARE and the most
+frequent class a larger share than MOST. A useless model then has a high accuracy."""
 
 
 def constant_answer(
     targets: Tensor, lists: tuple[Tensor, ...], names: tuple[str, ...] | None = None
 ) -> ConstantAnswer | None:
-    """What a model would score that always says the same, where that looks good.
+    """Score the constant prediction of the most frequent class, if this score looks good.
 
     Args:
-        targets: (n, ...) of the pool.
-        lists: per client, its row numbers, at least one.
-        names: of the classes 0 … C − 1; None = their numbers.
+        targets: (n, ...) Targets of the pool.
+        lists: Row numbers of each client, at least one.
+        names: Names of the classes 0 … C − 1; None uses their numbers.
 
     Returns:
-        None if targets are not one class label, or 0 or 1, a row; or no class is rare, or none is frequent.
+        None if the targets are not one class label (or 0 or 1) per row, or if no class is rare, or none is frequent.
     """
     if targets.ndim != 1:
         return None
     sizes = torch.tensor([len(rows) for rows in lists])
-    # One call serves all clients, as there may be a million of them.
+    # Count over all clients in one call, because there may be a million of them.
     classes, codes, counts = targets[torch.cat(lists)].cpu().unique(return_inverse=True, return_counts=True)
     # Negative labels mark ignored rows, and floats other than 0 and 1 are not classes.
     if bool((classes < 0).any()) or (targets.is_floating_point() and bool(((classes != 0) & (classes != 1)).any())):
@@ -121,26 +122,26 @@ def constant_answer(
     if len(classes) < 2 or float(share.min()) >= RARE or float(share.max()) <= MOST:
         return None
     best = int(share.argmax())
-    # How often the constant answer is right at each client.
+    # Accuracy of the constant prediction at each client.
     own = torch.segment_reduce((codes == best).double(), "sum", lengths=sizes) / sizes
     label = int(classes[best])
     return ConstantAnswer(str(label) if names is None else names[label], float(share[best]), own)
 
 
 def majority_shares(targets: Tensor, lists: tuple[Tensor, ...]) -> Tensor | None:
-    """The share of each client's most frequent class: what a model scores there that always says the same.
+    """Return the share of each client's most frequent class, which is its accuracy under a constant prediction.
 
     Args:
-        targets: (n, ...) of the pool.
-        lists: per client, its row numbers, at least one.
+        targets: (n, ...) Targets of the pool.
+        lists: Row numbers of each client, at least one.
 
     Returns:
-        (N,) float64 in (0, 1]; None where targets are not one class label a sample.
+        (N,) float64 in (0, 1]; None if the targets are not one class label per sample.
     """
     if targets.is_floating_point() or targets.ndim != 1:
         return None
     sizes = torch.tensor([len(rows) for rows in lists])
-    # Labels as 0..C-1 first: they may be so large that a product with the number of clients overflows.
+    # Map labels to 0..C-1 first: large labels times the number of clients could overflow.
     classes, codes = targets[torch.cat(lists)].cpu().unique(return_inverse=True)
     owners = torch.arange(len(lists)).repeat_interleave(sizes)
     cells, counts = (owners * len(classes) + codes).unique(return_counts=True)

@@ -1,4 +1,4 @@
-"""What models score on single test rows, and what two models score on the same ones."""
+"""Scores of models on single test rows, and paired scores of two models on the same rows."""
 
 from __future__ import annotations
 
@@ -13,17 +13,21 @@ from drfl.task.measure import Measure, Rows
 
 
 class RowScores(NamedTuple):
-    """What a model, or each client's own, scores on the clients' test rows, row by row.
+    """Scores of one model, or of one model per client, on each of the clients' test rows.
+
+    ``scores`` holds these tensors for each measure with the name NAME:
+
+    - a mean over rows: NAME, uint8 if values are 0 or 1, else float64
+    - a rate: NAME, NaN for rows that do not count
+    - a measure that ranks rows: ``NAME.output``, the float64 output that ranks them, and ``NAME.positive``, uint8
+
+    It does not hold measures of all rows together, nor a measure of 0 and 1 that is undefined for some row.
 
     Args:
-        starts: (N + 1,) int64: the rows of client i are those from ``starts[i]`` up to ``starts[i + 1]``.
-        rows: (n,) int64, each row's place in the pool of test rows.
-        scores: (n,) by name. A measure of 0 and 1 is uint8, another that is a mean over rows float64, each under its
-            own name, and so is a rate, NaN where a row does not count; one that ranks rows has ``NAME.output``, by
-            which it ranks them, float64, and ``NAME.positive``, uint8. Measures of all rows together are not here, nor
-            one of 0 and 1 that is not defined on some row.
-        data: what the clients' data are known by, see :meth:`drfl.federation.federation.Federation.data_digest`; "" =
-            not known.
+        starts: (N + 1,) int64; the rows of client i are those from ``starts[i]`` up to ``starts[i + 1]``.
+        rows: (n,) int64, index of each row in the test pool.
+        scores: (n,) tensors by name, see above.
+        data: Digest of the clients' data, see :meth:`drfl.federation.federation.Federation.data_digest`; "" if unknown.
     """
 
     starts: Tensor
@@ -33,45 +37,46 @@ class RowScores(NamedTuple):
 
     @property
     def shared(self) -> bool:
-        """Whether some row is that of two clients."""
+        """Whether a row belongs to two clients."""
         return len(self.rows.unique()) < len(self.rows)
 
     def has(self, measure: Measure) -> bool:
-        """Whether what two models score by a measure can be paired, see :func:`paired_values`."""
+        """Return whether the scores under a measure can be paired, see :func:`paired_values`."""
         return measure.rows.paired and {measure.name, f"{measure.name}.output"} & self.scores.keys() != set()
 
     def same_rows(self, other: RowScores) -> bool:
-        """Whether both are of the same rows of the same data, so that they can be paired row by row."""
+        """Return whether both are scores on the same rows of the same data, so that they can be paired row by row."""
         alike = torch.equal(self.starts, other.starts) and torch.equal(self.rows, other.rows)
         return alike and self.data == other.data
 
 
 def placements(sizes: Tensor, output: Tensor, positive: Tensor) -> Tensor:
-    """How many of its client's rows of the other class each row is on the right side of, ties for half.
+    """Count, for each row, its client's rows of the other class that it is ranked correctly against; ties count half.
 
-    Their sums over the positive rows, and over the others, are both Mann and Whitney's count; their spread makes
-    DeLong's variance of the AUC. They are multiples of a half, so that sums of them and of squares are exact.
+    The sum over the positive rows and the sum over the negative rows both equal the Mann–Whitney count. The variances
+    of the placements give DeLong's variance of the AUC. Placements are multiples of one half, so sums of them and of
+    their squares are exact.
 
     Args:
-        sizes: (N,) rows of each client, one client after the other.
-        output: (n,) by what rows are ranked.
+        sizes: (N,) Number of rows of each client; rows are ordered by client.
+        output: (n,) Output that ranks the rows.
         positive: (n,) 1 for rows of the positive class, 0 for others.
 
     Returns:
-        (n,) float64; NaN at clients of whom an output is NaN.
+        (n,) float64; NaN at clients that have a NaN among their outputs.
     """
     client = torch.arange(len(sizes)).repeat_interleave(sizes)
     # Two stable sorts give the order by client and, within a client, by output.
     order = output.argsort(stable=True)
     order = order[client[order].argsort(stable=True)]
     owner, ranked, is_positive = client[order], output[order], positive[order].double()
-    # Rows of one value are tied and share a rank; `first` marks where a new value begins.
+    # Rows with equal values are tied and share a rank; `first` marks where a new value begins.
     first = torch.ones(len(order), dtype=torch.bool)
     first[1:] = (ranked[1:] != ranked[:-1]) | (owner[1:] != owner[:-1])
     tie = first.cumsum(0) - 1
 
     def below(rows: Tensor) -> Tensor:
-        """Of the client's rows that count those ranked below each row, ties for half."""
+        """Sum `rows` over the client's rows that are ranked below each row; ties count half."""
         tied = torch.zeros(int(first.sum()), dtype=torch.float64).index_add(0, tie, rows)
         total = torch.segment_reduce(rows, "sum", lengths=sizes)
         return (tied.cumsum(0) - tied / 2)[tie] - (total.cumsum(0) - total)[owner]
@@ -84,9 +89,9 @@ def placements(sizes: Tensor, output: Tensor, positive: Tensor) -> Tensor:
 
 
 def paired_values(measure: Measure, one: RowScores, other: RowScores) -> tuple[Tensor, Tensor, Tensor | None]:
-    """What two models score on the same rows (n,) by a measure that both have.
+    """Return the scores (n,) of two models on the same rows, under a measure that both have.
 
-    Of a measure that ranks rows they are placements, and the third says which rows are of the positive class.
+    For a measure that ranks rows the scores are placements, and the third value marks rows of the positive class.
     """
     name, scores = measure.name, (one.scores, other.scores)
     if measure.rows is not Rows.RANKS:
@@ -97,11 +102,15 @@ def paired_values(measure: Measure, one: RowScores, other: RowScores) -> tuple[T
 
 
 def products(one: RowScores, other: RowScores, measures: Sequence[Measure]) -> Tensor:
-    """(M, 2) float64: over all rows, the sum of the products of both models' values; NaN where rows have none.
+    """Sum the products of both models' scores over all rows, for each measure.
 
-    Of a measure that is a mean over rows it is the first of the two, and the second is 0. Of values of 0 and 1 it is
-    the number of rows that both have right, and with both sums the whole 2×2 table. Of one that ranks rows they are
-    those of placements, over the positive rows and over the others, which the covariance of two AUCs is made of.
+    The second column is used only for measures that rank rows; otherwise it is 0. For a measure of 0 and 1 the sum is
+    the number of rows that both models get right; together with the sums of each model it determines the 2×2 table. For
+    a measure that ranks rows the two columns are sums of products of placements over the positive and the negative
+    rows, from which the covariance of two AUCs is computed.
+
+    Returns:
+        (M, 2) float64; NaN for measures that cannot be paired.
     """
 
     def product(measure: Measure) -> list[float]:

@@ -1,7 +1,7 @@
-"""Columns of mean 0 and standard deviation 1, by statistics that clients report of their own training rows.
+"""Standardisation of columns to mean 0 and standard deviation 1, from statistics that clients report.
 
-Counts, means and variances of groups of rows are combined without a sum of raw squares, which would lose all digits
-where a mean is large against its spread (Chan, Golub and LeVeque 1983, "Algorithms for computing the sample variance").
+Counts, means and variances of groups of rows are combined without a sum of raw squares, which would lose all digits if
+a mean is large relative to the spread (Chan, Golub and LeVeque 1983, "Algorithms for computing the sample variance").
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from drfl.core.checks import AT_A_TIME
 from drfl.core.errors import InputError
 
 LARGEST = 1e100
-"""Mean or standard deviation at most: no square or product with a number of rows overflows."""
+"""Largest mean or standard deviation, so that no square and no product with a number of rows overflows."""
 
 
 def is_table(inputs: Tensor) -> bool:
-    """Whether a pool is one of floating-point vectors, (n, p): what can be standardised."""
+    """Return whether a pool consists of floating-point vectors (n, p), which can be standardised."""
     return inputs.ndim == 2 and inputs.is_floating_point()
 
 
@@ -31,9 +31,9 @@ class Moments:
     """Statistics of the columns of a group of rows.
 
     Args:
-        count: how many rows, at least 1.
-        mean: (p,) float64.
-        variance: (p,) float64, over the rows themselves (divided by ``count``); exactly 0 where all values are equal.
+        count: Number of rows, at least 1.
+        mean: (p,) float64 means.
+        variance: (p,) float64 variances with divisor ``count``; exactly 0 for constant columns.
     """
 
     count: int
@@ -42,12 +42,12 @@ class Moments:
 
     @classmethod
     def of(cls, inputs: Tensor, rows: Tensor) -> Moments:
-        """Of some rows (k,) of a pool (n, p), read a few at a time; in float64 whatever the pool's type."""
+        """Compute the moments of rows (k,) of a pool (n, p) in float64, a few rows at a time."""
         size = max(1, AT_A_TIME // max(1, inputs.shape[1]))
         parts = []
         for some in rows.split(size):
             x = inputs[some].double()
-            # Differences to the first row make the variance of a constant column exactly 0.
+            # Differences from the first row make the variance of a constant column exactly 0.
             difference = x - x[0]
             mean = difference.mean(0)
             variance = (difference - mean).square().mean(0)
@@ -55,26 +55,30 @@ class Moments:
         return combined(parts)
 
     def check(self, name: str) -> None:
-        """Refuse what no rows can have.
+        """Raise InputError if no rows could have these moments.
+
+        Args:
+            name: Whose moments they are, for the error.
 
         Raises:
-            InputError: a mean or variance is not finite or beyond :data:`LARGEST`, or a variance is negative; names
-                whose they are, and the column.
+            InputError: If a mean or variance is not finite or is too large (:data:`LARGEST`), or a variance is
+                negative.
         """
         good = (self.mean.abs() <= LARGEST) & (self.variance >= 0) & (self.variance <= LARGEST**2)
         if self.count >= 1 and bool(good.all()):
             return
         column = int((~good).int().argmax())
         raise InputError(
-            f"{name} reports {self.count} rows, and for its column {column + 1} the mean {float(self.mean[column]):g} "
-            f"and the variance {float(self.variance[column]):g}: see its data, or switch standardise off",
+            f"{name}: invalid statistics of column {column + 1}: mean {float(self.mean[column]):g}, "
+            f"variance {float(self.variance[column]):g}, {self.count} rows. Check its data, or set "
+            "standardise to false",
             code="invalid-statistics",
             field=name,
         )
 
 
 def combined(parts: Sequence[Moments]) -> Moments:
-    """The moments of the rows of several groups together, at least one."""
+    """Combine the moments of at least one group of rows into those of all rows."""
     if len(parts) == 1:
         return parts[0]
     counts = torch.tensor([part.count for part in parts], dtype=torch.float64)
@@ -83,18 +87,18 @@ def combined(parts: Sequence[Moments]) -> Moments:
 
 
 def of_all(inputs: Tensor, clients: Sequence[Tensor], names: Sequence[str]) -> Moments:
-    """The moments of all clients' rows together, from each client's own.
+    """Compute the moments of all clients' rows together, from each client's moments.
 
     Args:
-        inputs: (n, p) a pool.
-        clients: per client, its rows of the pool.
-        names: of the clients.
+        inputs: (n, p) The pool.
+        clients: For each client, its rows of the pool.
+        names: Names of the clients.
 
     Raises:
-        InputError: a client's are what no rows can have, see :meth:`Moments.check`.
+        InputError: If a client's moments are not valid, see :meth:`Moments.check`.
     """
     n, p = len(clients), inputs.shape[1]
-    # Not a list of moments: a million of them would take gigabytes.
+    # Use tensors, not a list of moments: a million of them would take gigabytes.
     counts, means = torch.empty(n, dtype=torch.float64), torch.empty(n, p, dtype=torch.float64)
     variances = torch.empty_like(means)
     for i, (name, rows) in enumerate(zip(names, clients, strict=True)):
@@ -107,23 +111,23 @@ def of_all(inputs: Tensor, clients: Sequence[Tensor], names: Sequence[str]) -> M
 
 
 def _combined(counts: Tensor, means: Tensor, variances: Tensor) -> tuple[Tensor, Tensor]:
-    """Mean and variance (p,) from counts (k,), means and variances (k, p): Chan's formula for k groups at once."""
+    """Return mean and variance (p,) from counts (k,), means and variances (k, p), by Chan's formula for k groups."""
     weights = (counts / counts.sum())[:, None]
-    # Relative to the first group's mean: where all means are equal the result is that number, to the last digit.
+    # Relative to the first group's mean, so that equal means give exactly this mean.
     mean = means[0] + (weights * (means - means[0])).sum(0)
     return mean, (weights * (variances + (means - mean).square())).sum(0)
 
 
 @dataclass(frozen=True, eq=False)
 class Standardisation:
-    """The mean and the scale of each column, in raw units: x becomes (x − mean)/scale.
+    """Mean and scale of each column in raw units: x becomes (x − mean)/scale.
 
     Args:
         mean: (p,) float64, finite.
-        scale: (p,) float64, finite and positive: the standard deviation, 1 for a column that is constant.
+        scale: (p,) float64, finite and positive: the standard deviation, or 1 for a constant column.
 
     Raises:
-        InputError: they are not such vectors.
+        InputError: If a vector does not match this description.
     """
 
     mean: Tensor
@@ -133,36 +137,36 @@ class Standardisation:
         for name, values in (("mean", self.mean), ("scale", self.scale)):
             if values.ndim != 1 or values.dtype != torch.float64 or values.shape != self.mean.shape:
                 raise InputError(
-                    f"a standardisation's {name} must be a float64 vector with a number a column, not {values.dtype} "
-                    f"of shape {tuple(values.shape)}",
+                    f"the {name} of a standardisation must be a float64 vector with one number per "
+                    f"column, got {values.dtype} of shape {tuple(values.shape)}",
                     code="wrong-type",
                     field=name,
                 )
         if not bool((self.mean.isfinite() & self.scale.isfinite() & (self.scale > 0)).all()):
             raise InputError(
-                "a standardisation's means must be finite, and its scales finite and positive",
+                "the means of a standardisation must be finite, and its scales finite and positive",
                 code="invalid-statistics",
             )
 
     @classmethod
     def of(cls, moments: Moments) -> Standardisation:
-        """By mean and standard deviation of these rows."""
+        """Standardise by the mean and the standard deviation of these moments."""
         return cls(moments.mean, _positive(moments.variance.sqrt()))
 
     def apply(self, inputs: Tensor) -> Tensor:
-        """The pool (n, p) in standard units, a new tensor of the same type; computed in float64.
+        """Return a standardised copy of the pool (n, p) with the same type; computations are in float64.
 
         Raises:
-            InputError: the pool has another number of columns, or is not floating-point.
+            InputError: If the number of columns differs, or the pool is not floating-point.
         """
         if not is_table(inputs) or inputs.shape[1] != len(self.mean):
             raise InputError(
-                f"only floating-point inputs (n, {len(self.mean)}) can be standardised, not {inputs.dtype} of shape "
-                f"{tuple(inputs.shape)}",
+                f"cannot standardise inputs of type {inputs.dtype} and shape {tuple(inputs.shape)}: "
+                f"expected floating-point inputs (n, {len(self.mean)})",
                 code="wrong-shape",
                 field="inputs",
             )
-        # The layer that is saved with a model also scales here, so that both round alike.
+        # Scale with the layer that is saved with a model, so that both round in the same way.
         layer, scaled = Standardise(self).to(inputs.device), torch.empty_like(inputs)
         size = max(1, AT_A_TIME // max(1, inputs.shape[1]))
         for part, out in zip(inputs.split(size), scaled.split(size), strict=True):
@@ -170,24 +174,24 @@ class Standardisation:
         return scaled
 
     def before(self, model: nn.Module) -> nn.Sequential:
-        """The model behind the layer that standardises: it takes rows (B, p) in raw units.
+        """Put the standardising layer in front of a model, so that it takes rows (B, p) in raw units.
 
-        The layer is frozen, so that the trainable parameters are the model's own, in the same order.
+        The layer is frozen: the trainable parameters are the model's own, in the same order.
         """
-        # The layer goes to the device of the model's parameters, if it has any.
+        # Put the layer on the device of the model's parameters, if it has any.
         parameter = next(model.parameters(), self.mean)
         layer = Standardise(self).to(parameter.device)
         found = nn.Sequential(OrderedDict(standardise=layer, model=model))
-        # By hand, as train() would reach into layers that the user has put into eval().
+        # Set the mode directly, because train() would also change layers that the user has put into eval mode.
         found.training = model.training
         return found
 
 
 class Standardise(nn.Module):
-    """The layer (x − mean)/scale, in float64 and back to the type of x; nothing in it is trained.
+    """The layer (x − mean)/scale, computed in float64 and returned in the type of x. It has no trainable parameters.
 
     Args:
-        by: mean and scale.
+        by: Mean and scale.
     """
 
     def __init__(self, by: Standardisation) -> None:
@@ -196,20 +200,20 @@ class Standardise(nn.Module):
         self.scale = nn.Parameter(by.scale.clone(), requires_grad=False)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Rows (B, p) in standard units; whole numbers become torch's default type."""
-        # The scaling is in float64: subtracting a large mean in float32 would lose most digits.
+        """Standardise rows (B, p); integers become torch's default type."""
+        # Scale in float64: subtracting a large mean in float32 would lose most digits.
         kind = x.dtype if x.is_floating_point() else torch.get_default_dtype()
         return ((x.to(self.mean.dtype) - self.mean) / self.scale).to(kind)
 
 
 class Bounded(NamedTuple):
-    """A standardisation in which no single site has too large a say.
+    """A standardisation with a bounded influence of each site.
 
     Args:
-        standardisation: the result.
-        outlier: (p,) int64: the site whose answer was not followed to the full, as it alone would more than double the
-            column's scale; −1 where there is none.
-        factor: (p,) float64: how many times the scale that the other sites give it would have made it.
+        standardisation: The result.
+        outlier: (p,) int64 The site whose statistics were limited, because they alone would more than double the
+            column's scale; −1 if there is none.
+        factor: (p,) float64 Scale with this site, as a multiple of the scale of the other sites.
     """
 
     standardisation: Standardisation
@@ -218,33 +222,33 @@ class Bounded(NamedTuple):
 
 
 def bounded(parts: Sequence[Moments]) -> Bounded:
-    """Combine the moments that N sites claim, so that no site alone decides a column's scale.
+    """Combine the moments reported by N sites, so that no single site determines a column's scale.
 
-    For every column and site i, let sᵢ be the standard deviation that the other N − 1 answers give. The scale is that
-    of all answers, raised to max sᵢ/2 where it is below, then lowered to min 2sᵢ where it is above: no answer makes it
-    more than twice what the others give without it, nor less than half, unless the first bound asks for that on
-    account of another site. In each of these a site counts for at most three quarters of the rows, so that a claim of
-    many rows cannot do what a claim of a large variance cannot. Where a scale is lowered, the mean lies within one
-    scale of what the others give.
+    For each column and site i, let sᵢ be the standard deviation over the other N − 1 sites. The scale is first computed
+    over all sites, then raised to at least max sᵢ/2, then lowered to at most min 2sᵢ. The scale with a site is
+    therefore at most twice the scale without it. It is also at least half of it, unless the upper bound of another site
+    requires less. In each of these statistics a site counts for at most three quarters of the rows, so that claiming
+    many rows has no more effect than claiming a large variance. If a scale is lowered, the mean is limited to one scale
+    from the mean of the other sites.
 
-    Where all others are constant they give no scale to compare with, and the answer is taken as it is: after scaling,
-    the constant of the others lies within √3 of 0, whatever was answered. Of two sites neither can be held against the
-    other: where their own scales are more than fourfold apart, the geometric mean of the two is taken.
+    If a column is constant at all other sites, there is no scale to compare with, and the statistics are used as
+    reported. After scaling, the constant of the other sites is then within √3 of 0. With two sites, neither can be
+    judged by the other: if their scales differ by more than a factor of four, the geometric mean is used.
 
     Args:
-        parts: (N,) at least one, each checked (:meth:`Moments.check`), all of p columns.
+        parts: (N,) Moments of p columns, at least one, each checked with :meth:`Moments.check`.
 
     Returns:
-        See :class:`Bounded`; with N = 1 that site's own mean and standard deviation.
+        See :class:`Bounded`; for N = 1, that site's mean and standard deviation.
     """
     whole, n = _capped(parts), len(parts)
     scale = whole.variance.sqrt()
     if n == 1:
         return Bounded(Standardisation.of(whole), torch.full(scale.shape, -1), torch.ones_like(scale))
-    # Each client's bound comes from the scale of the others: it may at most double or halve that.
+    # Each site is bounded by the scale of the others: it may at most double or halve it.
     others = [_capped([*parts[:i], *parts[i + 1 :]]) for i in range(n)]
     alone = torch.stack([other.variance.sqrt() for other in others])
-    # If a column is constant at all other clients, they give no scale to compare with.
+    # If a column is constant at all other sites, there is no scale to compare with.
     known = alone > 0
     if n == 2:
         known &= known.all(0)
@@ -254,8 +258,8 @@ def bounded(parts: Sequence[Moments]) -> Bounded:
     limited = scale.maximum(low).minimum(high)
     mean, moved = whole.mean, scale > high
     if n == 2:
-        # If two clients contradict each other, the data do not show which is wrong. The geometric mean treats both
-        # alike.
+        # If two sites contradict each other, the data do not show which is wrong. The geometric mean treats both
+        # equally.
         limited = torch.where(low > high, (low * high).sqrt(), limited)
     else:
         near = torch.stack([other.mean for other in others]).gather(0, outlier[None])[0]
@@ -265,13 +269,13 @@ def bounded(parts: Sequence[Moments]) -> Bounded:
 
 
 def _capped(parts: Sequence[Moments]) -> Moments:
-    """The combined moments, in which one group counts for at most three times the rows of the others."""
+    """Combine moments, with one group counting for at most three times the rows of the others."""
     counts = [part.count for part in parts]
-    # A client that claims very many rows must not determine the scale alone.
+    # A site that claims very many rows must not determine the scale alone.
     most = 3 * (sum(counts) - max(counts))
     return combined([Moments(min(part.count, most or part.count), part.mean, part.variance) for part in parts])
 
 
 def _positive(scale: Tensor) -> Tensor:
-    """1 in place of 0: a column that is constant becomes 0."""
+    """Replace 0 by 1, so that a constant column becomes 0."""
     return torch.where(scale > 0, scale, 1.0)

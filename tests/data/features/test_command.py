@@ -66,10 +66,10 @@ def test_train_convexify_train(tmp_path):
             ["--features", "penultimate", "--backbone", "cnn-digits", "--feature-count", "9"],
             "feature_count has no effect on features = 'penultimate'",
         ),
-        (["--features", "entk", "--backbone", "cnn-digits", "--resize", "28"], "give resize = 8"),
+        (["--features", "entk", "--backbone", "cnn-digits", "--resize", "28"], "Set resize = 8"),
         (["--features", "penultimate", "--backbone", "cnn-digits", "--model", "cnn"], "the CNN needs inputs"),
         (["--features", "entk", "--backbone", "cnn-digits", "--dataset", "heart-disease"], "is a table"),
-        (["--features", "penultimate", "--backbone", "resnet18-imagenet"], "could not download"),
+        (["--features", "penultimate", "--backbone", "resnet18-imagenet"], "cannot download"),
         (["--loss", "hinge"], "unknown loss 'hinge'"),
     ],
 )

@@ -74,7 +74,7 @@ def test_a_place_that_cannot_be_written(make, lines):
     path = images.Path("/proc/nowhere/features.safetensors")  # nobody, root included, can create files under /proc
     assert same(kept(path, ROWS, make, lines.append))
     assert len(lines) == 1
-    assert lines[0].startswith("cannot keep the features in '/proc/nowhere'")
+    assert lines[0].startswith("cannot store the features in '/proc/nowhere'")
 
 
 def test_a_full_disk(tmp_path, make, lines, monkeypatch):

@@ -59,7 +59,7 @@ def test_what_does_not_fit_together_is_made_anew(how, quick, home, lines, monkey
 def test_a_cache_that_cannot_be_written_is_gone_without(quick, lines, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", "/proc/nowhere")  # nobody, root included, can create files under /proc
     assert load_backbone("cnn-digits", lines.append).classes == 10
-    assert "cannot keep cnn-digits in '/proc/nowhere/drfl/backbones'" in lines[-1]
+    assert "cannot store cnn-digits in '/proc/nowhere/drfl/backbones'" in lines[-1]
 
 
 @pytest.mark.parametrize("architecture", ["cnn", pytest.param("resnet18", marks=pytest.mark.long)])

@@ -128,9 +128,9 @@ def test_the_command_divides_the_pool_otherwise_when_asked(here):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ([*RUN, "--clients", "5"], "makes at most 4 clients, not 5: give fewer"),
+        ([*RUN, "--clients", "5"], "makes at most 4 clients, got 5"),
         ([*RUN, "--alpha", "0.3"], "alpha has no effect on partition 'natural'"),
-        (["run", "--partition", "natural"], "does not say who its rows belong to"),
+        (["run", "--partition", "natural"], "has no groups"),
     ],
 )
 def test_the_command_refuses_what_does_not_fit(here, capsys, arguments, message):

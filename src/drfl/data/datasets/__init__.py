@@ -1,1 +1,1 @@
-"""The data sets that drfl knows by name."""
+"""Named data sets: their catalogue, download and file formats."""

@@ -1,4 +1,4 @@
-"""Adult, UCI's extract of the census of 1994: who earns more than 50,000 dollars a year (Becker and Kohavi 1996)."""
+"""Adult, UCI's extract of the 1994 census: income above or below 50,000 dollars (Becker and Kohavi 1996)."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ COLUMNS = (
     "age", "workclass", "fnlwgt", "education", "education-num", "marital-status", "occupation", "relationship", "race",
     "sex", "capital-gain", "capital-loss", "hours-per-week", "native-country", "income",
 )  # fmt: skip
-"""Of the published files, which have no head."""
+"""Columns of the published files, which have no header."""
 
 NUMBERS = ("age", "education-num", "capital-gain", "capital-loss", "hours-per-week")
 
 UNUSED = ("fnlwgt", "education", "native-country")
-"""No inputs: the census' weight of a row, what education-num says as well, and 42 countries, most of them so rare that
-their columns, once standardised, would decide whatever they occur in."""
+"""Columns that are not inputs: the census weight of a row, what education-num contains as well, and 42 countries. Most
+countries are so rare that their standardised columns would dominate the rows in which they occur."""
 
 INCOMES = ("<=50K", ">50K")
 
@@ -36,29 +36,30 @@ GROUPS = (
     DOCTORATE, "education", "workclass", "marital-status", "occupation", "relationship", "race", "sex",
     "native-country",
 )  # fmt: skip
-"""What rows can be grouped by: who has a doctorate and who has not, as in AFL's experiment, or a column of words."""
+"""Possible groupings of the rows: by doctorate or not, as in AFL's experiment, or by a column of words."""
 
 PARTS = {"adult.data": 32_561, "adult.test": 16_281}
-"""The training and the test file, and their rows."""
+"""The training file and the test file, with their numbers of rows."""
 
 
 def read_adult(paths: Sequence[Path], group: str = DOCTORATE) -> Dataset:
-    """The published split, one group a value of a column.
+    """Read the published split, with one group per value of a column.
 
-    Columns of words become columns of 0 and 1, one for each value but the first; "?", where the source does not know,
-    is a value like any other. The column that names the group is no input, nor are those of `UNUSED`.
+    A column of words becomes columns of 0 and 1, one for each value except the first. The value "?", which means
+    unknown, is treated like any other. The column that defines the groups is not an input, and neither are the columns
+    of `UNUSED`.
 
     Args:
-        paths: the two files, or ``adult.zip`` alone, which has them.
-        group: one of `GROUPS`.
+        paths: The two files, or only ``adult.zip``, which contains them.
+        group: One of `GROUPS`.
 
     Returns:
-        Inputs (32561, p) and (16281, p) as recorded, to be standardised; target 1 where the income is above 50,000.
+        Inputs (32561, p) and (16281, p) as recorded, to be standardised; target 1 if the income is above 50,000.
 
     Raises:
-        InputError: a file is missing, cut short, or not as published; names file and line.
+        InputError: If a file is missing, incomplete or not as published; the message names file and line.
     """
-    import pandas as pd  # here, as it takes a while to import
+    import pandas as pd  # imported here, because it takes a while
 
     alone = paths[0] if len(paths) == 1 else None
     if alone is not None:
@@ -66,8 +67,8 @@ def read_adult(paths: Sequence[Path], group: str = DOCTORATE) -> Dataset:
             zipped = zipfile.is_zipfile(file)
         if not zipped:
             raise InputError(
-                f"'{alone}' is not adult.zip: give the folder of adult.data and adult.test, or load a table of your "
-                "own with data, target and group",
+                f"'{alone}' is not adult.zip. Give the folder with adult.data and adult.test; for a table "
+                "of your own, use data, target and group",
                 code="wrong-dataset",
                 field=str(alone),
             )
@@ -93,12 +94,13 @@ def _rows(tree: Tree, name: str) -> list[list[str]]:
     where, found = f"'{tree.path}': {name}", []
     lines = tree.read(name).decode("ascii", "replace").splitlines()
     for number, cells in enumerate(csv.reader(lines, skipinitialspace=True), start=1):
-        # The test file begins with a remark, and its incomes end in a full stop, which is removed below.
+        # The test file begins with a comment, and its incomes end in a full stop, which is removed below.
         if not cells or cells[0].startswith("|"):
             continue
         if len(cells) != len(COLUMNS):
             raise InputError(
-                f"{where}, line {number} has {len(cells)} columns, not the {len(COLUMNS)} of UCI's Adult: get it again",
+                f"{where}, line {number}: expected the {len(COLUMNS)} columns of UCI's Adult, found "
+                f"{len(cells)}. Download the file again",
                 code="damaged-file",
                 field=str(where),
             )
@@ -106,13 +108,15 @@ def _rows(tree: Tree, name: str) -> list[list[str]]:
         for column in NUMBERS:
             if not row[column].isdecimal():
                 raise InputError(
-                    f"{where}, line {number}: {column} is '{row[column]}', which is no number: get it again",
+                    f"{where}, line {number}, column '{column}': expected a number, found "
+                    f"'{row[column]}'. Download the file again",
                     code="damaged-file",
                     field=str(where),
                 )
         if row["income"] not in INCOMES:
             raise InputError(
-                f"{where}, line {number}: the income '{row['income']}' is not <=50K or >50K: get it again",
+                f"{where}, line {number}: expected income <=50K or >50K, found '{row['income']}'. "
+                "Download the file again",
                 code="damaged-file",
                 field=str(where),
             )
@@ -120,7 +124,7 @@ def _rows(tree: Tree, name: str) -> list[list[str]]:
     # Otherwise a file cut at the end of a line would be accepted.
     if len(found) != PARTS[name]:
         raise InputError(
-            f"{where} has {len(found):,} rows, where UCI's has {PARTS[name]:,}: get it again",
+            f"{where} has {len(found):,} rows, but UCI's file has {PARTS[name]:,}. Download the file again",
             code="damaged-file",
             field=str(where),
         )

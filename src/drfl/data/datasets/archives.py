@@ -1,4 +1,4 @@
-"""The files of a data set, read from a folder or from the archive in which they are published, which stays packed."""
+"""The files of a data set, read from a folder or directly from the archive in which they are published."""
 
 from __future__ import annotations
 
@@ -13,40 +13,41 @@ from pathlib import Path, PurePosixPath
 from drfl.core.errors import InputError
 from drfl.core.files import check_expansion, open_file, read_bytes, read_gzip, reading
 
-REMEDY = "get the file again"
+REMEDY = "download the file again"
 
 
 def read_tar_gz(path: Path, folder: str, names: Collection[str]) -> dict[str, memoryview]:
-    """Certain files of a gzipped tar file, which is read to its end, so that damage anywhere is noticed.
+    """Read files of a gzipped tar file; it is read to its end, so that damage anywhere is detected.
 
     Args:
-        path: the archive.
-        folder: the folder in it that has the files.
-        names: of the files.
+        path: The archive.
+        folder: Folder of the files in the archive.
+        names: Names of the files.
 
     Returns:
         Name → content.
 
     Raises:
-        InputError: when it is damaged, cut short, lacks a file, or unpacks to more than `check_expansion` allows.
+        InputError: If the archive is damaged or incomplete, lacks a file, or unpacks to more than `check_expansion`
+            allows.
     """
     unpacked = read_gzip(path, remedy=REMEDY)
     found: dict[str, memoryview] = {}
     with reading(path, remedy=REMEDY), tarfile.open(fileobj=unpacked, mode="r:") as tar:
         end = 0
         for member in tar:
-            if member.offset < end:  # a negative size leads tarfile back to where it has been, without end
-                raise tarfile.ReadError("its members overlap")
+            if member.offset < end:  # a negative size would make tarfile loop forever
+                raise tarfile.ReadError("the archive's members overlap")
             end = member.offset_data
             place = PurePosixPath(member.name)
-            # Only plain files, which lie in one piece: a link may lead anywhere.
+            # Accept only plain files, whose content is contiguous: a link may point anywhere.
             plain = member.isreg() and not member.issparse()
             if plain and place.parent == PurePosixPath(folder) and place.name in names:
                 found[place.name] = unpacked.getbuffer()[member.offset_data : member.offset_data + member.size]
     lacking = [name for name in names if name not in found]
     if lacking:
         raise InputError(
-            f"'{path}' lacks {', '.join(f'{folder}/{name}' for name in lacking)}; get the file again",
+            f"'{path}' lacks {', '.join(f'{folder}/{name}' for name in lacking)}. Download the file again",
             code="damaged-file",
             field=str(path),
         )
@@ -54,24 +55,24 @@ def read_tar_gz(path: Path, folder: str, names: Collection[str]) -> dict[str, me
 
 
 class Folder:
-    """Files below a folder.
+    """The files in a folder.
 
     Args:
-        path: the folder.
+        path: The folder.
     """
 
     def __init__(self, path: Path) -> None:
         self.path = path
 
     def names(self, pattern: str) -> list[str]:
-        """Paths in the folder that fit a pattern, sorted; ``*`` is any name, as in ``train/*/images/*``."""
+        """Return the sorted paths in the folder that match a pattern; ``*`` is any name, as in ``train/*/images/*``."""
         return sorted(path.relative_to(self.path).as_posix() for path in self.path.glob(pattern))
 
     def read(self, name: str) -> bytes:
-        """The content of a file, by its path in the folder.
+        """Return the content of a file, by its path in the folder.
 
         Raises:
-            InputError: when there is no such file, or it cannot be read.
+            InputError: If the file does not exist or cannot be read.
         """
         if not (self.path / name).is_file():
             raise lacks(self, name)
@@ -79,13 +80,13 @@ class Folder:
 
 
 class ZipFolder:
-    """Files in a folder of a zip file; the methods are those of :class:`Folder`.
+    """The files in a folder of a zip file, with the methods of :class:`Folder`.
 
     Args:
-        path: the zip file.
-        archive: the same, open.
-        size: its bytes.
-        top: the folder in it; empty if its files lie in none.
+        path: The zip file.
+        archive: The opened zip file.
+        size: Size of the zip file in bytes.
+        top: Folder in the zip file; empty if its files are at the top.
     """
 
     def __init__(self, path: Path, archive: zipfile.ZipFile, size: int, top: str) -> None:
@@ -115,10 +116,10 @@ Tree = Folder | ZipFolder
 
 @contextmanager
 def open_tree(path: Path, top: str) -> Iterator[Tree]:
-    """A folder, or the folder `top` in a zip file, empty if there is none.
+    """Open a folder, or the folder `top` of a zip file (its top level if `top` is empty).
 
     Raises:
-        InputError: when it is neither a folder nor a whole zip file.
+        InputError: If the path is neither a folder nor a complete zip file.
     """
     if path.is_dir():
         yield Folder(path)
@@ -130,5 +131,5 @@ def open_tree(path: Path, top: str) -> Iterator[Tree]:
 
 
 def lacks(tree: Tree, name: str) -> InputError:
-    """The error for a file that should be in a tree and is not."""
-    return InputError(f"'{tree.path}' lacks {name}; get it again", code="damaged-file", field=str(tree.path))
+    """Return the error for a file that is missing from a tree."""
+    return InputError(f"'{tree.path}' lacks {name}. Download it again", code="damaged-file", field=str(tree.path))

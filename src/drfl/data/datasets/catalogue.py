@@ -1,4 +1,4 @@
-"""The data sets that drfl knows by name."""
+"""The catalogue of named data sets."""
 
 from __future__ import annotations
 
@@ -38,22 +38,24 @@ from drfl.data.datasets.sources import (
 )
 from drfl.data.partition.splitting import split_rows
 
-# A category that is a combination of the others' absence would be redundant, so the first has no column of its own.
+# The first category has no column, because it would be redundant: it applies if no other does.
 CATEGORIES = {"cp": ("2", "3", "4"), "restecg": ("1", "2")}
 NUMBERS = ("age", "sex", "trestbps", "chol", "fbs", "thalach", "exang", "oldpeak")
 
 FEATURES = (*NUMBERS, *(f"{name}={value}" for name, values in CATEGORIES.items() for value in values))
-"""The 13 columns of the inputs: ten features, of which two are categorical."""
+"""The 13 columns of the inputs: ten features, two of which are categorical."""
 
 
 def heart_disease() -> Dataset:
-    """740 patients of four hospitals; target 1 where the diagnosis is heart disease of any degree.
+    """Read heart disease data of 740 patients in four hospitals.
 
-    The ten features are those that all four hospitals recorded, as in FLamby (du Terrail et al. 2022), and so are the
-    rows: those without a blank in them. ``embedded/README.md`` says where the table is from and what was changed.
+    The target is 1 if the diagnosis is heart disease of any degree. The ten features are those that all four hospitals
+    recorded, and the rows are those without missing values, as in FLamby (du Terrail et al. 2022).
+    ``embedded/README.md`` states the source of the table and what was changed.
 
     Returns:
-        A data set of one pool with inputs (740, 13) as recorded, to be standardised; groups are the hospitals.
+        A data set without a separate test part, with inputs (740, 13) as recorded, to be standardised; the groups are
+        the hospitals.
     """
     text = (resources.files("drfl.data.datasets") / "embedded" / "heart_disease.csv").read_text(encoding="utf-8")
     rows = list(csv.DictReader(text.splitlines()))
@@ -66,25 +68,25 @@ def heart_disease() -> Dataset:
     return Dataset("heart-disease", inputs, targets, inputs, targets, 2, groups, standardise=True)
 
 
-# Splits that drfl makes itself are part of the data set: they never depend on the seed of a run.
+# Splits that drfl makes itself are part of the data set: they do not depend on the seed of a run.
 _SPLIT_KEY = Key(0).fold("drfl.data", "split")
 
 
 @dataclass(frozen=True)
 class DatasetInfo:
-    """What is known of a data set without loading it.
+    """Description of a data set that does not require loading it.
 
     Args:
-        name: the name to load it by.
-        title: one line for people.
-        train: training samples; None where that depends on the edition of the files.
-        test: test samples, likewise.
-        classes: number of classes.
-        shape: of one input.
-        licence: of the data.
-        source: address of its publisher.
-        found: where it is now on this machine, or None when it would have to be downloaded.
-        partition: how it is divided among clients where nobody says otherwise.
+        name: Name to load it by.
+        title: Description in one line.
+        train: Number of training samples; None if it depends on the edition of the files.
+        test: Number of test samples; None if it depends on the edition of the files.
+        classes: Number of classes.
+        shape: Shape of one input.
+        licence: Licence of the data.
+        source: Web address of the publisher.
+        found: Where it is on this machine; None if it would have to be downloaded.
+        partition: Default partition.
     """
 
     name: str
@@ -101,14 +103,14 @@ class DatasetInfo:
 
 @dataclass(frozen=True)
 class DatasetSpec:
-    """An entry of `DATASETS`: the facts, and how the data is had.
+    """An entry of `DATASETS`: the description, and how to obtain the data.
 
     Args:
-        info: the facts; `found` is the package for an embedded data set, else None.
-        source: its files, or None for a data set that is embedded in a package.
-        read: makes the data set from the paths of these files; a table at once, pictures as they are published.
-        pillow: whether Pillow must be installed to read it.
-        groupings: what else its rows can be grouped by, and how it is read then.
+        info: The description; `found` is the package for an embedded data set, else None.
+        source: The files; None for a data set that is embedded in a package.
+        read: Function that reads the data set from the paths of these files; images keep their published pixels.
+        pillow: Whether reading requires Pillow.
+        groupings: Other groupings of the rows, and the function that reads the data set with each.
     """
 
     info: DatasetInfo
@@ -118,16 +120,16 @@ class DatasetSpec:
     groupings: Mapping[str, Callable[[Sequence[Path]], Dataset]] = field(default_factory=dict)
 
     def grouped(self, group: str | None) -> Callable[[Sequence[Path]], Pixels | Dataset]:
-        """How it is read where its clients are the values of a column.
+        """Return the function that reads the data set with the values of a column as groups.
 
         Raises:
-            InputError: its rows cannot be grouped so.
+            InputError: If the rows cannot be grouped by this column.
         """
         if group is None:
             return self.read
         if not self.groupings:
             raise InputError(
-                f"dataset '{self.info.name}' has no column to group its rows by: leave group out",
+                f"dataset '{self.info.name}' has no column to group its rows by. Remove group",
                 code="missing-groups",
                 field="group",
             )
@@ -137,49 +139,50 @@ class DatasetSpec:
 
 
 def load(name: str, *, data_dir: Path | str | None = None, download: bool = True, group: str | None = None) -> Dataset:
-    """Loads a data set by name.
+    """Load a data set by name.
 
-    ``digits`` comes with scikit-learn, ``heart-disease`` with drfl. The others are sought in ``$DRFL_DATA``, Debian's
-    ``/usr/share/datasets/<name>``, torchvision's folders and drfl's own cache, and else downloaded into that
-    cache, checksum verified where the publisher's file has a lasting one. Files found are trusted, apart from their
-    structure.
+    ``digits`` comes with scikit-learn, ``heart-disease`` with drfl. The others are searched for in ``$DRFL_DATA``,
+    Debian's ``/usr/share/datasets/<name>``, torchvision's folders and drfl's cache. Otherwise they are downloaded into
+    the cache, and their checksum is verified if the publisher's file does not change. Of files that are already on this
+    machine, only the structure is checked.
 
     Args:
-        name: one of `DATASETS`, in any case, with dashes or underscores.
-        data_dir: the one folder to look in (also its ``<name>`` and torchvision's sub-folders), or the archive or
-            the text of a data set that comes as one. Without the files it is an error: nothing is downloaded instead.
-            Embedded data sets ignore it.
-        download: whether the network may be used.
-        group: what names the clients of a data set that has several such columns, as ``adult`` has; None = its usual.
+        name: One of `DATASETS`; case is ignored, and dashes and underscores are equivalent.
+        data_dir: The only folder to search (including its ``<name>`` and torchvision's subfolders), or the file of a
+            data set that consists of one archive or text. If the files are missing, an error is raised; nothing is
+            downloaded. Embedded data sets ignore it.
+        download: Whether the network may be used.
+        group: Column that defines the clients, for a data set with several such columns, such as ``adult``; None uses
+            the default.
 
     Returns:
-        The data set; images are (n, channels, height, width) float32 in [0, 1], tables (n, features) float32 or
-        float64 as recorded, texts (n, characters) int64.
+        The data set. Images are (n, channels, height, width) float32 in [0, 1]; tables are (n, features) float32 or
+        float64 as recorded; texts are (n, characters) int64.
 
     Raises:
-        InputError: when the name is unknown, or the files are not found, cannot be downloaded, or are broken.
+        InputError: If the name is unknown, or the files are missing, cannot be downloaded, or are damaged.
     """
     loaded = _loaded(name, data_dir, download, group)
     return loaded.dataset() if isinstance(loaded, Pixels) else loaded
 
 
 def load_pixels(name: str, *, data_dir: Path | str | None = None, download: bool = True) -> Pixels:
-    """Loads a data set of pictures as bytes, a quarter of the memory of what :func:`load` gives.
+    """Load an image data set as bytes, in a quarter of the memory that :func:`load` needs.
 
-    The same pictures in the same order: ``load_pixels(name).dataset()`` is ``load(name)``.
+    The images and their order are the same: ``load_pixels(name).dataset()`` equals ``load(name)``.
 
     Args:
-        name: as in `load`.
-        data_dir: as in `load`.
-        download: as in `load`.
+        name: As in `load`.
+        data_dir: As in `load`.
+        download: As in `load`.
 
     Raises:
-        InputError: as in `load`, and when the data set is none of pictures.
+        InputError: As in `load`, and if the data set has no images.
     """
     loaded = _loaded(name, data_dir, download, None)
     if isinstance(loaded, Dataset):
         raise InputError(
-            f"dataset '{loaded.name}' has no pictures, and no pixels: use load",
+            f"dataset '{loaded.name}' has no images. Use drfl.load",
             code="unsupported-data",
             field="dataset",
         )
@@ -187,7 +190,7 @@ def load_pixels(name: str, *, data_dir: Path | str | None = None, download: bool
 
 
 def describe() -> list[DatasetInfo]:
-    """What every data set is and where it lies now; opens no data file and no connection."""
+    """Describe every data set and where it is on this machine, without opening data files or connections."""
     infos = []
     for spec in DATASETS.values():
         info = spec.info
@@ -202,12 +205,12 @@ def _loaded(name: str, data_dir: Path | str | None, download: bool, group: str |
     spec = DATASETS.get(name.strip().lower().replace("_", "-"))
     if spec is None:
         raise unknown("dataset", name, DATASETS)
-    read = spec.grouped(group)  # said before a long download, not after it
+    read = spec.grouped(group)  # raise the error before a long download
     if spec.source is None:
         return read([])
-    if spec.pillow and find_spec("PIL") is None:  # said before a long download, not after it
+    if spec.pillow and find_spec("PIL") is None:  # raise the error before a long download
         raise InputError(
-            f"dataset '{spec.info.name}' needs Pillow: pip install 'drfl[experiments]'",
+            f"dataset '{spec.info.name}' requires Pillow. Install it with: pip install 'drfl[experiments]'",
             code="package-missing",
             field="pillow",
         )
@@ -217,19 +220,19 @@ def _loaded(name: str, data_dir: Path | str | None, download: bool, group: str |
 
 def _as_published(info: DatasetInfo, source: DownloadSource, paths: Sequence[Path]) -> Pixels:
     train, *rest = read_pictures(source, paths, info.classes)
-    if not rest:  # only the test files, which are split into training and test rows
+    if not rest:  # only the test files, which drfl splits into training and test rows
         return _split(info.name, *train, 1 / 5)
     return Pixels(info.name, *train, *rest[0], info.classes)
 
 
 def _split(name: str, pictures: Tensor, labels: Tensor, test_fraction: float, white: int = 255) -> Pixels:
-    # The key is fixed: the split is part of the data set, not of a run.
+    # The key is fixed, because the split is part of the data set, not of a run.
     train, test = split_rows(np.arange(len(labels)), labels.numpy(), _SPLIT_KEY.fold(name), test_fraction)
     return Pixels(name, pictures[train], labels[train], pictures[test], labels[test], 10, white)
 
 
 def _digits(_: Sequence[Path]) -> Pixels:
-    from sklearn.datasets import load_digits  # here, because it takes a second to import
+    from sklearn.datasets import load_digits  # imported here, because it takes a second
 
     bunch = cast(dict[str, np.ndarray], load_digits())
     pictures = torch.from_numpy(bunch["images"].astype(np.uint8)).unsqueeze(1)
@@ -249,7 +252,7 @@ _ADULT = DatasetInfo(
     "CC BY 4.0", "https://archive.ics.uci.edu/dataset/2", None, "natural",
 )  # fmt: skip
 _SHAKESPEARE = DatasetInfo(
-    "shakespeare", "The next character of what a role says, in Shakespeare's plays (Project Gutenberg)", None, None,
+    "shakespeare", "Next character in a role's lines, from Shakespeare's plays (Project Gutenberg)", None, None,
     len(VOCABULARY), (WINDOW,), "public domain", "https://www.gutenberg.org/ebooks/100", None, "natural",
 )  # fmt: skip
 _MNIST = DatasetInfo(
@@ -265,15 +268,15 @@ _KMNIST = DatasetInfo(
     "CC BY-SA 4.0", "http://codh.rois.ac.jp/kmnist/", None,
 )  # fmt: skip
 _KMNIST_T10K = DatasetInfo(
-    "kmnist-t10k", "Only the 10,000 test images of Kuzushiji-MNIST, split anew", 8_000, 2_000, 10, (1, 28,
+    "kmnist-t10k", "Only the 10,000 test images of Kuzushiji-MNIST, split by drfl", 8_000, 2_000, 10, (1, 28,
     28), "CC BY-SA 4.0", "http://codh.rois.ac.jp/kmnist/", None,
 )  # fmt: skip
 _CIFAR10 = DatasetInfo(
-    "cifar-10", "Colour photographs of ten kinds of things, 32x32", 50_000, 10_000, 10, (3, 32, 32),
+    "cifar-10", "Colour photographs in ten classes, 32x32", 50_000, 10_000, 10, (3, 32, 32),
     "none stated", "https://www.cs.toronto.edu/~kriz/cifar.html", None,
 )  # fmt: skip
 _CIFAR100 = DatasetInfo(
-    "cifar-100", "Colour photographs of a hundred kinds of things, 32x32", 50_000, 10_000, 100, (3, 32, 32),
+    "cifar-100", "Colour photographs in a hundred classes, 32x32", 50_000, 10_000, 100, (3, 32, 32),
     "none stated", "https://www.cs.toronto.edu/~kriz/cifar.html", None,
 )  # fmt: skip
 _TINY_IMAGENET = DatasetInfo(

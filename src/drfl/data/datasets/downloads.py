@@ -1,4 +1,4 @@
-"""The files that drfl downloads: the registry of their addresses and checksums, and the download into drfl's cache."""
+"""Downloads into drfl's cache, and the registry of the addresses and checksums of the files."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ from drfl.data.datasets.sources import cache_folder
 TIMEOUT = 30.0
 """Seconds without an answer after which an attempt ends."""
 
-_ATTEMPTS = 3  # at one address, whose connection may drop
+_ATTEMPTS = 3  # per address, because connections may drop
 
 _LOG = logging.getLogger("drfl.data")
 
 
 class RemoteFile(NamedTuple):
-    """A file as it is published.
+    """A published file.
 
     Args:
-        sha256: its checksum; None if its publisher revises it.
-        urls: its addresses, tried in order.
+        sha256: Its checksum; None if the publisher revises the file.
+        urls: Its addresses, tried in order.
     """
 
     sha256: str | None
@@ -35,7 +35,7 @@ class RemoteFile(NamedTuple):
 
 
 def _published(folder: str, mirrors: tuple[str, ...], checksums: Mapping[str, str | None]) -> Mapping[str, RemoteFile]:
-    """Entries of the registry for files that lie side by side at every mirror."""
+    """Return registry entries for files that are in the same folder on every mirror."""
     return {
         f"{folder}/{name}": RemoteFile(sha256, tuple(f"{mirror}{name}" for mirror in mirrors))
         for name, sha256 in checksums.items()
@@ -56,7 +56,7 @@ REGISTRY: dict[str, RemoteFile] = {
     **_published(
         "shakespeare",
         ("https://www.gutenberg.org/cache/epub/100/",),
-        {"pg100.txt": None},  # Project Gutenberg corrects its texts, so that no checksum would last
+        {"pg100.txt": None},  # Project Gutenberg corrects its texts, so a checksum would become invalid
     ),
     **_published(
         "mnist",
@@ -121,38 +121,38 @@ REGISTRY: dict[str, RemoteFile] = {
         },
     ),
 }
-"""The files by where they lie below drfl's cache, and below ``$DRFL_MIRROR``."""
+"""The files, by their path in drfl's cache and in ``$DRFL_MIRROR``."""
 
 
 def download(name: str, folder: Path | None = None) -> Path:
-    """Get a file of the registry: from drfl's cache if it is there and right, else from the network.
+    """Return a file of the registry, from drfl's cache if it is there and intact, otherwise from the network.
 
-    With ``$DRFL_MIRROR``, the address of a folder, it comes from there and from nowhere else.
+    If ``$DRFL_MIRROR`` is set to the address of a folder, files are downloaded only from there.
 
     Args:
-        name: of the file in `REGISTRY`.
-        folder: another folder in place of the cache.
+        name: Name of the file in `REGISTRY`.
+        folder: Folder to use instead of the cache.
 
     Returns:
-        Its path there. It has this name only when it is whole and its checksum is right.
+        Its path. The file gets this name only after it is complete and its checksum is verified.
 
     Raises:
-        InputError: no address gave it; says what each one did.
-        OSError: the folder cannot be entered.
+        InputError: If no address provided it; the message states the failure of each.
+        OSError: If the folder cannot be accessed.
     """
-    import pooch  # here, as only a download needs it
+    import pooch  # imported here, because only a download needs it
     from requests.exceptions import ChunkedEncodingError, ConnectionError
 
-    pooch.get_logger().setLevel(logging.WARNING)  # it would write to stderr, where an error is one line
-    downloader: Any = _download_to  # Any: the arguments have other names in pooch's type of a downloader
+    pooch.get_logger().setLevel(logging.WARNING)  # its log lines would mix with the error, which is one line on stderr
+    downloader: Any = _download_to  # the arguments have other names in pooch's type of a downloader
     sha256, urls = REGISTRY[name]
     mirror = os.environ.get("DRFL_MIRROR")
     if mirror:
         urls = (f"{mirror.rstrip('/')}/{name}",)
     path = (folder or cache_folder()) / name
-    # The folders made from here on are removed again if they remain empty.
+    # Folders created from here on are removed again if they remain empty.
     made = missing_folders(path.parent)
-    handled = sys.exception()  # what the caller handles is not a cause of errors here
+    handled = sys.exception()  # an exception that the caller is handling is not a cause of errors here
     faults = []
     try:
         for url in urls:
@@ -161,22 +161,22 @@ def download(name: str, folder: Path | None = None) -> Path:
                     pooch.retrieve(url, sha256, path.name, path.parent, downloader=downloader)
                     return path
                 except (OSError, ValueError) as error:  # the exceptions of requests are OSErrors
-                    # Only dropped connections are tried again: a wrong checksum or a 404 would recur.
+                    # Retry only dropped connections: a wrong checksum or a 404 would recur.
                     if attempts_left and isinstance(error, ConnectionError | ChunkedEncodingError):
                         continue
                     faults.append(f"{url}: {_cause(error, handled)}")
                     break
     finally:
-        remove_empty(made)  # those that are empty, as nothing came or the user pressed Ctrl-C
+        remove_empty(made)  # if nothing was downloaded or the user pressed Ctrl-C
     raise InputError(
-        f"could not download {path.name} into '{path.parent}' ({'; '.join(faults)})",
+        f"cannot download {path.name} into '{path.parent}' ({'; '.join(faults)})",
         code="download-failed",
         field=path.name,
     )
 
 
 def _download_to(url: str, temporary: str, _: object) -> None:
-    """pooch's download over HTTP into its temporary file, with a bar if stderr is a terminal."""
+    """Download over HTTP into pooch's temporary file, with a progress bar if stderr is a terminal."""
     from pooch import HTTPDownloader
     from tqdm import tqdm
 
@@ -187,12 +187,12 @@ def _download_to(url: str, temporary: str, _: object) -> None:
         http: Any = HTTPDownloader(timeout=TIMEOUT, chunk_size=1 << 16)
         http.progressbar = bar
         http(url, temporary, None)
-    with suppress(OSError):  # of use to its owner all the same
-        os.chmod(temporary, 0o644)  # it is private, and others may share the cache
+    with suppress(OSError):  # the owner can still use the file
+        os.chmod(temporary, 0o644)  # the file is private, but others may share the cache
 
 
 def _cause(error: BaseException, handled: BaseException | None) -> str:
-    """What went wrong first: requests wraps that exception, which is the most informative, in several others."""
+    """Return the first cause of an error: requests wraps this most informative exception in several others."""
     while error.__context__ is not None and error.__context__ is not handled:
         error = error.__context__
     return " ".join(str(error).split()) or type(error).__name__

@@ -1,4 +1,4 @@
-"""Getting a data set's files: from a folder or the cache, else by download, checked against the digests they have."""
+"""The files of a data set: from a folder or the cache, otherwise by download."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ from drfl.data.datasets.sources import (
 
 
 def fetch_files(name: str, source: DownloadSource, data_dir: Path | None, allow_download: bool) -> tuple[Path, ...]:
-    """The files of a data set.
+    """Return the files of a data set.
 
     Args:
-        name: what the user calls it, for errors.
-        source: where it comes from.
-        data_dir: the one folder to look in, or the archive or the text itself; None looks in the usual places.
-        allow_download: whether what is in none of these may be downloaded into drfl's cache.
+        name: The user's name for it, for errors.
+        source: Its source.
+        data_dir: The only folder to search, or the archive or text itself; None searches the usual places.
+        allow_download: Whether the files may be downloaded into drfl's cache if they are in none of these places.
 
     Returns:
-        The files in the order of the source's; or the archive alone; or the source's members, unpacked.
+        The files in the order of the source; or the archive alone; or the source's members, unpacked.
 
     Raises:
-        InputError: when they are not found, or cannot be downloaded.
+        InputError: If the files are not found or cannot be downloaded.
     """
     if data_dir is not None:
         return _below(name, source, data_dir)
@@ -40,17 +40,17 @@ def fetch_files(name: str, source: DownloadSource, data_dir: Path | None, allow_
     found = find_files(places)
     if found:
         return found
-    looked = f"dataset '{name}' is not on this machine: no folder of {_folders(places, source)} has its files"
+    looked = f"dataset '{name}' is not on this machine: its files are not in {_folders(places, source)}"
     refused = find_refused(places, source)
     if refused is not None:
         looked = str(_pickled(name, refused, source))
-    remedy = f"give a folder that has {_wanted(source)} with data_dir or $DRFL_DATA"
+    remedy = f"Set data_dir or $DRFL_DATA to a folder that contains {_wanted(source)}"
     if not allow_download:
-        raise InputError(f"{looked}; {remedy}, or allow the download", code="dataset-not-found", field=name)
+        raise InputError(f"{looked}. {remedy}, or allow the download", code="dataset-not-found", field=name)
     try:
         return tuple(download(f"{source.folder}/{file}") for file in source.files)
     except (InputError, OSError) as error:
-        raise InputError(f"{looked}; {error}; {remedy}", code="download-failed", field=name) from error
+        raise InputError(f"{looked}; {error}. {remedy}", code="download-failed", field=name) from error
 
 
 def _below(name: str, source: DownloadSource, data_dir: Path) -> tuple[Path, ...]:
@@ -60,7 +60,7 @@ def _below(name: str, source: DownloadSource, data_dir: Path) -> tuple[Path, ...
         return (data_dir,)
     if not os.path.isdir(data_dir):
         raise InputError(
-            f"dataset '{name}': there is no folder '{data_dir}'; check data_dir, or remove it",
+            f"dataset '{name}': the folder '{data_dir}' does not exist. Check data_dir, or remove it",
             code="folder-not-found",
             field="data_dir",
         )
@@ -73,10 +73,10 @@ def _below(name: str, source: DownloadSource, data_dir: Path) -> tuple[Path, ...
         raise _pickled(name, refused, source)
     # The user most likely meant the folder that has most of the files.
     nearest = max(places, key=_has)
-    lacks = f"'{nearest.folder}' lacks {', '.join(missing(nearest))}; " if _has(nearest) else ""
+    lacks = f"'{nearest.folder}' lacks {', '.join(missing(nearest))}. " if _has(nearest) else ""
     raise InputError(
-        f"dataset '{name}': looked in {_folders(places, source)} for {_wanted(source)}; {lacks}"
-        "add the files, or leave data_dir out",
+        f"dataset '{name}': found no {_wanted(source)} in {_folders(places, source)}. {lacks}Add the "
+        "files, or remove data_dir",
         code="dataset-not-found",
         field="data_dir",
     )
@@ -88,9 +88,9 @@ def _has(place: Location) -> int:
 
 def _folders(places: Sequence[Location], source: DownloadSource) -> str:
     folders = list(dict.fromkeys(place.folder for place in places))
-    if source.members:  # which are looked for in so many folders that only the topmost ones are named
+    if source.members:  # there are so many folders that only the topmost ones are named
         folders = [folder for folder in folders if not any(above in folders for above in folder.parents)]
-        return f"{', '.join(map(str, folders))} and below"
+        return f"{', '.join(map(str, folders))} and subfolders"
     return ", ".join(map(str, folders))
 
 
@@ -102,8 +102,8 @@ def _wanted(source: DownloadSource) -> str:
 
 def _pickled(name: str, refused: Path, source: DownloadSource) -> InputError:
     return InputError(
-        f"dataset '{name}': '{refused}' is pickled, which drfl does not read: get the binary edition, "
-        f"{source.files[0]}",
+        f"dataset '{name}': '{refused}' is pickled, and drfl does not read pickled files. Use the binary "
+        f"edition, {source.files[0]}",
         code="pickled-file",
         field=str(refused),
     )

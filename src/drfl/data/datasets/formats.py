@@ -1,4 +1,4 @@
-"""The files of image data sets: IDX, CIFAR's and Tiny ImageNet's."""
+"""The file formats of image data sets: IDX, CIFAR and Tiny ImageNet."""
 
 from __future__ import annotations
 
@@ -23,51 +23,52 @@ from drfl.data.datasets.archives import REMEDY, Tree, open_tree, read_tar_gz
 from drfl.data.datasets.sources import IDX_SOURCES, DownloadSource
 
 _TYPES = {0x08: ">u1", 0x09: ">i1", 0x0B: ">i2", 0x0C: ">i4", 0x0D: ">f4", 0x0E: ">f8"}
-_MAX_DIMENSIONS = 32  # what every NumPy can reshape to
+_MAX_DIMENSIONS = 32  # supported by all versions of NumPy
 _GZIP_MAGIC = b"\x1f\x8b"
 
 
 def read_idx(path: str | Path) -> np.ndarray:
-    """The array that an IDX file holds, gzipped or not (told by its first bytes, not by its name).
+    """Read the array in an IDX file, gzipped or not; the first bytes of the file decide, not its name.
 
     Args:
-        path: the file.
+        path: The file.
 
     Returns:
-        A writable array of the file's own shape and type, in native byte order.
+        A writable array with the file's shape and type, in native byte order.
 
     Raises:
-        InputError: when the file is missing, unreadable, not IDX, cut short, too long, or its gzip is broken.
+        InputError: If the file does not exist, cannot be read, is not IDX, is too short or too long, or its gzip data
+            are damaged.
     """
     path = Path(path)
-    # The content decides: a file may be unpacked and keep its name, or the reverse.
+    # Decide by content: a file may be unpacked and keep its name, or the reverse.
     with open_file(path, remedy=REMEDY) as file, reading(path, remedy=REMEDY):
         zipped = file.read(2) == _GZIP_MAGIC
     data = read_gzip(path, remedy=REMEDY).getbuffer() if zipped else read_bytes(path, limit=None, remedy=REMEDY)
     if len(data) < 4 or data[:2] != b"\0\0":
         raise InputError(
-            f"'{path}' is not an IDX file: it does not begin with two zero bytes and a type",
+            f"'{path}' is not an IDX file: it does not begin with two zero bytes and a type code",
             code="unsupported-file",
             field=str(path),
         )
     if data[2] not in _TYPES:
         known = ", ".join(f"0x{code:02x}" for code in _TYPES)
         raise InputError(
-            f"'{path}' is not a known IDX file: type code 0x{data[2]:02x} is none of {known}",
+            f"'{path}' is not a known kind of IDX file: its type code is 0x{data[2]:02x}, not one of {known}",
             code="unsupported-file",
             field=str(path),
         )
     dimensions = data[3]
     if not 1 <= dimensions <= _MAX_DIMENSIONS:
         raise InputError(
-            f"'{path}' is not a usable IDX file: it claims {dimensions} dimensions",
+            f"'{path}' is not a usable IDX file: its header says that it has {dimensions} dimensions",
             code="unsupported-file",
             field=str(path),
         )
     start = 4 + 4 * dimensions
     if len(data) < start:
         raise InputError(
-            f"'{path}' is cut short: it ends inside its header; get the file again",
+            f"'{path}' is incomplete: it ends inside its header. Download the file again",
             code="damaged-file",
             field=str(path),
         )
@@ -75,11 +76,11 @@ def read_idx(path: str | Path) -> np.ndarray:
     dtype = np.dtype(_TYPES[data[2]])
     expected, there = math.prod(shape) * dtype.itemsize, len(data) - start
     if not expected:
-        raise InputError(f"'{path}' holds no values: its shape is {shape}", code="damaged-file", field=str(path))
+        raise InputError(f"'{path}' contains no values: its shape is {shape}", code="damaged-file", field=str(path))
     if there != expected:
-        fault = f"is cut short: {there} of" if there < expected else "has more than"
+        fault = f"is incomplete: it has {there} of" if there < expected else "has more than"
         raise InputError(
-            f"'{path}' {fault} the {expected} bytes that its shape {shape} needs; get the file again",
+            f"'{path}' {fault} the {expected} bytes that its shape {shape} requires. Download the file again",
             code="damaged-file",
             field=str(path),
         )
@@ -88,19 +89,19 @@ def read_idx(path: str | Path) -> np.ndarray:
 
 
 def write_idx(path: str | Path, array: np.ndarray) -> None:
-    """Writes bytes as an IDX file, gzipped if the name ends in ``.gz``; the same array gives the same file.
+    """Write bytes as an IDX file, gzipped if the name ends in ``.gz``; equal arrays give equal files.
 
     Args:
-        path: the file; its folder is made if need be.
-        array: uint8, of 1 to 32 dimensions, not empty.
+        path: The file; its folder is created if necessary.
+        array: Non-empty uint8 array with 1 to 32 dimensions.
 
     Raises:
-        InputError: when the array is of another kind.
+        InputError: If the array does not match this description.
     """
     path = Path(path)
     if array.dtype != np.uint8 or not 1 <= array.ndim <= _MAX_DIMENSIONS or not array.size:
         raise InputError(
-            f"write_idx writes non-empty uint8 arrays of 1 to {_MAX_DIMENSIONS} dimensions, not "
+            f"write_idx expects a non-empty uint8 array with 1 to {_MAX_DIMENSIONS} dimensions, got "
             f"{array.dtype} of shape {array.shape}",
             code="wrong-shape",
             field="array",
@@ -108,36 +109,36 @@ def write_idx(path: str | Path, array: np.ndarray) -> None:
     # The format is big-endian.
     content = struct.pack(f">BBBB{array.ndim}I", 0, 0, 0x08, array.ndim, *array.shape) + array.tobytes()
     with atomic_write(path) as file:
-        # The time of writing is left out, so that equal arrays give equal files.
+        # Omit the time of writing, so that equal arrays give equal files.
         file.write(gzip.compress(content, mtime=0) if path.suffix == ".gz" else content)
 
 
 def read_pictures(source: DownloadSource, paths: Sequence[Path], classes: int) -> list[tuple[Tensor, Tensor]]:
-    """Pictures and labels from pairs of IDX files.
+    """Read images and labels from pairs of IDX files.
 
     Args:
-        source: the data set that they should be of.
-        paths: images, labels and so on in turn; the last labels are those for testing.
-        classes: the number of classes.
+        source: The data set that the files should belong to.
+        paths: Files of images and of labels in turn; the last labels are the test labels.
+        classes: Number of classes.
 
     Returns:
-        For each pair (n, 1, height, width) uint8 pictures and (n,) int64 labels.
+        For each pair, (n, 1, height, width) uint8 images and (n,) int64 labels.
 
     Raises:
-        InputError: when a file is broken, a pair does not fit together, or the files are of another data set.
+        InputError: If a file is damaged, the files of a pair do not match, or the files belong to another data set.
     """
     arrays = [read_idx(path) for path in paths]
     for k in range(0, len(arrays), 2):
         images_at, images, labels_at, labels = paths[k], arrays[k], paths[k + 1], arrays[k + 1]
         if images.ndim != 3 or images.dtype != np.uint8:
             raise InputError(
-                f"'{images_at}' must hold grey images, (n, height, width) bytes, not {images.shape}",
+                f"'{images_at}' must contain grey images, (n, height, width) bytes, got shape {images.shape}",
                 code="wrong-shape",
                 field=str(images_at),
             )
         if labels.ndim != 1 or labels.dtype.kind not in "iu":
             raise InputError(
-                f"'{labels_at}' must hold labels, (n,) bytes, not {labels.shape}",
+                f"'{labels_at}' must contain labels, (n,) bytes, got shape {labels.shape}",
                 code="wrong-shape",
                 field=str(labels_at),
             )
@@ -149,18 +150,18 @@ def read_pictures(source: DownloadSource, paths: Sequence[Path], classes: int) -
             )
         if labels.max() >= classes or labels.min() < 0:
             raise InputError(
-                f"'{labels_at}' has labels outside 0..{classes - 1}: it is of another data set",
+                f"'{labels_at}' has labels outside 0..{classes - 1}, so it is from another data set",
                 code="wrong-dataset",
                 field=str(labels_at),
             )
-    # MNIST, Fashion-MNIST and KMNIST have files of the same names: their test labels tell them apart.
+    # MNIST, Fashion-MNIST and KMNIST use the same file names; their test labels distinguish them.
     path, test_labels = paths[-1], arrays[-1]
     content = struct.pack(">BBBBI", 0, 0, 0x08, 1, len(test_labels)) + test_labels.tobytes()
     digest = hashlib.sha256(content).hexdigest()
     for other in IDX_SOURCES:
         if digest == other.test_labels != source.test_labels:
             raise InputError(
-                f"'{path}' is of {other.folder}, not of {source.folder}: give another folder",
+                f"'{path}' is from {other.folder}, not from {source.folder}. Give another folder",
                 code="wrong-dataset",
                 field=str(path),
             )
@@ -175,19 +176,19 @@ _BYTES = 3 * 32 * 32
 
 
 def read_cifar(name: str, source: DownloadSource, labels: tuple[int, ...], paths: Sequence[Path]) -> Pixels:
-    """The pictures of an archive or of the files that were in it.
+    """Read the images in an archive or in its unpacked files.
 
     Args:
-        name: what the data set is called.
-        source: the data set; the last of its members has the test pictures.
-        labels: for each label byte of a record, how many values it has; the last byte is the class.
-        paths: the archive alone, or the members in order.
+        name: Name of the data set.
+        source: The data set; the last of its members has the test images.
+        labels: Number of values of each label byte in a record; the last byte is the class.
+        paths: The archive alone, or the members in order.
 
     Returns:
-        Pictures (n, 3, 32, 32) and (k, 3, 32, 32).
+        Images (n, 3, 32, 32) and (k, 3, 32, 32).
 
     Raises:
-        InputError: when a file cannot be read, is missing from the archive, has no whole records, or has labels out of
+        InputError: If a file cannot be read, is missing from the archive, ends inside a record, or has labels out of
             range.
     """
     if len(paths) == 1:
@@ -200,8 +201,8 @@ def read_cifar(name: str, source: DownloadSource, labels: tuple[int, ...], paths
     for where, data in whole.items():
         if not data or len(data) % width:
             raise InputError(
-                f"'{where}' has {len(data)} bytes, which is no whole number of records of {width}: it is cut "
-                "short or of another data set; get the file again",
+                f"'{where}' has {len(data)} bytes, not a multiple of the record size {width}: it is "
+                "incomplete or from another data set. Download the file again",
                 code="damaged-file",
                 field=str(where),
             )
@@ -209,12 +210,12 @@ def read_cifar(name: str, source: DownloadSource, labels: tuple[int, ...], paths
         for k, values in enumerate(labels):
             if table[:, k].max() >= values:
                 raise InputError(
-                    f"'{where}' has labels outside 0..{values - 1}: it is damaged or of another data set; get "
-                    "the file again",
+                    f"'{where}' has labels outside 0..{values - 1}: it is damaged or from another data "
+                    "set. Download the file again",
                     code="damaged-file",
                     field=str(where),
                 )
-        # Views of the file's bytes: pictures (n, 3072) and classes (n,).
+        # Views of the file's bytes: pixels (n, 3072) and classes (n,).
         parts.append((table[:, len(labels) :], table[:, len(labels) - 1]))
     train, test = _joined(parts[:-1]), _joined(parts[-1:])
     return Pixels(name, *train, *test, labels[-1])
@@ -234,26 +235,26 @@ _ANNOTATIONS = "val/val_annotations.txt"
 
 
 def read_tiny_imagenet(name: str, source: DownloadSource, paths: Sequence[Path]) -> Pixels:
-    """The pictures of the zip file or of the folder that was in it; grey ones become three equal channels.
+    """Read the images in the zip file or in its unpacked folder; grey images become three equal channels.
 
-    Training pictures are in the order of the classes and then of their names, test pictures in the order of their list.
+    Training images are ordered by class and then by file name, test images as in their list.
 
     Args:
-        name: what the data set is called.
-        source: the data set.
-        paths: the zip file alone, or files of which the first lies at the top of the unpacked folder.
+        name: Name of the data set.
+        source: The data set.
+        paths: The zip file alone, or files of which the first is at the top of the unpacked folder.
 
     Returns:
-        Pictures (n, 3, 64, 64) and (k, 3, 64, 64).
+        Images (n, 3, 64, 64) and (k, 3, 64, 64).
 
     Raises:
-        InputError: when the archive or a picture is damaged, a file is missing, or the lists do not fit the files.
+        InputError: If the archive or an image is damaged, a file is missing, or the lists do not match the files.
     """
     with open_tree(paths[0] if len(paths) == 1 else paths[0].parent, source.inner) as tree:
         classes = _lines(tree, "wnids.txt")
         if not classes or len(set(classes)) < len(classes) or not all(_CLASS.fullmatch(wnid) for wnid in classes):
             raise InputError(
-                f"'{tree.path}': wnids.txt is no list of distinct names such as n01443537; get it again",
+                f"'{tree.path}': wnids.txt is not a list of distinct names such as n01443537. Download it again",
                 code="damaged-file",
                 field=str(tree.path),
             )
@@ -262,20 +263,20 @@ def read_tiny_imagenet(name: str, source: DownloadSource, paths: Sequence[Path])
             found = _TRAINING_PICTURE.fullmatch(path)
             if found:
                 pictures.setdefault(found[1], []).append(path)
-        # An archive is incomplete if a class has no pictures, or pictures have no class.
+        # An archive is incomplete if a class has no images or images have no class.
         odd = sorted(pictures.keys() ^ classes)
         if odd:
             raise InputError(
-                f"'{tree.path}': class {odd[0]} must have a line in wnids.txt and pictures in train/{odd[0]}/images/; "
-                "get it again",
+                f"'{tree.path}': class {odd[0]} must have a line in wnids.txt and images in "
+                f"train/{odd[0]}/images/. Download it again",
                 code="damaged-file",
                 field=str(tree.path),
             )
         train = [(path, k) for k, wnid in enumerate(classes) for path in pictures[wnid]]
         if len(train) % len(classes) or any(k != i * len(classes) // len(train) for i, (_, k) in enumerate(train)):
             raise InputError(
-                f"'{tree.path}' has more training pictures of some classes than of others: it is not "
-                "whole; get it again",
+                f"'{tree.path}' has more training images of some classes than of others, so it is "
+                "incomplete. Download it again",
                 code="damaged-file",
                 field=str(tree.path),
             )
@@ -283,48 +284,48 @@ def read_tiny_imagenet(name: str, source: DownloadSource, paths: Sequence[Path])
         test = []
         for row, line in enumerate(_lines(tree, _ANNOTATIONS), start=1):
             fields = line.split("\t")
-            # Anything but a plain name could lead out of the folder.
+            # Accept only plain names: other paths could lead out of the folder.
             if len(fields) < 2 or not _PICTURE.fullmatch(fields[0]) or fields[1] not in number:
                 raise InputError(
-                    f"'{tree.path}': line {row} of {_ANNOTATIONS} does not give a .JPEG file and a class of "
-                    "wnids.txt; get it again",
+                    f"'{tree.path}', {_ANNOTATIONS}, line {row}: expected a .JPEG file and a class of "
+                    "wnids.txt. Download it again",
                     code="damaged-file",
                     field=str(tree.path),
                 )
             test.append((f"val/images/{fields[0]}", number[fields[1]]))
         if not test:
             raise InputError(
-                f"'{tree.path}': {_ANNOTATIONS} is empty; get it again", code="damaged-file", field=str(tree.path)
+                f"'{tree.path}': {_ANNOTATIONS} is empty. Download it again", code="damaged-file", field=str(tree.path)
             )
         return Pixels(name, *_decoded(tree, train), *_decoded(tree, test), len(classes))
 
 
 def _lines(tree: Tree, name: str) -> list[str]:
-    """Lines of a text file without the empty ones; a byte that is no ASCII makes the line wrong, not unreadable."""
+    """Return the non-empty lines of a text file; a byte that is not ASCII makes only its line invalid."""
     return [line for line in tree.read(name).decode("ascii", "replace").splitlines() if line.strip()]
 
 
 def _decoded(tree: Tree, listed: Sequence[tuple[str, int]]) -> tuple[Tensor, Tensor]:
-    from PIL import Image  # here, because only this data set needs it
+    from PIL import Image  # imported here, because only this data set needs it
 
     pictures = np.empty((len(listed), 3, _SIDE, _SIDE), np.uint8)
     for k, (name, _) in enumerate(listed):
         data = io.BytesIO(tree.read(name))
         where = f"'{tree.path}': {name}"
         try:
-            with Image.open(data, formats=("JPEG", "PNG")) as image:  # untrusted bytes reach no other decoder
+            with Image.open(data, formats=("JPEG", "PNG")) as image:  # do not pass untrusted bytes to other decoders
                 size = image.size
-                if size == (_SIDE, _SIDE):  # known before anything is decoded
+                if size == (_SIDE, _SIDE):  # checked before anything is decoded
                     pictures[k] = np.asarray(image.convert("RGB")).transpose(2, 0, 1)
         except MemoryError:
             raise
-        except Exception as error:  # for crafted bytes the decoders raise a dozen kinds
+        except Exception as error:  # decoders raise a dozen kinds of errors for crafted bytes
             raise InputError(
-                f"{where} is no whole JPEG file; get it again", code="damaged-file", field=str(where)
+                f"{where} is not a complete JPEG file. Download it again", code="damaged-file", field=str(where)
             ) from error
         if size != (_SIDE, _SIDE):
             raise InputError(
-                f"{where} is of {size[0]}x{size[1]} pixels, not {_SIDE}x{_SIDE}: it is of another data set",
+                f"{where} has {size[0]}x{size[1]} pixels, not {_SIDE}x{_SIDE}, so it is from another data set",
                 code="wrong-dataset",
                 field=str(where),
             )

@@ -1,4 +1,4 @@
-"""Shakespeare's plays by speaking role: the next character, from the eighty before it (McMahan et al. 2017; LEAF)."""
+"""Shakespeare's plays by speaking role: predict a character from the 80 before it (McMahan et al. 2017; LEAF)."""
 
 from __future__ import annotations
 
@@ -18,66 +18,68 @@ from drfl.data.dataset import Dataset
 from drfl.data.datasets.archives import REMEDY
 
 VOCABULARY = "\n !\"&'(),-.0123456789:;>?" + string.ascii_uppercase + "[]" + string.ascii_lowercase + "}"
-"""The 80 characters of LEAF, a token each, in this order; others are left out, accents too."""
+"""The 80 characters of LEAF, one token each, in this order. Other characters are dropped, and so are accents."""
 
 WINDOW = 80
-"""Characters of an input, as in LEAF."""
+"""Number of characters in an input, as in LEAF."""
 
 STRIDE = 10
-"""Characters from one window's start to the next's. In LEAF 1, which is ten times the rows and nearly the same text."""
+"""Number of characters between the starts of two windows. LEAF uses 1, which gives ten times the rows from nearly the
+same text."""
 
 SHORTEST = 2000
-"""Characters below which a role is left out: 33 test rows."""
+"""Smallest number of characters of a role, which gives 33 test rows. Shorter roles are not used."""
 
 TRAINING = 0.8
-"""Share of a role's text, from its beginning, for training."""
+"""Share of each role's text, from its beginning, for training."""
 
 _HEAD = re.compile(r"([A-Z][A-Za-z' &-]{0,29})\.")
 _DIRECTION = re.compile(r"\[[^\[\]]*\]")
 _AFTER_TITLE = ("Contents", "by William Shakespeare")
-_START, _END = "*** START OF TH", "*** END OF TH"  # of Project Gutenberg's text, the rest of the line differs
+_START, _END = "*** START OF TH", "*** END OF TH"  # of Project Gutenberg's texts; the rest of the line varies
 _PLAIN = str.maketrans({"‘": "'", "’": "'", "“": '"', "”": '"', "—": "--", "–": "-", "æ": "ae", "Æ": "AE", "œ": "oe"})
 
 
 def read_shakespeare(paths: Sequence[Path]) -> Dataset:
-    """One group a role of at least `SHORTEST` characters, called as "PLAY: ROLE".
+    """Read the roles with at least `SHORTEST` characters as groups, named "PLAY: ROLE".
 
-    What a role says is one text, in the order of the play, without stage directions and with single blanks. Windows
-    never cross from a role's training text, which is the first part of it, into its test text.
+    The lines of a role are joined into one text in the order of the play, without stage directions and with single
+    spaces. The first part of a role's text is for training and the rest for testing, and no window crosses from one
+    into the other.
 
     Args:
-        paths: one file, of one play or of many.
+        paths: One file with one or more plays.
 
     Returns:
-        Inputs (n, 80) int64, positions in `VOCABULARY`, and the position of the character that comes next, (n,).
+        Inputs (n, 80) int64, positions in `VOCABULARY`, and targets (n,), the position of the next character.
 
     Raises:
-        InputError: the file cannot be read, is cut short, or has no play with such roles.
+        InputError: If the file cannot be read, is incomplete, or has no play with such roles.
     """
     (path,) = paths
     data = read_bytes(path, limit=None, remedy=REMEDY)
     with reading(path, remedy=REMEDY):
-        # NFKD separates letters from accents, which are then dropped with everything else that is not ASCII.
+        # NFKD separates letters from accents, which are then dropped like everything else that is not ASCII.
         text = unicodedata.normalize("NFKD", data.decode("utf-8-sig").translate(_PLAIN))
     lines = text.encode("ascii", "ignore").decode("ascii").splitlines()
     start, end = (next((k for k, line in enumerate(lines) if line.startswith(mark)), None) for mark in (_START, _END))
     if start is not None and end is None:
         raise InputError(
-            f"'{path}' begins as a text of Project Gutenberg's and has no end: get the file again",
+            f"'{path}' has the start mark of a Project Gutenberg text but no end mark. Download the file again",
             code="damaged-file",
             field=str(path),
         )
-    # Project Gutenberg's licence stands before and after its marks.
+    # Project Gutenberg's licence is before and after its marks.
     text = "\n".join(lines[0 if start is None else start + 1 : end])
     texts = {who: tokens for who, said in roles(text, path.stem) if len(tokens := encode(said)) >= SHORTEST}
     if not texts:
         raise InputError(
-            f"'{path}' has no play with a role of {SHORTEST:,} characters: give a text of Project Gutenberg's in which "
-            "a speech is a line NAME. and the lines below it up to a blank one",
+            f"'{path}' has no play with a role of at least {SHORTEST:,} characters. Use a Project "
+            "Gutenberg text in which a speech is a line NAME. followed by its lines, up to a blank line",
             code="wrong-dataset",
             field=str(path),
         )
-    # The text is cut at one place, as windows overlap: random windows of both parts would share text.
+    # Cut the text at one place: windows overlap, so random windows of both parts would share text.
     cuts = {who: int(TRAINING * len(tokens)) for who, tokens in texts.items()}
     train = {who: _windows(tokens[: cuts[who]]) for who, tokens in texts.items()}
     test = {who: _windows(tokens[cuts[who] :]) for who, tokens in texts.items()}
@@ -86,17 +88,17 @@ def read_shakespeare(paths: Sequence[Path]) -> Dataset:
 
 
 def roles(text: str, title: str) -> Iterator[tuple[str, str]]:
-    """What each role says, of all plays one after the other.
+    """Yield the text of each role in all plays.
 
-    A speech is a paragraph whose first line is a name with a full stop alone. A play begins with a paragraph in
-    capitals before one that is "Contents" or "by William Shakespeare".
+    A speech is a paragraph whose first line is only a name with a full stop. A play begins with a paragraph in capitals
+    before one that is "Contents" or "by William Shakespeare".
 
     Args:
-        text: with lines ended by a newline.
-        title: of a play that comes before any title.
+        text: Text with lines separated by newlines.
+        title: Title of a play before the first title in the text.
 
     Yields:
-        "PLAY: ROLE" and its speeches, joined by blanks.
+        "PLAY: ROLE" and its speeches, joined by spaces.
     """
     said: dict[str, list[str]] = {}
     paragraphs = [lines for part in re.split(r"\n\s*\n", text) if (lines := part.strip().splitlines())]
@@ -111,20 +113,20 @@ def roles(text: str, title: str) -> Iterator[tuple[str, str]]:
 
 
 def encode(text: str) -> np.ndarray:
-    """(n,) int64, the places in `VOCABULARY` of those characters that it has."""
+    """Return the positions of the text's characters in `VOCABULARY`, (n,) int64; other characters are dropped."""
     place = {character: k for k, character in enumerate(VOCABULARY)}
     return np.array([place[character] for character in text if character in place], dtype=np.int64)
 
 
 def _windows(tokens: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Windows (n, 80) and what comes next (n,)."""
-    # The windows are views, so nothing is copied before they are joined.
+    """Return windows (n, 80) and the next characters (n,)."""
+    # The windows are views; nothing is copied before they are joined.
     both = np.lib.stride_tricks.sliding_window_view(tokens, WINDOW + 1)[::STRIDE]
     return both[:, :WINDOW], both[:, WINDOW]
 
 
 def _joined(parts: dict[str, tuple[np.ndarray, np.ndarray]]) -> tuple[Tensor, Tensor, tuple[str, ...]]:
-    """All roles' windows, what comes next, and whose they are."""
+    """Return the windows of all roles, the next characters, and the role of each window."""
     inputs, targets = (np.concatenate(column) for column in zip(*parts.values(), strict=True))
     groups = tuple(who for who, (x, _) in parts.items() for _ in range(len(x)))
     return torch.from_numpy(inputs), torch.from_numpy(targets), groups

@@ -1,4 +1,4 @@
-"""What the files of each data set are called, and where they are looked for on this machine."""
+"""The file names of each data set, and the places on this machine where they are searched for."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from typing import NamedTuple
 
 @dataclass(frozen=True)
 class DownloadSource:
-    """A data set as files: four IDX files, or others, such as one archive that is read packed or unpacked.
+    """The files of a data set: four IDX files, or others, such as one archive that is read packed or unpacked.
 
     Args:
-        folder: its folder's name in caches, mirrors and distributions.
-        inner: the folder that it unpacks to, or that torchvision keeps it in.
-        files: the names of the files as they are published: training images, training labels, test images and test
-            labels; or the archive; or all that there are.
-        members: the files that are read, or of an archive those by which the unpacked folder is known, relative to it;
-            empty for IDX files.
-        refused: names of another edition of the data set that drfl does not read, because it is pickled.
-        test_labels: of IDX files, the SHA-256 of the test labels' unpacked file. By it files are known that lie in
-            another data set's folder, as they all have the same names.
+        folder: Name of its folder in caches, mirrors and distributions.
+        inner: Folder that the archive unpacks to, or that torchvision stores the files in.
+        files: Names of the published files: training images, training labels, test images and test labels; or the
+            archive; or all files.
+        members: Files to read, relative to the unpacked folder; for an archive that is read packed, the files that
+            identify its unpacked folder. Empty for IDX files.
+        refused: Names of a pickled edition of the data set, which drfl does not read.
+        test_labels: For IDX files, the SHA-256 of the unpacked file of test labels. It detects files in another data
+            set's folder, because all IDX data sets use the same file names.
     """
 
     folder: str
@@ -86,21 +86,21 @@ ADULT = DownloadSource("adult", "adult", ("adult.data", "adult.test"), ("adult.d
 SHAKESPEARE = DownloadSource("shakespeare", "shakespeare", ("pg100.txt",), ("pg100.txt",))
 
 IDX_SOURCES = (MNIST, FASHION, KMNIST)
-"""Those in IDX files, which all have the same names."""
+"""The data sets in IDX files, which all use the same file names."""
 
 
 SYSTEM_DATA = Path("/usr/share/datasets")
-"""Where Debian puts data sets."""
+"""Folder for data sets on Debian."""
 
 
 class Location(NamedTuple):
-    """A folder that holds a data set if it has all of certain files.
+    """A folder that contains a data set if it has all of certain files.
 
     Args:
-        folder: the folder.
-        names: the files. Of an IDX file it is the stem, such as ``train-images-idx3-ubyte``: the file may also be
-            gzipped, with ``.gz``, and may have a dot for the second dash (``train-images.idx3-ubyte``), as some
-            archives have.
+        folder: The folder.
+        names: Names of the files. The name of an IDX file is a stem such as ``train-images-idx3-ubyte``: the file may
+            also be gzipped, with ``.gz``, and may have a dot instead of the second dash (``train-images.idx3-ubyte``),
+            as in some archives.
     """
 
     folder: Path
@@ -108,20 +108,20 @@ class Location(NamedTuple):
 
 
 def cache_folder() -> Path:
-    """The cache of drfl: ``$XDG_CACHE_HOME/drfl``, or ``~/.cache/drfl``."""
+    """Return drfl's cache: ``$XDG_CACHE_HOME/drfl``, or ``~/.cache/drfl``."""
     return _from_environment("XDG_CACHE_HOME", "~/.cache") / "drfl"
 
 
 def usual_places(source: DownloadSource) -> list[Location]:
-    """Where a data set may lie when the user names no folder, in the order in which they are tried.
+    """List the places to search if the user names no folder, in this order.
 
-    ``$DRFL_DATA``; Debian's folder; torchvision's layout below ``./data``, ``~/data`` and torch's cache;
-    drfl's own cache. Only in ``$DRFL_DATA`` may the files lie loose: elsewhere the folder's name has to tell
-    which data set it is, because many name their files alike.
+    These are ``$DRFL_DATA``; Debian's folder; torchvision's layout in ``./data``, ``~/data`` and torch's cache; and
+    drfl's cache. Only in ``$DRFL_DATA`` may the files be directly in the folder. Elsewhere the name of the folder must
+    identify the data set, because many data sets use the same file names.
     """
     places: list[Location] = []
     if os.environ.get("DRFL_DATA"):
-        # The folder that the user names comes first, and drfl's cache last.
+        # Try the user's folder first and drfl's cache last.
         places += places_below(_from_environment("DRFL_DATA", "."), source)
     places += own_places(SYSTEM_DATA / source.folder, source)
     torch_home = _from_environment("TORCH_HOME", "~/.cache/torch")
@@ -131,12 +131,12 @@ def usual_places(source: DownloadSource) -> list[Location]:
 
 
 def places_below(root: Path, source: DownloadSource) -> list[Location]:
-    """Where the files may lie below a folder that the user named, the most telling name first, loose ones last."""
+    """List places for the files below the user's folder, from the most specific name to the folder itself."""
     return [*_named_places(root, source), Location(root, _loose(source))]
 
 
 def own_places(folder: Path, source: DownloadSource) -> list[Location]:
-    """Where the files may lie in a folder that has the data set's name."""
+    """List places for the files in a folder with the data set's name."""
     loose = Location(folder, _loose(source))
     if not source.members:
         return [loose]
@@ -144,24 +144,24 @@ def own_places(folder: Path, source: DownloadSource) -> list[Location]:
 
 
 def find_files(places: Iterable[Location]) -> tuple[Path, ...] | None:
-    """The files of the first place that has them all, in the order of its names, or None."""
+    """Return the files of the first place that has all of them, in the order of its names; None if there is none."""
     for place in places:
         found = [_find_one(place.folder, name) for name in place.names]
         paths = tuple(path for path in found if path is not None)
-        # One folder must have all files: those of two folders may be of different editions.
+        # One folder must have all files, because files of two folders may be of different editions.
         if len(paths) == len(place.names):
             return paths
     return None
 
 
 def missing(place: Location) -> list[str]:
-    """The names of which a place has no file."""
+    """Return the names of files that a place does not have."""
     return [name for name in place.names if _find_one(place.folder, name) is None]
 
 
 def find_refused(places: Iterable[Location], source: DownloadSource) -> Path | None:
-    """An edition of the data set in one of these places that drfl does not read, or None."""
-    # The error names such an edition. drfl does not read it, as unpickling would run code from the file.
+    """Return the path of an edition that drfl does not read, if one of these places has it."""
+    # drfl does not read such an edition, because unpickling would run code from the file; the error names it.
     for folder in dict.fromkeys(place.folder for place in places):
         if folder.name in source.refused and os.path.isdir(folder):
             return folder
@@ -172,7 +172,7 @@ def find_refused(places: Iterable[Location], source: DownloadSource) -> Path | N
 
 
 def _named_places(root: Path, source: DownloadSource) -> list[Location]:
-    """Where the files may lie below any folder: in one that has their name, or in an archive that has."""
+    """List places below any folder: in a folder with the data set's name, or in an archive with that name."""
     inner = Location(root / source.inner, _loose(source))
     packed = [Location(root, source.files)] if source.members else []
     return [*own_places(root / source.folder, source), inner, *packed]
@@ -183,7 +183,7 @@ def _loose(source: DownloadSource) -> tuple[str, ...]:
 
 
 def _find_one(folder: Path, name: str) -> Path | None:
-    # Only IDX files go by several names.
+    # Only IDX files have several names.
     names = [n + ending for n in (name, name.replace("-idx", ".idx")) for ending in ("", ".gz")]
     for variant in names if "-idx" in name else [name]:
         path = folder / variant

@@ -1,4 +1,4 @@
-"""What models learn from instead of the images: a pretrained network's features of them."""
+"""Features of images from a pretrained network, used as inputs in place of the images."""
 
 from __future__ import annotations
 

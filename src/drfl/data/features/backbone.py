@@ -1,4 +1,4 @@
-"""ResNet-18, and the networks that images pass through before they are learnt from."""
+"""ResNet-18, and pretrained networks (backbones) that compute features of images."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from drfl.task.models import cnn
 Norm = Literal["batch", "group"]
 
 GROUPS = 32
-"""Groups of a GroupNorm, as in Wu and He (2018); a layer of fewer than 64 channels has a group for every two."""
+"""Groups of a GroupNorm, as in Wu and He (2018); layers with fewer than 64 channels have one group per two channels."""
 
 
 NORMS: dict[Norm, Callable[[int], nn.Module]] = {
@@ -31,13 +31,13 @@ NORMS: dict[Norm, Callable[[int], nn.Module]] = {
 
 
 class BasicBlock(nn.Module):
-    """Two 3×3 convolutions beside a shortcut; the parameters' names are torchvision's.
+    """Two 3×3 convolutions with a shortcut; the parameter names are torchvision's.
 
     Args:
-        inputs: channels that come in.
-        outputs: channels that go out.
-        stride: of the first convolution and of the shortcut.
-        norm: makes the normalisation for so many channels.
+        inputs: Number of input channels.
+        outputs: Number of output channels.
+        stride: Stride of the first convolution and of the shortcut.
+        norm: Function that makes a normalisation layer for a number of channels.
     """
 
     def __init__(self, inputs: int, outputs: int, stride: int, norm: Callable[[int], nn.Module]) -> None:
@@ -52,22 +52,22 @@ class BasicBlock(nn.Module):
             self.downsample = nn.Sequential(shortcut, norm(outputs))
 
     def forward(self, x: Tensor) -> Tensor:
-        """Images (B, inputs, h, w) → (B, outputs, ⌈h/stride⌉, ⌈w/stride⌉)."""
+        """Compute (B, outputs, ⌈h/stride⌉, ⌈w/stride⌉) from images (B, inputs, h, w)."""
         y = F.relu(self.bn1(self.conv1(x)))
         y = self.bn2(self.conv2(y))
         return F.relu(y + (x if self.downsample is None else self.downsample(x)))
 
 
 def resnet18(classes: int, norm: Norm = "batch", width: int = 64) -> nn.Sequential:
-    """ResNet-18 for images (B, 3, height, width) of any size, with torchvision's names of parameters.
+    """Build ResNet-18 for images (B, 3, height, width) of any size, with torchvision's parameter names.
 
-    Its last layer, ``fc``, takes 8·width features. A federation can train it with GroupNorm; with BatchNorm it keeps
-    running statistics and serves as a frozen backbone.
+    Its last layer, ``fc``, takes 8·width features. With GroupNorm, a federation can train it. With BatchNorm, it has
+    running statistics and is used as a frozen backbone.
 
     Args:
-        classes: number of outputs.
+        classes: Number of outputs.
         norm: "batch" as in the paper, or "group".
-        width: channels of the first layer; the paper's network has 64.
+        width: Channels of the first layer; the network of the paper has 64.
     """
     make = NORMS[norm]
     layers = OrderedDict[str, nn.Module](
@@ -89,11 +89,11 @@ def resnet18(classes: int, norm: Norm = "batch", width: int = 64) -> nn.Sequenti
 
 
 class PixelScale(NamedTuple):
-    """What a network takes for zero and one of red, green and blue in [0, 1].
+    """Normalisation of red, green and blue values in [0, 1].
 
     Args:
-        mean: subtracted.
-        std: divided by.
+        mean: Mean to subtract.
+        std: Standard deviation to divide by.
     """
 
     mean: tuple[float, ...]
@@ -101,25 +101,25 @@ class PixelScale(NamedTuple):
 
 
 IMAGENET_SCALE = PixelScale((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
-"""ImageNet's mean and deviation: of torchvision's weights."""
+"""Mean and standard deviation of ImageNet, for torchvision's weights."""
 
 LITE_SCALE = PixelScale((127 / 255,) * 3, (128 / 255,) * 3)
-"""(byte − 127) / 128, for which EfficientNet-Lite was trained."""
+"""(byte − 127) / 128, for the weights of EfficientNet-Lite."""
 
 CNN_KEYS = {f"{layer}.{part}" for layer in (0, 2, 5, 7) for part in ("weight", "bias")}
-"""Parameters of `drfl.models.cnn`."""
+"""Parameter names of `drfl.models.cnn`."""
 
 
 @dataclass(frozen=True, eq=False)
 class Backbone:
-    """A network in eval mode, none of its parameters to be trained.
+    """A frozen network in eval mode.
 
     Args:
-        name: for messages.
-        model: its layers; the last is the linear one that gives the classes.
-        channels: of an image that it takes.
-        quarter: (height // 4) · (width // 4) of an image that it takes, for `drfl.models.cnn`; None = any size.
-        scale: by which its images are normalised; None = they are not.
+        name: Name for messages.
+        model: The layers; the last is the linear layer with one output per class.
+        channels: Number of image channels that it expects.
+        quarter: (height // 4) · (width // 4) of the images that it expects, for `drfl.models.cnn`; None means any size.
+        scale: Normalisation of the images; None if it does not need one.
     """
 
     name: str
@@ -130,70 +130,69 @@ class Backbone:
 
     @staticmethod
     def of(name: str, state: Mapping[str, Tensor]) -> Backbone:
-        """The network whose weights these are: which one it is, is told by their names.
+        """Build the network that the weights belong to, which is recognised by the parameter names.
 
         Args:
-            name: for messages.
-            state: parameters and buffers, named as by torchvision's ResNet-18, by EfficientNet-Lite0's PyTorch port or
-                by `drfl.models.cnn`.
+            name: Name for messages.
+            state: Parameters and buffers, with the names of torchvision's ResNet-18, of EfficientNet-Lite0's PyTorch
+                port, or of `drfl.models.cnn`.
 
         Raises:
-            InputError: they are of none of these.
+            InputError: If the weights do not belong to one of these networks.
         """
         try:
-            with torch.random.fork_rng(devices=[]):  # the initial weights, which are overwritten, are drawn
+            with torch.random.fork_rng(devices=[]):  # initial weights are drawn, then overwritten
                 found = _network(name, state)
             found.model.load_state_dict(state, strict=True)
         except (RuntimeError, IndexError, KeyError, TypeError, ValueError) as error:
             reason = " ".join(str(error).split())[:200]
             raise InputError(
-                f"backbone '{name}' does not have the weights that its names promise: {reason}",
+                f"backbone '{name}' has weights that do not match its parameter names: {reason}",
                 code="damaged-file",
                 field="backbone",
             ) from None
         found.model.eval().requires_grad_(False)
         for parameter in found.model.parameters():
-            if parameter.dim() == 4:  # on CPUs several times as fast
+            if parameter.dim() == 4:  # several times faster on CPUs
                 parameter.data = parameter.data.contiguous(memory_format=torch.channels_last)
         return found
 
     @property
     def trunk(self) -> nn.Sequential:
-        """All but the last layer."""
+        """All layers except the last."""
         return cast(nn.Sequential, self.model[:-1])
 
     @property
     def classes(self) -> int:
-        """Outputs of the last layer."""
+        """Number of outputs of the last layer."""
         return cast(nn.Linear, self.model[-1]).out_features
 
     @cached_property
     def digest(self) -> str:
-        """Names the weights: equal ones have equal digests."""
+        """Digest of the weights; equal weights have equal digests."""
         found = hashlib.blake2b(digest_size=16)
         for name, value in sorted(self.model.state_dict().items()):
             found.update(f"{name} {value.dtype} {tuple(value.shape)};".encode())
-            # The digest is of the bytes, as different weights may print alike.
+            # Digest the bytes, because different weights may print alike.
             found.update(value.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().tobytes())
         return found.hexdigest()
 
     def to(self, device: torch.device | str) -> Backbone:
-        """The same network on another device."""
+        """Move the network to another device."""
         return replace(self, model=self.model.to(device))
 
     def prepared(self, images: Tensor, resize: int | None) -> Tensor:
-        """Images as the network wants them: resized, with its channels, and normalised.
+        """Prepare images for the network: resize and normalise them, and give them its number of channels.
 
         Args:
-            images: (B, c, height, width), floating in [0, 1] or bytes.
-            resize: side of the square that they are brought to, by bilinear interpolation with antialiasing; None = as
-                they are.
+            images: (B, c, height, width) Floating-point values in [0, 1], or bytes.
+            resize: Side of the square to resize to, by bilinear interpolation with antialiasing; None keeps the size.
 
         Returns:
-            (B, channels, h, w) of the weights' type, channels next to each other in memory.
+            (B, channels, h, w) in the type of the weights and the channels-last memory format.
 
         Raises:
-            InputError: see :meth:`check`.
+            InputError: As in :meth:`check`.
         """
         self.check_images(images.shape)
         x = images.to(next(self.model.parameters()).dtype)
@@ -201,7 +200,7 @@ class Backbone:
         if resize is not None and x.shape[2:] != (resize, resize):
             x = F.interpolate(x, (resize, resize), mode="bilinear", antialias=True, align_corners=False)
         self.check(x.shape)
-        # A grey image becomes three equal channels; expand copies nothing.
+        # A grey image becomes three equal channels; expand does not copy.
         x = x.expand(-1, self.channels, -1, -1)
         if self.scale is not None:
             mean, std = (torch.tensor(values, dtype=x.dtype, device=x.device).view(3, 1, 1) for values in self.scale)
@@ -210,51 +209,48 @@ class Backbone:
         return torch.empty_like(x, memory_format=torch.channels_last).copy_(x)
 
     def check(self, shape: torch.Size) -> None:
-        """Refuse inputs of a shape (B, …) that the network cannot take.
+        """Raise InputError for inputs whose shape (B, …) the network cannot take.
 
         Raises:
-            InputError: they are no images, or have other channels or another size.
+            InputError: If they are not images, or have the wrong channels or size.
         """
         self.check_images(shape)
         if shape[1] not in (1, self.channels):
             raise InputError(
-                f"backbone '{self.name}' takes images of {self.channels} channels, not {shape[1]}: take another one",
+                f"backbone '{self.name}' expects images with {self.channels} channels, got {shape[1]}. "
+                "Choose another backbone",
                 code="unsupported-data",
                 field="backbone",
             )
         if self.quarter is not None and (shape[2] // 4) * (shape[3] // 4) != self.quarter:
             side = 4 * math.isqrt(self.quarter)
             raise InputError(
-                f"backbone '{self.name}' takes images of {side}×{side} pixels, not {shape[2]}×{shape[3]}: give "
-                f"resize = {side}",
+                f"backbone '{self.name}' expects images of {side}×{side} pixels, got "
+                f"{shape[2]}×{shape[3]}. Set resize = {side}",
                 code="unsupported-data",
                 field="backbone",
             )
 
     def check_images(self, shape: torch.Size) -> None:
-        """Refuse inputs of a shape that no image has.
-
-        Raises:
-            InputError: it is not (n, c, height, width).
-        """
+        """Raise InputError for a shape other than (n, c, height, width)."""
         if len(shape) != 4:
             raise InputError(
-                f"backbone '{self.name}' takes images, not inputs of shape {tuple(shape[1:])}",
+                f"backbone '{self.name}' expects images, got inputs of shape {tuple(shape[1:])}",
                 code="unsupported-data",
                 field="backbone",
             )
 
 
 def _check_large(state: Mapping[str, Tensor], shapes: Mapping[str, tuple[int, ...]]) -> None:
-    """Refuse weights whose large parts are not there, before room is made for them: a small file may claim much.
+    """Check the shapes of large weights before memory is allocated for them: a small file may claim a huge network.
 
     Raises:
-        KeyError: one is missing.
-        RuntimeError: one is of another shape, or empty.
+        KeyError: If a weight is missing.
+        RuntimeError: If a weight has another shape or is empty.
     """
     for name, shape in shapes.items():
         if state[name].shape != shape or not state[name].numel():
-            raise RuntimeError(f"{name} is of shape {tuple(state[name].shape)}, where {shape} belongs")
+            raise RuntimeError(f"{name} has shape {tuple(state[name].shape)}, expected {shape}")
 
 
 def _network(name: str, state: Mapping[str, Tensor]) -> Backbone:
@@ -277,8 +273,8 @@ def _network(name: str, state: Mapping[str, Tensor]) -> Backbone:
         model = cnn((channels, 4, 4 * quarter), classes)
         return Backbone(name, cast(nn.Sequential, model), channels, quarter)
     raise InputError(
-        f"backbone '{name}' holds the weights of neither ResNet-18, as torchvision names them, nor EfficientNet-Lite0, "
-        "nor the model 'cnn'",
+        f"backbone '{name}' is not supported: its weights are not those of ResNet-18 (with torchvision's "
+        "names), EfficientNet-Lite0 or the model 'cnn'",
         code="unsupported-file",
         field="backbone",
     )

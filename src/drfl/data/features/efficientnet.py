@@ -1,4 +1,4 @@
-"""EfficientNet-Lite0, a small convolutional network whose ImageNet weights come as a Python package."""
+"""EfficientNet-Lite0, a small convolutional network whose ImageNet weights are published as a Python package."""
 
 from __future__ import annotations
 
@@ -16,22 +16,22 @@ BLOCKS = (
     (6, 5, 2, 4, 192),
     (6, 3, 1, 1, 320),
 )
-"""Expansion, kernel size, stride of the first, number and output channels of blocks: Tan and Le (2019), table 1."""
+"""Expansion, kernel size, first stride, number and output channels of the blocks: Tan and Le (2019), table 1."""
 
 STEM, HEAD = 32, 1280
-"""Channels of the first convolution and of the last, which the Lite networks do not scale."""
+"""Channels of the first and of the last convolution, which the Lite networks do not scale."""
 
 EPS = 1e-3
 """Added to variances, as in the TensorFlow code that the weights come from."""
 
 
 class SamePad(nn.Module):
-    """Zeros around images for a convolution of stride 2, as TensorFlow's "SAME" has them: an odd one at the end.
+    """Pads images for a convolution of stride 2 like TensorFlow's "SAME", with an odd zero at the end.
 
-    The convolution's output is half as large as the image, rounded up.
+    The output of the convolution is half as large as the image, rounded up.
 
     Args:
-        kernel: side of the convolution.
+        kernel: Kernel size of the convolution.
     """
 
     def __init__(self, kernel: int) -> None:
@@ -39,21 +39,21 @@ class SamePad(nn.Module):
         self.kernel = kernel
 
     def forward(self, x: Tensor) -> Tensor:
-        """Images (B, c, h, w) → (B, c, h', w')."""
+        """Pad images (B, c, h, w) → (B, c, h', w')."""
         # For stride 2, TensorFlow's padding depends on the size of the image, and an odd zero goes to the end.
-        zeros = [max(self.kernel - 2 + side % 2, 0) for side in (x.shape[3], x.shape[2])]  # F.pad begins with the last
+        zeros = [max(self.kernel - 2 + side % 2, 0) for side in (x.shape[3], x.shape[2])]  # last dimension first
         return F.pad(x, [part for total in zeros for part in (total // 2, total - total // 2)])
 
 
 class MBConv(nn.Module):
-    """Mobile inverted bottleneck without squeeze-and-excitation: expand, convolve each channel, project.
+    """Mobile inverted bottleneck without squeeze-and-excitation: expansion, depthwise convolution, projection.
 
     Args:
-        inputs: channels that come in.
-        outputs: channels that go out; where they are as many and the stride is 1, the input is added to the output.
-        expansion: channels in between, by one that comes in.
-        kernel: side of the depthwise convolution.
-        stride: of the depthwise convolution, 1 or 2.
+        inputs: Number of input channels.
+        outputs: Number of output channels; if it equals `inputs` and the stride is 1, the input is added to the output.
+        expansion: Number of inner channels per input channel.
+        kernel: Kernel size of the depthwise convolution.
+        stride: Stride of the depthwise convolution, 1 or 2.
     """
 
     def __init__(self, inputs: int, outputs: int, expansion: int, kernel: int, stride: int) -> None:
@@ -62,7 +62,7 @@ class MBConv(nn.Module):
         self._expand_conv = nn.Conv2d(inputs, between, 1, bias=False) if expansion > 1 else None
         self._bn0 = nn.BatchNorm2d(between, EPS) if expansion > 1 else None
         self._pad = SamePad(kernel) if stride == 2 else nn.Identity()
-        # For stride 1 both frameworks pad in the same way.
+        # For stride 1, both frameworks pad in the same way.
         padding = kernel // 2 if stride == 1 else 0
         self._depthwise_conv = nn.Conv2d(between, between, kernel, stride, padding, groups=between, bias=False)
         self._bn1 = nn.BatchNorm2d(between, EPS)
@@ -71,7 +71,7 @@ class MBConv(nn.Module):
         self._shortcut = stride == 1 and inputs == outputs
 
     def forward(self, x: Tensor) -> Tensor:
-        """Images (B, inputs, h, w) → (B, outputs, ⌈h/stride⌉, ⌈w/stride⌉)."""
+        """Compute (B, outputs, ⌈h/stride⌉, ⌈w/stride⌉) from images (B, inputs, h, w)."""
         y = x
         if self._expand_conv is not None and self._bn0 is not None:
             y = F.relu6(self._bn0(self._expand_conv(y)))
@@ -81,21 +81,22 @@ class MBConv(nn.Module):
 
 
 def efficientnet_lite0(classes: int, width: int = STEM) -> nn.Sequential:
-    """EfficientNet-Lite0 for images (B, 3, height, width), with the PyTorch port's names of parameters.
+    """Build EfficientNet-Lite0 for images (B, 3, height, width), with the parameter names of its PyTorch port.
 
-    EfficientNet-B0 (Tan, Le 2019) without squeeze-and-excitation and with ReLU6 for SiLU (Google's EfficientNet-Lite,
-    2020). Its last layer, ``_fc``, takes 40·width features. It keeps running statistics, and serves as a frozen
-    backbone.
+    This is EfficientNet-B0 (Tan and Le 2019) without squeeze-and-excitation and with ReLU6 instead of SiLU (Google's
+    EfficientNet-Lite, 2020). Its last layer, ``_fc``, takes 40·width features. It has running statistics and is used as
+    a frozen backbone.
 
     Args:
-        classes: number of outputs.
-        width: channels of the first layer, a multiple of 4, by which all others are scaled; the published one has 32.
+        classes: Number of outputs.
+        width: Channels of the first layer, a multiple of 4; all other layers scale with it. The published network has
+            32.
 
     Raises:
-        ValueError: the width is no positive multiple of 4.
+        ValueError: If the width is not a positive multiple of 4.
     """
     if width < 4 or width % 4:
-        raise ValueError(f"width must be a positive multiple of 4, not {width}")
+        raise ValueError(f"width must be a positive multiple of 4, got {width}")
     layers = OrderedDict[str, nn.Module](
         _pad=SamePad(3),
         _conv_stem=nn.Conv2d(3, width, 3, 2, bias=False),

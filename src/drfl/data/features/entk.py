@@ -1,4 +1,4 @@
-"""Features from a backbone: those before its last layer, and empirical neural tangent features."""
+"""Features from a backbone: the inputs of its last layer, and empirical neural tangent kernel (eNTK) features."""
 
 from __future__ import annotations
 
@@ -18,27 +18,27 @@ from drfl.data.features.pretraining import Log
 from drfl.data.features.sample_gradients import sample_gradients
 
 PIXELS = 2**19
-"""Numbers of the prepared images of a pass, 3 images of 224 × 224 × 3: with more, layers' outputs leave the CPU's
-caches, and EfficientNet-Lite0 takes twice as long."""
+"""Numbers in the prepared images of a pass, three images of 224 × 224 × 3. With more, the outputs of layers do not fit
+into the CPU's caches, and EfficientNet-Lite0 takes twice as long."""
 
 IMAGES = 256
-"""Images of a pass at most."""
+"""Largest number of images in a pass."""
 
 
 def penultimate(backbone: Backbone, images: Tensor, resize: int | None = None, log: Log | None = None) -> Tensor:
-    """What comes out of the backbone's last layer but one; for ResNet-18 512 numbers, for the model "cnn" 500.
+    """Compute the inputs of the backbone's last layer: 512 numbers for ResNet-18, 500 for the model "cnn".
 
     Args:
-        backbone: the network; it works on the device that it is on.
-        images: (n, c, height, width), floating in [0, 1] or bytes.
-        resize: see :meth:`drfl.data.features.Backbone.prepared`.
-        log: gets a line now and then on how far it is.
+        backbone: The network; computations run on its device.
+        images: (n, c, height, width) Floating-point values in [0, 1], or bytes.
+        resize: See :meth:`drfl.data.features.Backbone.prepared`.
+        log: Receives a progress line from time to time.
 
     Returns:
         (n, p) float32, on the CPU.
 
     Raises:
-        InputError: the images do not fit the backbone.
+        InputError: If the backbone cannot take the images.
     """
     trunk = backbone.trunk
     with torch.no_grad():
@@ -47,10 +47,10 @@ def penultimate(backbone: Backbone, images: Tensor, resize: int | None = None, l
 
 
 def _together(parts: Iterator[Tensor], images: int, what: str, log: Log | None) -> Tensor:
-    """Features (n, p) on the CPU from those of a few images at a time, and lines on how far it is."""
+    """Collect the features of batches into one tensor (n, p) on the CPU, and log the progress."""
     features, done, told = torch.empty(0), 0, time.monotonic()
     for part in parts:
-        if done == 0:  # the only place that knows p and the type
+        if done == 0:  # the first batch determines p and the type
             features = torch.empty(images, part.shape[1], dtype=part.dtype)
         features[done : done + len(part)] = part
         done += len(part)
@@ -61,49 +61,50 @@ def _together(parts: Iterator[Tensor], images: int, what: str, log: Log | None) 
 
 
 def batches(backbone: Backbone, images: Tensor, resize: int | None, most: int = IMAGES) -> Iterator[Tensor]:
-    """Prepared images (B, channels, h, w), on the backbone's device.
+    """Yield prepared images (B, channels, h, w) on the backbone's device.
 
     Args:
-        backbone: whose.
+        backbone: The network.
         images: (n, c, height, width).
-        resize: see :meth:`drfl.data.features.Backbone.prepared`.
-        most: images of a batch at most.
+        resize: See :meth:`drfl.data.features.Backbone.prepared`.
+        most: Largest number of images in a batch.
     """
     backbone.check_images(images.shape)
     device = next(backbone.model.parameters()).device
     area = images.shape[2] * images.shape[3] if resize is None else resize * resize
-    # A batch has at least one image, however large.
+    # A batch has at least one image, however large it is.
     size = max(1, min(most, PIXELS // (backbone.channels * area)))
     for x in images.split(size):
         yield backbone.prepared(x.to(device), resize)
 
 
 BYTES = 2**26
-"""Gradients held at a time, with respect to all parameters; on CPUs more are no faster."""
+"""Bytes of gradients with respect to all parameters that are stored at a time; more are not faster on CPUs."""
 
 LARGE = 2**24
-"""Bytes of parameters from which whole gradients, which tell the coordinates that are alive, are taken one by one on a
-CPU: ``vmap`` turns convolutions into grouped ones, which for ResNet-18 take four times as long; for small networks it
-saves the calls and takes a third of the time.
+"""Bytes of parameters from which whole gradients (which show the active coordinates) are computed one by one on a CPU.
+
+``vmap`` turns convolutions into grouped ones, which take four times as long for ResNet-18. For small networks it saves
+function calls and takes a third of the time.
 """
 
 PROBES = 512
-"""Training images by which coordinates are told to be alive."""
+"""Number of training images that show which coordinates are active."""
 
 ALIVE = 8
-"""Probes, or one in 64 where there are fewer, on which a coordinate must be other than 0 to be chosen from."""
+"""Number of probes, or one in 64 if there are fewer, on which a coordinate must be nonzero to be drawn."""
 
 EVERY = 10.0
-"""Seconds from one line on how far it is to the next."""
+"""Seconds between two lines on progress."""
 
 
 @dataclass(frozen=True)
 class Coordinates:
-    """Which numbers of the gradient are kept.
+    """The coordinates of the gradient that serve as features.
 
     Args:
-        direction: (C,) unit vector; the scalar output is the logits' product with it.
-        kept: by parameter, the sorted int64 places that are kept in it, laid out flat; only parameters with any.
+        direction: (C,) Unit vector; the scalar output is its product with the logits.
+        kept: For each parameter, the sorted int64 positions in the flattened parameter; only parameters with any.
     """
 
     direction: Tensor
@@ -111,27 +112,27 @@ class Coordinates:
 
     @property
     def count(self) -> int:
-        """How many."""
+        """Number of coordinates."""
         return sum(len(places) for places in self.kept.values())
 
 
 def choose(backbone: Backbone, images: Tensor, count: int, key: Key, resize: int | None = None) -> Coordinates:
     """Draw the scalar output and the coordinates of its gradient.
 
-    The output is the logits projected on one random direction, drawn from the sphere: one network output for all
-    classes, as TCT has it with a fresh last layer of one unit. A coordinate is chosen from those that are alive, not 0
-    on at least `ALIVE` of some random training images: ReLUs leave many at 0 for nearly all images, and scaled to unit
-    variance such a coordinate would be one huge number.
+    The output is the product of the logits and a random direction on the unit sphere. It is one network output for all
+    classes, like the fresh last layer with one unit in TCT. Coordinates are drawn from the active ones, which are
+    nonzero on at least `ALIVE` of some random training images. ReLUs make many coordinates 0 for nearly all images;
+    standardised, such a coordinate would be a single huge number.
 
     Args:
-        backbone: the network.
-        images: (n, c, height, width) of the training part.
-        count: coordinates wanted; all that are alive where there are fewer.
-        key: names the draws.
-        resize: see :meth:`drfl.data.features.Backbone.prepared`.
+        backbone: The network.
+        images: (n, c, height, width) Training images.
+        count: Number of coordinates; all active ones if there are fewer.
+        key: Key of the draws.
+        resize: See :meth:`drfl.data.features.Backbone.prepared`.
 
     Raises:
-        InputError: the images do not fit, or no coordinate is alive.
+        InputError: If the backbone cannot take the images, or no coordinate is active.
     """
     weight = next(backbone.model.parameters())
     rng = key.fold("direction").generator()
@@ -144,11 +145,11 @@ def choose(backbone: Backbone, images: Tensor, count: int, key: Key, resize: int
     sizes = [len(found) for found in alive.values()]
     if not sum(sizes):
         raise InputError(
-            f"backbone '{backbone.name}' gives the same for all images: its gradients are all 0",
+            f"backbone '{backbone.name}' cannot give eNTK features: all its gradients are 0",
             code="unsupported-data",
             field="backbone",
         )
-    # Coordinates are drawn among all parameters together, and then split by parameter.
+    # Draw coordinates from all parameters together, then split them by parameter.
     drawn = np.zeros(sum(sizes), dtype=bool)
     drawn[key.fold("coordinates").generator().choice(len(drawn), min(count, len(drawn)), replace=False)] = True
     masks = torch.from_numpy(drawn).to(weight.device).split(sizes)
@@ -159,20 +160,20 @@ def choose(backbone: Backbone, images: Tensor, count: int, key: Key, resize: int
 def entk(
     backbone: Backbone, images: Tensor, coordinates: Coordinates, resize: int | None = None, log: Log | None = None
 ) -> Tensor:
-    """The chosen coordinates of each image's gradient.
+    """Compute the chosen coordinates of each image's gradient.
 
     Args:
-        backbone: the network; it works on the device that it is on.
-        images: (n, c, height, width), floating in [0, 1] or bytes.
-        coordinates: see :func:`choose`.
-        resize: see :meth:`drfl.data.features.Backbone.prepared`.
-        log: gets a line now and then on how far it is.
+        backbone: The network; computations run on its device.
+        images: (n, c, height, width) Floating-point values in [0, 1], or bytes.
+        coordinates: See :func:`choose`.
+        resize: See :meth:`drfl.data.features.Backbone.prepared`.
+        log: Receives a progress line from time to time.
 
     Returns:
-        (n, p) of the weights' type, on the CPU.
+        (n, p) in the type of the weights, on the CPU.
 
     Raises:
-        InputError: the images do not fit the backbone.
+        InputError: If the backbone cannot take the images.
     """
     direction, kept = coordinates.direction, coordinates.kept
     parts = (sample_gradients(backbone.model, x, direction, kept) for x in batches(backbone, images, resize))
@@ -180,7 +181,7 @@ def entk(
 
 
 def _alive(backbone: Backbone, images: Tensor, direction: Tensor, resize: int | None, needed: int) -> dict[str, Tensor]:
-    """By parameter, the places whose gradient is not 0 on enough of the images."""
+    """Return, for each parameter, the positions whose gradient is nonzero on enough of the images."""
     model = backbone.model
     parameters = {name: p.detach() for name, p in model.named_parameters()}
     buffers = dict(model.named_buffers())
@@ -190,7 +191,7 @@ def _alive(backbone: Backbone, images: Tensor, direction: Tensor, resize: int | 
 
     nbytes = sum(p.numel() * p.element_size() for p in model.parameters())
     counts: dict[str, Tensor] = {}
-    # See `LARGE`: which of the two is faster depends on the network.
+    # See `LARGE`: the faster of the two depends on the network.
     one_by_one = nbytes >= LARGE and not direction.is_cuda
     for x in batches(backbone, images, resize, max(1, BYTES // nbytes)):
         if one_by_one:

@@ -1,4 +1,4 @@
-"""A data set's images exchanged for their features."""
+"""Replacement of a data set's images by their features."""
 
 from __future__ import annotations
 
@@ -18,38 +18,38 @@ from drfl.data.features.pretraining import Log, load_backbone, silent
 from drfl.data.features.recipe import Recipe
 
 CONSTANT = 1e-6
-"""Deviation below which a column of mean 1 counts as constant: a few roundings of float32."""
+"""A column is constant if its standard deviation is below this multiple of its mean, a few roundings of float32."""
 
 COLUMNS = 256
-"""Columns that are standardised together, in float64."""
+"""Number of columns that are standardised together, in float64."""
 
 
 def featurise(
     dataset: Images, recipe: Recipe, cache: Path | None = None, log: Log | None = None, device: str = "cpu"
 ) -> Dataset:
-    """The data set with features for inputs; labels and groups stay.
+    """Replace the inputs of a data set by features; labels and groups are unchanged.
 
-    Standardised features (see :class:`Recipe`) are scaled here, once, by all training rows, not by
-    ``Dataset.standardise`` whenever clients are made: that copies everything in float64, and a comparison makes clients
-    once per run. No test row has a say in the scale. Only data of one pool, whose test rows are not known yet, carry
-    the mark.
+    Standardised features (see :class:`Recipe`) are scaled here, once, with the statistics of all training rows.
+    ``Dataset.standardise`` would scale them each time clients are made, which happens once per run of a comparison and
+    copies everything in float64. Test rows do not influence the scale. Only a data set without a separate test part,
+    whose test rows are not known yet, is marked with ``standardise``.
 
     Args:
-        dataset: images (n, c, height, width) with 1 or 3 channels, floating in [0, 1] or bytes.
-        recipe: which features.
-        cache: folder to keep them in, see `drfl.data.features.images`; None = not kept.
-        log: gets a line now and then.
-        device: torch device that the backbone works on.
+        dataset: Images (n, c, height, width) with 1 or 3 channels; floating-point values in [0, 1], or bytes.
+        recipe: The kind of features.
+        cache: Folder to store them in, see `drfl.data.features.images`; None does not store them.
+        log: Receives a progress line from time to time.
+        device: Torch device that the backbone runs on.
 
     Returns:
-        Inputs (n, p) and test inputs (k, p) float32.
+        A data set with inputs (n, p) and test inputs (k, p), float32.
 
     Raises:
-        InputError: the backbone cannot be had, the images do not fit it, or the features do not fit into memory.
+        InputError: If the backbone is not available, it cannot take the images, or the features do not fit into memory.
     """
     log = log or silent
     check_images(dataset)
-    if dataset.inputs.shape[2:] == (recipe.resize, recipe.resize):  # already so: the cache holds them once
+    if dataset.inputs.shape[2:] == (recipe.resize, recipe.resize):  # already this size: share the cache entry
         recipe = replace(recipe, resize=None)
     backbone, shared = load_backbone(recipe.backbone, log), one_pool(dataset)
     rows = {"inputs": len(dataset.inputs)} | ({} if shared else {"test_inputs": len(dataset.test_inputs)})
@@ -69,11 +69,11 @@ def featurise(
                 Key(recipe.seed).fold("drfl.data.features", "entk"),
                 recipe.resize,
             )
-            # This check is before hours of work.
+            # Check before hours of work.
             check_memory(sum(map(len, images.values())), chosen.count)
             made = {name: entk(network, x, chosen, recipe.resize, log) for name, x in images.items()}
         if recipe.scaled and not shared:
-            # Features are standardised before they are cached, so the cache holds the final values.
+            # Standardise before storing, so that the cache holds the final values.
             standardise(made["inputs"], made["test_inputs"])
         return made
 
@@ -98,17 +98,13 @@ def featurise(
 
 
 def check_memory(rows: int, columns: int) -> None:
-    """Refuse features that take more than this machine's memory.
-
-    Raises:
-        InputError: naming their size and the remedy.
-    """
+    """Raise InputError if features need more than this machine's memory; the message states their size."""
     needed = 4 * rows * columns
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     if needed > 0.9 * memory:
         raise InputError(
-            f"{columns} features of {rows} images take {needed / 2**30:.1f} GiB and this machine has "
-            f"{memory / 2**30:.1f}: give a smaller feature_count",
+            f"{columns} features of {rows} images take {needed / 2**30:.1f} GiB, but this machine has "
+            f"{memory / 2**30:.1f} GiB. Set a smaller feature_count",
             code="out-of-memory",
             field="feature_count",
         )
@@ -117,15 +113,15 @@ def check_memory(rows: int, columns: int) -> None:
 def standardise(inputs: Tensor, *others: Tensor) -> None:
     """Centre and scale columns in place by the mean and the standard deviation of ``inputs``.
 
-    A column that is constant there, up to rounding, becomes 0 everywhere: it tells nothing apart.
+    A column that is constant in ``inputs``, up to rounding, becomes 0 everywhere, because it carries no information.
 
     Args:
-        inputs: (n, p) training features.
-        others: (k, p) features to be treated alike.
+        inputs: (n, p) Training features.
+        others: (k, p) Features to scale in the same way.
     """
     for start in range(0, inputs.shape[1], COLUMNS):
         columns = slice(start, start + COLUMNS)
-        # Columns are converted a few at a time: all of them in float64 would take too much memory.
+        # Convert a few columns at a time: all of them in float64 would take too much memory.
         std, mean = torch.std_mean(inputs[:, columns].double(), dim=0, correction=0)
         scale = torch.where(std > CONSTANT * mean.abs(), 1 / std, torch.zeros_like(std))
         for values in (inputs, *others):

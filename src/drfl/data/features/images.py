@@ -1,4 +1,4 @@
-"""Images of a data set at a backbone's size, and their features in a cache."""
+"""Image data sets for a backbone, and the cache of their features."""
 
 from __future__ import annotations
 
@@ -21,23 +21,23 @@ from drfl.data.datasets.catalogue import load_pixels
 from drfl.data.datasets.sources import cache_folder
 
 FORMAT = "drfl-features-1"
-"""Changes when the same recipe gives other numbers, so that old files are not read any more."""
+"""Change this if the same recipe gives other numbers, so that old files are no longer read."""
 
 ROWS = 2**24
-"""Bytes that are hashed at a time."""
+"""Number of bytes that are hashed at a time."""
 
 
 def folder() -> Path:
-    """Where features are kept."""
+    """Return the folder in which features are stored."""
     return cache_folder() / "features"
 
 
 def digest(tensors: Iterable[Tensor], *labels: object) -> str:
-    """Names what features depend on.
+    """Return a digest of everything that features depend on.
 
     Args:
-        tensors: data; their values, shapes and types count.
-        labels: everything else, by its ``repr``.
+        tensors: Data; their values, shapes and types count.
+        labels: Everything else, by its ``repr``.
     """
     found = hashlib.blake2b(repr((FORMAT, *labels)).encode(), digest_size=16)
     for tensor in tensors:
@@ -51,16 +51,16 @@ def digest(tensors: Iterable[Tensor], *labels: object) -> str:
 def kept(
     path: Path, rows: dict[str, int], make: Callable[[], dict[str, Tensor]], log: Callable[[str], None]
 ) -> dict[str, Tensor]:
-    """The tensors of a file, or those made now and kept in it.
+    """Return the tensors in a file, or make them and store them in it.
 
-    A file that is damaged, or does not hold these tensors, is made anew. Where it cannot be written, ``log`` is told
-    and work goes on.
+    If the file is damaged or does not contain these tensors, it is made again. If it cannot be written, this is logged
+    and the tensors are returned nevertheless.
 
     Args:
-        path: the file.
-        rows: length of each tensor by name.
-        make: gives them.
-        log: gets a line where the cache is of no use.
+        path: The file.
+        rows: Length of each tensor by name.
+        make: Makes the tensors.
+        log: Receives a line if the file cannot be written.
     """
     try:
         found, metadata = read_tensors(path)
@@ -73,50 +73,46 @@ def kept(
     del found  # frees memory before the features are computed
     made = make()
     try:
-        # Another process that looks for the same features sees the whole file or none.
+        # Another process that needs the same features sees the complete file or none.
         with atomic_write(path) as file:
             mode = stat.S_IMODE(os.fstat(file.fileno()).st_mode)
             save_file(made, file.name, metadata={"digest": digest(made[name] for name in rows)})
-            os.chmod(file.name, mode)  # safetensors puts a private file there
+            os.chmod(file.name, mode)  # safetensors makes the file private
     except (OSError, SafetensorError) as error:
-        log(f"cannot keep the features in '{path.parent}' ({error}): they will be computed again next time")
+        log(f"cannot store the features in '{path.parent}' ({error}); they will be computed again next time")
     return made
 
 
 Images = Dataset | Pixels
-"""Inputs (n, c, height, width): floating in [0, 1], or bytes of which 255 is fully lit."""
+"""Inputs (n, c, height, width): floating-point values in [0, 1], or bytes up to 255."""
 
 
 def load_images(name: str, data_dir: Path | None = None) -> Images:
-    """A data set of images by name.
+    """Load an image data set by name.
 
     Args:
-        name: one of `drfl.data.DATASETS`.
-        data_dir: see :func:`drfl.data.load`.
+        name: One of `drfl.data.DATASETS`.
+        data_dir: See :func:`drfl.data.load`.
 
     Raises:
-        InputError: see :func:`drfl.data.load`; or it is a table.
+        InputError: As in :func:`drfl.data.load`, or if the data set is a table.
     """
     pixels = load_pixels(name, data_dir=data_dir)
     return pixels if pixels.white == 255 else pixels.dataset()
 
 
 def check_images(images: Images) -> None:
-    """Refuse data that are no grey or colour images.
-
-    Raises:
-        InputError: naming the data set.
-    """
+    """Raise InputError unless a data set consists of grey or colour images."""
     shape = images.inputs.shape
     if len(shape) != 4 or shape[1] not in (1, 3):
         raise InputError(
-            f"dataset '{images.name}' has inputs of shape {tuple(shape[1:])}, which are no images (1 or 3 channels, "
-            "height, width): leave the features out",
+            f"dataset '{images.name}' has inputs of shape {tuple(shape[1:])}, but features require images "
+            "(1 or 3 channels, height, width). Remove features",
             code="unsupported-data",
             field="dataset",
         )
 
 
 def one_pool(images: Images) -> bool:
-    """Whether there is no test part of its own; see `drfl.data.Dataset`."""
+    """Return whether there is no separate test part, see `drfl.data.Dataset`."""
     return isinstance(images, Dataset) and images.one_pool

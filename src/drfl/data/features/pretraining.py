@@ -1,4 +1,4 @@
-"""Backbones by name, and a small one trained on public stand-in data."""
+"""Backbones by name, and small ones that drfl trains on public data (stand-ins)."""
 
 from __future__ import annotations
 
@@ -28,22 +28,22 @@ from drfl.data.features.weights import EFFICIENTNET_LITE0, RESNET18, folder, pub
 from drfl.task.models import cnn
 
 Log = Callable[[str], None]
-"""Takes a line on how far things are."""
+"""Receives a line on progress."""
 
 IMAGES = 500
-"""Samples of a pass when testing."""
+"""Number of samples in a pass when testing."""
 
 
 @dataclass(frozen=True)
 class Training:
-    """How a stand-in is trained: AdamW on the cross-entropy, the step size falling linearly to zero.
+    """Training of a stand-in: AdamW on the cross-entropy, with a step size that decreases linearly to zero.
 
     Args:
-        epochs: passes over the training part.
-        batch: samples of a step.
-        lr: first step size.
-        weight_decay: AdamW's.
-        seed: root of initialisation and shuffling.
+        epochs: Number of passes over the training part.
+        batch: Number of samples in a step.
+        lr: First step size.
+        weight_decay: Weight decay of AdamW.
+        seed: Root of the initialisation and the shuffling.
     """
 
     epochs: int
@@ -60,18 +60,18 @@ TRAININGS: dict[Architecture, Training] = {
 
 
 def stand_in(which: StandInBackbone, log: Log) -> Backbone:
-    """The stand-in from drfl's cache, or trained now and kept there.
+    """Return the stand-in from drfl's cache, or train it and store it there.
 
-    The cache has ``NAME.safetensors`` and ``NAME.json``, which tells how it was trained, its accuracy on the data set's
-    test part and the weights' checksum. Where the two do not fit together, or it was trained in another way, it is
-    trained anew. Where nothing can be written it is used all the same.
+    The cache contains ``NAME.safetensors`` and ``NAME.json``, which records the training, the accuracy on the data
+    set's test part and the checksum of the weights. If the two files do not match, or the training was different, the
+    stand-in is trained again. If the cache cannot be written, the stand-in is used nevertheless.
 
     Args:
-        which: network and data set.
-        log: gets a line an epoch.
+        which: Network and data set.
+        log: Receives a line per epoch.
 
     Raises:
-        InputError: the data cannot be had or are no images.
+        InputError: If the data are not available or are not images.
     """
     name = f"{which.architecture}-{which.dataset}"
     weights, told = folder() / f"{name}.safetensors", folder() / f"{name}.json"
@@ -81,7 +81,7 @@ def stand_in(which: StandInBackbone, log: Log) -> Backbone:
         digest = sha256_of(weights)
     except InputError:
         before, digest = None, ""
-    # The cached weights are undamaged and come from the same training.
+    # The cached weights are intact and come from the same training.
     if isinstance(before, dict) and (before.get("sha256"), before.get("training")) == (digest, asdict(training)):
         return Backbone.of(name, read_weights(weights))
     backbone, accuracy = trained(which.architecture, load_images(which.dataset), training, log)
@@ -94,31 +94,31 @@ def stand_in(which: StandInBackbone, log: Log) -> Backbone:
         "versions": {"python": platform.python_version(), "torch": importlib.metadata.version("torch")},
     }
     try:
-        # The record is written last: weights without a record are ignored.
+        # Write the record last: weights without a record are ignored.
         for path, text in ((weights, content), (told, (json.dumps(record, indent=2) + "\n").encode())):
             with atomic_write(path) as file:
                 file.write(text)
     except OSError as error:
-        log(f"cannot keep {name} in '{weights.parent}' ({error.strerror}): it will be trained again next time")
+        log(f"cannot store {name} in '{weights.parent}' ({error.strerror}); it will be trained again next time")
     return backbone
 
 
 def trained(architecture: Architecture, dataset: Images, training: Training, log: Log) -> tuple[Backbone, float]:
-    """A network trained on a data set's training part.
+    """Train a network on a data set's training part.
 
-    Equal arguments give equal weights on one kind of CPU, whatever torch's number of threads is.
+    Equal arguments give equal weights on the same kind of CPU, for any number of threads.
 
     Args:
-        architecture: which network.
-        dataset: images (n, c, height, width).
-        training: how.
-        log: gets a line an epoch.
+        architecture: The network.
+        dataset: Images (n, c, height, width).
+        training: Settings of the training.
+        log: Receives a line per epoch.
 
     Returns:
-        The network, frozen, and its accuracy on the data set's test part.
+        The frozen network, and its accuracy on the data set's test part.
 
     Raises:
-        InputError: the data are no images that it can take.
+        InputError: If the data are not images that the network can take.
     """
     check_images(dataset)
     key = Key(training.seed).fold("drfl.data.features", architecture, dataset.name)
@@ -135,7 +135,7 @@ def trained(architecture: Architecture, dataset: Images, training: Training, log
     accuracy = 0.0
     for epoch in range(1, training.epochs + 1):
         order = key.fold("epoch", epoch).generator().permutation(len(dataset.targets))
-        # With each number of threads sums are rounded otherwise, and training makes another network of that.
+        # Rounding of sums depends on the number of threads, and training amplifies the differences.
         with threads_for(0):
             total = 0.0
             backbone.model.train()
@@ -156,7 +156,7 @@ def trained(architecture: Architecture, dataset: Images, training: Training, log
 
 
 def accuracy_of(backbone: Backbone, images: Tensor, targets: Tensor) -> float:
-    """Share of the images (n, c, height, width) whose largest output is their label (n,)."""
+    """Return the share of images (n, c, height, width) whose largest output is their label (n,)."""
     with torch.no_grad():
         right = [
             (backbone.model(backbone.prepared(x, None)).argmax(1) == y).sum()
@@ -166,25 +166,25 @@ def accuracy_of(backbone: Backbone, images: Tensor, targets: Tensor) -> float:
 
 
 def silent(line: str) -> None:
-    """Says nothing."""
+    """Ignore the line."""
 
 
 WEIGHTS = {IMAGENET: RESNET18, LITE_IMAGENET: EFFICIENTNET_LITE0}
-"""Published weights by the backbone's name."""
+"""Published weights by the name of the backbone."""
 
 
 def load_backbone(name: str, log: Log | None = None) -> Backbone:
-    """A trained network by name.
+    """Load a trained network by name.
 
     Args:
         name: ``resnet18-imagenet`` or ``efficientnet-lite0-imagenet`` (published weights, see
-            :func:`drfl.data.features.weights.published`);
-            ``resnet18-DATASET`` or ``cnn-DATASET`` for a stand-in that is trained here, once, on a data set of
-            `drfl.data.DATASETS`; or a file: ``.safetensors`` such as a run of the model "cnn" leaves, or ``.pth``.
-        log: gets a line an epoch where a stand-in is trained.
+            :func:`drfl.data.features.weights.published`); ``resnet18-DATASET`` or ``cnn-DATASET`` for a stand-in that
+            is trained once on a data set of `drfl.data.DATASETS`; or a file: ``.safetensors``, such as a run of the
+            model "cnn" writes, or ``.pth``.
+        log: Receives a line per epoch if a stand-in is trained.
 
     Raises:
-        InputError: there is no such backbone, or it cannot be had.
+        InputError: If the backbone does not exist or is not available.
     """
     what = parse(name)
     if isinstance(what, StandInBackbone):

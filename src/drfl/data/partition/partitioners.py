@@ -1,4 +1,4 @@
-"""How samples are divided among clients: IID, one class each, and Dirichlet with Zipf sizes or drops."""
+"""Partition methods: IID, one class per client, and Dirichlet with Zipf sizes or with dropped samples."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from drfl.data.partition.splitting import assign_by_class, dirichlet, largest_re
 
 @dataclass(frozen=True)
 class IID:
-    """Samples are dealt at random whatever their class; every sample is used once.
+    """Distributes all samples at random, regardless of their class; every sample is used once.
 
     Args:
         clients: N.
-        zipf: Zipf exponent of the sizes; 0 makes them equal, up to one sample.
+        zipf: Zipf exponent of the client sizes; with 0 they are equal, up to one sample.
 
     Raises:
-        InputError: when a parameter is out of range.
+        InputError: If a parameter is out of range.
     """
 
     name: ClassVar[str] = "iid"
@@ -49,17 +49,16 @@ class IID:
 
 @dataclass(frozen=True)
 class OneClass:
-    """Each client holds samples of a single class (DRFA paper, §6); every sample is used once.
+    """Gives each client samples of a single class (DRFA paper, §6); every sample is used once.
 
-    Client i gets class i mod C. Clients of the same class share its samples in proportion to i^-zipf, i from
-    1.
+    Client i gets class i mod C. Clients of the same class divide its samples in proportion to i^-zipf, with i from 1.
 
     Args:
         clients: N, at least the number of classes.
-        zipf: Zipf exponent of the sizes within a class; 0 makes them equal.
+        zipf: Zipf exponent of the client sizes within a class; with 0 they are equal.
 
     Raises:
-        InputError: when a parameter is out of range.
+        InputError: If a parameter is out of range.
     """
 
     name: ClassVar[str] = "one-class"
@@ -74,7 +73,7 @@ class OneClass:
         """See `PartitionMethod.split`.
 
         Raises:
-            InputError: when there are fewer clients than classes, or a class has fewer samples than clients.
+            InputError: If there are fewer clients than classes, or a class has fewer samples than clients.
         """
         y, y_test = checked_labels(self, targets, test_targets, classes)
         counts = one_class_counts(np.bincount(y, minlength=classes), self.clients, self.zipf)
@@ -83,23 +82,23 @@ class OneClass:
 
 
 def one_class_counts(supply: np.ndarray, clients: int, zipf: float) -> np.ndarray:
-    """How many samples of which class each client gets under `OneClass`.
+    """Return the number of samples of each class that each client gets under `OneClass`.
 
     Args:
-        supply: (C,) samples per class.
+        supply: (C,) Number of samples of each class.
         clients: N.
         zipf: Zipf exponent.
 
     Returns:
-        (N, C) int64, with one positive number a row and the columns' sums equal to `supply`.
+        (N, C) int64 with one positive number per row and column sums equal to `supply`.
 
     Raises:
-        InputError: when N < C, or a class has fewer samples than clients.
+        InputError: If N < C, or a class has fewer samples than clients.
     """
     C = len(supply)
     if clients < C:
         raise InputError(
-            f"one class a client needs at least {C} clients for {C} classes, not {clients}",
+            f"partition 'one-class' requires at least {C} clients for {C} classes, got {clients}",
             code="few-clients",
             field="clients",
         )
@@ -109,7 +108,7 @@ def one_class_counts(supply: np.ndarray, clients: int, zipf: float) -> np.ndarra
         members = np.arange(c, clients, C)
         if supply[c] < len(members):
             raise InputError(
-                f"class {c} has {supply[c]} training samples for {len(members)} clients: use fewer clients",
+                f"class {c} has {supply[c]} training samples for {len(members)} clients. Use fewer clients",
                 code="few-rows",
                 field="clients",
             )
@@ -119,30 +118,30 @@ def one_class_counts(supply: np.ndarray, clients: int, zipf: float) -> np.ndarra
 
 @dataclass(frozen=True)
 class ZipfDirichlet:
-    """The set-up of the DRDM paper (§IV.A.4); every sample is used once.
+    """Divides samples as in the DRDM paper (§IV.A.4), with Zipf client sizes and Dirichlet class shares.
 
-    Client i, from 1, gets d·i^-zipf / Σ_j j^-zipf of the d samples, and its classes in shares p_i ~
-    Dir(alpha·1).
+    Every sample is used once.
 
-    N independent draws do not add up to the samples that each class has. The paper does not say how it
-    resolves that; here it is done so that profiles stay as drawn where possible. Clients choose in order of
-    size, the largest first. A client's shares, sorted, go to the classes in order of what is left of them:
-    its largest share to the class with most samples left. Dir(alpha·1) is exchangeable in the classes, so the
-    ranked shares of each client (how many classes it has, and how unequally) keep exactly their Dirichlet
-    law; only the class labels are chosen, and chosen so that the whole is feasible, not independently between
-    clients. What a class cannot give any more comes from the client's other classes, in its own proportions,
-    or in proportion to what is left if it has none.
+    Client i, with i from 1, gets d·i^-zipf / Σ_j j^-zipf of the d samples, with class shares p_i ~ Dir(alpha·1).
 
-    Where each client's rounded shares are one single class and there are at least as many clients as classes,
-    the class is kept and the sizes give way: the counts are those of `OneClass` with the same zipf.
+    N independent draws do not add up to the number of samples of each class, and the paper does not say how it resolves
+    this. Here the shares stay as drawn if possible. Clients choose in order of size, the largest first. A client's
+    largest share goes to the class with the most samples left, its second largest share to the next class, and so on.
+    Dir(alpha·1) is exchangeable in the classes, so each client's ranked shares (the number of its classes and their
+    imbalance) follow their Dirichlet law exactly. Only the assignment of classes is chosen, so that the whole is
+    feasible; it is therefore not independent between clients. If a class runs out, the remaining samples come from the
+    client's other classes in the proportions of its shares, or in proportion to the samples left if it has none.
+
+    If each client's shares round to a single class and there are at least as many clients as classes, the class is kept
+    and the sizes are adjusted instead: the counts are those of `OneClass` with the same zipf.
 
     Args:
         clients: N.
-        alpha: concentration, positive; infinity gives each client equal shares of all classes.
-        zipf: Zipf exponent of the sizes; 0 makes them equal, up to one sample.
+        alpha: Dirichlet concentration, positive; infinity gives each client equal shares of all classes.
+        zipf: Zipf exponent of the client sizes; with 0 they are equal, up to one sample.
 
     Raises:
-        InputError: when a parameter is out of range; alpha = 0 is partition 'one-class'.
+        InputError: If a parameter is out of range. For alpha = 0 use partition 'one-class'.
     """
 
     name: ClassVar[str] = "zipf-dirichlet"
@@ -159,7 +158,7 @@ class ZipfDirichlet:
         """See `PartitionMethod.split`.
 
         Raises:
-            InputError: when there are more clients than samples, or labels are out of range.
+            InputError: If there are more clients than samples, or labels are out of range.
         """
         y, y_test = checked_labels(self, targets, test_targets, classes)
         supply = np.bincount(y, minlength=classes)
@@ -169,14 +168,14 @@ class ZipfDirichlet:
         single = all(np.count_nonzero(largest_remainder(int(n), p)) == 1 for n, p in zip(sizes, shares, strict=True))
         clients_of_class = np.bincount(np.arange(N) % C, minlength=C)
         # If all shares round to a single class, every client gets one class, and the classes determine the sizes. This
-        # needs a client for every class, with a sample for each of its clients. Clients of one sample have a single
+        # needs a client for every class and a sample for each of its clients. Clients with one sample have a single
         # class anyway.
         if single and N >= C and (supply >= clients_of_class).all() and sizes.max() > 1:
             counts = one_class_counts(supply, self.clients, self.zipf)
         else:
             # The largest client chooses first. Random draws break ties between clients and between classes.
             draws = key.fold("choice")
-            # A client's largest share goes to the class of which most samples are left, and so on.
+            # Assign a client's largest share to the class with the most samples left, and so on.
             ranked = -np.sort(-shares, axis=1)
             order = np.lexsort((draws.fold("order").generator().random(N), -sizes))
             lots = draws.fold("ties").generator().random((N, C))
@@ -192,15 +191,15 @@ class ZipfDirichlet:
 
 
 def take(size: int, shares: np.ndarray, left: np.ndarray) -> np.ndarray:
-    """What one client takes of each class.
+    """Take one client's samples from the classes.
 
     Args:
-        size: samples that it takes in all, at most ``left.sum()``.
-        shares: (C,) the shares of the classes that it wants.
-        left: (C,) int64, samples left of each class.
+        size: Number of samples to take, at most ``left.sum()``.
+        shares: (C,) Class shares to aim for.
+        left: (C,) int64, number of samples left of each class.
 
     Returns:
-        (C,) int64 of sum `size`, nowhere more than `left`.
+        (C,) int64 with sum `size`, at most `left`.
     """
     taken = np.zeros_like(left)
     while (missing := size - int(taken.sum())) > 0:
@@ -208,29 +207,28 @@ def take(size: int, shares: np.ndarray, left: np.ndarray) -> np.ndarray:
         weights = np.where(rest > 0, shares, 0.0)
         if not weights.any():
             weights = rest
-        # Each pass empties a class or ends, so there are at most as many passes as classes.
+        # Each pass exhausts a class or finishes, so the number of passes is at most the number of classes.
         taken += np.minimum(largest_remainder(missing, weights), rest)
     return taken
 
 
 @dataclass(frozen=True)
 class DirichletDrop:
-    """Each class is split among the clients by a Dirichlet draw; then some clients lose samples.
+    """Divides each class among the clients by a Dirichlet draw; some clients then lose samples.
 
-    The set-up of the SCAFF-PD paper (C.2), after Li et al. 2022 ("Federated learning on non-IID data silos"):
-    for each class c, p_c ~ Dir_N(alpha) over the clients. A client left empty gets one sample from the largest
-    one. Then round(client_fraction·N) clients, drawn at random, lose round(sample_fraction·n) of their n
-    samples and keep at least one; the lost samples are used by nobody. Test data go by what a client held
-    before the loss.
+    This is the setting of the SCAFF-PD paper (C.2), after Li et al. 2022 ("Federated learning on non-IID data silos").
+    For each class c, p_c ~ Dir_N(alpha) over the clients. A client without samples gets one from the largest client.
+    Then round(client_fraction·N) random clients lose round(sample_fraction·n) of their n samples, keeping at least one.
+    Lost samples are not used. Test data are divided according to the samples that clients held before the loss.
 
     Args:
         clients: N.
-        alpha: concentration, positive; infinity splits every class equally.
-        client_fraction: share of the clients that lose samples.
-        sample_fraction: share of its samples that such a client loses.
+        alpha: Dirichlet concentration, positive; infinity divides every class equally.
+        client_fraction: Share of the clients that lose samples.
+        sample_fraction: Share of its samples that such a client loses.
 
     Raises:
-        InputError: when a parameter is out of range.
+        InputError: If a parameter is out of range.
     """
 
     name: ClassVar[str] = "dirichlet-drop"
@@ -251,10 +249,10 @@ class DirichletDrop:
         shares = dirichlet(self.alpha, classes, self.clients, key.fold("shares"))
         supply = np.bincount(y, minlength=classes)
         counts = np.stack([largest_remainder(int(supply[c]), shares[c]) for c in range(classes)], axis=1)
-        # Each empty client gets one sample of the largest client's most common class.
+        # Give each empty client one sample of the largest client's most common class.
         sizes = counts.sum(axis=1)
         heap = [(-int(n), i) for i, n in enumerate(sizes)]
-        heapq.heapify(heap)  # a search for the largest for each empty client would be quadratic
+        heapq.heapify(heap)  # searching for the largest each time would be quadratic
         for i in np.flatnonzero(sizes == 0):
             n, largest = heap[0]
             c = counts[largest].argmax()
@@ -263,8 +261,8 @@ class DirichletDrop:
             heapq.heapreplace(heap, (n + 1, largest))
         train = list(assign_by_class(y, counts, key.fold("train")))
         draws = key.fold("drop")
-        # Clients and their dropped samples are drawn separately, so that one more such client leaves the others' rows
-        # as they are.
+        # Draw clients and their dropped samples separately, so that one more such client does not change the others'
+        # rows.
         losers = draws.fold("clients").generator().permutation(self.clients)
         for i in losers[: math.floor(self.client_fraction * self.clients + 0.5)]:
             n = len(train[i])
@@ -277,4 +275,4 @@ class DirichletDrop:
 PARTITIONS: dict[str, Callable[..., PartitionMethod | Natural]] = {
     method.name: method for method in (ZipfDirichlet, OneClass, DirichletDrop, IID, Natural)
 }
-"""Each is a frozen dataclass of parameters that :func:`drfl.data.partition.natural` takes."""
+"""Partition methods by name: frozen dataclasses of parameters, accepted by :func:`drfl.data.partition.natural`."""

@@ -1,4 +1,4 @@
-"""Whose rows of a pool are which: lists of row numbers a client, divided into parts."""
+"""Lists of row numbers, one per client, and their division into parts."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from drfl.data.partition.splitting import split_rows
 
 
 def held_out(targets: Tensor, rows: Tensor, fraction: float, key: Key) -> tuple[Tensor, Tensor]:
-    """One client's (training rows, validation rows)."""
+    """Return one client's training rows and validation rows."""
     # A single row cannot be divided, so it is used for both.
     if len(rows) == 1:
         return rows, rows
@@ -24,29 +24,29 @@ def held_out(targets: Tensor, rows: Tensor, fraction: float, key: Key) -> tuple[
 
 
 def joined(parts: Sequence[Tensor]) -> tuple[Tensor, ...]:
-    """The same parts, all in one piece of memory: a hundred thousand small ones would take more."""
+    """Copy the parts into one piece of memory: a hundred thousand small tensors would take more."""
     return pieces(torch.cat(list(parts)), lengths(parts))
 
 
 def as_tensors(lists: Sequence[np.ndarray]) -> tuple[Tensor, ...]:
-    """Row numbers as tensors, all in one piece of memory: a hundred thousand small ones would take more."""
+    """Convert row numbers to tensors in one piece of memory: a hundred thousand small tensors would take more."""
     lengths = torch.tensor([len(indices) for indices in lists], dtype=torch.int64)
     whole = np.concatenate(lists) if len(lists) else np.empty(0)
     return pieces(torch.from_numpy(whole.astype(np.int64)), lengths)
 
 
 def pieces(index: Tensor, lengths: Tensor) -> tuple[Tensor, ...]:
-    """Consecutive pieces of one tensor, as views."""
+    """Return consecutive pieces of one tensor, as views."""
     return index.split(lengths.tolist())
 
 
 def lengths(lists: Sequence[Tensor]) -> Tensor:
-    """The length of each list of rows, (N,) int64."""
+    """Return the length of each list of rows, (N,) int64."""
     return torch.tensor([len(indices) for indices in lists], dtype=torch.int64)
 
 
 def blocks(sizes: Sequence[int]) -> list[np.ndarray]:
-    """Row numbers of clients whose rows lie one after the other."""
+    """Return the row numbers of clients whose rows are stored one client after the other."""
     ends = np.cumsum(sizes)
     return [np.arange(end - size, end) for size, end in zip(sizes, ends, strict=True)]
 
@@ -54,7 +54,7 @@ def blocks(sizes: Sequence[int]) -> list[np.ndarray]:
 def split_blocks(
     names: Sequence[str], sizes: Sequence[int], targets: Tensor, key: Key, test_fraction: float
 ) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]:
-    """Training and test rows of clients whose rows lie one after the other, by class where targets are labels."""
+    """Return training and test rows of clients stored one after the other, split by class if the targets are labels."""
     labels = None if targets.is_floating_point() or targets.ndim > 1 else targets.numpy(force=True)
     parts = []
     for name, rows in zip(names, blocks(sizes), strict=True):

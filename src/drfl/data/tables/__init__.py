@@ -1,1 +1,1 @@
-"""Tables and data frames of users."""
+"""Reading of users' tables and data frames."""

@@ -1,4 +1,4 @@
-"""Arrays and tables of the user's into tensors."""
+"""Conversion of users' arrays, torch datasets and data frames to tensors."""
 
 from __future__ import annotations
 
@@ -24,34 +24,34 @@ Pairs = Mapping[str, Pair] | Sequence[Pair]
 TorchDatasets = Mapping[str, TorchDataset[tuple[object, object]]] | Sequence[TorchDataset[tuple[object, object]]]
 
 WHOLE = (torch.int16, torch.int32, torch.int64)
-"""Types whose numbers may be tokens."""
+"""Integer types whose values may be tokens."""
 
 _T = TypeVar("_T")
 
 
 def named(clients: Mapping[str, _T] | Sequence[_T]) -> dict[str, _T]:
-    """Clients by name; those of a sequence are named by `client_names`.
+    """Return the clients by name; a sequence gets the names of `client_names`.
 
     Raises:
-        InputError: when there is none.
+        InputError: If there are no clients.
     """
     if not len(clients):
-        raise InputError("there are no clients: give at least one", code="empty", field="clients")
+        raise InputError("expected at least one client, got none", code="empty", field="clients")
     if isinstance(clients, Mapping):
         return {str(name): value for name, value in clients.items()}
     return dict(zip(client_names(len(clients)), clients, strict=True))
 
 
 def like(clients: Mapping[str, _T] | Sequence[_T], names: Sequence[str]) -> list[_T]:
-    """Test data in the order of the training data's names.
+    """Return test data in the order of the training data's names.
 
     Raises:
-        InputError: when a mapping has other names, or a sequence another length.
+        InputError: If a mapping has different names, or a sequence a different length.
     """
     if not isinstance(clients, Mapping):
         if len(clients) != len(names):
             raise InputError(
-                f"there are {len(names)} clients but test data for {len(clients)}: give one each",
+                f"got {len(names)} clients but test data for {len(clients)}. Give test data for each client",
                 code="count-mismatch",
                 field="test",
             )
@@ -60,7 +60,7 @@ def like(clients: Mapping[str, _T] | Sequence[_T], names: Sequence[str]) -> list
     if set(by_name) != set(names):
         odd = sorted(set(by_name) ^ set(names))
         raise InputError(
-            f"training and test data must name the same clients; only one of them has '{odd[0]}'",
+            f"training and test data have different clients: only one of them has '{odd[0]}'",
             code="clients-differ",
             field=odd[0],
         )
@@ -70,21 +70,21 @@ def like(clients: Mapping[str, _T] | Sequence[_T], names: Sequence[str]) -> list
 def pool(
     names: Sequence[str], pairs: Sequence[Pair], part: str, dtype: torch.dtype | None, *, tokens: bool = True
 ) -> tuple[Tensor, Tensor]:
-    """All clients' samples, one client after the other.
+    """Concatenate all clients' samples, one client after the other.
 
     Args:
-        names: of the clients.
-        pairs: per client, inputs (n_i, ...) and targets (n_i, ...).
+        names: Names of the clients.
+        pairs: For each client, inputs (n_i, ...) and targets (n_i, ...).
         part: "training" or "test", for errors.
-        dtype: of the inputs and of floating targets; None keeps them as they are.
-        tokens: whether whole numbers among the inputs, but bytes, which are pixels, become int64 instead.
+        dtype: Type of the inputs and of floating-point targets; None leaves their types unchanged.
+        tokens: Whether integer inputs become int64 instead; bytes do not, because they are pixels.
 
     Returns:
-        Inputs (n, ...) and targets (n, ...), n = Σ n_i; whole targets are int64.
+        Inputs (n, ...) and targets (n, ...) with n = Σ n_i; integer targets are int64.
 
     Raises:
-        InputError: when a client has no samples, as many inputs as targets are not there, or shapes or kinds
-            differ between clients.
+        InputError: If a client has no samples, the numbers of its inputs and targets differ, or shapes or types differ
+            between clients.
     """
     inputs, targets = [], []
     for name, pair in zip(names, pairs, strict=True):
@@ -111,7 +111,7 @@ def _as_pair(name: str, pair: Pair, part: str) -> tuple[Tensor, Tensor]:
     for what, values in zip(("inputs", "targets"), pair, strict=True):
         _check_not_ragged(name, f"{part} {what}", values)
     try:
-        # A copy, because a tensor that shares memory would change when the user's array does.
+        # Copy, because a tensor that shares memory would change when the user's array does.
         x, y = (value.detach() if isinstance(value, Tensor) else torch.tensor(np.asarray(value)) for value in pair)
     except (TypeError, ValueError, RuntimeError) as error:
         raise InputError(
@@ -120,31 +120,27 @@ def _as_pair(name: str, pair: Pair, part: str) -> tuple[Tensor, Tensor]:
     for what, values in (("inputs", x), ("targets", y)):
         if values.is_complex():
             raise InputError(
-                f"client '{name}': {part} {what} are complex numbers; give real ones, such as the real and the "
-                "imaginary part as two columns",
+                f"client '{name}': {part} {what} are complex numbers. Give real numbers, for example the "
+                "real and imaginary parts as two columns",
                 code="wrong-type",
                 field=name,
             )
     if x.ndim < 1 or y.ndim < 1 or len(x) != len(y):
         raise InputError(
-            f"client '{name}': {part} inputs of shape {tuple(x.shape)} do not go with targets of shape "
-            f"{tuple(y.shape)}; give one target a sample",
+            f"client '{name}': {part} inputs of shape {tuple(x.shape)} do not match targets of shape "
+            f"{tuple(y.shape)}. Give one target per sample",
             code="wrong-shape",
             field=name,
         )
     if not len(x):
         raise InputError(
-            f"client '{name}' has no {part} samples: remove it or give it some", code="no-rows", field=name
+            f"client '{name}' has no {part} samples. Add some or remove the client", code="no-rows", field=name
         )
     return x, y
 
 
 def _check_not_ragged(name: str, what: str, values: object) -> None:
-    """Refuse a list of samples of different lengths, such as texts of words.
-
-    Raises:
-        InputError: it is one; names the lengths.
-    """
+    """Raise InputError for a list of samples of different lengths, such as texts; the message names the lengths."""
     if isinstance(values, np.ndarray) and values.dtype == object:
         values = list(values)
     if not isinstance(values, list | tuple):
@@ -152,8 +148,8 @@ def _check_not_ragged(name: str, what: str, values: object) -> None:
     lengths = {len(v) for v in values if isinstance(v, Sequence | np.ndarray | Tensor) and getattr(v, "ndim", 1)}
     if len(lengths) > 1:
         raise InputError(
-            f"client '{name}': {what} are of different lengths, {min(lengths)} to {max(lengths)}: pad them to one, "
-            "e.g. with torch.nn.utils.rnn.pad_sequence(…, batch_first=True)",
+            f"client '{name}': {what} have different lengths, {min(lengths)} to {max(lengths)}. Pad them "
+            "to one length, e.g. with torch.nn.utils.rnn.pad_sequence(…, batch_first=True)",
             code="wrong-shape",
             field=name,
         )
@@ -164,44 +160,44 @@ def _check_alike(names: Sequence[str], tensors: Sequence[Tensor], what: str) -> 
     for name, tensor in zip(names, tensors, strict=True):
         if tensor.shape[1:] != first.shape[1:]:
             raise InputError(
-                f"{what} differ in shape per sample: {tuple(first.shape[1:])} in client '{names[0]}', "
-                f"{tuple(tensor.shape[1:])} in client '{name}'",
+                f"{what} have different shapes per sample: {tuple(first.shape[1:])} at client "
+                f"'{names[0]}', {tuple(tensor.shape[1:])} at client '{name}'",
                 code="wrong-shape",
                 field=name,
             )
         if tensor.is_floating_point() != first.is_floating_point():
             raise InputError(
-                f"{what} differ in kind: {first.dtype} in client '{names[0]}', {tensor.dtype} in client '{name}'",
+                f"{what} have different types: {first.dtype} at client '{names[0]}', {tensor.dtype} at client '{name}'",
                 code="wrong-type",
                 field=name,
             )
 
 
 def stack(name: str, dataset: TorchDataset[tuple[object, object]]) -> Pair:
-    """All items (x, y) of a map-style torch dataset, stacked.
+    """Stack all items (x, y) of a map-style torch dataset.
 
     Raises:
-        InputError: when it has no length, no items, or items that are not pairs or differ in shape.
+        InputError: If the dataset has no length or no items, its items are not pairs, or they differ in shape.
     """
     if not (hasattr(dataset, "__len__") and hasattr(dataset, "__getitem__")):
         raise InputError(
-            f"client '{name}': its dataset needs __len__ and __getitem__ (a map-style torch dataset)",
+            f"client '{name}': its dataset must have __len__ and __getitem__ (a map-style torch dataset)",
             code="wrong-type",
             field=name,
         )
     length = len(cast(Sequence[object], dataset))
     if not length:
         raise InputError(
-            f"client '{name}': its dataset is empty; remove it or give it samples", code="no-rows", field=name
+            f"client '{name}' has an empty dataset. Add samples or remove the client", code="no-rows", field=name
         )
     try:
         inputs, targets = zip(*(_item(dataset[k]) for k in range(length)), strict=True)
         _check_not_ragged(name, "inputs", inputs)
-        # Eight, as a picture that is flipped at random is the same at every other reading.
+        # Eight, because a randomly flipped image is unchanged in every other reading.
         if not all(torch.equal(_item(dataset[k])[0], inputs[k]) for k in range(min(length, 8))):
             notice = Notice(
-                f"client '{name}': its dataset gives other items at every reading. It was read once, all epochs "
-                "see the same samples: augment with drfl.Task(…, augment=…)",
+                f"client '{name}': its dataset returns different items each time it is read. drfl reads "
+                "it once, so all epochs use the same samples. To augment, use drfl.Task(…, augment=…)",
                 "random-dataset",
                 name,
             )
@@ -209,7 +205,7 @@ def stack(name: str, dataset: TorchDataset[tuple[object, object]]) -> Pair:
         return torch.stack(inputs), torch.stack(targets)
     except (TypeError, ValueError, RuntimeError) as error:
         raise InputError(
-            f"client '{name}': its dataset's items cannot be stacked: {error}", code="wrong-type", field=name
+            f"client '{name}': cannot stack the items of its dataset: {error}", code="wrong-type", field=name
         ) from error
 
 
@@ -221,15 +217,15 @@ def _item(item: tuple[object, object]) -> tuple[Tensor, Tensor]:
 def feature_columns(
     frame: pd.DataFrame, group: str, targets: Sequence[str], features: Sequence[str] | None
 ) -> list[str]:
-    """The columns to learn from, checked: those named, or all but group and target.
+    """Return the feature columns, checked: the ones in `features`, or all except group and target.
 
     Raises:
-        InputError: when a column is missing or named twice, a target is among the features, or there are
-            none.
+        InputError: If a column does not exist or occurs twice, a target is among the features, or there are no
+            features.
     """
     columns = frame.columns.tolist()
     if not targets:
-        raise InputError("there is no target: name the column to predict", code="missing-option", field="target")
+        raise InputError("target is missing. Name the column to predict", code="missing-option", field="target")
     for name in (group, *targets, *(features or ())):
         if name not in columns:
             raise unknown("column", name, columns)
@@ -237,29 +233,29 @@ def feature_columns(
     for target in targets:
         if target == group:
             raise InputError(
-                f"column '{target}' cannot be target and group at once", code="conflicting-options", field=target
+                f"column '{target}' cannot be both target and group", code="conflicting-options", field=target
             )
         if target in chosen:
             raise InputError(
-                f"column '{target}' is the target and cannot be a feature too: remove it from features",
+                f"column '{target}' is the target and cannot also be a feature. Remove it from features",
                 code="conflicting-options",
                 field=target,
             )
     if not chosen:
         raise InputError(
-            "there is no feature column: name at least one in features", code="no-features", field="features"
+            "the table has no feature columns. Name at least one in features", code="no-features", field="features"
         )
     for name in (group, *targets, *chosen):
         if columns.count(name) > 1 or chosen.count(name) > 1 or targets.count(name) > 1:
-            raise InputError(f"column '{name}' is there twice: rename or drop one", code="duplicate-column", field=name)
+            raise InputError(f"column '{name}' occurs twice. Rename or drop one", code="duplicate-column", field=name)
     return chosen
 
 
 def feature_matrix(frame: pd.DataFrame, features: Sequence[str], what: str = "features") -> np.ndarray:
-    """The features, or what else they are, (n, len(features)) float64.
+    """Return the columns as (n, len(features)) float64; `what` describes them in errors.
 
     Raises:
-        InputError: when a column is not numeric or has missing or infinite values.
+        InputError: If a column is not numeric or has missing or infinite values.
     """
     from pandas.api.types import is_complex_dtype, is_numeric_dtype
 
@@ -268,8 +264,8 @@ def feature_matrix(frame: pd.DataFrame, features: Sequence[str], what: str = "fe
         column = frame[name]
         if not is_numeric_dtype(column) or is_complex_dtype(column):
             raise InputError(
-                f"{what.removesuffix('s')} column '{name}' is not numeric ({column.dtype}): encode it, for example "
-                f"with pandas.get_dummies, or name other columns in {what}",
+                f"{what.removesuffix('s')} column '{name}' is not numeric ({column.dtype}). Encode it, "
+                f"for example with pandas.get_dummies, or name other columns in {what}",
                 code="not-a-number",
                 field=name,
             )
@@ -278,18 +274,18 @@ def feature_matrix(frame: pd.DataFrame, features: Sequence[str], what: str = "fe
 
 
 def numeric(column: pd.Series, name: str) -> np.ndarray:
-    """A numeric column as (n,) float64.
+    """Return a numeric column as (n,) float64.
 
     Raises:
-        InputError: when values are missing or infinite.
+        InputError: If values are missing or infinite.
     """
     require_present(column, name)
-    # A copy, because the table may change, and what pandas lends is read-only.
+    # Copy, because the table may change, and pandas may return a read-only view.
     values = column.to_numpy(dtype=np.float64, copy=True)
     bad = np.flatnonzero(~np.isfinite(values))
     if len(bad):
         raise InputError(
-            f"column '{name}' is infinite in {len(bad)} rows, first in row {bad[0]}: drop or cap them",
+            f"column '{name}' is infinite in {len(bad)} rows, the first in row {bad[0]}. Drop or cap them",
             code="not-finite",
             field=name,
         )
@@ -297,11 +293,11 @@ def numeric(column: pd.Series, name: str) -> np.ndarray:
 
 
 def require_present(column: pd.Series, name: str) -> None:
-    """Raises InputError when values of a column are missing."""
+    """Raise InputError if values of a column are missing."""
     bad = np.flatnonzero(column.isna().to_numpy(dtype=bool))
     if len(bad):
         raise InputError(
-            f"column '{name}' has {len(bad)} missing values, the first in row {bad[0]}: drop these rows "
+            f"column '{name}' has {len(bad)} missing values, the first in row {bad[0]}. Drop these rows "
             "(DataFrame.dropna) or fill them (DataFrame.fillna)",
             code="missing-values",
             field=name,
@@ -309,10 +305,10 @@ def require_present(column: pd.Series, name: str) -> None:
 
 
 def encode_targets(frame: pd.DataFrame, names: Sequence[str]) -> tuple[np.ndarray, tuple[str, ...] | None]:
-    """One target as classes or numbers, see :func:`encode_target`; several as numbers (n, k) float64.
+    """Encode one target as classes or numbers, see :func:`encode_target`, or several as numbers (n, k) float64.
 
     Raises:
-        InputError: when values are missing, infinite or, of several targets, no numbers.
+        InputError: If values are missing or infinite, or one of several targets is not numeric.
     """
     if len(names) == 1:
         return encode_target(frame[names[0]], names[0])
@@ -320,17 +316,17 @@ def encode_targets(frame: pd.DataFrame, names: Sequence[str]) -> tuple[np.ndarra
 
 
 def encode_target(column: pd.Series, name: str) -> tuple[np.ndarray, tuple[str, ...] | None]:
-    """The target as numbers.
+    """Encode a target column as numbers.
 
     Args:
-        column: (n,) floats stay floats; everything else becomes classes 0..C-1 in sorted order.
-        name: of the column, for errors.
+        column: (n,) Floating-point values stay numbers; other values become classes 0..C-1 in sorted order.
+        name: Name of the column, for errors.
 
     Returns:
-        (n,) float64 and None, or (n,) int64 and the C class labels.
+        (n,) float64 and None, or (n,) int64 and the names of the C classes.
 
     Raises:
-        InputError: when values are missing, infinite or of types that cannot be sorted.
+        InputError: If values are missing or infinite, or have types that cannot be sorted together.
     """
     from pandas.api.types import is_float_dtype
 
@@ -341,6 +337,6 @@ def encode_target(column: pd.Series, name: str) -> tuple[np.ndarray, tuple[str, 
         labels, codes = np.unique(column.to_numpy(dtype=object), return_inverse=True)
     except TypeError:
         raise InputError(
-            f"target column '{name}' mixes types: turn it into strings or numbers", code="wrong-type", field=name
+            f"target column '{name}' mixes types. Convert it to strings or numbers", code="wrong-type", field=name
         ) from None
     return codes.astype(np.int64), tuple(str(label) for label in labels.tolist())

@@ -1,7 +1,7 @@
 """Data sets of Hugging Face ``datasets``: from the hub by name, or from a folder that ``save_to_disk`` wrote.
 
-The package is imported when it is needed, and is the extra ``drfl[hf]``. No code of a data set is run: scripts are
-refused by the package itself.
+The package is an optional dependency, ``drfl[hf]``, and is imported only when needed. No code of a data set is
+executed: the package itself refuses loading scripts.
 """
 
 from __future__ import annotations
@@ -28,24 +28,24 @@ if TYPE_CHECKING:
     from PIL.Image import Image
 
 PREFIX = "hf:"
-"""What the name of a data set of the hub begins with."""
+"""Prefix of the name of a data set on the hub."""
 
 COMMIT = re.compile(r"[0-9a-f]{40}")
 
 SECONDS = 10.0
-"""How long the hub may take to say which commit is the newest."""
+"""Seconds to wait for the hub's answer about the current commit."""
 
 TEST = ("test", "validation")
-"""The splits that are tested on beside "train": the first that is there."""
+"""Splits to test on beside "train", in order of preference."""
 
 
 class _Split(NamedTuple):
     """The rows of one split.
 
     Args:
-        inputs: a table, or (n, …) uint8 pictures or float32 arrays.
-        targets: name → (n,).
-        groups: (n,) who each row belongs to; None where nothing says so.
+        inputs: A table, or (n, …) uint8 images or float32 arrays.
+        targets: Name → (n,) values.
+        groups: (n,) Group of each row; None if there are no groups.
     """
 
     inputs: pd.DataFrame | np.ndarray
@@ -54,13 +54,13 @@ class _Split(NamedTuple):
 
 
 class Columns(NamedTuple):
-    """What the columns are.
+    """The roles of the columns.
 
     Args:
-        targets: to predict.
-        group: names a row's client; None where nothing does.
-        drop: nothing to learn from.
-        task: what the targets are.
+        targets: Columns to predict.
+        group: Column that names a row's client; None if there is none.
+        drop: Columns to ignore.
+        task: Kind of task.
     """
 
     targets: tuple[str, ...]
@@ -70,40 +70,40 @@ class Columns(NamedTuple):
 
 
 def check_installed(name: str) -> None:
-    """Make sure that the package is there.
+    """Raise InputError unless the package ``datasets`` is installed.
 
-    Raises:
-        InputError: it is not.
+    Args:
+        name: What requires the package, for the error.
     """
     if find_spec("datasets") is None:
         raise InputError(
-            f"{name} needs the package datasets of Hugging Face: pip install 'drfl[hf]'",
+            f"{name} requires the package datasets of Hugging Face. Install it with: pip install 'drfl[hf]'",
             code="package-missing",
             field="datasets",
         )
 
 
 def is_saved(path: Path) -> bool:
-    """Whether a folder is one that ``save_to_disk`` wrote."""
+    """Return whether ``save_to_disk`` wrote a folder."""
     return any((path / name).is_file() for name in ("dataset_dict.json", "state.json"))
 
 
 def folder_name(text: str) -> Path | None:
-    """The folder of ``hf:FOLDER``; None where it is the name of a data set of the hub.
+    """Return the folder of ``hf:FOLDER``; None if the text is the name of a data set on the hub.
 
-    A folder is what is one on disk, or begins as a path does.
+    The text is a folder if the folder exists, or if the text begins like a path.
 
     Raises:
-        InputError: there is no such folder, or ``save_to_disk`` has not written it.
+        InputError: If the folder does not exist, or ``save_to_disk`` did not write it.
     """
     name = text.removeprefix(PREFIX).strip()
     path = Path(name).expanduser()
     if not name or not (name.startswith((".", "/", "~")) or path.is_dir()):
         return None
     if not is_saved(path):
-        problem = "is no folder that save_to_disk wrote" if path.is_dir() else "is a folder that is not there"
+        problem = "is not a folder that save_to_disk wrote" if path.is_dir() else "is a folder that does not exist"
         raise InputError(
-            f"dataset '{text}' {problem}: give one, or the hub's name of a data set",
+            f"dataset '{text}' {problem}. Give a folder that save_to_disk wrote, or the name of a data set on the hub",
             code="invalid-value",
             field="dataset",
         )
@@ -111,12 +111,12 @@ def folder_name(text: str) -> Path | None:
 
 
 class HubName(NamedTuple):
-    """A data set of the hub: ``hf:NAME``, ``hf:NAME:CONFIGURATION``, either of them with ``@REVISION``.
+    """A data set on the hub: ``hf:NAME`` or ``hf:NAME:CONFIGURATION``, optionally with ``@REVISION``.
 
     Args:
-        name: the hub's.
-        configuration: one of several.
-        revision: a commit, branch or tag; None = the newest.
+        name: Name on the hub.
+        configuration: One of several configurations; None if not given.
+        revision: A commit, branch or tag; None means the newest.
     """
 
     name: str
@@ -125,7 +125,7 @@ class HubName(NamedTuple):
 
     @property
     def pinned(self) -> bool:
-        """Whether it is the same data for ever: only a commit is."""
+        """Whether the revision is a commit, so that the data cannot change."""
         return self.revision is not None and COMMIT.fullmatch(self.revision) is not None
 
     @property
@@ -138,17 +138,17 @@ class HubName(NamedTuple):
 
 
 def hub_name(text: str) -> HubName:
-    """The parts of the name of a data set of the hub.
+    """Parse the name of a data set on the hub.
 
     Raises:
-        InputError: there is no name, or an empty revision.
+        InputError: If the name or the revision is empty.
     """
     label, at, revision = text.removeprefix(PREFIX).strip().partition("@")
     name, _, configuration = label.partition(":")
     if not name or (at and not revision):
         raise InputError(
-            f"dataset '{text}' has no {'revision behind @' if name else 'name'}: give it as {PREFIX}NAME or "
-            f"{PREFIX}NAME@REVISION, as the hub has it",
+            f"dataset '{text}' has no {'revision behind @' if name else 'name'}. Give the hub's name as "
+            f"{PREFIX}NAME or {PREFIX}NAME@REVISION",
             code="invalid-name", field="dataset",
         )  # fmt: skip
     return HubName(name, configuration or None, revision or None)
@@ -156,7 +156,7 @@ def hub_name(text: str) -> HubName:
 
 @functools.cache
 def pinned(text: str) -> str:
-    """The name of a data set of the hub with the commit that its revision is now; as it is if the hub cannot say."""
+    """Replace the revision in a hub data set's name by its current commit; unchanged if the hub cannot be reached."""
     name = hub_name(text)
     if name.pinned:
         return text
@@ -164,16 +164,16 @@ def pinned(text: str) -> str:
         from huggingface_hub import HfApi
 
         commit = HfApi().dataset_info(name.name, revision=name.revision, timeout=SECONDS).sha
-    except Exception:  # no package, no network, no such data set: reading it gives the reason
+    except Exception:  # no package, network or data set: reading it reports the reason
         return text
     return text if commit is None else str(name._replace(revision=commit))
 
 
 def read_saved(path: Path, columns: Columns) -> Dataset:
-    """A data set from a folder that ``save_to_disk`` wrote, called as the folder.
+    """Read a data set from a folder that ``save_to_disk`` wrote, named after the folder.
 
     Raises:
-        InputError: the folder is damaged, or see :func:`from_splits`.
+        InputError: If the folder is damaged, or as in :func:`from_splits`.
     """
     check_installed(f"the folder {path}")
     import datasets
@@ -181,33 +181,33 @@ def read_saved(path: Path, columns: Columns) -> Dataset:
     try:
         found = datasets.load_from_disk(str(path))
     except Exception as error:
-        raise InputError(f"{path} cannot be read: {_line(error)}", code="file-unreadable", field=str(path)) from None
+        raise InputError(f"cannot read {path}: {_line(error)}", code="file-unreadable", field=str(path)) from None
     return from_splits(path.name, str(path), found, columns)
 
 
 def read_hub(text: str, columns: Columns) -> Dataset:
-    """A data set of the hub, which is downloaded into the package's cache unless it is there.
+    """Read a data set from the hub, downloaded into the package's cache unless it is there already.
 
     Raises:
-        InputError: it cannot be had, or see :func:`from_splits`.
+        InputError: If the data set cannot be loaded, or as in :func:`from_splits`.
     """
     check_installed(f"dataset '{text}'")
     name = hub_name(text)
     import datasets
 
     try:
-        # Before version 4 a data set could have a script, also one in a local folder of that name.
+        # Before version 4 a data set could have a script, even one in a local folder with that name.
         no_script: dict[str, Any] = (
             {"trust_remote_code": False} if int(datasets.__version__.partition(".")[0]) < 4 else {}
         )
         found = datasets.load_dataset(name.name, name.configuration, revision=name.revision, **no_script)
-    except Exception as error:  # of the network, the hub, a builder, a file: of a dozen packages
+    except Exception as error:  # from the network, the hub, a builder or a file, of a dozen packages
         raise InputError(
-            f"dataset '{text}' cannot be loaded from the hub: {_line(error)}", code="download-failed", field="dataset"
+            f"cannot load dataset '{text}' from the hub: {_line(error)}", code="download-failed", field="dataset"
         ) from None
     if not isinstance(found, datasets.DatasetDict | datasets.Dataset):
         raise InputError(
-            f"dataset '{text}' is a {type(found).__name__}, which cannot be held in memory",
+            f"dataset '{text}' is a {type(found).__name__}, which drfl cannot read into memory",
             code="unsupported-data",
             field="dataset",
         )
@@ -219,21 +219,21 @@ def _line(error: Exception) -> str:
 
 
 def from_splits(name: str, place: str, found: datasets.Dataset | datasets.DatasetDict, columns: Columns) -> Dataset:
-    """A data set of drfl.
+    """Convert splits to a data set of drfl.
 
-    "train" is trained on and "test" tested on, or "validation" where there is no "test"; of a single split the test
-    rows are drawn when it is divided. A column of images becomes (n, channels, height, width) in [0, 1], grey where all
-    are grey, else of three channels. A column of arrays of one shape is taken as it is. Numbers and words become a
-    table, standardised, as in :func:`drfl.data.tables.table_files.read_tables`.
+    The split "train" is for training and "test" for testing, or "validation" if there is no "test". From a single
+    split, test rows are drawn when the data set is divided. A column of images becomes (n, channels, height, width) in
+    [0, 1]: grey if all images are grey, otherwise with three channels. A column of arrays of one shape is used
+    unchanged. Numbers and words become a standardised table, as in :func:`drfl.data.tables.table_files.read_tables`.
 
     Args:
-        name: what it is called in files and tables.
-        place: where it is from, for errors.
-        found: as ``datasets`` has it.
-        columns: what the columns are.
+        name: Name in files and tables.
+        place: Source of the data, for errors.
+        found: The data in the form of ``datasets``.
+        columns: The roles of the columns.
 
     Raises:
-        InputError: a column is missing, blank somewhere or of no use; names split, row and column.
+        InputError: If a column does not exist, has blanks or is not supported; the message names split, row and column.
     """
     parts = {f"{place}, split '{split}'": rows for split, rows in _splits(place, found).items()}
     first = next(iter(parts.values()))
@@ -257,7 +257,7 @@ def from_splits(name: str, place: str, found: datasets.Dataset | datasets.Datase
 
 
 def _splits(place: str, found: datasets.Dataset | datasets.DatasetDict) -> Mapping[str, datasets.Dataset]:
-    """The training split and the one to test on; or a single one of all rows."""
+    """Return the training split and the test split, or a single split of all rows."""
     import datasets
 
     if isinstance(found, datasets.Dataset):
@@ -266,7 +266,7 @@ def _splits(place: str, found: datasets.Dataset | datasets.DatasetDict) -> Mappi
     test = next((name for name in TEST if name in known), None)
     if len(known) > 1 and not ("train" in known and test is not None):
         raise InputError(
-            f"{place} has the splits {', '.join(known)}: give one alone, or 'train' and 'test'",
+            f"{place} has the splits {', '.join(known)}, but drfl needs a single split, or 'train' and 'test'",
             code="invalid-splits",
             field="dataset",
         )
@@ -276,7 +276,7 @@ def _splits(place: str, found: datasets.Dataset | datasets.DatasetDict) -> Mappi
             raise InputError(f"{place}, split '{name}' has no rows", code="no-rows", field=name)
         if rows.column_names != next(iter(chosen.values())).column_names:
             raise InputError(
-                f"{place}: the splits {' and '.join(chosen)} have other columns: give both the same",
+                f"{place}: the splits {' and '.join(chosen)} have different columns. Give both the same columns",
                 code="columns-differ",
                 field="dataset",
             )
@@ -289,23 +289,24 @@ def _features(rows: datasets.Dataset, columns: Columns) -> list[str]:
 
 
 def _kind(place: str, rows: datasets.Dataset, columns: Columns) -> str:
-    """What the inputs are: "image", "array" or "table"."""
+    """Return the kind of the inputs: "image", "array" or "table"."""
     kinds = {name: _column_kind(rows.features[name]) for name in _features(rows, columns)}
     odd = [name for name, kind in kinds.items() if not kind]
     if odd:
         kind = type(rows.features[odd[0]]).__name__
         raise InputError(
-            f"{place}: column '{odd[0]}' holds {kind}, which is no number, word, array or image: drop it",
+            f"{place}: column '{odd[0]}' has the unsupported type {kind}; expected numbers, words, arrays "
+            "or images. Drop it",
             code="not-a-number",
             field=odd[0],
         )
     if not kinds:
-        raise InputError(f"{place} has no column to learn from", code="no-features", field="dataset")
+        raise InputError(f"{place} has no feature columns", code="no-features", field="dataset")
     wide = [name for name, kind in kinds.items() if kind != "table"]
     if wide and len(kinds) > 1:
         others = ", ".join(name for name in kinds if name != wide[0])
         raise InputError(
-            f"{place}: column '{wide[0]}' of {kinds[wide[0]]}s cannot stand beside others: drop {others}",
+            f"{place}: column '{wide[0]}' of {kinds[wide[0]]}s cannot be combined with other columns. Drop {others}",
             code="unsupported-data",
             field=wide[0],
         )
@@ -337,7 +338,7 @@ def _read(place: str, rows: datasets.Dataset, columns: Columns, kind: str) -> _S
     targets: dict[str, np.ndarray] = {}
     for name in columns.targets:
         values = values_of(frame[name])
-        if _column_kind(rows.features[name]) == "array":  # a label or a number for each place
+        if _column_kind(rows.features[name]) == "array":  # a label or a number for each position
             values = _stacked(place, name, frame[name].tolist())
         for own, column in columns_of(name, values).items():
             check_values(own, column, columns.task, row_name)
@@ -358,7 +359,7 @@ def _read(place: str, rows: datasets.Dataset, columns: Columns, kind: str) -> _S
 
 
 def _words(column: pd.Series, feature: object) -> pd.Series:
-    """Classes by their names, as their numbers have no order."""
+    """Replace class numbers by class names, because the numbers have no order."""
     import datasets
 
     if not isinstance(feature, datasets.ClassLabel):
@@ -376,34 +377,34 @@ def _check_labelled(place: str, name: str, values: np.ndarray, feature: object) 
     if isinstance(feature, datasets.ClassLabel) and (values < 0).any():
         row = int((values < 0).argmax()) + 1
         raise InputError(
-            f"{place}, row {row}: the target '{name}' is {values[row - 1]}, which says that it is not known",
+            f"{place}, row {row}: the target '{name}' is unknown ({values[row - 1]}). Remove such rows",
             code="missing-values",
             field=name,
         )
 
 
 def _stacked(place: str, name: str, values: Sequence[object]) -> np.ndarray:
-    """(n, …) float32 of arrays of one shape."""
+    """Stack arrays of one shape, (n, …) float32."""
     found: list[np.ndarray] = []
     for row, value in enumerate(values):
         try:
             array = np.array(_plain(value), dtype=np.float64)
         except (TypeError, ValueError):
             raise InputError(
-                f"{place}, row {row + 1}: column '{name}' holds no array of numbers: drop it",
+                f"{place}, row {row + 1}, column '{name}': expected an array of numbers. Drop the column",
                 code="not-a-number",
                 field=name,
             ) from None
         if not np.isfinite(array).all():
             raise InputError(
-                f"{place}, row {row + 1}: column '{name}' is blank or infinite somewhere: fill or drop it",
+                f"{place}, row {row + 1}: column '{name}' has blank or infinite values. Fill or drop it",
                 code="missing-values",
                 field=name,
             )
         if found and array.shape != found[0].shape:
             raise InputError(
-                f"{place}, row {row + 1}: column '{name}' has shape {array.shape} where row 1 has {found[0].shape}: "
-                "bring all to one shape",
+                f"{place}, row {row + 1}: column '{name}' has shape {array.shape}, but row 1 has "
+                f"{found[0].shape}. Bring all rows to one shape",
                 code="wrong-shape",
                 field=name,
             )
@@ -412,14 +413,18 @@ def _stacked(place: str, name: str, values: Sequence[object]) -> np.ndarray:
 
 
 def _plain(value: object) -> object:
-    """Nested arrays as nested lists, which numpy makes one array of."""
+    """Convert nested arrays to nested lists, from which numpy makes one array."""
     return [_plain(part) for part in value] if isinstance(value, list | np.ndarray) else value
 
 
 def _pictures(place: str, rows: datasets.Dataset, name: str) -> np.ndarray:
-    """(n, channels, height, width) uint8; of one channel where all are grey."""
+    """Return the images, (n, channels, height, width) uint8; one channel if all are grey."""
     if find_spec("PIL") is None:
-        raise InputError(f"{place}: images need Pillow: pip install 'drfl[hf]'", code="package-missing", field="pillow")
+        raise InputError(
+            f"{place}: images require Pillow. Install it with: pip install 'drfl[hf]'",
+            code="package-missing",
+            field="pillow",
+        )
     found: list[Image] = []
     for row in range(len(rows)):
         try:
@@ -428,21 +433,21 @@ def _pictures(place: str, rows: datasets.Dataset, name: str) -> np.ndarray:
                 picture.load()
         except Exception as error:
             raise InputError(
-                f"{place}, row {row + 1}: the image '{name}' cannot be read: {_line(error)}",
+                f"{place}, row {row + 1}: cannot read the image '{name}': {_line(error)}",
                 code="damaged-file",
                 field=name,
             ) from None
         if picture is None:
             raise InputError(
-                f"{place}, row {row + 1}: the image '{name}' is blank: remove such rows",
+                f"{place}, row {row + 1}: the image '{name}' is missing. Remove such rows",
                 code="missing-values",
                 field=name,
             )
         if found and picture.size != found[0].size:
             sizes = [f"{w}x{h}" for w, h in (picture.size, found[0].size)]
             raise InputError(
-                f"{place}, row {row + 1}: the image '{name}' is {sizes[0]} pixels where row 1 has {sizes[1]}: resize "
-                "them to one size",
+                f"{place}, row {row + 1}: the image '{name}' has {sizes[0]} pixels, but row 1 has "
+                f"{sizes[1]}. Resize all images to one size",
                 code="wrong-shape",
                 field=name,
             )
@@ -453,13 +458,13 @@ def _pictures(place: str, rows: datasets.Dataset, name: str) -> np.ndarray:
 
 
 def _inputs(place: str, parts: Sequence[pd.DataFrame | np.ndarray]) -> tuple[list[Tensor], tuple[str, ...] | None]:
-    """The splits' inputs alike, and the names of a table's columns."""
+    """Return the inputs of the splits in one format, and the column names of a table."""
     import pandas as pd
 
     if isinstance(parts[0], np.ndarray):
         arrays = [part for part in parts if isinstance(part, np.ndarray)]
         if arrays[0].dtype == np.uint8:
-            if len({array.shape[1] for array in arrays}) > 1:  # grey in one split alone
+            if len({array.shape[1] for array in arrays}) > 1:  # grey in one split only
                 arrays = [np.repeat(array, 3 // array.shape[1], axis=1) for array in arrays]
             _check_shapes(place, arrays)
             return [torch.from_numpy(array).float().div_(255) for array in arrays], None
@@ -475,7 +480,7 @@ def _check_shapes(place: str, arrays: Sequence[np.ndarray]) -> None:
     shapes = {array.shape[1:] for array in arrays}
     if len(shapes) > 1:
         raise InputError(
-            f"{place}: the splits' inputs have shapes {sorted(shapes)} per row: give both the same",
+            f"{place}: the splits have different input shapes per row, {sorted(shapes)}. Give both the same shape",
             code="wrong-shape",
             field="dataset",
         )

