@@ -28,8 +28,8 @@ def test_a_good_one_is_kept_as_it_is():
 def test_one_pool_may_have_groups_and_columns_to_standardise():
     x, y = torch.zeros(3, 2), torch.tensor([0, 1, 2])
     pool = {"inputs": x, "targets": y, "test_inputs": x, "test_targets": y}
-    assert Dataset(**parts(**pool, groups=("a", "b", "a"), standardise=True)).one_pool
-    assert not Dataset(**parts()).one_pool
+    assert Dataset(**parts(**pool, groups=("a", "b", "a"), standardise=True)).is_one_pool
+    assert not Dataset(**parts()).is_one_pool
     with refused("count-mismatch", "groups", "2", "3"):
         Dataset(**parts(**pool, groups=("a", "b")))
     with refused("count-mismatch", "groups", "0", "1"):

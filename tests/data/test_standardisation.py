@@ -18,7 +18,7 @@ from tests.support.refusals import refused
 import drfl
 from drfl.core.key import Key
 from drfl.data import ClientData, Standardisation, standardisation
-from drfl.data.standardisation import LARGEST, Moments, bounded, combined
+from drfl.data.standardisation import LARGEST, Moments, bound_standardisation, combine
 from drfl.data.validation_split import held_out_training
 from drfl.engine.frozen_layers import split
 from drfl.experiments.config.build import build
@@ -57,7 +57,7 @@ def test_moments_are_those_of_the_rows_however_they_are_grouped(mean, scale, at_
     x = np.random.default_rng(0).normal(size=(60, 3)) * scale + mean
     centre = x[0].astype(np.longdouble)
     exact = (x - centre).mean(0) + centre, (x - centre).var(0)
-    for found in (moments(x), combined([moments(part) for part in np.split(x, [1, 20, 21])])):
+    for found in (moments(x), combine([moments(part) for part in np.split(x, [1, 20, 21])])):
         assert found.count == 60
         np.testing.assert_allclose(found.mean, exact[0].astype(float), rtol=1e-15, atol=1e-15 * scale)
         # A mean that is told as one float64 is itself wrong by its last digit.
@@ -66,14 +66,14 @@ def test_moments_are_those_of_the_rows_however_they_are_grouped(mean, scale, at_
 
 @given(any_array(np.float64, (7, 2), elements=st.floats(-1e6, 1e6)), st.integers(1, 6))
 def test_any_two_groups_make_the_whole(x, at):
-    whole, parts = moments(x), combined([moments(x[:at]), moments(x[at:])])
+    whole, parts = moments(x), combine([moments(x[:at]), moments(x[at:])])
     torch.testing.assert_close(parts.mean, whole.mean, rtol=1e-12, atol=1e-9)
     torch.testing.assert_close(parts.variance, whole.variance, rtol=1e-9, atol=1e-9)
 
 
 @pytest.mark.parametrize("value", [0.0, 0.1, 1e9 / 3, -1e-30])
 def test_a_constant_column_has_no_variance_at_all(value):
-    found = combined([moments(np.full((n, 1), value)) for n in (3, 7, 1)])
+    found = combine([moments(np.full((n, 1), value)) for n in (3, 7, 1)])
     assert (float(found.mean), float(found.variance)) == (value, 0)
     assert float(Standardisation.of(found).scale) == 1
 
@@ -194,14 +194,14 @@ def test_moments_that_no_rows_have_are_refused_in_one_line(mean, variance):
 
 
 def scales(parts):
-    found = bounded(parts)
+    found = bound_standardisation(parts)
     return float(found.standardisation.mean), float(found.standardisation.scale), int(found.outlier)
 
 
 def test_where_nobody_stands_out_the_result_is_the_pooled_one():
     parts = [claim(n, m, v) for n, m, v in ((30, 0.0, 1.0), (10, 1.0, 2.0), (25, -0.5, 0.4))]
-    exact = Standardisation.of(combined(parts))
-    found = bounded(parts)
+    exact = Standardisation.of(combine(parts))
+    found = bound_standardisation(parts)
     assert torch.equal(found.standardisation.scale, exact.scale)
     assert torch.equal(found.standardisation.mean, exact.mean)
     assert (int(found.outlier), float(found.factor)) == (-1, 1)
@@ -216,7 +216,7 @@ LIES = [(1, 0.0, 1e40), (10, 1e30, 1.0), (2**31, 1e30, 0.0), (2**31, 0.0, 0.0), 
 @pytest.mark.parametrize("lie", LIES)
 @pytest.mark.parametrize("place", [0, 3])
 def test_one_liar_moves_a_scale_at_most_twofold_and_the_mean_by_a_few_scales(lie, place):
-    without = Standardisation.of(combined(HONEST))
+    without = Standardisation.of(combine(HONEST))
     mean, scale, _ = scales([*HONEST[:place], claim(*lie), *HONEST[place:]])
     assert 0.5 - 1e-9 <= scale / float(without.scale) <= 2 + 1e-9
     assert abs(mean - float(without.mean)) <= 3.4 * float(without.scale)
@@ -233,7 +233,7 @@ def test_no_answer_makes_a_scale_more_than_twice_what_the_others_give(told):
     for i in range(len(parts)):
         others = [*parts[:i], *parts[i + 1 :]]
         most = 3 * (sum(part.count for part in others) - max(part.count for part in others))
-        given_by_others = combined([dataclasses.replace(part, count=min(part.count, most)) for part in others])
+        given_by_others = combine([dataclasses.replace(part, count=min(part.count, most)) for part in others])
         alone = float(given_by_others.variance.sqrt())
         assert alone == 0 or scale <= 2 * alone * (1 + 1e-9)
 
@@ -255,8 +255,8 @@ def test_of_two_sites_neither_can_be_held_against_the_other():
 def test_many_clients_are_combined_in_no_time():
     parts = [claim(n + 1, float(n), 1.0) for n in range(2000)]
     counts = list(accumulate(part.count for part in parts))
-    assert combined(parts).count == counts[-1]
-    assert bounded(parts[:50]).standardisation.scale > 1
+    assert combine(parts).count == counts[-1]
+    assert bound_standardisation(parts[:50]).standardisation.scale > 1
 
 
 def test_the_majority_is_the_score_of_always_saying_the_same():

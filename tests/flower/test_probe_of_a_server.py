@@ -12,7 +12,7 @@ import drfl
 from drfl.core.audit_log import read
 from drfl.core.key import Key
 from drfl.data import ClientData
-from drfl.data.standardisation import Standardisation, of_all
+from drfl.data.standardisation import Standardisation, client_moments
 from drfl.engine import Loop, Simulation
 from drfl.experiments.config.wrap import wrap_algorithm
 from drfl.federation.requests import TrainRequest
@@ -90,7 +90,7 @@ def test_it_is_the_rule_of_a_simulation_whose_server_holds_the_same_rows(tmp_pat
     out = server_app.serve(grid_of(), path := deployment(tmp_path, more='engine = "loop"\n'))
     config = read_server(path).job
     data = ClientData.from_arrays(train, test)
-    scaled = Standardisation.of(of_all(data.inputs, data.train, tuple("abcd")))
+    scaled = Standardisation.of(client_moments(data.inputs, data.train, tuple("abcd")))
     with Key(0).fold("model").torch_scope():
         task = Task(MODELS["linear"]((6,), 3))
     fed = Simulation(data.standardised(scaled), task, engine=Loop())

@@ -17,9 +17,9 @@ from drfl.core.key import Key
 from drfl.data.dataset import Dataset
 from drfl.data.partition.natural import Natural, make_partition, split_groups
 from drfl.data.partition.partition import Partition, PartitionMethod
-from drfl.data.partition.row_lists import as_tensors, blocks, held_out, joined, lengths, pieces, split_blocks
+from drfl.data.partition.row_lists import as_tensors, blocks, join, lengths, pieces, split_blocks, split_validation
 from drfl.data.pools import ConstantAnswer, check_indices, check_pool, constant_answer, majority_shares
-from drfl.data.standardisation import Standardisation, is_table, of_all
+from drfl.data.standardisation import Standardisation, client_moments, is_table
 from drfl.data.tables import convert
 from drfl.data.tables.convert import encode_targets, feature_columns, feature_matrix, require_present
 
@@ -234,10 +234,10 @@ class ClientData:
         checks.inner_fraction("validation", fraction)
         parts = [
             # The key depends on the client's name, so its split does not depend on the other clients.
-            held_out(self.targets, rows, fraction, key.fold("validation", name))
+            split_validation(self.targets, rows, fraction, key.fold("validation", name))
             for name, rows in zip(self.names, self.train, strict=True)
         ]
-        train, validation = (joined(own) for own in zip(*parts, strict=True))
+        train, validation = (join(own) for own in zip(*parts, strict=True))
         return replace(self, train=train, validation=validation)
 
     def standardised(self, by: Standardisation | None = None) -> ClientData:
@@ -270,7 +270,7 @@ class ClientData:
             )
         if by is None:
             # Only training rows determine the scale: test rows must not influence training.
-            by = Standardisation.of(of_all(self.inputs, self.train, self.names))
+            by = Standardisation.of(client_moments(self.inputs, self.train, self.names))
         inputs = by.apply(self.inputs)
         tests = inputs if self.test_inputs is self.inputs else by.apply(self.test_inputs)
         return replace(self, inputs=inputs, test_inputs=tests, standardisation=by)
@@ -348,18 +348,18 @@ class ClientData:
             InputError: If a client is empty or too small to split, shapes differ, values are not finite, or the inputs
                 cannot be standardised.
         """
-        by_name = convert.named(train)
+        by_name = convert.clients_by_name(train)
         names = tuple(by_name)
         # Round only after scaling: float32 has seven digits, and a column with a large mean would lose all of them.
         read = torch.float64 if standardise and dtype is not None else dtype
-        inputs, targets = convert.pool(names, list(by_name.values()), "training", read, tokens=not standardise)
+        inputs, targets = convert.concatenate(names, list(by_name.values()), "training", read, tokens=not standardise)
         sizes = [len(pair[0]) for pair in by_name.values()]
         if test is None:
             kept, held = split_blocks(names, sizes, targets, key, test_fraction)
             data = cls(inputs, targets, kept, inputs, targets, held, names)
         else:
-            pairs = convert.like(test, names)
-            test_inputs, test_targets = convert.pool(names, pairs, "test", read, tokens=not standardise)
+            pairs = convert.match_clients(test, names)
+            test_inputs, test_targets = convert.concatenate(names, pairs, "test", read, tokens=not standardise)
             held = as_tensors(blocks([len(pair[0]) for pair in pairs]))
             data = cls(inputs, targets, as_tensors(blocks(sizes)), test_inputs, test_targets, held, names)
         return data.standardised().to(dtype=dtype) if standardise else data
@@ -391,10 +391,10 @@ class ClientData:
             InputError: If a dataset is empty, is not map-style, or has items that cannot be stacked; see also
                 `from_arrays`.
         """
-        trained = {name: convert.stack(name, dataset) for name, dataset in convert.named(train).items()}
+        trained = {name: convert.stack(name, dataset) for name, dataset in convert.clients_by_name(train).items()}
         tested = None
         if test is not None:
-            pairs = zip(trained, convert.like(test, list(trained)), strict=True)
+            pairs = zip(trained, convert.match_clients(test, list(trained)), strict=True)
             tested = {name: convert.stack(name, dataset) for name, dataset in pairs}
         options = {"test_fraction": test_fraction, "key": key, "dtype": dtype, "standardise": standardise}
         return cls.from_arrays(trained, tested, **options)

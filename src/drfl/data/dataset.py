@@ -72,7 +72,7 @@ class Dataset:
             )
         # Either every row has a group, or none has.
         rows = {"training": (self.groups, len(self.targets)), "test": (self.test_groups, len(self.test_targets))}
-        if self.one_pool:
+        if self.is_one_pool:
             del rows["test"]
         for part, (groups, n) in rows.items():
             if (groups is None) != (self.groups is None) or (groups is not None and len(groups) != n):
@@ -82,7 +82,7 @@ class Dataset:
                     code="count-mismatch",
                     field="groups",
                 )
-        if self.one_pool and self.test_groups is not None:
+        if self.is_one_pool and self.test_groups is not None:
             raise InputError(
                 f"dataset '{self.name}' has test_groups but no separate test part. Remove test_groups",
                 code="unused-option",
@@ -103,18 +103,18 @@ class Dataset:
             )
 
     @property
-    def labels(self) -> bool:
+    def has_labels(self) -> bool:
         """Whether each target is one class, so that rows can be divided by class."""
         return self.task == "classification"
 
     @property
-    def one_pool(self) -> bool:
+    def is_one_pool(self) -> bool:
         """Whether the data set has no separate test part."""
         return self.test_inputs is self.inputs and self.test_targets is self.targets
 
     def pooled(self) -> Dataset:
         """Join both parts into one pool, training rows first; its test rows are drawn when it is divided."""
-        if self.one_pool:
+        if self.is_one_pool:
             return self
         inputs, targets = torch.cat([self.inputs, self.test_inputs]), torch.cat([self.targets, self.test_targets])
         # If test rows have no groups, the joined pool has none.
@@ -126,7 +126,7 @@ class Dataset:
         what = f"dataset '{self.name}'"
         # A table to be standardised keeps float64 until it is scaled; tokens are integers.
         fits_as_input = inputs.dtype in (torch.float32, torch.float64 if self.standardise else torch.int64)
-        name, dtype = ("labels", torch.int64) if self.labels else ("targets", torch.float32)
+        name, dtype = ("labels", torch.int64) if self.has_labels else ("targets", torch.float32)
         if not fits_as_input or targets.dtype != dtype:
             raise InputError(
                 f"{what}: {part} inputs must be float32, or int64 for tokens, and {name} "
@@ -141,14 +141,14 @@ class Dataset:
             raise InputError(
                 f"{what}: {part} inputs of shape {tuple(inputs.shape)} do not match {name} of shape "
                 f"{tuple(targets.shape)}. Give one {name[:-1]} per sample"
-                + ("" if self.labels else f", or {self.classes} in as many columns"),
+                + ("" if self.has_labels else f", or {self.classes} in as many columns"),
                 code="wrong-shape",
                 field="inputs",
             )
         if not len(targets):
             raise InputError(f"{what} has no {part} samples. Add at least one", code="no-rows", field=part)
         checks.finite(f"{what}: {part} inputs", inputs)
-        if self.labels:
+        if self.has_labels:
             checks.labels(f"{what}: {part} labels", targets.numpy(force=True), self.classes)
         elif self.task == "regression":
             checks.finite(f"{what}: {part} targets", targets)
@@ -198,7 +198,7 @@ class Pixels:
                 field="test_inputs",
             )
 
-    def scaled(self, pictures: Tensor) -> Tensor:
+    def scale(self, pictures: Tensor) -> Tensor:
         """Convert images of this data set to float32 in [0, 1], by dividing by `white`."""
         # Divide the copy in place, which saves a second array of floats.
         return pictures.to(torch.float32).div_(self.white)
@@ -207,9 +207,9 @@ class Pixels:
         """Convert all images to float32 in [0, 1], which takes four times the memory."""
         return Dataset(
             self.name,
-            self.scaled(self.inputs),
+            self.scale(self.inputs),
             self.targets,
-            self.scaled(self.test_inputs),
+            self.scale(self.test_inputs),
             self.test_targets,
             self.classes,
         )

@@ -118,10 +118,10 @@ def read_model(path: str | Path) -> SavedModel:
             code="unsupported-file",
             field=str(path),
         )
-    return SavedModel(tensors, *described(path, metadata[KEY]))
+    return SavedModel(tensors, *parse_document(path, metadata[KEY]))
 
 
-def described(path: Path, document: str) -> tuple[Standardisation | None, Mapping[str, object]]:
+def parse_document(path: Path, document: str) -> tuple[Standardisation | None, Mapping[str, object]]:
     """Return the standardisation in a model file's document, and the document.
 
     Raises:

@@ -36,7 +36,7 @@ class RowScores(NamedTuple):
     data: str = ""
 
     @property
-    def shared(self) -> bool:
+    def has_shared_rows(self) -> bool:
         """Whether a row belongs to two clients."""
         return len(self.rows.unique()) < len(self.rows)
 

@@ -52,7 +52,7 @@ class Moments:
             mean = difference.mean(0)
             variance = (difference - mean).square().mean(0)
             parts.append(Moments(len(x), (x[0] + mean).cpu(), variance.cpu()))
-        return combined(parts)
+        return combine(parts)
 
     def check(self, name: str) -> None:
         """Raise InputError if no rows could have these moments.
@@ -77,16 +77,16 @@ class Moments:
         )
 
 
-def combined(parts: Sequence[Moments]) -> Moments:
+def combine(parts: Sequence[Moments]) -> Moments:
     """Combine the moments of at least one group of rows into those of all rows."""
     if len(parts) == 1:
         return parts[0]
     counts = torch.tensor([part.count for part in parts], dtype=torch.float64)
     means, variances = (torch.stack([getattr(part, name) for part in parts]) for name in ("mean", "variance"))
-    return Moments(sum(part.count for part in parts), *_combined(counts, means, variances))
+    return Moments(sum(part.count for part in parts), *_combine(counts, means, variances))
 
 
-def of_all(inputs: Tensor, clients: Sequence[Tensor], names: Sequence[str]) -> Moments:
+def client_moments(inputs: Tensor, clients: Sequence[Tensor], names: Sequence[str]) -> Moments:
     """Compute the moments of all clients' rows together, from each client's moments.
 
     Args:
@@ -107,10 +107,10 @@ def of_all(inputs: Tensor, clients: Sequence[Tensor], names: Sequence[str]) -> M
         counts[i], means[i], variances[i] = own.count, own.mean, own.variance
     if n == 1:
         return Moments(int(counts), means[0], variances[0])
-    return Moments(int(counts.sum()), *_combined(counts, means, variances))
+    return Moments(int(counts.sum()), *_combine(counts, means, variances))
 
 
-def _combined(counts: Tensor, means: Tensor, variances: Tensor) -> tuple[Tensor, Tensor]:
+def _combine(counts: Tensor, means: Tensor, variances: Tensor) -> tuple[Tensor, Tensor]:
     """Return mean and variance (p,) from counts (k,), means and variances (k, p), by Chan's formula for k groups."""
     weights = (counts / counts.sum())[:, None]
     # Relative to the first group's mean, so that equal means give exactly this mean.
@@ -206,7 +206,7 @@ class Standardise(nn.Module):
         return ((x.to(self.mean.dtype) - self.mean) / self.scale).to(kind)
 
 
-class Bounded(NamedTuple):
+class BoundedStandardisation(NamedTuple):
     """A standardisation with a bounded influence of each site.
 
     Args:
@@ -221,7 +221,7 @@ class Bounded(NamedTuple):
     factor: Tensor
 
 
-def bounded(parts: Sequence[Moments]) -> Bounded:
+def bound_standardisation(parts: Sequence[Moments]) -> BoundedStandardisation:
     """Combine the moments reported by N sites, so that no single site determines a column's scale.
 
     For each column and site i, let sᵢ be the standard deviation over the other N − 1 sites. The scale is first computed
@@ -239,12 +239,12 @@ def bounded(parts: Sequence[Moments]) -> Bounded:
         parts: (N,) Moments of p columns, at least one, each checked with :meth:`Moments.check`.
 
     Returns:
-        See :class:`Bounded`; for N = 1, that site's mean and standard deviation.
+        See :class:`BoundedStandardisation`; for N = 1, that site's mean and standard deviation.
     """
     whole, n = _capped(parts), len(parts)
     scale = whole.variance.sqrt()
     if n == 1:
-        return Bounded(Standardisation.of(whole), torch.full(scale.shape, -1), torch.ones_like(scale))
+        return BoundedStandardisation(Standardisation.of(whole), torch.full(scale.shape, -1), torch.ones_like(scale))
     # Each site is bounded by the scale of the others: it may at most double or halve it.
     others = [_capped([*parts[:i], *parts[i + 1 :]]) for i in range(n)]
     alone = torch.stack([other.variance.sqrt() for other in others])
@@ -265,7 +265,7 @@ def bounded(parts: Sequence[Moments]) -> Bounded:
         near = torch.stack([other.mean for other in others]).gather(0, outlier[None])[0]
         mean = torch.where(moved, mean.maximum(near - limited).minimum(near + limited), mean)
     found = Standardisation(mean, _positive(limited))
-    return Bounded(found, torch.where(moved, outlier, -1), torch.where(moved, scale / least, 1.0))
+    return BoundedStandardisation(found, torch.where(moved, outlier, -1), torch.where(moved, scale / least, 1.0))
 
 
 def _capped(parts: Sequence[Moments]) -> Moments:
@@ -273,7 +273,7 @@ def _capped(parts: Sequence[Moments]) -> Moments:
     counts = [part.count for part in parts]
     # A site that claims very many rows must not determine the scale alone.
     most = 3 * (sum(counts) - max(counts))
-    return combined([Moments(min(part.count, most or part.count), part.mean, part.variance) for part in parts])
+    return combine([Moments(min(part.count, most or part.count), part.mean, part.variance) for part in parts])
 
 
 def _positive(scale: Tensor) -> Tensor:

@@ -6,7 +6,7 @@ import logging
 from collections.abc import Mapping, Sequence
 
 from drfl.core.errors import InputError, Notice
-from drfl.data.standardisation import Standardisation, bounded
+from drfl.data.standardisation import Standardisation, bound_standardisation
 from drfl.flower.messages import MOST_COLUMNS, SiteIdentity
 from drfl.flower.records import printable
 from drfl.flower.settings import SiteEntry
@@ -102,7 +102,7 @@ def standardisation_of(
                 field=name,
             )
         part.check(f"site '{name}'")
-    combined = bounded(list(reports.values()))
+    combined = bound_standardisation(list(reports.values()))
     for client, name in enumerate(reports):
         columns = (combined.outlier == client).nonzero().flatten()
         if len(columns):

@@ -159,7 +159,7 @@ def row_low(run: RunRecord, other: RunRecord, alpha: float) -> float | None:
     except InputError:  # a row without a value
         return None
     names = run.clients["client"].tolist()
-    return assess_gain(measure, names, *sums, level=1 - alpha, independent=not rows.shared).worst.low
+    return assess_gain(measure, names, *sums, level=1 - alpha, independent=not rows.has_shared_rows).worst.low
 
 
 def paired(one: Group, other: Group) -> list[tuple[RunRecord, RunRecord]]:

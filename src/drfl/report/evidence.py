@@ -218,7 +218,7 @@ def _evidence_on(run: AssessedRun) -> RunEvidence:
         nothing="" if run.assessment is not None else why_nothing(record),
         files={} if folder is None else {name: sha256_of(folder / name, follow=False) for name in names},
         data="" if run.rows is None else run.rows.data,
-        shared=None if run.rows is None else run.rows.shared,
+        shared=None if run.rows is None else run.rows.has_shared_rows,
         validation=held_out,
         deployed=DEPLOYED in names,
         over_last=over_last(run),

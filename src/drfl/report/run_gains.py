@@ -66,7 +66,7 @@ def assessed(
         InputError: If a file of the run is damaged.
     """
     assessed_measure, rows = record.score if measure is None else measure, record.row_scores()
-    shared = record.shared_test_rows if rows is None else rows.shared
+    shared = record.shared_test_rows if rows is None else rows.has_shared_rows
     assessment = assessment_of(
         record, assessed_measure, level, independent=not shared, auc_interval=auc_interval, equality=equality
     )

@@ -39,7 +39,7 @@ def test_rows_and_classes_of_each_hospital(heart):
     assert {name: int(heart.targets[of(heart, name)].sum()) for name in ROWS} == ILL
     assert heart.inputs.shape == (740, 13)
     assert heart.inputs.isfinite().all()
-    assert (heart.classes, heart.one_pool, heart.standardise) == (2, True, True)
+    assert (heart.classes, heart.is_one_pool, heart.standardise) == (2, True, True)
 
 
 def test_values_are_as_recorded(heart):

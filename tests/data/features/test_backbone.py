@@ -32,7 +32,7 @@ def test_a_cnn_is_told_by_its_names(shape):
     found = Backbone.of("mine", model.state_dict())
     assert (found.classes, found.channels) == (5, shape[0])
     x = torch.rand(4, *shape)
-    torch.testing.assert_close(found.model(found.prepared(x, None)), model(x))
+    torch.testing.assert_close(found.model(found.prepare(x, None)), model(x))
 
 
 def test_an_efficientnet_is_told_by_its_names():
@@ -86,7 +86,7 @@ def test_other_weights_are_refused_in_one_line(state, quoted):
 )
 def test_grey_images_get_three_channels_and_the_scale_of_the_weights(backbone, mean, std):
     x = pictures(4).inputs
-    found = backbone.prepared(x, None)
+    found = backbone.prepare(x, None)
     assert found.shape == (4, 3, 8, 8)
     for c in range(3):
         torch.testing.assert_close(found[:, c], (x[:, 0] - mean[c]) / std[c])
@@ -95,15 +95,15 @@ def test_grey_images_get_three_channels_and_the_scale_of_the_weights(backbone, m
 @pytest.mark.parametrize(("backbone", "resize"), [(small_resnet(), 16), (small_cnn((3, 8, 8)), None)])
 def test_bytes_are_divided_by_255(backbone, resize):
     pixels = torch.randint(256, (5, 3, 8, 8), dtype=torch.uint8)
-    torch.testing.assert_close(backbone.prepared(pixels, resize), backbone.prepared(pixels / 255, resize))
+    torch.testing.assert_close(backbone.prepare(pixels, resize), backbone.prepare(pixels / 255, resize))
 
 
 def test_images_are_resized_smoothly():
     x = pictures(2, shape=(1, 16, 12)).inputs
-    found = small_cnn().prepared(x, 8)
+    found = small_cnn().prepare(x, 8)
     torch.testing.assert_close(found, functional.interpolate(x, (8, 8), mode="bilinear", antialias=True))
     assert not torch.allclose(found, functional.interpolate(x, (8, 8), mode="bilinear"))
-    assert small_cnn().prepared(x[..., :8, :8], 8).equal(x[..., :8, :8])
+    assert small_cnn().prepare(x[..., :8, :8], 8).equal(x[..., :8, :8])
 
 
 @pytest.mark.parametrize(
@@ -117,4 +117,4 @@ def test_images_are_resized_smoothly():
 )
 def test_images_that_do_not_fit(backbone, shape, sizes):
     with refused("unsupported-data", "backbone", *sizes):
-        backbone.prepared(torch.rand(2, *shape), None)
+        backbone.prepare(torch.rand(2, *shape), None)

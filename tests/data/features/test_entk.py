@@ -28,7 +28,7 @@ def by_hand(backbone, images, direction):
     parameters = [p.clone().requires_grad_() for p in backbone.model.parameters()]
     names = [name for name, _ in backbone.model.named_parameters()]
     for image in images:
-        x = backbone.prepared(image[None], None)
+        x = backbone.prepare(image[None], None)
         out = torch.func.functional_call(backbone.model, dict(zip(names, parameters, strict=True)), (x,))
         gradients = torch.autograd.grad(out[0] @ direction, parameters)
         rows.append(torch.cat([g.flatten() for g in gradients]))
@@ -65,7 +65,7 @@ def test_it_is_the_linearised_network(backbone):
     chosen = choose(backbone, data.inputs, 10**6, Key(1))
     rng = torch.Generator().manual_seed(0)
     delta = torch.randn(chosen.count, generator=rng, dtype=torch.float64)
-    x = backbone.prepared(data.test_inputs, None)
+    x = backbone.prepare(data.test_inputs, None)
 
     def output(step):
         parameters = {
@@ -156,5 +156,5 @@ def test_no_coordinate_is_alive(monkeypatch):
 def test_images_are_resized_first():
     backbone, x = small_cnn(), pictures(6, shape=(1, 16, 16)).inputs
     chosen = choose(backbone, x, 20, Key(0), resize=8)
-    ready = backbone.prepared(x, 8)
+    ready = backbone.prepare(x, 8)
     torch.testing.assert_close(entk(backbone, x, chosen, resize=8), entk(backbone, ready, chosen))

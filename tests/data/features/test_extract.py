@@ -20,7 +20,7 @@ def test_the_last_layer_on_them_is_the_network(backbone, p):
     assert features.shape == (7, p)
     assert features.dtype == torch.float32
     assert not features.requires_grad
-    torch.testing.assert_close(backbone.model[-1](features), backbone.model(backbone.prepared(x, None)))
+    torch.testing.assert_close(backbone.model[-1](features), backbone.model(backbone.prepare(x, None)))
 
 
 @pytest.mark.parametrize("resize", [None, 20])

@@ -87,7 +87,7 @@ def test_one_pool_stays_one(weights):
     data = pictures()
     pool = Dataset("pool", data.inputs, data.targets, data.inputs, data.targets, 3, tuple("ab" * 15))
     found = featurise(pool, Recipe("entk", weights, count=20))
-    assert found.one_pool
+    assert found.is_one_pool
     assert found.groups == pool.groups
     assert found.standardise
     assert not featurise(pool, Recipe("penultimate", weights)).standardise

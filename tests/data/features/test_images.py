@@ -10,7 +10,7 @@ from safetensors import SafetensorError
 from safetensors.torch import save_file
 
 from drfl.data.features import images
-from drfl.data.features.images import digest, kept
+from drfl.data.features.images import digest, load_or_make
 
 ROWS = {"inputs": 5, "test_inputs": 2}
 
@@ -37,7 +37,7 @@ def same(found):
 
 def test_they_are_made_once(tmp_path, make, lines):
     path = tmp_path / "new" / "features.safetensors"
-    assert all(same(kept(path, ROWS, make, lines.append)) for _ in range(3))
+    assert all(same(load_or_make(path, ROWS, make, lines.append)) for _ in range(3))
     assert make.times == 1
     assert [file.name for file in path.parent.iterdir()] == ["features.safetensors"]
     assert lines == []
@@ -62,17 +62,17 @@ def damaged(path, how):
 @pytest.mark.parametrize("how", ["flipped", "rows", "names", "no_digest", "cut", "empty", "text", "long"])
 def test_a_damaged_file_is_made_anew(how, tmp_path, make, lines):
     path = tmp_path / "features.safetensors"
-    kept(path, ROWS, make, lines.append)
+    load_or_make(path, ROWS, make, lines.append)
     whole = path.read_bytes()
     damaged(path, how)
-    assert same(kept(path, ROWS, make, lines.append))
+    assert same(load_or_make(path, ROWS, make, lines.append))
     assert make.times == 2
     assert path.read_bytes() == whole
 
 
 def test_a_place_that_cannot_be_written(make, lines):
     path = images.Path("/proc/nowhere/features.safetensors")  # nobody, root included, can create files under /proc
-    assert same(kept(path, ROWS, make, lines.append))
+    assert same(load_or_make(path, ROWS, make, lines.append))
     assert len(lines) == 1
     assert lines[0].startswith("cannot store the features in '/proc/nowhere'")
 
@@ -84,7 +84,7 @@ def test_a_full_disk(tmp_path, make, lines, monkeypatch):
         raise SafetensorError("No space left on device")
 
     monkeypatch.setattr(images, "save_file", full)
-    assert same(kept(tmp_path / "features.safetensors", ROWS, make, lines.append))
+    assert same(load_or_make(tmp_path / "features.safetensors", ROWS, make, lines.append))
     assert "No space left on device" in lines[0]
     assert list(tmp_path.iterdir()) == []
 

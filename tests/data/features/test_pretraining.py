@@ -12,7 +12,7 @@ from tests.support.refusals import refused
 
 from drfl.data import Dataset
 from drfl.data.features import load_backbone, pretraining
-from drfl.data.features.pretraining import Training, accuracy_of, trained
+from drfl.data.features.pretraining import Training, compute_accuracy, train
 
 from .conftest import pictures
 
@@ -65,14 +65,18 @@ def test_a_cache_that_cannot_be_written_is_gone_without(quick, lines, monkeypatc
 @pytest.mark.parametrize("architecture", ["cnn", pytest.param("resnet18", marks=pytest.mark.long)])
 def test_another_seed_gives_another_network_and_training_helps(architecture):
     data = pictures(60, 30) if architecture == "cnn" else pictures(16, 4)
-    runs = [trained(architecture, data, Training(2, 20, 3e-3, 0.01, seed), lambda line: None) for seed in (0, 0, 1)]
+    runs = [train(architecture, data, Training(2, 20, 3e-3, 0.01, seed), lambda line: None) for seed in (0, 0, 1)]
     digests = [backbone.digest for backbone, _ in runs]
     assert digests[0] == digests[1] != digests[2]
     backbone, accuracy = runs[0]
     assert not backbone.model.training
     assert not any(p.requires_grad for p in backbone.model.parameters())
-    right = backbone.model(backbone.prepared(data.test_inputs, None)).argmax(1) == data.test_targets
-    assert accuracy == accuracy_of(backbone, data.test_inputs, data.test_targets) == pytest.approx(right.float().mean())
+    right = backbone.model(backbone.prepare(data.test_inputs, None)).argmax(1) == data.test_targets
+    assert (
+        accuracy
+        == compute_accuracy(backbone, data.test_inputs, data.test_targets)
+        == pytest.approx(right.float().mean())
+    )
     if architecture == "cnn":
         assert accuracy > 0.8
 
@@ -83,7 +87,7 @@ def test_the_number_of_threads_does_not_change_the_weights():
     try:
         for threads in (1, 2):
             torch.set_num_threads(threads)
-            digests.append(trained("cnn", data, Training(1, 128, 1e-3, 0.01), lambda line: None)[0].digest)
+            digests.append(train("cnn", data, Training(1, 128, 1e-3, 0.01), lambda line: None)[0].digest)
             assert torch.get_num_threads() == threads
     finally:
         torch.set_num_threads(before)
@@ -92,11 +96,11 @@ def test_the_number_of_threads_does_not_change_the_weights():
 
 @pytest.mark.long
 def test_a_last_batch_of_one_is_no_trouble():
-    backbone, _ = trained("resnet18", pictures(9, 3), Training(1, 4, 1e-3, 0.0), lambda line: None)
+    backbone, _ = train("resnet18", pictures(9, 3), Training(1, 4, 1e-3, 0.0), lambda line: None)
     assert all(value.isfinite().all() for value in backbone.model.state_dict().values())
 
 
 def test_tables_are_no_images():
     data = Dataset("table", torch.zeros(4, 3), torch.arange(4) % 2, torch.zeros(4, 3), torch.arange(4) % 2, 2)
     with refused("unsupported-data", "dataset", "'table'"):
-        trained("cnn", data, QUICK, lambda line: None)
+        train("cnn", data, QUICK, lambda line: None)

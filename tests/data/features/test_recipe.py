@@ -7,23 +7,34 @@ from pathlib import Path
 import pytest
 from tests.support.refusals import refused
 
-from drfl.data.features.recipe import IMAGENET, LITE_IMAGENET, PUBLISHED, Recipe, StandInBackbone, names, parse
+from drfl.data.features.recipe import (
+    IMAGENET,
+    LITE_IMAGENET,
+    PUBLISHED,
+    Recipe,
+    StandInBackbone,
+    backbone_names,
+    parse_backbone,
+)
 
 
 def test_names_and_files():
-    assert parse("resnet18-imagenet") == parse("ResNet18_ImageNet") == IMAGENET
-    assert parse("EfficientNet-Lite0_ImageNet") == LITE_IMAGENET == "efficientnet-lite0-imagenet"
-    assert parse("cnn-digits") == StandInBackbone("cnn", "digits")
-    assert parse("resnet18-fashion_mnist") == StandInBackbone("resnet18", "fashion-mnist")
-    assert parse("a/b.PTH") == Path("a/b.PTH")
-    assert parse("model.safetensors") == Path("model.safetensors")
+    assert parse_backbone("resnet18-imagenet") == parse_backbone("ResNet18_ImageNet") == IMAGENET
+    assert parse_backbone("EfficientNet-Lite0_ImageNet") == LITE_IMAGENET == "efficientnet-lite0-imagenet"
+    assert parse_backbone("cnn-digits") == StandInBackbone("cnn", "digits")
+    assert parse_backbone("resnet18-fashion_mnist") == StandInBackbone("resnet18", "fashion-mnist")
+    assert parse_backbone("a/b.PTH") == Path("a/b.PTH")
+    assert parse_backbone("model.safetensors") == Path("model.safetensors")
 
 
 def test_every_name_is_known():
-    assert all(parse(name) in PUBLISHED or isinstance(parse(name), StandInBackbone) for name in names())
-    assert set(PUBLISHED) <= set(names())
-    assert "cnn-mnist" in names()
-    assert not any("heart" in name for name in names())
+    assert all(
+        parse_backbone(name) in PUBLISHED or isinstance(parse_backbone(name), StandInBackbone)
+        for name in backbone_names()
+    )
+    assert set(PUBLISHED) <= set(backbone_names())
+    assert "cnn-mnist" in backbone_names()
+    assert not any("heart" in name for name in backbone_names())
 
 
 @pytest.mark.parametrize(
@@ -57,6 +68,6 @@ def test_impossible_values(options, error):
 
 
 def test_gradients_alone_are_scaled_unless_told():
-    assert Recipe("entk", IMAGENET).scaled
-    assert not Recipe("penultimate", IMAGENET).scaled
-    assert Recipe("penultimate", IMAGENET, standardise=True).scaled
+    assert Recipe("entk", IMAGENET).is_standardised
+    assert not Recipe("penultimate", IMAGENET).is_standardised
+    assert Recipe("penultimate", IMAGENET, standardise=True).is_standardised

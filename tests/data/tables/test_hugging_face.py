@@ -66,7 +66,7 @@ def saved(found, name="saved"):
 
 def test_a_table_is_read_as_a_csv_is():
     data = read_saved(saved(table()), Columns(("ill",), "site", ("signs",)))
-    assert (data.name, data.classes, data.one_pool, data.standardise) == ("saved", 2, True, True)
+    assert (data.name, data.classes, data.is_one_pool, data.standardise) == ("saved", 2, True, True)
     assert data.columns == ("age", "sex_m", "stage_II", "stage_III")
     assert data.inputs[4].tolist() == [34, 0, 1, 0]
     assert data.targets.tolist() == [int(i % 5 > 2) for i in range(ROWS)]
@@ -80,7 +80,7 @@ def test_a_table_is_read_as_a_csv_is():
 def test_train_and_test_splits_are_kept_with_their_clients():
     test = table(12).select(range(6))
     data = read_saved(saved(datasets.DatasetDict(train=table(), test=test)), Columns(("ill",), "site", ("signs",)))
-    assert (len(data.targets), len(data.test_targets), data.one_pool) == (ROWS, 6, False)
+    assert (len(data.targets), len(data.test_targets), data.is_one_pool) == (ROWS, 6, False)
     job = build(load_config(None, {"data": "saved", "target": "ill", "group": "site", "drop": "signs"}))
     assert job.data.names == ("A", "B")
     assert [len(rows) for rows in job.data.train] == [20, 40]
@@ -155,9 +155,9 @@ def hub(monkeypatch):
     found = Hub()
     monkeypatch.setattr(datasets, "load_dataset", found.load_dataset)
     monkeypatch.setattr(huggingface_hub, "HfApi", lambda: found)
-    hugging_face.pinned.cache_clear()
+    hugging_face.pin_revision.cache_clear()
     yield found
-    hugging_face.pinned.cache_clear()
+    hugging_face.pin_revision.cache_clear()
 
 
 HUB = ["run", "--target", "ill", "--group", "site", "--drop", "signs", "--rounds", "1", "--steps", "1"]
@@ -169,7 +169,7 @@ def test_the_newest_commit_is_kept_and_read_again(hub, capsys):
     assert tomllib.loads(Path("r/config.toml").read_text())["dataset"] == pinned
     assert json.loads(Path("r/summary.json").read_text())["dataset"] == pinned
     assert "no fixed revision" not in capsys.readouterr().err
-    hugging_face.pinned.cache_clear()
+    hugging_face.pin_revision.cache_clear()
     hub.commit = NEW
     assert call(["run", "r/config.toml", "--out", "again"]) in (0, 1)
     assert call([*HUB, "--dataset", "hf:clinic/heart:small", "--out", "r", "--resume"]) == 0, "its own commit stays"
@@ -204,7 +204,7 @@ def test_the_hub_in_the_command(monkeypatch, capsys):
         asked.append(names)
         return datasets.DatasetDict(train=table(), test=table())
 
-    monkeypatch.setattr(own_data, "pinned", lambda text: text)
+    monkeypatch.setattr(own_data, "pin_revision", lambda text: text)
     monkeypatch.setattr(datasets, "load_dataset", load_dataset)
     words = "run --dataset hf:clinic/heart:small --target ill --group site --drop signs --rounds 1 --steps 1"
     assert call(words.split()) in (0, 1), capsys.readouterr().err

@@ -54,7 +54,7 @@ def test_words_become_columns_and_classes():
     assert data.inputs[:4].tolist() == [[30, 0], [31, 1], [32, 0], [33, 1]]
     assert data.targets.tolist() == [int(row["ill"] == "yes") for row in ROWS]
     assert data.groups == tuple(row["site"] for row in ROWS)
-    assert (data.classes, data.one_pool, data.standardise) == (2, True, True)
+    assert (data.classes, data.is_one_pool, data.standardise) == (2, True, True)
 
 
 def test_a_column_far_from_zero_keeps_its_digits():

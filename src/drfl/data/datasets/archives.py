@@ -75,7 +75,7 @@ class Folder:
             InputError: If the file does not exist or cannot be read.
         """
         if not (self.path / name).is_file():
-            raise lacks(self, name)
+            raise missing_file_error(self, name)
         return read_bytes(self.path / name, limit=None, remedy=REMEDY)
 
 
@@ -105,7 +105,7 @@ class ZipFolder:
         try:
             info = self._archive.getinfo(f"{self._top}{name}")
         except KeyError:
-            raise lacks(self, name) from None
+            raise missing_file_error(self, name) from None
         check_expansion(self.path, self._size, info.file_size)
         with reading(self.path, remedy=REMEDY):
             return self._archive.read(info)
@@ -130,6 +130,6 @@ def open_tree(path: Path, top: str) -> Iterator[Tree]:
         yield ZipFolder(path, archive, os.fstat(file.fileno()).st_size, top)
 
 
-def lacks(tree: Tree, name: str) -> InputError:
+def missing_file_error(tree: Tree, name: str) -> InputError:
     """Return the error for a file that is missing from a tree."""
     return InputError(f"'{tree.path}' lacks {name}. Download it again", code="damaged-file", field=str(tree.path))

@@ -119,7 +119,7 @@ class DatasetSpec:
     pillow: bool = False
     groupings: Mapping[str, Callable[[Sequence[Path]], Dataset]] = field(default_factory=dict)
 
-    def grouped(self, group: str | None) -> Callable[[Sequence[Path]], Pixels | Dataset]:
+    def reader(self, group: str | None) -> Callable[[Sequence[Path]], Pixels | Dataset]:
         """Return the function that reads the data set with the values of a column as groups.
 
         Raises:
@@ -205,7 +205,7 @@ def _loaded(name: str, data_dir: Path | str | None, download: bool, group: str |
     spec = DATASETS.get(name.strip().lower().replace("_", "-"))
     if spec is None:
         raise unknown("dataset", name, DATASETS)
-    read = spec.grouped(group)  # raise the error before a long download
+    read = spec.reader(group)  # raise the error before a long download
     if spec.source is None:
         return read([])
     if spec.pillow and find_spec("PIL") is None:  # raise the error before a long download

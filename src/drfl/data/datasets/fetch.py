@@ -13,7 +13,7 @@ from drfl.data.datasets.sources import (
     Location,
     find_files,
     find_refused,
-    missing,
+    missing_files,
     places_below,
     usual_places,
 )
@@ -73,7 +73,7 @@ def _below(name: str, source: DownloadSource, data_dir: Path) -> tuple[Path, ...
         raise _pickled(name, refused, source)
     # The user most likely meant the folder that has most of the files.
     nearest = max(places, key=_has)
-    lacks = f"'{nearest.folder}' lacks {', '.join(missing(nearest))}. " if _has(nearest) else ""
+    lacks = f"'{nearest.folder}' lacks {', '.join(missing_files(nearest))}. " if _has(nearest) else ""
     raise InputError(
         f"dataset '{name}': found no {_wanted(source)} in {_folders(places, source)}. {lacks}Add the "
         "files, or remove data_dir",
@@ -83,7 +83,7 @@ def _below(name: str, source: DownloadSource, data_dir: Path) -> tuple[Path, ...
 
 
 def _has(place: Location) -> int:
-    return len(place.names) - len(missing(place))
+    return len(place.names) - len(missing_files(place))
 
 
 def _folders(places: Sequence[Location], source: DownloadSource) -> str:

@@ -154,7 +154,7 @@ def find_files(places: Iterable[Location]) -> tuple[Path, ...] | None:
     return None
 
 
-def missing(place: Location) -> list[str]:
+def missing_files(place: Location) -> list[str]:
     """Return the names of files that a place does not have."""
     return [name for name in place.names if _find_one(place.folder, name) is None]
 

@@ -181,7 +181,7 @@ class Backbone:
         """Move the network to another device."""
         return replace(self, model=self.model.to(device))
 
-    def prepared(self, images: Tensor, resize: int | None) -> Tensor:
+    def prepare(self, images: Tensor, resize: int | None) -> Tensor:
         """Prepare images for the network: resize and normalise them, and give them its number of channels.
 
         Args:

@@ -31,7 +31,7 @@ def penultimate(backbone: Backbone, images: Tensor, resize: int | None = None, l
     Args:
         backbone: The network; computations run on its device.
         images: (n, c, height, width) Floating-point values in [0, 1], or bytes.
-        resize: See :meth:`drfl.data.features.Backbone.prepared`.
+        resize: See :meth:`drfl.data.features.Backbone.prepare`.
         log: Receives a progress line from time to time.
 
     Returns:
@@ -66,7 +66,7 @@ def batches(backbone: Backbone, images: Tensor, resize: int | None, most: int = 
     Args:
         backbone: The network.
         images: (n, c, height, width).
-        resize: See :meth:`drfl.data.features.Backbone.prepared`.
+        resize: See :meth:`drfl.data.features.Backbone.prepare`.
         most: Largest number of images in a batch.
     """
     backbone.check_images(images.shape)
@@ -75,7 +75,7 @@ def batches(backbone: Backbone, images: Tensor, resize: int | None, most: int = 
     # A batch has at least one image, however large it is.
     size = max(1, min(most, PIXELS // (backbone.channels * area)))
     for x in images.split(size):
-        yield backbone.prepared(x.to(device), resize)
+        yield backbone.prepare(x.to(device), resize)
 
 
 BYTES = 2**26
@@ -129,7 +129,7 @@ def choose(backbone: Backbone, images: Tensor, count: int, key: Key, resize: int
         images: (n, c, height, width) Training images.
         count: Number of coordinates; all active ones if there are fewer.
         key: Key of the draws.
-        resize: See :meth:`drfl.data.features.Backbone.prepared`.
+        resize: See :meth:`drfl.data.features.Backbone.prepare`.
 
     Raises:
         InputError: If the backbone cannot take the images, or no coordinate is active.
@@ -166,7 +166,7 @@ def entk(
         backbone: The network; computations run on its device.
         images: (n, c, height, width) Floating-point values in [0, 1], or bytes.
         coordinates: See :func:`choose`.
-        resize: See :meth:`drfl.data.features.Backbone.prepared`.
+        resize: See :meth:`drfl.data.features.Backbone.prepare`.
         log: Receives a progress line from time to time.
 
     Returns:

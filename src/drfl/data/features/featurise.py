@@ -13,8 +13,8 @@ from drfl.core.errors import InputError
 from drfl.core.key import Key
 from drfl.data import Dataset
 from drfl.data.features.entk import choose, entk, penultimate
-from drfl.data.features.images import Images, check_images, digest, kept, one_pool
-from drfl.data.features.pretraining import Log, load_backbone, silent
+from drfl.data.features.images import Images, check_images, digest, is_one_pool, load_or_make
+from drfl.data.features.pretraining import Log, load_backbone, no_log
 from drfl.data.features.recipe import Recipe
 
 CONSTANT = 1e-6
@@ -47,11 +47,11 @@ def featurise(
     Raises:
         InputError: If the backbone is not available, it cannot take the images, or the features do not fit into memory.
     """
-    log = log or silent
+    log = log or no_log
     check_images(dataset)
     if dataset.inputs.shape[2:] == (recipe.resize, recipe.resize):  # already this size: share the cache entry
         recipe = replace(recipe, resize=None)
-    backbone, shared = load_backbone(recipe.backbone, log), one_pool(dataset)
+    backbone, shared = load_backbone(recipe.backbone, log), is_one_pool(dataset)
     rows = {"inputs": len(dataset.inputs)} | ({} if shared else {"test_inputs": len(dataset.test_inputs)})
 
     def make() -> dict[str, Tensor]:
@@ -72,7 +72,7 @@ def featurise(
             # Check before hours of work.
             check_memory(sum(map(len, images.values())), chosen.count)
             made = {name: entk(network, x, chosen, recipe.resize, log) for name, x in images.items()}
-        if recipe.scaled and not shared:
+        if recipe.is_standardised and not shared:
             # Standardise before storing, so that the cache holds the final values.
             standardise(made["inputs"], made["test_inputs"])
         return made
@@ -82,8 +82,8 @@ def featurise(
     else:
         parts = [dataset.inputs] if shared else [dataset.inputs, dataset.test_inputs]
         drawn = (recipe.count, recipe.seed) if recipe.kind == "entk" else ()
-        name = digest(parts, recipe.kind, backbone.digest, recipe.resize, recipe.scaled, *drawn)
-        found = kept(cache / f"{recipe.kind}-{name}.safetensors", rows, make, log)
+        name = digest(parts, recipe.kind, backbone.digest, recipe.resize, recipe.is_standardised, *drawn)
+        found = load_or_make(cache / f"{recipe.kind}-{name}.safetensors", rows, make, log)
     inputs = found["inputs"]
     return Dataset(
         dataset.name,
@@ -93,7 +93,7 @@ def featurise(
         dataset.test_targets,
         dataset.classes,
         dataset.groups if isinstance(dataset, Dataset) else None,
-        standardise=recipe.scaled and shared,
+        standardise=recipe.is_standardised and shared,
     )
 
 

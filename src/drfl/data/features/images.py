@@ -48,7 +48,7 @@ def digest(tensors: Iterable[Tensor], *labels: object) -> str:
     return found.hexdigest()
 
 
-def kept(
+def load_or_make(
     path: Path, rows: dict[str, int], make: Callable[[], dict[str, Tensor]], log: Callable[[str], None]
 ) -> dict[str, Tensor]:
     """Return the tensors in a file, or make them and store them in it.
@@ -113,6 +113,6 @@ def check_images(images: Images) -> None:
         )
 
 
-def one_pool(images: Images) -> bool:
+def is_one_pool(images: Images) -> bool:
     """Return whether there is no separate test part, see `drfl.data.Dataset`."""
-    return isinstance(images, Dataset) and images.one_pool
+    return isinstance(images, Dataset) and images.is_one_pool

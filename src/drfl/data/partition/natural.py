@@ -152,7 +152,7 @@ class Natural:
                 parts.append(tuple(np.split(order, np.cumsum(counts)[:-1])))
             train, test = parts
             return Partition(train, test, names, {"partition": self.name, "clients": len(names), "seed": key.seed})
-        groups, y = np.array(dataset.groups), dataset.targets.numpy() if dataset.labels else None
+        groups, y = np.array(dataset.groups), dataset.targets.numpy() if dataset.has_labels else None
         rows = np.flatnonzero(np.isin(groups, names))
         split = split_groups(groups[rows], None if y is None else y[rows], key, self.test_fraction)
         parameters = {"clients": len(split), "test_fraction": self.test_fraction, "seed": key.seed}
@@ -168,7 +168,7 @@ WITHOUT_CLASSES = ("iid", Natural.name)
 """Partitions that do not use the classes of the rows."""
 
 
-def by_class(partition: str, task: str) -> str:
+def needs_classes_message(partition: str, task: str) -> str:
     """Explain why a partition cannot divide data without classes, and what to use instead."""
     return (
         f"partition '{partition}' divides rows by class, but {task} has no classes. Use iid, or natural "
@@ -196,17 +196,17 @@ def make_partition(
     if isinstance(method, Natural):
         own = method if test_fraction is None else dataclasses.replace(method, test_fraction=test_fraction)
         return own.divide(dataset, key)
-    if not dataset.labels and method.name not in WITHOUT_CLASSES:
-        raise InputError(by_class(method.name, dataset.task), code="wrong-task", field="partition")
+    if not dataset.has_labels and method.name not in WITHOUT_CLASSES:
+        raise InputError(needs_classes_message(method.name, dataset.task), code="wrong-task", field="partition")
     # Without classes, treat all rows as one class.
     y, y_test = (
-        t.numpy() if dataset.labels else np.zeros(len(t), int) for t in (dataset.targets, dataset.test_targets)
+        t.numpy() if dataset.has_labels else np.zeros(len(t), int) for t in (dataset.targets, dataset.test_targets)
     )
-    classes = dataset.classes if dataset.labels else 1
-    if not dataset.one_pool:
+    classes = dataset.classes if dataset.has_labels else 1
+    if not dataset.is_one_pool:
         return method.split(y, y_test, classes, key)
     share = TEST_FRACTION if test_fraction is None else test_fraction
-    labels = y if dataset.labels else None
+    labels = y if dataset.has_labels else None
     kept, held = split_rows(np.arange(len(y)), labels, key.fold("split"), share, f"dataset '{dataset.name}'")
     parts = method.split(y[kept], y[held], classes, key)
     return dataclasses.replace(

@@ -193,7 +193,7 @@ class PartitionMethod(Protocol):
         ...
 
 
-def checked_labels(
+def check_labels(
     method: PartitionMethod, targets: np.ndarray, test_targets: np.ndarray, classes: int
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return both label arrays as int64, after checking them and the number of training samples.

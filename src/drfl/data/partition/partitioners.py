@@ -14,7 +14,7 @@ from drfl.core import checks
 from drfl.core.errors import InputError
 from drfl.core.key import Key
 from drfl.data.partition.natural import Natural
-from drfl.data.partition.partition import Partition, PartitionMethod, checked_labels, finish
+from drfl.data.partition.partition import Partition, PartitionMethod, check_labels, finish
 from drfl.data.partition.splitting import assign_by_class, dirichlet, largest_remainder, zipf_weights
 
 
@@ -40,7 +40,7 @@ class IID:
 
     def split(self, targets: np.ndarray, test_targets: np.ndarray, classes: int, key: Key) -> Partition:
         """See `PartitionMethod.split`."""
-        y, y_test = checked_labels(self, targets, test_targets, classes)
+        y, y_test = check_labels(self, targets, test_targets, classes)
         sizes = largest_remainder(len(y), zipf_weights(self.clients, self.zipf), minimum=1)
         order = key.fold("train").generator().permutation(len(y)).astype(np.int64)
         train = tuple(np.sort(part) for part in np.split(order, np.cumsum(sizes)[:-1]))
@@ -75,7 +75,7 @@ class OneClass:
         Raises:
             InputError: If there are fewer clients than classes, or a class has fewer samples than clients.
         """
-        y, y_test = checked_labels(self, targets, test_targets, classes)
+        y, y_test = check_labels(self, targets, test_targets, classes)
         counts = one_class_counts(np.bincount(y, minlength=classes), self.clients, self.zipf)
         train = assign_by_class(y, counts, key.fold("train"))
         return finish(self, train, (y, y_test), classes, key, counts)
@@ -160,7 +160,7 @@ class ZipfDirichlet:
         Raises:
             InputError: If there are more clients than samples, or labels are out of range.
         """
-        y, y_test = checked_labels(self, targets, test_targets, classes)
+        y, y_test = check_labels(self, targets, test_targets, classes)
         supply = np.bincount(y, minlength=classes)
         sizes = largest_remainder(len(y), zipf_weights(self.clients, self.zipf), minimum=1)
         shares = dirichlet(self.alpha, self.clients, classes, key.fold("shares"))
@@ -245,7 +245,7 @@ class DirichletDrop:
 
     def split(self, targets: np.ndarray, test_targets: np.ndarray, classes: int, key: Key) -> Partition:
         """See `PartitionMethod.split`."""
-        y, y_test = checked_labels(self, targets, test_targets, classes)
+        y, y_test = check_labels(self, targets, test_targets, classes)
         shares = dirichlet(self.alpha, classes, self.clients, key.fold("shares"))
         supply = np.bincount(y, minlength=classes)
         counts = np.stack([largest_remainder(int(supply[c]), shares[c]) for c in range(classes)], axis=1)

@@ -12,7 +12,7 @@ from drfl.core.key import Key
 from drfl.data.partition.splitting import split_rows
 
 
-def held_out(targets: Tensor, rows: Tensor, fraction: float, key: Key) -> tuple[Tensor, Tensor]:
+def split_validation(targets: Tensor, rows: Tensor, fraction: float, key: Key) -> tuple[Tensor, Tensor]:
     """Return one client's training rows and validation rows."""
     # A single row cannot be divided, so it is used for both.
     if len(rows) == 1:
@@ -23,7 +23,7 @@ def held_out(targets: Tensor, rows: Tensor, fraction: float, key: Key) -> tuple[
     return torch.from_numpy(kept).to(rows.device), torch.from_numpy(held).to(rows.device)
 
 
-def joined(parts: Sequence[Tensor]) -> tuple[Tensor, ...]:
+def join(parts: Sequence[Tensor]) -> tuple[Tensor, ...]:
     """Copy the parts into one piece of memory: a hundred thousand small tensors would take more."""
     return pieces(torch.cat(list(parts)), lengths(parts))
 

@@ -29,7 +29,7 @@ WHOLE = (torch.int16, torch.int32, torch.int64)
 _T = TypeVar("_T")
 
 
-def named(clients: Mapping[str, _T] | Sequence[_T]) -> dict[str, _T]:
+def clients_by_name(clients: Mapping[str, _T] | Sequence[_T]) -> dict[str, _T]:
     """Return the clients by name; a sequence gets the names of `client_names`.
 
     Raises:
@@ -42,7 +42,7 @@ def named(clients: Mapping[str, _T] | Sequence[_T]) -> dict[str, _T]:
     return dict(zip(client_names(len(clients)), clients, strict=True))
 
 
-def like(clients: Mapping[str, _T] | Sequence[_T], names: Sequence[str]) -> list[_T]:
+def match_clients(clients: Mapping[str, _T] | Sequence[_T], names: Sequence[str]) -> list[_T]:
     """Return test data in the order of the training data's names.
 
     Raises:
@@ -56,7 +56,7 @@ def like(clients: Mapping[str, _T] | Sequence[_T], names: Sequence[str]) -> list
                 field="test",
             )
         return list(clients)
-    by_name = named(clients)
+    by_name = clients_by_name(clients)
     if set(by_name) != set(names):
         odd = sorted(set(by_name) ^ set(names))
         raise InputError(
@@ -67,7 +67,7 @@ def like(clients: Mapping[str, _T] | Sequence[_T], names: Sequence[str]) -> list
     return [by_name[name] for name in names]
 
 
-def pool(
+def concatenate(
     names: Sequence[str], pairs: Sequence[Pair], part: str, dtype: torch.dtype | None, *, tokens: bool = True
 ) -> tuple[Tensor, Tensor]:
     """Concatenate all clients' samples, one client after the other.

@@ -124,7 +124,7 @@ class HubName(NamedTuple):
     revision: str | None = None
 
     @property
-    def pinned(self) -> bool:
+    def is_pinned(self) -> bool:
         """Whether the revision is a commit, so that the data cannot change."""
         return self.revision is not None and COMMIT.fullmatch(self.revision) is not None
 
@@ -155,10 +155,10 @@ def hub_name(text: str) -> HubName:
 
 
 @functools.cache
-def pinned(text: str) -> str:
+def pin_revision(text: str) -> str:
     """Replace the revision in a hub data set's name by its current commit; unchanged if the hub cannot be reached."""
     name = hub_name(text)
-    if name.pinned:
+    if name.is_pinned:
         return text
     try:
         from huggingface_hub import HfApi

@@ -9,9 +9,9 @@ from drfl.core import user_code
 from drfl.core.errors import InputError
 from drfl.data import DATASETS
 from drfl.data.dataset import TaskName
-from drfl.data.partition.natural import WITHOUT_CLASSES, by_class
+from drfl.data.partition.natural import WITHOUT_CLASSES, needs_classes_message
 from drfl.data.tables.columns import check_roles
-from drfl.data.tables.hugging_face import PREFIX, check_installed, folder_name, hub_name, is_saved, pinned
+from drfl.data.tables.hugging_face import PREFIX, check_installed, folder_name, hub_name, is_saved, pin_revision
 from drfl.data.tables.table_files import files_of, label_of_files
 from drfl.data.tables.targets import check_count
 from drfl.task.metrics import METRICS, OF_CLASSES, Metric
@@ -60,7 +60,9 @@ def with_data_defaults(values: Mapping[str, object]) -> dict[str, object]:
         _default(settings, "partition", "natural" if groups else free)
     elif is_hub(settings.get("dataset")):
         _check_hub(settings)
-        settings["dataset"] = pinned(str(settings["dataset"]))  # so that reruns and resumed runs read the same data
+        settings["dataset"] = pin_revision(
+            str(settings["dataset"])
+        )  # so that reruns and resumed runs read the same data
         _default(settings, "partition", "natural" if settings.get("group") is not None else free)
     else:
         spec = DATASETS.get(str(settings.get("dataset")).lower().replace("_", "-"))
@@ -73,7 +75,7 @@ def with_data_defaults(values: Mapping[str, object]) -> dict[str, object]:
                     field=name,
                 )
         if spec is not None:
-            spec.grouped(None if settings.get("group") is None else str(settings["group"]))
+            spec.reader(None if settings.get("group") is None else str(settings["group"]))
             _default(settings, "partition", spec.info.partition)
     return settings
 
@@ -191,7 +193,7 @@ def check_task(task: TaskName, partition: str, loss: str, measures: Sequence[Met
         InputError: Names the setting that does not.
     """
     if task != CLASSIFICATION and partition not in WITHOUT_CLASSES:
-        raise InputError(by_class(partition, task), code="wrong-task", field="partition")
+        raise InputError(needs_classes_message(partition, task), code="wrong-task", field="partition")
     # It is not known which task a user's loss is for.
     if not user_code.is_reference(loss) and loss not in LOSSES_OF[task]:
         home = next(known for known, losses in LOSSES_OF.items() if loss in losses)

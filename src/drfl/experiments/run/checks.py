@@ -44,7 +44,7 @@ def warnings_of(job: Running) -> tuple[Notice, ...]:
     # The simulation's data exclude rows that no metric counts.
     data = job.fed.data if isinstance(job.fed, Simulation) else job.data
     notices = data_warnings(data, by_class=partition in BY_CLASS)
-    if is_named and name is not None and is_hub(name) and not hub_name(name).pinned:
+    if is_named and name is not None and is_hub(name) and not hub_name(name).is_pinned:
         return (
             Notice(
                 f"dataset '{name}' has no fixed revision, as the hub did not name the newest one: a resumed or "
