@@ -56,7 +56,7 @@ def content(**changes):
         (content(recipe={"seed": math.nan}), ("damaged-file", None, "'recipe'")),
         (content(recipe={"seed": -math.inf}), ("damaged-file", None, "'recipe'")),
         (content(clients={}), ("damaged-file", None, "'clients'")),
-        (content(clients=[]), ("damaged-file", None, "(0)")),
+        (content(clients=[]), ("damaged-file", None, "0")),
         (content(clients=[3]), ("damaged-file", None, "'name'")),
         (content(client={"name": 3}), ("damaged-file", None, "'name'")),
         (content(client={"train": "0"}), ("damaged-file", None, "'train'")),
@@ -67,7 +67,7 @@ def content(**changes):
         (content(client={"train": [1, 0]}), ("damaged-file", None, "'a'", "training", "sorted")),
         (content(client={"train": [1, 1]}), ("damaged-file", None, "'a'", "training", "sorted")),
         (content(client={"test": [-1]}), ("damaged-file", None, "'a'", "test", "sorted")),
-        (content(clients=[{"name": "a", "train": [0], "test": [0]}] * 2), ("damaged-file", None, "names")),
+        (content(clients=[{"name": "a", "train": [0], "test": [0]}] * 2), ("damaged-file", None, "name")),
     ],
 )
 def test_other_files_are_refused_by_name(tmp_path, text, error):
