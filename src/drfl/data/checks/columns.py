@@ -307,8 +307,9 @@ def _distance(middle: np.ndarray, width: float, sizes: np.ndarray, j: int, least
     errors = 1.2533 * width / np.sqrt(sizes)  # of medians of normal values
     centre = np.median(middle[others])
     distance = float(middle[j] - centre)
-    # Part of the others' differences is their own sampling error.
-    differences = np.maximum(np.abs(middle[others] - centre) - 2 * errors[others], 0).max()
+    # Part of the others' differences is their own sampling error, whose square adds to that of the true difference.
+    squares = (middle[others] - centre) ** 2 - (1.5 * errors[others]) ** 2
+    differences = np.sqrt(np.maximum(squares, 0).max())
     return distance if abs(distance) >= max(least, BEYOND * differences, ERRORS * errors[j]) else None
 
 
