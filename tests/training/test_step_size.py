@@ -615,7 +615,7 @@ def test_a_run_that_was_set_back_says_how_many_rounds_count():
 def test_late_is_when_fewer_than_half_of_the_rounds_count(effective, is_late):
     assert Marks(False, 1, 15, effective).is_late is is_late
     assert not Marks(False, 0, 15, effective).is_late
-    assert Marks(False, 1, 2, 1).counted == "1 of 2 rounds counts"
+    assert Marks(False, 1, 2, 1).rounds_text == "1 of 2 rounds counts"
 
 
 def test_in_the_end_it_gives_up():

@@ -72,7 +72,7 @@ class AFL:
         if self.gamma is not None:
             checks.non_negative("gamma", self.gamma)
         if self.dual_batch is not None:
-            checks.whole("dual_batch", self.dual_batch)
+            checks.integer("dual_batch", self.dual_batch)
         check_schedule("gamma", self.gamma, self.gamma_schedule)
         refuse_epochs("AFL", self.local, "its dual step needs the same number of local steps at every client")
 

@@ -140,7 +140,7 @@ class FineTuned(FedAvg):
     fine_steps: int = 10
 
     def __post_init__(self) -> None:
-        checks.whole("fine_steps", self.fine_steps)
+        checks.integer("fine_steps", self.fine_steps)
 
     def personal(self, state: FedAvgState, w: Tensor, fed: Federation, key: Key) -> ClientTable:
         """See :class:`drfl.federation.algorithm.Personal`."""

@@ -69,7 +69,7 @@ class DeltaFL(Averaging):
                 field="theta",
             )
         if self.loss_batch is not None:
-            checks.whole("loss_batch", self.loss_batch)
+            checks.integer("loss_batch", self.loss_batch)
 
     def round(self, state: FedAvgState, fed: Federation, key: Key) -> tuple[FedAvgState, Info]:
         """Collect losses from a uniform cohort, train its tail and average the replies."""

@@ -151,7 +151,7 @@ class SnapshotMethod:
         if self.gamma is not None:
             checks.non_negative("gamma", self.gamma)
         if self.dual_batch is not None:
-            checks.whole("dual_batch", self.dual_batch)
+            checks.integer("dual_batch", self.dual_batch)
         check_schedule("gamma", self.gamma, self.gamma_schedule)
         refuse_epochs(type(self).__name__, self.local, "its snapshot needs the same number of local steps everywhere")
 

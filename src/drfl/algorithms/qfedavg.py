@@ -67,7 +67,7 @@ class QFedAvg:
         checks.non_negative("q", self.q)
         refuse("QFedAvg", self.local.optimizer, "it assumes steps of η times the gradient, because it sets L = 1/η")
         if self.loss_batch is not None:
-            checks.whole("loss_batch", self.loss_batch)
+            checks.integer("loss_batch", self.loss_batch)
 
     def init(self, fed: Federation) -> FedAvgState:
         """Return the state with the initial model."""

@@ -179,7 +179,7 @@ class ScaffPD:
         checks.non_negative("mu", self.mu)
         checks.positive("server_lr", self.server_lr)
         if self.dual_batch is not None:
-            checks.whole("dual_batch", self.dual_batch)
+            checks.integer("dual_batch", self.dual_batch)
         if self.mu > 0 and self.theta != 1:
             raise InputError(
                 "theta sets the constant schedule and mu the accelerated one. Set only one of them",

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from drfl.core.errors import SHOWN, Notice, listed
+from drfl.core.errors import MAX_LISTED, Notice, listing
 from drfl.data.client_data import ClientData
 from drfl.data.standardisation import is_table
 
@@ -42,7 +42,7 @@ def data_warnings(data: ClientData, by_class: bool = False) -> tuple[Notice, ...
     Clients with fewer than :data:`FEW` test rows; clients whose test rows are all of one class where others' are not;
     names that differ by blanks or case alone; values that are far off in their column, or huge where columns are not
     standardised; columns that look like another unit, or say nothing, at one client. Those of columns need inputs
-    (n, p), at most :data:`MOST` numbers. At most :data:`SHOWN` clients or columns are named in a sentence.
+    (n, p), at most :data:`MOST` numbers. At most :data:`MAX_LISTED` clients or columns are named in a sentence.
 
     Args:
         data: the clients.
@@ -57,7 +57,7 @@ def data_warnings(data: ClientData, by_class: bool = False) -> tuple[Notice, ...
     sizes = [len(rows) for rows in data.test]
     few = sorted((i for i, size in enumerate(sizes) if size < FEW), key=lambda i: sizes[i])
     if few:
-        named = listed([f"{data.names[i]} ({sizes[i]})" for i in few], "client")
+        named = listing([f"{data.names[i]} ({sizes[i]})" for i in few], "client")
         text = (
             f"fewer than {FEW} test rows at {named}: a score there moves in large steps, and the worst client may be "
             "worst by chance"
@@ -67,7 +67,7 @@ def data_warnings(data: ClientData, by_class: bool = False) -> tuple[Notice, ...
     if not by_class and data.majority is not None and not bool((data.majority == 1).all()):
         single = [data.names[i] for i in (data.majority == 1).nonzero().flatten().tolist()]
         if single:
-            text = f"all test rows are of one class at {listed(single, 'client')}: always answering it is right there"
+            text = f"all test rows are of one class at {listing(single, 'client')}: always answering it is right there"
             found.append(Notice(text, "one-class-test", _single(single)))
     seen: dict[str, str] = {}
     pairs = []
@@ -78,7 +78,7 @@ def data_warnings(data: ClientData, by_class: bool = False) -> tuple[Notice, ...
         seen.setdefault(plain, name)
     if pairs:
         text = (
-            f"names of clients differ by blanks or case alone: {listed(pairs, 'pair')}; one client under two names "
+            f"names of clients differ by blanks or case alone: {listing(pairs, 'pair')}; one client under two names "
             "hides"
         )
         found.append(Notice(text, "similar-names", "clients"))
@@ -122,15 +122,15 @@ def _extreme_values(data: ClientData, inputs: Tensor) -> list[Notice]:
     if bool(bad.any()):
         named = _at_clients(data, bad, at)
         text = (
-            f"a value more than {FAR:,.0f} interquartile ranges from the median in {listed(named, 'column')}: look for "
-            "a slip, or a code for unknown"
+            f"a value more than {FAR:,.0f} interquartile ranges from the median in {listing(named, 'column')}: look "
+            "for a slip, or a code for unknown"
         )
         found.append(Notice(text, "outlier", _field(data, bad.nonzero().flatten().tolist())))
     if data.standardisation is None:
         most, at = inputs.abs().max(0)
         bad = most > LARGE
         if bool(bad.any()):
-            named = listed(_at_clients(data, bad, at), "column")
+            named = listing(_at_clients(data, bad, at), "column")
             text = f"values beyond {LARGE:,.0f} in {named}: no step size suits such inputs; standardise them"
             found.append(Notice(text, "not-standardised", _field(data, bad.nonzero().flatten().tolist())))
     return found
@@ -146,7 +146,7 @@ def _at_clients(data: ClientData, bad: Tensor, at: Tensor) -> list[str]:
     for place, k in enumerate(bad.nonzero().flatten().tolist()):
         where, row = "", int(at[k])
         # The search is a pass over all clients' rows, so only columns that the message names get one.
-        if place < SHOWN:
+        if place < MAX_LISTED:
             clients = ((name, rows) for part in parts for name, rows in zip(data.names, part, strict=True))
             where = next((f" at {name}" for name, rows in clients if bool((rows == row).any())), "")
         found.append(f"{_column(data, k)}{where}")
@@ -174,7 +174,7 @@ def _odd_columns(data: ClientData, inputs: Tensor) -> list[Notice]:
         if cases:
             text = (
                 f"values spread {UNITS:.0f} times as far or as little as at other clients, as in another unit: "
-                f"{listed(cases, 'case')}"
+                f"{listing(cases, 'case')}"
             )
             found.append(Notice(text, "unit-mismatch", _field(data, [k for _, k in odd])))
     rows = torch.cat(data.train).cpu()
@@ -187,6 +187,6 @@ def _odd_columns(data: ClientData, inputs: Tensor) -> list[Notice]:
         constant += [(k, data.names[i]) for k in (several & (least == most)).nonzero().flatten().tolist()]
     if constant:
         cases = [f"{_column(data, k)} at {name}" for k, name in constant]
-        text = f"columns that vary elsewhere are constant, as where nobody measures them: {listed(cases, 'case')}"
+        text = f"columns that vary elsewhere are constant, as where nobody measures them: {listing(cases, 'case')}"
         found.append(Notice(text, "constant-column", _field(data, [k for k, _ in constant])))
     return found

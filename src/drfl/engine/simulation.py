@@ -194,7 +194,7 @@ class Simulation(Federation):
         else:
             batch = request.batch
         if batch is not None:
-            checks.whole("batch", batch)
+            checks.integer("batch", batch)
         if snapshot is not None and epochs is not None:
             raise ValueError(f"snapshot={snapshot}: with epochs clients take different numbers of steps")
         if snapshot is not None and not 1 <= snapshot <= steps:

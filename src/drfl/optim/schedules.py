@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from drfl.core import checks
-from drfl.core.registry import named, text_of
+from drfl.core.registry import from_text, text_of
 
 
 class Schedule(ABC):
@@ -65,7 +65,7 @@ class StepDecay(Schedule):
     factor: float = 0.1
 
     def __post_init__(self) -> None:
-        checks.whole("every", self.every)
+        checks.integer("every", self.every)
         checks.positive("factor", self.factor)
 
     def at(self, r: int) -> float:
@@ -120,7 +120,7 @@ class Cosine(Schedule):
     final: float = 0.0
 
     def __post_init__(self) -> None:
-        checks.whole("rounds", self.rounds)
+        checks.integer("rounds", self.rounds)
         checks.fraction("final", self.final)
 
     def at(self, r: int) -> float:
@@ -154,4 +154,4 @@ def parse(text: str) -> Schedule:
         InputError: If the name or an option is unknown, or an option is missing, repeated, not a number or out of
             range.
     """
-    return named("schedule", SCHEDULES, text)
+    return from_text("schedule", SCHEDULES, text)

@@ -149,7 +149,7 @@ class TrimmedMean(_Rule):
     f: int = 1
 
     def __post_init__(self) -> None:
-        checks.whole("f", self.f)
+        checks.integer("f", self.f)
 
     @property
     def least(self) -> int:
@@ -193,7 +193,7 @@ class GeometricMedian(_Rule):
     tolerance: float = 1e-6
 
     def __post_init__(self) -> None:
-        checks.whole("iterations", self.iterations)
+        checks.integer("iterations", self.iterations)
         checks.positive("tolerance", self.tolerance)
 
     def bound(self, U: Tensor, centre: Tensor | None = None) -> Tensor:
@@ -234,8 +234,8 @@ class Krum(_Rule):
     used: int = 0
 
     def __post_init__(self) -> None:
-        checks.whole("f", self.f)
-        checks.whole("used", self.used, low=0)
+        checks.integer("f", self.f)
+        checks.integer("used", self.used, low=0)
 
     @property
     def least(self) -> int:

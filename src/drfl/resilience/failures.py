@@ -201,8 +201,8 @@ class FailureModel:
             shares["drop"] = self.drop
         for name, share in shares.items():
             checks.fraction(name, share)
-        checks.whole("groups", self.groups)
-        checks.whole("outage_rounds", self.outage_rounds)
+        checks.integer("groups", self.groups)
+        checks.integer("outage_rounds", self.outage_rounds)
         checks.positive("slowdown", self.slowdown)
         if self.slowdown < 1:
             raise InputError(

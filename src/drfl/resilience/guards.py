@@ -201,7 +201,7 @@ class Trim(WithoutMemory):
     f: int = 1
 
     def __post_init__(self) -> None:
-        checks.whole("f", self.f)
+        checks.integer("f", self.f)
 
     def judge(
         self, reports: Losses, request: LossRequest | GradientRequest, fed: Federation, memory: Tensor
@@ -254,7 +254,7 @@ class ServerProbe:
         Raises:
             InputError: If rows is not at least 1, or if data and task do not fit together.
         """
-        checks.whole("rows", rows)
+        checks.integer("rows", rows)
 
         def sample(client_rows: Tensor, i: int) -> Tensor:
             # Use one key per client, so that its rows do not depend on the other clients.
@@ -347,7 +347,7 @@ class PeerAudit(WithoutMemory):
     floor: float = 1.0
 
     def __post_init__(self) -> None:
-        checks.whole("peers", self.peers)
+        checks.integer("peers", self.peers)
         checks.positive("k", self.k)
         checks.non_negative("floor", self.floor)
 

@@ -65,7 +65,7 @@ class OverSelection(WrappedAlgorithm[S]):
     keep: int
 
     def __post_init__(self) -> None:
-        checks.whole("keep", self.keep)
+        checks.integer("keep", self.keep)
 
     def round(self, state: S, fed: Federation, key: Key) -> tuple[S, Info]:
         """Run one round of the wrapped algorithm on the first replies."""
@@ -98,8 +98,8 @@ class Quorum(WrappedAlgorithm[S]):
     most: int = 3
 
     def __post_init__(self) -> None:
-        checks.whole("at_least", self.at_least)
-        checks.whole("most", self.most)
+        checks.integer("at_least", self.at_least)
+        checks.integer("most", self.most)
         if self.then not in ("skip", "repeat"):
             raise InputError(f"then must be 'skip' or 'repeat', got {self.then!r}", code="invalid-value", field="then")
 

@@ -45,7 +45,7 @@ class LambdaConcentration:
 
     def __post_init__(self) -> None:
         checks.fraction("share", self.share)
-        checks.whole("long", self.long)
+        checks.integer("long", self.long)
 
     def limit(self, n: int) -> float:
         """Return the share of λ above which a round counts, for n clients."""
@@ -93,8 +93,8 @@ class Quarantine:
     rounds: int = 20
 
     def __post_init__(self) -> None:
-        checks.whole("strikes", self.strikes)
-        checks.whole("rounds", self.rounds)
+        checks.integer("strikes", self.strikes)
+        checks.integer("rounds", self.rounds)
 
     def after(self, record: Record, answered: Tensor, faulty: Tensor) -> Record:
         """Update the record after a round, given the clients that answered and those at fault, both (N,) bool."""

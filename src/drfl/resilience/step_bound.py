@@ -44,7 +44,7 @@ class StepBound:
 
     def __post_init__(self) -> None:
         checks.above("factor", self.factor, 1)
-        checks.whole("least", self.least, low=3)
+        checks.integer("least", self.least, low=3)
 
     def start(self) -> Tensor:
         """Return the usual lengths of updates and gradients, (2,) float64, which are initially 0."""

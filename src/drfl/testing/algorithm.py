@@ -83,7 +83,7 @@ def subject_of(
             code="wrong-type",
             field="algorithm",
         )
-    checks.whole("rounds", rounds)
+    checks.integer("rounds", rounds)
     checks.positive("tolerance", tolerance)
     trial = least_squares() if problem is None else problem
     original = copy.deepcopy(algorithm)

@@ -323,8 +323,8 @@ def examine_ambiguity(
             code="wrong-type",
             field="ambiguity",
         )
-    checks.whole("n", n)
-    checks.whole("draws", draws, low=50)
+    checks.integer("n", n)
+    checks.integer("draws", draws, low=50)
     try:
         ambiguity.project(torch.zeros(n))
     except InputError as error:

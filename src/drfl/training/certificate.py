@@ -188,7 +188,7 @@ class PooledSolver:
 
     def __post_init__(self) -> None:
         checks.positive("tolerance", self.tolerance)
-        checks.whole("iterations", self.iterations)
+        checks.integer("iterations", self.iterations)
 
     def check(self, mu: float, radius: float | None) -> None:
         """Accept any mu and radius, because convexity is sufficient."""

@@ -13,7 +13,7 @@ from torch import Tensor
 from drfl.core.errors import Notice
 from drfl.core.html_table import html_table
 from drfl.core.key import Key
-from drfl.core.run_end import Marks, Stopped
+from drfl.core.run_end import Marks, StopReason
 from drfl.federation.algorithm import (
     Algorithm,
     Personal,
@@ -67,7 +67,7 @@ class Result(NamedTuple):
     last: Evaluation
     end: RunState
     returned: Literal["average", "last", "selected"]
-    stopped: Stopped
+    stopped: StopReason
     stopped_on: Part | None
     averaged: Evaluation | None = None
     averaged_certificate: Certificate | None = None
@@ -217,7 +217,7 @@ class RunLog:
         row = Row(progress.round, metrics, cost, lam, seconds, certificate, flags, last, others, validation, undefined)
         return progress._replace(rows=(*progress.rows, row), point=point, selected=selected)
 
-    def result(self, progress: RunState, tested: Tested, stopped: Stopped, best: Key | None) -> Result:
+    def result(self, progress: RunState, tested: Tested, stopped: StopReason, best: Key | None) -> Result:
         """Build the result of the run, with a test of the averaged solution if the run keeps it.
 
         Args:

@@ -253,7 +253,7 @@ class Checkpoints:
         replies: Callable[[], Extent] | None = None,
     ) -> None:
         if every is not None:
-            checks.whole("every", every)
+            checks.integer("every", every)
         self.folder, self.every, self.key = Path(folder), every, key
         self._user_identity, self._identity = identity, identity or dict
         self._values: Identity | None = None
