@@ -21,7 +21,7 @@ def worst_honest(case, seed):
     data = drfl.ClientData.from_dataset(drfl.load("digits"), parts, drfl.Key(seed))
     task = drfl.Task(nn.Sequential(nn.Flatten(), nn.Linear(64, 10)))
     fed = drfl.Simulation(data, task)
-    algorithm = drfl.DualDRDM(m=CLIENTS, sampling=drfl.sampling.everybody)
+    algorithm = drfl.DualDRDM(m=CLIENTS, sampling=drfl.sampling.all_clients)
     if case != "nobody attacks":
         fed = SignFlipped(fed, range(ATTACKERS))
     if case == "attack, CoordinateMedian":

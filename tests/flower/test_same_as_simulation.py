@@ -86,7 +86,7 @@ def test_the_ledger_counts_models_as_a_simulation_does(name):
 def test_the_ledger_counts_a_shift_whether_the_site_keeps_it_or_not(kept):
     grid = grid_of()
     a, b = simulation(), federation(grid)
-    drdm = drfl.DRDM(m=4, local=LOCAL, sampling=sampling.everybody)
+    drdm = drfl.DRDM(m=4, local=LOCAL, sampling=sampling.all_clients)
     states = drdm.init(a), drdm.init(b)
     for r in (1, 2, 3):
         key = Key(0).fold("round", r)
@@ -235,7 +235,7 @@ class Catching(drfl.DRFA):
         try:
             return super().round(state, fed, key)
         except BaseException:
-            return state, Info.nobody(sampling.everybody(state.lam, 4, key))
+            return state, Info.without_replies(sampling.all_clients(state.lam, 4, key))
 
 
 def test_a_round_that_catches_everything_is_played_like_any_other():

@@ -159,7 +159,7 @@ def test_where_everybody_is_in_quarantine_nobody_is_asked_and_the_round_is_empty
     recording = Recording(fed_of())
     protected = Protected(algorithm_of("SCAFFOLD"), norm=1e-9, quarantine=Quarantine(strikes=1, rounds=2))
     states = states_of(protected, recording, 4)
-    assert [info.empty for _, info in states] == [True] * 4
+    assert [info.is_empty for _, info in states] == [True] * 4
     assert len(recording.of("train")) == 2  # in rounds 1 and 4
     assert torch.equal(states[-1][0].w, fed_of().w0)
 
@@ -206,9 +206,9 @@ def test_a_client_that_holds_the_weight_for_long_is_warned_of(caplog):
 
 def test_of_few_clients_one_may_hold_half():
     concentration, none = LambdaConcentration(long=1), torch.zeros(4, dtype=torch.int64)
-    assert concentration.found(concentration.after(none, torch.tensor([0.7, 0.1, 0.1, 0.1]))) == []
-    assert concentration.found(concentration.after(none, torch.tensor([0.1, 0.8, 0.1, 0.0]))) == [1]
-    assert concentration.found(concentration.after(none[:2], torch.tensor([1.0, 0.0]))) == []
+    assert concentration.newly_dominant(concentration.after(none, torch.tensor([0.7, 0.1, 0.1, 0.1]))) == []
+    assert concentration.newly_dominant(concentration.after(none, torch.tensor([0.1, 0.8, 0.1, 0.0]))) == [1]
+    assert concentration.newly_dominant(concentration.after(none[:2], torch.tensor([1.0, 0.0]))) == []
     assert (concentration.limit(10), concentration.limit(4)) == (0.5, 0.75)
 
 

@@ -12,7 +12,7 @@ from tests.support.refusals import quotes
 from drfl import LocalSGD, run
 from drfl.algorithms import FedAvg
 from drfl.federation.federation import WrappedFederation
-from drfl.federation.requests import Replies, answers
+from drfl.federation.requests import Replies, select_rows
 from drfl.optim.schedules import Constant
 from drfl.resilience import Protected
 from drfl.testing import QuadraticFederation, Recording
@@ -99,7 +99,7 @@ class FarThenSilent(Far):
             return reply
         again = request.key.round in self.rounds
         self.rounds.add(request.key.round)
-        return answers(reply, reply.clients != 1) if again else reply
+        return select_rows(reply, reply.clients != 1) if again else reply
 
 
 def test_who_falls_silent_was_not_helped(caplog):

@@ -12,7 +12,7 @@ from tests.support.refusals import refused
 from drfl import Key, LocalSGD, run
 from drfl.algorithms import ALGORITHMS
 from drfl.federation.federation import WrappedFederation
-from drfl.federation.requests import GradientRequest, Gradients, Losses, LossRequest, Replies, TrainRequest, answers
+from drfl.federation.requests import GradientRequest, Gradients, Losses, LossRequest, Replies, TrainRequest, select_rows
 from drfl.resilience import Protected, StepBound
 from drfl.resilience import step_bound as module
 from drfl.testing.attacks import Scaled
@@ -136,7 +136,7 @@ class Silent(WrappedFederation):
 
     def ask(self, request):
         reply = super().ask(request)
-        return reply if isinstance(reply, Losses) else answers(reply, reply.clients != self.client)
+        return reply if isinstance(reply, Losses) else select_rows(reply, reply.clients != self.client)
 
 
 @pytest.mark.parametrize("factor", [1e30, -1e3])
@@ -165,7 +165,7 @@ def test_the_memory_survives_a_round_in_which_nobody_answers():
     state, _ = protected.round(state, fed_of(), Key(0))
     usual = state.memory.usual
     assert float(usual[0]) > 0
-    assert state.memory.wrong() is None
-    assert state.memory._replace(usual=-usual).wrong()
+    assert state.memory.describe_fault() is None
+    assert state.memory._replace(usual=-usual).describe_fault()
     assert bits_differ(protected.init(fed_of()).memory.usual, usual) != []
     assert N == 8

@@ -56,7 +56,7 @@ class Mine:
         D = Cohort(torch.arange(fed.n), torch.ones(fed.n, dtype=torch.float64))
         up = fed.train(D.clients, state.w, self.local, key.fold("sgd"))
         if not up.clients.numel():
-            return state, Info.nobody(D)
+            return state, Info.without_replies(D)
         return state._replace(w=up.w.mean(0)), Info(D, up.clients)
 
 
@@ -160,8 +160,8 @@ def test_variants_take_what_there_is_and_leave_the_given_one_alone():
     assert subject.variant() == given
     local = LocalSGD(steps=2, lr=0.2, batch=None, momentum=0.5)
     assert subject.variant(m=2, steps=2, full=True) == replace(given, m=2, local=local, dual_batch=None)
-    assert subject.variant(everybody=True).m == 5
-    assert subject_of(Mine()).variant(m=2, everybody=True, gamma=1.0) == Mine()
+    assert subject.variant(full_participation=True).m == 5
+    assert subject_of(Mine()).variant(m=2, full_participation=True, gamma=1.0) == Mine()
     object.__setattr__(given, "hidden", 1)
     assert not hasattr(subject.variant(), "hidden")
 

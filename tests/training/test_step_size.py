@@ -629,13 +629,13 @@ def test_in_the_end_it_gives_up():
 @pytest.mark.parametrize("eta", [0.0, -1.0, math.nan, math.inf])
 def test_what_a_step_size_cannot_be(eta):
     size = size_with([1.0])
-    assert size.wrong() is None
-    assert size._replace(eta=torch.tensor(eta)).wrong() is not None
-    assert size._replace(lowered=torch.tensor(-1)).wrong()
+    assert size.describe_fault() is None
+    assert size._replace(eta=torch.tensor(eta)).describe_fault() is not None
+    assert size._replace(lowered=torch.tensor(-1)).describe_fault()
     for rollbacks, restarted in ((2, 3), (-1, 0), (0, 3), (1, -3)):
         altered = size._replace(rollbacks=torch.tensor(rollbacks), restarted=torch.tensor(restarted))
-        assert altered.wrong() is not None
-    assert size._replace(rollbacks=torch.tensor(1), restarted=torch.tensor(3)).wrong() is None
+        assert altered.describe_fault() is not None
+    assert size._replace(rollbacks=torch.tensor(1), restarted=torch.tensor(3)).describe_fault() is None
     assert not StepSize.unknown(3).known
 
 

@@ -99,7 +99,7 @@ def test_a_risen_loss_sets_the_run_back(r, rollbacks):
     assert float(answer.size.eta) == float(size.eta) / 2
     assert [int(n) for n in (answer.size.lowered, answer.size.rollbacks)] == [rollbacks + 1, rollbacks + 1]
     assert (int(answer.size.restarted), float(answer.size.moved)) == (r - 1, 0.0)
-    assert answer.size.wrong() is None
+    assert answer.size.describe_fault() is None
     assert (answer.notice.code, answer.notice.field) == ("step-size-lowered", "lr")
     assert f"round {r}" in answer.notice
 

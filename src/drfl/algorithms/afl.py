@@ -88,7 +88,7 @@ class AFL:
         D = Cohort(all_clients, lam)
         answered, model = fed.mean(D, w, self.local, key.fold("sgd"))  # for one step: w − η Σ_i λ_i ∇f_i(w)
         if model is None:
-            return state, Info.nobody(D)
+            return state, Info.without_replies(D)
 
         f = fed.losses(all_clients, model.w if self.dual_after else w, key.fold("xi"), batch=self.dual_batch)
         lam_next = lam

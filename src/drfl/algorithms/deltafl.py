@@ -76,12 +76,12 @@ class DeltaFL(Averaging):
         w, lam = state.w, self.weights(fed)
 
         D = sampling.uniform(fed.n, sampling.size(self.m, fed.n), key.fold("D"))
-        f = dual.finite(fed.losses(D.clients, w, key.fold("xi"), batch=self.loss_batch))
+        f = dual.check_finite(fed.losses(D.clients, w, key.fold("xi"), batch=self.loss_batch))
         if not f.clients.numel():
-            return state, Info.nobody(D)
+            return state, Info.without_replies(D)
         worst = f.clients[tail(f.values, lam[f.clients], self.theta)].sort().values
         T = Cohort(worst, lam[worst])
-        next_state, info = self.averaged(state, fed, T, key.fold("sgd"))
+        next_state, info = self.train_and_average(state, fed, T, key.fold("sgd"))
         return next_state, info._replace(losses=f)
 
 

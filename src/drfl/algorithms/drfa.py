@@ -91,7 +91,7 @@ class DRFA(SnapshotMethod):
         # The weights are the multiplicities among the clients that answered.
         answered, model = fed.mean(D, w, self.local, key.fold("sgd"), snapshot=t)
         if model is None:
-            return state, Info.nobody(D)
+            return state, Info.without_replies(D)
 
         dual = self.snapshot_ascent(fed, model, lam, squares, key)
         return DRFAState(model.w, dual.lam, dual.squares), Info(D, answered, dual.losses, model.average)
@@ -180,7 +180,7 @@ class DRFAGA:
         D = self.sampling(lam, sampling.size(self.m, N), key.fold("D"))  # D ~ λ
         answered, model = fed.mean(D, w, self.local, key.fold("sgd"))
         if model is None:
-            return state, Info.nobody(D)
+            return state, Info.without_replies(D)
 
         f = fed.losses(torch.arange(N), w, key.fold("xi"))  # full batch, all clients
         lam_next = lam

@@ -20,7 +20,7 @@ from drfl.optim.local import LocalSGD, refuse_epochs
 from drfl.optim.schedules import Constant, Schedule
 
 
-def finite(losses: Losses) -> Losses:
+def check_finite(losses: Losses) -> Losses:
     """Return the losses unchanged if they are all finite.
 
     Raises:
@@ -126,7 +126,7 @@ class SnapshotMethod:
         dual_batch: Samples per reported loss; None uses all local training data.
         ambiguity: Ambiguity set Λ and regulariser ψ.
         sampling: How the cohort D is drawn from λ: ``sampling.with_replacement`` (as in the papers),
-            ``sampling.without_replacement``, ``sampling.everybody`` (all clients, weighted by λ) or
+            ``sampling.without_replacement``, ``sampling.all_clients`` (all clients, weighted by λ) or
             ``sampling.uniform_weighted`` (m uniformly drawn clients, weighted by λ).
         centred: Whether to subtract the mean of the reported losses before multiplying by N/m. On the simplex this has
             the same expectation, but without the noise of the overall loss level. The papers do not centre.

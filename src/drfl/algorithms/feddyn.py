@@ -8,7 +8,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from drfl.algorithms.drift import check_penalty, moves, penalty
+from drfl.algorithms.drift import check_penalty, penalty, sum_updates
 from drfl.algorithms.fedavg import uniform_weights
 from drfl.core.key import Key
 from drfl.federation import sampling
@@ -89,11 +89,11 @@ class FedDyn:
         D = sampling.uniform(N, sampling.size(self.m, N), key.fold("D"))
         up = fed.train(D.clients, w, self.local, key.fold("sgd"), prox=mu, shift=-h[D.clients])
         if not up.clients.numel():
-            return state, Info.nobody(D)
+            return state, Info.without_replies(D)
 
         # c is the mean of all N rows h_i. Only the rows of clients that answered change.
         def drift(w_i: Tensor) -> Tensor:  # the change of c if the local models are w_i (k', d)
-            return -mu / N * moves(w_i, w)
+            return -mu / N * sum_updates(w_i, w)
 
         def corrected(w_i: Tensor) -> Tensor:  # the global model that local models w_i (k', d) give
             return w_i.mean(0) - (c + drift(w_i)) / mu

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from drfl.algorithms import dual
-from drfl.algorithms.drift import summed
+from drfl.algorithms.drift import sum_rows
 from drfl.algorithms.fedavg import FedAvgState, uniform_weights
 from drfl.core import checks
 from drfl.core.errors import InputError
@@ -83,9 +83,9 @@ class QFedAvg:
         w, N, L = state.w, fed.n, 1 / self.local.eta
 
         D = sampling.uniform(N, sampling.size(self.m, N), key.fold("D"))
-        f = dual.finite(fed.losses(D.clients, w, key.fold("xi"), batch=self.loss_batch))
+        f = dual.check_finite(fed.losses(D.clients, w, key.fold("xi"), batch=self.loss_batch))
         if not f.clients.numel():
-            return state, Info.nobody(D)
+            return state, Info.without_replies(D)
         negative = f.values < 0
         if bool(negative.any()):
             raise InputError(
@@ -99,14 +99,14 @@ class QFedAvg:
         # Train only clients that reported: without a loss a client has no weight.
         up = fed.train(f.clients.sort().values, w, self.local, key.fold("sgd"))
         if not up.clients.numel():
-            return state, Info.nobody(D)
+            return state, Info.without_replies(D)
 
         F_q, slope = powers(F[up.clients], self.q)  # F_k^q and q·F_k^{q−1}, up to a factor that cancels
 
         def dw(part: slice) -> Tensor:  # Δw_k in a slice of columns, (k', part)
             return L * (w[part] - up.w[:, part])
 
-        Delta = summed(dw, w.numel(), F_q.to(w))  # Σ_k Δ_k
+        Delta = sum_rows(dw, w.numel(), F_q.to(w))  # Σ_k Δ_k
         norms = torch.stack([(L * (w - w_k)).norm() for w_k in up.w]).double().cpu()
         h = float((slope * norms**2 + L * F_q).sum())  # Σ_k h_k; 0 if all losses are 0
         w_next = w - Delta / h if h > 0 else w

@@ -96,7 +96,7 @@ class WeightedSum(NamedTuple):
         sums = torch.zeros(k, d, dtype=torch.float64, device=table.device)
         return cls(sums, torch.zeros(n, dtype=torch.bool), torch.zeros((), dtype=torch.int64))
 
-    def wrong(self) -> str | None:
+    def describe_fault(self) -> str | None:
         """See :class:`drfl.federation.algorithm.Consistent`."""
         return None if 0 <= self.updates < REFRESH else "the number of updates of a running sum is out of range"
 

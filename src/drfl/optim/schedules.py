@@ -20,7 +20,7 @@ class Schedule(ABC):
     """
 
     @abstractmethod
-    def at(self, r: int) -> float:
+    def multiplier(self, r: int) -> float:
         """Return the factor in round r = 1, 2, …; in most schedules, it is 1 in the first round."""
 
     def __str__(self) -> str:
@@ -44,7 +44,7 @@ class Constant(Schedule):
     def __post_init__(self) -> None:
         checks.positive("factor", self.factor)
 
-    def at(self, r: int) -> float:
+    def multiplier(self, r: int) -> float:
         """Return the factor."""
         return self.factor
 
@@ -68,7 +68,7 @@ class StepDecay(Schedule):
         checks.integer("every", self.every)
         checks.positive("factor", self.factor)
 
-    def at(self, r: int) -> float:
+    def multiplier(self, r: int) -> float:
         """Return factor^⌊(r − 1)/every⌋."""
         # Rounds are numbered from 1, and the first has the full step size.
         return self.factor ** ((r - 1) // self.every)
@@ -90,7 +90,7 @@ class Exponential(Schedule):
     def __post_init__(self) -> None:
         checks.positive("factor", self.factor)
 
-    def at(self, r: int) -> float:
+    def multiplier(self, r: int) -> float:
         """Return factor^(r − 1)."""
         return self.factor ** (r - 1)
 
@@ -99,7 +99,7 @@ class Exponential(Schedule):
 class InverseSqrt(Schedule):
     """The factor 1/√r, the classical rate of stochastic gradient descent."""
 
-    def at(self, r: int) -> float:
+    def multiplier(self, r: int) -> float:
         """Return 1/√r."""
         return 1 / math.sqrt(r)
 
@@ -123,7 +123,7 @@ class Cosine(Schedule):
         checks.integer("rounds", self.rounds)
         checks.fraction("final", self.final)
 
-    def at(self, r: int) -> float:
+    def multiplier(self, r: int) -> float:
         """Return final + (1 − final)·(1 + cos(π(r − 1)/rounds))/2."""
         # In a run longer than the schedule, the cosine would rise again.
         if r > self.rounds:

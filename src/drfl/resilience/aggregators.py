@@ -26,7 +26,7 @@ class Aggregator(Protocol):
     """
 
     @property
-    def least(self) -> int:
+    def min_vectors(self) -> int:
         """Smallest number of vectors the rule can judge; with fewer, no reply is used."""
         ...
 
@@ -49,7 +49,7 @@ class Aggregator(Protocol):
         """Select the clients whose vectors are used, (k,) bool; the others count as missing.
 
         Args:
-            U: (k, d) Finite vectors, k ≥ ``least``.
+            U: (k, d) Finite vectors, k ≥ ``min_vectors``.
             centre: Result of :meth:`expected`.
         """
         ...
@@ -68,7 +68,7 @@ class _Rule:
     """Base of the rules: selects all clients, changes nothing and has no memory."""
 
     @property
-    def least(self) -> int:
+    def min_vectors(self) -> int:
         """Three, because the median of two vectors would be one of them."""
         return 3
 
@@ -152,7 +152,7 @@ class TrimmedMean(_Rule):
         checks.integer("f", self.f)
 
     @property
-    def least(self) -> int:
+    def min_vectors(self) -> int:
         """2f + 1, so that one value remains."""
         return 2 * self.f + 1
 
@@ -238,7 +238,7 @@ class Krum(_Rule):
         checks.integer("used", self.used, low=0)
 
     @property
-    def least(self) -> int:
+    def min_vectors(self) -> int:
         """2f + 3, as its theorem requires."""
         return 2 * self.f + 3
 
@@ -317,7 +317,7 @@ class ProbeCosine(_Rule):
         checks.positive("length", self.length)
 
     @property
-    def least(self) -> int:
+    def min_vectors(self) -> int:
         """One, because no client is judged by the others."""
         return 1
 

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from drfl.core.errors import NonFiniteError
-from drfl.federation.requests import LossRequest, R, Request, TrainRequest, answers
+from drfl.federation.requests import LossRequest, R, Request, TrainRequest, select_rows
 
 
 class Reason(StrEnum):
@@ -35,7 +35,7 @@ FAULTS = (Reason.SHAPE, Reason.DTYPE, Reason.NOT_FINITE, Reason.FAR, Reason.OUT_
 SENT = {"train": "models sent", "losses": "losses reported", "gradients": "gradients sent"}
 
 
-class Checked(NamedTuple, Generic[R]):
+class ValidationResult(NamedTuple, Generic[R]):
     """The result of validating a reply.
 
     Args:
@@ -52,11 +52,11 @@ class Checked(NamedTuple, Generic[R]):
         """Select the rows rejected for one of these reasons, (k',) bool."""
         return torch.isin(self.codes, torch.tensor([REASONS.index(reason) + 1 for reason in reasons]))
 
-    def without(self, rows: Tensor, reason: Reason) -> Checked[R]:
+    def without(self, rows: Tensor, reason: Reason) -> ValidationResult[R]:
         """Return a copy that rejects more rows, given as (k'',) bool with one entry per row of ``reply``."""
         codes = self.codes.clone()
         codes[codes == 0] = torch.where(rows, REASONS.index(reason) + 1, 0)
-        return self._replace(reply=answers(self.reply, ~rows), codes=codes)
+        return self._replace(reply=select_rows(self.reply, ~rows), codes=codes)
 
 
 class Rejection(NamedTuple):
@@ -94,7 +94,7 @@ def misfit(request: Request, parts: Sequence[Tensor | None]) -> Reason | None:
     return _unfit(_expected(request), [None if part is None else part.unsqueeze(0) for part in parts], 1)
 
 
-def validated(request: Request[R], reply: R, norm: float | None = None) -> Checked[R]:
+def validate_reply(request: Request[R], reply: R, norm: float | None = None) -> ValidationResult[R]:
     """Select the rows of a reply that can be used.
 
     A row is rejected if the client was not asked or has already answered (the first answer counts), or if a part has
@@ -120,9 +120,9 @@ def validated(request: Request[R], reply: R, norm: float | None = None) -> Check
         seen.add(client)
     codes = torch.tensor(first_codes, dtype=torch.int64)
     if not k:
-        return Checked(reply, clients, codes)
+        return ValidationResult(reply, clients, codes)
     codes = _codes(request, reply[1:], codes, norm)
-    checked = Checked(reply, clients, codes)
+    checked = ValidationResult(reply, clients, codes)
     if not bool(codes.any()):
         return checked
     # Drop a few bad clients. But if most replies are not finite, the model has diverged, and dropping them would hide
@@ -134,7 +134,7 @@ def validated(request: Request[R], reply: R, norm: float | None = None) -> Check
             "NaN or infinite"
         )
     valid = codes == 0
-    return checked._replace(reply=answers(reply, valid) if bool(valid.any()) else request.nobody())
+    return checked._replace(reply=select_rows(reply, valid) if bool(valid.any()) else request.empty_reply())
 
 
 def _codes(request: Request[R], parts: Sequence[Tensor | None], codes: Tensor, norm: float | None) -> Tensor:

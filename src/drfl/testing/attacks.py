@@ -22,7 +22,7 @@ from drfl.core.errors import InputError
 from drfl.core.key import Key
 from drfl.data import ClientData
 from drfl.federation.federation import Federation, WrappedFederation
-from drfl.federation.requests import Gradients, Losses, R, Request, TrainRequest, answers, reports_of, with_reports
+from drfl.federation.requests import Gradients, Losses, R, Request, TrainRequest, reports_of, select_rows, with_reports
 
 TINY = 1e-12
 """A norm that replaces zero as a divisor."""
@@ -294,7 +294,7 @@ class Vanishing(Dishonest):
         """Send a request, and remove the replies of clients that have left."""
         reply = super().ask(request)
         if self.left <= 0:
-            return answers(reply, ~self.lying(reply.clients))
+            return select_rows(reply, ~self.lying(reply.clients))
         self.left -= isinstance(request, TrainRequest)
         return reply
 

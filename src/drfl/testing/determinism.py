@@ -126,7 +126,7 @@ def clients_have_no_names(subject: Subject) -> None:
         raise NotApplicable("models have as many entries as there are clients, so tables cannot be recognised")
     # A permutation with few fixed points; i ↦ 2i + 1 modulo n is one only for odd n.
     order = [(2 * i + 1) % n if n % 2 else n - 1 - i for i in range(n)]
-    algorithm = subject.variant(everybody=True, full=True)
+    algorithm = subject.variant(full_participation=True, full=True)
     here = last_of(algorithm, subject.exact, 3)
     there = last_of(copy.deepcopy(algorithm), PermutedClients(subject.exact, order), 3)
     rows = by_client(here, subject.n)

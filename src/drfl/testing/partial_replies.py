@@ -47,7 +47,7 @@ def nobody_answers(subject: Subject) -> None:
     after, info = algorithm.round(state, nobody, Key(SEED).fold("round", 3))
     differ = bits_differ(state, after)
     require(not differ, f"a round that nobody answered changes {', '.join(differ)}")
-    require(info.empty, "Info does not say that the round had no replies: return Info.nobody(cohort)")
+    require(info.is_empty, "Info does not say that the round had no replies: return Info.without_replies(cohort)")
 
 
 def nobody_trains(subject: Subject) -> None:
@@ -65,7 +65,7 @@ def silence_is_absence(subject: Subject) -> None:
     subject.needs("m")
     n, fed = subject.n, subject.exact
     options = {"full": True, "steps": 1, "sampling": sampling.without_replacement, "gamma": 0.0}
-    state = last_of(subject.variant(everybody=True, full=True, steps=1, gamma=0.0), fed, 2)
+    state = last_of(subject.variant(full_participation=True, full=True, steps=1, gamma=0.0), fed, 2)
     many, few = (subject.variant(m=m, **options) for m in (n - 1, max(1, n - 3)))
     key = Key(SEED).fold("round", 3)
     cohort = _cohort_of(many, state, fed, key)
@@ -95,7 +95,7 @@ def alike_clients_are_alike(subject: Subject) -> None:
         raise NotApplicable("the problem is not the built-in one")
     same = [part[:1].repeat(original.n, *[1] * (part.dim() - 1)) for part in (original.A, original.b, original.s)]
     fed = QuadraticFederation(*same, w0=original.w0)
-    algorithm = subject.variant(everybody=True, full=True, steps=2)
+    algorithm = subject.variant(full_participation=True, full=True, steps=2)
     if tables(algorithm.init(fed), fed.n):
         raise NotApplicable("the state has a table per client, whose rows change only with replies")
     key = Key(SEED).fold("round", 1)

@@ -95,7 +95,7 @@ def missing_reports_leave_no_bias(subject: Subject) -> None:
     Catches N/m with m the number of requests instead of the number of replies.
     """
     still = subject.still()
-    algorithm = subject.variant(everybody=True, full=True, steps=2, gamma=1e-3, ambiguity=Hyperplane())
+    algorithm = subject.variant(full_participation=True, full=True, steps=2, gamma=1e-3, ambiguity=Hyperplane())
     recording, state = Recording(still), algorithm.init(still)
     complete, _ = algorithm.round(state, recording, Key(SEED))
     if not recording.of("losses") or torch.equal(subject.mixture(complete), subject.mixture(state)):
@@ -116,9 +116,9 @@ def round_is_unbiased(subject: Subject) -> None:
     subject.needs("sampling")
     fed, lam = subject.exact, subject.skewed()
     options = {"full": True, "steps": 2, "lr": 1e-4, "gamma": 1e-3, "ambiguity": Hyperplane()}
-    everybody = subject.variant(everybody=True, **options)
-    state = with_mixture(everybody.init(fed), lam)
-    mean, _ = everybody.round(state, fed, Key(SEED))
+    everyone = subject.variant(full_participation=True, **options)
+    state = with_mixture(everyone.init(fed), lam)
+    mean, _ = everyone.round(state, fed, Key(SEED))
     sampled = subject.variant(m=2, sampling=sampling.with_replacement, **options)
     ends = [sampled.round(state, fed, Key(SEED).fold("round", r))[0] for r in range(ROUNDS)]
     # The losses are taken at a model that depends on the draws, but with this small lr by less than the errors.
@@ -227,7 +227,7 @@ def mixture_follows_the_losses(subject: Subject) -> None:
     Catches a dual update that decays silently, whether the counter is hidden or part of the state.
     """
     still = subject.still()
-    algorithm = subject.variant(everybody=True, full=True, gamma=1e-3, ambiguity=Hyperplane())
+    algorithm = subject.variant(full_participation=True, full=True, gamma=1e-3, ambiguity=Hyperplane())
     played = (state for state, _ in rounds_of(algorithm, still, 40))
     lams = torch.stack([mixture_of(algorithm, state, still) for state in (algorithm.init(still), *played)])
     moves = lams.diff(dim=0)
@@ -246,12 +246,12 @@ def poison_stays_out(subject: Subject) -> None:
     Catches reports of which only the type is checked: a single NaN makes λ NaN for good.
     """
     recording = Recording(subject.exact)
-    clean = last_of(subject.variant(everybody=True, full=True, gamma=0.1), recording, 1)
+    clean = last_of(subject.variant(full_participation=True, full=True, gamma=0.1), recording, 1)
     if not recording.of("losses") and not recording.of("gradients"):
         raise NotApplicable("no losses are requested")
     finite = {path for path, t in leaves(clean).items() if bool(torch.isfinite(t.double()).all())}
     for value in (math.nan, math.inf, -math.inf):
-        algorithm = subject.variant(everybody=True, full=True, gamma=0.1)
+        algorithm = subject.variant(full_participation=True, full=True, gamma=0.1)
         state = algorithm.init(subject.exact)
         try:
             state, _ = algorithm.round(state, Claims(subject.exact, [2], value), Key(SEED).fold("round", 1))

@@ -171,7 +171,7 @@ class Selected(NamedTuple):
         # Copies, because a checkpoint rejects two tensors that share memory.
         return cls(w.clone(), lam.clone(), zero, least, least.clone(), zero.clone(), models)
 
-    def wrong(self) -> str | None:
+    def describe_fault(self) -> str | None:
         """Describe an inconsistency, see :class:`drfl.federation.algorithm.Consistent`."""
         return "a round is negative" if self.round < 0 or self.since < 0 else None
 

@@ -13,7 +13,7 @@ from drfl.core.key import Key
 from drfl.federation import sampling
 from drfl.federation.algorithm import Algorithm, S, Wrapping
 from drfl.federation.federation import DataChecked, Federation
-from drfl.federation.requests import Gradients, answers
+from drfl.federation.requests import Gradients, select_rows
 from drfl.optim.local import LocalSGD
 from drfl.optim.schedules import Constant, Schedule
 
@@ -100,7 +100,7 @@ class StepSize(NamedTuple):
         restarted = torch.full_like(self.restarted, rounds)
         return self.halved()._replace(moved=0 * self.moved, rollbacks=self.rollbacks + 1, restarted=restarted)
 
-    def wrong(self) -> str | None:
+    def describe_fault(self) -> str | None:
         """Describe an inconsistency, see :class:`drfl.federation.algorithm.Consistent`."""
         if not (0 < self.eta < torch.inf and self.lowered >= 0):
             return "the step size is not a number above 0"
@@ -144,7 +144,7 @@ def _scheduled(thing: object, r: int) -> dict[str, object]:
         schedule = getattr(thing, field.name, None) if field.name.endswith("_schedule") else None
         if not isinstance(schedule, Schedule) or schedule == Constant():
             continue
-        name, factor = field.name.removesuffix("_schedule"), schedule.at(r)
+        name, factor = field.name.removesuffix("_schedule"), schedule.multiplier(r)
         value = getattr(thing, name)
         if factor == 0 or (value and value * factor == 0):
             raise InputError(
@@ -196,7 +196,7 @@ def find(algorithm: Algorithm, fed: Federation, w: Tensor, key: Key) -> StepSize
         raise _unfit(fed, "no client has a finite gradient at the initial model")
     # Later losses are compared with these; clients whose loss is not finite are excluded.
     start = fed.losses(clients, w, key, batch=COMPARED)
-    start = answers(start, torch.isfinite(start.values).nonzero().flatten())
+    start = select_rows(start, torch.isfinite(start.values).nonzero().flatten())
     size = StepSize.unknown(fed.n)
     size = size._replace(losses=size.losses.index_copy(0, start.clients, start.values))
     curvature = (
@@ -274,5 +274,5 @@ def _norms(rows: Tensor) -> Tensor:
 def _finite(reply: Gradients) -> Gradients:
     """Return the replies without NaN or infinity, sorted by client."""
     good = torch.isfinite(reply.losses).cpu() & torch.isfinite(reply.values).all(1).cpu()
-    reply = answers(reply, good.nonzero().flatten())
-    return answers(reply, reply.clients.argsort())
+    reply = select_rows(reply, good.nonzero().flatten())
+    return select_rows(reply, reply.clients.argsort())

@@ -214,9 +214,9 @@ def restored(first: T, tensors: Mapping[str, Tensor], name: str = "state") -> T:
         return first
     fields: tuple[str, ...] = getattr(first, "_fields", ())
     state = type(first)(*(restored(part, tensors, f"{name}.{key}") for key, part in zip(fields, first, strict=True)))
-    wrong = state.wrong() if isinstance(state, Consistent) else None
-    if wrong is not None:
-        raise DamagedError(f"{name}: {wrong}", field=name)
+    fault = state.describe_fault() if isinstance(state, Consistent) else None
+    if fault is not None:
+        raise DamagedError(f"{name}: {fault}", field=name)
     return state
 
 
