@@ -9,7 +9,7 @@ from torch import nn
 
 import drfl
 from drfl.resilience import CoordinateMedian, ProbeCosine, Protected, ServerProbe
-from drfl.testing import SignFlipped
+from drfl.testing import SignFlip
 
 ROUNDS, SEEDS = 30, 5
 CLIENTS, ATTACKERS = 20, 4
@@ -23,7 +23,7 @@ def worst_honest(case, seed):
     fed = drfl.Simulation(data, task)
     algorithm = drfl.DualDRDM(m=CLIENTS, sampling=drfl.sampling.all_clients)
     if case != "nobody attacks":
-        fed = SignFlipped(fed, range(ATTACKERS))
+        fed = SignFlip(fed, range(ATTACKERS))
     if case == "attack, CoordinateMedian":
         algorithm = Protected(algorithm, aggregator=CoordinateMedian())
     if case == "attack, ProbeCosine":  # the server holds 16 rows of each client

@@ -21,7 +21,7 @@ from drfl.optim.schedules import Cosine
 from drfl.optim.server_optimizers import FedAdam
 from drfl.resilience import Protected, Recorded, ReplyLog
 from drfl.testing import Recording
-from drfl.testing.attacks import Scaled
+from drfl.testing.attacks import ScaledUpdates
 from drfl.testing.state import bits_differ
 from drfl.training.checkpoint import Checkpoints, resume_point
 from drfl.training.run_state import first
@@ -66,7 +66,7 @@ def test_every_number_is_that_of_the_simulation(name):
 def test_a_round_that_is_done_again_is_that_of_the_simulation():
     """With a test in the first message of the round; client 2's models are rejected with every step size."""
     algorithm = Protected(drfl.DualDRDM(m=4, local=LocalSGD(steps=3, batch=8)), quarantine=None)
-    feds = (Recording(Scaled(fed, [2], 1e30)) for fed in (simulation(), federation()))
+    feds = (Recording(ScaledUpdates(fed, [2], 1e30)) for fed in (simulation(), federation()))
     (a, asked), (b, others) = ((drfl.run(algorithm, fed, rounds=4), fed.calls) for fed in feds)
     assert a.step_size.unaffected.tolist() == [False, False, True, False]
     assert torch.equal(a.model, b.model)

@@ -28,7 +28,7 @@ from drfl.resilience import (
 )
 from drfl.resilience.aggregation import AggregatingFederation, first_centres
 from drfl.testing import DropoutFederation
-from drfl.testing.attacks import Scaled, SignFlipped
+from drfl.testing.attacks import ScaledUpdates, SignFlip
 from drfl.testing.quadratic_federation import QuadraticFederation
 from drfl.testing.state import bits_differ, leaves, through_a_file
 
@@ -82,7 +82,7 @@ def test_a_rule_that_finds_nothing_leaves_the_algorithm_as_it_is(name, rule):
     ("name", "table", "mean"), [("SCAFFOLD", "c_i", "c"), ("FedDyn", "h", "c"), ("DRDM", "h", "c")]
 )
 def test_the_mean_of_the_drift_terms_stays_their_mean(name, table, mean, rule):
-    state = rounds(Protected(algorithm_of(name), aggregator=rule), SignFlipped(fed_of(), [0, 5])).inner
+    state = rounds(Protected(algorithm_of(name), aggregator=rule), SignFlip(fed_of(), [0, 5])).inner
     h = torch.stack([getattr(state, table)[torch.tensor([i])][0] for i in range(N)])
     assert h.abs().max() > 0
     assert torch.allclose(getattr(state, mean), h.mean(0), atol=1e-12)
@@ -104,18 +104,18 @@ def robust_of(name, rule):
 def test_two_of_eight_that_push_backwards_in_every_round_do_not_take_over(name, rule, factor):
     """−90 is within the bound that is on by default."""
     clean = rounds(robust_of(name, None), fed_of(), 60).w
-    held = rounds(robust_of(name, rule), Scaled(fed_of(), [0, 5], factor), 60)
+    held = rounds(robust_of(name, rule), ScaledUpdates(fed_of(), [0, 5], factor), 60)
     assert (held.w - clean).norm() < 3
 
 
 @pytest.mark.parametrize("name", ["SCAFFOLD", "DRDM", "DualDRDM", "ScaffPD"])
 def test_without_a_rule_drift_terms_add_up_what_they_push(name):
-    state = rounds(robust_of(name, None), SignFlipped(fed_of(), [0, 5]), 60)
+    state = rounds(robust_of(name, None), SignFlip(fed_of(), [0, 5]), 60)
     assert state.w.norm() > 1000
 
 
 def test_whom_krum_leaves_out_counts_as_missing_and_is_told():
-    state = rounds(Protected(algorithm_of("SCAFFOLD"), aggregator=Krum(2)), Scaled(fed_of(), [0, 5], -90.0))
+    state = rounds(Protected(algorithm_of("SCAFFOLD"), aggregator=Krum(2)), ScaledUpdates(fed_of(), [0, 5], -90.0))
     assert state.memory.left_out[[0, 5]].tolist() == [6, 6]
     assert int(state.memory.left_out.sum()) == 12
     assert not state.memory.flagged.any()  # an honest client with other data is left out alike
@@ -218,7 +218,7 @@ def test_the_rule_sees_drift_terms_as_they_will_be(name, prox):
 def test_who_is_left_out_has_no_say_in_lambda_either(name):
     """Left out, a client is served badly, and by its true losses λ would go to it."""
     algorithm = algorithm_of(name, gamma=0.02, sampling=all_clients)
-    state = rounds(Protected(algorithm, aggregator=ProbeCosine(PROBE)), SignFlipped(fed_of(), [0, 1]), 40)
+    state = rounds(Protected(algorithm, aggregator=ProbeCosine(PROBE)), SignFlip(fed_of(), [0, 1]), 40)
     assert state.memory.left_out[:2].tolist() == [40, 40]
     honest = state.memory.left_out[2:].float() < 20
     assert honest.any()

@@ -27,7 +27,7 @@ from drfl.resilience import (
 from drfl.resilience.guards import apply_guards, first_memories
 from drfl.resilience.protected import GuardingFederation
 from drfl.testing import ConstantFederation, Recording
-from drfl.testing.attacks import Claims, Inflated
+from drfl.testing.attacks import ConstantLosses, InflatedLosses
 
 KEY = Key(2)
 
@@ -169,7 +169,7 @@ def test_guards_in_a_row_each_see_what_the_ones_before_left():
 
 
 def test_reports_that_come_with_gradients_are_guarded_and_dropped_whole():
-    fed = Inflated(fed_of(), [3], 1e6)
+    fed = InflatedLosses(fed_of(), [3], 1e6)
     honest = fed_of().gradients(EVERYBODY, fed.w0, KEY)
     clipped = GuardingFederation(fed, (Clip(4.0),), losses()).gradients(EVERYBODY, fed.w0, KEY)
     assert torch.equal(clipped.losses, honest.losses.clamp(max=4.0).index_fill(0, torch.tensor([3]), 4.0))
@@ -198,7 +198,7 @@ def test_models_and_untouched_reports_are_handed_on_as_they_are():
 
 
 def test_what_was_changed_is_noted_and_counted():
-    guarded = GuardingFederation(Claims(fed_of(), [2, 5], 1e9), (Clip(1e3), Trim(1)), losses())
+    guarded = GuardingFederation(ConstantLosses(fed_of(), [2, 5], 1e9), (Clip(1e3), Trim(1)), losses())
     guarded.losses(EVERYBODY, guarded.w0, KEY)
     guarded.losses(torch.tensor([5]), guarded.w0, KEY)
     assert guarded.changed.nonzero().flatten().tolist() == [2, 5]

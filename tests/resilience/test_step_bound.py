@@ -15,7 +15,7 @@ from drfl.federation.federation import WrappedFederation
 from drfl.federation.requests import GradientRequest, Gradients, Losses, LossRequest, Replies, TrainRequest, select_rows
 from drfl.resilience import Protected, StepBound
 from drfl.resilience import step_bound as module
-from drfl.testing.attacks import Scaled
+from drfl.testing.attacks import ScaledUpdates
 from drfl.testing.state import bits_differ
 
 D = 5
@@ -144,7 +144,7 @@ class Silent(WrappedFederation):
 def test_to_every_algorithm_an_absurd_client_is_a_silent_one(name, factor, caplog):
     caplog.set_level(logging.WARNING, "drfl")
     protected = Protected(algorithm_of(name), quarantine=None)
-    feds = Scaled(fed_of(), [2], factor), Silent(fed_of(), 2)
+    feds = ScaledUpdates(fed_of(), [2], factor), Silent(fed_of(), 2)
     absurd, silent = (run(protected, fed, rounds=5, evaluate_every=5).state for fed in feds)
     assert bits_differ(absurd.inner, silent.inner) == []
     assert int(absurd.memory.rejected) >= 1
@@ -153,7 +153,7 @@ def test_to_every_algorithm_an_absurd_client_is_a_silent_one(name, factor, caplo
 
 
 def test_without_the_bound_the_same_client_ruins_the_model():
-    fed = Scaled(fed_of(), [3], 1e30)
+    fed = ScaledUpdates(fed_of(), [3], 1e30)
     result = run(Protected(algorithm_of("FedAvg"), bound=None), fed, rounds=1, evaluate_every=1)
     assert result.state.w.abs().max() > 1e20
     assert not result.state.memory.usual.any()

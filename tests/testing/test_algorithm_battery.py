@@ -63,9 +63,11 @@ class Mine:
 def test_an_algorithm_with_nothing_but_local():
     report = check_algorithm(Mine(), solves=AVERAGE)
     assert report.failed == ()
-    assert {"converges", "round_is_pure", "nobody_answers", "alike_clients_are_alike"} <= set(report.passed)
+    assert {"converges", "round_is_pure", "round_without_replies", "identical_clients_are_interchangeable"} <= set(
+        report.passed
+    )
     reasons = {note.check: note.sentence for note in report.not_applicable}
-    assert reasons["silence_is_absence"] == "the algorithm has no field m"
+    assert reasons["dropout_equals_absence"] == "the algorithm has no field m"
     assert reasons["reduces"] == "reductions was not given"
     assert len(report.passed) + len(reasons) == len(ALGORITHM_CHECKS)
 
@@ -82,7 +84,7 @@ def test_the_error_lists_every_failure():
     with pytest.raises(ConformanceError) as raised:
         check_algorithm(Hasty(), solves=AVERAGE)
     failed = {note.check for note in raised.value.report.failed}
-    assert {"types_are_kept", "threads_agree", "converges", "nobody_answers"} <= failed
+    assert {"dtypes_are_preserved", "threads_agree", "converges", "round_without_replies"} <= failed
     assert all(f"  {note.check}: " in str(raised.value) for note in raised.value.report.failed)
 
 

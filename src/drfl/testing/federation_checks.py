@@ -16,7 +16,7 @@ from drfl.federation.federation import SCALAR_BYTES, Federation
 from drfl.federation.requests import Gradients, Losses, Replies
 from drfl.optim.local import LocalSGD
 from drfl.task.task import Task
-from drfl.testing.global_rng import globals_seeded, touched_since, what_globals_hold
+from drfl.testing.global_rng import changed_generators, global_states, seed_globals
 from drfl.testing.report import CheckError, require
 
 Make = Callable[[ClientData, Task], Federation]
@@ -137,7 +137,7 @@ class TrainCall:
         return Replies(clients, reply.w if w is None else w, *rest)
 
 
-def given(part: Tensor | None) -> Tensor:
+def require_part(part: Tensor | None) -> Tensor:
     """Return a requested part of a reply; raise CheckError if it is missing."""
     if part is None:
         raise CheckError("a requested part of the reply is missing")
@@ -184,7 +184,7 @@ def snapshot_is_after_its_step(served: FederationSubject) -> None:
     for t in range(1, LOCAL.tau + 1):
         _same(served, TrainCall(snapshot=t))
     reply = TrainCall(snapshot=LOCAL.tau).of(served.both()[0])
-    served.close(given(reply.snapshot), reply.w, "the snapshot after the last step")
+    served.close(require_part(reply.snapshot), reply.w, "the snapshot after the last step")
 
 
 def average_is_over_the_steps(served: FederationSubject) -> None:
@@ -192,7 +192,7 @@ def average_is_over_the_steps(served: FederationSubject) -> None:
     _same(served, TrainCall(average=True, snapshot=2))
 
 
-def momentum_starts_anew(served: FederationSubject) -> None:
+def momentum_starts_at_zero(served: FederationSubject) -> None:
     """Check that momentum starts at zero in every client and call; catches momentum that is carried over."""
     ask = TrainCall(replace(LOCAL, momentum=0.9))
     _same(served, ask)
@@ -208,7 +208,7 @@ def decay_and_radius(served: FederationSubject) -> None:
     _same(served, TrainCall(replace(LOCAL, radius=1.0)))
 
 
-def all_at_once(served: FederationSubject) -> None:
+def all_options_together(served: FederationSubject) -> None:
     """Check everything that a training request can contain, together."""
     local = LocalSGD(steps=4, lr=0.2, batch=BATCH, momentum=0.5, weight_decay=0.1, radius=1.5)
     _same(served, TrainCall(local, prox=0.6, shift=shifts(served.both()[1].w0.numel()), snapshot=2, average=True))
@@ -312,7 +312,7 @@ def ledger_counts(served: FederationSubject) -> None:
     require(mine.ledger.totals() == before, "evaluation on test data is counted, although it is not part of training")
 
 
-def inputs_stay(served: FederationSubject) -> None:
+def inputs_are_unchanged(served: FederationSubject) -> None:
     """Check that requests do not change cohort, model and shifts; catches local steps on the server's tensors."""
     fed = served.both()[0]
     cohort, w = torch.tensor(ALL_CLIENTS), fed.w0.clone()
@@ -334,11 +334,11 @@ def no_generator_used(served: FederationSubject) -> None:
     """Check that the global generators of torch, NumPy and Python are neither used nor seeded, and have no effect."""
     models = []
     for seed in (3, 4):
-        with globals_seeded(seed):
-            before = what_globals_hold()
+        with seed_globals(seed):
+            before = global_states()
             fed = served.both()[0]
             models.append(TrainCall().of(fed).w)
             fed.losses(torch.tensor(ALL_CLIENTS), fed.w0, KEY, batch=BATCH)
-            touched = touched_since(before)
+            touched = changed_generators(before)
             require(not touched, f"the global generator of {', '.join(touched)} was used: draw from the key")
     served.close(models[1], models[0], "models under another state of the global generators")

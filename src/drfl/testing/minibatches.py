@@ -20,7 +20,7 @@ from drfl.testing.federation_checks import (
     FederationSubject,
     TrainCall,
     by_client,
-    given,
+    require_part,
     shifts,
 )
 from drfl.testing.report import CheckError, require
@@ -45,8 +45,8 @@ def samples_belong_to_key_and_client(served: FederationSubject) -> None:
         reply = TrainCall(cohort=cohort, average=True, shift=call.shift).of(fed)
         served.close(reply.w, complete.w[clients], f"models of clients {cohort} requested in this order")
         served.close(
-            given(reply.average),
-            given(complete.average)[clients],
+            require_part(reply.average),
+            require_part(complete.average)[clients],
             f"averages of clients {cohort} requested in this order",
         )
         f = fed.losses(clients, w, KEY, batch=BATCH)
@@ -55,7 +55,7 @@ def samples_belong_to_key_and_client(served: FederationSubject) -> None:
         )
 
 
-def threads_do_not_matter(served: FederationSubject) -> None:
+def threads_are_irrelevant(served: FederationSubject) -> None:
     """Check that one and two threads of torch give the same models."""
     threads, models = torch.get_num_threads(), []
     try:
@@ -78,7 +78,7 @@ def minibatches_are_distinct_samples(served: FederationSubject) -> None:
     for k in range(8):
         key = KEY.fold("distinct", k)
         up = fed.train(clients, fed.w0, local, key, snapshot=1)
-        first, last = by_client(up, given(up.snapshot), ALL_CLIENTS), by_client(up, up.w, ALL_CLIENTS)
+        first, last = by_client(up, require_part(up.snapshot), ALL_CLIENTS), by_client(up, up.w, ALL_CLIENTS)
         f = fed.losses(clients, fed.w0, key.fold("losses"), batch=BATCH)
         # With step size 1, a step is the mean of the samples.
         moves = {"the first step": fed.w0 - first, "the second step": first - last}

@@ -137,7 +137,7 @@ class Subject:
         """N, the number of clients."""
         return self.exact.n
 
-    def still(self) -> ConstantFederation:
+    def constant_losses(self) -> ConstantFederation:
         """Make as many clients with different constant losses; models have 3 parameters."""
         # Shuffled, so that confusing clients with positions shows.
         values = np.random.default_rng(self.n).permutation(np.linspace(0.1, 2, self.n))
