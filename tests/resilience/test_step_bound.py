@@ -115,7 +115,7 @@ def test_losses_pass():
 def test_large_models_are_measured_row_by_row_with_the_same_result(monkeypatch):
     reply = steps(1.0, 2.0, 3.0, 1e6, snapshots=[0.5, 1.0, 1.5, 2.0])
     kept, usual = judged(TRAIN, reply, NOTHING)
-    monkeypatch.setattr(module, "TOGETHER", 1)
+    monkeypatch.setattr(module, "MAX_ENTRIES", 1)
     again, same = judged(TRAIN, reply, NOTHING)
     assert torch.equal(kept, again)
     assert torch.equal(usual, same)

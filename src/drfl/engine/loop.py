@@ -62,13 +62,13 @@ class Loop:
     def losses(self, problem: PooledData, batches: Batches, w: Tensor) -> Tensor:
         """See :class:`drfl.engine.base.Engine`."""
         with torch.no_grad():
-            rows = zip(batches.at(0), batches.counts.tolist(), strict=True)
+            rows = zip(batches.step_rows(0), batches.counts.tolist(), strict=True)
             # Reported losses are float64 on the CPU in all engines, as λ is.
             return torch.stack([_loss(problem, w, index[:count]) for index, count in rows]).double().cpu()
 
     def gradients(self, problem: PooledData, batches: Batches, w: Tensor) -> tuple[Tensor, Tensor]:
         """See :class:`drfl.engine.base.Engine`."""
-        rows = zip(batches.at(0), batches.counts.tolist(), strict=True)
+        rows = zip(batches.step_rows(0), batches.counts.tolist(), strict=True)
         pairs = [_gradient(problem, w, index[:count]) for index, count in rows]
         return torch.stack([g for g, _ in pairs]), torch.stack([f for _, f in pairs]).double().cpu()
 
