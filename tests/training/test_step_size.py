@@ -36,7 +36,7 @@ from drfl.training import step_size
 from drfl.training.checkpoint import Checkpoints, resume_point
 from drfl.training.loop import run
 from drfl.training.model_selection import Selection
-from drfl.training.step_size import StepSize, capped, find, with_step_size
+from drfl.training.step_size import StepSize, cap_largest, find, with_step_size
 from drfl.training.step_size_controller import MOST_LOWERED, rises
 
 KEY = Key(0).fold("step size")
@@ -135,7 +135,7 @@ def test_a_model_in_float32():
 @pytest.mark.parametrize("values", [[], [3.0], [0.0, 0.0], [1.0, 2.0, 9.0], [9.0, 9.0, 1.0], [math.inf, 1.0, 2.0]])
 def test_the_cap_is_twice_the_largest_of_the_others(values):
     others = sorted(values)[-2] if len(values) > 1 else math.inf
-    assert capped(torch.tensor(values)).tolist() == [min(value, 2 * others) for value in values]
+    assert cap_largest(torch.tensor(values)).tolist() == [min(value, 2 * others) for value in values]
 
 
 # ------------------------------------------------------------------------------------------------- who is asked
@@ -214,7 +214,7 @@ def test_a_loss_at_the_start_that_is_no_number_is_none(claim):
 def test_where_all_losses_are_flat_it_is_too():
     size = found(ConstantFederation([1.0, 2.0, 3.0]))
     assert float(size.eta) == step_size.FALLBACK
-    assert size.known
+    assert size.is_known
     assert run(DRFA(m=2), ConstantFederation([1.0, 2.0, 3.0]), rounds=2).rounds == 2
 
 
@@ -303,7 +303,7 @@ def test_one_client_that_lies_about_its_loss_moves_it_little(claim, n):
 def test_one_client_cannot_have_the_run_restarted_twice(claim, n):
     """Nor by understating its loss at first, or by claiming now what makes the mean rise."""
     fed = regressions(n, 0)
-    size = found(fed).halved()
+    size = found(fed).halve()
     assert not rises(size, Lying(fed, loss=lambda f, k: claim), fed.w0, KEY)
     low = size._replace(losses=size.losses.index_fill(0, torch.tensor([0]), 0.0))
     assert not rises(low, fed, fed.w0, KEY)
@@ -433,7 +433,7 @@ def test_inside_all_wrappers():
     inner = with_step_size(wrapped, 0.25)
     assert inner.local.lr == 0.25
     assert inner == Protected(Faulty(Quorum(DRDM(m=3, local=LocalSGD(lr=0.25)), 1)))
-    assert run(wrapped, federation(), rounds=1).step_size.known
+    assert run(wrapped, federation(), rounds=1).step_size.is_known
 
 
 class Steep(torch.nn.Module):
@@ -549,7 +549,7 @@ def test_resumed_from_the_disk_too(make, tmp_path):
     run(algorithm, make(), rounds=9, keep=Checkpoints(tmp_path, dict, 100), callbacks=stop, check_data=False)
     start = resume_point(tmp_path, algorithm, make(), rounds=9).progress
     assert start.round == 5
-    assert start.step_size.known
+    assert start.step_size.is_known
     again = run(algorithm, make(), rounds=9, start=start, check_data=False)
     assert bits_differ(again.state, whole.state) == []
     assert bits_differ(again.step_size, whole.step_size) == []
@@ -636,7 +636,7 @@ def test_what_a_step_size_cannot_be(eta):
         altered = size._replace(rollbacks=torch.tensor(rollbacks), restarted=torch.tensor(restarted))
         assert altered.describe_fault() is not None
     assert size._replace(rollbacks=torch.tensor(1), restarted=torch.tensor(3)).describe_fault() is None
-    assert not StepSize.unknown(3).known
+    assert not StepSize.unknown(3).is_known
 
 
 @pytest.mark.parametrize(("batch", "expected"), [(None, step_size.BATCH), (8, 8), (10_000, step_size.BATCH)])

@@ -200,7 +200,7 @@ def test_a_repeat_that_diverges_sets_the_run_back_from_the_step_size_before_the_
     assert control.accept(played(1, excess=[0.0, 8.0, 0.0])) == Repeat(ETA / 4)
     answer = control.accept(DivergedError("lost"))
     assert isinstance(answer, RollBack)
-    assert bits_differ(answer.size, size_of().set_back(0)) == []
+    assert bits_differ(answer.size, size_of().reset(0)) == []
 
 
 def test_a_repeated_round_whose_loss_has_risen_sets_back_from_the_step_size_that_it_had():

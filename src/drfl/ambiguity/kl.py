@@ -169,7 +169,7 @@ class KL(FromPrior):
         # The optimality condition of the prox, log(λ/p) + λ/t = (v − ν)/t, is the tilt's equation with κ = 4/t,
         # g = (v − max v)/4 and q = 1/4.
         direction = Direction(p.numpy(), quarter_gaps(v).numpy(), 0.25, divergence(lam, p), float(lam.max()))
-        return torch.from_numpy(direction.at(4 / t).lam)
+        return torch.from_numpy(direction.tilt(4 / t).lam)
 
     def worst_case(self, losses: Tensor) -> WorstCase:
         """Compute λ_i ∝ p_i·e^{f_i/ρ} in O(N); with ρ = 0, the prior restricted to the largest losses."""

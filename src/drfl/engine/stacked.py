@@ -23,7 +23,7 @@ from drfl.engine.tracing import Function, capture, model_of, replay, trace
 from drfl.federation.requests import TrainRequest
 from drfl.optim.local import LocalSGD
 from drfl.optim.local_optimizers import SAM
-from drfl.task.model_checks import refused
+from drfl.task.model_checks import model_error
 from drfl.task.task import Task
 
 GRAPHS = 8
@@ -49,7 +49,7 @@ class Stacked:
         """See :class:`drfl.engine.base.Selective`."""
         fault = stacking_fault(problem)
         if fault is not None:
-            raise refused(f"{model_of(problem.task)} cannot be stacked ({fault}). Use engine 'threads' or 'loop'.")
+            raise model_error(f"{model_of(problem.task)} cannot be stacked ({fault}). Use engine 'threads' or 'loop'.")
 
     def train(self, problem: PooledData, batches: Batches, request: TrainRequest) -> Models:
         """See :class:`drfl.engine.base.Engine`."""

@@ -24,7 +24,7 @@ from drfl.engine.tracing import model_of
 from drfl.engine.weight_products import Gradient, LinearWeights, total, write_out
 from drfl.federation.requests import TrainRequest
 from drfl.optim.local_optimizers import SAM
-from drfl.task.model_checks import refused
+from drfl.task.model_checks import model_error
 from drfl.task.training_noise import dropout_layers
 
 
@@ -160,7 +160,7 @@ class Threads:
         try:
             copy.deepcopy(problem.task.model)
         except Exception as error:  # raised by the user's modules
-            raise refused(
+            raise model_error(
                 f"{model_of(problem.task)} cannot be copied for each thread ({first_line(error)}). Use engine 'loop'."
             ) from error
 

@@ -207,7 +207,7 @@ class _Recorder:
             self.result.train_metrics_clientapp[progress.round] = MetricRecord(training)
         if progress.row is not None:
             tests: dict[str, MetricRecordValues] = {
-                **progress.row.metrics.named(progress.score.name),
+                **progress.row.metrics.as_dict(progress.score.name),
                 f"undefined_{progress.score.name}": progress.row.undefined[0],
                 "lambda": progress.row.lam.tolist(),
             }

@@ -87,15 +87,15 @@ class Objective:
     radius: float | None = None
 
     @property
-    def everybody(self) -> Tensor:
+    def all_clients(self) -> Tensor:
         """(N,) all clients."""
         return torch.arange(self.fed.n)
 
     def losses(self, w: Tensor) -> Tensor:
         """Return (N,) float64: F_i(w) of every client."""
-        reply = self.fed.losses(self.everybody, w, KEY, batch=None)
+        reply = self.fed.losses(self.all_clients, w, KEY, batch=None)
         # Reported losses are those of the data alone, so the weight decay of the local solver is added here.
-        losses = reply.values[_order(reply.clients, self.everybody)] + self._decay(w)
+        losses = reply.values[_order(reply.clients, self.all_clients)] + self._decay(w)
         return _finite(losses)
 
     def exchange(self, asked: Tensor, w: Tensor, lam: Tensor) -> Exchange:
@@ -245,7 +245,7 @@ class OneGradient:
 
     def __call__(self, objective: Objective, w: Tensor, lam: Tensor, start: Tensor | None) -> Bound:
         """Compute the bound, see :class:`LowerBoundMethod`."""
-        reply = objective.exchange(objective.everybody, w, lam)
+        reply = objective.exchange(objective.all_clients, w, lam)
         lower, proven = objective.floor(reply, w)
         return Bound(reply.losses, lower, reply.norm, proven, w)
 

@@ -63,7 +63,7 @@ class Metrics(NamedTuple):
         """Return the worst and the average score as a short text, with the note on undefined clients, if any."""
         return f"worst {score.words} {number(self.worst_score, 3)}{note}, average {number(self.avg_score, 3)}"
 
-    def named(self, score: str) -> dict[str, float]:
+    def as_dict(self, score: str) -> dict[str, float]:
         """Return the metrics under their names in files, see :func:`columns_of`."""
         return dict(zip(columns_of(score), self, strict=True))
 

@@ -210,7 +210,7 @@ def _warn(notices: Sequence[str], category: type[Warning]) -> None:
 def _initialise(algorithm: Algorithm, fed: Federation, key: Key, start: RunState) -> RunState:
     size = start.step_size
     # A resumed run already has its step size.
-    if size is not None and not size.known:
+    if size is not None and not size.is_known:
         size = step_size.find(algorithm, fed, start.state.w, key.fold("step size"))
     # A resumed run does not report the round before it again.
     return start._replace(step_size=size, info=None)

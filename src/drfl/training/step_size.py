@@ -82,7 +82,7 @@ class StepSize(NamedTuple):
         return cls(nan, nan, -unit, 0 * unit, moved, nan.repeat(n), unaffected, 0 * unit, 0 * unit)
 
     @property
-    def known(self) -> bool:
+    def is_known(self) -> bool:
         """Whether the step size has been determined."""
         return bool(self.eta > 0)
 
@@ -91,14 +91,14 @@ class StepSize(NamedTuple):
         """η before any halving."""
         return float(self.eta) * 2 ** int(self.lowered)
 
-    def halved(self) -> StepSize:
+    def halve(self) -> StepSize:
         """Return the step size with η/2."""
         return self._replace(eta=self.eta / 2, lowered=self.lowered + 1)
 
-    def set_back(self, rounds: int) -> StepSize:
+    def reset(self, rounds: int) -> StepSize:
         """Return the step size with η/2, after resetting the model to the initial one at this number of rounds."""
         restarted = torch.full_like(self.restarted, rounds)
-        return self.halved()._replace(moved=0 * self.moved, rollbacks=self.rollbacks + 1, restarted=restarted)
+        return self.halve()._replace(moved=0 * self.moved, rollbacks=self.rollbacks + 1, restarted=restarted)
 
     def describe_fault(self) -> str | None:
         """Describe an inconsistency, see :class:`drfl.federation.algorithm.Consistent`."""
@@ -229,7 +229,7 @@ def _curvature(fed: Federation, w: Tensor, gradients: Gradients, key: Key, batch
     # A saturated loss has a Hessian close to 0, even if its curvature is large elsewhere. The bound ‖∇F‖²/(8F) then
     # limits η.
     losses, slopes = gradients.losses.double(), _norms(gradients.values)
-    curvature = least = capped(torch.where(losses > 0, slopes.square() / (8 * losses), 0.0))
+    curvature = least = cap_largest(torch.where(losses > 0, slopes.square() / (8 * losses), 0.0))
     # The mean gradient already lies along directions of large curvature, which saves iterations over a random start.
     v = (_shares(slopes)[:, None].to(gradients.values) * gradients.values).mean(0)
     if not v.any():
@@ -242,7 +242,7 @@ def _curvature(fed: Federation, w: Tensor, gradients: Gradients, key: Key, batch
         products = (shifted.values - gradients.values[rows]) / DISTANCE  # H_i v
         norms = _norms(products)
         # Clients that do not reply this time retain their previous value.
-        before, curvature = curvature, curvature.index_copy(0, rows, torch.maximum(least[rows], capped(norms)))
+        before, curvature = curvature, curvature.index_copy(0, rows, torch.maximum(least[rows], cap_largest(norms)))
         v = _shares(norms).to(products) @ products
         if not v.any() or abs(curvature.max() - before.max()) <= CLOSE * curvature.max():
             break
@@ -254,7 +254,7 @@ def samples(local: LocalSGD) -> int:
     return BATCH if local.batch is None else min(local.batch, BATCH)
 
 
-def capped(values: Tensor) -> Tensor:
+def cap_largest(values: Tensor) -> Tensor:
     """Cap the largest of the values (k,) ≥ 0 at :data:`OUTLIER` times the second largest."""
     if values.numel() < 2:
         return values
@@ -264,7 +264,7 @@ def capped(values: Tensor) -> Tensor:
 
 def _shares(norms: Tensor) -> Tensor:
     """Return (k,) in [0, 1], the weight of each row in the direction: rows longer than the cap are shortened to it."""
-    return capped(norms) / norms.clamp(min=LEAST)
+    return cap_largest(norms) / norms.clamp(min=LEAST)
 
 
 def _norms(rows: Tensor) -> Tensor:

@@ -124,7 +124,7 @@ def record_of(ready: Job) -> Record:
     rows = [
         {
             "round": row.round,
-            **rounded(row.metrics.named(score)),
+            **rounded(row.metrics.as_dict(score)),
             **{name: row.ledger[name] for name in LEDGER_COLUMNS},
         }
         for row in result.history.rows

@@ -56,14 +56,14 @@ class ResumePoint(NamedTuple):
         folder: Folder of the checkpoint.
         progress: The state of the run.
         identity: Identity of the run that wrote the checkpoint.
-        told: Notices: first the newer checkpoints that cannot be used, with the reasons, then remarks.
+        notices: Notices: first the newer checkpoints that cannot be used, with the reasons, then remarks.
         replies: The rows of a deployment's ``replies.csv`` that the checkpoint's digest covers.
     """
 
     folder: Path
     progress: RunState
     identity: Identity
-    told: tuple[Notice, ...] = ()
+    notices: tuple[Notice, ...] = ()
     replies: bytes = b""
 
 
@@ -203,7 +203,7 @@ def resume_point(
         return ResumePoint(path, progress, record.identity, tuple(remarks), replies)
 
     point, unusable = _first(folder, use)
-    return None if point is None else point._replace(told=(*unusable, *point.told))
+    return None if point is None else point._replace(notices=(*unusable, *point.notices))
 
 
 def _first(folder: Path, use: Callable[[Path], T]) -> tuple[T | None, tuple[Notice, ...]]:
@@ -284,7 +284,7 @@ class Checkpoints:
         self._last_write = self._clock()
         if point is None:
             return None
-        for line in point.told:
+        for line in point.notices:
             LOG.warning(line)
         LOG.info("resuming after round %d of %d", point.progress.round, rounds)
         return point.progress

@@ -39,7 +39,7 @@ NAME = re.compile(r"round-(\d+)", re.ASCII)
 FILES = re.compile("|".join(map(re.escape, (STATE, RUN, SUMS, SIGNATURE))))
 """The names of files that a checkpoint may contain; no other file is ever removed."""
 
-KEPT = 2
+MAX_CHECKPOINTS = 2
 
 Identity = Mapping[str, object]
 """The plain values that a run must share with its checkpoint."""
@@ -159,7 +159,7 @@ def write(folder: Path, progress: RunState, identity: Identity, replies: Extent 
         raise
     # Checkpoints of later rounds were skipped as unusable. They must not displace the ones that can be used.
     usable = [path for path in checkpoints(folder) if int(path.name[6:]) <= progress.round]
-    for old in usable[KEPT:]:
+    for old in usable[MAX_CHECKPOINTS:]:
         remove_known(old, FILES)
 
 
