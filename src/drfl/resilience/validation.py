@@ -121,7 +121,23 @@ def validate_reply(request: Request[R], reply: R, norm: float | None = None) -> 
     codes = torch.tensor(first_codes, dtype=torch.int64)
     if not k:
         return ValidationResult(reply, clients, codes)
-    codes = _codes(request, reply[1:], codes, norm)
+    # A row of a stranger and a second answer keep their code, whatever they contain.
+    expected = _expected(request)
+    reason = _unfit(expected, reply[1:], k)
+    if reason is not None:
+        codes = torch.where(codes == 0, REASONS.index(reason) + 1, codes)
+    pairs = zip(reply[1:], expected, strict=False) if reason is None else ()
+    for part, spec in [(part, spec) for part, spec in pairs if spec is not None and part is not None]:
+        # NaN and infinity show up in the sum, which needs no extra memory. A sum may also overflow, so check the rows
+        # before rejecting any.
+        if not math.isfinite(part.sum()):
+            # Go row by row, here and below, to save memory.
+            is_bad = torch.tensor([not bool(torch.isfinite(row).all()) for row in part])
+            codes[(codes == 0) & is_bad] = REASONS.index(Reason.NOT_FINITE) + 1
+        if norm is not None and spec.shape:
+            near = spec.near
+            is_far = torch.tensor([bool((row if near is None else row - near).norm() > norm) for row in part])
+            codes[(codes == 0) & is_far] = REASONS.index(Reason.FAR) + 1
     checked = ValidationResult(reply, clients, codes)
     if not bool(codes.any()):
         return checked
@@ -135,27 +151,6 @@ def validate_reply(request: Request[R], reply: R, norm: float | None = None) -> 
         )
     valid = codes == 0
     return checked._replace(reply=select_rows(reply, valid) if bool(valid.any()) else request.empty_reply())
-
-
-def _codes(request: Request[R], parts: Sequence[Tensor | None], codes: Tensor, norm: float | None) -> Tensor:
-    """Return the codes (k,) of k rows; a stranger's row or a second answer keeps its code, whatever it contains."""
-    expected = _expected(request)
-    reason = _unfit(expected, parts, len(codes))
-    if reason is not None:
-        return torch.where(codes == 0, REASONS.index(reason) + 1, codes)
-    for part, spec in zip(parts, expected, strict=False):
-        if spec is not None and part is not None:
-            # NaN and infinity show up in the sum, which needs no extra memory. A sum may also overflow, so check the
-            # rows before rejecting any.
-            if not math.isfinite(part.sum()):
-                # Go row by row, here and below, to save memory.
-                is_bad = torch.tensor([not bool(torch.isfinite(row).all()) for row in part])
-                codes[(codes == 0) & is_bad] = REASONS.index(Reason.NOT_FINITE) + 1
-            if norm is not None and spec.shape:
-                near = spec.near
-                is_far = torch.tensor([bool((row if near is None else row - near).norm() > norm) for row in part])
-                codes[(codes == 0) & is_far] = REASONS.index(Reason.FAR) + 1
-    return codes
 
 
 def _expected(request: Request) -> tuple[_Part | None, ...]:

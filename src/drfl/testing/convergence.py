@@ -191,12 +191,6 @@ def _saddle(fed: Federation, algorithm: Algorithm, state: State) -> float:
     return max(stationary(fed, state.w, lam), gain)
 
 
-def _q_fair(fed: Federation, algorithm: Algorithm, state: State) -> float:
-    """Return the norm of the gradient of Σ_i f_i^{q+1}/((q+1)·N) with the algorithm's q."""
-    losses = losses_at(fed, state.w)
-    return stationary(fed, state.w, losses ** getattr(algorithm, "q", 0.0) / fed.n)
-
-
 AVERAGE = Solves(
     "the optimum of the average loss",
     lambda fed, algorithm, state: stationary(fed, state.w, torch.full((fed.n,), 1 / fed.n, dtype=torch.float64)),
@@ -208,7 +202,13 @@ WEIGHTED = Solves(
 """min_w Σ_i (n_i/n) f_i(w)."""
 SADDLE = Solves("the saddle point", _saddle)
 """min_w max_{λ∈Λ} Σ_i λ_i f_i(w) − ψ(λ), with the algorithm's own Λ."""
-Q_FAIR = Solves("the q-fair optimum", _q_fair)
+Q_FAIR = Solves(
+    "the q-fair optimum",
+    # The gradient of Σ_i f_i^{q+1}/((q+1)·N) is Σ_i (f_i^q/N)·∇f_i.
+    lambda fed, algorithm, state: stationary(
+        fed, state.w, losses_at(fed, state.w) ** getattr(algorithm, "q", 0.0) / fed.n
+    ),
+)
 """min_w Σ_i f_i(w)^{q+1}, with the algorithm's own q."""
 
 
