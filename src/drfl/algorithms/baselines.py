@@ -115,6 +115,7 @@ class Pooled:
     def round(self, state: FedAvgState, fed: Federation, key: Key) -> tuple[FedAvgState, Info]:
         """Take steps on the union."""
         with fed.ledger.unsent():
+            # The union counts as one client, whose models are not sent anywhere.
             up = fed.pooled().train(torch.tensor([0]), state.w, self.local, key.fold("sgd"))
         D = all_clients(fed.shares.double(), fed.n, key.fold("D"))
         return FedAvgState(up.w[0]), Info(D, torch.arange(fed.n))

@@ -119,8 +119,10 @@ class DRDM(Regularised):
             return -mu / N * sum_updates(w_i, w)
 
         def corrected(w_i: Tensor) -> Tensor:  # the global model that local models w_i (k, d) give
+            # Lines 19 and 20 use the c that lines 17 and 18 have updated.
             return a @ w_i - (c + drift(w_i)) / mu
 
+        # A generator, so that the k differences w_i − w̄ are never all in memory.
         h_next = h.add(up.clients, (w_i - w for w_i in up.w), alpha=-mu)  # line 10
         model = up.merged(corrected)  # lines 17–20
 
@@ -200,6 +202,7 @@ class DualDRDM(Regularised):
         if not up.clients.numel():
             return state, Info.without_replies(D)
         a = D.weights_of(up.clients).to(w)  # multiplicities among the clients that answered, normalised to sum 1
+        # With few clients, a sum over all rows is cheap and has no rounding errors of earlier rounds.
         c = h.mix(lam) if running is None else running.sums[0].to(w)  # Σ_i λ_i h_i
         lam_up = lam[up.clients].to(w)
 
@@ -213,6 +216,7 @@ class DualDRDM(Regularised):
 
         dual = self.snapshot_ascent(fed, model, lam, squares, key)
         if running is not None:
+            # After the dual update, because the running sum must follow the λ with which the next round starts.
             running = running.after(WeightedRows(h, lam), WeightedRows(h_next, dual.lam), up.clients, dual.target)
         next_state = DualDRDMState(model.w, dual.lam, h_next, dual.squares, running)
         return next_state, Info(D, up.clients, dual.losses, model.average)

@@ -182,6 +182,7 @@ class DRFAGA:
         if model is None:
             return state, Info.without_replies(D)
 
+        # At the old model w, because the steps in w and in λ start from the same point.
         f = fed.losses(torch.arange(N), w, key.fold("xi"))  # full batch, all clients
         lam_next = lam
         if f.clients.numel():
@@ -193,6 +194,7 @@ class DRFAGA:
                     code=error.code,
                     field=error.field,
                 ) from error
+            # Unlike DRFA-Prox, the regulariser enters by its gradient, so the step ends with a plain projection.
             gradient = f.unbiased(N) - penalty_gradient  # ∇_λ F(w̄, λ)
             step, squares = step_size(self.gamma, gradient, squares)
             lam_next = self.ambiguity.project(lam + step * gradient)

@@ -96,6 +96,7 @@ def first_mixture(ambiguity: AmbiguitySet, fed: Federation, start: Start) -> Ten
     if start not in get_args(Start):
         raise unknown("lam0", start, get_args(Start))
     uniform = torch.full((fed.n,), 1 / fed.n, dtype=torch.float64)
+    # Neither of the two needs to be in Λ: a floor, a cap or a ball around another prior may exclude them.
     return ambiguity.project(uniform if start == "uniform" else fed.shares.double())
 
 
@@ -174,6 +175,7 @@ class SnapshotMethod:
             NonFiniteError: If a reported loss is NaN or infinite.
         """
         assert model.snapshot is not None, "the local steps were requested without a snapshot"
+        # A second cohort, independent of λ: reports of clients drawn from λ would be a biased sample of the losses.
         U = uniform(fed.n, size(self.m, fed.n), key.fold("U"))
         f = fed.losses(U.clients, model.snapshot, key.fold("xi"), batch=self.dual_batch)
         if not f.clients.numel():

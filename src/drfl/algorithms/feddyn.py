@@ -87,6 +87,7 @@ class FedDyn:
         (w, c, h), N, mu = state, fed.n, penalty(self.mu, self.local)
 
         D = sampling.uniform(N, sampling.size(self.m, N), key.fold("D"))
+        # The gradient of −⟨h_i, u⟩ + (μ/2)·‖u − w̄‖² is −h_i + μ(u − w̄), a constant shift and a proximal term.
         up = fed.train(D.clients, w, self.local, key.fold("sgd"), prox=mu, shift=-h[D.clients])
         if not up.clients.numel():
             return state, Info.without_replies(D)
@@ -96,6 +97,7 @@ class FedDyn:
             return -mu / N * sum_updates(w_i, w)
 
         def corrected(w_i: Tensor) -> Tensor:  # the global model that local models w_i (k', d) give
+            # The mean is over the clients that answered; c is over all N, because the h_i of the others still count.
             return w_i.mean(0) - (c + drift(w_i)) / mu
 
         h_next = h.add(up.clients, (w_i - w for w_i in up.w), alpha=-mu)

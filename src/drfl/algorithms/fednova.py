@@ -68,6 +68,7 @@ class FedNova(Averaging):
             return state, Info.without_replies(D)
 
         steps = self.local.steps_of(fed.sizes, up.clients)
+        # With momentum a gradient acts in all later steps, so the effective number of steps exceeds τ_i.
         norms = torch.tensor([self.local.effective(tau_i) for tau_i in steps.tolist()], dtype=torch.float64)
         # Weights of the clients that answered; they sum to 1.
         p = Cohort(D.clients, self.weights(fed)[D.clients]).weights_of(up.clients)

@@ -100,10 +100,12 @@ class SCAFFOLD:
         eta = self.local.eta
 
         D = sampling.uniform(N, sampling.size(self.m, N), key.fold("D"))
+        # Each local direction g_i − c_i + c has the client's estimated gradient replaced by the mean one.
         up = fed.train(D.clients, x, self.local, key.fold("sgd"), shift=c - c_i[D.clients])
         if not up.clients.numel():
             return state, Info.without_replies(D)
 
+        # Divide by the replies, not by |S|: a client that is missing did not send an update of 0.
         model = up.merged(lambda y: x + self.server_lr * (sum_updates(y, x) / len(y)))
 
         steps = self.local.steps_of(fed.sizes, up.clients)

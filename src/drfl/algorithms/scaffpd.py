@@ -226,6 +226,7 @@ class ScaffPD:
         del g  # its (k', d) gradients have been copied; free them while clients train
         known = reports.c.clients  # clients that have reported
         L = reports.all_losses(known)
+        # L^{−1} = L^0: the first round has no earlier losses to extrapolate from.
         before = state.reports.all_losses(known) if state.reports.seen[known].any() else L
 
         s = L.combined(before, lambda new, old: (1 + theta) * new - theta * old)
@@ -240,6 +241,7 @@ class ScaffPD:
             running = running.after(previous, current, f.clients, target, step)
         c = reports.gradient(lam_next, running)  # (3) Σ_i λ_i c_i, with the new λ
         local = dataclasses.replace(self.local, lr=self.local.eta * float(tau))  # η_ℓ decreases along with τ_r
+        # Only clients that reported train, because the correction needs their gradient at this model.
         up = fed.train(f.clients, w, local, key.fold("sgd"), shift=c - reports.c[f.clients])
         share = lam_next[up.clients].to(w)
         # Part of the clients that did not train, whose Δu_i is c.

@@ -38,6 +38,7 @@ def on_simplex(lam: Tensor, tolerance: float) -> bool:
 
 def quarter_gaps(v: Tensor) -> Tensor:
     """Return (v − max_i v_i)/4 (N,), which determines the weights on the simplex and cannot overflow."""
+    # Both terms are divided first: the difference of two huge entries of opposite sign would be infinite.
     return v / 4 - v.max() / 4
 
 

@@ -60,6 +60,7 @@ class FromPrior:
                 code="invalid-value",
                 field="prior",
             )
+        # A tuple can be compared and hashed, as a frozen dataclass requires; a tensor cannot.
         object.__setattr__(self, "prior", tuple((p / total).tolist()))
 
     def prior_of(self, n: int) -> Tensor:
@@ -85,6 +86,7 @@ class FromPrior:
 
 def divergence(lam: Tensor, prior: Tensor) -> float:
     """Compute KL(λ‖p) = Σ_i λ_i log(λ_i/p_i) of client weights (N,), with 0·log 0 = 0."""
+    # A weight that rounding made negative would give NaN. The divergence itself may round to slightly below 0.
     lam = lam.clamp(min=0)
     return max(float((torch.xlogy(lam, lam) - lam * prior.log()).sum()), 0.0)
 
@@ -225,6 +227,7 @@ class KLBall(FromPrior, Constraint):
         direction = Direction(p.numpy(), g / scale, 0.25 / scale, divergence(lam, p), float(lam.max()))
         if direction.pull <= self.radius:
             return lam
+        # A copy, because the prior is cached and the caller may change its result in place.
         return p.clone() if self.radius < NO_BALL else self._on_sphere(direction)
 
     def worst_case(self, losses: Tensor) -> WorstCase:

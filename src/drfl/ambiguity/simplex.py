@@ -220,6 +220,7 @@ class CVaR(Constraint):
         return on_simplex(lam, tolerance) and bool((lam <= self._cap(lam.numel()) + tolerance).all())
 
     def _cap(self, n: int) -> float:
+        # For α < 1/N the quotient exceeds 1, which no weight can.
         return min(1 / self.alpha / n, 1.0)
 
 
@@ -270,6 +271,7 @@ def _fill(losses: Tensor, cap: float) -> WorstCase:
     """Find the worst case with weights of at most ``cap``."""
     n = losses.numel()
     if n * cap <= 1 + 1e-12:
+        # N·cap = 1 leaves only uniform weights; the tolerance accepts a cap whose product with N was rounded.
         lam = torch.full_like(losses, 1 / n)
         return WorstCase(float(lam @ losses), lam)
     full = min(math.floor(1 / cap), n - 1)

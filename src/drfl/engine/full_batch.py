@@ -115,6 +115,7 @@ def gradients(problem: PooledData, batches: Batches, w: Tensor, room: float) -> 
     segments = Segments.of(batches, length, problem.weights(batches, w))
     for clients, rows, weights in zip(*(part.split(stack) for part in segments), strict=True):
         x, y = (take_rows(pool, rows.flatten()).view(*rows.shape, *pool.shape[1:]) for pool in (problem.x, problem.y))
+        # Gradients at a given model are taken without dropout and augmentation, as reported losses are.
         no_seeds = torch.empty(len(clients), 0, dtype=torch.int64, device=w.device)
         arguments, step = (x, y, weights, no_seeds, *parameters), gradient
         if not w.is_cuda and (is_equal or len(clients) == stack):

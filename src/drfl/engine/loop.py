@@ -30,6 +30,7 @@ class Loop:
             # Fillers, which have weight 0 in the stacked engine, are removed here.
             for rows, seeds in batches.of_client(j, local.fewest_steps):
                 gradient, _ = _gradient(problem, u, rows, seeds)
+                # A gradient of 0 has no direction in which SAM could displace the model.
                 if isinstance(local.optimizer, SAM) and gradient.any():
                     gradient, _ = _gradient(problem, u + local.optimizer.rho * gradient / gradient.norm(), rows, seeds)
                 # As defined by LocalSGD, weight decay, shift and prox enter the velocity along with the gradient.

@@ -192,6 +192,7 @@ def _local_steps(problem: PooledData, tensors: Sequence[Tensor], request: TrainR
         noise = seeds if seeds.dim() == 2 else seeds[:, t - 1].contiguous()
         gradients, before = step(x, y, step_weights, noise, *u), U.clone() if weights.dim() == 3 else None
         if isinstance(local.optimizer, SAM):
+            # Both gradients of a SAM step are taken on the same samples with the same noise.
             moves = ascent(local.optimizer, gradients, len(samples))
             gradients = step(x, y, step_weights, noise, *(value + move for value, move in zip(u, moves, strict=True)))
         for value, g, constant, state in zip(u, gradients, *constants, states, strict=True):

@@ -83,6 +83,7 @@ class Replica:
         constants = [None] * len(states) if fixed is None else self._views(fixed)
         for step, (rows, seeds) in enumerate(batches, start=1):
             gradients, _ = self._gradients(rows, seeds)
+            # SAM steps from the model itself, but along the gradient at the displaced model.
             if isinstance(local.optimizer, SAM):
                 moves = ascent(local.optimizer, [write_out(g) for g in gradients])
                 gradients = self._sharp_gradients(rows, seeds, moves)
@@ -111,6 +112,7 @@ class Replica:
                 p.add_(move)
         gradients, _ = self._gradients(rows, seeds)
         with torch.no_grad():
+            # Restored from a copy: subtracting the displacement again would round.
             for p, value in zip(self._parameters, original, strict=True):
                 p.copy_(value)
         return gradients

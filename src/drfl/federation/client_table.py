@@ -250,6 +250,7 @@ class ClientTable:
             ValueError: If a client appears twice or is not in the table, or the rows do not fit.
             InputError: If the file of the rows cannot grow.
         """
+        # A copy, because rows never change and the caller may reuse its tensor.
         return self._with(clients, rows, lambda _, row: row.detach().clone())
 
     def add(self, clients: Tensor, change: Iterable[Tensor], alpha: float = 1.0) -> ClientTable:

@@ -175,6 +175,7 @@ class TrainRequest(Request[Replies]):
 
     def only(self, rows: Tensor) -> Self:
         """Return the request for a part of the cohort, with its shifts."""
+        # Row j of the shift belongs to cohort[j], so both are selected together.
         return replace(super().only(rows), shift=None if self.shift is None else self.shift[rows])
 
 

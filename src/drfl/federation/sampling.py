@@ -81,6 +81,7 @@ def with_replacement(weights: Tensor, m: int, key: Key) -> Cohort:
     else:
         # NumPy's `choice` does the same but passes over the weights more often.
         cumulative = _probabilities(weights).cumsum()
+        # Divided by itself, the last sum is exactly 1 and above every uniform number.
         drawn = (cumulative / cumulative[-1]).searchsorted(uniforms, side="right")
     # A client drawn twice trains once, and its reply counts twice.
     clients, counts = np.unique(drawn, return_counts=True)

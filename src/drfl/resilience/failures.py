@@ -337,4 +337,5 @@ class Faulty(Wrapper[S]):
                 fed, unavailable=unavailable, lost=lost, duplicates=duplicates, stragglers=stragglers
             )
         inner, info = self.algorithm.round(state.inner, fed, key)
+        # Outages end by rounds and not by draws, so their length does not depend on the algorithm.
         return WrapperState(inner, FaultMemory((down - 1).clamp(min=0))), info

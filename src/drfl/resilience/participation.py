@@ -122,6 +122,7 @@ class Quorum(WrappedAlgorithm[S]):
             if self._has_quorum(info):
                 break
             # Start from the state before the round each time, so that failed attempts leave no trace.
+            # The round's own key would draw the same cohort and the same failures again.
             next_state, info = self.algorithm.round(state, fed, key.fold("again", k))
         return (next_state, info) if self._has_quorum(info) else (state, Info.without_replies(info.cohort))
 

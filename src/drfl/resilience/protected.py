@@ -328,6 +328,7 @@ class Protected(Wrapper[S]):
         # Validation is innermost, so that guards see finite reports of clients that were asked, each once.
         valid = ValidatingFederation(fed, memory.until > 0, self.norm, self.bound, memory.usual, self.on_rejection)
         robust = None if self.aggregator is None else AggregatingFederation(valid, self.aggregator, memory.centres)
+        # Guards are outermost: they judge losses of clients that the aggregation rule has not excluded.
         guarded = GuardingFederation(valid if robust is None else robust, self.guards, memory.guards)
         inner, info = self.algorithm.round(inner, guarded, key)
         memory = self._after(memory, valid, guarded, mixture_of(self.algorithm, inner, fed))

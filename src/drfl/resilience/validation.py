@@ -91,6 +91,7 @@ def misfit(request: Request, parts: Sequence[Tensor | None]) -> Reason | None:
         parts: Fields of :class:`Replies`, :class:`Losses` or :class:`Gradients` after ``clients``, without the leading
             k': a model is (d,), a loss (). Parts that were not requested are None, or omitted at the end.
     """
+    # A client's own parts lack the dimension k' of stacked replies.
     return _unfit(_expected(request), [None if part is None else part.unsqueeze(0) for part in parts], 1)
 
 

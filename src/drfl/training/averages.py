@@ -37,6 +37,7 @@ class DecayingAverage(NamedTuple):
     def add(self, w: Tensor, lam: Tensor) -> DecayingAverage:
         """Return the average with one more round, which ended with the model w and the client weights lam."""
         rounds = self.rounds + 1
+        # Round 1 has weight 1 and replaces the initial model; later weights fall like (s + 1)/r.
         weight = (DECAY + 1) / (int(rounds) + DECAY)
         return DecayingAverage(self.w + weight * (w - self.w), (lam - self.lam).mul_(weight).add_(self.lam), rounds)
 

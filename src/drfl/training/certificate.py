@@ -102,12 +102,14 @@ class Objective:
         """Collect losses and gradients at w (d,) from the clients ``asked`` (k,), ascending; others have λ_i = 0."""
         # Σ_i λ_i = 1, so the weight decay's gradient enters once. Sums are always in float64.
         gradient, losses = self.weight_decay * w.detach().cpu().double(), []
+        # In parts, because the gradients (k, d) of all clients together may not fit into memory.
         for part in asked.split(max(1, EXCHANGE // w.numel())):
             reply = self.fed.gradients(part, w, KEY, batch=None)
             order = _order(reply.clients, part)
             losses.append(reply.losses[order].double())
             rows = reply.values[order.to(reply.values.device)].double()
             gradient = gradient + (lam[part].to(rows.device) @ rows).cpu()
+        # The engines' gradients leave the weight decay to the local solver, so value and gradient add it here.
         values = _finite(torch.cat(losses) + self._decay(w))
         return Exchange(values, float(lam[asked] @ values), _finite(gradient))
 
@@ -209,6 +211,8 @@ class PooledSolver:
             reply = objective.exchange(active, torch.from_numpy(v).to(start), lam)
             return reply.value, reply.gradient.numpy()
 
+        # L-BFGS-B searches in float64, whatever the model's dtype; each point is rounded to the model's type before
+        # use.
         solution = minimize(
             oracle, start.detach().cpu().double().numpy(), jac=True, method="L-BFGS-B",
             options={
@@ -339,6 +343,7 @@ class Certifier:
         except SilentClientError:
             return None
         # ψ does not depend on the model, so min_v F(v, λ) is at least the bound without ψ, minus ψ(λ).
+        # By weak duality, a proven gap is valid for every λ: a poor λ makes it larger, not wrong.
         primal = ambiguity.worst_case(bound.losses).value
         lower = bound.lower - ambiguity.penalty(lam)
         return Certificate(primal, lower, bound.gradient_norm, bound.proven), bound.point

@@ -123,6 +123,7 @@ def run(
     progress = _initialise(algorithm, view, key, initial)._replace(rounds=rounds, score=fed.measures[0])
 
     def after(progress: RunState) -> RunState:  # plays one more round
+        # Small vectors take one thread, because waking other threads costs more than they save.
         with threads_for(VECTORS * progress.state.w.numel()):
             return next_round(algorithm, view, key, progress, begin)
 

@@ -59,6 +59,7 @@ def next_round(
             return answer.progress
         size, fresh = answer.size, begin()
         LOG.warning(answer.notice)
+        # Rounds, history and cost remain, because the lost rounds took time and traffic too.
         progress = progress._replace(state=fresh.state, average=fresh.average, decaying=fresh.decaying)
 
 

@@ -140,6 +140,7 @@ def in_round(algorithm: Algorithm[S], r: int) -> Algorithm[S]:
 def _scheduled(thing: object, r: int) -> dict[str, object]:
     """Return the fields of a dataclass that change in round r."""
     changes: dict[str, object] = {}
+    # Any dataclass is accepted, so that schedules also work in algorithms of users.
     for field in dataclasses.fields(cast("Any", thing)) if dataclasses.is_dataclass(thing) else ():
         schedule = getattr(thing, field.name, None) if field.name.endswith("_schedule") else None
         if not isinstance(schedule, Schedule) or schedule == Constant():
@@ -191,6 +192,7 @@ def find(algorithm: Algorithm, fed: Federation, w: Tensor, key: Key) -> StepSize
     # As many samples as a local step uses, because the curvature of one minibatch can be far above that of all data.
     batch = samples(algorithm.local)
     replies = fed.gradients(clients, w, key, batch=batch)
+    # A client whose gradient is not finite has no curvature to compare.
     gradients = _finite(replies)
     if replies.clients.numel() and not gradients.clients.numel():
         raise _unfit(fed, "no client has a finite gradient at the initial model")
@@ -235,6 +237,7 @@ def _curvature(fed: Federation, w: Tensor, gradients: Gradients, key: Key, batch
     if not v.any():
         v = torch.from_numpy(key.fold("direction").generator().standard_normal(w.numel())).to(w)
     for _ in range(ITERATIONS):
+        # A direction of length 1, so that every difference of gradients is taken at the same distance.
         v = v / v.norm()
         shifted = _finite(fed.gradients(gradients.clients, w + DISTANCE * v, key, batch=batch))
         rows = torch.searchsorted(gradients.clients, shifted.clients)  # clients that replied again, ascending

@@ -324,5 +324,6 @@ class Checkpoints:
                 code="cannot-write",
                 field=str(self.folder),
             ) from None
+        # The time between writes is measured from the end of the last one, so writing does not count as training.
         self._last_write = self._clock()
         self._write_time = self._last_write - began

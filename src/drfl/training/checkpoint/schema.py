@@ -316,6 +316,7 @@ def run_state_of(
         if isinstance(part, StepSize) and int(part.restarted) > max(record.round - 1, 0):
             fault = f"{name}: a reset after {int(part.restarted)} rounds is impossible in a run of {record.round}"
             raise DamagedError(fault, field=f"{name}.restarted")
+        # λ is checked here and not by the state itself, which does not know the ambiguity set.
         mixture = lam_of(part)
         if mixture is not None and not ambiguity.contains(mixture.detach().cpu().double(), ROUNDING):
             raise DamagedError(f"{name}.lam is outside the algorithm's ambiguity set", field=f"{name}.lam")

@@ -99,6 +99,7 @@ def read(path: Path, key: bytes | None) -> Files:
             if not hmac.compare_digest(signature(key, path.name, sums), stored):
                 raise DamagedError("its signature does not match checkpoint_key", field=SIGNATURE)
         files = {name: read_bytes(path / name, limit=None, follow=False) for name in (STATE, RUN)}
+        # Without a key, checksums reveal damage but not manipulation, because anyone can compute them.
         if sums != sums_of(files):
             raise DamagedError("its checksums do not match", field=SUMS)
         from drfl.training.checkpoint.record import record_of  # loads pydantic
@@ -137,6 +138,7 @@ def write(folder: Path, progress: RunState, identity: Identity, replies: Extent 
         STATE: save_tensors(run_tensors(progress)),
         RUN: (json.dumps(record, indent=1, ensure_ascii=False) + "\n").encode(),
     }
+    # The signature covers the checksums and the checkpoint's name, and through them both files.
     files[SUMS] = sums_of(files)
     if key is not None:
         files[SIGNATURE] = signature(key, name_of(progress.round), files[SUMS])
