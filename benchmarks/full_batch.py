@@ -18,7 +18,7 @@ import torch
 from jobs import COHORT, JOBS, RESULTS, script, simulation, store, turns
 
 from drfl import Key, Simulation
-from drfl.engine.sgd import channels_last, functional, images
+from drfl.engine.sgd import channels_last, functional, has_images
 from drfl.task import models
 
 MODELS = {**JOBS, "mlp 784-128": ("mnist", models.mlp)}
@@ -30,7 +30,7 @@ def plain(fed: Simulation, size: int, *, backward: bool) -> Callable[[int], obje
     problem, task = fed._train, fed._train.task
     rows = fed._rows.index[: int(fed._rows.sizes[:COHORT].sum())]
     x, y = problem.x[rows], problem.y[rows]
-    x = channels_last(x) if images(problem) else x
+    x = channels_last(x) if has_images(problem) else x
 
     def call(r: int) -> None:
         w = fed.w0.clone().requires_grad_(backward)

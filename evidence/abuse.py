@@ -32,7 +32,7 @@ from drfl.federation.algorithm import Algorithm, mixture_of
 from drfl.federation.federation import Federation
 from drfl.resilience import Audit, Clip, Guard, PeerAudit, Protected, RobustClip, ServerProbe, Trim
 from drfl.task.task import Task
-from drfl.testing.attacks import Claims, Inflated, label_noise
+from drfl.testing.attacks import ConstantLosses, InflatedLosses, label_noise
 from drfl.training.loop import run
 from drfl.training.run_state import RunState
 
@@ -58,8 +58,8 @@ LAST = 20
 HARD, NOISE = 0, 0.6
 ALPHA, CAP = 0.3, 0.1
 ATTACKS: dict[str, Callable[[Federation, Iterable[int]], Federation]] = {
-    "100 times": lambda fed, liars: Inflated(fed, liars, 100.0),
-    "claim 1000": lambda fed, liars: Claims(fed, liars, 1000.0),
+    "100 times": lambda fed, liars: InflatedLosses(fed, liars, 100.0),
+    "claim 1000": lambda fed, liars: ConstantLosses(fed, liars, 1000.0),
 }
 
 

@@ -40,14 +40,14 @@ from drfl.experiments.run.artifacts import versions
 from drfl.federation.algorithm import core_of, mixture_of
 from drfl.federation.federation import Federation
 from drfl.testing.attacks import (
-    Adaptive,
-    ALittle,
-    InnerProduct,
-    Pushing,
-    Scaled,
-    SignFlipped,
-    Vanishing,
-    flipped_labels,
+    AdaptiveAttack,
+    ALittleIsEnough,
+    ConstantPush,
+    InnerProductManipulation,
+    PermanentDropout,
+    ScaledUpdates,
+    SignFlip,
+    flip_labels,
 )
 from drfl.training.loop import run
 
@@ -71,14 +71,14 @@ SEEDS = range(script.sized(5, 1))
 Attack = Callable[[Federation, Key], Federation]
 ATTACKS: dict[str, Attack] = {
     "none": lambda fed, key: fed,
-    "sign flip": lambda fed, key: SignFlipped(fed, range(LIARS)),
-    "ten times backwards": lambda fed, key: Scaled(fed, range(LIARS), -10.0),
-    "constant push": lambda fed, key: Pushing(fed, range(LIARS), key),
-    "ALIE": lambda fed, key: ALittle(fed, range(LIARS)),
-    "inner product": lambda fed, key: InnerProduct(fed, range(LIARS)),
-    "adaptive to probe": lambda fed, key: Adaptive(fed, range(LIARS)),
+    "sign flip": lambda fed, key: SignFlip(fed, range(LIARS)),
+    "ten times backwards": lambda fed, key: ScaledUpdates(fed, range(LIARS), -10.0),
+    "constant push": lambda fed, key: ConstantPush(fed, range(LIARS), key),
+    "ALIE": lambda fed, key: ALittleIsEnough(fed, range(LIARS)),
+    "inner product": lambda fed, key: InnerProductManipulation(fed, range(LIARS)),
+    "adaptive to probe": lambda fed, key: AdaptiveAttack(fed, range(LIARS)),
     "labels flipped": lambda fed, key: fed,  # in the data
-    "vanish half way": lambda fed, key: Vanishing(fed, range(LIARS), after=30),
+    "vanish half way": lambda fed, key: PermanentDropout(fed, range(LIARS), after=30),
 }
 DEFENCES: dict[str, str | None] = {
     "default": None,
@@ -188,7 +188,7 @@ def measure(cell: Cell, data_dir: Path | None) -> Found:
     if cell.outlier == "yes":
         data = upside_down(data, OUTLIER)
     if cell.attack == "labels flipped":
-        data = flipped_labels(data, range(LIARS))
+        data = flip_labels(data, range(LIARS))
     algorithm = wrap_algorithm(config, core_of(built.algorithm), None, data, task)  # a probe holds rows of these data
     fed = ATTACKS[cell.attack](Simulation(data, task), key)
     try:

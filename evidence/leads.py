@@ -18,7 +18,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from benchmarks.tables import markdown
 
 from drfl.assessment.seeds import T_FROM, SeedDifference, holm_family, seed_difference, verdict
-from drfl.core.run_end import BROKEN
+from drfl.core.run_end import FAILURES
 from drfl.experiments.run.measures import column, signed
 from drfl.task.measure import NOTHING
 
@@ -73,7 +73,7 @@ def runs_of(result: str, file: str) -> dict[str, dict[str, dict[str, Row]]]:
     """Method → seed → setting → a run that came to its end."""
     runs: dict[str, dict[str, dict[str, Row]]] = {}
     for row in rows_of(result, file):
-        if row.get("stopped") not in BROKEN:
+        if row.get("stopped") not in FAILURES:
             runs.setdefault(row["method"], {}).setdefault(row["seed"], {})[row["setting"]] = row
     return runs
 
@@ -121,7 +121,7 @@ def gradients(results: Sequence[str], method: str, reference: str) -> str:
     """Those of a method's runs as a multiple of the reference's, over the tables that have the method."""
     spent: dict[str, list[float]] = {method: [], reference: []}
     for result in dict.fromkeys(results):
-        rows = [row for row in rows_of(result, "cells.csv") if row["stopped"] not in BROKEN]
+        rows = [row for row in rows_of(result, "cells.csv") if row["stopped"] not in FAILURES]
         if any(row["method"] == method for row in rows):
             for row in (row for row in rows if row["method"] in spent):
                 spent[row["method"]].append(float(row["gradient_evaluations"]))

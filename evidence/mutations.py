@@ -26,9 +26,9 @@ STRIDE = script.sized(1, 40)
 
 def report_on(subject):
     """The battery that goes with the subject."""
-    from drfl.testing import Subject, Tried, examine_algorithm, examine_ambiguity, examine_federation
+    from drfl.testing import AmbiguitySubject, Subject, examine_algorithm, examine_ambiguity, examine_federation
 
-    if isinstance(subject, Tried):
+    if isinstance(subject, AmbiguitySubject):
         return examine_ambiguity(subject.ambiguity, n=subject.n, draws=subject.draws, seed=subject.seed)
     return examine_algorithm(subject) if isinstance(subject, Subject) else examine_federation(subject)
 
@@ -48,10 +48,10 @@ def examined(subject) -> dict[str, list[str]]:
 
 def right_ones() -> dict:
     """What must pass: every algorithm under its row's claims, and every ambiguity set."""
-    from drfl.testing import Tried
+    from drfl.testing import AmbiguitySubject
 
     rows, cases = importlib.import_module("tests.conformance.rows"), importlib.import_module("tests.ambiguity.cases")
-    sets = {name: Tried(make(8)) for name, make in cases.CASES.items()}
+    sets = {name: AmbiguitySubject(make(8)) for name, make in cases.CASES.items()}
     return {name: row.subject() for name, row in rows.ROWS.items()} | sets
 
 

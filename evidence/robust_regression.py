@@ -99,7 +99,7 @@ def penalised() -> tuple[list[list[object]], dict[str, list[float]]]:
                 (
                     f"reach={a} gamma={g}",
                     DRFAProx(m=5, local=local(problem, a), gamma=g, dual_batch=None, ambiguity=penalty,
-                             sampling=sampling.everybody),
+                             sampling=sampling.all_clients),
                 )
                 for a, g in itertools.product((0.5, 1.0), (0.01, 0.1, 1.0))
             ],
@@ -116,7 +116,7 @@ def penalised() -> tuple[list[list[object]], dict[str, list[float]]]:
 def unpenalised() -> tuple[list[list[object]], dict[str, list[float]]]:
     problem = robust_regression(sigma=0.5)
     saddle, average = problem.saddle(Simplex()).w, problem.average_optimum
-    steps, everybody = local(problem, 1.0), sampling.everybody
+    steps, everybody = local(problem, 1.0), sampling.all_clients
     common = {"m": 5, "local": steps, "dual_batch": None, "sampling": everybody}
     runs: dict[str, Algorithm] = {
         "ScaffPD, accelerated": ScaffPD(local=steps, sigma=0.02, mu=problem.strong_convexity),

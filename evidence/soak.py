@@ -30,7 +30,7 @@ from drfl.experiments.run.resume import checkpoint_writer
 from drfl.experiments.run.run_directory import claimed
 from drfl.experiments.run.runner import execute
 from drfl.resilience import Memory
-from drfl.testing.attacks import Scaled, SignFlipped
+from drfl.testing.attacks import ScaledUpdates, SignFlip
 from drfl.training.checkpoint import newest
 from drfl.training.history import csv_text
 from drfl.training.run_state import RunState
@@ -63,7 +63,7 @@ def files(folder: Path) -> dict[str, int]:
 def measured(rounds: int, folder: Path) -> tuple[list[Level], list[dict[str, int]], dict[str, int]]:
     """(round, resident KiB, open files, checkpoints kept) and the files every `EVERY` rounds; what was counted."""
     job = build(Config(rounds=rounds, **JOB))
-    job = replace(job, fed=SignFlipped(Scaled(job.fed, [0], 1e6), [1]))
+    job = replace(job, fed=SignFlip(ScaledUpdates(job.fed, [0], 1e6), [1]))
     levels: list[Level] = []
     sizes: list[dict[str, int]] = []
 

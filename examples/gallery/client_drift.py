@@ -14,7 +14,7 @@ ROUNDS = 120
 def draw(path):
     problem = curved_quadratics(n=3, d=2, seed=7)
     local = drfl.LocalSGD(steps=10, lr=0.02, batch=None)  # exact gradients
-    dual = {"gamma": 0.005, "mu": 5.0, "dual_batch": None, "sampling": drfl.sampling.everybody}
+    dual = {"gamma": 0.005, "mu": 5.0, "dual_batch": None, "sampling": drfl.sampling.all_clients}
     algorithms = {
         "FedAvg": (drfl.FedAvg(m=3, local=local), "#000000", "-"),
         "SCAFFOLD": (drfl.SCAFFOLD(m=3, local=local), "#56B4E9", "-"),

@@ -23,7 +23,7 @@ def task(seed):
 def draw(path):
     local = drfl.LocalSGD(steps=5, weight_decay=0.01)  # the loss is strongly convex: bounds are proven
     fedavg = drfl.FedAvg(m=4, local=local)
-    dual = drfl.DualDRDM(m=4, local=local, sampling=drfl.sampling.everybody)
+    dual = drfl.DualDRDM(m=4, local=local, sampling=drfl.sampling.all_clients)
     shown = {
         "FedAvg, averaged model": (fedavg, "average", "#000000", "s:"),
         "dual DRDM, last iterate": (dual, "last", "#D55E00", "^--"),

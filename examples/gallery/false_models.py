@@ -9,7 +9,7 @@ from torch import nn
 
 import drfl
 from drfl.resilience import CoordinateMedian, ProbeCosine, Protected, ServerProbe
-from drfl.testing import SignFlipped
+from drfl.testing import SignFlip
 
 ROUNDS, SEEDS = 30, 5
 CLIENTS, ATTACKERS = 20, 4
@@ -21,9 +21,9 @@ def worst_honest(case, seed):
     data = drfl.ClientData.from_dataset(drfl.load("digits"), parts, drfl.Key(seed))
     task = drfl.Task(nn.Sequential(nn.Flatten(), nn.Linear(64, 10)))
     fed = drfl.Simulation(data, task)
-    algorithm = drfl.DualDRDM(m=CLIENTS, sampling=drfl.sampling.everybody)
+    algorithm = drfl.DualDRDM(m=CLIENTS, sampling=drfl.sampling.all_clients)
     if case != "nobody attacks":
-        fed = SignFlipped(fed, range(ATTACKERS))
+        fed = SignFlip(fed, range(ATTACKERS))
     if case == "attack, CoordinateMedian":
         algorithm = Protected(algorithm, aggregator=CoordinateMedian())
     if case == "attack, ProbeCosine":  # the server holds 16 rows of each client

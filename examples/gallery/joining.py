@@ -23,7 +23,7 @@ def task(seed):
 def draw(path):
     algorithms = {
         "LocalOnly": drfl.LocalOnly(),
-        "DualDRDM": drfl.DualDRDM(m=4, sampling=drfl.sampling.everybody),
+        "DualDRDM": drfl.DualDRDM(m=4, sampling=drfl.sampling.all_clients),
         "FineTuned": drfl.FineTuned(m=4),
     }
     result = drfl.compare(algorithms, clients, task, rounds=ROUNDS, seeds=SEEDS, evaluate_every=ROUNDS)

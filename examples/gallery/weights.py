@@ -14,7 +14,7 @@ COLOURS = ["#0072B2", "#E69F00", "#BBBBBB", "#D55E00"]
 
 def draw(path):
     problem = logistic("heart-disease")  # logistic regression at four hospitals, solved exactly
-    everybody = drfl.sampling.everybody
+    everybody = drfl.sampling.all_clients
     algorithms = {
         "DRFA": drfl.DRFA(m=4, sampling=everybody),
         "dual DRDM": drfl.DualDRDM(m=4, sampling=everybody),

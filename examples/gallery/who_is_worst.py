@@ -13,7 +13,7 @@ ROUNDS = 50
 def draw(path):
     data = drfl.ClientData.from_dataset(drfl.load("heart-disease"), drfl.Natural())
     fed = drfl.Simulation(data, drfl.Task(nn.Linear(13, 2)))
-    result = drfl.run(drfl.DualDRDM(m=4, sampling=drfl.sampling.everybody), fed, rounds=ROUNDS)
+    result = drfl.run(drfl.DualDRDM(m=4, sampling=drfl.sampling.all_clients), fed, rounds=ROUNDS)
     found = drfl.assess(result, data)
 
     rows = found.to_frame().sort_values("accuracy", ascending=False)

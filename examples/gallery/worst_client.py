@@ -21,7 +21,7 @@ def task(seed):
 def draw(path):
     algorithms = {
         "FedAvg": drfl.FedAvg(m=10),
-        "DualDRDM": drfl.DualDRDM(m=10, sampling=drfl.sampling.everybody),
+        "DualDRDM": drfl.DualDRDM(m=10, sampling=drfl.sampling.all_clients),
     }
     result = drfl.compare(algorithms, clients, task, rounds=ROUNDS, seeds=SEEDS)
     worst = result.to_frame().pivot(index="seed", columns="algorithm", values="worst_accuracy")

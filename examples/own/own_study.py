@@ -22,7 +22,7 @@ class FedAdam:  # Reddi et al. 2021, algorithm 2
         D = drfl.sampling.uniform(fed.n, self.m, key.fold("cohort"))
         up = fed.train(D.clients, s.w, self.local, key.fold("sgd"))
         if not len(up.clients):
-            return s, drfl.Info.nobody(D)
+            return s, drfl.Info.without_replies(D)
         move = up.w.mean(0) - s.w
         m, v = 0.9 * s.m + 0.1 * move, 0.99 * s.v + 0.01 * move**2
         return AdamState(s.w + 0.03 * m / (v.sqrt() + 1e-3), m, v), drfl.Info(D, up.clients)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from statistics import fmean
 
-from drfl.core.errors import listed
-from drfl.core.run_end import SET_BACK
+from drfl.core.errors import listing
+from drfl.core.run_end import RESET
 from drfl.task.measure import NOTHING
 from drfl_papers.plan import Plan
 from drfl_papers.records import Runs
@@ -44,5 +44,5 @@ def tables(plan: Plan, found: Runs) -> tuple[ResultTable, ...]:
     if halved:
         notes.append(f"drfl halved its automatic step size, as too large, in these runs: {'; '.join(halved)}.")
     if back:
-        notes.append(f"{SET_BACK.capitalize()}: {listed(back, 'run')}.")
+        notes.append(f"{RESET.capitalize()}: {listing(back, 'run')}.")
     return (ResultTable("Participation and cost", HEADER, tuple(rows), tuple(notes)),)

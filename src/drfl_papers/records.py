@@ -12,7 +12,7 @@ from typing import cast
 import numpy as np
 
 from drfl.assessment.equal_clients import equal_clients
-from drfl.core.run_end import BROKEN
+from drfl.core.run_end import FAILURES
 from drfl.experiments.config.hyperparameters import Value
 from drfl.experiments.execution.training_cells import set_back
 from drfl.training.history import ACCURACY_COLUMNS, DIGITS, LEDGER_COLUMNS
@@ -139,7 +139,7 @@ def finals(group: Sequence[Run], metric: str) -> dict[int, float]:
 
 def fate(stops: Sequence[str]) -> str:
     """Describe how the runs of a place failed: "2 of 10 diverged", or "diverged" if all did; "" if none did."""
-    ends = collections.Counter(stop for stop in stops if stop in BROKEN)
+    ends = collections.Counter(stop for stop in stops if stop in FAILURES)
     return ", ".join(how if n == len(stops) else f"{n} of {len(stops)} {how}" for how, n in sorted(ends.items()))
 
 

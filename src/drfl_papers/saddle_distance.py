@@ -169,7 +169,7 @@ def cell(job: Job, method: MethodRow, seed: int, rounds: int) -> Cell:
             code="invalid-value",
             field=str(first["loc"][0]),
         ) from None
-    checks.whole("trial", distance.trial)
+    checks.integer("trial", distance.trial)
     _draw(distance, 0)  # detects values out of range before anything runs
     algorithm = canonical("algorithm", method.algorithm, ALGORITHMS)
     # Outside the grid, the method's values override those fixed by the job, which override the algorithm's defaults.

@@ -65,7 +65,7 @@ def test_mean_over_the_local_steps(method, momentum, silent):
     steps, models, mixtures = [], [], []
     average = run(algorithm, fed, rounds=4, seed=3, averaged=True, callbacks=[steps.append]).average
     for before, step in itertools.pairwise(steps):
-        if step.info.empty:
+        if step.info.is_empty:
             continue
         for t in range(1, 5):
             shorter = dataclasses.replace(algorithm, local=dataclasses.replace(local, steps=t))

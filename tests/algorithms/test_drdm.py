@@ -31,7 +31,7 @@ def test_rounds_are_the_papers(reference, make, solver):
 
 
 @every_method
-@pytest.mark.parametrize("draw", [sampling.without_replacement, sampling.everybody])
+@pytest.mark.parametrize("draw", [sampling.without_replacement, sampling.all_clients])
 def test_every_sampling(reference, make, draw):
     # a floor, as there must be four clients to draw without replacement
     same_as(
@@ -63,8 +63,8 @@ LEANING, ALMOST_ONE = (0.5, 0.2, 0.1, 0.1, 0.1), (0.01, 0.01, 0.01, 0.01, 0.96)
     long_except(
         ["almost one, decay"],
         [
-            (LEANING, 0.0, sampling.everybody),
-            (ALMOST_ONE, 0.3, sampling.everybody),
+            (LEANING, 0.0, sampling.all_clients),
+            (ALMOST_ONE, 0.3, sampling.all_clients),
             (LEANING, 0.0, sampling.with_replacement),
         ],
         ["leaning", "almost one, decay", "with replacement"],
@@ -93,7 +93,7 @@ def test_with_the_dual_step_only_dual_drdm_reaches_the_saddle_point(ambiguity):
     problem = quadratics()
     saddle, average, fed = problem.saddle(ambiguity).w, problem.average_optimum, exact(problem)
     options = {"m": fed.n, "mu": 2.0, "gamma": 0.02, "ambiguity": ambiguity}
-    options |= {"local": LocalSGD(steps=5, lr=0.1, batch=None), "dual_batch": None, "sampling": sampling.everybody}
+    options |= {"local": LocalSGD(steps=5, lr=0.1, batch=None), "dual_batch": None, "sampling": sampling.all_clients}
     w, dual_w = (run(make(**options), fed, rounds=400, evaluate_every=400).state.w for make in (DRDM, DualDRDM))
     assert (saddle - average).norm() > 0.1
     torch.testing.assert_close(w, average, rtol=0, atol=1e-8)
@@ -115,7 +115,7 @@ def test_drdm_needs_every_client_to_be_drawn():
     assert sorted(stuck.lam.tolist()) == [0, 0, 0, 0, 0, 1]
     assert min((stuck.w - average).norm(), (stuck.w - saddle).norm()) > 0.5
     torch.testing.assert_close(last(DRDM, 0.01).w, average, rtol=0, atol=1e-6)
-    torch.testing.assert_close(last(DRDM, 0.0, sampling.everybody).w, average, rtol=0, atol=1e-8)
+    torch.testing.assert_close(last(DRDM, 0.0, sampling.all_clients).w, average, rtol=0, atol=1e-8)
     torch.testing.assert_close(last(DualDRDM, 0.0).w, saddle, rtol=0, atol=1e-6)
 
 

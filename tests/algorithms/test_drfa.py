@@ -38,7 +38,7 @@ def test_rounds_are_the_papers(reference, make, solver):
 
 @pytest.mark.parametrize(
     ("reference", "make", "draw"),
-    crossed(EVERY_VARIANT, [sampling.without_replacement, sampling.everybody, sampling.uniform_weighted]),
+    crossed(EVERY_VARIANT, [sampling.without_replacement, sampling.all_clients, sampling.uniform_weighted]),
 )
 def test_every_sampling(reference, make, draw):
     # a floor, as there must be four clients to draw without replacement

@@ -17,7 +17,7 @@ def test_moves_in_pieces(columns, weighted, monkeypatch):
     w_i, w = torch.randn(4, 7, generator=g).double(), torch.randn(7, generator=g).double()
     a = torch.rand(4, generator=g).double() if weighted else None
     expected = (w_i - w).sum(0) if a is None else a @ (w_i - w)
-    torch.testing.assert_close(drift.moves(w_i, w, a), expected, rtol=0, atol=1e-15)
+    torch.testing.assert_close(drift.sum_updates(w_i, w, a), expected, rtol=0, atol=1e-15)
 
 
 def test_no_piece_is_wider_than_allowed(monkeypatch):
@@ -29,7 +29,7 @@ def test_no_piece_is_wider_than_allowed(monkeypatch):
         seen.append(part)
         return torch.ones(2, 7)[:, part]
 
-    assert drift.summed(rows, 7).tolist() == [2.0] * 7
+    assert drift.sum_rows(rows, 7).tolist() == [2.0] * 7
     assert [len(range(7)[part]) for part in seen] == [3, 3, 1]
 
 

@@ -24,7 +24,7 @@ from drfl.optim.local import LocalSGD
 from drfl.testing import DropoutFederation, Hyperplane, QuadraticFederation
 
 LOSSES = (0.8, 1.0, 1.1, 0.7, 1.4)
-EVERYBODY = {"m": 5, "sampling": sampling.everybody}
+EVERYBODY = {"m": 5, "sampling": sampling.all_clients}
 METHODS = {
     AFL: {},
     DRFA: EVERYBODY,
@@ -312,7 +312,7 @@ def test_the_mean_step_over_all_cohorts_is_that_with_everybody():
     n, gamma, losses = 5, 0.01, list(LOSSES)
     cohorts, fed = list(itertools.combinations(range(n), 3)), still(losses)
     algorithm = DualDRDM(
-        m=n, gamma=gamma, local=LocalSGD(steps=2, lr=0.1), ambiguity=Hyperplane(), sampling=sampling.everybody
+        m=n, gamma=gamma, local=LocalSGD(steps=2, lr=0.1), ambiguity=Hyperplane(), sampling=sampling.all_clients
     )
     lams = []
     for answering in cohorts:

@@ -82,7 +82,7 @@ def test_losses_of_zero_and_huge_ones(q, values):
         Delta, h = Delta - F_q * 10 * i, h + slope * 2 * (10 * i) ** 2 + 10 * F_q
     expected = float(-Delta / h) if h else 0.0
     assert state.w.tolist() == pytest.approx([expected] * 2, rel=1e-12)
-    assert not info.empty
+    assert not info.is_empty
 
 
 def test_a_client_without_loss_does_not_move_the_model():

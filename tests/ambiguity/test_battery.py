@@ -58,9 +58,9 @@ def test_checks_can_be_waived():
         def project(self, v):
             return onto_simplex(v.detach().double())
 
-    reason = {"poison_is_refused": "its losses are clipped before"}
-    assert [note.check for note in examine_ambiguity(Loose()).failed] == ["poison_is_refused"]
-    assert check_ambiguity(Loose(), waive=reason).waived[0].sentence == reason["poison_is_refused"]
+    reason = {"nonfinite_input_is_refused": "its losses are clipped before"}
+    assert [note.check for note in examine_ambiguity(Loose()).failed] == ["nonfinite_input_is_refused"]
+    assert check_ambiguity(Loose(), waive=reason).waived[0].sentence == reason["nonfinite_input_is_refused"]
     with refused("unknown-name", "check", "no_such_check"):
         check_ambiguity(Simplex(), waive={"no_such_check": "typo"})
 

@@ -16,7 +16,7 @@ from tests.support.rollbacks import set_back_once
 
 from drfl.algorithms import ALGORITHMS
 from drfl.cli.app import call
-from drfl.core.run_end import DAGGER, DOUBLE_DAGGER, ON_TEST, SET_BACK
+from drfl.core.run_end import DAGGER, DOUBLE_DAGGER, ON_TEST, RESET
 from drfl.report import load_run
 from drfl.report.compared import standing
 from drfl.report.groups import group_runs
@@ -251,7 +251,7 @@ def test_runs_that_were_set_back_are_marked_everywhere(tmp_path, capsys, monkeyp
     set_back_once(monkeypatch, 1)
     assert call(["compare", *PAIR, "--param", "FedAvg.lr=0.1", "--rounds", "5", "--seeds", "2", "--out", "a"]) == 0
     said, err = capsys.readouterr()
-    (line,) = re.findall(rf"{DOUBLE_DAGGER} {SET_BACK}: [^)]*\)", " ".join(said.split()))
+    (line,) = re.findall(rf"{DOUBLE_DAGGER} {RESET}: [^)]*\)", " ".join(said.split()))
     assert all(part in line for part in ("SCAFFOLD", "1", "2 of 5"))
     assert f"SCAFFOLD {DOUBLE_DAGGER}" in said
     assert len(re.findall(r"SCAFFOLD .*2 of 5", err)) == 1
@@ -284,4 +284,4 @@ def test_of_a_run_that_was_set_back_early_nobody_is_warned(tmp_path, capsys, mon
     said, err = capsys.readouterr()
     assert re.search(r"SCAFFOLD [^)]*3 of 6", " ".join(said.split()))
     assert "3 of 6" not in err
-    assert re.search(rf"SCAFFOLD [^.]*{SET_BACK}[^.]*3 of 6", (tmp_path / "a/report.html").read_text("utf-8"))
+    assert re.search(rf"SCAFFOLD [^.]*{RESET}[^.]*3 of 6", (tmp_path / "a/report.html").read_text("utf-8"))

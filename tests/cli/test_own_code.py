@@ -40,7 +40,7 @@ class Halfway:
         cohort = sampling.uniform(fed.n, self.m, key.fold("cohort"))
         replies = fed.train(cohort.clients, state.w, self.local, key)
         if not replies.clients.numel():
-            return state, Info.nobody(cohort)
+            return state, Info.without_replies(cohort)
         w = state.w + self.share * (replies.w.mean(0) - state.w)
         return FedAvgState(w), Info(cohort, replies.clients)
 

@@ -21,7 +21,7 @@ from tests.support.rollbacks import set_back_once
 
 import drfl
 from drfl.cli.app import call
-from drfl.core.run_end import ON_TEST, SET_BACK
+from drfl.core.run_end import ON_TEST, RESET
 from drfl.data.partition.partition import Partition
 from drfl.data.partition.partitioners import PARTITIONS
 from drfl.report.formatting import scientific
@@ -458,7 +458,7 @@ def test_a_run_that_was_set_back_says_how_many_rounds_count(tmp_path, capsys, mo
         out = f"r{rounds}"
         assert call([*arguments, "--rounds", str(rounds), "--out", out]) == 0
         said, err = capsys.readouterr()
-        assert re.search(rf"{SET_BACK}, {effective} of {rounds}\b", " ".join(said.split()))
+        assert re.search(rf"{RESET}, {effective} of {rounds}\b", " ".join(said.split()))
         summary = json.loads((tmp_path / out / "summary.json").read_text())
         assert (summary["rounds"], summary["rollbacks"], summary["effective_rounds"]) == (rounds, 1, effective)
         assert sum(f"{effective} of {rounds}" in text for text in summary["warnings"]) == is_late
@@ -466,4 +466,4 @@ def test_a_run_that_was_set_back_says_how_many_rounds_count(tmp_path, capsys, mo
     assert call([*arguments, "--rounds", "5", "--lr", "0.1", "--out", "own"]) == 0
     summary = json.loads((tmp_path / "own/summary.json").read_text())
     assert (summary["rollbacks"], summary["effective_rounds"]) == (0, 5)
-    assert SET_BACK not in capsys.readouterr().out
+    assert RESET not in capsys.readouterr().out

@@ -19,7 +19,7 @@ from tests.support.small_search import Here
 
 from drfl.cli import tune
 from drfl.cli.app import call
-from drfl.core.run_end import DOUBLE_DAGGER, SET_BACK
+from drfl.core.run_end import DOUBLE_DAGGER, RESET
 from drfl.experiments.tuning.criterion import Criterion
 from drfl.task.metrics import ACCURACY
 
@@ -187,15 +187,15 @@ def test_a_trial_that_was_set_back_says_so(here, capsys, monkeypatch):
     """At the first of two tuning seeds, in round 4 of 5."""
     set_back_once(monkeypatch, 1000)
     small = ["tune", "job.toml", "--algorithms", "FedAvg", "--seeds", "2", "--rounds", "5", "--jobs", "1"]
-    where = f"{SET_BACK}: seed 1000 (2 of 5 rounds count)"
+    where = f"{RESET}: seed 1000 (2 of 5 rounds count)"
     assert call([*small, "--trials", "1", "--out", "a"]) == 0
     said, err = capsys.readouterr()
     assert where in err
-    assert re.search(rf"{DOUBLE_DAGGER} {SET_BACK}: FedAvg .*1000 \(2 of 5", " ".join(said.split()))
+    assert re.search(rf"{DOUBLE_DAGGER} {RESET}: FedAvg .*1000 \(2 of 5", " ".join(said.split()))
     with open("a/job.toml", "rb") as file:
         (place,) = tomllib.load(file)["scores"]["FedAvg"]["set_back"]
     assert all(part in place for part in ("1000", "2 of 5"))
     assert call([*small, "--trials", "1", "--out", "a"]) == 0  # from the trials that are kept
     assert DOUBLE_DAGGER in capsys.readouterr().out
     assert call([*small, "--trials", "1", "--set", "lr=0.1", "--out", "b"]) == 0
-    assert SET_BACK not in "".join(capsys.readouterr())
+    assert RESET not in "".join(capsys.readouterr())

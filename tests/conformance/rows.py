@@ -121,7 +121,11 @@ ROWS = {
             Reduction(
                 "with one step and everybody it is AFL with the dual gradient after the step",
                 ours(
-                    m=5, gamma=0.1, local=LocalSGD(steps=1, lr=0.1, batch=2), dual_batch=2, sampling=sampling.everybody
+                    m=5,
+                    gamma=0.1,
+                    local=LocalSGD(steps=1, lr=0.1, batch=2),
+                    dual_batch=2,
+                    sampling=sampling.all_clients,
                 ),
                 AFL(gamma=0.1, local=LocalSGD(steps=1, lr=0.1, batch=2), dual_batch=2, dual_after=True),
             ),
@@ -174,6 +178,6 @@ def without_dual(ours):
     """λ stays uniform, so c is the mean of all h_i in either."""
     return Reduction(
         "with everybody and gamma=0 it is FedDyn",
-        ours(m=5, gamma=0.0, mu=2.0, local=NOISY, sampling=sampling.everybody),
+        ours(m=5, gamma=0.0, mu=2.0, local=NOISY, sampling=sampling.all_clients),
         FedDyn(mu=2.0, local=NOISY),
     )

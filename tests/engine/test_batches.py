@@ -34,7 +34,7 @@ def test_distinct_and_own(sizes, steps, batch, seed):
         assert weights[j, :count].tolist() == [1 / count] * count
         assert weights[j, count:].sum() == 0
         for t in range(steps):
-            chosen = drawn.at(t)[j]
+            chosen = drawn.step_rows(t)[j]
             assert len(set(chosen[:count].tolist())) == count
             assert set(chosen.tolist()) <= set(own.tolist())
 
@@ -48,9 +48,9 @@ def test_a_client_draws_alike_in_any_cohort(sizes, batch):
         alone = draw(ClientRows.of(rows), torch.tensor([i]), 3, batch, Key(1))
         count = int(alone.counts[0])
         for t in range(3):
-            mine = sorted(alone.at(t)[0, :count].tolist())
-            assert sorted(everybody.at(t)[i, :count].tolist()) == mine
-            assert sorted(backwards.at(t)[n - 1 - i, :count].tolist()) == mine
+            mine = sorted(alone.step_rows(t)[0, :count].tolist())
+            assert sorted(everybody.step_rows(t)[i, :count].tolist()) == mine
+            assert sorted(backwards.step_rows(t)[n - 1 - i, :count].tolist()) == mine
 
 
 def test_first_steps_do_not_depend_on_the_number_of_steps():
@@ -63,7 +63,7 @@ def test_clients_keys_and_steps_differ():
     rows = ClientRows.of([torch.arange(500)] * 4)
     a = draw(rows, torch.tensor([0, 1]), 2, 20, Key(0))
     assert not torch.equal(a.samples[0], a.samples[1])
-    assert not torch.equal(a.at(0), a.at(1))
+    assert not torch.equal(a.step_rows(0), a.step_rows(1))
     assert not torch.equal(a.samples, draw(rows, torch.tensor([0, 1]), 2, 20, Key(1)).samples)
     assert not torch.equal(a.samples, draw(rows, torch.tensor([2, 3]), 2, 20, Key(0)).samples)
 

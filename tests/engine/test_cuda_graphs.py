@@ -7,7 +7,7 @@ import contextlib
 import pytest
 import torch
 
-from drfl.engine.tracing import captured
+from drfl.engine.tracing import capture
 
 
 class Recorder:
@@ -42,7 +42,7 @@ def test_inputs_in_results_out(device, monkeypatch):
         memory["outputs"] = [x + y, x * y]
         return memory["outputs"]
 
-    call = captured(function, [torch.ones(2), torch.ones(2)])
+    call = capture(function, [torch.ones(2), torch.ones(2)])
     outputs = memory["outputs"]
 
     def replay(self=None):

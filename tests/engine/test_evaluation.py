@@ -36,7 +36,7 @@ def test_models_are_tested_together_as_one_by_one(kind, shared, rows, monkeypatc
     generator = torch.Generator().manual_seed(2)
     several = [fed.w0 + torch.randn(fed.w0.shape, generator=generator) for _ in range(3)]
     plain = [fed.evaluate(w) for w in several]
-    monkeypatch.setattr(evaluation, "TRACED", 0)
+    monkeypatch.setattr(evaluation, "MIN_TRACED", 0)
     monkeypatch.setattr(evaluation, "pass_size", lambda problem: rows)
     for found, one, expected in zip(fed.evaluate_all(several), plain, map(loop.evaluate, several), strict=True):
         for other in (one, expected):

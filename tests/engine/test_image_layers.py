@@ -12,11 +12,11 @@ from torch.func import grad, vmap
 
 from drfl.core.key import Key
 from drfl.engine import Loop, Threads
-from drfl.engine.image_layers import available, lay_gradients_channels_last, use_onednn_layout
+from drfl.engine.image_layers import has_onednn, lay_gradients_channels_last, use_onednn_layout
 from drfl.optim.local import LocalSGD
 from drfl.task import models
 
-needs_onednn = pytest.mark.skipif(not available(), reason="without oneDNN or AVX")
+needs_onednn = pytest.mark.skipif(not has_onednn(), reason="without oneDNN or AVX")
 
 
 def convolutions(channels=16, inplace=False, **options):

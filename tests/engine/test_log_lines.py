@@ -10,7 +10,7 @@ from torch import nn
 
 from drfl.core.key import Key
 from drfl.engine import Auto, Stacked
-from drfl.engine.tracing import replayed
+from drfl.engine.tracing import replay
 from drfl.optim.local import LocalSGD
 from drfl.task.task import Task
 
@@ -45,18 +45,18 @@ def test_a_model_that_cannot_be_stacked_is_told_of_once(caplog):
 def test_a_step_that_cannot_be_traced_is_told_of_once_whatever_its_shapes(caplog):
     task = Task(nn.Linear(2, 2))
 
-    def traced(function, arguments):
+    def trace(function, arguments):
         raise NotImplementedError("no such operation\nand more")
 
     for n in (1, 2, 3):
-        found = replayed(task, "step", lambda x: [2 * x], [torch.ones(n)], traced)
+        found = replay(task, "step", lambda x: [2 * x], [torch.ones(n)], trace)
         assert found(torch.ones(n))[0].tolist() == [2.0] * n
     (line,) = lines(caplog)
     assert "Linear cannot be traced (NotImplementedError: no such operation)" in line
 
 
 def test_a_trace_that_gives_other_numbers_is_told_of(caplog):
-    replayed(Task(nn.Linear(2, 2)), "step", lambda x: [x], [torch.ones(3)], lambda f, a: lambda x: [x + 1])
+    replay(Task(nn.Linear(2, 2)), "step", lambda x: [x], [torch.ones(3)], lambda f, a: lambda x: [x + 1])
     (line,) = lines(caplog)
     assert "Linear cannot be " in line
 

@@ -43,7 +43,7 @@ def test_local_steps(engine, solver, prox, batch):
     for i, own in enumerate(data.train):
         drawn = draw(ClientRows.of([own] * (i + 1)), torch.tensor([i]), 4, batch, key)
         count = min(len(own), batch or len(own))
-        rows = [drawn.at(t)[0, :count].numpy() for t in range(4)]
+        rows = [drawn.step_rows(t)[0, :count].numpy() for t in range(4)]
         path = local_steps(problem, rows, w.numpy(), lr=0.2, prox=prox, shift=shift[i].numpy(), **solver)
         close(replies.w[i], path[-1])
         close(replies.snapshot[i], path[1])
@@ -62,7 +62,7 @@ def test_losses_and_gradients(engine, batch):
     for i, own in enumerate(data.train):
         rows = (
             draw(ClientRows.of([own] * (i + 1)), torch.tensor([i]), 1, batch, key)
-            .at(0)[0, : min(len(own), batch or len(own))]
+            .step_rows(0)[0, : min(len(own), batch or len(own))]
             .numpy()
         )
         close(losses.values[i], problem.loss(w.numpy(), rows))

@@ -16,7 +16,7 @@ from torch.nn.functional import cross_entropy
 
 from drfl.core.key import Key
 from drfl.engine import Stacked, tracing
-from drfl.engine.tracing import replayed, simplify, structure_of, traced
+from drfl.engine.tracing import replay, simplify, structure_of, trace
 from drfl.optim.local import LocalSGD
 from drfl.task import models
 from drfl.task.task import Task
@@ -79,7 +79,7 @@ class OwnLinear(nn.Linear):
     ],
 )
 def test_tasks_of_torchs_and_drfls_parts_share_their_traces(model, loss, made):
-    traces = [replayed(Task(model(2, 2), loss), "x", lambda x: [x + 1], [torch.ones(2)], traced) for _ in range(2)]
+    traces = [replay(Task(model(2, 2), loss), "x", lambda x: [x + 1], [torch.ones(2)], trace) for _ in range(2)]
     assert len(set(map(id, traces))) == made
 
 
@@ -110,7 +110,7 @@ def test_other_models_losses_and_metrics_have_their_own():
 @pytest.mark.long
 def test_few_structures_are_kept_and_no_data():
     pools = []
-    for n in range(2, 3 + tracing.STRUCTURES):
+    for n in range(2, 3 + tracing.MAX_STRUCTURES):
         fed = federation(
             (9, 20, 12), model=lambda shape, classes, n=n: models.mlp(shape, classes, (n,)), engine=Stacked()
         )
@@ -119,21 +119,21 @@ def test_few_structures_are_kept_and_no_data():
         pools.append(weakref.ref(fed._train.x))
     del fed
     gc.collect()
-    assert len(tracing._traced) == tracing.STRUCTURES
+    assert len(tracing._traced) == tracing.MAX_STRUCTURES
     assert not any(pool() is not None for pool in pools)
 
 
 def test_shapes_that_were_forgotten_are_made_again():
     task, made = Task(nn.Linear(2, 2)), []
     for n in (1, 2, 1, 3, 1, 2):
-        replayed(task, "x", lambda x: [x], [torch.ones(n)], lambda f, a: made.append(len(a[0])) or f, kept=2)
+        replay(task, "x", lambda x: [x], [torch.ones(n)], lambda f, a: made.append(len(a[0])) or f, limit=2)
     assert made == [1, 2, 3, 2]
     assert len(tracing._made[task]) == 2
 
 
 def test_what_was_made_goes_with_the_task():
     task, before = Task(nn.Linear(2, 2)), len(tracing._made)
-    replayed(task, "name", torch.sin, [torch.ones(2)], plain)
+    replay(task, "name", torch.sin, [torch.ones(2)], plain)
     assert len(tracing._made) == before + 1
     del task
     gc.collect()
@@ -148,8 +148,8 @@ def test_made_once_for_each_name_shape_and_type():
         return function
 
     for name, argument in (("a", torch.ones(2)), ("a", torch.zeros(2)), ("b", torch.ones(2)), ("a", torch.ones(3))):
-        replayed(task, name, lambda x: [x + 1], [argument], make)
-    replayed(task, "a", lambda x: [x + 1], [torch.ones(2).double()], make)
+        replay(task, name, lambda x: [x + 1], [argument], make)
+    replay(task, "a", lambda x: [x + 1], [torch.ones(2).double()], make)
     assert len(calls) == 4
 
 
@@ -160,8 +160,8 @@ def test_a_replay_that_differs_is_not_taken():
         return [2 * x]
 
     for wrong in (lambda x: [2.001 * x], lambda x: [x[:2]], lambda x: [x * torch.nan]):
-        assert replayed(task, wrong, right, [x], lambda function, arguments, wrong=wrong: wrong) is right
-    close = replayed(task, "close", right, [x], lambda function, arguments: lambda x: [2 * x + 1e-7])
+        assert replay(task, wrong, right, [x], lambda function, arguments, wrong=wrong: wrong) is right
+    close = replay(task, "close", right, [x], lambda function, arguments: lambda x: [2 * x + 1e-7])
     assert close is not right
 
 
@@ -171,7 +171,7 @@ def test_mistakes_of_the_maker_leave_the_function():
     def fails(function, arguments):
         raise NotImplementedError("no such operator")
 
-    function = replayed(task, "x", torch.sin, [torch.ones(2)], fails)
+    function = replay(task, "x", torch.sin, [torch.ones(2)], fails)
     assert function is torch.sin
 
 
@@ -196,7 +196,7 @@ def test_tidy_shortens():
         return [again.view(again.shape) * 1.0, torch.log_softmax(again, 2)]
 
     x, y = torch.randn(2, 6, 5), torch.randn(2, 5, 3)
-    short = traced(function, [x, y])
+    short = trace(function, [x, y])
     calls = [node.kind() for node in short.graph.nodes()]
     assert calls.count("aten::bmm") == 1
     assert "aten::view" not in calls
@@ -211,7 +211,7 @@ def test_tidy_turns_products_of_products():
         return [torch.bmm(torch.bmm(x, y), z)]
 
     arguments = [torch.randn(2, 6, 5), torch.randn(2, 5, 4), torch.randn(2, 4, 3)]
-    torch.testing.assert_close(traced(function, arguments)(*arguments)[0], function(*arguments)[0])
+    torch.testing.assert_close(trace(function, arguments)(*arguments)[0], function(*arguments)[0])
 
 
 def test_without_the_interpreter_to_the_bit(monkeypatch):
@@ -238,7 +238,7 @@ def test_softmax_of_few_and_of_many_classes(classes):
 
     x = torch.randn(4, classes) * torch.tensor([1.0, 1e4, 1e-4, 1.0])[:, None]
     x[3, 0] = -torch.inf
-    for a, b in zip(traced(function, [x])(x), function(x), strict=True):
+    for a, b in zip(trace(function, [x])(x), function(x), strict=True):
         torch.testing.assert_close(a, b)
 
 
@@ -247,5 +247,5 @@ def test_a_traced_argmax_is_the_first_largest_entry_or_the_first_nan():
     x[:, 4, ::7], x[:, 8, ::7] = torch.nan, torch.nan
     for rows in (x.transpose(1, 2), x.transpose(1, 2).contiguous()):
         called = [lambda x: [x.argmax(2), x.argmax(1, keepdim=True), x.argmax()], [rows]]
-        for found, expected in zip(traced(*called)(rows), called[0](rows), strict=True):
+        for found, expected in zip(trace(*called)(rows), called[0](rows), strict=True):
             assert torch.equal(found, expected)

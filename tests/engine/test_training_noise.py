@@ -16,7 +16,7 @@ from drfl.core.key import Key
 from drfl.engine import Loop, Simulation, Stacked, Threads
 from drfl.optim.local_optimizers import SAM
 from drfl.task.augmentations import Chain, Crop, Flip, GaussianNoise
-from drfl.task.training_noise import KeyedDropout, Uniform, draw_seeds, keyed
+from drfl.task.training_noise import KeyedDropout, Uniform, draw_seeds, with_keyed_dropout
 
 SHAPE, SIZES = (2, 6, 6), (3, 9, 33, 64)
 SEEDS = torch.arange(4000) * 7919
@@ -121,7 +121,7 @@ def test_the_user_s_model_stays_and_takes_what_was_trained():
     assert isinstance(model.drop, nn.Dropout)
     assert isinstance(task.model.drop, KeyedDropout)
     drfl.Layout.of(model).load(model, task.w0 + 1)
-    assert keyed(model.eval()) is model
+    assert with_keyed_dropout(model.eval()) is model
 
 
 def test_a_frozen_front_with_dropout_is_not_computed_once():

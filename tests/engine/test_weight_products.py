@@ -13,7 +13,7 @@ from torch.utils.checkpoint import checkpoint
 
 from drfl.core.key import Key
 from drfl.engine import Loop, Threads, weight_products
-from drfl.engine.weight_products import LinearWeights, OuterProduct, written_out
+from drfl.engine.weight_products import LinearWeights, OuterProduct, write_out
 from drfl.optim.local import LocalSGD
 from drfl.optim.local_optimizers import SAM, Adam
 from drfl.task import models
@@ -171,7 +171,7 @@ def test_a_large_weight_alone_has_its_gradient_as_a_product(monkeypatch):
     (product,), rest = products(model, x, model.a.weight)
     assert rest is None
     (plain,) = torch.autograd.grad(Model.forward(model, x).sum(), [model.a.weight])
-    torch.testing.assert_close(written_out(product), plain)
+    torch.testing.assert_close(write_out(product), plain)
     none, rest = products(model, x, model.b.weight)
     assert not none
     assert rest is not None

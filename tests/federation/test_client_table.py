@@ -107,7 +107,7 @@ def test_what_it_says_of_itself(folder):
 @pytest.mark.parametrize("size", [1, 7, 100])
 def test_the_mix_in_pieces(size, folder, monkeypatch):
     """A piece of one row, pieces of two, and all at once; rows of weight 0 are not read."""
-    monkeypatch.setattr(client_table, "MIXED", size)
+    monkeypatch.setattr(client_table, "CHUNK", size)
     rows = torch.randn(6, D, dtype=torch.float64)
     t = ClientTable.zeros(N, rows[0], folder).put(index(*IDS), rows)
     weights = torch.zeros(N, dtype=torch.float64)

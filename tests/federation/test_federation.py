@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from drfl.core.key import Key
 from drfl.federation import sampling
 from drfl.federation.federation import Bundling, Federation, Ledger, WrappedFederation
-from drfl.federation.requests import Losses, LossRequest, Replies, TrainRequest, answers
+from drfl.federation.requests import Losses, LossRequest, Replies, TrainRequest, select_rows
 from drfl.optim.local import LocalSGD
 from drfl.testing import ConstantFederation
 
@@ -80,7 +80,7 @@ def test_parts_not_asked_for_are_none():
     assert replies.snapshot is None
     assert replies.average is None
     assert replies.merged(lambda w_i: w_i.sum(0))[1:] == (None, None)
-    assert answers(replies, torch.tensor([1]))[2:] == (None, None)
+    assert select_rows(replies, torch.tensor([1]))[2:] == (None, None)
 
 
 def test_a_merge_makes_global_models_of_all_parts_alike():
@@ -108,7 +108,7 @@ def test_a_request_to_some_of_the_cohort(rows):
 
 @pytest.mark.parametrize(("snapshot", "average"), [(None, False), (2, False), (None, True), (2, True)])
 def test_the_reply_that_nobody_sent_has_the_parts_that_were_asked_for(snapshot, average):
-    nobody = train(snapshot=snapshot, average=average).nobody()
+    nobody = train(snapshot=snapshot, average=average).empty_reply()
     assert nobody.w.shape == (0, 2)
     assert (nobody.snapshot is None, nobody.average is None) == (snapshot is None, not average)
 

@@ -110,7 +110,7 @@ def test_without_replacement_needs_enough_positive_weights():
 
 
 def test_everybody():
-    drawn = sampling.everybody(LAM.float(), 2, Key(0))
+    drawn = sampling.all_clients(LAM.float(), 2, Key(0))
     well_formed(drawn, 5)
     assert drawn.clients.tolist() == [0, 1, 2, 3, 4]
     torch.testing.assert_close(drawn.weights_of(drawn.clients), LAM, rtol=1e-6, atol=0)

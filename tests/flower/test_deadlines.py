@@ -138,7 +138,7 @@ def test_a_site_that_lacks_what_was_sent_is_rejected(always, messages, caplog):
     grid = grid_of(grid=Forgetful)
     grid.always = False
     fed = federation(grid)
-    drdm = drfl.DRDM(m=4, local=LOCAL, sampling=sampling.everybody)
+    drdm = drfl.DRDM(m=4, local=LOCAL, sampling=sampling.all_clients)
     state = drdm.init(fed)
     if not always:  # after a round shifts are no longer zero
         state, _ = drdm.round(state, fed, Key(0).fold("round", 1))

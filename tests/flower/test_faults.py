@@ -139,7 +139,7 @@ def test_what_is_no_reply_of_ours_is_rejected(caplog):
 def test_a_shift_travels_once_and_again_where_the_site_forgot_it():
     grid = grid_of()
     fed = federation(grid)
-    drdm = drfl.DRDM(m=4, local=LOCAL, sampling=sampling.everybody)
+    drdm = drfl.DRDM(m=4, local=LOCAL, sampling=sampling.all_clients)
     state = drdm.init(fed)
     state, _ = drdm.round(state, fed, Key(0).fold("round", 1))
     before = fed.traffic.bytes_down

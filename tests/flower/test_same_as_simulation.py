@@ -21,7 +21,7 @@ from drfl.optim.schedules import Cosine
 from drfl.optim.server_optimizers import FedAdam
 from drfl.resilience import Protected, Recorded, ReplyLog
 from drfl.testing import Recording
-from drfl.testing.attacks import Scaled
+from drfl.testing.attacks import ScaledUpdates
 from drfl.testing.state import bits_differ
 from drfl.training.checkpoint import Checkpoints, resume_point
 from drfl.training.run_state import first
@@ -66,7 +66,7 @@ def test_every_number_is_that_of_the_simulation(name):
 def test_a_round_that_is_done_again_is_that_of_the_simulation():
     """With a test in the first message of the round; client 2's models are rejected with every step size."""
     algorithm = Protected(drfl.DualDRDM(m=4, local=LocalSGD(steps=3, batch=8)), quarantine=None)
-    feds = (Recording(Scaled(fed, [2], 1e30)) for fed in (simulation(), federation()))
+    feds = (Recording(ScaledUpdates(fed, [2], 1e30)) for fed in (simulation(), federation()))
     (a, asked), (b, others) = ((drfl.run(algorithm, fed, rounds=4), fed.calls) for fed in feds)
     assert a.step_size.unaffected.tolist() == [False, False, True, False]
     assert torch.equal(a.model, b.model)
@@ -86,7 +86,7 @@ def test_the_ledger_counts_models_as_a_simulation_does(name):
 def test_the_ledger_counts_a_shift_whether_the_site_keeps_it_or_not(kept):
     grid = grid_of()
     a, b = simulation(), federation(grid)
-    drdm = drfl.DRDM(m=4, local=LOCAL, sampling=sampling.everybody)
+    drdm = drfl.DRDM(m=4, local=LOCAL, sampling=sampling.all_clients)
     states = drdm.init(a), drdm.init(b)
     for r in (1, 2, 3):
         key = Key(0).fold("round", r)
@@ -235,7 +235,7 @@ class Catching(drfl.DRFA):
         try:
             return super().round(state, fed, key)
         except BaseException:
-            return state, Info.nobody(sampling.everybody(state.lam, 4, key))
+            return state, Info.without_replies(sampling.all_clients(state.lam, 4, key))
 
 
 def test_a_round_that_catches_everything_is_played_like_any_other():

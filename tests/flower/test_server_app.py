@@ -16,7 +16,7 @@ from tests.support.rollbacks import set_back_once
 from tests.support.run_files import different, results_in
 
 import drfl
-from drfl.algorithms import ALGORITHMS, EVERYBODY
+from drfl.algorithms import ALGORITHMS, FULL_PARTICIPATION
 from drfl.core.errors import DivergedError, InputError, Notice
 from drfl.core.run_end import ON_TEST
 from drfl.data import ClientData
@@ -407,7 +407,7 @@ def test_other_sites_than_those_of_the_run_in_the_folder_are_refused_in_a_line(t
 def test_a_site_gets_no_more_requests_than_a_run_is_said_to_need(tmp_path, algorithm):
     path = settings(tmp_path, rounds=8)
     path.write_text(path.read_text().replace("DualDRDM", algorithm).replace("lr = 0.05\n", ""))
-    if algorithm in EVERYBODY:
+    if algorithm in FULL_PARTICIPATION:
         path.write_text(path.read_text().replace("cohort = 4\n", ""))
     grid = grid_of()
     with suppress(DivergedError):  # some need other step sizes here, which is not the question

@@ -274,9 +274,9 @@ def read_with_older(item, folder):
         point = point_of(item, put(item, folder, older=True))
     except DrflError as error:
         raise AssertionError(f"nothing was used: {error}") from None
-    assert all(line.isprintable() for line in point.told)
+    assert all(line.isprintable() for line in point.notices)
     if point.progress.round == OLDER:
-        assert f"{item.name} cannot be used" in point.told[0]
+        assert f"{item.name} cannot be used" in point.notices[0]
     else:
         assert point.progress.round == NEWER
         assert not item.wrong, "it was used"

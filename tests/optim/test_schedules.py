@@ -41,7 +41,7 @@ def test_values_are_those_of_torch(text):
     optimizer = torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=1.0)
     theirs, schedule = TORCH[text](optimizer), schedules.parse(text)
     for r in range(1, 13):
-        assert schedule.at(r) == pytest.approx(theirs.get_last_lr()[0], rel=1e-12)
+        assert schedule.multiplier(r) == pytest.approx(theirs.get_last_lr()[0], rel=1e-12)
         optimizer.step()
         theirs.step()
     assert schedules.parse(str(schedule)) == schedule
@@ -82,7 +82,7 @@ def test_clients_are_sent_the_rounds_step_size(lr):
     result = run(FedAvg(m=3, local=LocalSGD(2, lr, 8, lr_schedule=Cosine(4))), fed, rounds=4, evaluate_every=4)
     base = lr or float(result.step_size.eta)
     sent = [call.local for call in fed.take() if call.kind == "train"]
-    assert [local.lr for local in sent] == pytest.approx([base * Cosine(4).at(r) for r in (1, 2, 3, 4)])
+    assert [local.lr for local in sent] == pytest.approx([base * Cosine(4).multiplier(r) for r in (1, 2, 3, 4)])
     assert all(local.lr_schedule == Constant() for local in sent)
 
 

@@ -19,7 +19,7 @@ from tests.support.scripts import ROOT
 
 import drfl
 from drfl import ambiguity
-from drfl.algorithms import ALGORITHMS, BASELINES, EVERYBODY
+from drfl.algorithms import ALGORITHMS, BASELINES, FULL_PARTICIPATION
 from drfl.core.key import Key
 from drfl.federation import sampling
 from drfl.federation.algorithm import Info, lam_of
@@ -198,7 +198,7 @@ class Watched(WrappedFederation):
         train = isinstance(request, TrainRequest)
         corrected = (request.shift is not None, request.prox > 0) if train else None
         self.exchanges.append(Exchange(request.kind, len(request.cohort), Ledger(**cost), corrected))
-        return request.nobody() if request.kind == self.silent else reply
+        return request.empty_reply() if request.kind == self.silent else reply
 
 
 def made(name: str, reports: int | None):
@@ -268,7 +268,7 @@ def test_what_one_sees_at_a_glance_is_what_a_round_does(name):
     assert rows["λ"].startswith("none") == (lam_of(before) is None)
     fields = {field.name for field in dataclasses.fields(ALGORITHMS[name])}
     assert rows["cohort"].startswith("m draws") == ("sampling" in fields)
-    everybody = ALGORITHMS[name] in EVERYBODY or any(exchange.asked == N for exchange in fed.exchanges)
+    everybody = ALGORITHMS[name] in FULL_PARTICIPATION or any(exchange.asked == N for exchange in fed.exchanges)
     assert ("all N" in rows["cohort"]) == everybody
     assert ("m of N" in rows["cohort"]) == any(exchange.asked == M for exchange in fed.exchanges)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from tests.support.results import broken, of, results, trained
 from tests.support.small_spec import small_spec
 
-from drfl.core.run_end import SET_BACK
+from drfl.core.run_end import RESET
 from drfl_papers.cost_tables import tables
 from drfl_papers.output import cells_csv
 from drfl_papers.plan import Scale
@@ -49,4 +49,4 @@ def test_runs_that_were_set_back_are_named_and_older_records_say_nothing():
         return {**trained(0.1, 0.5, 0.6), "halved": 0, **told}
 
     (table,) = tables(*of(results(small_spec(), back, Scale(repeats=2))))
-    assert table.notes[-1].startswith(f"{SET_BACK.capitalize()}: DRDM, α = 0.1, seed 0 (1 of 2 rounds counts), ")
+    assert table.notes[-1].startswith(f"{RESET.capitalize()}: DRDM, α = 0.1, seed 0 (1 of 2 rounds counts), ")

@@ -14,7 +14,7 @@ from tests.support.report_page import Page
 
 from drfl.assessment.gains import assess_gain
 from drfl.assessment.seeds import seed_difference
-from drfl.core.run_end import ON_TEST, SET_BACK
+from drfl.core.run_end import ON_TEST, RESET
 from drfl.report import document, render_html, render_pdf, write_pdf
 from drfl.report.assessed import assessment_of, why_nothing
 from drfl.report.compose import compose
@@ -289,7 +289,7 @@ def test_it_says_which_rows_decided(run, summary, config, said):
 
 def test_the_step_size_says_if_the_model_was_set_back(run):
     found = {"step_size": {"lr": 0.1, "halved": 1}, "rollbacks": 1, "effective_rounds": 2}
-    for summary, said in ((found, f"; {SET_BACK}, 2 of 10 rounds count"), ({**found, "rollbacks": 0}, "")):
+    for summary, said in ((found, f"; {RESET}, 2 of 10 rounds count"), ({**found, "rollbacks": 0}, "")):
         table = section(Evidence((run(f"r{len(said)}", summary=summary),)), "decisions").blocks[0]
         cells = {row[0]: row[1:] for row in table.rows}
         assert cells["Local step size"][1] == f"0.1, from the curvature of the loss, halved after the loss rose{said}"

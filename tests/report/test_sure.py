@@ -11,7 +11,7 @@ from tests.support.report_page import EVIL, Page, rendered
 
 from drfl.assessment.clients import assess_clients
 from drfl.assessment.scores import BinaryScores
-from drfl.core.run_end import DAGGER, DOUBLE_DAGGER, ON_TEST, SET_BACK
+from drfl.core.run_end import DAGGER, DOUBLE_DAGGER, ON_TEST, RESET
 from drfl.report.assessed import assessment_of, why_nothing, worst_interval
 from drfl.report.client_tables import FEWEST, MOST, by_client_tables, client_table
 from drfl.report.compared import standing
@@ -306,14 +306,12 @@ def test_what_was_set_back_is_marked_and_counts(record):
     groups = group_runs(runs)
     table, each = summary_table(groups), runs_table(of(groups))
     assert [str(row[0].text) for row in table.rows] == ["FedAvg", f"DRFA {DOUBLE_DAGGER}"]
-    where = f"{DOUBLE_DAGGER} {SET_BACK}: DRFA seed 1 (2 of 10 rounds count), DRFA seed 2 (9 of 10 rounds count)"
+    where = f"{DOUBLE_DAGGER} {RESET}: DRFA seed 1 (2 of 10 rounds count), DRFA seed 2 (9 of 10 rounds count)"
     assert table.caption.endswith(f"; {where}")
     assert [row[3] for row in each.rows] == ["10", "10", "10", "10", "2 of 10", "9 of 10"]
     assert [row[0] for row in each.rows][3:] == ["DRFA", f"DRFA {DOUBLE_DAGGER}", f"DRFA {DOUBLE_DAGGER}"]
     # the late one has a warning of its own in its summary
-    assert [line for line in notices(groups) if SET_BACK in line] == [
-        f"DRFA was {SET_BACK} (seed 2): 9 of 10 rounds count."
-    ]
+    assert [line for line in notices(groups) if RESET in line] == [f"DRFA was {RESET} (seed 2): 9 of 10 rounds count."]
     assert standing(groups) is not None
     assert where in Page(rendered(runs)).text
 

@@ -14,7 +14,7 @@ from tests.support.refusals import refused
 from drfl import Key, run
 from drfl.algorithms import ALGORITHMS
 from drfl.ambiguity import CVaR
-from drfl.federation.sampling import everybody
+from drfl.federation.sampling import all_clients
 from drfl.resilience import (
     CentredClip,
     CoordinateMedian,
@@ -26,9 +26,9 @@ from drfl.resilience import (
     ServerProbe,
     TrimmedMean,
 )
-from drfl.resilience.aggregation import Aggregating, first_centres
+from drfl.resilience.aggregation import AggregatingFederation, first_centres
 from drfl.testing import DropoutFederation
-from drfl.testing.attacks import Scaled, SignFlipped
+from drfl.testing.attacks import ScaledUpdates, SignFlip
 from drfl.testing.quadratic_federation import QuadraticFederation
 from drfl.testing.state import bits_differ, leaves, through_a_file
 
@@ -65,7 +65,7 @@ NAMED = [f"{name}-{type(rule).__name__}" for name, rule in PAIRS]
 @pytest.mark.parametrize(("name", "rule"), long_except(NAMED[::4], PAIRS, NAMED))
 def test_a_rule_that_finds_nothing_leaves_the_algorithm_as_it_is(name, rule):
     drawn = "sampling" in {field.name for field in fields(ALGORITHMS[name])}
-    algorithm = algorithm_of(name, **({"sampling": everybody} if drawn else {}))
+    algorithm = algorithm_of(name, **({"sampling": all_clients} if drawn else {}))
     alone = run(algorithm, fed_of(), rounds=5, evaluate_every=5, averaged=name != "QFedAvg")
     behind = run(
         Protected(algorithm, aggregator=rule), fed_of(), rounds=5, evaluate_every=5, averaged=name != "QFedAvg"
@@ -82,7 +82,7 @@ def test_a_rule_that_finds_nothing_leaves_the_algorithm_as_it_is(name, rule):
     ("name", "table", "mean"), [("SCAFFOLD", "c_i", "c"), ("FedDyn", "h", "c"), ("DRDM", "h", "c")]
 )
 def test_the_mean_of_the_drift_terms_stays_their_mean(name, table, mean, rule):
-    state = rounds(Protected(algorithm_of(name), aggregator=rule), SignFlipped(fed_of(), [0, 5])).inner
+    state = rounds(Protected(algorithm_of(name), aggregator=rule), SignFlip(fed_of(), [0, 5])).inner
     h = torch.stack([getattr(state, table)[torch.tensor([i])][0] for i in range(N)])
     assert h.abs().max() > 0
     assert torch.allclose(getattr(state, mean), h.mean(0), atol=1e-12)
@@ -90,7 +90,7 @@ def test_the_mean_of_the_drift_terms_stays_their_mean(name, table, mean, rule):
 
 def robust_of(name, rule):
     """The algorithm with everybody and, where it has λ, with half of the clients behind every λ of its set."""
-    options = {"sampling": everybody} if name in ("DRFA", "DRDM", "DualDRDM") else {}
+    options = {"sampling": all_clients} if name in ("DRFA", "DRDM", "DualDRDM") else {}
     ambiguity = {} if name in ("FedAvg", "SCAFFOLD") else {"ambiguity": CVaR(0.5)}
     return Protected(algorithm_of(name, **options, **ambiguity), aggregator=rule)
 
@@ -104,18 +104,18 @@ def robust_of(name, rule):
 def test_two_of_eight_that_push_backwards_in_every_round_do_not_take_over(name, rule, factor):
     """−90 is within the bound that is on by default."""
     clean = rounds(robust_of(name, None), fed_of(), 60).w
-    held = rounds(robust_of(name, rule), Scaled(fed_of(), [0, 5], factor), 60)
+    held = rounds(robust_of(name, rule), ScaledUpdates(fed_of(), [0, 5], factor), 60)
     assert (held.w - clean).norm() < 3
 
 
 @pytest.mark.parametrize("name", ["SCAFFOLD", "DRDM", "DualDRDM", "ScaffPD"])
 def test_without_a_rule_drift_terms_add_up_what_they_push(name):
-    state = rounds(robust_of(name, None), SignFlipped(fed_of(), [0, 5]), 60)
+    state = rounds(robust_of(name, None), SignFlip(fed_of(), [0, 5]), 60)
     assert state.w.norm() > 1000
 
 
 def test_whom_krum_leaves_out_counts_as_missing_and_is_told():
-    state = rounds(Protected(algorithm_of("SCAFFOLD"), aggregator=Krum(2)), Scaled(fed_of(), [0, 5], -90.0))
+    state = rounds(Protected(algorithm_of("SCAFFOLD"), aggregator=Krum(2)), ScaledUpdates(fed_of(), [0, 5], -90.0))
     assert state.memory.left_out[[0, 5]].tolist() == [6, 6]
     assert int(state.memory.left_out.sum()) == 12
     assert not state.memory.flagged.any()  # an honest client with other data is left out alike
@@ -147,7 +147,7 @@ def test_the_centre_is_the_mean_of_earlier_rounds_and_survives_a_checkpoint():
     first = rounds(protected, fed_of(), 1)
     assert first.memory.centres.norm(dim=1).gt(0).all()  # of steps and of gradients
     assert bits_differ(first, through_a_file(first)) == []
-    fed = Aggregating(fed_of(), CentredClip(momentum=0.5), torch.zeros(2, 3, dtype=torch.float64))
+    fed = AggregatingFederation(fed_of(), CentredClip(momentum=0.5), torch.zeros(2, 3, dtype=torch.float64))
     g = fed.gradients(torch.arange(N), fed.w0, Key(0))
     assert torch.allclose(fed.centres[1], g.values.mean(0) / 2)
     assert not fed.centres[0].any()
@@ -158,7 +158,7 @@ def test_the_centre_is_the_mean_of_earlier_rounds_and_survives_a_checkpoint():
 def test_snapshots_and_averages_are_judged_by_their_part_of_the_way():
     rule, w, local = CentredClip(), fed_of().w0, algorithm_of("FedAvg").local
     centre = torch.tensor([8.0, 0.0, -8.0], dtype=torch.float64)
-    fed = Aggregating(fed_of(), rule, torch.stack([centre, 0 * centre]))
+    fed = AggregatingFederation(fed_of(), rule, torch.stack([centre, 0 * centre]))
     up, plain = (one.train(torch.arange(N), w, local, Key(0), snapshot=1, average=True) for one in (fed, fed_of()))
     for part, sent, steps in ((up.w, plain.w, 2), (up.snapshot, plain.snapshot, 1), (up.average, plain.average, 1.5)):
         eta = local.lr * steps
@@ -186,7 +186,7 @@ def test_an_honest_outlier_is_no_liar_to_the_probe():
     fed = QuadraticFederation(curvature, optima, optima.square().sum(1) / 2, shares=torch.full((N,), 1 / N), w0=W0)
     rules = None, ProbeCosine(ServerProbe(fed)), GeometricMedian(), Krum(2)
     held = [
-        rounds(Protected(algorithm_of("DualDRDM", sampling=everybody), aggregator=rule), fed, 300).w for rule in rules
+        rounds(Protected(algorithm_of("DualDRDM", sampling=all_clients), aggregator=rule), fed, 300).w for rule in rules
     ]
     apart = [float((w - optima[3]).norm() / optima[3].norm()) for w in held]
     assert apart[:2] == pytest.approx([0.5, 0.5], abs=0.1)
@@ -207,7 +207,7 @@ def test_the_rule_sees_drift_terms_as_they_will_be(name, prox):
     shift = torch.linspace(-1, 1, N * 3, dtype=torch.float64).view(N, 3)
     asked = {"key": Key(0), "prox": prox, "shift": shift}
     cohort, w = torch.arange(N).flip(0), fed_of().w0
-    up = Aggregating(fed_of(), Watching(1e6), first_centres(None, w)).train(cohort, w, local, **asked)
+    up = AggregatingFederation(fed_of(), Watching(1e6), first_centres(None, w)).train(cohort, w, local, **asked)
     plain = fed_of().train(cohort, w, local, **asked)
     rate = prox or 1 / (local.eta * local.tau)
     assert torch.allclose(seen[0], rate * (w - plain.w) - shift)
@@ -217,8 +217,8 @@ def test_the_rule_sees_drift_terms_as_they_will_be(name, prox):
 @pytest.mark.parametrize("name", ["DRFA", "DRDM", "DualDRDM"])
 def test_who_is_left_out_has_no_say_in_lambda_either(name):
     """Left out, a client is served badly, and by its true losses λ would go to it."""
-    algorithm = algorithm_of(name, gamma=0.02, sampling=everybody)
-    state = rounds(Protected(algorithm, aggregator=ProbeCosine(PROBE)), SignFlipped(fed_of(), [0, 1]), 40)
+    algorithm = algorithm_of(name, gamma=0.02, sampling=all_clients)
+    state = rounds(Protected(algorithm, aggregator=ProbeCosine(PROBE)), SignFlip(fed_of(), [0, 1]), 40)
     assert state.memory.left_out[:2].tolist() == [40, 40]
     honest = state.memory.left_out[2:].float() < 20
     assert honest.any()

@@ -115,7 +115,7 @@ def test_the_probe_keeps_what_points_the_way_of_the_clients_own_gradient_and_cut
     assert kept.tolist() == [True, True, False, True, False]  # the last one's cosine is 0.187
     assert vectors.norm(dim=1).tolist() == pytest.approx([2, 2**0.5, 2])
     assert torch.allclose(vectors[0], U[0] * 2 / 10**0.5)
-    assert rule.least == 1
+    assert rule.min_vectors == 1
     assert not apply(rule, -own, own)[0].any()
     assert not apply(rule, torch.zeros(2, 2), own[:2])[0].any()  # no way at all
 
@@ -156,8 +156,8 @@ def test_four_of_twenty_move_what_is_left_no_farther_than_honest_ones_are(rule, 
 
 @pytest.mark.parametrize("rule", RULES, ids=IDS)
 def test_the_smallest_cohort_that_it_judges(rule):
-    assert rule.least == {"TrimmedMean": 9, "Krum": 11}.get(type(rule).__name__, 3)
-    kept, vectors = apply(rule, cohort(rule.least))
+    assert rule.min_vectors == {"TrimmedMean": 9, "Krum": 11}.get(type(rule).__name__, 3)
+    kept, vectors = apply(rule, cohort(rule.min_vectors))
     assert int(kept.sum()) == len(vectors) >= 1
 
 

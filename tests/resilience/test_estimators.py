@@ -45,7 +45,7 @@ def estimates(faults, lam=None, count=ROUNDS):
         after, info = faulty.round(state, fed, Key(7).fold("round", r))
         if info.losses is not None and info.losses.clients.numel():
             v.append((after.lam - state.lam).numpy())
-        if not info.empty:
+        if not info.is_empty:
             mean.append(float(after.w[0]))
     return np.array(v), np.array(mean)
 

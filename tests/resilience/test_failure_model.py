@@ -64,7 +64,7 @@ def test_at_the_ends_of_their_ranges_all_times_are_finite():
     times = 1000 * faults.pace(n, key) * torch.exp(faults.spread * z - faults.spread**2 / 2)  # as in Stragglers.times
     assert bool(torch.isfinite(times).all())
     assert bool((times > 0).all())
-    assert faults.struck(torch.zeros(1, dtype=torch.int64), key).tolist() == [10**6]
+    assert faults.draw_outages(torch.zeros(1, dtype=torch.int64), key).tolist() == [10**6]
 
 
 @pytest.mark.parametrize("draw", ["dropped", "crashed"])
@@ -78,7 +78,7 @@ def test_probabilities(draw):
 
 def test_a_probability_for_each_client():
     faults = FailureModel(drop=(0.0, 1.0, 0.3))
-    hit = torch.stack([faults.dropped(3, Key(0).fold("round", r)) for r in range(400)]).double().mean(0)
+    hit = torch.stack([faults.draw_dropout(3, Key(0).fold("round", r)) for r in range(400)]).double().mean(0)
     assert hit[:2].tolist() == [0.0, 1.0]
     assert abs(float(hit[2]) - 0.3) < 4 * (0.21 / 400) ** 0.5
 
@@ -86,11 +86,11 @@ def test_a_probability_for_each_client():
 def test_draws_belong_to_seed_round_client_and_purpose():
     faults = FailureModel(drop=0.5, crash=0.5)
     key = Key(1).fold("round", 1)
-    assert torch.equal(faults.dropped(N, key), faults.dropped(N, key))
-    assert torch.equal(faults.dropped(N, key)[:10], faults.dropped(10, key))
-    others = (faults.dropped(N, Key(1).fold("round", 2)), faults.dropped(N, Key(2).fold("round", 1)))
-    for other in (*others, faults.crashed(N, key)):
-        assert 0.4 < float((faults.dropped(N, key) != other).double().mean()) < 0.6
+    assert torch.equal(faults.draw_dropout(N, key), faults.draw_dropout(N, key))
+    assert torch.equal(faults.draw_dropout(N, key)[:10], faults.draw_dropout(10, key))
+    others = (faults.draw_dropout(N, Key(1).fold("round", 2)), faults.draw_dropout(N, Key(2).fold("round", 1)))
+    for other in (*others, faults.draw_crashes(N, key)):
+        assert 0.4 < float((faults.draw_dropout(N, key) != other).double().mean()) < 0.6
 
 
 def test_who_is_slow_stays_slow():
@@ -104,10 +104,10 @@ def test_who_is_slow_stays_slow():
 
 def test_an_outage_begins_lasts_and_ends():
     faults, zero = FailureModel(outage=1.0, groups=2, outage_rounds=3), torch.zeros(2, dtype=torch.int64)
-    assert faults.struck(zero, Key(0)).tolist() == [3, 3]
-    assert faults.struck(torch.tensor([2, 0]), Key(0)).tolist() == [2, 3]
-    assert FailureModel(groups=2, outage_rounds=3).struck(torch.tensor([2, 0]), Key(0)).tolist() == [2, 0]
-    some = FailureModel(outage=0.25, groups=N).struck(torch.zeros(N, dtype=torch.int64), Key(3))
+    assert faults.draw_outages(zero, Key(0)).tolist() == [3, 3]
+    assert faults.draw_outages(torch.tensor([2, 0]), Key(0)).tolist() == [2, 3]
+    assert FailureModel(groups=2, outage_rounds=3).draw_outages(torch.tensor([2, 0]), Key(0)).tolist() == [2, 0]
+    some = FailureModel(outage=0.25, groups=N).draw_outages(torch.zeros(N, dtype=torch.int64), Key(3))
     assert abs(float(some.double().mean()) - 0.25) < 4 * (0.1875 / N) ** 0.5
 
 

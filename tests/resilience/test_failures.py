@@ -119,7 +119,7 @@ def test_a_run_goes_on_from_where_it_stopped():
 def test_two_algorithms_lose_the_same_clients():
     seen = []
     for name in ("FedAvg", "DRDM", "AFL"):
-        parameters = {"sampling": sampling.everybody} if name == "DRDM" else {}
+        parameters = {"sampling": sampling.all_clients} if name == "DRDM" else {}
         faulty = Faulty(algorithm(name, m=N, **parameters), FAULTS["all"])
         seen.append([info.answered.tolist() for _, _, info in rounds(faulty, small(), 6)])
     assert seen[0] == seen[1] == seen[2]

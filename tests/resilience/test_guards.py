@@ -25,9 +25,9 @@ from drfl.resilience import (
     Trim,
 )
 from drfl.resilience.guards import apply_guards, first_memories
-from drfl.resilience.protected import Guarded
+from drfl.resilience.protected import GuardingFederation
 from drfl.testing import ConstantFederation, Recording
-from drfl.testing.attacks import Claims, Inflated
+from drfl.testing.attacks import ConstantLosses, InflatedLosses
 
 KEY = Key(2)
 
@@ -97,9 +97,9 @@ def test_liars_below_a_half_move_the_bound_little(liars):
 
 
 def test_trim_drops_the_largest_of_each_request_and_of_equals_the_first_clients():
-    assert judged(Trim(2), (3.0, 9.0, 1.0, 9.5)).kept.tolist() == [True, False, True, False]
-    assert judged(Trim(1), (4.0, 4.0, 4.0), clients=[6, 2, 3]).kept.tolist() == [True, False, True]
-    assert not judged(Trim(3), (1.0, 2.0)).kept.any()
+    assert judged(Trim(2), (3.0, 9.0, 1.0, 9.5)).mask.tolist() == [True, False, True, False]
+    assert judged(Trim(1), (4.0, 4.0, 4.0), clients=[6, 2, 3]).mask.tolist() == [True, False, True]
+    assert not judged(Trim(3), (1.0, 2.0)).mask.any()
 
 
 def test_audit_puts_the_score_in_place_of_a_claim_that_is_too_large():
@@ -159,22 +159,22 @@ def test_guards_in_a_row_each_see_what_the_ones_before_left():
     found = apply_guards(
         guards, Losses(request.cohort, losses(1, 1, 1, 1, 70, 60)), request, ConstantFederation([0.0] * N), memory
     )
-    assert found.kept.tolist() == [True, True, True, True, False, True]
+    assert found.mask.tolist() == [True, True, True, True, False, True]
     assert found.values[5] == pytest.approx(1.1)
     assert found.memory[4].isnan()  # dropped before the last one saw it
     nobody = apply_guards(
         (Trim(9), Clip(1.0)), Losses(request.cohort, losses(*range(6))), request, ConstantFederation([0.0]), losses()
     )
-    assert not nobody.kept.any()
+    assert not nobody.mask.any()
 
 
 def test_reports_that_come_with_gradients_are_guarded_and_dropped_whole():
-    fed = Inflated(fed_of(), [3], 1e6)
+    fed = InflatedLosses(fed_of(), [3], 1e6)
     honest = fed_of().gradients(EVERYBODY, fed.w0, KEY)
-    clipped = Guarded(fed, (Clip(4.0),), losses()).gradients(EVERYBODY, fed.w0, KEY)
+    clipped = GuardingFederation(fed, (Clip(4.0),), losses()).gradients(EVERYBODY, fed.w0, KEY)
     assert torch.equal(clipped.losses, honest.losses.clamp(max=4.0).index_fill(0, torch.tensor([3]), 4.0))
     assert torch.equal(clipped.values, honest.values)
-    trimmed = Guarded(fed, (Trim(1),), losses()).gradients(EVERYBODY, fed.w0, KEY)
+    trimmed = GuardingFederation(fed, (Trim(1),), losses()).gradients(EVERYBODY, fed.w0, KEY)
     rest = [0, 1, 2, 4, 5, 6, 7]
     assert trimmed.clients.tolist() == rest
     assert torch.equal(trimmed.values, honest.values[rest])
@@ -190,7 +190,7 @@ def test_models_and_untouched_reports_are_handed_on_as_they_are():
 
     fed = fed_of()
     fed.__class__ = Same
-    guarded = Guarded(fed, (RobustClip(),), RobustClip().start(N))
+    guarded = GuardingFederation(fed, (RobustClip(),), RobustClip().start(N))
     assert guarded.train(EVERYBODY, fed.w0, LOCAL, KEY) is vars(fed)["reply to train"]
     assert guarded.losses(EVERYBODY, fed.w0, KEY) is vars(fed)["reply to losses"]
     assert (guarded.clipped, bool(guarded.changed.any())) == (0, False)
@@ -198,7 +198,7 @@ def test_models_and_untouched_reports_are_handed_on_as_they_are():
 
 
 def test_what_was_changed_is_noted_and_counted():
-    guarded = Guarded(Claims(fed_of(), [2, 5], 1e9), (Clip(1e3), Trim(1)), losses())
+    guarded = GuardingFederation(ConstantLosses(fed_of(), [2, 5], 1e9), (Clip(1e3), Trim(1)), losses())
     guarded.losses(EVERYBODY, guarded.w0, KEY)
     guarded.losses(torch.tensor([5]), guarded.w0, KEY)
     assert guarded.changed.nonzero().flatten().tolist() == [2, 5]

@@ -11,7 +11,7 @@ from tests.support.refusals import refused
 from drfl import run
 from drfl.algorithms import ALGORITHMS
 from drfl.core.key import Key
-from drfl.federation.requests import answers
+from drfl.federation.requests import select_rows
 from drfl.resilience import FailureModel, Faulty, FirstK, OverSelection
 from drfl.testing import DropoutFederation, Recording
 from drfl.testing.state import leaves
@@ -37,7 +37,7 @@ def test_distinct_clients_are_counted():
 
         def ask(self, request):
             once = super().ask(request)
-            return answers(once, torch.arange(len(once.clients)).repeat_interleave(2))
+            return select_rows(once, torch.arange(len(once.clients)).repeat_interleave(2))
 
     fed = FirstK(Stuttering(small(), seed=None), 2)
     assert fed.losses(EVERYBODY, fed.w0, Key(1)).clients.tolist() == [0, 0, 1, 1]

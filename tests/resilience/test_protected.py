@@ -21,7 +21,7 @@ from drfl.federation.federation import WrappedFederation
 from drfl.federation.requests import TrainRequest
 from drfl.resilience import Clip, LambdaConcentration, Protected, Quarantine, RobustClip, Trim
 from drfl.testing import DropoutFederation, Recording
-from drfl.testing.attacks import Claims, Inflated, Scaled
+from drfl.testing.attacks import ConstantLosses, InflatedLosses, ScaledUpdates
 from drfl.testing.state import bits_differ, leaves, through_a_file
 
 DEAF = ("FedAvg", "FedNova", "FedProx", "SCAFFOLD", "FedDyn")
@@ -90,7 +90,7 @@ def test_nor_does_it_change_who_draws_which_minibatch(name):
 @pytest.mark.parametrize("name", ALGORITHMS)
 @pytest.mark.parametrize("guards", [(RobustClip(),), (Clip(3.0), Trim(1))], ids=["robust", "clip, trim"])
 def test_nan_and_huge_claims_leave_every_algorithm_whole(name, guards):
-    fed = Claims(Claims(fed_of(), [0], math.nan), [1], 1e30)
+    fed = ConstantLosses(ConstantLosses(fed_of(), [0], math.nan), [1], 1e30)
     result = run(Protected(algorithm_of(name), guards=guards), fed, rounds=5, evaluate_every=5)
     for path, leaf in leaves(result.state.inner).items():
         assert torch.isfinite(leaf.double()).all(), path
@@ -106,8 +106,8 @@ def test_nan_and_huge_claims_leave_every_algorithm_whole(name, guards):
 
 def test_without_it_one_huge_claim_takes_all_the_weight_at_once_and_with_a_tight_guard_it_does_not():
     algorithm = algorithm_of("DRFA", gamma=0.005)
-    alone, _ = states_of(algorithm, Inflated(fed_of(), [0], 100.0), 1)[0]
-    held, _ = states_of(Protected(algorithm, guards=(RobustClip(3, 0.1),)), Inflated(fed_of(), [0], 100.0), 1)[0]
+    alone, _ = states_of(algorithm, InflatedLosses(fed_of(), [0], 100.0), 1)[0]
+    held, _ = states_of(Protected(algorithm, guards=(RobustClip(3, 0.1),)), InflatedLosses(fed_of(), [0], 100.0), 1)[0]
     assert alone.lam[0] == 1
     assert held.lam[0] < 0.3
     assert held.flagged[0]
@@ -119,7 +119,7 @@ def test_with_a_step_of_ones_own_the_default_guard_bounds_what_one_claim_adds_to
     tau, gamma, rounds = LOCAL.steps, 1e-5, 6
     algorithm = algorithm_of("DRFA", gamma=gamma)
     honest = states_of(Protected(algorithm), fed_of(), rounds)
-    states = [state for state, _ in states_of(Protected(algorithm), Claims(fed_of(), [0], claim), rounds)]
+    states = [state for state, _ in states_of(Protected(algorithm), ConstantLosses(fed_of(), [0], claim), rounds)]
     # Eleven times the largest median of reports so far; N/m as reports of a cohort stand for all.
     most = 11 * max(float(state.memory.guards[-1]) for state in states)
     bound = tau * gamma * most * N / (algorithm.m or N)
@@ -159,7 +159,7 @@ def test_where_everybody_is_in_quarantine_nobody_is_asked_and_the_round_is_empty
     recording = Recording(fed_of())
     protected = Protected(algorithm_of("SCAFFOLD"), norm=1e-9, quarantine=Quarantine(strikes=1, rounds=2))
     states = states_of(protected, recording, 4)
-    assert [info.empty for _, info in states] == [True] * 4
+    assert [info.is_empty for _, info in states] == [True] * 4
     assert len(recording.of("train")) == 2  # in rounds 1 and 4
     assert torch.equal(states[-1][0].w, fed_of().w0)
 
@@ -171,7 +171,7 @@ def test_without_quarantine_everybody_is_always_asked():
 
 
 def test_most_replies_not_finite_is_divergence():
-    fed = Claims(fed_of(), range(N), math.nan)
+    fed = ConstantLosses(fed_of(), range(N), math.nan)
     with refused("not-finite", None, "losses", kind=NonFiniteError):
         states_of(Protected(algorithm_of("AFL")), fed, 1)
     with refused("diverged", None, "round 1", kind=DivergedError):
@@ -179,14 +179,14 @@ def test_most_replies_not_finite_is_divergence():
 
 
 def test_a_model_too_far_away_counts_as_missing():
-    fed = Scaled(fed_of(), [4], 1e6)
+    fed = ScaledUpdates(fed_of(), [4], 1e6)
     state, info = states_of(Protected(algorithm_of("FedAvg"), norm=10.0), fed, 1)[0]
     assert info.answered.tolist() == [i for i in EVERYBODY.tolist() if i != 4]
     assert state.w.abs().max() < 10
 
 
 def test_each_client_and_reason_is_warned_of_once(caplog):
-    fed = Claims(fed_of(), [0, 3], math.inf)
+    fed = ConstantLosses(fed_of(), [0, 3], math.inf)
     with caplog.at_level(logging.WARNING, "drfl.resilience"):
         states_of(Protected(algorithm_of("AFL"), quarantine=None), fed, 5)
     assert logged(caplog) == [("reply-rejected", "client 0"), ("reply-rejected", "client 3")]
@@ -194,7 +194,7 @@ def test_each_client_and_reason_is_warned_of_once(caplog):
 
 
 def test_a_client_that_holds_the_weight_for_long_is_warned_of(caplog):
-    fed, concentration = Claims(fed_of(), [5], 1e3), LambdaConcentration(share=0.5, long=4)
+    fed, concentration = ConstantLosses(fed_of(), [5], 1e3), LambdaConcentration(share=0.5, long=4)
     with caplog.at_level(logging.WARNING, "drfl.resilience"):
         states_of(Protected(algorithm_of("DRFA", gamma=0.1), guards=(), concentration=concentration), fed, 8)
         assert logged(caplog) == [("dominant-client", "client 5")]
@@ -206,15 +206,15 @@ def test_a_client_that_holds_the_weight_for_long_is_warned_of(caplog):
 
 def test_of_few_clients_one_may_hold_half():
     concentration, none = LambdaConcentration(long=1), torch.zeros(4, dtype=torch.int64)
-    assert concentration.found(concentration.after(none, torch.tensor([0.7, 0.1, 0.1, 0.1]))) == []
-    assert concentration.found(concentration.after(none, torch.tensor([0.1, 0.8, 0.1, 0.0]))) == [1]
-    assert concentration.found(concentration.after(none[:2], torch.tensor([1.0, 0.0]))) == []
+    assert concentration.newly_dominant(concentration.after(none, torch.tensor([0.7, 0.1, 0.1, 0.1]))) == []
+    assert concentration.newly_dominant(concentration.after(none, torch.tensor([0.1, 0.8, 0.1, 0.0]))) == [1]
+    assert concentration.newly_dominant(concentration.after(none[:2], torch.tensor([1.0, 0.0]))) == []
     assert (concentration.limit(10), concentration.limit(4)) == (0.5, 0.75)
 
 
 def test_a_run_goes_on_from_a_file_where_it_was():
     protected = Protected(algorithm_of("DRFA", gamma=0.05), guards=(Clip(50.0), RobustClip(3, 0.1)))
-    fed = Claims(Claims(fed_of(), [0], math.nan), [1], 40.0)
+    fed = ConstantLosses(ConstantLosses(fed_of(), [0], math.nan), [1], 40.0)
     states = states_of(protected, fed, 6)
     state = through_a_file(states[2][0])
     for r in range(4, 7):
@@ -225,7 +225,9 @@ def test_a_run_goes_on_from_a_file_where_it_was():
 
 
 def test_caps_on_the_mixture_hold_without_any_guard():
-    state = states_of(algorithm_of("DRFA", gamma=0.5, ambiguity=CVaR(0.5)), Claims(fed_of(), [0], 1e6), 6)[-1][0]
+    state = states_of(algorithm_of("DRFA", gamma=0.5, ambiguity=CVaR(0.5)), ConstantLosses(fed_of(), [0], 1e6), 6)[-1][
+        0
+    ]
     assert float(state.lam[0]) == pytest.approx(1 / (0.5 * N))
 
 
@@ -241,7 +243,7 @@ def test_the_algorithm_shows_through():
 )
 def test_by_default_no_claim_gains_a_client_more_than_a_tenth_of_lambda_a_round(name, most, claim):
     """D = 0.1 of the dual step's rule, without any guard; SCAFF-PD's extrapolation may go three times as far."""
-    algorithm, fed = algorithm_of(name), Claims(fed_of(), [2], claim)
+    algorithm, fed = algorithm_of(name), ConstantLosses(fed_of(), [2], claim)
     before = algorithm.init(fed).lam
     for state, _ in states_of(algorithm, fed, 6):
         assert (state.lam - before).max() <= most * 0.1 + 1e-12

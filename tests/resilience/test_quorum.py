@@ -11,7 +11,7 @@ from drfl import run
 from drfl.algorithms import ALGORITHMS
 from drfl.core.key import Key
 from drfl.federation.algorithm import Info
-from drfl.federation.sampling import everybody
+from drfl.federation.sampling import all_clients
 from drfl.resilience import FailureModel, Faulty, Quorum
 
 HALF = FailureModel(drop=0.5)
@@ -30,7 +30,7 @@ class Scripted:
 
     def round(self, state, fed, key):
         self.keys.append(key)
-        cohort = everybody(torch.full((N,), 1 / N), N, key)
+        cohort = all_clients(torch.full((N,), 1 / N), N, key)
         return (*state, key), Info(cohort, torch.arange(self.answers.pop(0)))
 
 
@@ -43,12 +43,12 @@ AGAIN = [KEY.fold("again", k) for k in (1, 2, 3)]
     [
         ({}, [4], [KEY], KEY),
         ({}, [3], [KEY], None),
-        ({"most": 2}, [0], [KEY], None),
-        ({"then": "repeat"}, [5], [KEY], KEY),
-        ({"then": "repeat"}, [3, 0, 4], [KEY, *AGAIN[:2]], AGAIN[1]),
-        ({"then": "repeat"}, [3, 0, 1, 4], [KEY, *AGAIN], AGAIN[2]),
-        ({"then": "repeat"}, [3, 0, 1, 2], [KEY, *AGAIN], None),
-        ({"then": "repeat", "most": 1}, [3, 2], [KEY, AGAIN[0]], None),
+        ({"max_repeats": 2}, [0], [KEY], None),
+        ({"action": "repeat"}, [5], [KEY], KEY),
+        ({"action": "repeat"}, [3, 0, 4], [KEY, *AGAIN[:2]], AGAIN[1]),
+        ({"action": "repeat"}, [3, 0, 1, 4], [KEY, *AGAIN], AGAIN[2]),
+        ({"action": "repeat"}, [3, 0, 1, 2], [KEY, *AGAIN], None),
+        ({"action": "repeat", "max_repeats": 1}, [3, 2], [KEY, AGAIN[0]], None),
     ],
 )
 def test_what_is_tried_and_what_is_kept(options, answers, keys, used):
@@ -56,7 +56,7 @@ def test_what_is_tried_and_what_is_kept(options, answers, keys, used):
     state, info = Quorum(script, 4, **options).round(before, small(), KEY)
     assert script.keys == keys
     assert state == before if used is None else (*before, used)
-    assert info.empty == (used is None)
+    assert info.is_empty == (used is None)
     assert len(info.answered) == (0 if used is None else answers[-1])
     assert len(info.cohort.clients) == N
 
@@ -64,7 +64,9 @@ def test_what_is_tried_and_what_is_kept(options, answers, keys, used):
 @pytest.mark.parametrize("name", ALGORITHMS)
 def test_without_faults_a_run_is_unchanged(name):
     pairs = zip(
-        rounds(Quorum(algorithm(name), 1, then="repeat"), small(), 2), rounds(algorithm(name), small(), 2), strict=True
+        rounds(Quorum(algorithm(name), 1, action="repeat"), small(), 2),
+        rounds(algorithm(name), small(), 2),
+        strict=True,
     )
     for (_, one, _), (_, other, _) in pairs:
         assert same(one, other)
@@ -73,9 +75,9 @@ def test_without_faults_a_run_is_unchanged(name):
 def test_skipped_rounds_leave_the_state_and_the_cost():
     fed, skipped = small(), 0
     for before, after, info in rounds(Quorum(Faulty(algorithm("SCAFFOLD", m=N), HALF), 5), fed, 12):
-        skipped += info.empty
-        assert (after is before) == info.empty
-        assert info.empty or len(info.answered) >= 5
+        skipped += info.is_empty
+        assert (after is before) == info.is_empty
+        assert info.is_empty or len(info.answered) >= 5
     assert 0 < skipped < 12
     plain = small()
     for _ in rounds(Faulty(algorithm("SCAFFOLD", m=N), HALF), plain, 12):
@@ -85,7 +87,7 @@ def test_skipped_rounds_leave_the_state_and_the_cost():
 
 def test_repeating_costs_and_helps():
     skip, again = (
-        run(Quorum(Faulty(algorithm("DRFA"), HALF), 3, then=then), small(), rounds=12, seed=1, evaluate_every=12)
+        run(Quorum(Faulty(algorithm("DRFA"), HALF), 3, action=then), small(), rounds=12, seed=1, evaluate_every=12)
         for then in ("skip", "repeat")
     )
     assert again.skipped < skip.skipped
@@ -96,7 +98,7 @@ def test_the_memory_of_wrappers_inside_stays_too():
     faulty = Faulty(algorithm("FedAvg", m=N), FailureModel(outage=0.5, groups=2, outage_rounds=4))
     kept = 0
     for before, after, info in rounds(Quorum(faulty, N), small(), 8):
-        assert info.empty or not after.memory.down.any()
+        assert info.is_empty or not after.memory.down.any()
         kept += after is before
     assert 0 < kept < 8
 
@@ -104,9 +106,9 @@ def test_the_memory_of_wrappers_inside_stays_too():
 @pytest.mark.parametrize(
     ("options", "error"),
     [
-        ({"at_least": 0}, ("out-of-range", "at_least")),
-        ({"at_least": 1, "most": 0}, ("out-of-range", "most")),
-        ({"at_least": 1, "then": "stop"}, ("invalid-value", "then")),
+        ({"min_replies": 0}, ("out-of-range", "min_replies")),
+        ({"min_replies": 1, "max_repeats": 0}, ("out-of-range", "max_repeats")),
+        ({"min_replies": 1, "action": "stop"}, ("invalid-value", "action")),
     ],
 )
 def test_refused(options, error):
@@ -115,5 +117,5 @@ def test_refused(options, error):
 
 
 def test_more_than_there_are():
-    with refused("out-of-range", "at_least", "at_least=9"):
+    with refused("out-of-range", "min_replies", "min_replies=9"):
         Quorum(algorithm("FedAvg"), 9).init(small())

@@ -12,11 +12,11 @@ from tests.support.refusals import quotes
 from drfl import LocalSGD, run
 from drfl.algorithms import FedAvg
 from drfl.federation.federation import WrappedFederation
-from drfl.federation.requests import Replies, answers
+from drfl.federation.requests import Replies, select_rows
 from drfl.optim.schedules import Constant
 from drfl.resilience import Protected
 from drfl.testing import QuadraticFederation, Recording
-from drfl.testing.attacks import Scaled
+from drfl.testing.attacks import ScaledUpdates
 from drfl.testing.state import bits_differ
 from drfl.training.checkpoint import Checkpoints, resume_point
 
@@ -99,7 +99,7 @@ class FarThenSilent(Far):
             return reply
         again = request.key.round in self.rounds
         self.rounds.add(request.key.round)
-        return answers(reply, reply.clients != 1) if again else reply
+        return select_rows(reply, reply.clients != 1) if again else reply
 
 
 def test_who_falls_silent_was_not_helped(caplog):
@@ -113,12 +113,12 @@ def test_who_falls_silent_was_not_helped(caplog):
 def test_a_false_client_lowers_nothing(factor, caplog):
     """One round is done twice, and never again; the model is that without the client, to the bit."""
     caplog.set_level(logging.ERROR)
-    result = trained(fedavg(factor=1.0), fed := Recording(Scaled(fed_of(), [1], factor)))
+    result = trained(fedavg(factor=1.0), fed := Recording(ScaledUpdates(fed_of(), [1], factor)))
     size = result.step_size
     assert int(size.lowered) == 0
     assert size.unaffected.tolist() == [client == 1 for client in range(fed.n)]
     assert trainings(fed) == ROUNDS + 1
-    same = trained(fedavg(lr=float(size.eta), factor=1.0), Scaled(fed_of(), [1], factor))
+    same = trained(fedavg(lr=float(size.eta), factor=1.0), ScaledUpdates(fed_of(), [1], factor))
     assert bits_differ(result.state.inner, same.state.inner) == []
 
 
@@ -149,11 +149,11 @@ def test_a_step_size_of_the_users_own_stays(caplog):
 def test_resumed_it_knows_whom_a_smaller_step_did_not_help(stop, tmp_path, caplog):
     caplog.set_level(logging.ERROR)
     algorithm = fedavg()
-    whole = trained(algorithm, Scaled(fed_of(), [1], 1e30))
+    whole = trained(algorithm, ScaledUpdates(fed_of(), [1], 1e30))
     keep = Checkpoints(tmp_path, dict, 100)
-    trained(algorithm, Scaled(fed_of(), [1], 1e30), keep=keep, callbacks=[lambda step: step.round == stop])
+    trained(algorithm, ScaledUpdates(fed_of(), [1], 1e30), keep=keep, callbacks=[lambda step: step.round == stop])
     start = resume_point(tmp_path, algorithm, fed_of(), rounds=ROUNDS).progress
-    fed = Recording(Scaled(fed_of(), [1], 1e30))
+    fed = Recording(ScaledUpdates(fed_of(), [1], 1e30))
     again = trained(algorithm, fed, start=start)
     assert trainings(fed) == ROUNDS - stop
     assert bits_differ(again.state, whole.state) == []

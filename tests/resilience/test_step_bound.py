@@ -12,10 +12,10 @@ from tests.support.refusals import refused
 from drfl import Key, LocalSGD, run
 from drfl.algorithms import ALGORITHMS
 from drfl.federation.federation import WrappedFederation
-from drfl.federation.requests import GradientRequest, Gradients, Losses, LossRequest, Replies, TrainRequest, answers
+from drfl.federation.requests import GradientRequest, Gradients, Losses, LossRequest, Replies, TrainRequest, select_rows
 from drfl.resilience import Protected, StepBound
 from drfl.resilience import step_bound as module
-from drfl.testing.attacks import Scaled
+from drfl.testing.attacks import ScaledUpdates
 from drfl.testing.state import bits_differ
 
 D = 5
@@ -115,7 +115,7 @@ def test_losses_pass():
 def test_large_models_are_measured_row_by_row_with_the_same_result(monkeypatch):
     reply = steps(1.0, 2.0, 3.0, 1e6, snapshots=[0.5, 1.0, 1.5, 2.0])
     kept, usual = judged(TRAIN, reply, NOTHING)
-    monkeypatch.setattr(module, "TOGETHER", 1)
+    monkeypatch.setattr(module, "MAX_ENTRIES", 1)
     again, same = judged(TRAIN, reply, NOTHING)
     assert torch.equal(kept, again)
     assert torch.equal(usual, same)
@@ -136,7 +136,7 @@ class Silent(WrappedFederation):
 
     def ask(self, request):
         reply = super().ask(request)
-        return reply if isinstance(reply, Losses) else answers(reply, reply.clients != self.client)
+        return reply if isinstance(reply, Losses) else select_rows(reply, reply.clients != self.client)
 
 
 @pytest.mark.parametrize("factor", [1e30, -1e3])
@@ -144,7 +144,7 @@ class Silent(WrappedFederation):
 def test_to_every_algorithm_an_absurd_client_is_a_silent_one(name, factor, caplog):
     caplog.set_level(logging.WARNING, "drfl")
     protected = Protected(algorithm_of(name), quarantine=None)
-    feds = Scaled(fed_of(), [2], factor), Silent(fed_of(), 2)
+    feds = ScaledUpdates(fed_of(), [2], factor), Silent(fed_of(), 2)
     absurd, silent = (run(protected, fed, rounds=5, evaluate_every=5).state for fed in feds)
     assert bits_differ(absurd.inner, silent.inner) == []
     assert int(absurd.memory.rejected) >= 1
@@ -153,7 +153,7 @@ def test_to_every_algorithm_an_absurd_client_is_a_silent_one(name, factor, caplo
 
 
 def test_without_the_bound_the_same_client_ruins_the_model():
-    fed = Scaled(fed_of(), [3], 1e30)
+    fed = ScaledUpdates(fed_of(), [3], 1e30)
     result = run(Protected(algorithm_of("FedAvg"), bound=None), fed, rounds=1, evaluate_every=1)
     assert result.state.w.abs().max() > 1e20
     assert not result.state.memory.usual.any()
@@ -165,7 +165,7 @@ def test_the_memory_survives_a_round_in_which_nobody_answers():
     state, _ = protected.round(state, fed_of(), Key(0))
     usual = state.memory.usual
     assert float(usual[0]) > 0
-    assert state.memory.wrong() is None
-    assert state.memory._replace(usual=-usual).wrong()
+    assert state.memory.describe_fault() is None
+    assert state.memory._replace(usual=-usual).describe_fault()
     assert bits_differ(protected.init(fed_of()).memory.usual, usual) != []
     assert N == 8

@@ -11,8 +11,8 @@ from tests.support.refusals import refused
 
 from drfl import Key
 from drfl.core.errors import NonFiniteError
-from drfl.federation.requests import GradientRequest, Gradients, Losses, LossRequest, Replies, TrainRequest, answers
-from drfl.resilience import Reason, validated
+from drfl.federation.requests import GradientRequest, Gradients, Losses, LossRequest, Replies, TrainRequest, select_rows
+from drfl.resilience import Reason, validate_reply
 from drfl.resilience.validation import REASONS, misfit
 
 W, KEY = fed_of().w0, Key(1)
@@ -56,8 +56,8 @@ def spoilt(kind, field, rows, value):
 def test_a_valid_reply_is_itself_in_any_order_and_with_some_silent(kind):
     reply = reply_to(REQUESTS[kind])
     for rows in (torch.arange(N), torch.tensor([5, 0, 3]), torch.tensor([], dtype=torch.int64)):
-        part = answers(reply, rows)
-        checked = validated(REQUESTS[kind], part, norm=1e6)
+        part = select_rows(reply, rows)
+        checked = validate_reply(REQUESTS[kind], part, norm=1e6)
         assert checked.reply is part
         assert not checked.codes.any()
 
@@ -66,23 +66,23 @@ def test_a_valid_reply_is_itself_in_any_order_and_with_some_silent(kind):
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
 def test_what_is_not_finite_goes_with_its_whole_row(kind, field, value):
     reply = spoilt(kind, field, [1, 6], value)
-    checked = validated(REQUESTS[kind], reply)
+    checked = validate_reply(REQUESTS[kind], reply)
     for norm in (None, 1e3):  # infinity is far away as well, and counts as infinity
-        assert reasons_of(validated(REQUESTS[kind], reply, norm)) == dict.fromkeys((1, 6), Reason.NOT_FINITE)
+        assert reasons_of(validate_reply(REQUESTS[kind], reply, norm)) == dict.fromkeys((1, 6), Reason.NOT_FINITE)
     kept = [0, 2, 3, 4, 5, 7]
-    assert same(checked.reply, answers(reply, torch.tensor(kept)))
+    assert same(checked.reply, select_rows(reply, torch.tensor(kept)))
 
 
 def test_numbers_whose_sum_overflows_are_finite():
     reply = reply_to(GRADIENTS)
     huge = reply.values.clone()
     huge[0] = torch.finfo(huge.dtype).max
-    assert not validated(GRADIENTS, reply._replace(values=huge)).codes.any()
-    assert reasons_of(validated(GRADIENTS, reply._replace(values=huge), norm=1e9)) == {0: Reason.FAR}
+    assert not validate_reply(GRADIENTS, reply._replace(values=huge)).codes.any()
+    assert reasons_of(validate_reply(GRADIENTS, reply._replace(values=huge), norm=1e9)) == {0: Reason.FAR}
 
 
 def test_a_negative_loss_is_valid():
-    assert not validated(LOSSES, Losses(EVERYBODY, torch.full((N,), -3.0, dtype=torch.float64))).codes.any()
+    assert not validate_reply(LOSSES, Losses(EVERYBODY, torch.full((N,), -3.0, dtype=torch.float64))).codes.any()
 
 
 @pytest.mark.parametrize("field", ["w", "snapshot"])
@@ -91,21 +91,21 @@ def test_models_are_bounded_around_the_model_sent(field):
     part = W.expand(N, -1).clone()
     part[2, 0], part[3, 0] = W[0] + 0.99, W[0] - 1.01
     reply = reply._replace(w=W.expand(N, -1), snapshot=W.expand(N, -1))._replace(**{field: part})
-    assert reasons_of(validated(TRAIN, reply, norm=1.0)) == {3: Reason.FAR}
-    assert not validated(TRAIN, reply).codes.any()
+    assert reasons_of(validate_reply(TRAIN, reply, norm=1.0)) == {3: Reason.FAR}
+    assert not validate_reply(TRAIN, reply).codes.any()
 
 
 def test_gradients_are_bounded_and_losses_are_not():
     values = torch.zeros(N, len(W), dtype=W.dtype)
     values[4, 1] = 2.0
     reply = Gradients(EVERYBODY, values, torch.full((N,), 1e9, dtype=torch.float64))
-    assert reasons_of(validated(GRADIENTS, reply, norm=1.5)) == {4: Reason.FAR}
+    assert reasons_of(validate_reply(GRADIENTS, reply, norm=1.5)) == {4: Reason.FAR}
 
 
 def test_strangers_and_second_answers():
     request = LossRequest(torch.tensor([1, 3, 4]), W, KEY, None)
     clients = torch.tensor([3, 99, 1, 3, -1, 2, 99])
-    checked = validated(request, Losses(clients, torch.arange(7).double()))
+    checked = validate_reply(request, Losses(clients, torch.arange(7).double()))
     assert checked.reply.clients.tolist() == [3, 1]
     assert checked.reply.values.tolist() == [0.0, 2.0]
     assert [REASONS[c - 1] if c else None for c in checked.codes.tolist()] == [
@@ -119,45 +119,47 @@ def test_a_part_of_another_shape_or_type_goes_with_all_rows(kind, field):
     reply = reply_to(request)
     part = getattr(reply, field)
     for wrong in (part[..., None], part[:-1], torch.cat([part, part], -1)):
-        checked = validated(request, reply._replace(**{field: wrong}))
+        checked = validate_reply(request, reply._replace(**{field: wrong}))
         assert reasons_of(checked) == dict.fromkeys(range(N), Reason.SHAPE)
-        assert forms(checked.reply) == forms(request.nobody())
+        assert forms(checked.reply) == forms(request.empty_reply())
     for dtype in (torch.float32, torch.int64):
-        assert set(reasons_of(validated(request, reply._replace(**{field: part.to(dtype)}))).values()) == {Reason.DTYPE}
+        assert set(reasons_of(validate_reply(request, reply._replace(**{field: part.to(dtype)}))).values()) == {
+            Reason.DTYPE
+        }
 
 
 def test_parts_asked_for_must_be_there_and_no_others():
     whole = reply_to(TRAIN)
-    assert set(reasons_of(validated(TRAIN, whole._replace(snapshot=None))).values()) == {Reason.SHAPE}
-    assert set(reasons_of(validated(TRAIN, whole._replace(average=whole.w))).values()) == {Reason.SHAPE}
+    assert set(reasons_of(validate_reply(TRAIN, whole._replace(snapshot=None))).values()) == {Reason.SHAPE}
+    assert set(reasons_of(validate_reply(TRAIN, whole._replace(average=whole.w))).values()) == {Reason.SHAPE}
 
 
 def test_the_empty_reply_has_the_shapes_of_an_empty_one():
     for request in REQUESTS.values():
-        empty = answers(reply_to(request), torch.tensor([], dtype=torch.int64))
-        assert forms(request.nobody()) == forms(empty)
+        empty = select_rows(reply_to(request), torch.tensor([], dtype=torch.int64))
+        assert forms(request.empty_reply()) == forms(empty)
 
 
 @pytest.mark.parametrize(("kind", "field"), FIELDS)
 def test_more_than_half_not_finite_is_an_error_and_half_is_not(kind, field):
-    half = validated(REQUESTS[kind], spoilt(kind, field, [0, 1, 2, 3], math.nan))
+    half = validate_reply(REQUESTS[kind], spoilt(kind, field, [0, 1, 2, 3], math.nan))
     assert half.reply.clients.tolist() == [4, 5, 6, 7]
     with refused("not-finite", None, "[0, 1, 2, 3, 5]", kind=NonFiniteError):
-        validated(REQUESTS[kind], spoilt(kind, field, [0, 1, 2, 3, 5], math.nan))
+        validate_reply(REQUESTS[kind], spoilt(kind, field, [0, 1, 2, 3, 5], math.nan))
 
 
 def test_strangers_have_no_say_in_what_more_than_half_is():
     request = LossRequest(torch.tensor([0, 1, 2]), W, KEY, None)
     values = torch.tensor([math.nan, 1.0, 1.0, math.nan, math.nan, math.nan]).double()
-    assert validated(request, Losses(torch.arange(6), values)).reply.clients.tolist() == [1, 2]
+    assert validate_reply(request, Losses(torch.arange(6), values)).reply.clients.tolist() == [1, 2]
     with refused("not-finite", kind=NonFiniteError):
-        validated(request, Losses(torch.tensor([0, 5, 6]), torch.tensor([math.nan, 1.0, 1.0]).double()))
+        validate_reply(request, Losses(torch.tensor([0, 5, 6]), torch.tensor([math.nan, 1.0, 1.0]).double()))
 
 
 def test_who_answers_must_be_told_by_the_backend():
     for clients in (EVERYBODY.double(), EVERYBODY[:, None]):
         with pytest.raises(ValueError, match="int64"):
-            validated(LOSSES, Losses(clients, torch.ones(N).double()))
+            validate_reply(LOSSES, Losses(clients, torch.ones(N).double()))
 
 
 @pytest.mark.parametrize("kind", REQUESTS)
@@ -165,7 +167,7 @@ def test_the_form_of_one_reply_at_a_time_is_judged_alike(kind):
     request, reply = REQUESTS[kind], reply_to(REQUESTS[kind])
     wrong = reply._replace(**{reply._fields[1]: reply[1].float()})
     for case in (reply, spoilt(kind, reply._fields[1], [2], 7.0), wrong):
-        for i, code in enumerate(validated(request, case).codes.tolist()):
+        for i, code in enumerate(validate_reply(request, case).codes.tolist()):
             parts = [None if part is None else part[i] for part in case[1:]]
             assert misfit(request, parts) == (REASONS[code - 1] if code else None)
 

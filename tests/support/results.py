@@ -25,7 +25,7 @@ def trained(*worst: float, every: int = 1, steps: int = 2, stopped: str = "round
     rows = [
         {
             "round": k * every,
-            **metrics(value).named("accuracy"),
+            **metrics(value).as_dict("accuracy"),
             "bytes_up": k * every * KILO,
             "bytes_down": k * every * KILO,
             "gradient_evaluations": k * every * steps * 10,

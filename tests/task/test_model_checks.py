@@ -16,7 +16,7 @@ from torch.nn import functional
 import drfl
 from drfl.engine import Auto, Loop, RayWorkers, Stacked, Threads, auto
 from drfl.engine.base import PooledData
-from drfl.task.model_checks import plain
+from drfl.task.model_checks import without_compilation
 
 LOCAL = drfl.LocalSGD(steps=2, lr=0.1, batch=8)
 
@@ -289,7 +289,7 @@ def test_compiled_models_are_trained_as_the_modules_inside(wrapped, engine):
         found.append(drfl.run(drfl.FedAvg(m=3, local=LOCAL), fed, rounds=1).model)
     assert torch.equal(*found)
     model = nn.Linear(4, 2)
-    assert plain(model) is model
+    assert without_compilation(model) is model
 
 
 @pytest.mark.filterwarnings("ignore::FutureWarning", "ignore:There is a performance drop")

@@ -56,16 +56,18 @@ class Mine:
         D = Cohort(torch.arange(fed.n), torch.ones(fed.n, dtype=torch.float64))
         up = fed.train(D.clients, state.w, self.local, key.fold("sgd"))
         if not up.clients.numel():
-            return state, Info.nobody(D)
+            return state, Info.without_replies(D)
         return state._replace(w=up.w.mean(0)), Info(D, up.clients)
 
 
 def test_an_algorithm_with_nothing_but_local():
     report = check_algorithm(Mine(), solves=AVERAGE)
     assert report.failed == ()
-    assert {"converges", "round_is_pure", "nobody_answers", "alike_clients_are_alike"} <= set(report.passed)
+    assert {"converges", "round_is_pure", "round_without_replies", "identical_clients_are_interchangeable"} <= set(
+        report.passed
+    )
     reasons = {note.check: note.sentence for note in report.not_applicable}
-    assert reasons["silence_is_absence"] == "the algorithm has no field m"
+    assert reasons["dropout_equals_absence"] == "the algorithm has no field m"
     assert reasons["reduces"] == "reductions was not given"
     assert len(report.passed) + len(reasons) == len(ALGORITHM_CHECKS)
 
@@ -82,7 +84,7 @@ def test_the_error_lists_every_failure():
     with pytest.raises(ConformanceError) as raised:
         check_algorithm(Hasty(), solves=AVERAGE)
     failed = {note.check for note in raised.value.report.failed}
-    assert {"types_are_kept", "threads_agree", "converges", "nobody_answers"} <= failed
+    assert {"dtypes_are_preserved", "threads_agree", "converges", "round_without_replies"} <= failed
     assert all(f"  {note.check}: " in str(raised.value) for note in raised.value.report.failed)
 
 
@@ -160,8 +162,8 @@ def test_variants_take_what_there_is_and_leave_the_given_one_alone():
     assert subject.variant() == given
     local = LocalSGD(steps=2, lr=0.2, batch=None, momentum=0.5)
     assert subject.variant(m=2, steps=2, full=True) == replace(given, m=2, local=local, dual_batch=None)
-    assert subject.variant(everybody=True).m == 5
-    assert subject_of(Mine()).variant(m=2, everybody=True, gamma=1.0) == Mine()
+    assert subject.variant(full_participation=True).m == 5
+    assert subject_of(Mine()).variant(m=2, full_participation=True, gamma=1.0) == Mine()
     object.__setattr__(given, "hidden", 1)
     assert not hasattr(subject.variant(), "hidden")
 

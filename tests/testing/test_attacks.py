@@ -13,17 +13,17 @@ from tests.support.refusals import refused
 from drfl import Key, LocalSGD
 from drfl.testing import least_squares
 from drfl.testing.attacks import (
-    Adaptive,
-    ALittle,
-    Claims,
-    Inflated,
-    InnerProduct,
-    Pushing,
-    Scaled,
-    SignFlipped,
-    UnderReporting,
-    Vanishing,
-    flipped_labels,
+    AdaptiveAttack,
+    ALittleIsEnough,
+    ConstantLosses,
+    ConstantPush,
+    DeflatedLosses,
+    InflatedLosses,
+    InnerProductManipulation,
+    PermanentDropout,
+    ScaledUpdates,
+    SignFlip,
+    flip_labels,
     label_noise,
 )
 from drfl.testing.toy_problem import exact
@@ -47,12 +47,12 @@ UP, F, G = replies(CLEAN)
 @pytest.mark.parametrize(
     ("attack", "claim"),
     [
-        (Inflated(CLEAN, LIARS), lambda f: 100 * f),
-        (Inflated(CLEAN, LIARS, 7.0), lambda f: 7 * f),
-        (UnderReporting(CLEAN, LIARS), lambda f: 0.01 * f),
-        (Claims(CLEAN, LIARS, 12.0), lambda f: torch.full_like(f, 12.0)),
-        (Claims(CLEAN, LIARS, math.nan), lambda f: torch.full_like(f, math.nan)),
-        (Claims(CLEAN, LIARS, -math.inf), lambda f: torch.full_like(f, -math.inf)),
+        (InflatedLosses(CLEAN, LIARS), lambda f: 100 * f),
+        (InflatedLosses(CLEAN, LIARS, 7.0), lambda f: 7 * f),
+        (DeflatedLosses(CLEAN, LIARS), lambda f: 0.01 * f),
+        (ConstantLosses(CLEAN, LIARS, 12.0), lambda f: torch.full_like(f, 12.0)),
+        (ConstantLosses(CLEAN, LIARS, math.nan), lambda f: torch.full_like(f, math.nan)),
+        (ConstantLosses(CLEAN, LIARS, -math.inf), lambda f: torch.full_like(f, -math.inf)),
     ],
 )
 def test_false_losses_and_nothing_else_false(attack, claim):
@@ -64,7 +64,9 @@ def test_false_losses_and_nothing_else_false(attack, claim):
         torch.testing.assert_close(mine[LIARS], claim(clean[LIARS]), equal_nan=True)
 
 
-@pytest.mark.parametrize(("attack", "factor"), [(Scaled(CLEAN, LIARS, 5.0), 5.0), (SignFlipped(CLEAN, LIARS), -1.0)])
+@pytest.mark.parametrize(
+    ("attack", "factor"), [(ScaledUpdates(CLEAN, LIARS, 5.0), 5.0), (SignFlip(CLEAN, LIARS), -1.0)]
+)
 def test_false_models_and_gradients_and_true_losses(attack, factor):
     up, f, g = replies(attack)
     assert torch.equal(f.values, F.values)
@@ -85,8 +87,8 @@ def vectors(up, g):
 @pytest.mark.parametrize(
     ("attack", "law"),
     [
-        (ALittle(CLEAN, LIARS, 1.5), lambda H: H.mean(0) - 1.5 * H.std(0)),
-        (InnerProduct(CLEAN, LIARS, 0.25), lambda H: -0.25 * H.mean(0)),
+        (ALittleIsEnough(CLEAN, LIARS, 1.5), lambda H: H.mean(0) - 1.5 * H.std(0)),
+        (InnerProductManipulation(CLEAN, LIARS, 0.25), lambda H: -0.25 * H.mean(0)),
     ],
 )
 def test_colluders_send_what_the_honest_ones_make_them(attack, law):
@@ -100,7 +102,7 @@ def test_colluders_send_what_the_honest_ones_make_them(attack, law):
 
 
 def test_who_knows_the_probe_keeps_its_cosine_and_goes_against_the_others_else():
-    up, _, g = replies(Adaptive(CLEAN, LIARS, cosine=0.4, length=2.0))
+    up, _, g = replies(AdaptiveAttack(CLEAN, LIARS, cosine=0.4, length=2.0))
     for mine, clean in zip(vectors(up, g), vectors(UP, G), strict=True):
         a, b, others = mine[LIARS], clean[LIARS], clean[HONEST].mean(0)
         torch.testing.assert_close(a.norm(dim=1), 2 * b.norm(dim=1))
@@ -111,7 +113,7 @@ def test_who_knows_the_probe_keeps_its_cosine_and_goes_against_the_others_else()
 
 
 def test_pushers_push_the_same_way_in_every_request_as_far_as_the_others_go():
-    attack, other = Pushing(CLEAN, LIARS, KEY, 2.0), Pushing(CLEAN, LIARS, Key(4))
+    attack, other = ConstantPush(CLEAN, LIARS, KEY, 2.0), ConstantPush(CLEAN, LIARS, Key(4))
     up, _, g = replies(attack)
     for mine, clean in zip(vectors(up, g), vectors(UP, G), strict=True):
         lengths = mine[LIARS].norm(dim=1)
@@ -124,14 +126,14 @@ def test_how_far_a_little_is():
     """Three of ten: two honest ones are to lie farther still, so that the liars are of a majority of six."""
     fed = exact(least_squares((5,) * 10))
     clean = fed.gradients(torch.arange(10), fed.w0, KEY).values[3:]
-    found = ALittle(fed, range(3)).gradients(torch.arange(10), fed.w0, KEY).values[0]
+    found = ALittleIsEnough(fed, range(3)).gradients(torch.arange(10), fed.w0, KEY).values[0]
     z = ((clean.mean(0) - found) / clean.std(0)).mean()
     assert float(z) == pytest.approx(NormalDist().inv_cdf((7 - 3) / 7))
-    alone = ALittle(CLEAN, LIARS).gradients(torch.tensor([1, 4, 0]), CLEAN.w0, KEY)
+    alone = ALittleIsEnough(CLEAN, LIARS).gradients(torch.tensor([1, 4, 0]), CLEAN.w0, KEY)
     assert torch.equal(alone.values, G.values[[1, 4, 0]])
 
 
-@pytest.mark.parametrize("attack", [Pushing(CLEAN, LIARS, KEY), InnerProduct(CLEAN, LIARS, 1.0)])
+@pytest.mark.parametrize("attack", [ConstantPush(CLEAN, LIARS, KEY), InnerProductManipulation(CLEAN, LIARS, 1.0)])
 def test_among_themselves_colluders_go_by_their_own(attack):
     g = attack.gradients(torch.tensor(LIARS), CLEAN.w0, KEY).values
     assert torch.equal(g[0], g[1])
@@ -139,7 +141,7 @@ def test_among_themselves_colluders_go_by_their_own(attack):
 
 
 def test_those_who_vanish_answer_nothing_any_more():
-    fed = Vanishing(CLEAN, LIARS, after=1)
+    fed = PermanentDropout(CLEAN, LIARS, after=1)
     assert fed.losses(EVERYBODY, CLEAN.w0, KEY).clients.tolist() == [0, 1, 2, 3, 4]
     assert fed.train(EVERYBODY, CLEAN.w0, LOCAL, KEY).clients.tolist() == [0, 1, 2, 3, 4]
     for reply in replies(fed):
@@ -148,22 +150,22 @@ def test_those_who_vanish_answer_nothing_any_more():
 
 def test_flipped_labels_are_the_liars_alone():
     data = pools((40, 60, 30), classes=4)
-    flipped = flipped_labels(data, [0, 2])
+    flipped = flip_labels(data, [0, 2])
     mine = torch.cat([data.train[0], data.train[2]])
     assert torch.equal(flipped.targets[mine], 3 - data.targets[mine])
     assert torch.equal(flipped.targets[data.train[1]], data.targets[data.train[1]])
     assert flipped.test_targets is data.test_targets
-    assert torch.equal(flipped_labels(data, []).targets, data.targets)
+    assert torch.equal(flip_labels(data, []).targets, data.targets)
     for wrong in ([3], [-1]):
         with refused("out-of-range", "client", str(wrong[0])):
-            flipped_labels(data, wrong)
+            flip_labels(data, wrong)
     with refused("wrong-task", "targets"):
-        flipped_labels(least_squares().data, [0])
+        flip_labels(least_squares().data, [0])
 
 
 def test_liars_lie_in_any_cohort_and_order():
     cohort = torch.tensor([4, 3])
-    f = Claims(CLEAN, LIARS, 9.0).losses(cohort, CLEAN.w0, KEY)
+    f = ConstantLosses(CLEAN, LIARS, 9.0).losses(cohort, CLEAN.w0, KEY)
     assert f.clients.tolist() == [4, 3]
     assert f.values.tolist() == [9.0, float(F.values[3])]
 

@@ -29,10 +29,10 @@ class TERM:
         D = sampling.uniform(fed.n, self.m, key.fold("D"))
         reports = fed.losses(D.clients, state.w, key.fold("xi"), batch=self.loss_batch)
         if not reports.clients.numel():
-            return state, Info.nobody(D)
+            return state, Info.without_replies(D)
         up = fed.train(reports.clients, state.w, self.local, key.fold("sgd"))
         if not up.clients.numel():
-            return state, Info.nobody(D)
+            return state, Info.without_replies(D)
         tilted = torch.zeros(fed.n, dtype=torch.float64)
         tilted[reports.clients] = fed.shares[reports.clients] * torch.softmax(self.t * reports.values, 0)
         a = tilted[up.clients] / tilted[up.clients].sum()

@@ -61,7 +61,7 @@ def test_an_empty_and_a_bool_tensor_come_back():
 
 def test_copies_share_nothing():
     before = example()
-    after = state.copied(before)
+    after = state.copy_of(before)
     before.w.zero_()
     assert after.w.tolist() == [1.0, -2.0, 0.5]
 
@@ -118,7 +118,7 @@ def tabled(*clients) -> Nested:
     return example()._replace(table=ClientTable.of(2, torch.tensor(clients, dtype=torch.int64), rows))
 
 
-@pytest.mark.parametrize("change", [state.copied, state.through_a_file, lambda s: state.rebuild(s, state.leaves(s))])
+@pytest.mark.parametrize("change", [state.copy_of, state.through_a_file, lambda s: state.rebuild(s, state.leaves(s))])
 @pytest.mark.parametrize("clients", [(), (1,), (1, 0)])
 def test_tables_count_as_matrices(change, clients):
     before = tabled(*clients)

@@ -12,7 +12,14 @@ from drfl.core.key import Key
 from drfl.engine import Loop
 from drfl.federation.federation import WrappedFederation
 from drfl.optim.local import LocalSGD
-from drfl.testing import Claims, ConstantFederation, DropoutFederation, PermutedClients, Recording, least_squares
+from drfl.testing import (
+    ConstantFederation,
+    ConstantLosses,
+    DropoutFederation,
+    PermutedClients,
+    Recording,
+    least_squares,
+)
 from drfl.testing.federations import first_asked
 from drfl.testing.problems import curved_quadratics, logistic
 from drfl.testing.toy_problem import exact
@@ -94,7 +101,7 @@ def test_parts_not_asked_for_stay_none(fed):
 
 @pytest.mark.parametrize("value", [math.nan, math.inf])
 def test_poisoned_losses_only(fed, value):
-    poisoned = Claims(fed, [3], value)
+    poisoned = ConstantLosses(fed, [3], value)
     for mine, theirs in zip(all_requests(poisoned)[1:], all_requests(fed)[1:], strict=True):
         losses, clean = mine[-1], theirs[-1]
         assert torch.equal(losses[:3], clean[:3])

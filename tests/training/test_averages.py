@@ -14,7 +14,7 @@ from drfl.core.key import Key
 from drfl.federation import sampling
 from drfl.federation.algorithm import mixture_of
 from drfl.federation.federation import WrappedFederation
-from drfl.federation.requests import answers
+from drfl.federation.requests import select_rows
 from drfl.optim.local import LocalSGD
 from drfl.testing import DropoutFederation, QuadraticFederation, Recording
 from drfl.testing.state import bits_differ
@@ -111,8 +111,8 @@ def test_an_average_of_mixtures_is_a_mixture():
 @pytest.mark.parametrize("kind", [Average, DecayingAverage])
 def test_what_an_average_cannot_be(kind):
     average = kind.start(torch.zeros(1), torch.ones(1))
-    assert average.wrong() is None
-    assert average._replace(rounds=torch.tensor(-1)).wrong()
+    assert average.describe_fault() is None
+    assert average._replace(rounds=torch.tensor(-1)).describe_fault()
 
 
 def test_weights_of_rounds():
@@ -127,9 +127,9 @@ def test_weights_of_rounds():
     assert torch.equal(weighted.w, weighted.lam)
     assert (int(weighted.rounds), float(weighted.weight)) == (4, 8.5)
     assert torch.equal(plain.w, by_hand)
-    assert weighted.wrong() is None
-    assert weighted._replace(weight=torch.zeros(())).wrong()
-    assert Average.start(rows[0], rows[0])._replace(weight=torch.ones(())).wrong()
+    assert weighted.describe_fault() is None
+    assert weighted._replace(weight=torch.zeros(())).describe_fault()
+    assert Average.start(rows[0], rows[0])._replace(weight=torch.ones(())).describe_fault()
 
 
 # ------------------------------------------------------------------------------------------------- in a run
@@ -246,7 +246,7 @@ class Choosing(WrappedFederation):
 
 def silent(*clients):
     """A change: these clients report nothing."""
-    return lambda reply, last: answers(
+    return lambda reply, last: select_rows(
         reply, torch.tensor([c not in clients for c in reply.clients.tolist()]).nonzero()[:, 0]
     )
 

@@ -25,7 +25,7 @@ def test_participation_counts_distinct_clients_that_answered():
     count = Participation()
     assert count.mean == 0.0
     cohort = uniform(9, 4, Key(0))
-    for info in (None, Info(cohort, cohort.clients[:3]), Info.nobody(cohort), Info(cohort, cohort.clients)):
+    for info in (None, Info(cohort, cohort.clients[:3]), Info.without_replies(cohort), Info(cohort, cohort.clients)):
         count(after(0, info=info))
     assert count.mean == pytest.approx((3 + 0 + 4) / 3)
 
@@ -47,5 +47,5 @@ def test_progress_always_prints_the_last_round_and_never_without_an_evaluation(c
 
 
 def test_progress_tells_of_empty_rounds(capsys):
-    Progress()(after(3, row=None, info=Info.nobody(uniform(4, 2, Key(0)))))
+    Progress()(after(3, row=None, info=Info.without_replies(uniform(4, 2, Key(0)))))
     assert "3/100" in capsys.readouterr().err

@@ -20,7 +20,7 @@ from drfl.engine import Loop, Stacked
 from drfl.federation.federation import Ledger
 from drfl.optim.local import LocalSGD
 from drfl.task.models import mlp
-from drfl.testing import Claims, DropoutFederation, Recording
+from drfl.testing import ConstantLosses, DropoutFederation, Recording
 from drfl.testing.problems import curved_quadratics, logistic, quadratics, robust_regression
 from drfl.training import certificate
 from drfl.training.averages import DecayingAverage
@@ -264,8 +264,8 @@ def test_the_order_of_replies_does_not_matter():
     [
         lambda fed: DropoutFederation.without(fed, [3]),
         lambda fed: DropoutFederation(fed, gradients=[3], losses=[]),
-        lambda fed: Claims(fed, [3], math.nan),
-        lambda fed: Claims(fed, [3], math.inf),
+        lambda fed: ConstantLosses(fed, [3], math.nan),
+        lambda fed: ConstantLosses(fed, [3], math.inf),
     ],
     ids=["silent", "no gradient", "nan", "infinite"],
 )

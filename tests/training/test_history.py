@@ -10,7 +10,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from drfl.core.csv_cells import quoted, unquoted
+from drfl.core.csv_cells import escape_formula, unescape_formula
 from drfl.federation.federation import Evaluation
 from drfl.training.certificate import Certificate
 from drfl.training.history import History, Metrics, Row, csv_text
@@ -124,18 +124,18 @@ def test_no_rows():
 def test_no_text_in_a_csv_file_is_a_formula_and_it_is_read_as_it_was(name):
     cell = next(csv.reader(io.StringIO(csv_text((name,), []), newline="")))[0]
     assert cell == f"'{name}"
-    assert unquoted(cell) == name
+    assert unescape_formula(cell) == name
 
 
 @given(st.text(alphabet="'=+-@\t1ae.", max_size=5))
 def test_quoting_loses_nothing(text):
-    assert unquoted(str(quoted(text))) == text
+    assert unescape_formula(str(escape_formula(text))) == text
 
 
 @pytest.mark.parametrize("cell", ["-1.5", "+3", "-inf", "-1e-05", "a=b", "", "'quoted'", "hungary", -2, 0.5])
 def test_numbers_and_other_texts_stay_as_they_are(cell):
-    assert quoted(cell) == cell
-    assert unquoted(str(cell)) == str(cell)
+    assert escape_formula(cell) == cell
+    assert unescape_formula(str(cell)) == str(cell)
 
 
 def test_lambda_csv_of_very_many_clients(monkeypatch):

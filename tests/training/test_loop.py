@@ -56,7 +56,7 @@ class Counter:
         if isinstance(self.breaks.get(r), Exception):
             raise self.breaks[r]
         w = state.w + self.breaks.get(r, 1.0)
-        return state._replace(w=w), Info.nobody(ONE) if r in self.empty else Info(ONE, ONE.clients)
+        return state._replace(w=w), Info.without_replies(ONE) if r in self.empty else Info(ONE, ONE.clients)
 
 
 def make(name):

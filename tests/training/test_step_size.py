@@ -36,7 +36,7 @@ from drfl.training import step_size
 from drfl.training.checkpoint import Checkpoints, resume_point
 from drfl.training.loop import run
 from drfl.training.model_selection import Selection
-from drfl.training.step_size import StepSize, capped, find, with_step_size
+from drfl.training.step_size import StepSize, cap_largest, find, with_step_size
 from drfl.training.step_size_controller import MOST_LOWERED, rises
 
 KEY = Key(0).fold("step size")
@@ -135,7 +135,7 @@ def test_a_model_in_float32():
 @pytest.mark.parametrize("values", [[], [3.0], [0.0, 0.0], [1.0, 2.0, 9.0], [9.0, 9.0, 1.0], [math.inf, 1.0, 2.0]])
 def test_the_cap_is_twice_the_largest_of_the_others(values):
     others = sorted(values)[-2] if len(values) > 1 else math.inf
-    assert capped(torch.tensor(values)).tolist() == [min(value, 2 * others) for value in values]
+    assert cap_largest(torch.tensor(values)).tolist() == [min(value, 2 * others) for value in values]
 
 
 # ------------------------------------------------------------------------------------------------- who is asked
@@ -214,7 +214,7 @@ def test_a_loss_at_the_start_that_is_no_number_is_none(claim):
 def test_where_all_losses_are_flat_it_is_too():
     size = found(ConstantFederation([1.0, 2.0, 3.0]))
     assert float(size.eta) == step_size.FALLBACK
-    assert size.known
+    assert size.is_known
     assert run(DRFA(m=2), ConstantFederation([1.0, 2.0, 3.0]), rounds=2).rounds == 2
 
 
@@ -303,7 +303,7 @@ def test_one_client_that_lies_about_its_loss_moves_it_little(claim, n):
 def test_one_client_cannot_have_the_run_restarted_twice(claim, n):
     """Nor by understating its loss at first, or by claiming now what makes the mean rise."""
     fed = regressions(n, 0)
-    size = found(fed).halved()
+    size = found(fed).halve()
     assert not rises(size, Lying(fed, loss=lambda f, k: claim), fed.w0, KEY)
     low = size._replace(losses=size.losses.index_fill(0, torch.tensor([0]), 0.0))
     assert not rises(low, fed, fed.w0, KEY)
@@ -433,7 +433,7 @@ def test_inside_all_wrappers():
     inner = with_step_size(wrapped, 0.25)
     assert inner.local.lr == 0.25
     assert inner == Protected(Faulty(Quorum(DRDM(m=3, local=LocalSGD(lr=0.25)), 1)))
-    assert run(wrapped, federation(), rounds=1).step_size.known
+    assert run(wrapped, federation(), rounds=1).step_size.is_known
 
 
 class Steep(torch.nn.Module):
@@ -549,7 +549,7 @@ def test_resumed_from_the_disk_too(make, tmp_path):
     run(algorithm, make(), rounds=9, keep=Checkpoints(tmp_path, dict, 100), callbacks=stop, check_data=False)
     start = resume_point(tmp_path, algorithm, make(), rounds=9).progress
     assert start.round == 5
-    assert start.step_size.known
+    assert start.step_size.is_known
     again = run(algorithm, make(), rounds=9, start=start, check_data=False)
     assert bits_differ(again.state, whole.state) == []
     assert bits_differ(again.step_size, whole.step_size) == []
@@ -615,7 +615,7 @@ def test_a_run_that_was_set_back_says_how_many_rounds_count():
 def test_late_is_when_fewer_than_half_of_the_rounds_count(effective, is_late):
     assert Marks(False, 1, 15, effective).is_late is is_late
     assert not Marks(False, 0, 15, effective).is_late
-    assert Marks(False, 1, 2, 1).counted == "1 of 2 rounds counts"
+    assert Marks(False, 1, 2, 1).rounds_text == "1 of 2 rounds counts"
 
 
 def test_in_the_end_it_gives_up():
@@ -629,14 +629,14 @@ def test_in_the_end_it_gives_up():
 @pytest.mark.parametrize("eta", [0.0, -1.0, math.nan, math.inf])
 def test_what_a_step_size_cannot_be(eta):
     size = size_with([1.0])
-    assert size.wrong() is None
-    assert size._replace(eta=torch.tensor(eta)).wrong() is not None
-    assert size._replace(lowered=torch.tensor(-1)).wrong()
+    assert size.describe_fault() is None
+    assert size._replace(eta=torch.tensor(eta)).describe_fault() is not None
+    assert size._replace(lowered=torch.tensor(-1)).describe_fault()
     for rollbacks, restarted in ((2, 3), (-1, 0), (0, 3), (1, -3)):
         altered = size._replace(rollbacks=torch.tensor(rollbacks), restarted=torch.tensor(restarted))
-        assert altered.wrong() is not None
-    assert size._replace(rollbacks=torch.tensor(1), restarted=torch.tensor(3)).wrong() is None
-    assert not StepSize.unknown(3).known
+        assert altered.describe_fault() is not None
+    assert size._replace(rollbacks=torch.tensor(1), restarted=torch.tensor(3)).describe_fault() is None
+    assert not StepSize.unknown(3).is_known
 
 
 @pytest.mark.parametrize(("batch", "expected"), [(None, step_size.BATCH), (8, 8), (10_000, step_size.BATCH)])

@@ -99,7 +99,7 @@ def test_a_risen_loss_sets_the_run_back(r, rollbacks):
     assert float(answer.size.eta) == float(size.eta) / 2
     assert [int(n) for n in (answer.size.lowered, answer.size.rollbacks)] == [rollbacks + 1, rollbacks + 1]
     assert (int(answer.size.restarted), float(answer.size.moved)) == (r - 1, 0.0)
-    assert answer.size.wrong() is None
+    assert answer.size.describe_fault() is None
     assert (answer.notice.code, answer.notice.field) == ("step-size-lowered", "lr")
     assert f"round {r}" in answer.notice
 
@@ -200,7 +200,7 @@ def test_a_repeat_that_diverges_sets_the_run_back_from_the_step_size_before_the_
     assert control.accept(played(1, excess=[0.0, 8.0, 0.0])) == Repeat(ETA / 4)
     answer = control.accept(DivergedError("lost"))
     assert isinstance(answer, RollBack)
-    assert bits_differ(answer.size, size_of().set_back(0)) == []
+    assert bits_differ(answer.size, size_of().reset(0)) == []
 
 
 def test_a_repeated_round_whose_loss_has_risen_sets_back_from_the_step_size_that_it_had():

@@ -38,7 +38,7 @@ BASELINES = {"LocalOnly": LocalOnly, "Pooled": Pooled, "FineTuned": FineTuned}
 REFERENCES = (LocalOnly, Pooled)
 """Baselines that are not federated. They show what federation costs and gains and are never ranked as competitors."""
 
-EVERYBODY = (ScaffPD,)
+FULL_PARTICIPATION = (ScaffPD,)
 """Algorithms whose default cohort is all clients, as published."""
 
 __all__ = [
@@ -48,7 +48,7 @@ __all__ = [
     "DRDM",
     "DRFA",
     "DRFAGA",
-    "EVERYBODY",
+    "FULL_PARTICIPATION",
     "REFERENCES",
     "SCAFFOLD",
     "DRDMState",

@@ -72,7 +72,7 @@ class AFL:
         if self.gamma is not None:
             checks.non_negative("gamma", self.gamma)
         if self.dual_batch is not None:
-            checks.whole("dual_batch", self.dual_batch)
+            checks.integer("dual_batch", self.dual_batch)
         check_schedule("gamma", self.gamma, self.gamma_schedule)
         refuse_epochs("AFL", self.local, "its dual step needs the same number of local steps at every client")
 
@@ -85,11 +85,13 @@ class AFL:
         """Take one descent step in w and one ascent step in λ."""
         (w, lam, squares), all_clients = state, torch.arange(fed.n)
 
+        # All clients train, so λ enters as the weight of their models and not as a sampling probability.
         D = Cohort(all_clients, lam)
         answered, model = fed.mean(D, w, self.local, key.fold("sgd"))  # for one step: w − η Σ_i λ_i ∇f_i(w)
         if model is None:
-            return state, Info.nobody(D)
+            return state, Info.without_replies(D)
 
+        # Another key than for training, so that the reported losses are those of fresh minibatches.
         f = fed.losses(all_clients, model.w if self.dual_after else w, key.fold("xi"), batch=self.dual_batch)
         lam_next = lam
         if f.clients.numel():

@@ -14,7 +14,7 @@ from drfl.core.key import Key
 from drfl.federation.algorithm import Info
 from drfl.federation.client_table import ClientTable
 from drfl.federation.federation import Federation
-from drfl.federation.sampling import everybody
+from drfl.federation.sampling import all_clients
 from drfl.optim.local import LocalSGD
 from drfl.training.averages import DECAY
 
@@ -34,7 +34,7 @@ class LocalOnlyState(NamedTuple):
     average: ClientTable
     rounds: Tensor
 
-    def wrong(self) -> str | None:
+    def describe_fault(self) -> str | None:
         """See :class:`drfl.federation.algorithm.Consistent`."""
         return "the number of rounds is negative" if self.rounds < 0 else None
 
@@ -77,9 +77,9 @@ class LocalOnly:
                 models = models.put(client, up.w)
                 average = average.put(client, average[client] + weight * (up.w - average[client]))
                 answered.append(i)
-        D = everybody(fed.shares.double(), fed.n, key.fold("D"))
+        D = all_clients(fed.shares.double(), fed.n, key.fold("D"))
         if not answered:
-            return state, Info.nobody(D)
+            return state, Info.without_replies(D)
         w = models.mix(fed.shares.double())
         return LocalOnlyState(w, models, average, rounds), Info(D, torch.tensor(answered))
 
@@ -115,8 +115,9 @@ class Pooled:
     def round(self, state: FedAvgState, fed: Federation, key: Key) -> tuple[FedAvgState, Info]:
         """Take steps on the union."""
         with fed.ledger.unsent():
+            # The union counts as one client, whose models are not sent anywhere.
             up = fed.pooled().train(torch.tensor([0]), state.w, self.local, key.fold("sgd"))
-        D = everybody(fed.shares.double(), fed.n, key.fold("D"))
+        D = all_clients(fed.shares.double(), fed.n, key.fold("D"))
         return FedAvgState(up.w[0]), Info(D, torch.arange(fed.n))
 
 
@@ -140,7 +141,7 @@ class FineTuned(FedAvg):
     fine_steps: int = 10
 
     def __post_init__(self) -> None:
-        checks.whole("fine_steps", self.fine_steps)
+        checks.integer("fine_steps", self.fine_steps)
 
     def personal(self, state: FedAvgState, w: Tensor, fed: Federation, key: Key) -> ClientTable:
         """See :class:`drfl.federation.algorithm.Personal`."""

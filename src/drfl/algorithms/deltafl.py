@@ -69,19 +69,21 @@ class DeltaFL(Averaging):
                 field="theta",
             )
         if self.loss_batch is not None:
-            checks.whole("loss_batch", self.loss_batch)
+            checks.integer("loss_batch", self.loss_batch)
 
     def round(self, state: FedAvgState, fed: Federation, key: Key) -> tuple[FedAvgState, Info]:
         """Collect losses from a uniform cohort, train its tail and average the replies."""
         w, lam = state.w, self.weights(fed)
 
         D = sampling.uniform(fed.n, sampling.size(self.m, fed.n), key.fold("D"))
-        f = dual.finite(fed.losses(D.clients, w, key.fold("xi"), batch=self.loss_batch))
+        f = dual.check_finite(fed.losses(D.clients, w, key.fold("xi"), batch=self.loss_batch))
         if not f.clients.numel():
-            return state, Info.nobody(D)
+            return state, Info.without_replies(D)
+        # The quantile is that of the cohort's reports, weighted like the mean that they are averaged with.
         worst = f.clients[tail(f.values, lam[f.clients], self.theta)].sort().values
+        # Cohorts list their clients in ascending order, see Cohort.weights_of.
         T = Cohort(worst, lam[worst])
-        next_state, info = self.averaged(state, fed, T, key.fold("sgd"))
+        next_state, info = self.train_and_average(state, fed, T, key.fold("sgd"))
         return next_state, info._replace(losses=f)
 
 

@@ -8,7 +8,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from drfl.algorithms.drift import check_penalty, moves, penalty
+from drfl.algorithms.drift import check_penalty, penalty, sum_updates
 from drfl.algorithms.dual import SnapshotMethod, first_mixture, no_squares
 from drfl.algorithms.weighted_sum import WeightedRows, WeightedSum
 from drfl.core.key import Key
@@ -90,7 +90,7 @@ class DRDM(Regularised):
     c is the *uniform* mean of the h_i; ``docs/fixed-point.md`` explains the consequence. :class:`DualDRDM` weights the
     h_i by λ. A client with λ_i = 0 is not drawn, and its outdated h_i stays in c, so a run converges neither to the
     average optimum nor to the saddle point. ``Simplex(floor)`` with a floor above 0, or
-    ``sampling=sampling.everybody``, keeps all h_i current.
+    ``sampling=sampling.all_clients``, keeps all h_i current.
 
     Raises:
         InputError: If mu or gamma is out of range, or if m > N (on first use).
@@ -112,15 +112,17 @@ class DRDM(Regularised):
         t = key.fold("t").integer(1, tau)  # t' ~ U{1..τ}
         up = fed.train(D.clients, w, self.local, key.fold("sgd"), prox=mu, shift=-h[D.clients], snapshot=t)
         if not up.clients.numel():
-            return state, Info.nobody(D)
+            return state, Info.without_replies(D)
         a = D.weights_of(up.clients).to(w)  # multiplicities among the clients that answered, normalised to sum 1
 
         def drift(w_i: Tensor) -> Tensor:  # the change of c if the local models are w_i (k, d)
-            return -mu / N * moves(w_i, w)
+            return -mu / N * sum_updates(w_i, w)
 
         def corrected(w_i: Tensor) -> Tensor:  # the global model that local models w_i (k, d) give
+            # Lines 19 and 20 use the c that lines 17 and 18 have updated.
             return a @ w_i - (c + drift(w_i)) / mu
 
+        # A generator, so that the k differences w_i − w̄ are never all in memory.
         h_next = h.add(up.clients, (w_i - w for w_i in up.w), alpha=-mu)  # line 10
         model = up.merged(corrected)  # lines 17–20
 
@@ -198,14 +200,15 @@ class DualDRDM(Regularised):
         t = key.fold("t").integer(1, tau)  # t' ~ U{1..τ}
         up = fed.train(D.clients, w, self.local, key.fold("sgd"), prox=mu, shift=-h[D.clients], snapshot=t)
         if not up.clients.numel():
-            return state, Info.nobody(D)
+            return state, Info.without_replies(D)
         a = D.weights_of(up.clients).to(w)  # multiplicities among the clients that answered, normalised to sum 1
+        # With few clients, a sum over all rows is cheap and has no rounding errors of earlier rounds.
         c = h.mix(lam) if running is None else running.sums[0].to(w)  # Σ_i λ_i h_i
         lam_up = lam[up.clients].to(w)
 
         def corrected(w_i: Tensor) -> Tensor:  # the global model that local models w_i (k, d) give
             # Use λ from before the dual update, as c does.
-            c_next = c - mu * moves(w_i, w, lam_up)
+            c_next = c - mu * sum_updates(w_i, w, lam_up)
             return a @ w_i - c_next / mu
 
         h_next = h.add(up.clients, (w_i - w for w_i in up.w), alpha=-mu)  # h_i ← h_i − μ(w_i − w̄)
@@ -213,6 +216,7 @@ class DualDRDM(Regularised):
 
         dual = self.snapshot_ascent(fed, model, lam, squares, key)
         if running is not None:
+            # After the dual update, because the running sum must follow the λ with which the next round starts.
             running = running.after(WeightedRows(h, lam), WeightedRows(h_next, dual.lam), up.clients, dual.target)
         next_state = DualDRDMState(model.w, dual.lam, h_next, dual.squares, running)
         return next_state, Info(D, up.clients, dual.losses, model.average)

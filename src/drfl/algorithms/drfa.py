@@ -91,7 +91,7 @@ class DRFA(SnapshotMethod):
         # The weights are the multiplicities among the clients that answered.
         answered, model = fed.mean(D, w, self.local, key.fold("sgd"), snapshot=t)
         if model is None:
-            return state, Info.nobody(D)
+            return state, Info.without_replies(D)
 
         dual = self.snapshot_ascent(fed, model, lam, squares, key)
         return DRFAState(model.w, dual.lam, dual.squares), Info(D, answered, dual.losses, model.average)
@@ -180,8 +180,9 @@ class DRFAGA:
         D = self.sampling(lam, sampling.size(self.m, N), key.fold("D"))  # D ~ λ
         answered, model = fed.mean(D, w, self.local, key.fold("sgd"))
         if model is None:
-            return state, Info.nobody(D)
+            return state, Info.without_replies(D)
 
+        # At the old model w, because the steps in w and in λ start from the same point.
         f = fed.losses(torch.arange(N), w, key.fold("xi"))  # full batch, all clients
         lam_next = lam
         if f.clients.numel():
@@ -193,6 +194,7 @@ class DRFAGA:
                     code=error.code,
                     field=error.field,
                 ) from error
+            # Unlike DRFA-Prox, the regulariser enters by its gradient, so the step ends with a plain projection.
             gradient = f.unbiased(N) - penalty_gradient  # ∇_λ F(w̄, λ)
             step, squares = step_size(self.gamma, gradient, squares)
             lam_next = self.ambiguity.project(lam + step * gradient)

@@ -52,7 +52,7 @@ COLUMNS = 2**16
 """Columns computed at a time."""
 
 
-def summed(rows: Callable[[slice], Tensor], d: int, weights: Tensor | None = None) -> Tensor:
+def sum_rows(rows: Callable[[slice], Tensor], d: int, weights: Tensor | None = None) -> Tensor:
     """Sum the rows of a (k, d) matrix that is computed a few columns at a time; the result is (d,).
 
     Args:
@@ -65,6 +65,6 @@ def summed(rows: Callable[[slice], Tensor], d: int, weights: Tensor | None = Non
     return torch.cat([part.sum(0) if weights is None else weights @ part for part in parts])
 
 
-def moves(w_i: Tensor, w: Tensor, weights: Tensor | None = None) -> Tensor:
+def sum_updates(w_i: Tensor, w: Tensor, weights: Tensor | None = None) -> Tensor:
     """Sum the updates w_i − w of local models w_i (k, d) from w (d,), weighted by ``weights`` (k,) if given."""
-    return summed(lambda part: w_i[:, part] - w[part], w.numel(), weights)
+    return sum_rows(lambda part: w_i[:, part] - w[part], w.numel(), weights)

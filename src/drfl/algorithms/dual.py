@@ -20,7 +20,7 @@ from drfl.optim.local import LocalSGD, refuse_epochs
 from drfl.optim.schedules import Constant, Schedule
 
 
-def finite(losses: Losses) -> Losses:
+def check_finite(losses: Losses) -> Losses:
     """Return the losses unchanged if they are all finite.
 
     Raises:
@@ -96,6 +96,7 @@ def first_mixture(ambiguity: AmbiguitySet, fed: Federation, start: Start) -> Ten
     if start not in get_args(Start):
         raise unknown("lam0", start, get_args(Start))
     uniform = torch.full((fed.n,), 1 / fed.n, dtype=torch.float64)
+    # Neither of the two needs to be in Λ: a floor, a cap or a ball around another prior may exclude them.
     return ambiguity.project(uniform if start == "uniform" else fed.shares.double())
 
 
@@ -126,7 +127,7 @@ class SnapshotMethod:
         dual_batch: Samples per reported loss; None uses all local training data.
         ambiguity: Ambiguity set Λ and regulariser ψ.
         sampling: How the cohort D is drawn from λ: ``sampling.with_replacement`` (as in the papers),
-            ``sampling.without_replacement``, ``sampling.everybody`` (all clients, weighted by λ) or
+            ``sampling.without_replacement``, ``sampling.all_clients`` (all clients, weighted by λ) or
             ``sampling.uniform_weighted`` (m uniformly drawn clients, weighted by λ).
         centred: Whether to subtract the mean of the reported losses before multiplying by N/m. On the simplex this has
             the same expectation, but without the noise of the overall loss level. The papers do not centre.
@@ -151,7 +152,7 @@ class SnapshotMethod:
         if self.gamma is not None:
             checks.non_negative("gamma", self.gamma)
         if self.dual_batch is not None:
-            checks.whole("dual_batch", self.dual_batch)
+            checks.integer("dual_batch", self.dual_batch)
         check_schedule("gamma", self.gamma, self.gamma_schedule)
         refuse_epochs(type(self).__name__, self.local, "its snapshot needs the same number of local steps everywhere")
 
@@ -174,6 +175,7 @@ class SnapshotMethod:
             NonFiniteError: If a reported loss is NaN or infinite.
         """
         assert model.snapshot is not None, "the local steps were requested without a snapshot"
+        # A second cohort, independent of λ: reports of clients drawn from λ would be a biased sample of the losses.
         U = uniform(fed.n, size(self.m, fed.n), key.fold("U"))
         f = fed.losses(U.clients, model.snapshot, key.fold("xi"), batch=self.dual_batch)
         if not f.clients.numel():

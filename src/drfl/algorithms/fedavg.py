@@ -67,7 +67,7 @@ class Averaging:
         """Return the fixed weights of the objective, (N,) float64."""
         return fed.shares.double() if self.by_samples else uniform_weights(fed.n)
 
-    def averaged(
+    def train_and_average(
         self, state: FedAvgState, fed: Federation, D: Cohort, key: Key, prox: float = 0.0
     ) -> tuple[FedAvgState, Info]:
         """Train a cohort and return the state with the mean Σ_i λ_i w_i / Σ_i λ_i over the clients that answered.
@@ -84,10 +84,10 @@ class Averaging:
         weighted = Cohort(D.clients, self.weights(fed)[D.clients])
         answered, model = fed.mean(weighted, state.w, self.local, key, prox=prox)
         if model is None:
-            return state, Info.nobody(D)
-        return self.served(state, model), Info(D, answered, average=model.average)
+            return state, Info.without_replies(D)
+        return self.apply_server(state, model), Info(D, answered, average=model.average)
 
-    def served(self, state: FedAvgState, model: Merged) -> FedAvgState:
+    def apply_server(self, state: FedAvgState, model: Merged) -> FedAvgState:
         """Return the state after a round that merged the local models into ``model``."""
         if self.server is None or state.server is None:
             return FedAvgState(model.w)
@@ -125,7 +125,7 @@ class FedAvg(Averaging):
     def round(self, state: FedAvgState, fed: Federation, key: Key) -> tuple[FedAvgState, Info]:
         """Train a uniform cohort and average the replies."""
         D = sampling.uniform(fed.n, sampling.size(self.m, fed.n), key.fold("D"))
-        return self.averaged(state, fed, D, key.fold("sgd"))
+        return self.train_and_average(state, fed, D, key.fold("sgd"))
 
 
 @dataclass(frozen=True)
@@ -167,4 +167,4 @@ class FedProx(Averaging):
     def round(self, state: FedAvgState, fed: Federation, key: Key) -> tuple[FedAvgState, Info]:
         """Train a uniform cohort with the proximal term and average the replies."""
         D = sampling.uniform(fed.n, sampling.size(self.m, fed.n), key.fold("D"))
-        return self.averaged(state, fed, D, key.fold("sgd"), self.mu)
+        return self.train_and_average(state, fed, D, key.fold("sgd"), self.mu)

@@ -8,7 +8,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from drfl.algorithms.drift import check_penalty, moves, penalty
+from drfl.algorithms.drift import check_penalty, penalty, sum_updates
 from drfl.algorithms.fedavg import uniform_weights
 from drfl.core.key import Key
 from drfl.federation import sampling
@@ -87,15 +87,17 @@ class FedDyn:
         (w, c, h), N, mu = state, fed.n, penalty(self.mu, self.local)
 
         D = sampling.uniform(N, sampling.size(self.m, N), key.fold("D"))
+        # The gradient of −⟨h_i, u⟩ + (μ/2)·‖u − w̄‖² is −h_i + μ(u − w̄), a constant shift and a proximal term.
         up = fed.train(D.clients, w, self.local, key.fold("sgd"), prox=mu, shift=-h[D.clients])
         if not up.clients.numel():
-            return state, Info.nobody(D)
+            return state, Info.without_replies(D)
 
         # c is the mean of all N rows h_i. Only the rows of clients that answered change.
         def drift(w_i: Tensor) -> Tensor:  # the change of c if the local models are w_i (k', d)
-            return -mu / N * moves(w_i, w)
+            return -mu / N * sum_updates(w_i, w)
 
         def corrected(w_i: Tensor) -> Tensor:  # the global model that local models w_i (k', d) give
+            # The mean is over the clients that answered; c is over all N, because the h_i of the others still count.
             return w_i.mean(0) - (c + drift(w_i)) / mu
 
         h_next = h.add(up.clients, (w_i - w for w_i in up.w), alpha=-mu)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import torch
 
-from drfl.algorithms.drift import moves
+from drfl.algorithms.drift import sum_updates
 from drfl.algorithms.fedavg import Averaging, FedAvgState
 from drfl.core.errors import InputError
 from drfl.core.key import Key
@@ -65,13 +65,14 @@ class FedNova(Averaging):
         D = sampling.uniform(fed.n, sampling.size(self.m, fed.n), key.fold("D"))
         up = fed.train(D.clients, x, self.local, key.fold("sgd"))
         if not up.clients.numel():
-            return state, Info.nobody(D)
+            return state, Info.without_replies(D)
 
         steps = self.local.steps_of(fed.sizes, up.clients)
+        # With momentum a gradient acts in all later steps, so the effective number of steps exceeds τ_i.
         norms = torch.tensor([self.local.effective(tau_i) for tau_i in steps.tolist()], dtype=torch.float64)
         # Weights of the clients that answered; they sum to 1.
         p = Cohort(D.clients, self.weights(fed)[D.clients]).weights_of(up.clients)
         tau = p @ norms
 
-        model = up.merged(lambda x_i: x + moves(x_i, x, (tau * p / norms).to(x)))  # x − τ_eff·η Σ_i p_i d_i
-        return self.served(state, model), Info(D, up.clients, average=model.average)
+        model = up.merged(lambda x_i: x + sum_updates(x_i, x, (tau * p / norms).to(x)))  # x − τ_eff·η Σ_i p_i d_i
+        return self.apply_server(state, model), Info(D, up.clients, average=model.average)

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from drfl.algorithms import dual
-from drfl.algorithms.drift import summed
+from drfl.algorithms.drift import sum_rows
 from drfl.algorithms.fedavg import FedAvgState, uniform_weights
 from drfl.core import checks
 from drfl.core.errors import InputError
@@ -67,7 +67,7 @@ class QFedAvg:
         checks.non_negative("q", self.q)
         refuse("QFedAvg", self.local.optimizer, "it assumes steps of η times the gradient, because it sets L = 1/η")
         if self.loss_batch is not None:
-            checks.whole("loss_batch", self.loss_batch)
+            checks.integer("loss_batch", self.loss_batch)
 
     def init(self, fed: Federation) -> FedAvgState:
         """Return the state with the initial model."""
@@ -83,9 +83,9 @@ class QFedAvg:
         w, N, L = state.w, fed.n, 1 / self.local.eta
 
         D = sampling.uniform(N, sampling.size(self.m, N), key.fold("D"))
-        f = dual.finite(fed.losses(D.clients, w, key.fold("xi"), batch=self.loss_batch))
+        f = dual.check_finite(fed.losses(D.clients, w, key.fold("xi"), batch=self.loss_batch))
         if not f.clients.numel():
-            return state, Info.nobody(D)
+            return state, Info.without_replies(D)
         negative = f.values < 0
         if bool(negative.any()):
             raise InputError(
@@ -95,18 +95,20 @@ class QFedAvg:
                 code="out-of-range",
                 field="losses",
             )
+        # Indexed by client, because models may arrive in another order than losses, or not at all.
         F = torch.zeros(N, dtype=torch.float64).index_copy(0, f.clients, f.values)
         # Train only clients that reported: without a loss a client has no weight.
         up = fed.train(f.clients.sort().values, w, self.local, key.fold("sgd"))
         if not up.clients.numel():
-            return state, Info.nobody(D)
+            return state, Info.without_replies(D)
 
         F_q, slope = powers(F[up.clients], self.q)  # F_k^q and q·F_k^{q−1}, up to a factor that cancels
 
         def dw(part: slice) -> Tensor:  # Δw_k in a slice of columns, (k', part)
             return L * (w[part] - up.w[:, part])
 
-        Delta = summed(dw, w.numel(), F_q.to(w))  # Σ_k Δ_k
+        Delta = sum_rows(dw, w.numel(), F_q.to(w))  # Σ_k Δ_k
+        # Client by client, so that the differences (k', d) are never all in memory.
         norms = torch.stack([(L * (w - w_k)).norm() for w_k in up.w]).double().cpu()
         h = float((slope * norms**2 + L * F_q).sum())  # Σ_k h_k; 0 if all losses are 0
         w_next = w - Delta / h if h > 0 else w

@@ -8,7 +8,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from drfl.algorithms.drift import moves, summed
+from drfl.algorithms.drift import sum_rows, sum_updates
 from drfl.algorithms.fedavg import uniform_weights
 from drfl.core import checks
 from drfl.core.errors import InputError
@@ -100,11 +100,13 @@ class SCAFFOLD:
         eta = self.local.eta
 
         D = sampling.uniform(N, sampling.size(self.m, N), key.fold("D"))
+        # Each local direction g_i − c_i + c has the client's estimated gradient replaced by the mean one.
         up = fed.train(D.clients, x, self.local, key.fold("sgd"), shift=c - c_i[D.clients])
         if not up.clients.numel():
-            return state, Info.nobody(D)
+            return state, Info.without_replies(D)
 
-        model = up.merged(lambda y: x + self.server_lr * (moves(y, x) / len(y)))
+        # Divide by the replies, not by |S|: a client that is missing did not send an update of 0.
+        model = up.merged(lambda y: x + self.server_lr * (sum_updates(y, x) / len(y)))
 
         steps = self.local.steps_of(fed.sizes, up.clients)
         K = [self.local.effective(tau) for tau in steps.tolist()]  # K_i, one per client
@@ -116,5 +118,5 @@ class SCAFFOLD:
         # Update c_i client by client and c by columns, so that the differences (k', d) are never all in memory.
         c_i_next = c_i.add(up.clients, ((x - y_i) / (k * eta) - c for y_i, k in zip(up.w, K, strict=True)))
         # Divide by N: clients that did not answer keep their control variates, and c remains the mean of all.
-        c_next = c + summed(dc_i, x.numel()) / N
+        c_next = c + sum_rows(dc_i, x.numel()) / N
         return SCAFFOLDState(model.w, c_next, c_i_next), Info(D, up.clients, average=model.average)

@@ -9,7 +9,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from drfl.algorithms.drift import moves
+from drfl.algorithms.drift import sum_updates
 from drfl.algorithms.dual import Start, check_schedule, first_mixture, no_squares, prox, step_size
 from drfl.algorithms.sparse_vector import SparseVector
 from drfl.algorithms.weighted_sum import WeightedRows, WeightedSum
@@ -48,7 +48,7 @@ class Reports(NamedTuple):
             self.seen.index_fill(0, g.clients, True),
         )
 
-    def wrong(self) -> str | None:
+    def describe_fault(self) -> str | None:
         """See :class:`drfl.federation.algorithm.Consistent`."""
         same = torch.equal(self.seen.nonzero().flatten().cpu(), self.c.clients)
         return None if same else "the clients with a reported loss differ from those with a reported gradient"
@@ -100,7 +100,7 @@ class ScaffPDState(NamedTuple):
     squares: Tensor
     c: WeightedSum | None
 
-    def wrong(self) -> str | None:
+    def describe_fault(self) -> str | None:
         """See :class:`drfl.federation.algorithm.Consistent`."""
         fits = 0 < self.tau <= 1 and 0 <= self.theta <= 1 and self.squares >= 0
         return None if fits else "a step size, the extrapolation or the sum of squares is out of range"
@@ -179,7 +179,7 @@ class ScaffPD:
         checks.non_negative("mu", self.mu)
         checks.positive("server_lr", self.server_lr)
         if self.dual_batch is not None:
-            checks.whole("dual_batch", self.dual_batch)
+            checks.integer("dual_batch", self.dual_batch)
         if self.mu > 0 and self.theta != 1:
             raise InputError(
                 "theta sets the constant schedule and mu the accelerated one. Set only one of them",
@@ -221,11 +221,12 @@ class ScaffPD:
         D = sampling.uniform(N, N if self.m is None else self.m, key.fold("D"))
         g = fed.gradients(D.clients, w, key.fold("xi"), batch=self.dual_batch)  # (1) L_i and c_i
         if not g.clients.numel():
-            return state, Info.nobody(D)
+            return state, Info.without_replies(D)
         reports, f = reports.updated(g), Losses(g.clients, g.losses)
         del g  # its (k', d) gradients have been copied; free them while clients train
         known = reports.c.clients  # clients that have reported
         L = reports.all_losses(known)
+        # L^{−1} = L^0: the first round has no earlier losses to extrapolate from.
         before = state.reports.all_losses(known) if state.reports.seen[known].any() else L
 
         s = L.combined(before, lambda new, old: (1 + theta) * new - theta * old)
@@ -240,11 +241,12 @@ class ScaffPD:
             running = running.after(previous, current, f.clients, target, step)
         c = reports.gradient(lam_next, running)  # (3) Σ_i λ_i c_i, with the new λ
         local = dataclasses.replace(self.local, lr=self.local.eta * float(tau))  # η_ℓ decreases along with τ_r
+        # Only clients that reported train, because the correction needs their gradient at this model.
         up = fed.train(f.clients, w, local, key.fold("sgd"), shift=c - reports.c[f.clients])
         share = lam_next[up.clients].to(w)
         # Part of the clients that did not train, whose Δu_i is c.
         rest = (1 - share.sum()) * local.eta * local.effective_steps * (c + local.weight_decay * w)
-        w_next = w - self.server_lr * (rest - moves(up.w, w, share))
+        w_next = w - self.server_lr * (rest - sum_updates(up.w, w, share))
 
         weight = 1 / float(tau)  # t_r = σ_r/σ_0 = τ_0/τ_r
         if self.mu:  # τ_{r+1}/τ_0 and θ_{r+1} by Condition 3.1

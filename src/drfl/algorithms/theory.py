@@ -132,7 +132,7 @@ def drfa(T: int, m: int, L: float) -> DRFASteps:
         InputError: If a number is out of range.
     """
     _check(T, L)
-    checks.whole("m", m)
+    checks.integer("m", m)
     tau = _whole_steps(T**0.25 / math.sqrt(m))
     return DRFASteps(tau, 1 / (4 * L * math.sqrt(T)), T**-0.625, -(-T // tau))
 
@@ -167,7 +167,7 @@ def drdm(T: int, m: int, n: int, L: float) -> DRDMSteps:
         InputError: If a number is out of range.
     """
     steps = drfa(T, m, L)
-    checks.whole("n", n)
+    checks.integer("n", n)
     if m > n:
         raise InputError(f"m={m} must be at most the number of clients, n={n}", code="out-of-range", field="m")
     return DRDMSteps(steps.tau, steps.eta, steps.gamma, 2 * L * math.sqrt(n / m), steps.rounds)
@@ -252,7 +252,7 @@ def scaffpd_constant(
         if noise.variance != 0:
             _constant("variance", noise.variance)
         _constant("accuracy", noise.accuracy)
-        checks.whole("steps", noise.steps)
+        checks.integer("steps", noise.steps)
         checks.positive("chi", noise.chi)
         checks.fraction("chi", noise.chi)
         omega = max(omega, 1 + 64 * noise.constant * noise.variance / (mu_x * noise.accuracy))
@@ -275,7 +275,7 @@ def scaffpd_local(tau: float, L_xx: float, steps: int) -> LocalRates:
     """
     _constant("tau", tau)
     _constant("L_xx", L_xx)
-    checks.whole("steps", steps)
+    checks.integer("steps", steps)
     s = tau * L_xx
     # The three lower bounds on η_g, in the order of the docstring.
     server_lr = max(1.0, 4 * math.sqrt(36 * s + 2 * s**2), 2 * s * math.sqrt((steps - 1) / steps))
@@ -337,7 +337,7 @@ def _whole_steps(tau: float) -> int:
 
 
 def _check(T: int, L: float) -> None:
-    checks.whole("T", T)
+    checks.integer("T", T)
     _constant("T", T)
     _constant("L", L)
 

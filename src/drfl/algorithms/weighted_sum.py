@@ -96,7 +96,7 @@ class WeightedSum(NamedTuple):
         sums = torch.zeros(k, d, dtype=torch.float64, device=table.device)
         return cls(sums, torch.zeros(n, dtype=torch.bool), torch.zeros((), dtype=torch.int64))
 
-    def wrong(self) -> str | None:
+    def describe_fault(self) -> str | None:
         """See :class:`drfl.federation.algorithm.Consistent`."""
         return None if 0 <= self.updates < REFRESH else "the number of updates of a running sum is out of range"
 
@@ -123,6 +123,7 @@ class WeightedSum(NamedTuple):
             sums[0] = now.table.mix(now.lam)
             return WeightedSum(sums, torch.zeros_like(self.alike), torch.zeros_like(self.updates))
         follow = torch.eye(len(old_weights), dtype=torch.float64)  # (K, K) the action of the law on the sums
+        # Only the sum over λ changes with the law; Σ_G h_i and Σ_G a_i h_i do not contain λ.
         follow[0] = torch.tensor([law.scale, -law.shift, law.scale * step], dtype=torch.float64)[: len(old_weights)]
         predicted = follow @ old_weights
         deviates = ((weights[0] - predicted[0]).abs() > ROUNDING) | (weights[1:] != predicted[1:]).any(0)
@@ -134,6 +135,7 @@ class WeightedSum(NamedTuple):
             return WeightedSum(sums, members, torch.zeros_like(self.updates))
         sums = follow.to(self.sums) @ self.sums
         sums += now.table.sums(rows[part], (weights - predicted)[:, part])
+        # A changed row leaves the sums with its old vector and returns with its new one.
         sums += now.table.sums(rows[new], weights[:, new])
         sums -= before.table.sums(rows[new], predicted[:, new])
         return WeightedSum(sums, members, self.updates + 1)
@@ -158,5 +160,6 @@ def _law_of(target: Tensor, lam: Tensor, usual: Tensor) -> tuple[Law, Tensor]:
             laws.insert(0, Law(scale, scale * float(target[b]) - float(lam[b])))
     else:
         laws = [Law(1.0, 0.0)]
+    # The law is inferred from targets and results, so that no ambiguity set has to report it.
     candidates = [(law, law.holds(target, lam)) for law in laws]
     return max(candidates, key=lambda pair: int((pair[1] & usual).sum()))

@@ -144,13 +144,13 @@ class Direction(NamedTuple):
     pull: float
     peak: float = 1.0
 
-    def at(self, kappa: float, near: Tilt | None = None, tolerance: float = EXACT) -> Tilt:
+    def tilt(self, kappa: float, near: Tilt | None = None, tolerance: float = EXACT) -> Tilt:
         """Compute the tilt for κ > 0 with an ``error`` of at most the tolerance; a tilt ``near`` it saves time."""
         with np.errstate(over="ignore"):
             exponents, curvature = np.maximum(kappa * self.g, LEAST), kappa * self.q
         if self.q == 0:
             y = log_mean_exp(self.p, exponents)
-            return self._tilt(kappa, exponents, y, exponents - y, 0.0)
+            return self._make_tilt(kappa, exponents, y, exponents - y, 0.0)
         # Bounds of y: At the largest g, which is 0, y = −l − κq·λ with λ ≤ 1 and l ≤ −log p ≤ −LOG_TINY. Because λ and
         # p both sum to 1, some l_i is ≥ 0, and for this i, y = κg_i − l_i − κq·λ_i ≤ 0.
         low, high = LOG_TINY - curvature, 0.0
@@ -164,7 +164,7 @@ class Direction(NamedTuple):
             dy = _correction(total, lam, stiff)
             # Apply the last correction to y and l to first order, which leaves an error of (total − 1)².
             if (total - 1) ** 2 < tolerance:
-                return self._tilt(kappa, exponents, y + dy, log_ratio - dy / stiff, (total - 1) ** 2)
+                return self._make_tilt(kappa, exponents, y + dy, log_ratio - dy / stiff, (total - 1) ** 2)
             # Σλ decreases with y.
             low, high = (max(low, y), high) if total > 1 else (low, min(high, y))
             if not low < y + dy < high:
@@ -187,7 +187,7 @@ class Direction(NamedTuple):
         # equation over λ is then y = −κq·peak − KL(λ‖p).
         return -kappa * self.q * self.peak - self.pull, None
 
-    def _tilt(self, kappa: float, exponents: np.ndarray, y: float, log_ratio: np.ndarray, error: float) -> Tilt:
+    def _make_tilt(self, kappa: float, exponents: np.ndarray, y: float, log_ratio: np.ndarray, error: float) -> Tilt:
         lam = self.p * np.exp(log_ratio)
         lam /= lam.sum()
         stiff = 1 + kappa * self.q * lam
@@ -211,7 +211,7 @@ class Direction(NamedTuple):
             start: Initial κ.
         """
         low, high = LEAST_KAPPA, min(1e300, STIFFEST / max(self.q, TINY))
-        tilt, step = self.at(min(max(start, low), high), None, ROUGH), 0.0
+        tilt, step = self.tilt(min(max(start, low), high), None, ROUGH), 0.0
         for k in range(1000):
             kappa, D = tilt.kappa, tilt.divergence
             # The step is the change of log κ, at most 5. The steepness is the derivative of the log-odds with respect
@@ -237,7 +237,7 @@ class Direction(NamedTuple):
             if not low < kappa < high or (k >= 12 and k % 3 == 0):
                 kappa = math.sqrt(low) * math.sqrt(high)
             # Far from the target, a rough tilt is good enough and takes fewer iterations.
-            tilt = self.at(kappa, tilt, ROUGH if k < 12 else EXACT)
+            tilt = self.tilt(kappa, tilt, ROUGH if k < 12 else EXACT)
         lam = self.p * np.exp(tilt.log_ratio + step * tilt.drift)
         return lam / lam.sum()
 

@@ -13,7 +13,7 @@ from drfl.core import checks
 from drfl.core.errors import InputError, NonFiniteError
 
 
-def finite(v: Tensor) -> Tensor:
+def finite_vector(v: Tensor) -> Tensor:
     """Convert v (N,) to float64 on the CPU, detached from the gradient graph.
 
     Raises:
@@ -38,6 +38,7 @@ def on_simplex(lam: Tensor, tolerance: float) -> bool:
 
 def quarter_gaps(v: Tensor) -> Tensor:
     """Return (v − max_i v_i)/4 (N,), which determines the weights on the simplex and cannot overflow."""
+    # Both terms are divided first: the difference of two huge entries of opposite sign would be infinite.
     return v / 4 - v.max() / 4
 
 
@@ -104,12 +105,12 @@ class Constraint(ABC):
 
     def penalty(self, lam: Tensor) -> float:
         """Return 0.0 after checking λ for NaN and infinity."""
-        finite(lam)
+        finite_vector(lam)
         return 0.0
 
     def penalty_gradient(self, lam: Tensor) -> Tensor:
         """Return zeros (N,)."""
-        return torch.zeros_like(finite(lam))
+        return torch.zeros_like(finite_vector(lam))
 
     def prox(self, v: Tensor, step: float) -> Tensor:
         """Return the projection, because ψ is 0."""

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from drfl.ambiguity.base import Constraint, WorstCase, finite, on_simplex, quarter_gaps
+from drfl.ambiguity.base import Constraint, WorstCase, finite_vector, on_simplex, quarter_gaps
 from drfl.ambiguity.simplex import ascending, onto_simplex
 from drfl.core import checks
 
@@ -38,21 +38,21 @@ class ChiSquare:
 
     def penalty(self, lam: Tensor) -> float:
         """Return ψ(λ) = ρ·(N/2)·‖λ − 1/N‖²."""
-        return self.rho * divergence(finite(lam))
+        return self.rho * divergence(finite_vector(lam))
 
     def penalty_gradient(self, lam: Tensor) -> Tensor:
         """Return ∇ψ(λ) = ρ(Nλ − 1) (N,)."""
-        lam = finite(lam)
+        lam = finite_vector(lam)
         return self.rho * (lam.numel() * lam - 1)
 
     def project(self, v: Tensor) -> Tensor:
         """Project v (N,) onto the simplex exactly, by sorting, in O(N log N)."""
-        return onto_simplex(finite(v))
+        return onto_simplex(finite_vector(v))
 
     def prox(self, v: Tensor, step: float) -> Tensor:
         """Project v/(1 + step·ρN) onto the simplex, in O(N log N). This is the prox, because ψ is quadratic."""
         checks.non_negative("step", step)
-        v = finite(v)
+        v = finite_vector(v)
         # The quarters cancel. An infinite product gives gaps of 0 and therefore uniform weights.
         return onto_simplex(quarter_gaps(v) / ((1 + step * self.rho * v.numel()) / 4))
 
@@ -62,7 +62,7 @@ class ChiSquare:
         On the support S of λ with k clients, f_i − ρ(Nλ_i − 1) is a constant ν = mean_S f − ρ(N − k)/k. The value is
         (λ·f + ν)/2, a form without cancellation for huge ρ.
         """
-        losses = finite(losses)
+        losses = finite_vector(losses)
         n, gaps = losses.numel(), quarter_gaps(losses)
         # The gap of the largest losses is 0 for any ρ; 0/0 would be NaN. With ρ = 0, the other gaps are −∞, outside the
         # support.
@@ -74,7 +74,7 @@ class ChiSquare:
 
     def contains(self, lam: Tensor, tolerance: float = 1e-9) -> bool:
         """Return whether λ (N,) is on the simplex within the tolerance."""
-        return on_simplex(finite(lam), tolerance)
+        return on_simplex(finite_vector(lam), tolerance)
 
     def strong_convexity(self, n: int) -> float:
         """Return ρN."""
@@ -102,13 +102,13 @@ class ChiSquareBall(Constraint):
 
     def project(self, v: Tensor) -> Tensor:
         """Project v exactly in O(N log N): project κv onto the simplex, with the largest κ ≤ 1 inside the ball."""
-        v = finite(v)
+        v = finite_vector(v)
         lam = onto_simplex(v)
         return lam if divergence(lam) <= self.radius else self._on_sphere(v)
 
     def worst_case(self, losses: Tensor) -> WorstCase:
         """Weight the largest losses equally; if that is outside the ball, maximise the weighted loss on the sphere."""
-        losses = finite(losses)
+        losses = finite_vector(losses)
         # Among all weights on the largest losses, equal weights have the smallest divergence. If they are outside the
         # ball, so are all others.
         top = (losses == losses.max()).double()
@@ -118,7 +118,7 @@ class ChiSquareBall(Constraint):
 
     def contains(self, lam: Tensor, tolerance: float = 1e-9) -> bool:
         """Return whether λ (N,) is on the simplex and in the ball within the tolerance."""
-        lam = finite(lam)
+        lam = finite_vector(lam)
         return on_simplex(lam, tolerance) and divergence(lam) <= self.radius + tolerance
 
     def _on_sphere(self, v: Tensor) -> Tensor:

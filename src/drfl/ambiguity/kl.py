@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from drfl.ambiguity._kl_solver import LEAST, TINY, Direction, log_mean_exp
-from drfl.ambiguity.base import Constraint, WorstCase, finite, on_simplex, quarter_gaps
+from drfl.ambiguity.base import Constraint, WorstCase, finite_vector, on_simplex, quarter_gaps
 from drfl.ambiguity.simplex import onto_simplex
 from drfl.core import checks
 from drfl.core.errors import InputError
@@ -60,6 +60,7 @@ class FromPrior:
                 code="invalid-value",
                 field="prior",
             )
+        # A tuple can be compared and hashed, as a frozen dataclass requires; a tensor cannot.
         object.__setattr__(self, "prior", tuple((p / total).tolist()))
 
     def prior_of(self, n: int) -> Tensor:
@@ -85,6 +86,7 @@ class FromPrior:
 
 def divergence(lam: Tensor, prior: Tensor) -> float:
     """Compute KL(λ‖p) = Σ_i λ_i log(λ_i/p_i) of client weights (N,), with 0·log 0 = 0."""
+    # A weight that rounding made negative would give NaN. The divergence itself may round to slightly below 0.
     lam = lam.clamp(min=0)
     return max(float((torch.xlogy(lam, lam) - lam * prior.log()).sum()), 0.0)
 
@@ -126,7 +128,7 @@ class KL(FromPrior):
 
     def penalty(self, lam: Tensor) -> float:
         """Return ψ(λ) = ρ·KL(λ‖p), with 0·log 0 = 0."""
-        lam = finite(lam)
+        lam = finite_vector(lam)
         return self.rho * divergence(lam, self.prior_of(lam.numel()))
 
     def penalty_gradient(self, lam: Tensor) -> Tensor:
@@ -135,7 +137,7 @@ class KL(FromPrior):
         Raises:
             InputError: If some λ_i is 0, because ψ then has no gradient.
         """
-        lam = finite(lam)
+        lam = finite_vector(lam)
         p = self.prior_of(lam.numel())
         if not self.penalised:
             return torch.zeros_like(lam)
@@ -150,7 +152,7 @@ class KL(FromPrior):
 
     def project(self, v: Tensor) -> Tensor:
         """Project v (N,) onto the simplex exactly, by sorting, in O(N log N)."""
-        v = finite(v)
+        v = finite_vector(v)
         self.prior_of(v.numel())
         return onto_simplex(v)
 
@@ -160,7 +162,7 @@ class KL(FromPrior):
         With t = step·ρ and Wright's ω, λ_i = t·ω((v_i − ν)/t + log(p_i/t)), with ν such that the sum is 1.
         """
         checks.non_negative("step", step)
-        v = finite(v)
+        v = finite_vector(v)
         # The tilt is only defined for κ = 4/t > 0, so t must remain finite.
         p, t = self.prior_of(v.numel()), min(step * self.rho, 1e308)
         lam = onto_simplex(v)
@@ -169,11 +171,11 @@ class KL(FromPrior):
         # The optimality condition of the prox, log(λ/p) + λ/t = (v − ν)/t, is the tilt's equation with κ = 4/t,
         # g = (v − max v)/4 and q = 1/4.
         direction = Direction(p.numpy(), quarter_gaps(v).numpy(), 0.25, divergence(lam, p), float(lam.max()))
-        return torch.from_numpy(direction.at(4 / t).lam)
+        return torch.from_numpy(direction.tilt(4 / t).lam)
 
     def worst_case(self, losses: Tensor) -> WorstCase:
         """Compute λ_i ∝ p_i·e^{f_i/ρ} in O(N); with ρ = 0, the prior restricted to the largest losses."""
-        losses = finite(losses)
+        losses = finite_vector(losses)
         p, gaps = self.prior_of(losses.numel()), quarter_gaps(losses)
         # The exponent of the largest losses is 0 for any ρ, including 0. The others are clipped at LEAST, which gives
         # e^x = 0.
@@ -184,7 +186,7 @@ class KL(FromPrior):
 
     def contains(self, lam: Tensor, tolerance: float = 1e-9) -> bool:
         """Return whether λ (N,) is on the simplex within the tolerance."""
-        lam = finite(lam)
+        lam = finite_vector(lam)
         self.prior_of(lam.numel())
         return on_simplex(lam, tolerance)
 
@@ -218,18 +220,19 @@ class KLBall(FromPrior, Constraint):
 
     def project(self, v: Tensor) -> Tensor:
         """Compute the prox of t·KL with the t ≥ 0 that reaches the ball, by safeguarded Newton steps, in O(N log N)."""
-        v = finite(v)
+        v = finite_vector(v)
         p, lam = self.prior_of(v.numel()), onto_simplex(v)
         g = quarter_gaps(v).numpy()
         scale = max(1.0, float(-g.min())) ** 0.5  # Prevents overflow and underflow of κ and κg.
         direction = Direction(p.numpy(), g / scale, 0.25 / scale, divergence(lam, p), float(lam.max()))
         if direction.pull <= self.radius:
             return lam
+        # A copy, because the prior is cached and the caller may change its result in place.
         return p.clone() if self.radius < NO_BALL else self._on_sphere(direction)
 
     def worst_case(self, losses: Tensor) -> WorstCase:
         """Restrict the prior to the largest losses, or find λ_i ∝ p_i·e^{κf_i} on the sphere by Newton, in O(N)."""
-        losses = finite(losses)
+        losses = finite_vector(losses)
         p, is_largest = self.prior_of(losses.numel()), losses == losses.max()
         top, rest = p * is_largest, float(p[~is_largest].sum())
         # For κ → ∞, λ is the prior restricted to the largest losses. Its divergence is −log of their prior mass. If the
@@ -245,7 +248,7 @@ class KLBall(FromPrior, Constraint):
 
     def contains(self, lam: Tensor, tolerance: float = 1e-9) -> bool:
         """Return whether λ (N,) is on the simplex and in the ball within the tolerance."""
-        lam = finite(lam)
+        lam = finite_vector(lam)
         p = self.prior_of(lam.numel())
         return on_simplex(lam, tolerance) and divergence(lam, p) <= self.radius + tolerance
 

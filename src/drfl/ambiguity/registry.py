@@ -8,7 +8,7 @@ from drfl.ambiguity.base import AmbiguitySet
 from drfl.ambiguity.chi_square import ChiSquare, ChiSquareBall
 from drfl.ambiguity.kl import KL, KLBall
 from drfl.ambiguity.simplex import Box, CVaR, Simplex
-from drfl.core.registry import named
+from drfl.core.registry import from_text
 
 AMBIGUITY_SETS: dict[str, Callable[..., AmbiguitySet]] = {
     "simplex": Simplex,
@@ -35,4 +35,4 @@ def parse(text: str) -> AmbiguitySet:
         InputError: If the name or an option is unknown, or an option is missing, repeated, not a number or out of
             range.
     """
-    return named("ambiguity set", AMBIGUITY_SETS, text)
+    return from_text("ambiguity set", AMBIGUITY_SETS, text)

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from drfl.ambiguity.base import Constraint, WorstCase, finite, on_simplex
+from drfl.ambiguity.base import Constraint, WorstCase, finite_vector, on_simplex
 from drfl.core import checks
 from drfl.core.errors import InputError
 
@@ -150,7 +150,7 @@ class Simplex(Constraint):
         Raises:
             NonFiniteError: If v holds NaN or infinity.
         """
-        v = finite(v)
+        v = finite_vector(v)
         return onto_simplex(v, self._room(v.numel()), self.floor)
 
     def worst_case(self, losses: Tensor) -> WorstCase:
@@ -159,14 +159,14 @@ class Simplex(Constraint):
         Raises:
             NonFiniteError: If a loss is NaN or infinite.
         """
-        losses = finite(losses)
+        losses = finite_vector(losses)
         lam = torch.full_like(losses, self.floor)
         lam[losses.argmax()] += self._room(losses.numel())
         return WorstCase(float(lam @ losses), lam)
 
     def contains(self, lam: Tensor, tolerance: float = 1e-9) -> bool:
         """Return whether λ (N,) sums to 1 and no entry is below the floor, within the tolerance."""
-        lam = finite(lam)
+        lam = finite_vector(lam)
         self._room(lam.numel())
         return on_simplex(lam, tolerance) and bool((lam >= self.floor - tolerance).all())
 
@@ -206,20 +206,21 @@ class CVaR(Constraint):
 
     def project(self, v: Tensor) -> Tensor:
         """Project v exactly in O(N log N): λ_i = v_i − θ, clipped to [0, 1/(αN)], with θ such that the sum is 1."""
-        v = finite(v)
+        v = finite_vector(v)
         return onto_capped_simplex(v, self._cap(v.numel()))
 
     def worst_case(self, losses: Tensor) -> WorstCase:
         """Give the largest losses the maximum weight and the next one the rest; ties go to the first client."""
-        losses = finite(losses)
+        losses = finite_vector(losses)
         return _fill(losses, self._cap(losses.numel()))
 
     def contains(self, lam: Tensor, tolerance: float = 1e-9) -> bool:
         """Return whether λ (N,) is on the simplex and no entry exceeds 1/(αN), within the tolerance."""
-        lam = finite(lam)
+        lam = finite_vector(lam)
         return on_simplex(lam, tolerance) and bool((lam <= self._cap(lam.numel()) + tolerance).all())
 
     def _cap(self, n: int) -> float:
+        # For α < 1/N the quotient exceeds 1, which no weight can.
         return min(1 / self.alpha / n, 1.0)
 
 
@@ -256,7 +257,7 @@ class Box(Constraint):
         return on_simplex(lam, tolerance) and bool((lam <= self.cap + tolerance).all())
 
     def _checked(self, v: Tensor) -> Tensor:
-        v, n = finite(v), v.numel()
+        v, n = finite_vector(v), v.numel()
         if n * self.cap < 1 - 1e-12:
             raise InputError(
                 f"cap={self.cap} is too small for {n} clients, it must be at least 1/{n}",
@@ -270,6 +271,7 @@ def _fill(losses: Tensor, cap: float) -> WorstCase:
     """Find the worst case with weights of at most ``cap``."""
     n = losses.numel()
     if n * cap <= 1 + 1e-12:
+        # N·cap = 1 leaves only uniform weights; the tolerance accepts a cap whose product with N was rounded.
         lam = torch.full_like(losses, 1 / n)
         return WorstCase(float(lam @ losses), lam)
     full = min(math.floor(1 / cap), n - 1)

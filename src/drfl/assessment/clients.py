@@ -89,7 +89,7 @@ class Assessment:
     @property
     def order(self) -> list[int]:
         """Indices of the clients, the worst measured first, those without a value last."""
-        return np.argsort(turned(self.values, self.measure), kind="stable").tolist()
+        return np.argsort(flip_direction(self.values, self.measure), kind="stable").tolist()
 
     @property
     def undefined(self) -> list[str]:
@@ -129,7 +129,7 @@ class Assessment:
         return html_table(repr(self), self.to_frame().iloc[self.order].head(10))
 
 
-def turned(values: Floats, measure: Measure) -> Floats:
+def flip_direction(values: Floats, measure: Measure) -> Floats:
     """Turn values so that larger is better, or turn them back: 1 − x for rows in [0, 1], −x for others."""
     if measure.more_is_better:
         return values
@@ -138,7 +138,7 @@ def turned(values: Floats, measure: Measure) -> Floats:
 
 def interval(low: Floats, high: Floats, measure: Measure) -> tuple[Floats, Floats]:
     """Convert interval ends of turned scores to ends in the measure's own direction."""
-    low, high = turned(low, measure), turned(high, measure)
+    low, high = flip_direction(low, measure), flip_direction(high, measure)
     if measure.percent:  # a fraction, even if the rows' values are unbounded
         low, high = np.clip(low, 0, 1), np.clip(high, 0, 1)
     # Turning swaps the ends of the interval.
@@ -270,16 +270,18 @@ def assess_clients(
         level=level,
         names=tuple(names),
         samples=np.nan_to_num(sums[:, 0]).astype(np.int64) if measure.rows == Rows.RATE else samples,
-        values=turned(every.values, measure),
+        values=flip_direction(every.values, measure),
         low=in_place(low),
         high=in_place(high),
-        worst=WorstScore(float(turned(np.array([worst.value]), measure)[0]), float(ends[0][0]), float(ends[1][0])),
+        worst=WorstScore(
+            float(flip_direction(np.array([worst.value]), measure)[0]), float(ends[0][0]), float(ends[1][0])
+        ),
         # A client without a value could be the worst: no evidence excludes it.
         candidates=in_place(p, 1.0) > alpha,
         p_worst=in_place(p),
         equal=equal,
         homogeneity=test,
-        unseen=unseen._replace(low=float(turned(np.array([unseen.low]), measure)[0])),
+        unseen=unseen._replace(low=float(flip_direction(np.array([unseen.low]), measure)[0])),
         independent=independent,
         method=METHODS[type(every)],
         auc_interval=auc_interval,

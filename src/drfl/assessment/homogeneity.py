@@ -109,6 +109,7 @@ def _drawn(scores: BinaryScores) -> tuple[float, float]:
         # Up to constants that depend only on the margins, χ² is Σ x²/n. Ties count against the observation.
         below[0] += np.count_nonzero((tables**2 / n).sum(1) >= (scores.count**2 / n).sum() * (1 - 1e-12))
         below[1] += np.count_nonzero((tables / n).min(1) <= scores.values.min() * (1 + 1e-12))
+    # The observed table counts as one of the draws, which keeps a Monte Carlo p-value valid and above 0.
     spread, worst = (below + 1) / (draws + 1)
     return float(spread), float(worst)
 

@@ -87,6 +87,7 @@ class BinaryScores:
 
     def below(self, theta: Floats | float) -> Floats:
         """Return P(B(n_i, θ) ≤ count_i)."""
+        # betaincc computes the tail directly: 1 − betainc would lose the digits of small p-values.
         wrong = self.n - self.count
         return np.where(wrong > 0, special.betaincc(self.count + 1, np.where(wrong > 0, wrong, 1.0), theta), 1.0)
 

@@ -9,7 +9,7 @@ from drfl.assessment.sample_size import rows_for_worst
 from drfl.core.errors import InputError
 from drfl.task.measure import NOTHING, Measure
 
-NAMED = 5
+MAX_NAMED = 5
 """Maximum number of clients that a sentence names."""
 
 DIFFERENCE = 0.05
@@ -115,8 +115,8 @@ def equality(found: Assessment) -> list[str]:
 
 
 def _listed(names: list[str]) -> str:
-    shown = ", ".join(names[:NAMED])
-    return shown if len(names) <= NAMED else f"{shown} and {len(names) - NAMED:,} more"
+    shown = ", ".join(names[:MAX_NAMED])
+    return shown if len(names) <= MAX_NAMED else f"{shown} and {len(names) - MAX_NAMED:,} more"
 
 
 def _level(assessment: Assessment) -> str:

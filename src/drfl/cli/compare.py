@@ -16,7 +16,7 @@ from drfl.cli.options import CompareOptions
 from drfl.cli.to_config import overrides
 from drfl.core.errors import InputError, Notice, StoppedError
 from drfl.core.screen import Table
-from drfl.core.user_code import keep_out, label_of
+from drfl.core.user_code import block_folder, label_of
 from drfl.experiments.compare.comparison import (
     Design,
     PreparedComparison,
@@ -107,7 +107,7 @@ def _design(options: CompareOptions) -> tuple[Config, Design, Path | None]:
     stored = None
     if options.resume:
         if options.out is not None and not options.trust:
-            keep_out(options.out)
+            block_folder(options.out)
         values = {**read_file(options.config, trust=True), **options.settings}
         check_received(options.out, values.get("checkpoint_key"))
         has_options = any((options.config, options.names, options.seeds, options.settings, options.param))

@@ -8,9 +8,9 @@ from drfl.cli import console, signals
 from drfl.cli.options import RunOptions
 from drfl.cli.to_config import overrides
 from drfl.core.errors import Notice
-from drfl.core.run_end import SET_BACK
+from drfl.core.run_end import RESET
 from drfl.core.screen import Table
-from drfl.core.user_code import keep_out, label_of
+from drfl.core.user_code import block_folder, label_of
 from drfl.experiments.compare.comparison_results import UNDEFINED, score_columns
 from drfl.experiments.config.about_run import run_toml
 from drfl.experiments.config.build import build
@@ -94,7 +94,7 @@ def _config(options: RunOptions) -> Config:
     path, out = options.config, options.out
     if options.resume:
         if out is not None and not options.trust:
-            keep_out(out)
+            block_folder(out)
         values = {**read_file(path, trust=True), **options.settings}
         check_received(out, values.get("checkpoint_key"))
         has_options = path is not None or bool(options.settings or options.param)
@@ -117,7 +117,7 @@ def _step_size(finished: Finished) -> str | None:
         text += f", from curvature {float(size.curvature):.3g} at {names[int(size.client)]}"
     if int(size.lowered):
         text += f", halved {int(size.lowered)} {'time' if int(size.lowered) == 1 else 'times'}"
-    return text + (f"; {SET_BACK}, {finished.result.marks.counted}" if finished.result.rollbacks else "")
+    return text + (f"; {RESET}, {finished.result.marks.rounds_text}" if finished.result.rollbacks else "")
 
 
 def _print(finished: Finished, directory: Path) -> None:

@@ -14,7 +14,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 from drfl.cli import console, signals
 from drfl.cli.options import TuneOptions
 from drfl.core.errors import InputError
-from drfl.core.run_end import DOUBLE_DAGGER, SET_BACK
+from drfl.core.run_end import DOUBLE_DAGGER, RESET
 from drfl.core.screen import Table
 from drfl.core.user_code import label_of
 from drfl.experiments.compare.comparison_results import UNDEFINED
@@ -122,7 +122,7 @@ def _print(search: Search, trials: Mapping[str, Sequence[Trial]], path: Path) ->
     console.out.print(table)
     for name, tried in trials.items():
         if back := search.best(tried).set_back:
-            console.out.print(f"{DOUBLE_DAGGER} {SET_BACK}: {label_of(name)} {', '.join(back)}", markup=False)
+            console.out.print(f"{DOUBLE_DAGGER} {RESET}: {label_of(name)} {', '.join(back)}", markup=False)
         if not any("rounds" in trial.stopped for trial in tried):
             console.err.print(f"every run of {label_of(name)} failed: do not use its parameters", markup=False)
     console.out.print(f"hyperparameters: {path}", markup=False)

@@ -276,7 +276,7 @@ class BrokenLogError(DrflError):
     code = "broken-chain"
 
 
-class Audited(NamedTuple):
+class LogContent(NamedTuple):
     """A log with an intact chain of lines.
 
     Args:
@@ -300,7 +300,7 @@ class Audited(NamedTuple):
         return str(self.records[0]["name"])
 
 
-def read(path: Path) -> Audited:
+def read(path: Path) -> LogContent:
     """Read a log and check its chain, ignoring an incomplete last line.
 
     Raises:
@@ -332,7 +332,7 @@ def read(path: Path) -> Audited:
         heads.append(head)
     if not records:
         raise BrokenLogError(f"'{path}' is empty", code="empty-log", field=str(path))
-    return Audited(path, records, heads)
+    return LogContent(path, records, heads)
 
 
 def wrong_field(role: Role, record: Mapping[str, object]) -> str:

@@ -14,7 +14,7 @@ AT_A_TIME = 2**22
 """Number of tensor entries checked at a time."""
 
 
-def whole(name: str, value: int, low: int = 1) -> None:
+def integer(name: str, value: int, low: int = 1) -> None:
     """Raise InputError unless `value` is an integer of at least `low`; a bool does not count as an integer."""
     # A bool is an int in Python, but not a count.
     if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < low:
@@ -127,7 +127,7 @@ def labels(name: str, values: np.ndarray, classes: int) -> np.ndarray:
     Raises:
         InputError: If the labels are not 1-D, not integers, empty, or out of range.
     """
-    whole("classes", classes)
+    integer("classes", classes)
     array = np.asarray(values)
     if array.ndim != 1 or array.dtype.kind not in "iu":
         raise InputError(

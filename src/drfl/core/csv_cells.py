@@ -6,7 +6,7 @@ FORMULA = ("=", "+", "-", "@", "\t", "\r")
 """Characters that begin a formula in spreadsheets."""
 
 
-def quoted(cell: object) -> object:
+def escape_formula(cell: object) -> object:
     """Put an apostrophe before a cell that a spreadsheet would evaluate as a formula; numbers stay unchanged.
 
     Client names come from other parties. A name such as "=HYPERLINK(…)" would run on the machine of the person who
@@ -15,13 +15,14 @@ def quoted(cell: object) -> object:
     return f"'{cell}" if isinstance(cell, str) and _is_formula(cell) else cell
 
 
-def unquoted(cell: str) -> str:
-    """Reverse :func:`quoted`."""
+def unescape_formula(cell: str) -> str:
+    """Reverse :func:`escape_formula`."""
     return cell[1:] if cell.startswith("'") and _is_formula(cell[1:]) else cell
 
 
 def _is_formula(cell: str) -> bool:
-    # Apostrophes are skipped, so that a formula already preceded by one is quoted too and `unquoted` restores it.
+    # Apostrophes are skipped, so that a formula that already has one in front gets another, and `unescape_formula`
+    # restores it.
     bare = cell.lstrip("'")
     if not bare.startswith(FORMULA):
         return False

@@ -134,14 +134,14 @@ class RunWarning(DrflWarning):
     code = "interrupted"
 
 
-SHOWN = 3
+MAX_LISTED = 3
 """Number of names that a message lists before it only counts the rest."""
 
 
-def listed(texts: Sequence[str], what: str) -> str:
+def listing(texts: Sequence[str], what: str) -> str:
     """List the first texts and count the rest: "A, B, C and 7 more clients"."""
-    rest = len(texts) - SHOWN
-    return ", ".join(texts[:SHOWN]) + (f" and {rest} more {what}{'s' * (rest > 1)}" if rest > 0 else "")
+    rest = len(texts) - MAX_LISTED
+    return ", ".join(texts[:MAX_LISTED]) + (f" and {rest} more {what}{'s' * (rest > 1)}" if rest > 0 else "")
 
 
 def unknown(kind: str, name: str, known: Iterable[str], field: str | None = None) -> InputError:

@@ -15,7 +15,7 @@ TYPES: Mapping[object, Callable[[str], float]] = {float: float, "float": float, 
 """Types of the options that a text can set, with their parsers. Only numbers are possible."""
 
 
-def named(what: str, known: Mapping[str, Callable[..., T]], text: str) -> T:
+def from_text(what: str, known: Mapping[str, Callable[..., T]], text: str) -> T:
     """Create the object that a text ``name:option=number,…`` describes.
 
     Case does not matter, and _ may be written for -.
@@ -61,7 +61,7 @@ def named(what: str, known: Mapping[str, Callable[..., T]], text: str) -> T:
 
 
 def text_of(known: Mapping[str, Callable[..., object]], thing: object) -> str:
-    """Return the shortest text from which :func:`named` creates a dataclass of numbers; defaults are omitted.
+    """Return the shortest text from which :func:`from_text` creates a dataclass of numbers; defaults are omitted.
 
     Raises:
         ValueError: If the class is not in ``known``, or one of the fields is not a number.

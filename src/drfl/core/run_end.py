@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Literal, NamedTuple
 
-from drfl.core.errors import Notice, listed
+from drfl.core.errors import Notice, listing
 
-Stopped = Literal["rounds", "target", "patience", "interrupted"]
+StopReason = Literal["rounds", "target", "patience", "interrupted"]
 """Why a run stopped: it did all rounds, met its target, ran out of patience, or a signal or a callback stopped it."""
 
-ENDS: tuple[Stopped, ...] = ("rounds", "target", "patience")
+ENDS: tuple[StopReason, ...] = ("rounds", "target", "patience")
 """The reasons that complete a run. A run that stopped for any other reason can be resumed."""
 
-BROKEN = ("diverged", "refused")
+FAILURES = ("diverged", "refused")
 """The reasons for which a run of a comparison ends without a model."""
 
 ON_TEST = "test results decided when to stop, so the test rows no longer give an unbiased estimate"
@@ -25,7 +25,7 @@ DAGGER = "†"
 DOUBLE_DAGGER = "‡"
 """Mark in tables for runs whose model was reset to the initial one."""
 
-SET_BACK = "reset to the initial model"
+RESET = "reset to the initial model"
 """Explanation of :data:`DOUBLE_DAGGER`."""
 
 
@@ -50,12 +50,12 @@ class Marks(NamedTuple):
         return self.rollbacks > 0 and 2 * self.effective_rounds < self.rounds
 
     @property
-    def counted(self) -> str:
+    def rounds_text(self) -> str:
         """Number of rounds that count, as text: "2 of 15 rounds count"."""
         return f"{self.effective_rounds} of {self.rounds} rounds count{'s' * (self.effective_rounds == 1)}"
 
 
-def marked(name: str, runs: Iterable[Marks]) -> str:
+def add_marks(name: str, runs: Iterable[Marks]) -> str:
     """Append the marks of its runs to the name of an algorithm in a table."""
     all_runs = list(runs)
     marks = {DAGGER: any(run.on_test for run in all_runs), DOUBLE_DAGGER: any(run.rollbacks for run in all_runs)}
@@ -70,8 +70,8 @@ def legends(runs: Iterable[tuple[str, Marks]]) -> list[str]:
     """
     all_runs = list(runs)
     on_test = [f"{DAGGER} {ON_TEST}"] if any(run.on_test for _, run in all_runs) else []
-    reset = [f"{name} ({run.counted})" for name, run in all_runs if run.rollbacks]
-    return [*on_test, f"{DOUBLE_DAGGER} {SET_BACK}: {', '.join(reset)}"] if reset else on_test
+    reset = [f"{name} ({run.rounds_text})" for name, run in all_runs if run.rollbacks]
+    return [*on_test, f"{DOUBLE_DAGGER} {RESET}: {', '.join(reset)}"] if reset else on_test
 
 
 def late_rollbacks(which: Sequence[str]) -> list[Notice]:
@@ -83,7 +83,7 @@ def late_rollbacks(which: Sequence[str]) -> list[Notice]:
     if not which:
         return []
     text = (
-        f"{listed(which, 'run')}. The local step size that drfl chose was too large, so the model was reset to the "
+        f"{listing(which, 'run')}. The local step size that drfl chose was too large, so the model was reset to the "
         "initial one. Set a smaller lr, or use more rounds."
     )
     return [Notice(text, "late-rollback", "lr")]

@@ -205,7 +205,7 @@ def _distrust_reason(name: str, recorded: Mapping[str, object], folder: Path) ->
     file = Path(name) if name.endswith(SUFFIX) else _find_module(name, folder)
     if file is None or not os.path.isfile(file):  # Unlike Path.is_file, this is False for a name that is too long.
         return f"{name} does not exist on this machine"
-    if lies_in(file, folder):
+    if is_inside(file, folder):
         return f"{name} is in that folder"
     if name not in recorded:
         return f"the folder has no digest of {name}"
@@ -215,7 +215,7 @@ def _distrust_reason(name: str, recorded: Mapping[str, object], folder: Path) ->
         return str(error)
     if digest != recorded[name]:
         return f"{name} has changed since the run began"
-    if name.endswith(SUFFIX) and (_is_installed(file.resolve()) or lies_in(file, Path(sysconfig.get_path("stdlib")))):
+    if name.endswith(SUFFIX) and (_is_installed(file.resolve()) or is_inside(file, Path(sysconfig.get_path("stdlib")))):
         return f"{name} belongs to an installation of Python"
     if not name.endswith(SUFFIX) and (_is_standard(name) or name.partition(".")[0] == "drfl"):
         return f"{name} is a module of Python or drfl"
@@ -236,7 +236,7 @@ def _find_module(name: str, folder: Path) -> Path | None:
         if spec is None:
             return None
         file = Path(spec.origin) if spec.has_location and spec.origin else None
-        if file is not None and lies_in(file, folder):
+        if file is not None and is_inside(file, folder):
             return file
         path = None if spec.submodule_search_locations is None else list(spec.submodule_search_locations)
         if path is None and depth < len(parts):
@@ -244,7 +244,7 @@ def _find_module(name: str, folder: Path) -> Path | None:
     return file
 
 
-def lies_in(path: Path, folder: Path) -> bool:
+def is_inside(path: Path, folder: Path) -> bool:
     """Return whether a path is inside a folder, either as written or after following links."""
     try:
         # Compare folders by device and inode, because a path can lead into a folder under many names.
@@ -259,19 +259,19 @@ def lies_in(path: Path, folder: Path) -> bool:
     return False
 
 
-def keep_out(folder: Path) -> None:
+def block_folder(folder: Path) -> None:
     """Refuse all imports from a folder for the rest of the process.
 
     Without this, a folder that is beside a user's file and has the name of a module would be imported as that module.
     """
     # Resolve the path now, because the working directory may change later.
     resolved = Path(os.path.realpath(folder))
-    if resolved not in kept_out():
+    if resolved not in blocked_folders():
         sys.meta_path.insert(0, _FolderBlocker(resolved))
 
 
-def kept_out() -> list[Path]:
-    """List the folders passed to :func:`keep_out`, so that other processes can block them too."""
+def blocked_folders() -> list[Path]:
+    """List the folders passed to :func:`block_folder`, so that other processes can block them too."""
     return [finder.folder for finder in sys.meta_path if isinstance(finder, _FolderBlocker)]
 
 
@@ -287,7 +287,7 @@ class _FolderBlocker(MetaPathFinder):
         # This finder comes first on meta_path. It refuses modules that the usual finder would find in the folder.
         spec = importlib.machinery.PathFinder.find_spec(fullname, path, target)
         for file in () if spec is None or not spec.has_location else (spec.origin, spec.cached):
-            if file and lies_in(Path(file), self.folder):
+            if file and is_inside(Path(file), self.folder):
                 raise UntrustedCodeError(
                     f"the module {fullname} would be imported from {self.folder}, a folder of results. Check the code, "
                     "then add --trust, or move the folder.",

@@ -60,7 +60,7 @@ class Dataset:
     notices: tuple[Notice, ...] = ()
 
     def __post_init__(self) -> None:
-        checks.whole("classes", self.classes)
+        checks.integer("classes", self.classes)
         self._check_part("training", self.inputs, self.targets)
         self._check_part("test", self.test_inputs, self.test_targets)
         if self.inputs.shape[1:] != self.test_inputs.shape[1:]:

@@ -11,7 +11,7 @@ from drfl.core.errors import Notice
 from drfl.engine.base import Engine, Models, PooledData, Tests
 from drfl.engine.batches import Batches, ClientRows
 from drfl.engine.loop import Loop
-from drfl.engine.sgd import convolutional
+from drfl.engine.sgd import has_convolutions
 from drfl.engine.stacked import Stacked, stacking_fault
 from drfl.engine.threads import Threads
 from drfl.engine.tracing import LOG, model_of
@@ -43,7 +43,7 @@ def choice(problem: PooledData, batch: int) -> Engine:
     if problem.x.is_cuda:
         return Stacked() if stackable(problem) else Loop()
     model = problem.task.model
-    images = convolutional(model) and batch * problem.x[0].numel() >= SMALL
+    images = has_convolutions(model) and batch * problem.x[0].numel() >= SMALL
     large = problem.task.layout.d * (batch + PASSES) >= LARGE
     # stackable comes last, because its first call tries a training step; the other tests only inspect the model.
     return Threads() if images or large or recurrent(model) or not stackable(problem) else Stacked()

@@ -134,12 +134,12 @@ class Batches(NamedTuple):
     by_step: Tensor | None = None
     seeds: Tensor | None = None
 
-    def seeded(self, clients: Tensor, steps: int, key: Key, first: int = 0) -> Batches:
+    def with_seeds(self, clients: Tensor, steps: int, key: Key, first: int = 0) -> Batches:
         """Return the same samples with seeds, see :func:`drfl.task.training_noise.draw_seeds`."""
         T = steps if self.by_step is None else self.by_step.shape[1]
         return self._replace(seeds=draw_seeds((clients + first).tolist(), T, self.counts, key))
 
-    def at(self, step: int) -> Tensor:
+    def step_rows(self, step: int) -> Tensor:
         """Return (k, B): the rows of the pool for a step, counted from 0."""
         return self.samples[:, step if self.samples.shape[1] > 1 else 0]
 
@@ -153,7 +153,7 @@ class Batches(NamedTuple):
         counts = [int(self.counts[j])] * steps if self.by_step is None else self.by_step[j].tolist()
         for t, count in enumerate(counts):
             if count:
-                yield self.at(t)[j, :count], None if self.seeds is None else self.seeds[j, t, :count]
+                yield self.step_rows(t)[j, :count], None if self.seeds is None else self.seeds[j, t, :count]
 
     def total(self, steps: int) -> Tensor:
         """Return (k,) int64: the number of samples in all steps; ``steps`` applies if all clients take equally many."""

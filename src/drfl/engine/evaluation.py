@@ -11,35 +11,35 @@ from torch.func import vmap
 
 from drfl.engine.base import PooledData, Tests
 from drfl.engine.batches import ClientRows
-from drfl.engine.sgd import Apply, Model, images, mostly, pass_size, per_sample, taken
-from drfl.engine.tracing import Function, replayed, traced
+from drfl.engine.sgd import Apply, Model, has_images, is_slicing_faster, pass_size, per_sample, take_rows
+from drfl.engine.tracing import Function, replay, trace
 from drfl.task.losses import SampleFn
 from drfl.task.measure import Rows
 from drfl.task.metrics import Metric
 from drfl.task.task import Task
 
-TRACED = 2**26
+MIN_TRACED = 2**26
 """Multiplications of a test above which tracing pays off: they take a few milliseconds, a trace a tenth of a second."""
 
 
-def evaluated(problem: PooledData, rows: ClientRows, models: Sequence[Model], apply: Apply = map) -> list[Tests]:
+def evaluate_models(problem: PooledData, rows: ClientRows, models: Sequence[Model], apply: Apply = map) -> list[Tests]:
     """Test models, see :meth:`drfl.engine.base.Engine.evaluate`; a row that several clients share is passed once."""
     (pool, places), of = rows.distinct, _functions(problem.task)
     outputs = (per_sample(problem, pool, model, of, apply) for model in models)
-    return [_tests(problem, rows, [taken(column, places) for column in columns]) for columns in outputs]
+    return [_tests(problem, rows, [take_rows(column, places) for column in columns]) for columns in outputs]
 
 
-def worth_tracing(problem: PooledData, rows: ClientRows, models: Tensor) -> bool:
-    """Return whether :func:`evaluated_together` is faster: many rows, on a CPU, without convolutions on images."""
-    plain = not problem.x.is_cuda and problem.autocast is None and not images(problem)
-    return plain and len(rows.index) * models.numel() >= TRACED
+def is_worth_tracing(problem: PooledData, rows: ClientRows, models: Tensor) -> bool:
+    """Return whether :func:`evaluate_together` is faster: many rows, on a CPU, without convolutions on images."""
+    plain = not problem.x.is_cuda and problem.autocast is None and not has_images(problem)
+    return plain and len(rows.index) * models.numel() >= MIN_TRACED
 
 
-def evaluated_together(problem: PooledData, rows: ClientRows, models: Tensor) -> list[Tests]:
+def evaluate_together(problem: PooledData, rows: ClientRows, models: Tensor) -> list[Tests]:
     """Test models (k, d) side by side in one pass over the pool, which reads the inputs once.
 
     The computation is traced, and the trace transposes narrow products and the softmax over few classes. The results
-    agree with :func:`evaluated` up to rounding.
+    agree with :func:`evaluate_models` up to rounding.
     """
     task, (pool, places) = problem.task, rows.distinct
     # Contiguous parameters, because otherwise every pass would copy them.
@@ -52,13 +52,14 @@ def evaluated_together(problem: PooledData, rows: ClientRows, models: Tensor) ->
 
         return vmap(test_model)(*parameters)
 
-    most = mostly(problem, pool)
+    most = is_slicing_faster(problem, pool)
     count, entries = (len(problem.x), rows.index) if most else (len(pool), places)
     # Passes of one size or of two, the larger ones first, because a trace is for tensors of fixed shapes.
     passes = -(-count // pass_size(problem))
     sizes = [-(-(count - i) // passes) for i in range(passes)]
     x, y = (
-        t.split(sizes) if most else map(functools.partial(taken, t), pool.split(sizes)) for t in (problem.x, problem.y)
+        t.split(sizes) if most else map(functools.partial(take_rows, t), pool.split(sizes))
+        for t in (problem.x, problem.y)
     )
     results: list[Sequence[Tensor]] = []
     steps: dict[int, Function] = {}
@@ -66,12 +67,13 @@ def evaluated_together(problem: PooledData, rows: ClientRows, models: Tensor) ->
         for size, *inputs in zip(sizes, x, y, strict=True):
             arguments = (*inputs, *views)
             if size not in steps:
-                steps[size] = replayed(task, ("test",), tested, arguments, traced)
+                steps[size] = replay(task, ("test",), tested, arguments, trace)
             results.append(steps[size](*arguments))
     columns = [torch.cat(values, 1) for values in zip(*results, strict=True)]
     # Conversion to float64 comes last: only the clients' rows, in their order.
     return [
-        _tests(problem, rows, [taken(column[i], entries).double() for column in columns]) for i in range(len(models))
+        _tests(problem, rows, [take_rows(column[i], entries).double() for column in columns])
+        for i in range(len(models))
     ]
 
 

@@ -57,7 +57,8 @@ def features(backbone: nn.Module, x: Tensor) -> Tensor:
         return torch.cat([backbone(part) for part in x.split(IMAGES)])
 
 
-def narrows(backbone: nn.Module, x: Tensor) -> bool:
+def is_narrower(backbone: nn.Module, x: Tensor) -> bool:
     """Return whether the features of inputs (n, …) need no more memory than the inputs."""
+    # One sample is enough, because all rows of a pool have the same shape.
     row = features(backbone, x[:1])
     return row.numel() * row.element_size() <= x[0].numel() * x.element_size()

@@ -10,8 +10,8 @@ from torch.func import vmap
 
 from drfl.engine.base import PooledData
 from drfl.engine.batches import Batches, ClientRows
-from drfl.engine.sgd import gradient_of, images, mostly, pass_size, slices, taken
-from drfl.engine.tracing import replayed, traced
+from drfl.engine.sgd import gradient_of, has_images, is_slicing_faster, pass_size, slices, take_rows
+from drfl.engine.tracing import replay, trace
 
 LARGE = 2**26
 """Rows × parameters above which passes of one shape pay off: they take a few milliseconds, a trace a tenth of a second.
@@ -20,20 +20,20 @@ LARGE = 2**26
 MINIBATCH = 128
 """Largest number of rows per client for which stacking a model per client is as fast for gradients."""
 
-WRITTEN = 32
+GRADIENT_ROWS = 32
 """Number of rows that take as long as writing one gradient and adding it to that of its client."""
 
 
 def many_rows(problem: PooledData, batches: Batches) -> bool:
     """Return whether :func:`losses` is faster for a request: many rows, on a CPU, without convolutions."""
-    plain = not problem.x.is_cuda and problem.autocast is None and not images(problem)
+    plain = not problem.x.is_cuda and problem.autocast is None and not has_images(problem)
     return plain and int(batches.counts.sum()) * problem.task.layout.d >= LARGE
 
 
 def large_batches(problem: PooledData, batches: Batches) -> bool:
     """Return whether :func:`gradients` is faster for a request: some client has many rows."""
     many = int(batches.counts.max()) > MINIBATCH and int(batches.counts.sum()) * problem.task.layout.d >= LARGE
-    return many and not images(problem)
+    return many and not has_images(problem)
 
 
 def losses(problem: PooledData, batches: Batches, w: Tensor) -> Tensor:
@@ -42,7 +42,7 @@ def losses(problem: PooledData, batches: Batches, w: Tensor) -> Tensor:
     The computation is traced, and the trace transposes narrow products and the softmax over few classes.
     """
     task, parameters = problem.task, list(problem.task.layout.views(w[None]).values())
-    rows = ClientRows(batches.at(0)[batches.real], batches.counts.cumsum(0) - batches.counts, batches.counts)
+    rows = ClientRows(batches.step_rows(0)[batches.real], batches.counts.cumsum(0) - batches.counts, batches.counts)
 
     def of(x: Tensor, y: Tensor, *parameters: Tensor) -> tuple[Tensor]:
         def model_losses(*model: Tensor) -> Tensor:
@@ -51,13 +51,18 @@ def losses(problem: PooledData, batches: Batches, w: Tensor) -> Tensor:
         # vmap over a stack of one model, because a trace transposes the products of stacks.
         return (vmap(model_losses)(*parameters),)
 
-    size, whole, is_equal, parts = pass_size(problem), mostly(problem, rows.index), _has_equal_sizes(batches.counts), []
+    size, whole, is_equal, parts = (
+        pass_size(problem),
+        is_slicing_faster(problem, rows.index),
+        _has_equal_sizes(batches.counts),
+        [],
+    )
     with torch.no_grad():
         for part in slices(problem) if whole else rows.index.split(size):
-            arguments = (taken(problem.x, part), taken(problem.y, part), *parameters)
+            arguments = (take_rows(problem.x, part), take_rows(problem.y, part), *parameters)
             full = whole or is_equal or len(arguments[0]) == size
             # The last pass has a different shape in every cohort, so its trace would rarely be used again.
-            step = replayed(task, ("losses",), of, arguments, traced) if full else of
+            step = replay(task, ("losses",), of, arguments, trace) if full else of
             parts.append(step(*arguments)[0][0].double())
     values = torch.cat(parts)
     return problem.means(values[rows.index] if whole else values, rows)
@@ -87,7 +92,7 @@ class Segments(NamedTuple):
         places = number[:, None] * length + torch.arange(length)
         real = places < batches.counts[clients][:, None]
         places = clients[:, None], torch.where(real, places, 0)
-        return cls(clients, batches.at(0)[places], weights[places] * real.to(weights))
+        return cls(clients, batches.step_rows(0)[places], weights[places] * real.to(weights))
 
 
 def gradients(problem: PooledData, batches: Batches, w: Tensor, room: float) -> tuple[Tensor, Tensor]:
@@ -109,11 +114,12 @@ def gradients(problem: PooledData, batches: Batches, w: Tensor, room: float) -> 
     length, stack = shape_of_pass(problem, counts, room)
     segments = Segments.of(batches, length, problem.weights(batches, w))
     for clients, rows, weights in zip(*(part.split(stack) for part in segments), strict=True):
-        x, y = (taken(pool, rows.flatten()).view(*rows.shape, *pool.shape[1:]) for pool in (problem.x, problem.y))
+        x, y = (take_rows(pool, rows.flatten()).view(*rows.shape, *pool.shape[1:]) for pool in (problem.x, problem.y))
+        # Gradients at a given model are taken without dropout and augmentation, as reported losses are.
         no_seeds = torch.empty(len(clients), 0, dtype=torch.int64, device=w.device)
         arguments, step = (x, y, weights, no_seeds, *parameters), gradient
         if not w.is_cuda and (is_equal or len(clients) == stack):
-            step = replayed(task, ("gradients", problem.autocast), gradient, arguments, traced)
+            step = replay(task, ("gradients", problem.autocast), gradient, arguments, trace)
         *values, means = step(*arguments)
         places = clients.to(w.device)
         for view, value in zip(into, values, strict=True):
@@ -133,7 +139,7 @@ def shape_of_pass(problem: PooledData, counts: Tensor, room: float) -> tuple[int
     else:
         # Lengths are powers of two, so that few shapes occur. Of equally good lengths the longest is taken.
         lengths = (1 << b for b in reversed(range(most.bit_length())))
-        length = min(lengths, key=lambda L: int((-(-counts // L)).sum()) * (L + WRITTEN))
+        length = min(lengths, key=lambda L: int((-(-counts // L)).sum()) * (L + GRADIENT_ROWS))
     return length, max(1, min(most // length, int(room / (length * sample_bytes + 3 * model_bytes))))
 
 

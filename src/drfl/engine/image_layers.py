@@ -24,7 +24,7 @@ def use_onednn_layout(model: nn.Module) -> None:
     Args:
         model: The model, which is modified.
     """
-    if not available():
+    if not has_onednn():
         return
     for layer in model.modules():
         if type(layer) is nn.Sequential and "forward" not in vars(layer):
@@ -34,7 +34,7 @@ def use_onednn_layout(model: nn.Module) -> None:
                 layer.forward = functools.partial(_forward, head, list(layer)[len(head) :])
 
 
-def available() -> bool:
+def has_onednn() -> bool:
     """Return whether torch has oneDNN, and its layout is known to be fast: on processors with AVX."""
     return torch.backends.mkldnn.is_available() and torch.backends.cpu.get_cpu_capability().startswith("AVX")
 
@@ -46,7 +46,7 @@ def _forward(head: Sequence[nn.Module], rest: Sequence[nn.Module], input: Tensor
         and not input.is_cuda
         and input.dtype == torch.float32
         and input.numel() >= LARGE * input.shape[1]
-        and not (input.requires_grad or transformed() or torch.is_autocast_enabled(input.device.type))
+        and not (input.requires_grad or is_transformed() or torch.is_autocast_enabled(input.device.type))
     )
     x = input.to_mkldnn() if fits else input
     for layer in head:
@@ -82,7 +82,7 @@ def lay_gradients_channels_last(model: nn.Module) -> None:
         # With return_indices the layer has several outputs.
         if not isinstance(output, Tensor) or not output.requires_grad:
             return
-        if not transformed() and output.is_contiguous(memory_format=torch.channels_last):
+        if not is_transformed() and output.is_contiguous(memory_format=torch.channels_last):
             output.register_hook(lambda g: g.contiguous(memory_format=torch.channels_last))
 
     for layer in model.modules():
@@ -90,6 +90,6 @@ def lay_gradients_channels_last(model: nn.Module) -> None:
             layer.register_forward_hook(hook)
 
 
-def transformed() -> bool:
+def is_transformed() -> bool:
     """Return whether torch.func or torch.compile is active, which must see torch's own functions."""
     return torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active()

@@ -9,8 +9,8 @@ from typing import NamedTuple, Protocol
 import torch
 from torch import Tensor
 
-from drfl.engine.sgd import SGDStep, rounded
-from drfl.engine.weight_products import Gradient, written_out
+from drfl.engine.sgd import SGDStep, round_like
+from drfl.engine.weight_products import Gradient, write_out
 from drfl.federation.requests import TrainRequest
 from drfl.optim.local_optimizers import SAM, Adam
 
@@ -42,7 +42,7 @@ class AdamStep(NamedTuple):
         """Take a step, see :class:`LocalStep`."""
         (m, v), (beta1, beta2) = state, (self.adam.beta1, self.adam.beta2)
         # Adam squares the entries of the gradient, so a gradient in factors must be multiplied out.
-        direction = g = written_out(g)
+        direction = g = write_out(g)
         if self.pull:
             direction = g + (self.pull * u if fixed is None else torch.add(fixed, u, alpha=self.pull))
         elif fixed is not None:
@@ -61,7 +61,7 @@ def local_step(request: TrainRequest) -> LocalStep:
     """
     plain = SGDStep.of(request)
     if isinstance(request.local.optimizer, Adam):
-        return AdamStep(rounded([request.local.eta], request.w)[0], plain.pull, request.local.optimizer)
+        return AdamStep(round_like([request.local.eta], request.w)[0], plain.pull, request.local.optimizer)
     return plain
 
 

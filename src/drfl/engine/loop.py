@@ -30,6 +30,7 @@ class Loop:
             # Fillers, which have weight 0 in the stacked engine, are removed here.
             for rows, seeds in batches.of_client(j, local.fewest_steps):
                 gradient, _ = _gradient(problem, u, rows, seeds)
+                # A gradient of 0 has no direction in which SAM could displace the model.
                 if isinstance(local.optimizer, SAM) and gradient.any():
                     gradient, _ = _gradient(problem, u + local.optimizer.rho * gradient / gradient.norm(), rows, seeds)
                 # As defined by LocalSGD, weight decay, shift and prox enter the velocity along with the gradient.
@@ -62,13 +63,13 @@ class Loop:
     def losses(self, problem: PooledData, batches: Batches, w: Tensor) -> Tensor:
         """See :class:`drfl.engine.base.Engine`."""
         with torch.no_grad():
-            rows = zip(batches.at(0), batches.counts.tolist(), strict=True)
+            rows = zip(batches.step_rows(0), batches.counts.tolist(), strict=True)
             # Reported losses are float64 on the CPU in all engines, as λ is.
             return torch.stack([_loss(problem, w, index[:count]) for index, count in rows]).double().cpu()
 
     def gradients(self, problem: PooledData, batches: Batches, w: Tensor) -> tuple[Tensor, Tensor]:
         """See :class:`drfl.engine.base.Engine`."""
-        rows = zip(batches.at(0), batches.counts.tolist(), strict=True)
+        rows = zip(batches.step_rows(0), batches.counts.tolist(), strict=True)
         pairs = [_gradient(problem, w, index[:count]) for index, count in rows]
         return torch.stack([g for g, _ in pairs]), torch.stack([f for _, f in pairs]).double().cpu()
 

@@ -94,7 +94,7 @@ class RayWorkers:
         sums: bool | None = None,
     ) -> None:
         if workers is not None:
-            checks.whole("workers", workers)
+            checks.integer("workers", workers)
         self._count, self._cluster, self._engine = workers, Cluster(address, workers), engine
         self._sums = sums
         self._workers: list[ActorHandle] = []

@@ -17,14 +17,14 @@ from drfl.federation.requests import TrainRequest
 from drfl.task.losses import SampleFn
 
 
-def convolutional(model: nn.Module) -> bool:
+def has_convolutions(model: nn.Module) -> bool:
     """Return whether the model contains a convolution."""
     return any(isinstance(layer, nn.modules.conv._ConvNd) for layer in model.modules())
 
 
-def images(problem: PooledData) -> bool:
+def has_images(problem: PooledData) -> bool:
     """Return whether the model applies convolutions to images on a CPU."""
-    return problem.x.dim() == 4 and not problem.x.is_cuda and convolutional(problem.task.model)
+    return problem.x.dim() == 4 and not problem.x.is_cuda and has_convolutions(problem.task.model)
 
 
 def channels_last(images: Tensor) -> Tensor:
@@ -57,7 +57,7 @@ Model = Callable[[Tensor], Tensor]
 def mean_losses(problem: PooledData, batches: Batches, model: Model, apply: Apply = map) -> Tensor:
     """Return (k,) float64: mean losses of a model on the first step's samples."""
     # The mask removes fillers and orders the samples client by client, as ClientRows requires.
-    rows = ClientRows(batches.at(0)[batches.real], batches.counts.cumsum(0) - batches.counts, batches.counts)
+    rows = ClientRows(batches.step_rows(0)[batches.real], batches.counts.cumsum(0) - batches.counts, batches.counts)
     (losses,) = per_sample(problem, rows.index, model, [problem.task.sample_losses], apply)
     return problem.means(losses, rows)
 
@@ -65,21 +65,22 @@ def mean_losses(problem: PooledData, batches: Batches, model: Model, apply: Appl
 def functional(problem: PooledData, w: Tensor) -> Model:
     """Return the task's model at w (d,), for one thread at a time: during a call the module holds other parameters."""
     parameters = problem.task.layout.views(w)
-    if images(problem):
+    if has_images(problem):
+        # Weights in the layout of the images, or every pass would convert them.
         parameters = {name: channels_last(p) if p.dim() == 4 else p for name, p in parameters.items()}
     return lambda x: problem.task.outputs(parameters, x)
 
 
 def per_sample(problem: PooledData, index: Tensor, model: Model, of: Sequence[SampleFn], apply: Apply) -> list[Tensor]:
     """Return functions of the outputs for these rows of the pool, each (n,) float64 on the CPU."""
-    most = mostly(problem, index)
+    most = is_slicing_faster(problem, index)
     parts = slices(problem) if most else index.split(pass_size(problem))
-    relaid = images(problem)
+    relaid = has_images(problem)
 
     def evaluate_part(part: slice | Tensor) -> list[Tensor]:
         # Inside the function, because grad mode belongs to a thread, and `apply` may use other threads.
         with torch.no_grad():
-            x, y = taken(problem.x, part), taken(problem.y, part)
+            x, y = take_rows(problem.x, part), take_rows(problem.y, part)
             outputs = problem.forward(model, channels_last(x) if relaid else x)
             # From here on float64 on the CPU, like reported losses and λ.
             return [function(outputs, y).double().cpu() for function in of]
@@ -90,7 +91,7 @@ def per_sample(problem: PooledData, index: Tensor, model: Model, of: Sequence[Sa
 
 def pass_size(problem: PooledData) -> int:
     """Return the number of samples per pass."""
-    if images(problem):
+    if has_images(problem):
         return IMAGES
     bound = BYTES_CUDA if problem.x.is_cuda else BYTES
     return max(1, bound // max(1, problem.x[:1].numel() * problem.x.element_size()))
@@ -102,14 +103,14 @@ def slices(problem: PooledData) -> list[slice]:
     return [slice(start, start + size) for start in range(0, len(problem.x), size)]
 
 
-def mostly(problem: PooledData, index: Tensor) -> bool:
+def is_slicing_faster(problem: PooledData, index: Tensor) -> bool:
     """Return whether passing the whole pool in slices is faster than gathering these rows."""
     # The forward pass takes about one multiplication per row and parameter.
     row, gathered = problem.task.layout.d, GATHERED * problem.x[:1].numel()
     return len(index) * (row + gathered) >= len(problem.x) * row
 
 
-def taken(pool: Tensor, part: slice | Tensor) -> Tensor:
+def take_rows(pool: Tensor, part: slice | Tensor) -> Tensor:
     """Return rows (n, …) of a pool, as a view for a slice; index_select is three times as fast as indexing."""
     return pool[part] if isinstance(part, slice) else pool.index_select(0, part.to(pool.device))
 
@@ -119,7 +120,7 @@ def multiplications(problem: PooledData, rows: int) -> int:
     return min(rows, pass_size(problem)) * problem.task.layout.d
 
 
-def rounded(values: list[float], like: Tensor) -> list[float]:
+def round_like(values: list[float], like: Tensor) -> list[float]:
     """Round numbers to the models' type; overflow gives infinity, so the run diverges, while torch would raise."""
     return torch.tensor(values, dtype=like.dtype).tolist()
 
@@ -144,7 +145,7 @@ class SGDStep(NamedTuple):
     def of(cls, request: TrainRequest) -> SGDStep:
         """Build the step from a request's solver, with numbers in the type of the models."""
         local = request.local
-        lr, pull = rounded([local.eta, request.prox + local.weight_decay], request.w)
+        lr, pull = round_like([local.eta, request.prox + local.weight_decay], request.w)
         return cls(lr, pull, local.momentum)
 
     def start(self, u: Tensor) -> Sequence[Tensor]:

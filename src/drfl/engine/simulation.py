@@ -22,7 +22,7 @@ from drfl.data.row_scores import RowScores
 from drfl.engine.auto import Auto
 from drfl.engine.base import Engine, PooledData, Selective, Summing, Tests
 from drfl.engine.batches import Batches, ClientRows, draw, draw_epochs
-from drfl.engine.frozen_layers import features, narrows, split
+from drfl.engine.frozen_layers import features, is_narrower, split
 from drfl.engine.score_rows import at_threshold, row_scores, sums_of, youden
 from drfl.federation.client_table import ClientTable
 from drfl.federation.federation import SCALAR_BYTES, Evaluation, Federation, Ledger, Part
@@ -194,7 +194,7 @@ class Simulation(Federation):
         else:
             batch = request.batch
         if batch is not None:
-            checks.whole("batch", batch)
+            checks.integer("batch", batch)
         if snapshot is not None and epochs is not None:
             raise ValueError(f"snapshot={snapshot}: with epochs clients take different numbers of steps")
         if snapshot is not None and not 1 <= snapshot <= steps:
@@ -203,10 +203,10 @@ class Simulation(Federation):
         batches = draw_batches(self._rows, request.cohort, steps, batch, request.key, self._first)
         if isinstance(request, TrainRequest):
             if self._train.task.noisy:
-                batches = batches.seeded(request.cohort, steps, request.key.fold("noise"), self._first)
+                batches = batches.with_seeds(request.cohort, steps, request.key.fold("noise"), self._first)
             return batches, steps
         masses = self._train.masses
-        if masses is None or not bool((none := self._train.counted(batches.at(0), batches.real) == 0).any()):
+        if masses is None or not bool((none := self._train.counted(batches.step_rows(0), batches.real) == 0).any()):
             return batches, steps
         # If none of a client's drawn rows counts in the loss, its reported loss would be 0/0, so the draw is repeated
         # among the rows that count. If the client did not reply, or reported 0, λ would neglect clients with few such
@@ -405,7 +405,7 @@ def _trial_rows(problem: PooledData, numbers: int) -> tuple[Tensor, Tensor, int]
 def _behind_backbone(train: PooledData, test: PooledData) -> tuple[PooledData, PooledData]:
     """Replace the inputs of the problems by the features of a frozen backbone, if the model has one."""
     parts = None if train.task.noisy else split(train.task)
-    if parts is None or not narrows(parts.backbone, train.x):
+    if parts is None or not is_narrower(parts.backbone, train.x):
         return train, test
     inputs = features(parts.backbone, train.x)
     # Training and test rows often share one pool, so its features are computed once.

@@ -15,15 +15,15 @@ from drfl.core.key import Key
 from drfl.engine import full_batch
 from drfl.engine.base import Models, PooledData, Tests
 from drfl.engine.batches import Batches, ClientRows
-from drfl.engine.evaluation import evaluated, evaluated_together, worth_tracing
+from drfl.engine.evaluation import evaluate_models, evaluate_together, is_worth_tracing
 from drfl.engine.local_step import ascent, local_step
 from drfl.engine.pixels import gatherer
-from drfl.engine.sgd import fixed_part, functional, gradient_of, mean_losses, multiplications, taken
-from drfl.engine.tracing import Function, captured, model_of, replayed, traced
+from drfl.engine.sgd import fixed_part, functional, gradient_of, mean_losses, multiplications, take_rows
+from drfl.engine.tracing import Function, capture, model_of, replay, trace
 from drfl.federation.requests import TrainRequest
 from drfl.optim.local import LocalSGD
 from drfl.optim.local_optimizers import SAM
-from drfl.task.model_checks import refused
+from drfl.task.model_checks import model_error
 from drfl.task.task import Task
 
 GRAPHS = 8
@@ -49,7 +49,7 @@ class Stacked:
         """See :class:`drfl.engine.base.Selective`."""
         fault = stacking_fault(problem)
         if fault is not None:
-            raise refused(f"{model_of(problem.task)} cannot be stacked ({fault}). Use engine 'threads' or 'loop'.")
+            raise model_error(f"{model_of(problem.task)} cannot be stacked ({fault}). Use engine 'threads' or 'loop'.")
 
     def train(self, problem: PooledData, batches: Batches, request: TrainRequest) -> Models:
         """See :class:`drfl.engine.base.Engine`."""
@@ -83,11 +83,11 @@ class Stacked:
         gradient, layout, into = gradient_of(problem), problem.task.layout, problem.task.layout.views(G)
         for part in self._parts(problem, batches, w):
             rows = batches.rows(part)
-            index = rows.at(0).to(w.device)
+            index = rows.step_rows(0).to(w.device)
             # expand copies nothing: the parameters of all clients are one w, read k times.
             parameters = layout.views(w.expand(len(part), -1)).values()
             with threads_for(index.numel() * w.numel()):
-                x, y = (taken(t, index.flatten()).view(*index.shape, *t.shape[1:]) for t in (problem.x, problem.y))
+                x, y = (take_rows(t, index.flatten()).view(*index.shape, *t.shape[1:]) for t in (problem.x, problem.y))
                 *g, F[part] = gradient(x, y, problem.weights(rows, w), seeds_of(rows, w), *parameters)
             for view, values in zip(into.values(), g, strict=True):
                 view[part] = values
@@ -96,9 +96,9 @@ class Stacked:
     def evaluate(self, problem: PooledData, rows: ClientRows, models: Tensor) -> list[Tests]:
         """See :class:`drfl.engine.base.Engine`."""
         with threads_for(multiplications(problem, len(rows.index))):
-            if worth_tracing(problem, rows, models):
-                return evaluated_together(problem, rows, models)
-            return evaluated(problem, rows, [functional(problem, w) for w in models])
+            if is_worth_tracing(problem, rows, models):
+                return evaluate_together(problem, rows, models)
+            return evaluate_models(problem, rows, [functional(problem, w) for w in models])
 
     def _parts(self, problem: PooledData, batches: Batches, w: Tensor) -> Iterator[Tensor]:
         """Split the clients into stacks within the bound, largest batches first; padding at most doubles a batch."""
@@ -162,7 +162,7 @@ def _train_stack(problem: PooledData, batches: Batches, request: TrainRequest) -
         # The graph gathers minibatches from the pool at these addresses, so another pool needs another graph.
         pool = (problem.x.data_ptr(), problem.y.data_ptr())
         name = ("steps", pool, problem.autocast, request.local, request.prox, snapshot, average)
-        steps = replayed(problem.task, name, steps, tensors, captured, GRAPHS)
+        steps = replay(problem.task, name, steps, tensors, capture, GRAPHS)
     with threads_for(batches.samples[:, 0].numel() * w.numel()):
         last, *rest = steps(*tensors)
     return Models(last, rest.pop(0) if snapshot is not None else None, rest.pop(0) if average else None)
@@ -192,6 +192,7 @@ def _local_steps(problem: PooledData, tensors: Sequence[Tensor], request: TrainR
         noise = seeds if seeds.dim() == 2 else seeds[:, t - 1].contiguous()
         gradients, before = step(x, y, step_weights, noise, *u), U.clone() if weights.dim() == 3 else None
         if isinstance(local.optimizer, SAM):
+            # Both gradients of a SAM step are taken on the same samples with the same noise.
             moves = ascent(local.optimizer, gradients, len(samples))
             gradients = step(x, y, step_weights, noise, *(value + move for value, move in zip(u, moves, strict=True)))
         for value, g, constant, state in zip(u, gradients, *constants, states, strict=True):
@@ -235,15 +236,15 @@ def _gradient_step(problem: PooledData, *, minibatches: bool) -> Function:
 
     Full batches are not traced, because their sizes change from cohort to cohort and Python's overhead is small.
     """
-    gradient, replay = gradient_of(problem), None
+    gradient, traced_step = gradient_of(problem), None
 
     def without_losses(*tensors: Tensor) -> Sequence[Tensor]:
         return gradient(*tensors)[:-1]
 
     def step(*tensors: Tensor) -> Sequence[Tensor]:
-        nonlocal replay  # shapes do not change between the steps of a round
-        replay = replay or replayed(problem.task, ("step", problem.autocast), without_losses, tensors, traced)
-        return replay(*tensors)
+        nonlocal traced_step  # shapes do not change between the steps of a round
+        traced_step = traced_step or replay(problem.task, ("step", problem.autocast), without_losses, tensors, trace)
+        return traced_step(*tensors)
 
     return step if minibatches and not problem.x.is_cuda else without_losses
 

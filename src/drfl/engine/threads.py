@@ -16,15 +16,15 @@ from drfl.core.errors import first_line
 from drfl.core.intraop import allowed
 from drfl.engine.base import Models, PooledData, Tests
 from drfl.engine.batches import Batches, ClientRows
-from drfl.engine.evaluation import evaluated
+from drfl.engine.evaluation import evaluate_models
 from drfl.engine.image_layers import lay_gradients_channels_last, use_onednn_layout
 from drfl.engine.local_step import ascent, local_step
-from drfl.engine.sgd import channels_last, fixed_part, images, mean_losses, taken
+from drfl.engine.sgd import channels_last, fixed_part, has_images, mean_losses, take_rows
 from drfl.engine.tracing import model_of
-from drfl.engine.weight_products import Gradient, LinearWeights, total, written_out
+from drfl.engine.weight_products import Gradient, LinearWeights, total, write_out
 from drfl.federation.requests import TrainRequest
 from drfl.optim.local_optimizers import SAM
-from drfl.task.model_checks import refused
+from drfl.task.model_checks import model_error
 from drfl.task.training_noise import dropout_layers
 
 
@@ -36,7 +36,7 @@ class Replica:
     """
 
     def __init__(self, problem: PooledData) -> None:
-        self._problem, self._images, layout = problem, images(problem), problem.task.layout
+        self._problem, self._images, layout = problem, has_images(problem), problem.task.layout
         # Threads write parameters in place, so each needs its own model.
         self._model = copy.deepcopy(problem.task.model)
         if self._images:
@@ -63,7 +63,7 @@ class Replica:
         """Write the mean gradient on these rows of the pool into a vector (d,), and return the mean loss ()."""
         gradients, losses = self._gradients(rows)
         for g, value in zip(gradients, self._views(into), strict=True):
-            value.copy_(written_out(g))
+            value.copy_(write_out(g))
         return self._problem.mean(losses, rows)
 
     def local_steps(
@@ -83,8 +83,9 @@ class Replica:
         constants = [None] * len(states) if fixed is None else self._views(fixed)
         for step, (rows, seeds) in enumerate(batches, start=1):
             gradients, _ = self._gradients(rows, seeds)
+            # SAM steps from the model itself, but along the gradient at the displaced model.
             if isinstance(local.optimizer, SAM):
-                moves = ascent(local.optimizer, [written_out(g) for g in gradients])
+                moves = ascent(local.optimizer, [write_out(g) for g in gradients])
                 gradients = self._sharp_gradients(rows, seeds, moves)
             with torch.no_grad():
                 for p, g, constant, state in zip(self._parameters, gradients, constants, states, strict=True):
@@ -111,19 +112,20 @@ class Replica:
                 p.add_(move)
         gradients, _ = self._gradients(rows, seeds)
         with torch.no_grad():
+            # Restored from a copy: subtracting the displacement again would round.
             for p, value in zip(self._parameters, original, strict=True):
                 p.copy_(value)
         return gradients
 
     def _gradients(self, rows: Tensor, seeds: Tensor | None = None) -> tuple[list[Gradient], Tensor]:
-        problem, x = self._problem, taken(self._problem.x, rows)
+        problem, x = self._problem, take_rows(self._problem.x, rows)
         if seeds is not None:
             seeds = seeds.to(x.device)
             x = problem.task.augmented(x, seeds)
         for layer in self._dropouts:
             layer.calls, layer.seeds = 0, self._no_seeds if seeds is None else seeds
         outputs = problem.forward(self._model, channels_last(x) if self._images else x)
-        losses = problem.task.sample_losses(outputs, taken(problem.y, rows))
+        losses = problem.task.sample_losses(outputs, take_rows(problem.y, rows))
         # Passing the weights of the mean here avoids three small functions in the backward pass.
         weights = losses.new_full(losses.shape, 1 / problem.divisor(rows))
         with self._weights.collected() as products:
@@ -160,7 +162,7 @@ class Threads:
         try:
             copy.deepcopy(problem.task.model)
         except Exception as error:  # raised by the user's modules
-            raise refused(
+            raise model_error(
                 f"{model_of(problem.task)} cannot be copied for each thread ({first_line(error)}). Use engine 'loop'."
             ) from error
 
@@ -187,7 +189,7 @@ class Threads:
 
         def client(replica: Replica, j: int) -> None:
             replica.load(w)
-            F[j] = replica.gradient(batches.at(0)[j, : batches.counts[j]], G[j])
+            F[j] = replica.gradient(batches.step_rows(0)[j, : batches.counts[j]], G[j])
 
         self._each(problem, batches, client)
         return G, F.double().cpu()
@@ -195,7 +197,7 @@ class Threads:
     def evaluate(self, problem: PooledData, rows: ClientRows, models: Tensor) -> list[Tests]:
         """See :class:`drfl.engine.base.Engine`."""
         with self._pool() as pool:
-            return [evaluated(problem, rows, [Replica(problem).load(w)], pool.map)[0] for w in models]
+            return [evaluate_models(problem, rows, [Replica(problem).load(w)], pool.map)[0] for w in models]
 
     def _each(self, problem: PooledData, batches: Batches, client: Callable[[Replica, int], None]) -> None:
         """Call ``client`` for each client, the largest batches first, with one thread per worker."""

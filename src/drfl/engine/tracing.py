@@ -23,10 +23,10 @@ from drfl.task.task import Task
 Function = Callable[..., Sequence[Tensor]]
 """A pure function from tensors to tensors."""
 
-KEPT = 64
+MAX_SHAPES = 64
 """Number of shapes cached per task by default."""
 
-STRUCTURES = 8
+MAX_STRUCTURES = 8
 """Number of task structures with cached traces, the most recently used. Runs at other seeds have their own tasks."""
 
 Made = OrderedDict[Hashable, Function | None]
@@ -36,7 +36,7 @@ _made: WeakKeyDictionary[Task, Made] = WeakKeyDictionary()
 _traced: OrderedDict[bytes, Made] = OrderedDict()
 """Traces by structure, for tasks whose code cannot change."""
 
-UNCHANGING = ("torch", "drfl", "builtins", "collections", "functools")
+STABLE_PACKAGES = ("torch", "drfl", "builtins", "collections", "functools")
 """Packages whose code does not change while the process lives; that of a notebook or of a user's module may change."""
 
 _structures: WeakKeyDictionary[Task, bytes | None] = WeakKeyDictionary()
@@ -46,13 +46,13 @@ _warned: WeakKeyDictionary[Task, set[Hashable]] = WeakKeyDictionary()
 LOG = logging.getLogger("drfl.engine")
 
 
-def replayed(
+def replay(
     task: Task,
     name: Hashable,
     function: Function,
     arguments: Sequence[Tensor],
     make: Callable[[Function, Sequence[Tensor]], Function],
-    kept: int = KEPT,
+    limit: int = MAX_SHAPES,
 ) -> Function:
     """Return the faster version of a function that ``make`` creates when tensors of these shapes first occur.
 
@@ -66,13 +66,13 @@ def replayed(
         function: The function, to be called with tensors like ``arguments``.
         arguments: An example.
         make: Creates the faster version for tensors of exactly these shapes; may fail.
-        kept: Number of names and shapes to cache, the most recently used.
+        limit: Number of names and shapes to cache, the most recently used.
     """
-    structure = structure_of(task) if make is traced else None
+    structure = structure_of(task) if make is trace else None
     if structure is not None:
         shapes = _traced.setdefault(structure, OrderedDict())
         _traced.move_to_end(structure)
-        if len(_traced) > STRUCTURES:
+        if len(_traced) > MAX_STRUCTURES:
             # The first structure is the least recently used one.
             _traced.popitem(last=False)
     else:
@@ -81,7 +81,7 @@ def replayed(
     key = (name, *((a.shape, a.stride(), a.dtype, a.device) for a in arguments))
     if key not in shapes:
         shapes[key] = _attempt(task, name, make, function, arguments)
-        if len(shapes) > kept:
+        if len(shapes) > limit:
             # Drop the least recently used one; the newest is already at the end.
             shapes.popitem(last=False)
     shapes.move_to_end(key)
@@ -126,7 +126,7 @@ class _StructurePickler(cloudpickle.Pickler):
     def reducer_override(self, obj: Any) -> Any:  # noqa: ANN401 - type as in cloudpickle
         """Reject code that may change."""
         module = str(getattr(obj, "__module__", None))
-        if (isinstance(obj, type) or callable(obj)) and module.partition(".")[0] not in UNCHANGING:
+        if (isinstance(obj, type) or callable(obj)) and module.partition(".")[0] not in STABLE_PACKAGES:
             raise TypeError(f"code of {module} may change")
         return super().reducer_override(obj)
 
@@ -157,7 +157,7 @@ def _attempt(
     # One warning for each task and name, not one for each shape.
     if name not in (warned := _warned.setdefault(task, set())):
         warned.add(name)
-        text = f"{model_of(task)} cannot be {make.__name__} ({reason}), so its steps run unoptimised and slower"
+        text = f"{model_of(task)} cannot be {make.__name__}d ({reason}), so its steps run unoptimised and slower"
         LOG.warning(Notice(text, "slow-model", "model"))
     return None
 
@@ -167,7 +167,7 @@ def model_of(task: Task) -> str:
     return f"the model {type(task.model).__name__}"
 
 
-def traced(function: Function, arguments: Sequence[Tensor]) -> Function:
+def trace(function: Function, arguments: Sequence[Tensor]) -> Function:
     """Convert the function to a flat list of tensor operations, without Python code between them."""
     from torch.fx.experimental.proxy_tensor import make_fx  # loading its modules takes a second
 
@@ -233,40 +233,40 @@ DECOMPOSED = {
 """Operations that a trace replaces by others."""
 
 
-def simplify(traced: GraphModule) -> GraphModule:
+def simplify(module: GraphModule) -> GraphModule:
     """Remove operations without effect, repeated calls and unused results; transpose narrow products; fold constants.
 
     A graph that writes to its tensors is returned unchanged, because equal calls in it need not give equal results.
     """
-    schemas = [getattr(node.target, "_schema", None) for node in _calls(traced)]
+    schemas = [getattr(node.target, "_schema", None) for node in _calls(module)]
     if any(schema is not None and schema.is_mutable for schema in schemas):
-        return traced
+        return module
     unique: dict[tuple[object, ...], Node] = {}
-    for node in _calls(traced):
+    for node in _calls(module):
         # A node prints as its name, which is unique. Nodes are in the order of execution, so the arguments of a later
         # node already refer to the nodes that replaced earlier ones.
         same = _unchanged(node) or unique.setdefault((node.target, str(node.args), str(node.kwargs)), node)
         if same is not node:
             node.replace_all_uses_with(same)
-            traced.graph.erase_node(node)
-    for number, node in enumerate(_calls(traced)):
-        _transpose_narrow(traced, node)
+            module.graph.erase_node(node)
+    for number, node in enumerate(_calls(module)):
+        _transpose_narrow(module, node)
         if node.target in _CONSTANTS:
             # Constants are computed once, when the graph is made.
             name = f"_constant_{number}"
             assert callable(node.target)
-            traced.register_buffer(name, node.target(*node.args, **node.kwargs))
-            with traced.graph.inserting_before(node):
-                node.replace_all_uses_with(traced.graph.get_attr(name))
-            traced.graph.erase_node(node)
+            module.register_buffer(name, node.target(*node.args, **node.kwargs))
+            with module.graph.inserting_before(node):
+                node.replace_all_uses_with(module.graph.get_attr(name))
+            module.graph.erase_node(node)
     # This is safe because nothing in this graph writes.
-    traced.graph.eliminate_dead_code()
-    traced.recompile()
-    return traced
+    module.graph.eliminate_dead_code()
+    module.recompile()
+    return module
 
 
-def _calls(traced: GraphModule) -> list[Node]:
-    return [node for node in traced.graph.nodes if node.op == "call_function"]
+def _calls(module: GraphModule) -> list[Node]:
+    return [node for node in module.graph.nodes if node.op == "call_function"]
 
 
 def _unchanged(node: Node) -> Node | None:
@@ -283,7 +283,7 @@ def _unchanged(node: Node) -> Node | None:
     return source if node.target is _ATEN.mul.Scalar and node.args[1] == 1 else None
 
 
-def _transpose_narrow(traced: GraphModule, node: Node) -> None:
+def _transpose_narrow(module: GraphModule, node: Node) -> None:
     """Write A·B with fewer columns than rows as (Bᵀ·Aᵀ)ᵀ, which takes half the time on a CPU."""
     if node.target is not _ATEN.bmm.default or any(user.target in _VIEWS for user in node.users):
         return  # views require the strides with which they were traced
@@ -296,8 +296,8 @@ def _transpose_narrow(traced: GraphModule, node: Node) -> None:
         # This is the expanded matrix, unless a stack was expanded.
         same = first.args[0].meta["tensor_meta"].shape == first.meta["tensor_meta"].shape[1:]
         source = first.args[0] if same else None
-    with traced.graph.inserting_before(node):
-        call = traced.graph.call_function
+    with module.graph.inserting_before(node):
+        call = module.graph.call_function
         left, right = (call(_ATEN.transpose.int, (factor, 1, 2)) for factor in node.args)
         if source is None:
             product = call(_ATEN.bmm.default, (right, left))
@@ -308,14 +308,14 @@ def _transpose_narrow(traced: GraphModule, node: Node) -> None:
             product = call(_ATEN.view.default, (product, [stack, columns, rows]))
         transposed = call(_ATEN.transpose.int, (product, 1, 2))
     node.replace_all_uses_with(transposed)
-    traced.graph.erase_node(node)
+    module.graph.erase_node(node)
 
 
 WARM_UP = 2
 """Calls before the capture, in which libraries choose their kernels and allocate their workspace."""
 
 
-def captured(function: Function, arguments: Sequence[Tensor]) -> Function:
+def capture(function: Function, arguments: Sequence[Tensor]) -> Function:
     """Capture the function as a CUDA graph for tensors like ``arguments``, all on one CUDA device.
 
     Inputs are copied into the graph's memory and results out of it, so the caller owns the results.

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.autograd.function import Function, FunctionCtx
 from torch.nn import functional
 
-from drfl.engine.image_layers import transformed
+from drfl.engine.image_layers import is_transformed
 
 LARGE = 2**19
 """Entries of a weight above which its gradient stays factored; below, the Python function costs more than it saves."""
@@ -38,7 +38,7 @@ Gradient = Tensor | OuterProduct
 """The gradient of one parameter."""
 
 
-def written_out(g: Gradient) -> Tensor:
+def write_out(g: Gradient) -> Tensor:
     """Return a gradient as one tensor."""
     return g.outputs.t() @ g.inputs if isinstance(g, OuterProduct) else g
 
@@ -94,7 +94,7 @@ class LinearWeights:
 
     def _forward(self, layer: nn.Linear, weight: Tensor, input: Tensor) -> Tensor:
         # The weight differs if the layer is called with computed parameters, as by torch.func.functional_call.
-        if layer.weight is not weight or torch.is_autocast_enabled(input.device.type) or transformed():
+        if layer.weight is not weight or torch.is_autocast_enabled(input.device.type) or is_transformed():
             return functional.linear(input, layer.weight, layer.bias)
         return _Linear.apply(input, weight, layer.bias, self)
 
@@ -129,7 +129,7 @@ class _Linear(Function):
         is_stored = ctx.weights.take(ctx.parameter, product)
         return (
             (outputs @ weight).view(x.shape) if of_x else None,
-            None if is_stored else written_out(product),
+            None if is_stored else write_out(product),
             outputs.sum(0) if of_bias else None,
             None,
         )

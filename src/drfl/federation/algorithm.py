@@ -20,7 +20,7 @@ from drfl.optim.local import LocalSGD
 class Consistent(Protocol):
     """A NamedTuple within a state that can check its fields, to detect damaged checkpoints."""
 
-    def wrong(self) -> str | None:
+    def describe_fault(self) -> str | None:
         """Describe an impossible value in a few words; return None if there is none."""
         ...
 
@@ -73,12 +73,12 @@ class Info(NamedTuple):
     excess: Tensor | None = None
 
     @property
-    def empty(self) -> bool:
+    def is_empty(self) -> bool:
         """Whether no client answered, so that the round did not change the state."""
         return self.answered.numel() == 0
 
     @classmethod
-    def nobody(cls, cohort: Cohort) -> Info:
+    def without_replies(cls, cohort: Cohort) -> Info:
         """Create the Info of a round in which no client answered."""
         return cls(cohort, torch.empty(0, dtype=torch.int64))
 
@@ -90,8 +90,8 @@ class Algorithm(Protocol[S]):
     """A server program: a frozen dataclass of hyperparameters whose rounds read like the paper's pseudocode.
 
     ``round`` must be correct even if only part of the cohort answers. If no client answers, it returns the unchanged
-    state with ``Info.nobody``. An algorithm with a dual variable has an ambiguity set (see :class:`Robust`) and a
-    :class:`DualState`. An algorithm without one may define fixed client weights (see :class:`Weighted`).
+    state with ``Info.without_replies``. An algorithm with a dual variable has an ambiguity set (see :class:`Robust`)
+    and a :class:`DualState`. An algorithm without one may define fixed client weights (see :class:`Weighted`).
     """
 
     @property

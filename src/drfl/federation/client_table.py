@@ -132,7 +132,7 @@ def _bytes(row: Tensor) -> memoryview:
 BLOCK = 512
 """Number of clients per block of row references. An update copies the blocks that it changes."""
 
-MIXED = 2**18
+CHUNK = 2**18
 """Number of entries that :meth:`ClientTable.mix` and :meth:`ClientTable.sums` gather at a time."""
 
 Row = Tensor | Slot
@@ -250,6 +250,7 @@ class ClientTable:
             ValueError: If a client appears twice or is not in the table, or the rows do not fit.
             InputError: If the file of the rows cannot grow.
         """
+        # A copy, because rows never change and the caller may reuse its tensor.
         return self._with(clients, rows, lambda _, row: row.detach().clone())
 
     def add(self, clients: Tensor, change: Iterable[Tensor], alpha: float = 1.0) -> ClientTable:
@@ -280,7 +281,7 @@ class ClientTable:
         # Skip rows of weight 0, because reading takes most of the time if the table is in a file.
         wanted = self.clients[(weights[self.clients.to(weights.device)] != 0).cpu()].tolist()
         # Copy a few rows at a time, never the whole table.
-        size = min(BLOCK, max(1, MIXED // max(d, 1)))
+        size = min(BLOCK, max(1, CHUNK // max(d, 1)))
         for start in range(0, len(wanted), size):
             clients = wanted[start : start + size]
             mixed += cast_weights[clients] @ self._gathered([row for row in map(self._row, clients) if row is not None])
@@ -300,7 +301,7 @@ class ClientTable:
         total = self._like.new_zeros(len(weights), d, dtype=torch.float64)
         numbered = [(j, self._row(client)) for j, client in enumerate(self._checked(clients))]
         wanted = [(j, row) for j, row in numbered if row is not None]
-        size = min(BLOCK, max(1, MIXED // max(d, 1)))
+        size = min(BLOCK, max(1, CHUNK // max(d, 1)))
         for start in range(0, len(wanted), size):
             columns, rows = zip(*wanted[start : start + size], strict=True)
             total += weights[:, list(columns)].to(self.device) @ self._gathered(rows).double()

@@ -128,7 +128,7 @@ class Request(ABC, Generic[R]):
     key: Key
 
     @abstractmethod
-    def nobody(self) -> R:
+    def empty_reply(self) -> R:
         """Create a reply without clients, whose parts have the shapes and types of a full reply but no rows."""
 
     @property
@@ -163,10 +163,10 @@ class TrainRequest(Request[Replies]):
     snapshot: int | None = None
     average: bool = False
 
-    def nobody(self) -> Replies:
+    def empty_reply(self) -> Replies:
         """Create a reply without clients: models (0, d), and the requested snapshot and average."""
         w = self.w.new_empty(0, self.w.numel())
-        return Replies(_nobody(), w, None if self.snapshot is None else w, w if self.average else None)
+        return Replies(_no_clients(), w, None if self.snapshot is None else w, w if self.average else None)
 
     @property
     def vectors(self) -> int:
@@ -175,6 +175,7 @@ class TrainRequest(Request[Replies]):
 
     def only(self, rows: Tensor) -> Self:
         """Return the request for a part of the cohort, with its shifts."""
+        # Row j of the shift belongs to cohort[j], so both are selected together.
         return replace(super().only(rows), shift=None if self.shift is None else self.shift[rows])
 
 
@@ -185,9 +186,9 @@ class LossRequest(Request[Losses]):
     kind: ClassVar[str] = "losses"
     batch: int | None = None
 
-    def nobody(self) -> Losses:
+    def empty_reply(self) -> Losses:
         """Create a reply without clients: values (0,)."""
-        return Losses(_nobody(), torch.empty(0, dtype=torch.float64))
+        return Losses(_no_clients(), torch.empty(0, dtype=torch.float64))
 
 
 @dataclass(frozen=True, eq=False)
@@ -197,12 +198,12 @@ class GradientRequest(Request[Gradients]):
     kind: ClassVar[str] = "gradients"
     batch: int | None = None
 
-    def nobody(self) -> Gradients:
+    def empty_reply(self) -> Gradients:
         """Create a reply without clients: values (0, d) and losses (0,)."""
-        return Gradients(_nobody(), self.w.new_empty(0, self.w.numel()), torch.empty(0, dtype=torch.float64))
+        return Gradients(_no_clients(), self.w.new_empty(0, self.w.numel()), torch.empty(0, dtype=torch.float64))
 
 
-def answers(reply: R, rows: Tensor) -> R:
+def select_rows(reply: R, rows: Tensor) -> R:
     """Select rows of a reply by positions (k'',) in any order, or by a mask (k',)."""
     # Clients and their vectors belong together, so all parts have the same rows.
     return reply._make(None if part is None else part[rows] for part in reply)
@@ -222,5 +223,5 @@ def with_reports(reply: R, values: Tensor) -> R:
     return reply._replace(losses=values) if isinstance(reply, Gradients) else reply
 
 
-def _nobody() -> Tensor:
+def _no_clients() -> Tensor:
     return torch.empty(0, dtype=torch.int64)

@@ -81,6 +81,7 @@ def with_replacement(weights: Tensor, m: int, key: Key) -> Cohort:
     else:
         # NumPy's `choice` does the same but passes over the weights more often.
         cumulative = _probabilities(weights).cumsum()
+        # Divided by itself, the last sum is exactly 1 and above every uniform number.
         drawn = (cumulative / cumulative[-1]).searchsorted(uniforms, side="right")
     # A client drawn twice trains once, and its reply counts twice.
     clients, counts = np.unique(drawn, return_counts=True)
@@ -107,7 +108,7 @@ def without_replacement(weights: Tensor, m: int, key: Key) -> Cohort:
     return _equal(np.sort(drawn))
 
 
-def everybody(weights: Tensor, m: int, key: Key) -> Cohort:
+def all_clients(weights: Tensor, m: int, key: Key) -> Cohort:
     """Choose all N clients with weights λ_i, ignoring ``m`` and ``key``: Σ_i λ_i x_i without sampling noise."""
     return Cohort(torch.arange(len(weights)), weights.double().cpu())
 
@@ -117,7 +118,7 @@ def uniform_weighted(weights: Tensor, m: int, key: Key) -> Cohort:
 
     A client with λ_i = 0 may be drawn. It has weight 0 unless all clients that answer have λ_i = 0. The mean over the
     cohort is biased towards the uniform mean. The bias decreases with m. For m = N, the mean is exact, as with
-    :func:`everybody`.
+    :func:`all_clients`.
 
     Raises:
         InputError: If m > N.

@@ -121,7 +121,7 @@ class FlowerFederation(Federation):
         self.ledger.add(cost)
         # Use the cohort's order, so that sums round as in a simulation, whichever reply arrives first.
         clients = [client for client in request.cohort.tolist() if client in answers]
-        empty = request.nobody()
+        empty = request.empty_reply()
         if not clients:
             return empty
         columns = zip(*(answers[client].parts for client in clients), strict=True)

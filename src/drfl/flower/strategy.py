@@ -104,9 +104,9 @@ class DrflStrategy(Strategy):
             core = core.algorithm
         if engine not in ENGINES:
             raise unknown("engine", engine, ENGINES)
-        checks.whole("min_available_nodes", min_available_nodes)
+        checks.integer("min_available_nodes", min_available_nodes)
         checks.non_negative("wait", wait)
-        checks.whole("seed", seed, low=0)
+        checks.integer("seed", seed, low=0)
         self.algorithm, self._core, self._is_protected = algorithm, core, is_protected
         self.min_available_nodes, self.wait, self.seed, self.engine = min_available_nodes, wait, seed, engine
         self.table_dir = table_dir
@@ -153,7 +153,7 @@ class DrflStrategy(Strategy):
                 code="unused-option",
                 field="train_config",
             )
-        checks.whole("num_rounds", num_rounds, low=0)
+        checks.integer("num_rounds", num_rounds, low=0)
         checks.positive("timeout", timeout)
         layout, w0 = flat(initial_arrays)
         log(INFO, "Starting %s: %d rounds, %d parameters", type(self).__name__, num_rounds, layout.d)
@@ -207,7 +207,7 @@ class _Recorder:
             self.result.train_metrics_clientapp[progress.round] = MetricRecord(training)
         if progress.row is not None:
             tests: dict[str, MetricRecordValues] = {
-                **progress.row.metrics.named(progress.score.name),
+                **progress.row.metrics.as_dict(progress.score.name),
                 f"undefined_{progress.score.name}": progress.row.undefined[0],
                 "lambda": progress.row.lam.tolist(),
             }

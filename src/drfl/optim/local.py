@@ -54,7 +54,7 @@ class LocalSGD:
 
     def __post_init__(self) -> None:
         if self.epochs is not None:
-            checks.whole("epochs", self.epochs)
+            checks.integer("epochs", self.epochs)
             if self.steps is not None:
                 raise InputError(
                     f"steps={self.steps} and epochs={self.epochs} cannot be combined. Set one of them.",
@@ -65,11 +65,11 @@ class LocalSGD:
             # None means the default. Only object.__setattr__ can set it, because the class is frozen.
             object.__setattr__(self, "steps", STEPS)
         else:
-            checks.whole("steps", self.steps)
+            checks.integer("steps", self.steps)
         if self.lr is not None:
             checks.positive("lr", self.lr)
         if self.batch is not None:
-            checks.whole("batch", self.batch)
+            checks.integer("batch", self.batch)
         if self.radius is not None:
             checks.positive("radius", self.radius)
         checks.non_negative("momentum", self.momentum)

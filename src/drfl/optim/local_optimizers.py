@@ -8,7 +8,7 @@ from typing import ClassVar
 
 from drfl.core import checks
 from drfl.core.errors import InputError
-from drfl.core.registry import named, text_of
+from drfl.core.registry import from_text, text_of
 
 
 class LocalOptimizer:
@@ -90,7 +90,7 @@ def parse(text: str) -> LocalOptimizer:
     Raises:
         InputError: If the name or an option is unknown, or an option is repeated, not a number or out of range.
     """
-    return named("local optimizer", LOCAL_OPTIMIZERS, text)
+    return from_text("local optimizer", LOCAL_OPTIMIZERS, text)
 
 
 def refuse(algorithm: str, optimizer: LocalOptimizer, why: str) -> None:

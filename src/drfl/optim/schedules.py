@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from drfl.core import checks
-from drfl.core.registry import named, text_of
+from drfl.core.registry import from_text, text_of
 
 
 class Schedule(ABC):
@@ -20,7 +20,7 @@ class Schedule(ABC):
     """
 
     @abstractmethod
-    def at(self, r: int) -> float:
+    def multiplier(self, r: int) -> float:
         """Return the factor in round r = 1, 2, …; in most schedules, it is 1 in the first round."""
 
     def __str__(self) -> str:
@@ -44,7 +44,7 @@ class Constant(Schedule):
     def __post_init__(self) -> None:
         checks.positive("factor", self.factor)
 
-    def at(self, r: int) -> float:
+    def multiplier(self, r: int) -> float:
         """Return the factor."""
         return self.factor
 
@@ -65,10 +65,10 @@ class StepDecay(Schedule):
     factor: float = 0.1
 
     def __post_init__(self) -> None:
-        checks.whole("every", self.every)
+        checks.integer("every", self.every)
         checks.positive("factor", self.factor)
 
-    def at(self, r: int) -> float:
+    def multiplier(self, r: int) -> float:
         """Return factor^⌊(r − 1)/every⌋."""
         # Rounds are numbered from 1, and the first has the full step size.
         return self.factor ** ((r - 1) // self.every)
@@ -90,7 +90,7 @@ class Exponential(Schedule):
     def __post_init__(self) -> None:
         checks.positive("factor", self.factor)
 
-    def at(self, r: int) -> float:
+    def multiplier(self, r: int) -> float:
         """Return factor^(r − 1)."""
         return self.factor ** (r - 1)
 
@@ -99,7 +99,7 @@ class Exponential(Schedule):
 class InverseSqrt(Schedule):
     """The factor 1/√r, the classical rate of stochastic gradient descent."""
 
-    def at(self, r: int) -> float:
+    def multiplier(self, r: int) -> float:
         """Return 1/√r."""
         return 1 / math.sqrt(r)
 
@@ -120,10 +120,10 @@ class Cosine(Schedule):
     final: float = 0.0
 
     def __post_init__(self) -> None:
-        checks.whole("rounds", self.rounds)
+        checks.integer("rounds", self.rounds)
         checks.fraction("final", self.final)
 
-    def at(self, r: int) -> float:
+    def multiplier(self, r: int) -> float:
         """Return final + (1 − final)·(1 + cos(π(r − 1)/rounds))/2."""
         # In a run longer than the schedule, the cosine would rise again.
         if r > self.rounds:
@@ -154,4 +154,4 @@ def parse(text: str) -> Schedule:
         InputError: If the name or an option is unknown, or an option is missing, repeated, not a number or out of
             range.
     """
-    return named("schedule", SCHEDULES, text)
+    return from_text("schedule", SCHEDULES, text)

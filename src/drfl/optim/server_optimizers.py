@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from drfl.core import checks
-from drfl.core.registry import named, text_of
+from drfl.core.registry import from_text, text_of
 
 
 class ServerMoments(NamedTuple):
@@ -168,4 +168,4 @@ def parse(text: str) -> ServerOptimizer:
     Raises:
         InputError: If the name or an option is unknown, or an option is repeated, not a number or out of range.
     """
-    return named("server optimizer", SERVER_OPTIMIZERS, text)
+    return from_text("server optimizer", SERVER_OPTIMIZERS, text)

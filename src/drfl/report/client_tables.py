@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from drfl.assessment.clients import Assessment, turned
+from drfl.assessment.clients import Assessment, flip_direction
 from drfl.report.compared import same_clients
 from drfl.report.content import TableBlock
 from drfl.report.evidence import Evidence, RunEvidence
@@ -122,7 +122,7 @@ def _worst_of_any(values: Sequence[np.ndarray], measure: Measure, record: RunRec
     if len(values[0]) <= max(MOST, most):
         return list(range(len(values[0])))
     # fmin ignores NaN, because one algorithm may lack a value that others have.
-    worst = np.fmin.reduce([turned(scores, measure) for scores in values])
+    worst = np.fmin.reduce([flip_direction(scores, measure) for scores in values])
     return np.argsort(worst, kind="stable")[:most].tolist()
 
 

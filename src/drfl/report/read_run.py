@@ -12,7 +12,7 @@ from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, cast
 
-from drfl.core.csv_cells import unquoted
+from drfl.core.csv_cells import unescape_formula
 from drfl.core.errors import InputError
 from drfl.core.files import lines, open_file, read_json, read_toml, reading
 from drfl.core.run_end import Marks
@@ -276,7 +276,7 @@ def _columns(
             return [], f"row {line} has {len(row)} values instead of {len(header)}"
         for column, cell in zip(columns, row, strict=True):
             if isinstance(column, list):
-                column.append(unquoted(cell))
+                column.append(unescape_formula(cell))
             else:
                 column.append(float(cell))
     return [column if isinstance(column, list) else np.array(column) for column in columns], ""
@@ -375,7 +375,7 @@ def _frame(directory: Path, name: str, columns: Sequence[str], words: Sequence[s
     path = directory / name
     with open_file(path, follow=False, remedy=REMEDY) as file, reading(path, DAMAGED, REMEDY):
         rows = csv.reader(lines(file, path), strict=True)
-        header = [unquoted(cell) for cell in next(rows, [])]
+        header = [unescape_formula(cell) for cell in next(rows, [])]
         if len(header) > MOST_COLUMNS:
             raise ValueError(f"it has {len(header):,} columns")
         values, ragged = _columns(rows, header, words)

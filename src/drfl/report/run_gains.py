@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from drfl.assessment.clients import Assessment, AucInterval, turned
+from drfl.assessment.clients import Assessment, AucInterval, flip_direction
 from drfl.assessment.gains import GainAssessment, assess_gain, no_row_values, sums_of_pair
 from drfl.assessment.possible_sums import possible_products
 from drfl.assessment.scope import Redrawn
@@ -184,7 +184,7 @@ def _worst(run: AssessedRun) -> float:
     """Return the worst client's measured value, turned so that larger is better."""
     if run.assessment is None:
         return np.nan
-    return float(turned(np.array([run.assessment.worst.value]), run.assessment.measure)[0])
+    return float(flip_direction(np.array([run.assessment.worst.value]), run.assessment.measure)[0])
 
 
 def gain_over(first: AssessedRun, second: AssessedRun) -> GainAssessment:

@@ -6,7 +6,7 @@ import math
 import re
 from collections.abc import Sequence
 
-from drfl.core.run_end import ON_TEST, SET_BACK
+from drfl.core.run_end import ON_TEST, RESET
 from drfl.report.compared import Against, Standing
 from drfl.report.content import Card, Paragraph
 from drfl.report.formatting import (
@@ -121,7 +121,7 @@ def _notices_on(group: Group, most: int) -> list[str]:
     if group.stopped_on_test:
         lines.append(f" has no intervals{_seeds([run for run in runs if run.stopped_on_test])}: {ON_TEST}.")
     lines += [  # a late roll-back has a separate warning, so it is not repeated here
-        f" was {SET_BACK}{_seeds([run])}: {run.marks.counted}."
+        f" was {RESET}{_seeds([run])}: {run.marks.rounds_text}."
         for run in runs
         if run.marks.rollbacks and not run.marks.is_late
     ]

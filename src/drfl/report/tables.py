@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from drfl.core.run_end import legends, marked
+from drfl.core.run_end import add_marks, legends
 from drfl.report.content import TableBlock, TableCell
 from drfl.report.evidence import Evidence
 from drfl.report.figures import swatch_of
@@ -65,7 +65,7 @@ def summary_table(groups: Sequence[Group]) -> TableBlock:
                 shown.append(undefined)
     rows = [
         [
-            TableCell(marked(group.label, (run.marks for run in group.runs)), swatch=swatch_of(group)),
+            TableCell(add_marks(group.label, (run.marks for run in group.runs)), swatch=swatch_of(group)),
             *(cells[i] for cells in shown),
             size(mean(run.ledger("bytes_up") for run in group.runs)),
             size(mean(run.ledger("bytes_down") for run in group.runs)),
@@ -133,7 +133,7 @@ def runs_table(evidence: Evidence) -> TableBlock:
             could = NOTHING if assessment is None else f"{int(assessment.candidates.sum())} of {len(assessment.names)}"
             rows.append(
                 [
-                    marked(group.label, [record.marks]),
+                    add_marks(group.label, [record.marks]),
                     clean(record.seed, 24),
                     run.names[place] if math.isfinite(record.final("worst_score")) else NOTHING,
                     f"{count(record.marks.effective_rounds)} of " * bool(record.marks.rollbacks)

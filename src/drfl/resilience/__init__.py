@@ -37,13 +37,12 @@ from drfl.resilience.participation import FirstK, OverSelection, Quorum
 from drfl.resilience.protected import LambdaConcentration, Memory, Protected, Quarantine
 from drfl.resilience.reply_log import Recorded, Replayed, ReplyLog, UsedReplies, read_replies
 from drfl.resilience.step_bound import StepBound
-from drfl.resilience.validation import Checked, Reason, Rejection, validated
+from drfl.resilience.validation import Reason, Rejection, ValidationResult, validate_reply
 
 __all__ = [
     "Aggregator",
     "Audit",
     "CentredClip",
-    "Checked",
     "Clip",
     "CoordinateMedian",
     "DuplicateReplies",
@@ -79,7 +78,8 @@ __all__ = [
     "TrimmedMean",
     "UnreliableFederation",
     "UsedReplies",
+    "ValidationResult",
     "WithoutMemory",
     "read_replies",
-    "validated",
+    "validate_reply",
 ]

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from drfl.federation.federation import Federation, WrappedFederation
-from drfl.federation.requests import Gradients, Losses, R, Replies, Request, TrainRequest, answers
+from drfl.federation.requests import Gradients, Losses, R, Replies, Request, TrainRequest, select_rows
 from drfl.resilience.aggregators import Aggregator
 
 
@@ -20,7 +20,7 @@ def first_centres(rule: Aggregator | None, w: Tensor) -> Tensor:
     return w.new_zeros(2, w.numel() if rule is not None and rule.memory is not None else 0)
 
 
-class Aggregating(WrappedFederation):
+class AggregatingFederation(WrappedFederation):
     """Applies an aggregation rule to replies; for one round, drops the reported losses of excluded clients.
 
     Args:
@@ -46,17 +46,17 @@ class Aggregating(WrappedFederation):
             included = ~self.left_out[reply.clients]
             if bool(included.all()):
                 return reply
-            return answers(reply, included) if bool(included.any()) else request.nobody()
-        if len(reply.clients) < self.rule.least:
+            return select_rows(reply, included) if bool(included.any()) else request.empty_reply()
+        if len(reply.clients) < self.rule.min_vectors:
             # Do not pass too few replies on unchanged: a client that makes others drop out could then disable the rule.
             self.left_out[reply.clients] = True
             self.too_few += 1
-            return request.nobody()
+            return request.empty_reply()
         if isinstance(reply, Gradients):
             centre = self.rule.expected(reply.clients, request.w, self.centres[1])
             kept = self.rule.keep(reply.values, centre)
             self.left_out[reply.clients[~kept]] = True
-            reply, centre = answers(reply, kept), _of(centre, kept)
+            reply, centre = select_rows(reply, kept), _of(centre, kept)
             return reply._replace(values=self._bounded(reply.values, centre, 1)) if bool(kept.any()) else reply
         assert isinstance(request, TrainRequest)
         return self._models(request, reply)
@@ -90,7 +90,7 @@ class Aggregating(WrappedFederation):
         # Exclude clients by their final models; their snapshots and means are then excluded too.
         kept = self.rule.keep(rate * (w - reply.w) - shift, centre)
         self.left_out[reply.clients[~kept]] = True
-        reply, centre, rate, shift = answers(reply, kept), _of(centre, kept), rate[kept], shift[kept]
+        reply, centre, rate, shift = select_rows(reply, kept), _of(centre, kept), rate[kept], shift[kept]
         if not bool(kept.any()):
             return reply
         # After t of τ steps a model has gone t/τ of the way; the mean of models 1…τ has gone (τ+1)/(2τ) of it.

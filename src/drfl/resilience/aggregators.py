@@ -26,7 +26,7 @@ class Aggregator(Protocol):
     """
 
     @property
-    def least(self) -> int:
+    def min_vectors(self) -> int:
         """Smallest number of vectors the rule can judge; with fewer, no reply is used."""
         ...
 
@@ -49,7 +49,7 @@ class Aggregator(Protocol):
         """Select the clients whose vectors are used, (k,) bool; the others count as missing.
 
         Args:
-            U: (k, d) Finite vectors, k ≥ ``least``.
+            U: (k, d) Finite vectors, k ≥ ``min_vectors``.
             centre: Result of :meth:`expected`.
         """
         ...
@@ -68,7 +68,7 @@ class _Rule:
     """Base of the rules: selects all clients, changes nothing and has no memory."""
 
     @property
-    def least(self) -> int:
+    def min_vectors(self) -> int:
         """Three, because the median of two vectors would be one of them."""
         return 3
 
@@ -130,6 +130,7 @@ class MedianClip(_Rule):
 
     def bound(self, U: Tensor, centre: Tensor | None = None) -> Tensor:
         """See :class:`drfl.resilience.Aggregator`."""
+        # The median, because malicious clients would raise a mean length at will.
         return _shortened(U, self.factor * _norms(U).median())
 
 
@@ -149,10 +150,10 @@ class TrimmedMean(_Rule):
     f: int = 1
 
     def __post_init__(self) -> None:
-        checks.whole("f", self.f)
+        checks.integer("f", self.f)
 
     @property
-    def least(self) -> int:
+    def min_vectors(self) -> int:
         """2f + 1, so that one value remains."""
         return 2 * self.f + 1
 
@@ -193,7 +194,7 @@ class GeometricMedian(_Rule):
     tolerance: float = 1e-6
 
     def __post_init__(self) -> None:
-        checks.whole("iterations", self.iterations)
+        checks.integer("iterations", self.iterations)
         checks.positive("tolerance", self.tolerance)
 
     def bound(self, U: Tensor, centre: Tensor | None = None) -> Tensor:
@@ -234,11 +235,11 @@ class Krum(_Rule):
     used: int = 0
 
     def __post_init__(self) -> None:
-        checks.whole("f", self.f)
-        checks.whole("used", self.used, low=0)
+        checks.integer("f", self.f)
+        checks.integer("used", self.used, low=0)
 
     @property
-    def least(self) -> int:
+    def min_vectors(self) -> int:
         """2f + 3, as its theorem requires."""
         return 2 * self.f + 3
 
@@ -248,6 +249,7 @@ class Krum(_Rule):
         # Compute distances from differences: the shortcut via products loses small distances between long vectors.
         squared = torch.cdist(U.double(), U.double(), compute_mode="donot_use_mm_for_euclid_dist").square()
         scores = squared.sort(1).values[:, 1 : k - self.f - 1].sum(1)  # the first is the distance to itself, 0
+        # A stable sort, so that equal scores do not depend on the sorting algorithm.
         best = scores.argsort(stable=True)[: self.used or k - self.f]
         return torch.zeros(k, dtype=torch.bool).index_fill(0, best.cpu(), True)
 
@@ -286,6 +288,7 @@ class CentredClip(_Rule):
     def bound(self, U: Tensor, centre: Tensor | None = None) -> Tensor:
         """See :class:`drfl.resilience.Aggregator`."""
         deviations = U if centre is None else U - centre
+        # Relative to the median distance, so that no radius has to be tuned to the size of the gradients.
         cut = _shortened(deviations, self.factor * _norms(deviations).median())
         return cut if centre is None else centre + cut
 
@@ -317,7 +320,7 @@ class ProbeCosine(_Rule):
         checks.positive("length", self.length)
 
     @property
-    def least(self) -> int:
+    def min_vectors(self) -> int:
         """One, because no client is judged by the others."""
         return 1
 

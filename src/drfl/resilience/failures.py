@@ -14,7 +14,7 @@ from drfl.core.errors import InputError
 from drfl.core.key import Key
 from drfl.federation.algorithm import Info
 from drfl.federation.federation import Federation, WrappedFederation
-from drfl.federation.requests import GradientRequest, LossRequest, R, Request, TrainRequest, answers
+from drfl.federation.requests import GradientRequest, LossRequest, R, Request, TrainRequest, select_rows
 from drfl.resilience.wrappers import S, Wrapper, WrapperState
 
 KINDS = (TrainRequest.kind, LossRequest.kind, GradientRequest.kind)
@@ -121,7 +121,7 @@ class UnreliableFederation(WrappedFederation):
         if reached:
             reply = self.fed.ask(request if available is None or reached == cohort_size else request.only(available))
         else:
-            reply = request.nobody()
+            reply = request.empty_reply()
         # Count the download of unavailable clients too: the server does not know who is unavailable.
         self.ledger.down(cohort_size - reached, request.vectors * request.w.numel() * request.w.element_size())
         size = (self.ledger.bytes_up - up) // max(1, len(reply.clients))  # bytes of one reply
@@ -129,22 +129,22 @@ class UnreliableFederation(WrappedFederation):
             arrives = ~self.lost.clients[reply.clients]
             # A negative number of replies cancels the bytes that the wrapped federation counted for the lost ones.
             self.ledger.up(int(arrives.sum()) - len(arrives), size)
-            reply = answers(reply, arrives)
+            reply = select_rows(reply, arrives)
         if self.duplicates is not None:
             rows = self.duplicates.rows(request, self.n, reply.clients)
             self.ledger.up(len(rows) - len(reply.clients), size)
-            reply = answers(reply, rows)
+            reply = select_rows(reply, rows)
         return (
             reply
             if self.stragglers is None
-            else answers(reply, self.stragglers.rows(request, reply.clients, self.sizes))
+            else select_rows(reply, self.stragglers.rows(request, reply.clients, self.sizes))
         )
 
 
-JITTER = 0.5
+DEFAULT_JITTER = 0.5
 """Default standard deviation of the logarithm of a client's time, used if times matter and no jitter is set."""
 
-MOST = {
+LIMITS = {
     "outage_rounds": (1_000_000, "a longer outage is permanent"),
     "slowdown": (1_000_000, "a slower client amounts to a dropped one"),
     "deadline": (1_000_000_000, "remove it to wait for all clients"),
@@ -201,8 +201,8 @@ class FailureModel:
             shares["drop"] = self.drop
         for name, share in shares.items():
             checks.fraction(name, share)
-        checks.whole("groups", self.groups)
-        checks.whole("outage_rounds", self.outage_rounds)
+        checks.integer("groups", self.groups)
+        checks.integer("outage_rounds", self.outage_rounds)
         checks.positive("slowdown", self.slowdown)
         if self.slowdown < 1:
             raise InputError(
@@ -214,7 +214,7 @@ class FailureModel:
             checks.positive("deadline", self.deadline)
         if self.jitter is not None:
             checks.non_negative("jitter", self.jitter)
-        for name, (high, why) in MOST.items():
+        for name, (high, why) in LIMITS.items():
             value = getattr(self, name)
             if value is not None:
                 checks.at_most(name, value, high, why)
@@ -236,15 +236,15 @@ class FailureModel:
                 f"groups={self.groups} must be at most the number of clients, {n}", code="out-of-range", field="groups"
             )
 
-    def dropped(self, n: int, key: Key) -> Tensor:
+    def draw_dropout(self, n: int, key: Key) -> Tensor:
         """Draw the clients that do not take part in the round with this key, (n,) bool."""
         return _uniform(n, key.fold("drop")) < torch.tensor(self.drop, dtype=torch.float64)
 
-    def crashed(self, n: int, key: Key) -> Tensor:
+    def draw_crashes(self, n: int, key: Key) -> Tensor:
         """Draw the clients whose local model is lost in the round with this key, (n,) bool."""
         return _uniform(n, key.fold("crash")) < self.crash
 
-    def struck(self, down: Tensor, key: Key) -> Tensor:
+    def draw_outages(self, down: Tensor, key: Key) -> Tensor:
         """Return the remaining rounds of each group's outage, this round included, (groups,) int64; 0 if it is up.
 
         Args:
@@ -266,7 +266,7 @@ class FailureModel:
     def spread(self) -> float | None:
         """Standard deviation of the logarithm of a client's time; None if no times are drawn."""
         if self.jitter is None:
-            return JITTER if self.slow > 0 or self.deadline is not None else None
+            return DEFAULT_JITTER if self.slow > 0 or self.deadline is not None else None
         return self.jitter
 
 
@@ -283,7 +283,7 @@ class FaultMemory(NamedTuple):
 
     down: Tensor
 
-    def wrong(self) -> str | None:
+    def describe_fault(self) -> str | None:
         """See :class:`drfl.federation.algorithm.Consistent`."""
         return "the remaining rounds of an outage are negative" if bool((self.down < 0).any()) else None
 
@@ -323,9 +323,9 @@ class Faulty(Wrapper[S]):
         draws = key.fold("faults")
         # An outage that begins now includes this round; the last line then subtracts one for every group.
         faults, n = self.faults, fed.n
-        down = faults.struck(state.memory.down, draws)
-        unavailable = (down > 0)[torch.arange(n) % faults.groups] | faults.dropped(n, draws)
-        lost = LostReplies(faults.crashed(n, draws), kinds=(TrainRequest.kind,)) if faults.crash > 0 else None
+        down = faults.draw_outages(state.memory.down, draws)
+        unavailable = (down > 0)[torch.arange(n) % faults.groups] | faults.draw_dropout(n, draws)
+        lost = LostReplies(faults.draw_crashes(n, draws), kinds=(TrainRequest.kind,)) if faults.crash > 0 else None
         duplicates = DuplicateReplies(faults.duplicate, draws.fold("duplicate")) if faults.duplicate > 0 else None
         stragglers = None
         if faults.spread is not None:
@@ -337,4 +337,5 @@ class Faulty(Wrapper[S]):
                 fed, unavailable=unavailable, lost=lost, duplicates=duplicates, stragglers=stragglers
             )
         inner, info = self.algorithm.round(state.inner, fed, key)
+        # Outages end by rounds and not by draws, so their length does not depend on the algorithm.
         return WrapperState(inner, FaultMemory((down - 1).clamp(min=0))), info

@@ -23,13 +23,13 @@ class GuardResult(NamedTuple):
     """A guard's result for k reported losses.
 
     Args:
-        values: (k,) float64 losses to use; the values of rows that are not kept are ignored.
-        kept: (k,) bool; the other rows count as missing.
+        values: (k,) float64 losses to use; the values of rows outside the mask are ignored.
+        mask: (k,) bool, True for the losses to use; the other rows count as missing.
         memory: (s,) float64, the guard's memory after the request.
     """
 
     values: Tensor
-    kept: Tensor
+    mask: Tensor
     memory: Tensor
 
 
@@ -81,7 +81,7 @@ def apply_guards(
         rows = kept.nonzero().flatten()
         if rows.numel():
             result = guard.judge(Losses(reports.clients[rows], values[rows]), request, fed, memories[g])
-            values[rows], kept[rows], memories[g] = result.values, result.kept, result.memory
+            values[rows], kept[rows], memories[g] = result.values, result.mask, result.memory
     # Include an empty slice, because torch.cat rejects an empty list, which occurs without guards.
     return GuardResult(values, kept, torch.cat([memory[:0], *memories]))
 
@@ -158,13 +158,13 @@ class RobustClip:
         latest = last.index_copy(0, reports.clients, reports.values)
         latest = latest[~latest.isnan()]
         peak = torch.maximum(peak, latest.median().abs())
-        values = near_median(reports.values, latest, self.k, self.floor * peak)
+        values = clip_near_median(reports.values, latest, self.k, self.floor * peak)
         # Store the clipped values, so that a false report does not widen the spread for later requests.
         last = last.index_copy(0, reports.clients, values)
         return keep_all(values, torch.cat([last, peak[None]]))
 
 
-def near_median(values: Tensor, reference: Tensor, k: float, least: Tensor) -> Tensor:
+def clip_near_median(values: Tensor, reference: Tensor, k: float, least: Tensor) -> Tensor:
     """Clip values (k',) to within k·max(1.4826·MAD, least) of the median of a reference (r,), r ≥ 1.
 
     Below, the limit is −(|median| + width). For even r, the lower of the two middle values is the median. If the width
@@ -201,7 +201,7 @@ class Trim(WithoutMemory):
     f: int = 1
 
     def __post_init__(self) -> None:
-        checks.whole("f", self.f)
+        checks.integer("f", self.f)
 
     def judge(
         self, reports: Losses, request: LossRequest | GradientRequest, fed: Federation, memory: Tensor
@@ -254,7 +254,7 @@ class ServerProbe:
         Raises:
             InputError: If rows is not at least 1, or if data and task do not fit together.
         """
-        checks.whole("rows", rows)
+        checks.integer("rows", rows)
 
         def sample(client_rows: Tensor, i: int) -> Tensor:
             # Use one key per client, so that its rows do not depend on the other clients.
@@ -263,6 +263,7 @@ class ServerProbe:
             return client_rows[torch.from_numpy(generator.choice(len(client_rows), size, replace=False))]
 
         subset = replace(data, train=tuple(sample(client_rows, i) for i, client_rows in enumerate(data.train)))
+        # A federation of its own, whose ledger keeps the server's work apart from the clients'.
         return cls(Simulation(subset, task, engine=engine, device=device))
 
     def __call__(self, w: Tensor, clients: Tensor) -> Tensor:
@@ -347,7 +348,7 @@ class PeerAudit(WithoutMemory):
     floor: float = 1.0
 
     def __post_init__(self) -> None:
-        checks.whole("peers", self.peers)
+        checks.integer("peers", self.peers)
         checks.positive("k", self.k)
         checks.non_negative("floor", self.floor)
 
@@ -365,4 +366,4 @@ class PeerAudit(WithoutMemory):
         if len(reference) < self.peers:  # too few clients are outside the cohort or answered: add the request's reports
             reference = torch.cat([reference, reports.values])
         least = self.floor * reference.median().abs()
-        return keep_all(near_median(reports.values, reference, self.k, least), memory)
+        return keep_all(clip_near_median(reports.values, reference, self.k, least), memory)

@@ -12,7 +12,7 @@ from drfl.core.errors import InputError
 from drfl.core.key import Key
 from drfl.federation.algorithm import Info
 from drfl.federation.federation import Federation, WrappedFederation
-from drfl.federation.requests import R, Request, answers
+from drfl.federation.requests import R, Request, select_rows
 from drfl.resilience.wrappers import S, WrappedAlgorithm
 
 
@@ -38,7 +38,7 @@ class FirstK(WrappedFederation):
         if len(arrived) <= self.keep:
             return reply
         # Keep duplicates of the selected clients, because Protected is responsible for rejecting them.
-        return answers(reply, torch.isin(reply.clients, torch.tensor(arrived[: self.keep])))
+        return select_rows(reply, torch.isin(reply.clients, torch.tensor(arrived[: self.keep])))
 
 
 @dataclass(frozen=True)
@@ -65,7 +65,7 @@ class OverSelection(WrappedAlgorithm[S]):
     keep: int
 
     def __post_init__(self) -> None:
-        checks.whole("keep", self.keep)
+        checks.integer("keep", self.keep)
 
     def round(self, state: S, fed: Federation, key: Key) -> tuple[S, Info]:
         """Run one round of the wrapped algorithm on the first replies."""
@@ -82,46 +82,49 @@ class Quorum(WrappedAlgorithm[S]):
 
     Args:
         algorithm: The wrapped algorithm.
-        at_least: Number of clients that must have answered the training request (``Info.answered``), ≥ 1.
-        then: What to do if fewer answered. "skip" leaves the state unchanged and continues with the next round.
-            "repeat" repeats the round with other draws, and skips it after ``most`` failed repeats.
-        most: Maximum number of repeats of a round, ≥ 1; repeat k draws from ``key.fold("again", k)``.
+        min_replies: Number of clients that must have answered the training request (``Info.answered``), ≥ 1.
+        action: What to do if fewer answered. "skip" leaves the state unchanged and continues with the next round.
+            "repeat" repeats the round with other draws, and skips it after ``max_repeats`` failed repeats.
+        max_repeats: Maximum number of repeats of a round, ≥ 1; repeat k draws from ``key.fold("again", k)``.
 
     The first attempt is the same round as without a quorum.
 
     Raises:
-        InputError: If a value is out of range, or if at_least > N (on first use).
+        InputError: If a value is out of range, or if min_replies > N (on first use).
     """
 
-    at_least: int
-    then: Literal["skip", "repeat"] = "skip"
-    most: int = 3
+    min_replies: int
+    action: Literal["skip", "repeat"] = "skip"
+    max_repeats: int = 3
 
     def __post_init__(self) -> None:
-        checks.whole("at_least", self.at_least)
-        checks.whole("most", self.most)
-        if self.then not in ("skip", "repeat"):
-            raise InputError(f"then must be 'skip' or 'repeat', got {self.then!r}", code="invalid-value", field="then")
+        checks.integer("min_replies", self.min_replies)
+        checks.integer("max_repeats", self.max_repeats)
+        if self.action not in ("skip", "repeat"):
+            raise InputError(
+                f"action must be 'skip' or 'repeat', got {self.action!r}", code="invalid-value", field="action"
+            )
 
     def init(self, fed: Federation) -> S:
         """Return the state before the first round."""
-        if self.at_least > fed.n:
+        if self.min_replies > fed.n:
             raise InputError(
-                f"at_least={self.at_least} must be at most the number of clients, {fed.n}",
+                f"min_replies={self.min_replies} must be at most the number of clients, {fed.n}",
                 code="out-of-range",
-                field="at_least",
+                field="min_replies",
             )
         return self.algorithm.init(fed)
 
     def round(self, state: S, fed: Federation, key: Key) -> tuple[S, Info]:
         """Run the wrapped algorithm's round until enough clients answer, or skip it."""
         next_state, info = self.algorithm.round(state, fed, key)
-        for k in range(1, 1 + (self.most if self.then == "repeat" else 0)):
+        for k in range(1, 1 + (self.max_repeats if self.action == "repeat" else 0)):
             if self._has_quorum(info):
                 break
             # Start from the state before the round each time, so that failed attempts leave no trace.
+            # The round's own key would draw the same cohort and the same failures again.
             next_state, info = self.algorithm.round(state, fed, key.fold("again", k))
-        return (next_state, info) if self._has_quorum(info) else (state, Info.nobody(info.cohort))
+        return (next_state, info) if self._has_quorum(info) else (state, Info.without_replies(info.cohort))
 
     def _has_quorum(self, info: Info) -> bool:
-        return info.answered.numel() >= self.at_least
+        return info.answered.numel() >= self.min_replies

@@ -15,12 +15,12 @@ from drfl.core.errors import InputError, Notice
 from drfl.core.key import Key
 from drfl.federation.algorithm import Info, Sized, core_of, mixture_of
 from drfl.federation.federation import Federation, WrappedFederation
-from drfl.federation.requests import GradientRequest, LossRequest, R, Request, answers, reports_of, with_reports
-from drfl.resilience.aggregation import Aggregating, first_centres
+from drfl.federation.requests import GradientRequest, LossRequest, R, Request, reports_of, select_rows, with_reports
+from drfl.resilience.aggregation import AggregatingFederation, first_centres
 from drfl.resilience.aggregators import Aggregator
 from drfl.resilience.guards import Guard, RobustClip, apply_guards, first_memories
 from drfl.resilience.step_bound import StepBound
-from drfl.resilience.validation import FAULTS, REASONS, Reason, Rejection, validated
+from drfl.resilience.validation import FAULTS, REASONS, Reason, Rejection, validate_reply
 from drfl.resilience.wrappers import S, Wrapper, WrapperState
 
 TIMES_MEAN = 3
@@ -45,7 +45,7 @@ class LambdaConcentration:
 
     def __post_init__(self) -> None:
         checks.fraction("share", self.share)
-        checks.whole("long", self.long)
+        checks.integer("long", self.long)
 
     def limit(self, n: int) -> float:
         """Return the share of λ above which a round counts, for n clients."""
@@ -55,7 +55,7 @@ class LambdaConcentration:
         """Update the numbers of consecutive rounds above the limit, (N,) int64, after a round that ended in λ (N,)."""
         return torch.where(lam.cpu() > self.limit(len(lam)), rounds + 1, 0)
 
-    def found(self, rounds: Tensor) -> list[int]:
+    def newly_dominant(self, rounds: Tensor) -> list[int]:
         """Return the clients that have just reached the number of rounds."""
         return (rounds == self.long).nonzero().flatten().tolist()
 
@@ -93,8 +93,8 @@ class Quarantine:
     rounds: int = 20
 
     def __post_init__(self) -> None:
-        checks.whole("strikes", self.strikes)
-        checks.whole("rounds", self.rounds)
+        checks.integer("strikes", self.strikes)
+        checks.integer("rounds", self.rounds)
 
     def after(self, record: Record, answered: Tensor, faulty: Tensor) -> Record:
         """Update the record after a round, given the clients that answered and those at fault, both (N,) bool."""
@@ -104,13 +104,13 @@ class Quarantine:
         return Record(torch.where(is_caught, 0, strikes), until)
 
 
-class Validated(WrappedFederation):
+class ValidatingFederation(WrappedFederation):
     """Skips clients in quarantine and passes on valid replies only; records both for one round.
 
     Args:
         fed: The wrapped federation.
         quarantined: (N,) bool, True for clients that are not asked.
-        norm: See :func:`drfl.resilience.validation.validated`.
+        norm: See :func:`drfl.resilience.validation.validate_reply`.
         bound: Bound on replies relative to each other; None = no bound.
         usual: (2,) Reference lengths of the bound, see :class:`drfl.resilience.StepBound`.
         on_rejection: Called with every rejection; None = no call.
@@ -141,8 +141,8 @@ class Validated(WrappedFederation):
         if bool(away.any()):
             request = request.only(~away)
         if not len(request.cohort):
-            return request.nobody()
-        checked = validated(request, self.fed.ask(request), self.norm)
+            return request.empty_reply()
+        checked = validate_reply(request, self.fed.ask(request), self.norm)
         if self.bound is not None and len(checked.reply.clients):
             excess, self.usual = self.bound.judge(request, checked.reply, self.usual)
             if bool(excess.any()):
@@ -172,7 +172,7 @@ class Validated(WrappedFederation):
         self.excess = before.index_copy(0, clients, torch.maximum(before[clients], excess))
 
 
-class Guarded(WrappedFederation):
+class GuardingFederation(WrappedFederation):
     """Passes reported losses through the guards; records for one round which clients' losses were changed.
 
     Args:
@@ -201,7 +201,7 @@ class Guarded(WrappedFederation):
         self.changed[reports.clients[changed]] = True
         self.clipped += int(changed.sum())
         reply = with_reports(reply, values)
-        return reply if bool(kept.all()) else answers(reply, kept)
+        return reply if bool(kept.all()) else select_rows(reply, kept)
 
 
 LOG = logging.getLogger("drfl.resilience")
@@ -238,7 +238,7 @@ class Memory(NamedTuple):
     left_out: Tensor
     too_few: Tensor
 
-    def wrong(self) -> str | None:
+    def describe_fault(self) -> str | None:
         """See :class:`drfl.federation.algorithm.Consistent`."""
         counts = (self.rejected, self.clipped, self.strikes, self.until, self.dominant, self.left_out, self.too_few)
         if any(bool((count < 0).any()) for count in counts):
@@ -292,28 +292,28 @@ class Protected(Wrapper[S]):
         def counts(*shape: int) -> Tensor:
             return torch.zeros(shape, dtype=torch.int64)
 
-        def nobody(*shape: int) -> Tensor:
+        def flags(*shape: int) -> Tensor:
             return torch.zeros(shape, dtype=torch.bool)
 
         n = fed.n
         if self.aggregator is not None:
             core = core_of(self.algorithm)
             most = min(n, (core.m or n) if isinstance(core, Sized) else n)
-            if most < self.aggregator.least:  # no request could ever get enough replies
+            if most < self.aggregator.min_vectors:  # no request could ever get enough replies
                 raise InputError(
-                    f"{self.aggregator} needs at least {self.aggregator.least} replies, but at most {most} clients are "
-                    "asked. Use median-clip (MedianClip), which needs three, or remove the aggregator",
+                    f"{self.aggregator} needs at least {self.aggregator.min_vectors} replies, but at most {most} "
+                    "clients are asked. Use median-clip (MedianClip), which needs three, or remove the aggregator",
                     code="few-clients",
                     field="aggregator",
                 )
         memory = Memory(
-            flagged=nobody(n),
+            flagged=flags(n),
             rejected=counts(),
             clipped=counts(),
             strikes=counts(n),
             until=counts(n),
             dominant=counts(n),
-            warned=nobody(n + 1, len(REASONS)),
+            warned=flags(n + 1, len(REASONS)),
             guards=first_memories(self.guards, n),
             usual=torch.zeros(2, dtype=torch.float64) if self.bound is None else self.bound.start(),
             centres=first_centres(self.aggregator, fed.w0),
@@ -326,16 +326,17 @@ class Protected(Wrapper[S]):
         """Run one round of the wrapped algorithm on the replies that pass."""
         inner, memory = state
         # Validation is innermost, so that guards see finite reports of clients that were asked, each once.
-        valid = Validated(fed, memory.until > 0, self.norm, self.bound, memory.usual, self.on_rejection)
-        robust = None if self.aggregator is None else Aggregating(valid, self.aggregator, memory.centres)
-        guarded = Guarded(valid if robust is None else robust, self.guards, memory.guards)
+        valid = ValidatingFederation(fed, memory.until > 0, self.norm, self.bound, memory.usual, self.on_rejection)
+        robust = None if self.aggregator is None else AggregatingFederation(valid, self.aggregator, memory.centres)
+        # Guards are outermost: they judge losses of clients that the aggregation rule has not excluded.
+        guarded = GuardingFederation(valid if robust is None else robust, self.guards, memory.guards)
         inner, info = self.algorithm.round(inner, guarded, key)
         memory = self._after(memory, valid, guarded, mixture_of(self.algorithm, inner, fed))
         if robust is not None:
             if robust.too_few and not memory.too_few:
                 text = (
-                    f"fewer than {robust.rule.least} replies to a request, too few for {robust.rule}; none of them is "
-                    "used"
+                    f"fewer than {robust.rule.min_vectors} replies to a request, too few for {robust.rule}; none of "
+                    "them is used"
                 )
                 LOG.warning(Notice(text, "few-replies", "aggregator"))
             memory = memory._replace(
@@ -346,7 +347,7 @@ class Protected(Wrapper[S]):
         info = info if valid.excess is None else info._replace(excess=valid.excess)
         return WrapperState(inner, memory), info
 
-    def _after(self, memory: Memory, valid: Validated, guarded: Guarded, lam: Tensor) -> Memory:
+    def _after(self, memory: Memory, valid: ValidatingFederation, guarded: GuardingFederation, lam: Tensor) -> Memory:
         """Update the memory after a round that ended in λ (N,), except for the aggregation rule's fields."""
         bad = valid.faulty | guarded.changed
         record = Record(memory.strikes, memory.until)
@@ -359,7 +360,7 @@ class Protected(Wrapper[S]):
         for i, reason in (valid.reasons & ~memory.warned).nonzero().tolist():
             sender = self._name(i) if i < len(lam) else "an unknown sender"
             LOG.warning(Notice(f"{sender}: reply rejected, as {REASONS[reason]}", "reply-rejected", sender))
-        for i in self.concentration.found(dominant):
+        for i in self.concentration.newly_dominant(dominant):
             text = (
                 f"{self._name(i)} has held more than {self.concentration.limit(len(lam)):g} of λ for "
                 f"{self.concentration.long} rounds; the model serves it much worse than the others, or its reported "

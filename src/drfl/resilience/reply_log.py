@@ -23,7 +23,7 @@ from drfl.core.files import read_bytes
 from drfl.core.key import Key
 from drfl.federation.algorithm import Info
 from drfl.federation.federation import Federation, WrappedFederation
-from drfl.federation.requests import R, Request, answers
+from drfl.federation.requests import R, Request, select_rows
 from drfl.resilience.wrappers import S, WrappedAlgorithm
 from drfl.training.history import csv_text
 from drfl.training.run_state import RunState
@@ -116,11 +116,11 @@ class ReplayingFederation(WrappedFederation):
             )
         request = request.only(torch.isin(request.cohort, torch.tensor(clients, dtype=torch.int64)))
         if not clients:
-            return request.nobody()
+            return request.empty_reply()
         reply = self.fed.ask(request)
         order = {client: row for row, client in enumerate(reply.clients.tolist())}
         # Use the recorded order, because another order of summation would round differently.
-        return answers(reply, torch.tensor([order[client] for client in clients if client in order]))
+        return select_rows(reply, torch.tensor([order[client] for client in clients if client in order]))
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from torch import Tensor
 from drfl.core import checks
 from drfl.federation.requests import Gradients, R, Replies, Request
 
-TOGETHER = 2**20
+MAX_ENTRIES = 2**20
 """Most values whose lengths are computed at once; above it, row by row, because the differences use memory."""
 
 
@@ -44,7 +44,7 @@ class StepBound:
 
     def __post_init__(self) -> None:
         checks.above("factor", self.factor, 1)
-        checks.whole("least", self.least, low=3)
+        checks.integer("least", self.least, low=3)
 
     def start(self) -> Tensor:
         """Return the usual lengths of updates and gradients, (2,) float64, which are initially 0."""
@@ -79,7 +79,7 @@ class StepBound:
 
 def _lengths(part: Tensor, origin: Tensor | None = None) -> Tensor:
     """Compute the distances (k,) float64 of rows (k, d) from a vector (d,), or from 0 for None, on the CPU."""
-    rows = [part] if part.numel() <= TOGETHER else part.split(1)
+    rows = [part] if part.numel() <= MAX_ENTRIES else part.split(1)
     away = (row if origin is None else row - origin for row in rows)
     # In the models' dtype, the square of a length above 1e19 becomes infinite. That is still beyond the bound.
     return torch.cat([torch.linalg.vector_norm(row, dim=1).double().cpu() for row in away])

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from drfl.core.errors import NonFiniteError
-from drfl.federation.requests import LossRequest, R, Request, TrainRequest, answers
+from drfl.federation.requests import LossRequest, R, Request, TrainRequest, select_rows
 
 
 class Reason(StrEnum):
@@ -35,7 +35,7 @@ FAULTS = (Reason.SHAPE, Reason.DTYPE, Reason.NOT_FINITE, Reason.FAR, Reason.OUT_
 SENT = {"train": "models sent", "losses": "losses reported", "gradients": "gradients sent"}
 
 
-class Checked(NamedTuple, Generic[R]):
+class ValidationResult(NamedTuple, Generic[R]):
     """The result of validating a reply.
 
     Args:
@@ -52,11 +52,11 @@ class Checked(NamedTuple, Generic[R]):
         """Select the rows rejected for one of these reasons, (k',) bool."""
         return torch.isin(self.codes, torch.tensor([REASONS.index(reason) + 1 for reason in reasons]))
 
-    def without(self, rows: Tensor, reason: Reason) -> Checked[R]:
+    def without(self, rows: Tensor, reason: Reason) -> ValidationResult[R]:
         """Return a copy that rejects more rows, given as (k'',) bool with one entry per row of ``reply``."""
         codes = self.codes.clone()
         codes[codes == 0] = torch.where(rows, REASONS.index(reason) + 1, 0)
-        return self._replace(reply=answers(self.reply, ~rows), codes=codes)
+        return self._replace(reply=select_rows(self.reply, ~rows), codes=codes)
 
 
 class Rejection(NamedTuple):
@@ -91,10 +91,11 @@ def misfit(request: Request, parts: Sequence[Tensor | None]) -> Reason | None:
         parts: Fields of :class:`Replies`, :class:`Losses` or :class:`Gradients` after ``clients``, without the leading
             k': a model is (d,), a loss (). Parts that were not requested are None, or omitted at the end.
     """
+    # A client's own parts lack the dimension k' of stacked replies.
     return _unfit(_expected(request), [None if part is None else part.unsqueeze(0) for part in parts], 1)
 
 
-def validated(request: Request[R], reply: R, norm: float | None = None) -> Checked[R]:
+def validate_reply(request: Request[R], reply: R, norm: float | None = None) -> ValidationResult[R]:
     """Select the rows of a reply that can be used.
 
     A row is rejected if the client was not asked or has already answered (the first answer counts), or if a part has
@@ -120,9 +121,25 @@ def validated(request: Request[R], reply: R, norm: float | None = None) -> Check
         seen.add(client)
     codes = torch.tensor(first_codes, dtype=torch.int64)
     if not k:
-        return Checked(reply, clients, codes)
-    codes = _codes(request, reply[1:], codes, norm)
-    checked = Checked(reply, clients, codes)
+        return ValidationResult(reply, clients, codes)
+    # A row of a stranger and a second answer keep their code, whatever they contain.
+    expected = _expected(request)
+    reason = _unfit(expected, reply[1:], k)
+    if reason is not None:
+        codes = torch.where(codes == 0, REASONS.index(reason) + 1, codes)
+    pairs = zip(reply[1:], expected, strict=False) if reason is None else ()
+    for part, spec in [(part, spec) for part, spec in pairs if spec is not None and part is not None]:
+        # NaN and infinity show up in the sum, which needs no extra memory. A sum may also overflow, so check the rows
+        # before rejecting any.
+        if not math.isfinite(part.sum()):
+            # Go row by row, here and below, to save memory.
+            is_bad = torch.tensor([not bool(torch.isfinite(row).all()) for row in part])
+            codes[(codes == 0) & is_bad] = REASONS.index(Reason.NOT_FINITE) + 1
+        if norm is not None and spec.shape:
+            near = spec.near
+            is_far = torch.tensor([bool((row if near is None else row - near).norm() > norm) for row in part])
+            codes[(codes == 0) & is_far] = REASONS.index(Reason.FAR) + 1
+    checked = ValidationResult(reply, clients, codes)
     if not bool(codes.any()):
         return checked
     # Drop a few bad clients. But if most replies are not finite, the model has diverged, and dropping them would hide
@@ -134,28 +151,7 @@ def validated(request: Request[R], reply: R, norm: float | None = None) -> Check
             "NaN or infinite"
         )
     valid = codes == 0
-    return checked._replace(reply=answers(reply, valid) if bool(valid.any()) else request.nobody())
-
-
-def _codes(request: Request[R], parts: Sequence[Tensor | None], codes: Tensor, norm: float | None) -> Tensor:
-    """Return the codes (k,) of k rows; a stranger's row or a second answer keeps its code, whatever it contains."""
-    expected = _expected(request)
-    reason = _unfit(expected, parts, len(codes))
-    if reason is not None:
-        return torch.where(codes == 0, REASONS.index(reason) + 1, codes)
-    for part, spec in zip(parts, expected, strict=False):
-        if spec is not None and part is not None:
-            # NaN and infinity show up in the sum, which needs no extra memory. A sum may also overflow, so check the
-            # rows before rejecting any.
-            if not math.isfinite(part.sum()):
-                # Go row by row, here and below, to save memory.
-                is_bad = torch.tensor([not bool(torch.isfinite(row).all()) for row in part])
-                codes[(codes == 0) & is_bad] = REASONS.index(Reason.NOT_FINITE) + 1
-            if norm is not None and spec.shape:
-                near = spec.near
-                is_far = torch.tensor([bool((row if near is None else row - near).norm() > norm) for row in part])
-                codes[(codes == 0) & is_far] = REASONS.index(Reason.FAR) + 1
-    return codes
+    return checked._replace(reply=select_rows(reply, valid) if bool(valid.any()) else request.empty_reply())
 
 
 def _expected(request: Request) -> tuple[_Part | None, ...]:

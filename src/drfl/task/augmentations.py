@@ -57,7 +57,7 @@ class Crop:
     border: int = 4
 
     def __post_init__(self) -> None:
-        checks.whole("Crop: border", self.border)
+        checks.integer("Crop: border", self.border)
 
     def __call__(self, x: Tensor, uniform: Uniform) -> Tensor:
         """Augment a minibatch; see :data:`drfl.task.training_noise.Augmentation`."""

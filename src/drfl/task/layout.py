@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from drfl.core.errors import InputError
-from drfl.task.model_checks import check_module, refused
+from drfl.task.model_checks import check_module, model_error
 
 
 @dataclass(frozen=True)
@@ -40,10 +40,10 @@ class Layout:
         check_module(module)
         trainable = {name: p for name, p in module.named_parameters() if p.requires_grad}
         if not trainable:
-            raise refused(f"the model {type(module).__name__} has no trainable parameter")
+            raise model_error(f"the model {type(module).__name__} has no trainable parameter")
         dtypes = {p.dtype for p in trainable.values()}
         if len(dtypes) > 1 or not next(iter(dtypes)).is_floating_point:
-            raise refused(
+            raise model_error(
                 f"the model's parameters must share one floating-point type, got {sorted(map(str, dtypes))}. "
                 "Convert the model with model.float() or model.double(), and store a complex parameter as two real ones"
             )

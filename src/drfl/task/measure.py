@@ -16,7 +16,7 @@ WORDS = {"auc": "AUC", "f1": "F1", "brier": "Brier score", "mae": "MAE", "rmse":
 """Display names of metrics in sentences, if they differ from the name."""
 
 
-TAKEN = {"loss": "the loss", "rows": "the rows", "starts": "the clients"}
+RESERVED = {"loss": "the loss", "rows": "the rows", "starts": "the clients"}
 """Reserved names and what files use them for."""
 
 
@@ -85,9 +85,9 @@ class Measure:
                 code="invalid-name",
                 field="metric",
             )
-        if self.name in TAKEN:
+        if self.name in RESERVED:
             raise InputError(
-                f"metric name '{self.name}' is reserved: files use it for {TAKEN[self.name]}. Choose another name.",
+                f"metric name '{self.name}' is reserved: files use it for {RESERVED[self.name]}. Choose another name.",
                 code="invalid-name",
                 field="metric",
             )

@@ -23,7 +23,7 @@ COMPILED = "_orig_mod"
 """Name under which ``torch.compile`` stores the original module."""
 
 
-def plain(model: nn.Module) -> nn.Module:
+def without_compilation(model: nn.Module) -> nn.Module:
     """Undo ``torch.compile`` and sparse gradients in a copy of the model; return the model itself if it has neither.
 
     drfl traces local steps itself, and no engine can add sparse gradients. The results are the same. Parameter names
@@ -50,12 +50,12 @@ def _is_sparse(layer: nn.Module) -> bool:
     return isinstance(layer, nn.Embedding | nn.EmbeddingBag) and layer.sparse
 
 
-def refused(problem: str) -> InputError:
+def model_error(problem: str) -> InputError:
     """Create the error for a model that cannot be federated."""
     return InputError(problem, code="unsupported-model", field="model")
 
 
-INSTEAD = "Replace it by nn.GroupNorm with drfl.models.without_batch_norm(model)"
+GROUP_NORM_REMEDY = "Replace it by nn.GroupNorm with drfl.models.without_batch_norm(model)"
 
 
 def check_module(module: nn.Module) -> None:
@@ -65,21 +65,21 @@ def check_module(module: nn.Module) -> None:
         InputError: If a layer cannot be federated, or the module cannot be called with other parameters or saved.
     """
     if isinstance(module, nn.DataParallel | nn.parallel.DistributedDataParallel):
-        raise refused(f"{type(module).__name__} distributes batches over devices itself. Pass model.module.")
+        raise model_error(f"{type(module).__name__} distributes batches over devices itself. Pass model.module.")
     for name, layer in module.named_modules():
         _check_layer(_named(name, layer), layer)
     devices = {str(tensor.device) for tensor in (*module.parameters(), *module.buffers())}
     if "meta" in devices:
-        raise refused("the model's parameters are on device 'meta' and have no values. Build the model on 'cpu'.")
+        raise model_error("the model's parameters are on device 'meta' and have no values. Build the model on 'cpu'.")
     if len(devices) > 1:
-        raise refused(
+        raise model_error(
             f"the model's parameters are on several devices ({', '.join(sorted(devices))}). Call model.cpu() first."
         )
     # The final model is saved from its state_dict. An error now is better than one after hours of training.
     for name, value in module.state_dict().items():
         if not isinstance(value, Tensor) or value.layout != torch.strided:
             kind = f"a {value.layout} tensor" if isinstance(value, Tensor) else f"a {type(value).__name__}"
-            raise refused(
+            raise model_error(
                 f"'{name}' in the model's state_dict is {kind}, which cannot be saved in a model file. Make it a dense "
                 "tensor, or register it with persistent=False."
             )
@@ -94,26 +94,26 @@ def _check_layer(name: str, layer: nn.Module) -> None:
     layers are constant and therefore allowed.
     """
     if isinstance(layer, torch.jit.ScriptModule):
-        raise refused(f"{name} is compiled by torch.jit, which fixes its parameters. Pass the nn.Module itself.")
+        raise model_error(f"{name} is compiled by torch.jit, which fixes its parameters. Pass the nn.Module itself.")
     if any(map(nn.parameter.is_lazy, (*layer.parameters(recurse=False), *layer.buffers(recurse=False)))):
-        raise refused(
+        raise model_error(
             f"{name} has no sizes yet. Call the model once on a batch of inputs, or build it with explicit sizes."
         )
     if isinstance(layer, nn.Embedding | nn.EmbeddingBag) and layer.max_norm is not None:
-        raise refused(f"{name} rescales its weight in the forward pass. Build it without max_norm.")
+        raise model_error(f"{name} rescales its weight in the forward pass. Build it without max_norm.")
     has_statistics = getattr(layer, "running_mean", None) is not None
     if isinstance(layer, nn.modules.batchnorm._BatchNorm) and not has_statistics:
-        raise refused(f"{name} mixes the samples of a batch. {INSTEAD}.")
+        raise model_error(f"{name} mixes the samples of a batch. {GROUP_NORM_REMEDY}.")
     if has_statistics and layer.training:
         is_instance_norm = isinstance(layer, nn.modules.instancenorm._InstanceNorm)
-        remedy = "Build it with track_running_stats=False" if is_instance_norm else INSTEAD
-        raise refused(
+        remedy = "Build it with track_running_stats=False" if is_instance_norm else GROUP_NORM_REMEDY
+        raise model_error(
             f"{name} has running statistics, which cannot be averaged over clients. {remedy}, or freeze them with "
             ".eval()."
         )
     is_random = isinstance(layer, nn.AlphaDropout | nn.FeatureAlphaDropout) and layer.p > 0
     if layer.training and (is_random or isinstance(layer, nn.RReLU)):
-        raise refused(
+        raise model_error(
             f"{name} draws from a global generator, so results would depend on the engine. Use nn.Dropout, for which "
             "drfl supplies keyed random numbers, or turn the layer off with .eval()."
         )
@@ -167,14 +167,14 @@ def check_forward(model: nn.Module, trained: Mapping[str, Tensor], x: Tensor, co
     if rows._version != start or _differs(rows, x):
         rows = x.clone()
         layer = _layer(model, lambda: call(rows), lambda: rows._version != start or _differs(rows, x))
-        raise refused(
+        raise model_error(
             f"{layer or label} changes the model's inputs, which are the clients' data, in place. Set inplace=False, "
             "or work on x.clone()."
         )
     changed = [name for name, value in state.items() if after[name] is not value or _differs(value, before[name])]
     changed += [name for name, p in frozen.items() if p._version != versions[name]]
     if changed:
-        raise refused(
+        raise model_error(
             f"{label} changes its tensor '{changed[0]}' in the forward pass, but only training may change a model. "
             "Use a layer without state, or .eval()."
         )
@@ -182,13 +182,13 @@ def check_forward(model: nn.Module, trained: Mapping[str, Tensor], x: Tensor, co
     if _differs(outputs, call(rows)):
         # If the state of the generators is the same, the model has a state that changes between calls.
         if torch.equal(generators, _generators(x)):
-            raise refused(
+            raise model_error(
                 f"{label} returns different outputs when it is called again: it has a state, or draws random numbers "
                 "outside torch. Make it a function of its parameters and its input."
             )
         generators = _generators(x)
         layer = _layer(model, lambda: call(rows), lambda: not torch.equal(generators, _generators(x)))
-        raise refused(
+        raise model_error(
             f"{layer or label} draws from a global generator in the forward pass, so results would depend on the "
             "engine. Use nn.Dropout, for which drfl supplies keyed random numbers, or turn the layer off with .eval()."
         )
@@ -211,14 +211,14 @@ def _check_output(label: str, outputs: object, samples: int) -> None:
         remedy = "real numbers for each sample"
     else:
         kind, remedy = f"a {type(outputs).__name__}", "a tensor"
-    raise refused(f"{label} returns {kind}. Its forward method must return {remedy}.")
+    raise model_error(f"{label} returns {kind}. Its forward method must return {remedy}.")
 
 
 def _check_alone(label: str, outputs: Tensor, alone: Tensor, j: int, reads: bool) -> None:
     """Compare the outputs for sample j alone with those in the batch; ``reads`` helps to explain a difference."""
     expected = outputs[j : j + 1]
     if alone.shape != expected.shape:
-        raise refused(
+        raise model_error(
             f"{label} returns outputs of shape {tuple(outputs.shape)} for {len(outputs)} samples, but of shape "
             f"{tuple(alone.shape)} for one. Keep the batch as the first dimension; use squeeze(-1), not squeeze()."
         )
@@ -233,7 +233,7 @@ def _check_alone(label: str, outputs: Tensor, alone: Tensor, j: int, reads: bool
             if reads
             else "Normalise with nn.GroupNorm, not over the batch, and do not branch on the batch size."
         )
-        raise refused(
+        raise model_error(
             f"the outputs of {label} for a sample depend on the other samples in its batch, so results would depend on "
             f"the engine. {advice}"
         )
@@ -254,7 +254,7 @@ def check_gradient(trained: Mapping[str, Tensor], losses: Callable[[Mapping[str,
     with torch.inference_mode(False), torch.enable_grad():
         values = losses(leaves)
         if not values.requires_grad:
-            raise refused(
+            raise model_error(
                 "the loss has no gradient with respect to the model's parameters. Remove detach(), numpy() and "
                 "no_grad() from model and loss."
             )
@@ -262,7 +262,7 @@ def check_gradient(trained: Mapping[str, Tensor], losses: Callable[[Mapping[str,
         gradients = torch.autograd.grad(values.sum(), list(leaves.values()), allow_unused=True)
     for name, g in zip(leaves, gradients, strict=True):
         if g is not None and g.layout != torch.strided:
-            raise refused(f"the gradient of '{name}' is sparse, which drfl does not support. Pass sparse=False.")
+            raise model_error(f"the gradient of '{name}' is sparse, which drfl does not support. Pass sparse=False.")
 
 
 class _ReadWatcher(TorchDispatchMode):

@@ -127,7 +127,7 @@ def without_batch_norm(model: nn.Module, groups: int = 32) -> nn.Module:
     Raises:
         InputError: If ``groups`` is not a positive integer, or a lazy layer does not know its channels yet.
     """
-    checks.whole("groups", groups)
+    checks.integer("groups", groups)
     for name, layer in model.named_modules():
         if isinstance(layer, nn.modules.batchnorm._BatchNorm) and not layer.num_features:
             label = f"{name or 'the model'} ({type(layer).__name__})"

@@ -26,8 +26,8 @@ from drfl.task.metrics import (
     metric_of,
     resolved,
 )
-from drfl.task.model_checks import ForwardPass, check_forward, check_gradient, place_of, plain
-from drfl.task.training_noise import Augmentation, Uniform, dropout_layers, keyed
+from drfl.task.model_checks import ForwardPass, check_forward, check_gradient, place_of, without_compilation
+from drfl.task.training_noise import Augmentation, Uniform, dropout_layers, with_keyed_dropout
 
 LOG = logging.getLogger("drfl.task.task")
 
@@ -72,8 +72,8 @@ class Task:
     measures: tuple[Metric, ...] = field(init=False)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "layout", Layout.of(model := plain(self.model)))
-        object.__setattr__(self, "model", keyed(model))
+        object.__setattr__(self, "layout", Layout.of(model := without_compilation(self.model)))
+        object.__setattr__(self, "model", with_keyed_dropout(model))
         if not isinstance(self.loss, Loss):
             object.__setattr__(self, "loss", Loss(self.loss))
             if self.criterion.summed:

@@ -25,7 +25,7 @@ AUGMENTATION = 0
 """Number of the stream for augmentation. Dropout layers have the streams 1, 2, …."""
 
 
-def mixed(x: Tensor) -> Tensor:
+def scramble(x: Tensor) -> Tensor:
     """Scramble 32-bit words in int64 with the finaliser of MurmurHash3 (Appleby 2011), which is a bijection."""
     # Products of two words overflow int64 and wrap around, but their lower words are correct.
     x = ((x ^ (x >> 16)) * 0x85EBCA6B) & WORD
@@ -51,13 +51,13 @@ class Uniform:
             shape: Shape of the numbers of one sample; empty = one number.
         """
         # The sum is unique for each stream and call, because a stream has fewer than 2^16 calls.
-        call_seeds = mixed(
-            (self._seeds ^ mixed(torch.full_like(self._seeds, (self._stream << 16) + self._calls))) & WORD
+        call_seeds = scramble(
+            (self._seeds ^ scramble(torch.full_like(self._seeds, (self._stream << 16) + self._calls))) & WORD
         )
         self._calls += 1
         # The generator is counter-based: each number depends only on its seed and position, not on other samples.
-        positions = mixed(torch.arange(prod(shape), device=call_seeds.device) + 1)
-        words = mixed(call_seeds.unsqueeze(-1) ^ positions)
+        positions = scramble(torch.arange(prod(shape), device=call_seeds.device) + 1)
+        words = scramble(call_seeds.unsqueeze(-1) ^ positions)
         # A float32 holds 24 bits; with more bits, a number could be rounded up to 1.
         return ((words >> 8).float() * 2.0**-24).reshape(*call_seeds.shape, *shape)
 
@@ -107,7 +107,7 @@ class KeyedDropout(nn.Module):
         return f"p={self.p}"
 
 
-def keyed(model: nn.Module) -> nn.Module:
+def with_keyed_dropout(model: nn.Module) -> nn.Module:
     """Copy the model with keyed dropout instead of torch's; return the model if it has no dropout in training mode.
 
     Names of parameters do not change.
@@ -127,16 +127,16 @@ def keyed(model: nn.Module) -> nn.Module:
     return model
 
 
-PLAIN = (nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d)
+DROPOUT_LAYERS = (nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d)
 """Dropout layers that have a keyed version."""
 
 
 def _drops(layer: nn.Module) -> bool:
-    return isinstance(layer, PLAIN) and layer.training and layer.p > 0
+    return isinstance(layer, DROPOUT_LAYERS) and layer.training and layer.p > 0
 
 
 def _keyed(layer: nn.Module, stream: int) -> KeyedDropout:
-    assert isinstance(layer, PLAIN)
+    assert isinstance(layer, DROPOUT_LAYERS)
     return KeyedDropout(layer.p, stream, channels=not isinstance(layer, nn.Dropout))
 
 

@@ -34,17 +34,17 @@ ALGORITHM_CHECKS: tuple[AlgorithmCheck, ...] = (
     determinism.order_of_replies,
     determinism.round_is_pure,
     determinism.state_is_complete,
-    determinism.clients_have_no_names,
-    determinism.types_are_kept,
-    partial_replies.survives_silence,
-    partial_replies.nobody_answers,
-    partial_replies.nobody_trains,
-    partial_replies.silence_is_absence,
-    partial_replies.alike_clients_are_alike,
-    partial_replies.tables_of_the_silent,
+    determinism.client_order_is_irrelevant,
+    determinism.dtypes_are_preserved,
+    partial_replies.state_is_valid_under_dropout,
+    partial_replies.round_without_replies,
+    partial_replies.round_without_models,
+    partial_replies.dropout_equals_absence,
+    partial_replies.identical_clients_are_interchangeable,
+    partial_replies.table_rows_need_replies,
     statistics.mixture_stays_in_its_set,
     statistics.mixture_follows_the_losses,
-    statistics.poison_stays_out,
+    statistics.nonfinite_losses_are_refused,
     statistics.snapshot_step,
     statistics.cohort_law,
     statistics.report_law,
@@ -83,7 +83,7 @@ def subject_of(
             code="wrong-type",
             field="algorithm",
         )
-    checks.whole("rounds", rounds)
+    checks.integer("rounds", rounds)
     checks.positive("tolerance", tolerance)
     trial = least_squares() if problem is None else problem
     original = copy.deepcopy(algorithm)

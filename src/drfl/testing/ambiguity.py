@@ -30,7 +30,7 @@ EXTREMES = (0.0, 1.0, -1.0, 1e-300, -1e-300, 1e17, 1e300, -1e300)
 
 
 @dataclass(frozen=True)
-class Tried:
+class AmbiguitySubject:
     """An ambiguity set with the vectors to try it on.
 
     Args:
@@ -119,70 +119,72 @@ class Tried:
         return torch.randn(self.draws, self.n, generator=g, dtype=torch.float64)
 
 
-def answers_are_mixtures(tried: Tried) -> None:
+def answers_are_mixtures(subject: AmbiguitySubject) -> None:
     """Check that projections, proxes and worst cases are mixtures in the set, for huge and tiny entries too."""
-    for v, step in zip((*tried.vectors, *tried.extremes), (*tried.steps, *([1.0] * 30)), strict=True):
-        for name, lam in _answers(tried, v, step):
+    for v, step in zip((*subject.vectors, *subject.extremes), (*subject.steps, *([1.0] * 30)), strict=True):
+        for name, lam in _answers(subject, v, step):
             answer = f"{name} of {_short(v)} gives {_short(lam)}"
             require(bool(torch.isfinite(lam).all()) and bool((lam >= -FEASIBLE).all()), f"{answer}: not all ≥ 0")
             require(abs(float(lam.sum()) - 1) <= FEASIBLE, f"{answer}: the sum is {float(lam.sum())}")
-            require(tried.ambiguity.contains(lam, FEASIBLE), f"{answer}: not in the set")
+            require(subject.ambiguity.contains(lam, FEASIBLE), f"{answer}: not in the set")
 
 
-def answers_are_float64_vectors(tried: Tried) -> None:
+def answers_are_float64_vectors(subject: AmbiguitySubject) -> None:
     """Check that answers are repeatable (n,) float64 vectors on the CPU, and that the argument does not change."""
-    for v, step in zip(tried.vectors[:20].float(), tried.steps, strict=False):
+    for v, step in zip(subject.vectors[:20].float(), subject.steps, strict=False):
         before = v.clone()
-        twice = (_answers(tried, v, step), _answers(tried, v, step), _answers(tried, v.double(), step))
+        twice = (_answers(subject, v, step), _answers(subject, v, step), _answers(subject, v.double(), step))
         for (name, lam), (_, again), (_, double) in zip(*twice, strict=True):
             kind = f"{lam.dtype} of shape {tuple(lam.shape)} on {lam.device}"
-            fits = lam.dtype == torch.float64 and lam.shape == (tried.n,) and lam.device.type == "cpu"
-            require(fits, f"{name} of {tried.n} clients gives {kind}")
+            fits = lam.dtype == torch.float64 and lam.shape == (subject.n,) and lam.device.type == "cpu"
+            require(fits, f"{name} of {subject.n} clients gives {kind}")
             require(torch.equal(lam, again), f"{name} of the same vector gives two answers")
             require(torch.equal(lam, double), f"{name} of a float32 vector differs from the same numbers in float64")
         require(torch.equal(v, before), "the argument was changed")
 
 
-def contains_says_no(tried: Tried) -> None:
+def contains_rejects_nonmembers(subject: AmbiguitySubject) -> None:
     """Check that vectors with a negative entry, or with a sum other than 1, are not members."""
-    start = tried.ambiguity.project(torch.full((tried.n,), 1 / tried.n, dtype=torch.float64))
-    require(tried.ambiguity.contains(start), f"the uniform mixture's projection, {_short(start)}, is not contained")
+    start = subject.ambiguity.project(torch.full((subject.n,), 1 / subject.n, dtype=torch.float64))
+    require(subject.ambiguity.contains(start), f"the uniform mixture's projection, {_short(start)}, is not contained")
     wrong = [(1.01 * start, "sums to 1.01"), (0.99 * start, "sums to 0.99")]
-    if tried.n > 1:
+    if subject.n > 1:
         shift = torch.zeros_like(start)
         shift[0], shift[1] = -start[0] - 0.01, start[0] + 0.01
         wrong.append((start + shift, "has a negative entry"))
     for lam, why in wrong:
-        require(not tried.ambiguity.contains(lam), f"contains({_short(lam)}) is true, though it {why}")
+        require(not subject.ambiguity.contains(lam), f"contains({_short(lam)}) is true, though it {why}")
 
 
-def projection_is_nearest(tried: Tried) -> None:
+def projection_is_nearest(subject: AmbiguitySubject) -> None:
     """Check that no member is nearer than the projection λ of v: (v − λ)·(u − λ) ≤ 0 for every member u."""
-    for v in (*tried.vectors, *tried.extremes):
-        lam = tried.ambiguity.project(v)
-        gain, nearest = ((tried.members - lam) @ ((v - lam) / _size(v))).max(0)
-        sentence = f"the projection of {_short(v)} is {_short(lam)}, but {_short(tried.members[nearest])} is nearer"
+    for v in (*subject.vectors, *subject.extremes):
+        lam = subject.ambiguity.project(v)
+        gain, nearest = ((subject.members - lam) @ ((v - lam) / _size(v))).max(0)
+        sentence = f"the projection of {_short(v)} is {_short(lam)}, but {_short(subject.members[nearest])} is nearer"
         require(float(gain) <= 1e-7, sentence)
 
 
-def projection_is_firm(tried: Tried) -> None:
+def projection_is_firm(subject: AmbiguitySubject) -> None:
     """Check that members project to themselves, and that ‖λ − λ'‖² ≤ (λ − λ')·(v − v') for two projections."""
-    lams = torch.stack([tried.ambiguity.project(v) for v in tried.vectors])
-    for v, lam in zip(tried.vectors, lams, strict=True):
-        moved = float((tried.ambiguity.project(lam) - lam).abs().max())
+    lams = torch.stack([subject.ambiguity.project(v) for v in subject.vectors])
+    for v, lam in zip(subject.vectors, lams, strict=True):
+        moved = float((subject.ambiguity.project(lam) - lam).abs().max())
         require(moved <= 1e-9, f"the projection of {_short(v)}, projected again, moves by {moved:.1e}")
-    apart, before = lams - lams.roll(1, 0), tried.vectors - tried.vectors.roll(1, 0)
+    apart, before = lams - lams.roll(1, 0), subject.vectors - subject.vectors.roll(1, 0)
     # Relative to the size of the vectors, with which rounding grows.
     excess = ((apart.square() - apart * before).sum(1) / (1 + before.abs().amax(1))).max()
     require(float(excess) <= 1e-9, f"projections violate firm nonexpansiveness by {excess:.1e}")
 
 
-def prox_is_optimal(tried: Tried) -> None:
+def prox_is_optimal(subject: AmbiguitySubject) -> None:
     """Check that u = prox(v, s) attains the worst case of the losses (v − u)/s, so that it is the minimiser."""
-    for v, step in zip(tried.vectors, tried.steps, strict=True):
-        lam = tried.ambiguity.prox(v, step)
-        losses, cost = (v - lam) / step, tried.ambiguity.penalty(lam)
-        best = max(float((tried.members @ losses - tried.penalties).max()), tried.ambiguity.worst_case(losses).value)
+    for v, step in zip(subject.vectors, subject.steps, strict=True):
+        lam = subject.ambiguity.prox(v, step)
+        losses, cost = (v - lam) / step, subject.ambiguity.penalty(lam)
+        best = max(
+            float((subject.members @ losses - subject.penalties).max()), subject.ambiguity.worst_case(losses).value
+        )
         gap = step * (best - (float(lam @ losses) - cost))
         size = _size(v) + step * (abs(best) + abs(cost))
         require(
@@ -190,75 +192,77 @@ def prox_is_optimal(tried: Tried) -> None:
         )
 
 
-def prox_tends_to_the_projection(tried: Tried) -> None:
+def prox_tends_to_the_projection(subject: AmbiguitySubject) -> None:
     """Check that the prox equals the projection for step 0 or a tiny step, and for every step if ψ = 0."""
-    for v, step in zip(tried.vectors, tried.steps, strict=True):
+    for v, step in zip(subject.vectors, subject.steps, strict=True):
         # The penalty moves λ by less than the tolerance below if the step is this small.
-        for short in (0.0, 1e-14 if tried.ambiguity.penalised else step):
-            off = float((tried.ambiguity.prox(v, short) - tried.ambiguity.project(v)).abs().max())
+        for short in (0.0, 1e-14 if subject.ambiguity.penalised else step):
+            off = float((subject.ambiguity.prox(v, short) - subject.ambiguity.project(v)).abs().max())
             require(off <= 1e-6, f"prox of {_short(v)} with step {short:.3g} is {off:.1e} away from the projection")
 
 
-def worst_case_is_attained(tried: Tried) -> None:
+def worst_case_is_attained(subject: AmbiguitySubject) -> None:
     """Check that the value is Σ λ_i f_i − ψ(λ) at the returned λ."""
-    for f in tried.vectors:
-        value, lam = tried.ambiguity.worst_case(f)
-        attained = float(lam @ f) - tried.ambiguity.penalty(lam)
-        size = _size(f) + abs(tried.ambiguity.penalty(lam))
+    for f in subject.vectors:
+        value, lam = subject.ambiguity.worst_case(f)
+        attained = float(lam @ f) - subject.ambiguity.penalty(lam)
+        size = _size(f) + abs(subject.ambiguity.penalty(lam))
         require(abs(value - attained) <= 1e-9 * size, f"the worst case of {_short(f)} is {value}; λ gives {attained}")
 
 
-def worst_case_is_worst(tried: Tried) -> None:
+def worst_case_is_worst(subject: AmbiguitySubject) -> None:
     """Check that no member of the set gives a larger weighted loss than the worst case."""
-    for f in tried.vectors:
-        value, lam = tried.ambiguity.worst_case(f)
-        best, top = (tried.members @ f - tried.penalties).max(0)
-        sentence = f"the worst case of {_short(f)} is {value} at {_short(lam)}, but {_short(tried.members[top])} gives"
+    for f in subject.vectors:
+        value, lam = subject.ambiguity.worst_case(f)
+        best, top = (subject.members @ f - subject.penalties).max(0)
+        sentence = (
+            f"the worst case of {_short(f)} is {value} at {_short(lam)}, but {_short(subject.members[top])} gives"
+        )
         require(float(best) - value <= 1e-7 * (_size(f) + abs(value)), f"{sentence} {float(best)}")
 
 
-def penalty_fits_its_gradient(tried: Tried) -> None:
+def penalty_fits_its_gradient(subject: AmbiguitySubject) -> None:
     """Check that differences of ψ along the set agree with its gradient; both are 0 if the set is not penalised."""
-    centre = tried.members.mean(0)
-    if not tried.ambiguity.penalised:
-        plain = not tried.penalties.any() and not tried.ambiguity.penalty_gradient(centre).any()
-        require(plain and tried.ambiguity.strong_convexity(tried.n) == 0, "penalised is False, but ψ is not 0")
+    centre = subject.members.mean(0)
+    if not subject.ambiguity.penalised:
+        plain = not subject.penalties.any() and not subject.ambiguity.penalty_gradient(centre).any()
+        require(plain and subject.ambiguity.strong_convexity(subject.n) == 0, "penalised is False, but ψ is not 0")
         return
-    for end in tried.members:
+    for end in subject.members:
         middle, h = (centre + end) / 2, 1e-5
-        ahead, behind = (tried.ambiguity.penalty(middle + sign * h * (end - centre)) for sign in (1, -1))
+        ahead, behind = (subject.ambiguity.penalty(middle + sign * h * (end - centre)) for sign in (1, -1))
         slope = (ahead - behind) / (2 * h)
-        claimed = float(tried.ambiguity.penalty_gradient(middle) @ (end - centre))
+        claimed = float(subject.ambiguity.penalty_gradient(middle) @ (end - centre))
         # Rounding error of ψ, which the difference quotient divides by h.
         noise = 1e-10 * abs(ahead) / h
-        size = abs(slope) + abs(claimed) + 1e-3 * float(tried.penalties.abs().max())
+        size = abs(slope) + abs(claimed) + 1e-3 * float(subject.penalties.abs().max())
         require(
             abs(slope - claimed) <= 1e-5 * size + noise,
             f"towards {_short(end)}, ψ changes at the rate {slope:.6g} and its gradient says {claimed:.6g}",
         )
 
 
-def penalty_is_as_convex_as_it_says(tried: Tried) -> None:
+def penalty_is_strongly_convex(subject: AmbiguitySubject) -> None:
     """Check that ψ halfway between two members is below its mean there by strong_convexity/8·distance²."""
-    if not tried.ambiguity.penalised:
+    if not subject.ambiguity.penalised:
         raise NotApplicable("ψ = 0")
-    modulus, other = tried.ambiguity.strong_convexity(tried.n), tried.members.roll(1, 0)
-    halfway = _penalties(tried, (tried.members + other) / 2)
-    room = (tried.penalties + tried.penalties.roll(1)) / 2 - modulus / 8 * (tried.members - other).square().sum(1)
+    modulus, other = subject.ambiguity.strong_convexity(subject.n), subject.members.roll(1, 0)
+    halfway = _penalties(subject, (subject.members + other) / 2)
+    room = (subject.penalties + subject.penalties.roll(1)) / 2 - modulus / 8 * (subject.members - other).square().sum(1)
     excess = float((halfway - room).max())
-    size = float(tried.penalties.abs().max())
+    size = float(subject.penalties.abs().max())
     require(excess <= 1e-9 * size, f"ψ is not strongly convex with modulus {modulus}: off by {excess:.1e}")
 
 
-def poison_is_refused(tried: Tried) -> None:
+def nonfinite_input_is_refused(subject: AmbiguitySubject) -> None:
     """Check that NaN and infinity raise NonFiniteError in every method."""
-    ambiguity = tried.ambiguity
+    ambiguity = subject.ambiguity
     for value in (math.nan, math.inf, -math.inf):
-        v = torch.zeros(tried.n, dtype=torch.float64)
-        v[tried.n // 2] = value
+        v = torch.zeros(subject.n, dtype=torch.float64)
+        v[subject.n // 2] = value
         # Methods that take a mixture must refuse it too.
         others = (ambiguity.contains, ambiguity.penalty, ambiguity.penalty_gradient)
-        for name, call in (*_calls(tried, v, 1.0), *((f.__name__, partial(f, v)) for f in others)):
+        for name, call in (*_calls(subject, v, 1.0), *((f.__name__, partial(f, v)) for f in others)):
             try:
                 result = call()
             except NonFiniteError:
@@ -267,26 +271,26 @@ def poison_is_refused(tried: Tried) -> None:
             require(False, f"{name} of a vector with {value} gives {answer}: raise NonFiniteError")
 
 
-def order_does_not_matter(tried: Tried) -> None:
+def order_is_irrelevant(subject: AmbiguitySubject) -> None:
     """Check that the order of clients does not change their weights, and that equal entries get equal weights."""
-    if not tried.symmetric:
+    if not subject.symmetric:
         raise NotApplicable("the prior distinguishes clients")
-    order = torch.randperm(tried.n, generator=torch.Generator().manual_seed(tried.seed))
-    for v, step in zip(tried.vectors, tried.steps, strict=True):
-        here, there = list(_answers(tried, v, step))[:2], list(_answers(tried, v[order], step))[:2]
+    order = torch.randperm(subject.n, generator=torch.Generator().manual_seed(subject.seed))
+    for v, step in zip(subject.vectors, subject.steps, strict=True):
+        here, there = list(_answers(subject, v, step))[:2], list(_answers(subject, v[order], step))[:2]
         for (name, lam), (_, moved) in zip(here, there, strict=True):
             off = float((lam[order] - moved).abs().max())
             require(off <= 1e-9, f"{name} of {_short(v)} depends on the order of clients, by {off:.1e}")
             apart = float(((lam[:, None] - lam[None]) * (v[:, None] == v[None])).abs().max())
             require(apart <= 1e-9, f"{name} of {_short(v)} gives unequal weights to equal entries, by {apart:.1e}")
-        off = abs(tried.ambiguity.worst_case(v).value - tried.ambiguity.worst_case(v[order]).value)
+        off = abs(subject.ambiguity.worst_case(v).value - subject.ambiguity.worst_case(v[order]).value)
         require(off <= 1e-9 * _size(v), f"the worst case of {_short(v)} depends on the order of clients, by {off:.1e}")
 
 
-def one_client(tried: Tried) -> None:
+def one_client(subject: AmbiguitySubject) -> None:
     """Check that λ = (1) for one client, unless the set refuses one client with InputError."""
     for value in (0.0, -3.0, 1e300):
-        for name, call in _calls(tried, torch.tensor([value], dtype=torch.float64), 1.0):
+        for name, call in _calls(subject, torch.tensor([value], dtype=torch.float64), 1.0):
             try:
                 lam = call()
             except InputError:
@@ -294,10 +298,10 @@ def one_client(tried: Tried) -> None:
             require(lam.tolist() == [1.0], f"{name} of one client with {value} gives {lam.tolist()}")
 
 
-AMBIGUITY_CHECKS: tuple[Callable[[Tried], None], ...] = (
+AMBIGUITY_CHECKS: tuple[Callable[[AmbiguitySubject], None], ...] = (
     answers_are_mixtures,
     answers_are_float64_vectors,
-    contains_says_no,
+    contains_rejects_nonmembers,
     projection_is_nearest,
     projection_is_firm,
     prox_is_optimal,
@@ -305,12 +309,12 @@ AMBIGUITY_CHECKS: tuple[Callable[[Tried], None], ...] = (
     worst_case_is_attained,
     worst_case_is_worst,
     penalty_fits_its_gradient,
-    penalty_is_as_convex_as_it_says,
-    poison_is_refused,
-    order_does_not_matter,
+    penalty_is_strongly_convex,
+    nonfinite_input_is_refused,
+    order_is_irrelevant,
     one_client,
 )
-"""All checks; each takes a :class:`Tried`."""
+"""All checks; each takes a :class:`AmbiguitySubject`."""
 
 
 def examine_ambiguity(
@@ -323,8 +327,8 @@ def examine_ambiguity(
             code="wrong-type",
             field="ambiguity",
         )
-    checks.whole("n", n)
-    checks.whole("draws", draws, low=50)
+    checks.integer("n", n)
+    checks.integer("draws", draws, low=50)
     try:
         ambiguity.project(torch.zeros(n))
     except InputError as error:
@@ -333,7 +337,7 @@ def examine_ambiguity(
         ) from None
     except Exception:
         pass  # the checks will report it
-    return examine(repr(ambiguity), Tried(ambiguity, n, draws, seed), AMBIGUITY_CHECKS, waive)
+    return examine(repr(ambiguity), AmbiguitySubject(ambiguity, n, draws, seed), AMBIGUITY_CHECKS, waive)
 
 
 def check_ambiguity(
@@ -368,19 +372,19 @@ def check_ambiguity(
     return report
 
 
-def _calls(tried: Tried, v: Tensor, step: float) -> Iterator[tuple[str, Callable[[], Tensor]]]:
-    yield "project", lambda: tried.ambiguity.project(v)
-    yield "prox", lambda: tried.ambiguity.prox(v, step)
-    yield "worst_case", lambda: tried.ambiguity.worst_case(v).lam
+def _calls(subject: AmbiguitySubject, v: Tensor, step: float) -> Iterator[tuple[str, Callable[[], Tensor]]]:
+    yield "project", lambda: subject.ambiguity.project(v)
+    yield "prox", lambda: subject.ambiguity.prox(v, step)
+    yield "worst_case", lambda: subject.ambiguity.worst_case(v).lam
 
 
-def _answers(tried: Tried, v: Tensor, step: float) -> Iterator[tuple[str, Tensor]]:
-    for name, call in _calls(tried, v, step):
+def _answers(subject: AmbiguitySubject, v: Tensor, step: float) -> Iterator[tuple[str, Tensor]]:
+    for name, call in _calls(subject, v, step):
         yield name, call()
 
 
-def _penalties(tried: Tried, lams: Tensor) -> Tensor:
-    return torch.tensor([tried.ambiguity.penalty(lam) for lam in lams], dtype=torch.float64)
+def _penalties(subject: AmbiguitySubject, lams: Tensor) -> Tensor:
+    return torch.tensor([subject.ambiguity.penalty(lam) for lam in lams], dtype=torch.float64)
 
 
 def _size(v: Tensor) -> float:

@@ -1,10 +1,10 @@
 """Federations with malicious clients, and data of a client that is honest but hard.
 
 Clients that report a large loss draw the weight λ to themselves and away from the others: colluding clients with the
-same claim can starve a victim (:class:`Inflated`, :class:`Claims`). Clients that report a small loss starve themselves
-or, in large numbers, hide the losses of the others (:class:`UnderReporting`). The subclasses of :class:`FalseVectors`
-falsify models and gradients. :func:`flipped_labels` makes clients that are wrong without knowing it, and
-:class:`Vanishing` makes clients that leave.
+same claim can starve a victim (:class:`InflatedLosses`, :class:`ConstantLosses`). Clients that report a small loss
+starve themselves or, in large numbers, hide the losses of the others (:class:`DeflatedLosses`). The subclasses of
+:class:`FalseVectors` falsify models and gradients. :func:`flip_labels` makes clients that are wrong without knowing it,
+and :class:`PermanentDropout` makes clients that leave.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from drfl.core.errors import InputError
 from drfl.core.key import Key
 from drfl.data import ClientData
 from drfl.federation.federation import Federation, WrappedFederation
-from drfl.federation.requests import Gradients, Losses, R, Request, TrainRequest, answers, reports_of, with_reports
+from drfl.federation.requests import Gradients, Losses, R, Request, TrainRequest, reports_of, select_rows, with_reports
 
 TINY = 1e-12
 """A norm that replaces zero as a divisor."""
 
 
-class Dishonest(WrappedFederation):
+class MaliciousClients(WrappedFederation):
     """Some clients are malicious. They still compute and send everything, so the ledger is that of honest clients.
 
     Args:
@@ -40,16 +40,16 @@ class Dishonest(WrappedFederation):
         super().__init__(fed)
         self.clients = torch.tensor(sorted(clients), dtype=torch.int64)
 
-    def lying(self, clients: Tensor) -> Tensor:
+    def is_malicious(self, clients: Tensor) -> Tensor:
         """Return (k,) bool, which of these clients (k,) are malicious."""
         return torch.isin(clients, self.clients)
 
 
-class FalseLosses(Dishonest, ABC):
+class FalseLosses(MaliciousClients, ABC):
     """Some clients falsify their reported losses, alone and with gradients; a subclass defines the false losses."""
 
     @abstractmethod
-    def claims(self, values: Tensor) -> Tensor:
+    def falsify(self, values: Tensor) -> Tensor:
         """Return the (k,) losses that are claimed instead of the true losses (k,)."""
 
     def ask(self, request: Request[R]) -> R:
@@ -59,10 +59,10 @@ class FalseLosses(Dishonest, ABC):
         if reports is None:
             return reply
         clients, values = reports
-        return with_reports(reply, torch.where(self.lying(clients), self.claims(values), values))
+        return with_reports(reply, torch.where(self.is_malicious(clients), self.falsify(values), values))
 
 
-class Inflated(FalseLosses):
+class InflatedLosses(FalseLosses):
     """Some clients report their loss times a factor above 1, so that λ, and with it the model, turns to them.
 
     Args:
@@ -75,16 +75,16 @@ class Inflated(FalseLosses):
         super().__init__(fed, clients)
         self.factor = factor
 
-    def claims(self, values: Tensor) -> Tensor:
+    def falsify(self, values: Tensor) -> Tensor:
         """Return the (k,) losses times the factor."""
         return self.factor * values
 
 
-class UnderReporting(Inflated):
+class DeflatedLosses(InflatedLosses):
     """Some clients report their loss times a factor below 1, so that λ ignores them.
 
     Only they suffer, unless a bound is made from the reports of all clients: low reports then pull it down. To starve a
-    *victim*, let all other clients collude in :class:`Inflated`; they take the victim's weight.
+    *victim*, let all other clients collude in :class:`InflatedLosses`; they take the victim's weight.
 
     Args:
         fed: The wrapped federation.
@@ -96,7 +96,7 @@ class UnderReporting(Inflated):
         super().__init__(fed, clients, factor)
 
 
-class Claims(FalseLosses):
+class ConstantLosses(FalseLosses):
     """Some clients claim one constant loss, which may be NaN or infinite; several such clients collude.
 
     Args:
@@ -109,19 +109,19 @@ class Claims(FalseLosses):
         super().__init__(fed, clients)
         self.value = value
 
-    def claims(self, values: Tensor) -> Tensor:
+    def falsify(self, values: Tensor) -> Tensor:
         """Return the claimed loss (k,)."""
         return torch.full_like(values, self.value)
 
 
-class FalseVectors(Dishonest, ABC):
+class FalseVectors(MaliciousClients, ABC):
     """Some clients send false models and gradients; a subclass defines them.
 
     The malicious clients know the honest replies to the same request, and nothing else.
     """
 
     @abstractmethod
-    def sent(self, own: Tensor, honest: Tensor, part: float) -> Tensor:
+    def falsify(self, own: Tensor, honest: Tensor, part: float) -> Tensor:
         """Return the (f, d) vectors that the f malicious clients send as gradients, or as differences w − w_i.
 
         Args:
@@ -134,24 +134,26 @@ class FalseVectors(Dishonest, ABC):
     def ask(self, request: Request[R]) -> R:
         """Send a request and falsify the vectors in the reply."""
         reply = super().ask(request)
-        lying = self.lying(reply.clients).to(request.w.device)
-        if isinstance(reply, Losses) or not bool(lying.any()):
+        malicious = self.is_malicious(reply.clients).to(request.w.device)
+        if isinstance(reply, Losses) or not bool(malicious.any()):
             return reply
         if isinstance(reply, Gradients):
             G = reply.values
-            return reply._replace(values=G.index_put((lying,), self.sent(G[lying], G[~lying], 1.0)))
+            return reply._replace(values=G.index_put((malicious,), self.falsify(G[malicious], G[~malicious], 1.0)))
         assert isinstance(request, TrainRequest)
         tau, w = request.local.fewest_steps, request.w
         # After t of τ steps models are t/τ of the way, and the mean of models 1…τ is (τ+1)/(2τ) of it.
         way = 1.0, (request.snapshot or tau) / tau, (tau + 1) / (2 * tau)
         models = (
-            None if U is None else U.index_put((lying,), w - self.sent(w - U[lying], w - U[~lying], part))
+            None
+            if U is None
+            else U.index_put((malicious,), w - self.falsify(w - U[malicious], w - U[~malicious], part))
             for U, part in zip(reply[1:], way, strict=True)
         )
         return reply._make((reply.clients, *models))
 
 
-class Scaled(FalseVectors):
+class ScaledUpdates(FalseVectors):
     """Some clients send w + factor·(w_i − w) instead of their models w_i, and gradients times the factor.
 
     Args:
@@ -164,12 +166,12 @@ class Scaled(FalseVectors):
         super().__init__(fed, clients)
         self.factor = factor
 
-    def sent(self, own: Tensor, honest: Tensor, part: float) -> Tensor:
+    def falsify(self, own: Tensor, honest: Tensor, part: float) -> Tensor:
         """Return their own vectors times the factor."""
         return self.factor * own
 
 
-class SignFlipped(Scaled):
+class SignFlip(ScaledUpdates):
     """Some clients send w − (w_i − w), which undoes what the other clients learn.
 
     Args:
@@ -181,7 +183,7 @@ class SignFlipped(Scaled):
         super().__init__(fed, clients, -1.0)
 
 
-class Pushing(FalseVectors):
+class ConstantPush(FalseVectors):
     """Colluding clients push the model in the same direction in every round, as far as the honest clients' median.
 
     Args:
@@ -197,13 +199,13 @@ class Pushing(FalseVectors):
         direction = torch.from_numpy(key.generator().normal(size=fed.w0.numel())).to(fed.w0)
         self.direction, self.length = direction / direction.norm(), length
 
-    def sent(self, own: Tensor, honest: Tensor, part: float) -> Tensor:
+    def falsify(self, own: Tensor, honest: Tensor, part: float) -> Tensor:
         """Return the same vector for all of them."""
         usual = (honest if len(honest) else own).norm(dim=1).median()
         return (-self.length * usual * self.direction).expand_as(own)
 
 
-class ALittle(FalseVectors):
+class ALittleIsEnough(FalseVectors):
     """Colluding clients hide in the spread of the honest ones: mean − z·std in each coordinate (Baruch et al. 2019).
 
     Args:
@@ -217,7 +219,7 @@ class ALittle(FalseVectors):
         super().__init__(fed, clients)
         self.z = z
 
-    def sent(self, own: Tensor, honest: Tensor, part: float) -> Tensor:
+    def falsify(self, own: Tensor, honest: Tensor, part: float) -> Tensor:
         """Return the same vector for all of them; their own vectors if there are fewer than two honest ones."""
         f, k = len(own), len(honest)
         if k < 2:
@@ -229,7 +231,7 @@ class ALittle(FalseVectors):
         return (honest.mean(0) - z * honest.std(0)).expand_as(own)
 
 
-class InnerProduct(FalseVectors):
+class InnerProductManipulation(FalseVectors):
     """Colluding clients send a small multiple of the negative honest mean (Xie et al. 2020).
 
     A short vector is not an outlier, but the sum of all vectors still points the wrong way.
@@ -244,12 +246,12 @@ class InnerProduct(FalseVectors):
         super().__init__(fed, clients)
         self.epsilon = epsilon
 
-    def sent(self, own: Tensor, honest: Tensor, part: float) -> Tensor:
+    def falsify(self, own: Tensor, honest: Tensor, part: float) -> Tensor:
         """Return the same vector for all of them, made from their own vectors if there are no honest ones."""
         return (-self.epsilon * (honest if len(honest) else own).mean(0)).expand_as(own)
 
 
-class Adaptive(FalseVectors):
+class AdaptiveAttack(FalseVectors):
     """Malicious clients know the rule of :class:`drfl.resilience.ProbeCosine` and stay just within it.
 
     Each sends a vector that has a fixed cosine with its own honest vector and otherwise opposes the honest mean.
@@ -266,7 +268,7 @@ class Adaptive(FalseVectors):
         super().__init__(fed, clients)
         self.cosine, self.length = cosine, length
 
-    def sent(self, own: Tensor, honest: Tensor, part: float) -> Tensor:
+    def falsify(self, own: Tensor, honest: Tensor, part: float) -> Tensor:
         """Return a different vector for each of them."""
         size = own.norm(dim=1, keepdim=True)
         along = own / size.clamp(min=TINY)
@@ -277,7 +279,7 @@ class Adaptive(FalseVectors):
         return self.length * size * (self.cosine * along + (1 - self.cosine**2) ** 0.5 * across)
 
 
-class Vanishing(Dishonest):
+class PermanentDropout(MaliciousClients):
     """Some clients stop answering after a number of requests to train.
 
     Args:
@@ -294,12 +296,12 @@ class Vanishing(Dishonest):
         """Send a request, and remove the replies of clients that have left."""
         reply = super().ask(request)
         if self.left <= 0:
-            return answers(reply, ~self.lying(reply.clients))
+            return select_rows(reply, ~self.is_malicious(reply.clients))
         self.left -= isinstance(request, TrainRequest)
         return reply
 
 
-def flipped_labels(data: ClientData, clients: Iterable[int]) -> ClientData:
+def flip_labels(data: ClientData, clients: Iterable[int]) -> ClientData:
     """Replace label y by C − 1 − y in some clients' training rows, for C classes; test rows do not change.
 
     Negative targets, such as targets that a loss ignores, do not change either.

@@ -31,7 +31,7 @@ def converges(subject: Subject) -> None:
     """
     if subject.solves is None:
         raise NotApplicable("solves was not given, so its limit is unknown")
-    _require_solved(subject, subject.variant(everybody=True, full=True), "everybody")
+    _require_solved(subject, subject.variant(full_participation=True, full=True), "everybody")
     if subject.solves.sampled:
         half = (subject.n + 1) // 2
         _require_solved(subject, subject.variant(m=half, full=True), f"{half} of {subject.n} clients")
@@ -53,7 +53,7 @@ def converges_on_other_sets(subject: Subject) -> None:
         raise NotApplicable("solves was not given, so its limit is unknown")
     for chosen in OTHER_SETS:
         try:
-            _require_solved(subject, subject.variant(everybody=True, full=True, ambiguity=chosen), f"{chosen}")
+            _require_solved(subject, subject.variant(full_participation=True, full=True, ambiguity=chosen), f"{chosen}")
         except InputError:
             continue  # the algorithm refuses this penalty
 
@@ -66,7 +66,7 @@ class _SilentOnce(WrappedFederation):
         self.round = round
 
     def ask(self, request: Request[R]) -> R:
-        return request.nobody() if request.key.round == self.round else self.fed.ask(request)
+        return request.empty_reply() if request.key.round == self.round else self.fed.ask(request)
 
 
 def average_is_of_the_iterates(subject: Subject) -> None:
@@ -85,7 +85,7 @@ def average_is_of_the_iterates(subject: Subject) -> None:
         raise NotApplicable("the algorithm has no averaged solution") from error
     models, mixtures, weights = [], [], []
     for r, (before, progress) in enumerate(pairwise(seen), 1):
-        if progress.info is not None and not progress.info.empty:
+        if progress.info is not None and not progress.info.is_empty:
             models.append(progress.state.w)
             reported = progress.info.mixture
             mixtures.append(mixture_of(algorithm, before.state, fed) if reported is None else reported)
@@ -125,7 +125,10 @@ def matches_its_reference(subject: Subject) -> None:
         raise NotApplicable("reference was not given")
     fed, rounds = subject.exact, 5
     for silent in ((), (1, fed.n - 2)):
-        for algorithm in (subject.variant(m=4, full=True, gamma=0.05), subject.variant(everybody=True, full=True)):
+        for algorithm in (
+            subject.variant(m=4, full=True, gamma=0.05),
+            subject.variant(full_participation=True, full=True),
+        ):
             recording, state, played, states = (
                 Recording(DropoutFederation.without(fed, silent)),
                 algorithm.init(fed),
@@ -188,12 +191,6 @@ def _saddle(fed: Federation, algorithm: Algorithm, state: State) -> float:
     return max(stationary(fed, state.w, lam), gain)
 
 
-def _q_fair(fed: Federation, algorithm: Algorithm, state: State) -> float:
-    """Return the norm of the gradient of Σ_i f_i^{q+1}/((q+1)·N) with the algorithm's q."""
-    losses = losses_at(fed, state.w)
-    return stationary(fed, state.w, losses ** getattr(algorithm, "q", 0.0) / fed.n)
-
-
 AVERAGE = Solves(
     "the optimum of the average loss",
     lambda fed, algorithm, state: stationary(fed, state.w, torch.full((fed.n,), 1 / fed.n, dtype=torch.float64)),
@@ -205,7 +202,13 @@ WEIGHTED = Solves(
 """min_w Σ_i (n_i/n) f_i(w)."""
 SADDLE = Solves("the saddle point", _saddle)
 """min_w max_{λ∈Λ} Σ_i λ_i f_i(w) − ψ(λ), with the algorithm's own Λ."""
-Q_FAIR = Solves("the q-fair optimum", _q_fair)
+Q_FAIR = Solves(
+    "the q-fair optimum",
+    # The gradient of Σ_i f_i^{q+1}/((q+1)·N) is Σ_i (f_i^q/N)·∇f_i.
+    lambda fed, algorithm, state: stationary(
+        fed, state.w, losses_at(fed, state.w) ** getattr(algorithm, "q", 0.0) / fed.n
+    ),
+)
 """min_w Σ_i f_i(w)^{q+1}, with the algorithm's own q."""
 
 

@@ -11,12 +11,12 @@ from drfl.engine import Loop, Stacked
 from drfl.federation.algorithm import mixture_of
 from drfl.federation.federation import WrappedFederation
 from drfl.testing.federations import DropoutFederation, PermutedClients
-from drfl.testing.global_rng import globals_seeded, touched_since, what_globals_hold
+from drfl.testing.global_rng import changed_generators, global_states, seed_globals
 from drfl.testing.report import NotApplicable, require
 from drfl.testing.state import (
     bits_differ,
     by_client,
-    copied,
+    copy_of,
     far_apart,
     leaves,
     of_model_shape,
@@ -45,10 +45,10 @@ def no_global_generator(subject: Subject) -> None:
     """Check that the global generators of torch, NumPy and Python are neither used nor seeded, and have no effect."""
     ends = []
     for seed in (3, 4):
-        with globals_seeded(seed):
-            before = what_globals_hold()
+        with seed_globals(seed):
+            before = global_states()
             ends.append(last_of(subject.variant(m=3, full=True, steps=2), subject.exact, 3))
-            touched = touched_since(before)
+            touched = changed_generators(before)
             require(not touched, f"the global generator of {', '.join(touched)} was used: draw from the round's key")
     differ = bits_differ(ends[0], ends[1])
     require(not differ, f"{', '.join(differ)} depend on the state of a global generator")
@@ -93,7 +93,7 @@ def round_is_pure(subject: Subject) -> None:
     """
     algorithm, fed, key = subject.variant(m=3, full=True), subject.exact, Key(SEED).fold("round", 9)
     state = last_of(algorithm, fed, 2)
-    before = copied(state)
+    before = copy_of(state)
     first, _ = algorithm.round(state, fed, key)
     changed = bits_differ(state, before)
     require(not changed, f"a round changes {', '.join(changed)} of its input state: make new tensors")
@@ -116,7 +116,7 @@ def state_is_complete(subject: Subject) -> None:
     require(not differ, f"a resumed run differs in {', '.join(differ)}: the state lacks something that a run needs")
 
 
-def clients_have_no_names(subject: Subject) -> None:
+def client_order_is_irrelevant(subject: Subject) -> None:
     """Check that swapping clients swaps their rows in λ and the tables, and does not change the model.
 
     Catches weights assigned to the wrong client, and treatment of clients by their index.
@@ -126,7 +126,7 @@ def clients_have_no_names(subject: Subject) -> None:
         raise NotApplicable("models have as many entries as there are clients, so tables cannot be recognised")
     # A permutation with few fixed points; i ↦ 2i + 1 modulo n is one only for odd n.
     order = [(2 * i + 1) % n if n % 2 else n - 1 - i for i in range(n)]
-    algorithm = subject.variant(everybody=True, full=True)
+    algorithm = subject.variant(full_participation=True, full=True)
     here = last_of(algorithm, subject.exact, 3)
     there = last_of(copy.deepcopy(algorithm), PermutedClients(subject.exact, order), 3)
     rows = by_client(here, subject.n)
@@ -135,7 +135,7 @@ def clients_have_no_names(subject: Subject) -> None:
     require(not far, f"swapping clients changes {', '.join(far)} beyond the swap")
 
 
-def types_are_kept(subject: Subject) -> None:
+def dtypes_are_preserved(subject: Subject) -> None:
     """Check that models have the type of w0 and λ is float64, and that single precision is close to double precision.
 
     Catches silent promotion, and a λ or a loss in float32.

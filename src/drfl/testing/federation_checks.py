@@ -16,7 +16,7 @@ from drfl.federation.federation import SCALAR_BYTES, Federation
 from drfl.federation.requests import Gradients, Losses, Replies
 from drfl.optim.local import LocalSGD
 from drfl.task.task import Task
-from drfl.testing.global_rng import globals_seeded, touched_since, what_globals_hold
+from drfl.testing.global_rng import changed_generators, global_states, seed_globals
 from drfl.testing.report import CheckError, require
 
 Make = Callable[[ClientData, Task], Federation]
@@ -98,7 +98,7 @@ def by_client(reply: Replies | Losses | Gradients, part: Tensor, cohort: Sequenc
     return part[torch.tensor([clients.index(i) for i in cohort], dtype=torch.int64)]
 
 
-EVERYBODY = tuple(range(len(SIZES)))
+ALL_CLIENTS = tuple(range(len(SIZES)))
 LOCAL = LocalSGD(steps=3, lr=0.3, batch=BATCH)
 
 
@@ -116,7 +116,7 @@ class TrainCall:
     """
 
     local: LocalSGD = LOCAL
-    cohort: Sequence[int] = EVERYBODY
+    cohort: Sequence[int] = ALL_CLIENTS
     prox: float = 0.0
     shift: Tensor | None = None
     snapshot: int | None = None
@@ -137,7 +137,7 @@ class TrainCall:
         return Replies(clients, reply.w if w is None else w, *rest)
 
 
-def given(part: Tensor | None) -> Tensor:
+def require_part(part: Tensor | None) -> Tensor:
     """Return a requested part of a reply; raise CheckError if it is missing."""
     if part is None:
         raise CheckError("a requested part of the reply is missing")
@@ -170,7 +170,7 @@ def local_steps(served: FederationSubject) -> None:
 def shift_at_every_step(served: FederationSubject) -> None:
     """Check that each client's shift enters every step; catches shifts added once, or to another client's steps."""
     d = served.both()[1].w0.numel()
-    for cohort in (EVERYBODY, (3, 1)):
+    for cohort in (ALL_CLIENTS, (3, 1)):
         _same(served, TrainCall(cohort=cohort, shift=shifts(d)))
 
 
@@ -184,7 +184,7 @@ def snapshot_is_after_its_step(served: FederationSubject) -> None:
     for t in range(1, LOCAL.tau + 1):
         _same(served, TrainCall(snapshot=t))
     reply = TrainCall(snapshot=LOCAL.tau).of(served.both()[0])
-    served.close(given(reply.snapshot), reply.w, "the snapshot after the last step")
+    served.close(require_part(reply.snapshot), reply.w, "the snapshot after the last step")
 
 
 def average_is_over_the_steps(served: FederationSubject) -> None:
@@ -192,7 +192,7 @@ def average_is_over_the_steps(served: FederationSubject) -> None:
     _same(served, TrainCall(average=True, snapshot=2))
 
 
-def momentum_starts_anew(served: FederationSubject) -> None:
+def momentum_starts_at_zero(served: FederationSubject) -> None:
     """Check that momentum starts at zero in every client and call; catches momentum that is carried over."""
     ask = TrainCall(replace(LOCAL, momentum=0.9))
     _same(served, ask)
@@ -208,7 +208,7 @@ def decay_and_radius(served: FederationSubject) -> None:
     _same(served, TrainCall(replace(LOCAL, radius=1.0)))
 
 
-def all_at_once(served: FederationSubject) -> None:
+def all_options_together(served: FederationSubject) -> None:
     """Check everything that a training request can contain, together."""
     local = LocalSGD(steps=4, lr=0.2, batch=BATCH, momentum=0.5, weight_decay=0.1, radius=1.5)
     _same(served, TrainCall(local, prox=0.6, shift=shifts(served.both()[1].w0.numel()), snapshot=2, average=True))
@@ -222,15 +222,15 @@ def single_precision(served: FederationSubject) -> None:
 def losses_and_gradients(served: FederationSubject) -> None:
     """Check that losses and gradients, on all data and minibatches, are the plain simulation's; losses are float64."""
     mine, oracle = served.both()
-    w, everybody = oracle.w0 * 1.5, torch.tensor(EVERYBODY)
+    w, clients = oracle.w0 * 1.5, torch.tensor(ALL_CLIENTS)
     for batch in (None, BATCH):
-        f, expected = (fed.losses(everybody, w, KEY, batch=batch) for fed in (mine, oracle))
+        f, expected = (fed.losses(clients, w, KEY, batch=batch) for fed in (mine, oracle))
         require(f.values.dtype == torch.float64, f"losses are {f.values.dtype}, not float64")
-        served.close(by_client(f, f.values, EVERYBODY), expected.values, f"losses with batch={batch}")
-        g, expected = (fed.gradients(everybody, w, KEY, batch=batch) for fed in (mine, oracle))
+        served.close(by_client(f, f.values, ALL_CLIENTS), expected.values, f"losses with batch={batch}")
+        g, expected = (fed.gradients(clients, w, KEY, batch=batch) for fed in (mine, oracle))
         require(g.losses.dtype == torch.float64, f"the gradients' losses are {g.losses.dtype}, not float64")
-        served.close(by_client(g, g.values, EVERYBODY), expected.values, f"gradients with batch={batch}")
-        served.close(by_client(g, g.losses, EVERYBODY), expected.losses, f"the gradients' losses with batch={batch}")
+        served.close(by_client(g, g.values, ALL_CLIENTS), expected.values, f"gradients with batch={batch}")
+        served.close(by_client(g, g.losses, ALL_CLIENTS), expected.losses, f"the gradients' losses with batch={batch}")
 
 
 def evaluates_every_client(served: FederationSubject) -> None:
@@ -260,11 +260,11 @@ def ignored_targets_do_not_count(served: FederationSubject) -> None:
     )
     _same(served, TrainCall(snapshot=1, average=True), clients=masked)
     mine, oracle = served.both(clients=masked)
-    w, everybody = oracle.w0 * 1.5, torch.tensor(EVERYBODY)
-    f, expected = (fed.losses(everybody, w, KEY) for fed in (mine, oracle))
-    served.close(by_client(f, f.values, EVERYBODY), expected.values, "losses")
-    g, expected = (fed.gradients(everybody, w, KEY) for fed in (mine, oracle))
-    served.close(by_client(g, g.values, EVERYBODY), expected.values, "gradients")
+    w, clients = oracle.w0 * 1.5, torch.tensor(ALL_CLIENTS)
+    f, expected = (fed.losses(clients, w, KEY) for fed in (mine, oracle))
+    served.close(by_client(f, f.values, ALL_CLIENTS), expected.values, "losses")
+    g, expected = (fed.gradients(clients, w, KEY) for fed in (mine, oracle))
+    served.close(by_client(g, g.values, ALL_CLIENTS), expected.values, "gradients")
     ours, theirs = mine.evaluate(w), oracle.evaluate(w)
     for name in ("score", "loss", "samples"):
         served.close(getattr(ours, name), getattr(theirs, name), f"the evaluation's {name}")
@@ -286,9 +286,9 @@ def ledger_counts(served: FederationSubject) -> None:
     """Check that the ledger counts exactly what :class:`drfl.federation.federation.Ledger` defines."""
     mine, oracle = served.both()
     require(set(mine.ledger.totals().values()) == {0}, "the ledger of a fresh federation is not empty")
-    vector, k = mine.w0.numel() * mine.w0.element_size(), len(EVERYBODY)
+    vector, k = mine.w0.numel() * mine.w0.element_size(), len(ALL_CLIENTS)
     # A minibatch has at most as many rows as the client.
-    drawn, everybody = sum(min(BATCH, n) for n in SIZES), torch.tensor(EVERYBODY)
+    drawn, clients = sum(min(BATCH, n) for n in SIZES), torch.tensor(ALL_CLIENTS)
 
     def expect(what: str, down: int, up: int, gradients: int, losses: int) -> None:
         nonlocal before
@@ -304,18 +304,18 @@ def ledger_counts(served: FederationSubject) -> None:
     expect("training", vector, vector, 3 * drawn, 0)
     TrainCall(shift=shifts(mine.w0.numel()), snapshot=1, average=True).of(mine)
     expect("training with shift, snapshot and average", 2 * vector, 3 * vector, 3 * drawn, 0)
-    mine.losses(everybody, oracle.w0, KEY, batch=BATCH)
+    mine.losses(clients, oracle.w0, KEY, batch=BATCH)
     expect("losses", vector, SCALAR_BYTES, 0, drawn)
-    mine.gradients(everybody, oracle.w0, KEY)
+    mine.gradients(clients, oracle.w0, KEY)
     expect("gradients on all data", vector, vector + SCALAR_BYTES, sum(SIZES), 0)
     mine.evaluate(oracle.w0)
     require(mine.ledger.totals() == before, "evaluation on test data is counted, although it is not part of training")
 
 
-def inputs_stay(served: FederationSubject) -> None:
+def inputs_are_unchanged(served: FederationSubject) -> None:
     """Check that requests do not change cohort, model and shifts; catches local steps on the server's tensors."""
     fed = served.both()[0]
-    cohort, w = torch.tensor(EVERYBODY), fed.w0.clone()
+    cohort, w = torch.tensor(ALL_CLIENTS), fed.w0.clone()
     shift = shifts(w.numel())
     inputs = {"cohort": cohort, "model": w, "shift": shift}
     before = {name: tensor.clone() for name, tensor in inputs.items()}
@@ -334,11 +334,11 @@ def no_generator_used(served: FederationSubject) -> None:
     """Check that the global generators of torch, NumPy and Python are neither used nor seeded, and have no effect."""
     models = []
     for seed in (3, 4):
-        with globals_seeded(seed):
-            before = what_globals_hold()
+        with seed_globals(seed):
+            before = global_states()
             fed = served.both()[0]
             models.append(TrainCall().of(fed).w)
-            fed.losses(torch.tensor(EVERYBODY), fed.w0, KEY, batch=BATCH)
-            touched = touched_since(before)
+            fed.losses(torch.tensor(ALL_CLIENTS), fed.w0, KEY, batch=BATCH)
+            touched = changed_generators(before)
             require(not touched, f"the global generator of {', '.join(touched)} was used: draw from the key")
     served.close(models[1], models[0], "models under another state of the global generators")

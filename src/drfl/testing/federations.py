@@ -13,7 +13,7 @@ from torch import Tensor
 
 from drfl.core.key import Key
 from drfl.federation.federation import Evaluation, Federation, Ledger, WrappedFederation
-from drfl.federation.requests import Gradients, Losses, LossRequest, R, Replies, Request, TrainRequest, answers
+from drfl.federation.requests import Gradients, Losses, LossRequest, R, Replies, Request, TrainRequest, select_rows
 from drfl.optim.local import LocalSGD
 
 
@@ -55,7 +55,7 @@ class DropoutFederation(WrappedFederation):
         answering = [j for j, i in enumerate(reply.clients.tolist()) if i not in self.silent[request.kind]]
         # Shuffled: an algorithm must match answers by client, not by position.
         order = answering if self._rng is None else self._rng.permutation(answering)
-        return answers(reply, torch.tensor(order, dtype=torch.int64))
+        return select_rows(reply, torch.tensor(order, dtype=torch.int64))
 
 
 @dataclass(frozen=True, eq=False)

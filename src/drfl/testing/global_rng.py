@@ -11,7 +11,7 @@ import torch
 
 
 @contextmanager
-def globals_seeded(seed: int) -> Iterator[None]:
+def seed_globals(seed: int) -> Iterator[None]:
     """Seed the global generators inside the block; restore their state afterwards."""
     python, numpy = random.getstate(), np.random.get_state()
     try:
@@ -25,13 +25,13 @@ def globals_seeded(seed: int) -> Iterator[None]:
         np.random.set_state(numpy)
 
 
-def what_globals_hold() -> dict[str, object]:
+def global_states() -> dict[str, object]:
     """Return the state of each global generator, by library."""
     _, words, *rest = np.random.get_state(legacy=True)
     torchs = torch.random.get_rng_state().numpy().tobytes()
     return {"torch": torchs, "NumPy": (np.asarray(words).tobytes(), *rest), "Python": random.getstate()}
 
 
-def touched_since(before: dict[str, object]) -> list[str]:
+def changed_generators(before: dict[str, object]) -> list[str]:
     """List the libraries whose global generator has changed."""
-    return [name for name, state in what_globals_hold().items() if state != before[name]]
+    return [name for name, state in global_states().items() if state != before[name]]

@@ -13,14 +13,14 @@ from drfl.optim.local import LocalSGD
 from drfl.task.metrics import Metric
 from drfl.task.task import Task
 from drfl.testing.federation_checks import (
+    ALL_CLIENTS,
     BATCH,
-    EVERYBODY,
     KEY,
     SIZES,
     FederationSubject,
     TrainCall,
     by_client,
-    given,
+    require_part,
     shifts,
 )
 from drfl.testing.report import CheckError, require
@@ -37,16 +37,16 @@ def samples_belong_to_key_and_client(served: FederationSubject) -> None:
     Catches a generator shared by clients.
     """
     fed, w = served.both()
-    everybody, w = TrainCall(average=True, shift=shifts(w.w0.numel())), fed.w0
-    complete = everybody.of(fed)
-    losses = by_client(f := fed.losses(torch.tensor(EVERYBODY), w, KEY, batch=BATCH), f.values, EVERYBODY)
+    call, w = TrainCall(average=True, shift=shifts(w.w0.numel())), fed.w0
+    complete = call.of(fed)
+    losses = by_client(f := fed.losses(torch.tensor(ALL_CLIENTS), w, KEY, batch=BATCH), f.values, ALL_CLIENTS)
     for cohort in ((3, 1, 0, 2), (2,), (3, 2)):
         clients = torch.tensor(cohort)
-        reply = TrainCall(cohort=cohort, average=True, shift=everybody.shift).of(fed)
+        reply = TrainCall(cohort=cohort, average=True, shift=call.shift).of(fed)
         served.close(reply.w, complete.w[clients], f"models of clients {cohort} requested in this order")
         served.close(
-            given(reply.average),
-            given(complete.average)[clients],
+            require_part(reply.average),
+            require_part(complete.average)[clients],
             f"averages of clients {cohort} requested in this order",
         )
         f = fed.losses(clients, w, KEY, batch=BATCH)
@@ -55,7 +55,7 @@ def samples_belong_to_key_and_client(served: FederationSubject) -> None:
         )
 
 
-def threads_do_not_matter(served: FederationSubject) -> None:
+def threads_are_irrelevant(served: FederationSubject) -> None:
     """Check that one and two threads of torch give the same models."""
     threads, models = torch.get_num_threads(), []
     try:
@@ -73,16 +73,16 @@ def minibatches_are_distinct_samples(served: FederationSubject) -> None:
     Sample j contributes 2^j, so a client's reply reveals which samples it took.
     """
     fed = served.make(_coded(), _coded_task())
-    everybody, batches = torch.arange(len(SIZES)), []
+    clients, batches = torch.arange(len(SIZES)), []
     local = LocalSGD(steps=2, lr=1.0, batch=BATCH)
     for k in range(8):
         key = KEY.fold("distinct", k)
-        up = fed.train(everybody, fed.w0, local, key, snapshot=1)
-        first, last = by_client(up, given(up.snapshot), EVERYBODY), by_client(up, up.w, EVERYBODY)
-        f = fed.losses(everybody, fed.w0, key.fold("losses"), batch=BATCH)
+        up = fed.train(clients, fed.w0, local, key, snapshot=1)
+        first, last = by_client(up, require_part(up.snapshot), ALL_CLIENTS), by_client(up, up.w, ALL_CLIENTS)
+        f = fed.losses(clients, fed.w0, key.fold("losses"), batch=BATCH)
         # With step size 1, a step is the mean of the samples.
         moves = {"the first step": fed.w0 - first, "the second step": first - last}
-        means = moves | {"a reported loss": by_client(f, f.values, EVERYBODY)[:, None]}
+        means = moves | {"a reported loss": by_client(f, f.values, ALL_CLIENTS)[:, None]}
         for what, mean in means.items():
             for i in range(len(SIZES)):
                 batches.append((i, _decoded(float(mean[i]), i, what, served.tolerance)))
@@ -96,21 +96,21 @@ def minibatches_are_distinct_samples(served: FederationSubject) -> None:
 def minibatches_are_unbiased(served: FederationSubject) -> None:
     """Check that losses and gradients on minibatches are unbiased, and that all samples are drawn equally often."""
     fed, oracle = served.both()
-    w, everybody, losses, gradients = oracle.w0, torch.tensor(EVERYBODY), [], []
+    w, clients, losses, gradients = oracle.w0, torch.tensor(ALL_CLIENTS), [], []
     for k in range(KEYS):
-        f = fed.losses(everybody, w, KEY.fold("losses", k), batch=BATCH)
-        g = fed.gradients(everybody, w, KEY.fold("gradients", k), batch=BATCH)
-        losses.append(by_client(f, f.values, EVERYBODY))
-        gradients.append(by_client(g, g.values, EVERYBODY).flatten())
-    _require_mean(losses, oracle.losses(everybody, w, KEY).values, "losses", served.tolerance)
-    _require_mean(gradients, oracle.gradients(everybody, w, KEY).values.flatten(), "gradients", served.tolerance)
+        f = fed.losses(clients, w, KEY.fold("losses", k), batch=BATCH)
+        g = fed.gradients(clients, w, KEY.fold("gradients", k), batch=BATCH)
+        losses.append(by_client(f, f.values, ALL_CLIENTS))
+        gradients.append(by_client(g, g.values, ALL_CLIENTS).flatten())
+    _require_mean(losses, oracle.losses(clients, w, KEY).values, "losses", served.tolerance)
+    _require_mean(gradients, oracle.gradients(clients, w, KEY).values.flatten(), "gradients", served.tolerance)
 
     # Every sample is in a minibatch with probability min(batch, n_i)/n_i.
     fed, counts = served.make(_coded(), _coded_task()), [0 * np.arange(n) for n in SIZES]
     for k in range(KEYS):
-        f = fed.losses(everybody, fed.w0, KEY.fold("frequencies", k, "losses"), batch=BATCH)
-        g = fed.gradients(everybody, fed.w0, KEY.fold("frequencies", k, "gradients"), batch=BATCH)
-        for reply in (by_client(f, f.values, EVERYBODY), by_client(g, g.values, EVERYBODY)[:, 0]):
+        f = fed.losses(clients, fed.w0, KEY.fold("frequencies", k, "losses"), batch=BATCH)
+        g = fed.gradients(clients, fed.w0, KEY.fold("frequencies", k, "gradients"), batch=BATCH)
+        for reply in (by_client(f, f.values, ALL_CLIENTS), by_client(g, g.values, ALL_CLIENTS)[:, 0]):
             for i in range(len(SIZES)):
                 counts[i][list(_decoded(float(reply[i]), i, "a report", served.tolerance))] += 1
     for i, size in enumerate(SIZES):

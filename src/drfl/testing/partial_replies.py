@@ -21,7 +21,7 @@ TRIES = 400
 """Number of keys tried to find one that draws a certain cohort."""
 
 
-def survives_silence(subject: Subject) -> None:
+def state_is_valid_under_dropout(subject: Subject) -> None:
     """Check that the state stays finite and λ a mixture if some clients never answer, for every kind of request.
 
     Also checks that ``Info`` names only clients that answered.
@@ -39,7 +39,7 @@ def survives_silence(subject: Subject) -> None:
             require(set(info.answered.tolist()) <= heard, f"Info names clients that did not answer, {case}")
 
 
-def nobody_answers(subject: Subject) -> None:
+def round_without_replies(subject: Subject) -> None:
     """Check that a round without replies returns the state unchanged, bit for bit, and an empty ``Info``."""
     algorithm = subject.variant(m=3, full=True)
     state = last_of(algorithm, subject.exact, 2)
@@ -47,17 +47,17 @@ def nobody_answers(subject: Subject) -> None:
     after, info = algorithm.round(state, nobody, Key(SEED).fold("round", 3))
     differ = bits_differ(state, after)
     require(not differ, f"a round that nobody answered changes {', '.join(differ)}")
-    require(info.empty, "Info does not say that the round had no replies: return Info.nobody(cohort)")
+    require(info.is_empty, "Info does not say that the round had no replies: return Info.without_replies(cohort)")
 
 
-def nobody_trains(subject: Subject) -> None:
+def round_without_models(subject: Subject) -> None:
     """Check that the state stays finite and λ a mixture if losses or gradients are reported but no client trains."""
     lossy = DropoutFederation(subject.exact, train=range(subject.n))
     for state, _ in rounds_of(subject.variant(m=3, full=True, gamma=0.1), lossy, 3):
         _require_sane(state, "if no client sends a local model")
 
 
-def silence_is_absence(subject: Subject) -> None:
+def dropout_equals_absence(subject: Subject) -> None:
     """Check that a client that does not answer has the same effect as a client outside the cohort.
 
     Catches means divided by the size of the cohort. λ is fixed, because it also depends on the reported losses.
@@ -65,7 +65,7 @@ def silence_is_absence(subject: Subject) -> None:
     subject.needs("m")
     n, fed = subject.n, subject.exact
     options = {"full": True, "steps": 1, "sampling": sampling.without_replacement, "gamma": 0.0}
-    state = last_of(subject.variant(everybody=True, full=True, steps=1, gamma=0.0), fed, 2)
+    state = last_of(subject.variant(full_participation=True, full=True, steps=1, gamma=0.0), fed, 2)
     many, few = (subject.variant(m=m, **options) for m in (n - 1, max(1, n - 3)))
     key = Key(SEED).fold("round", 3)
     cohort = _cohort_of(many, state, fed, key)
@@ -84,7 +84,7 @@ def silence_is_absence(subject: Subject) -> None:
     require(not far, f"{', '.join(far)} depend on clients that did not answer: divide by the number of replies")
 
 
-def alike_clients_are_alike(subject: Subject) -> None:
+def identical_clients_are_interchangeable(subject: Subject) -> None:
     """Check that the first round's model does not depend on which clients answer, if all have the same data.
 
     Catches means whose weights do not sum to 1 over the replies. Corrections that weigh replies against all N clients
@@ -95,7 +95,7 @@ def alike_clients_are_alike(subject: Subject) -> None:
         raise NotApplicable("the problem is not the built-in one")
     same = [part[:1].repeat(original.n, *[1] * (part.dim() - 1)) for part in (original.A, original.b, original.s)]
     fed = QuadraticFederation(*same, w0=original.w0)
-    algorithm = subject.variant(everybody=True, full=True, steps=2)
+    algorithm = subject.variant(full_participation=True, full=True, steps=2)
     if tables(algorithm.init(fed), fed.n):
         raise NotApplicable("the state has a table per client, whose rows change only with replies")
     key = Key(SEED).fold("round", 1)
@@ -107,7 +107,7 @@ def alike_clients_are_alike(subject: Subject) -> None:
         require(distance < 1e-9, f"the model changes by {distance:.1e} if {case}")
 
 
-def tables_of_the_silent(subject: Subject) -> None:
+def table_rows_need_replies(subject: Subject) -> None:
     """Check that rows of tables change only for clients that answered."""
     algorithm, silent = subject.variant(m=4, full=True), [0, 2]
     start = algorithm.init(subject.exact)

@@ -76,7 +76,7 @@ def _mapped(state: State, change: Callable[[str, Tensor | ClientTable], Tensor |
     return cast("State", walk(state, ""))
 
 
-def copied(state: State) -> State:
+def copy_of(state: State) -> State:
     """Copy the state without sharing memory."""
 
     def copy(path: str, leaf: Tensor | ClientTable) -> Tensor | ClientTable:

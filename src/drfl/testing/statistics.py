@@ -16,7 +16,7 @@ from drfl.core.key import Key
 from drfl.federation import sampling
 from drfl.federation.algorithm import Algorithm, State, mixture_of
 from drfl.federation.federation import Federation
-from drfl.testing.attacks import Claims
+from drfl.testing.attacks import ConstantLosses
 from drfl.testing.federations import Call, DropoutFederation, Recording, first_asked
 from drfl.testing.hyperplane import Hyperplane
 from drfl.testing.report import NotApplicable, require
@@ -35,7 +35,7 @@ def snapshot_step(subject: Subject) -> None:
     Catches ``randint(1, tau)``, which never draws τ, and a separate t' for each client.
     """
     tau = 4
-    recording = Recording(subject.still())
+    recording = Recording(subject.constant_losses())
     rounds = _recorded(subject.variant(m=3, full=True, steps=tau), recording, recording.fed)
     per_round = [[call.snapshot for call in calls if call.snapshot is not None] for calls in rounds]
     if not any(per_round):
@@ -58,35 +58,35 @@ def cohort_law(subject: Subject) -> None:
 
     Catches a uniform cohort instead of one drawn by λ: the state's λ is set far from uniform.
     """
-    still, m, lam = subject.still(), 2, subject.skewed()
+    constant, m, lam = subject.constant_losses(), 2, subject.skewed()
     algorithm = subject.variant(m=m, full=True, steps=2, sampling=sampling.with_replacement)
-    state = algorithm.init(still)
+    state = algorithm.init(constant)
     by_lam = subject.has("sampling")
     state = with_mixture(state, lam) if by_lam else state
-    rounds = _recorded(algorithm, Recording(still), still, state)
-    frequencies = _frequencies([first_asked(calls) for calls in rounds], still.n)
+    rounds = _recorded(algorithm, Recording(constant), constant, state)
+    frequencies = _frequencies([first_asked(calls) for calls in rounds], constant.n)
     if by_lam:
         # Probability of being drawn at least once.
         law, name = 1 - (1 - lam) ** m, f"m = {m} draws with replacement by λ = {[round(p, 2) for p in lam.tolist()]}"
     else:
-        k = m if subject.has("m") else still.n
-        law, name = torch.full_like(lam, k / still.n), f"uniform cohorts of {k}"
+        k = m if subject.has("m") else constant.n
+        law, name = torch.full_like(lam, k / constant.n), f"uniform cohorts of {k}"
     _require_law(frequencies, law.numpy(), f"the cohort is not drawn as {name}")
 
 
 def report_law(subject: Subject) -> None:
     """Check that the clients that report losses are a uniform sample for any λ: only then is (N/m)·ℓ unbiased."""
-    still, lam = subject.still(), subject.skewed()
+    constant, lam = subject.constant_losses(), subject.skewed()
     algorithm = subject.variant(m=2, full=True, steps=2)
-    state = algorithm.init(still)
+    state = algorithm.init(constant)
     state = with_mixture(state, lam) if subject.has("sampling") else state
-    rounds = _recorded(algorithm, Recording(still), still, state)
+    rounds = _recorded(algorithm, Recording(constant), constant, state)
     reports = [call.cohort for calls in rounds for call in calls if call.kind == "losses"]
     if not reports:
         raise NotApplicable("no separate loss requests are sent")
     size = np.mean([len(clients) for clients in reports])
-    law = np.full(still.n, size / still.n)
-    _require_law(_frequencies(reports, still.n), law, "the clients that report losses are not a uniform sample")
+    law = np.full(constant.n, size / constant.n)
+    _require_law(_frequencies(reports, constant.n), law, "the clients that report losses are not a uniform sample")
 
 
 def missing_reports_leave_no_bias(subject: Subject) -> None:
@@ -94,15 +94,15 @@ def missing_reports_leave_no_bias(subject: Subject) -> None:
 
     Catches N/m with m the number of requests instead of the number of replies.
     """
-    still = subject.still()
-    algorithm = subject.variant(everybody=True, full=True, steps=2, gamma=1e-3, ambiguity=Hyperplane())
-    recording, state = Recording(still), algorithm.init(still)
+    constant = subject.constant_losses()
+    algorithm = subject.variant(full_participation=True, full=True, steps=2, gamma=1e-3, ambiguity=Hyperplane())
+    recording, state = Recording(constant), algorithm.init(constant)
     complete, _ = algorithm.round(state, recording, Key(SEED))
     if not recording.of("losses") or torch.equal(subject.mixture(complete), subject.mixture(state)):
         raise NotApplicable("λ does not depend on reported losses")
     rng, moves = np.random.default_rng(SEED), []
     for r in range(ROUNDS):
-        lossy = DropoutFederation(still, losses=rng.choice(still.n, size=max(1, still.n - 3), replace=False))
+        lossy = DropoutFederation(constant, losses=rng.choice(constant.n, size=max(1, constant.n - 3), replace=False))
         after = algorithm.round(state, lossy, Key(SEED).fold("round", r))[0]
         moves.append(subject.mixture(after) - subject.mixture(state))
     _require_mean(moves, subject.mixture(complete) - subject.mixture(state), "λ's mean update with missing reports")
@@ -116,9 +116,9 @@ def round_is_unbiased(subject: Subject) -> None:
     subject.needs("sampling")
     fed, lam = subject.exact, subject.skewed()
     options = {"full": True, "steps": 2, "lr": 1e-4, "gamma": 1e-3, "ambiguity": Hyperplane()}
-    everybody = subject.variant(everybody=True, **options)
-    state = with_mixture(everybody.init(fed), lam)
-    mean, _ = everybody.round(state, fed, Key(SEED))
+    everyone = subject.variant(full_participation=True, **options)
+    state = with_mixture(everyone.init(fed), lam)
+    mean, _ = everyone.round(state, fed, Key(SEED))
     sampled = subject.variant(m=2, sampling=sampling.with_replacement, **options)
     ends = [sampled.round(state, fed, Key(SEED).fold("round", r))[0] for r in range(ROUNDS)]
     # The losses are taken at a model that depends on the draws, but with this small lr by less than the errors.
@@ -132,9 +132,9 @@ def fresh_samples(subject: Subject) -> None:
 
     Catches a key used twice: losses on the samples that were just trained on are too small.
     """
-    still = subject.still()
-    algorithm, recording = subject.variant(m=3), Recording(still)
-    state, seen = algorithm.init(still), {}
+    constant = subject.constant_losses()
+    algorithm, recording = subject.variant(m=3), Recording(constant)
+    state, seen = algorithm.init(constant), {}
     for r in range(1, 4):
         key = Key(SEED).fold("round", r)
         state, _ = algorithm.round(state, recording, key)
@@ -226,35 +226,35 @@ def mixture_follows_the_losses(subject: Subject) -> None:
 
     Catches a dual update that decays silently, whether the counter is hidden or part of the state.
     """
-    still = subject.still()
-    algorithm = subject.variant(everybody=True, full=True, gamma=1e-3, ambiguity=Hyperplane())
-    played = (state for state, _ in rounds_of(algorithm, still, 40))
-    lams = torch.stack([mixture_of(algorithm, state, still) for state in (algorithm.init(still), *played)])
+    constant = subject.constant_losses()
+    algorithm = subject.variant(full_participation=True, full=True, gamma=1e-3, ambiguity=Hyperplane())
+    played = (state for state, _ in rounds_of(algorithm, constant, 40))
+    lams = torch.stack([mixture_of(algorithm, state, constant) for state in (algorithm.init(constant), *played)])
     moves = lams.diff(dim=0)
     if not moves.any():
         raise NotApplicable("λ is constant: there is no dual update")
     drift = float((moves[1:] - moves[1]).abs().max() / moves[1].abs().max().clamp(min=1e-300))
     require(drift < 1e-6, f"λ's updates change by {drift:.1%} within 40 rounds, although the losses are constant")
     ends = [int(values.argmax()) for values in (moves[1], -moves[1])]
-    worst_and_best = [int(values.argmax()) for values in (still.values, -still.values)]
+    worst_and_best = [int(values.argmax()) for values in (constant.values, -constant.values)]
     require(ends == worst_and_best, "λ does not move towards the larger losses")
 
 
-def poison_stays_out(subject: Subject) -> None:
+def nonfinite_losses_are_refused(subject: Subject) -> None:
     """Check that a reported loss of NaN or ±∞ raises NonFiniteError or is ignored, and never stays in the state.
 
     Catches reports of which only the type is checked: a single NaN makes λ NaN for good.
     """
     recording = Recording(subject.exact)
-    clean = last_of(subject.variant(everybody=True, full=True, gamma=0.1), recording, 1)
+    clean = last_of(subject.variant(full_participation=True, full=True, gamma=0.1), recording, 1)
     if not recording.of("losses") and not recording.of("gradients"):
         raise NotApplicable("no losses are requested")
     finite = {path for path, t in leaves(clean).items() if bool(torch.isfinite(t.double()).all())}
     for value in (math.nan, math.inf, -math.inf):
-        algorithm = subject.variant(everybody=True, full=True, gamma=0.1)
+        algorithm = subject.variant(full_participation=True, full=True, gamma=0.1)
         state = algorithm.init(subject.exact)
         try:
-            state, _ = algorithm.round(state, Claims(subject.exact, [2], value), Key(SEED).fold("round", 1))
+            state, _ = algorithm.round(state, ConstantLosses(subject.exact, [2], value), Key(SEED).fold("round", 1))
         except (NonFiniteError, InputError):
             continue
         if not bool(torch.isfinite(state.w).all()):

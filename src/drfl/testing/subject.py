@@ -17,8 +17,7 @@ from drfl.core.key import Key
 from drfl.engine import Engine, Loop
 from drfl.federation.algorithm import Algorithm, Info, State, mixture_of
 from drfl.federation.federation import Federation
-from drfl.federation.sampling import Cohort, Sampling
-from drfl.federation.sampling import everybody as all_clients
+from drfl.federation.sampling import Cohort, Sampling, all_clients
 from drfl.testing.federations import Call, ConstantFederation
 from drfl.testing.report import NotApplicable
 from drfl.testing.toy_problem import ToyProblem, exact
@@ -138,7 +137,7 @@ class Subject:
         """N, the number of clients."""
         return self.exact.n
 
-    def still(self) -> ConstantFederation:
+    def constant_losses(self) -> ConstantFederation:
         """Make as many clients with different constant losses; models have 3 parameters."""
         # Shuffled, so that confusing clients with positions shows.
         values = np.random.default_rng(self.n).permutation(np.linspace(0.1, 2, self.n))
@@ -177,7 +176,7 @@ class Subject:
         *,
         m: int | None = None,
         sampling: Sampling | None = None,
-        everybody: bool = False,
+        full_participation: bool = False,
         full: bool = False,
         steps: int | None = None,
         lr: float | None = None,
@@ -190,7 +189,7 @@ class Subject:
         Args:
             m: Cohort size, at most N.
             sampling: How the cohort is drawn from λ.
-            everybody: All clients take part, weighted by λ if there is a sampling; overrides m and sampling.
+            full_participation: All clients take part, weighted by λ if there is a sampling; overrides m and sampling.
             full: Use full batches everywhere.
             steps: Local steps.
             lr: Local step size.
@@ -203,7 +202,7 @@ class Subject:
         m = None if m is None else min(m, self.n)
         changes = _present(m=m, sampling=sampling, ambiguity=ambiguity)
         changes |= _present(**dict.fromkeys(STEP_NAMES, gamma)) | _present(**dict.fromkeys(BATCH_NAMES, batch))
-        if everybody:
+        if full_participation:
             changes |= {"m": self.n, "sampling": all_clients}
         if full:
             local["batch"], changes = None, changes | dict.fromkeys(BATCH_NAMES)

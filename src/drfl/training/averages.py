@@ -37,10 +37,11 @@ class DecayingAverage(NamedTuple):
     def add(self, w: Tensor, lam: Tensor) -> DecayingAverage:
         """Return the average with one more round, which ended with the model w and the client weights lam."""
         rounds = self.rounds + 1
+        # Round 1 has weight 1 and replaces the initial model; later weights fall like (s + 1)/r.
         weight = (DECAY + 1) / (int(rounds) + DECAY)
         return DecayingAverage(self.w + weight * (w - self.w), (lam - self.lam).mul_(weight).add_(self.lam), rounds)
 
-    def wrong(self) -> str | None:
+    def describe_fault(self) -> str | None:
         """Describe an inconsistency, see :class:`drfl.federation.algorithm.Consistent`."""
         return "the number of rounds is negative" if self.rounds < 0 else None
 
@@ -75,7 +76,7 @@ class Average(NamedTuple):
         share = float(total) / weight
         return Average(self.w + (w - self.w) / share, self.lam + (lam - self.lam) / share, self.rounds + 1, total)
 
-    def wrong(self) -> str | None:
+    def describe_fault(self) -> str | None:
         """Describe an inconsistency, see :class:`drfl.federation.algorithm.Consistent`."""
         if self.rounds < 0:
             return "the number of rounds is negative"

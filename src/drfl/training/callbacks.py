@@ -46,7 +46,7 @@ class Progress:
     def __call__(self, progress: RunState) -> None:
         """Print this round's line, if it is due."""
         prefix = f"{printable(self.label)}: round {progress.round}/{progress.rounds}"
-        if progress.info is not None and progress.info.empty:
+        if progress.info is not None and progress.info.is_empty:
             print(f"{prefix}: no client replied, the model is unchanged", file=sys.stderr, flush=True)
         every = -(-progress.rounds // self.lines) or 1
         row = progress.row

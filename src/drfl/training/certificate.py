@@ -87,27 +87,29 @@ class Objective:
     radius: float | None = None
 
     @property
-    def everybody(self) -> Tensor:
+    def all_clients(self) -> Tensor:
         """(N,) all clients."""
         return torch.arange(self.fed.n)
 
     def losses(self, w: Tensor) -> Tensor:
         """Return (N,) float64: F_i(w) of every client."""
-        reply = self.fed.losses(self.everybody, w, KEY, batch=None)
+        reply = self.fed.losses(self.all_clients, w, KEY, batch=None)
         # Reported losses are those of the data alone, so the weight decay of the local solver is added here.
-        losses = reply.values[_order(reply.clients, self.everybody)] + self._decay(w)
+        losses = reply.values[_order(reply.clients, self.all_clients)] + self._decay(w)
         return _finite(losses)
 
     def exchange(self, asked: Tensor, w: Tensor, lam: Tensor) -> Exchange:
         """Collect losses and gradients at w (d,) from the clients ``asked`` (k,), ascending; others have λ_i = 0."""
         # Σ_i λ_i = 1, so the weight decay's gradient enters once. Sums are always in float64.
         gradient, losses = self.weight_decay * w.detach().cpu().double(), []
+        # In parts, because the gradients (k, d) of all clients together may not fit into memory.
         for part in asked.split(max(1, EXCHANGE // w.numel())):
             reply = self.fed.gradients(part, w, KEY, batch=None)
             order = _order(reply.clients, part)
             losses.append(reply.losses[order].double())
             rows = reply.values[order.to(reply.values.device)].double()
             gradient = gradient + (lam[part].to(rows.device) @ rows).cpu()
+        # The engines' gradients leave the weight decay to the local solver, so value and gradient add it here.
         values = _finite(torch.cat(losses) + self._decay(w))
         return Exchange(values, float(lam[asked] @ values), _finite(gradient))
 
@@ -188,7 +190,7 @@ class PooledSolver:
 
     def __post_init__(self) -> None:
         checks.positive("tolerance", self.tolerance)
-        checks.whole("iterations", self.iterations)
+        checks.integer("iterations", self.iterations)
 
     def check(self, mu: float, radius: float | None) -> None:
         """Accept any mu and radius, because convexity is sufficient."""
@@ -209,6 +211,8 @@ class PooledSolver:
             reply = objective.exchange(active, torch.from_numpy(v).to(start), lam)
             return reply.value, reply.gradient.numpy()
 
+        # L-BFGS-B searches in float64, whatever the model's dtype; each point is rounded to the model's type before
+        # use.
         solution = minimize(
             oracle, start.detach().cpu().double().numpy(), jac=True, method="L-BFGS-B",
             options={
@@ -245,7 +249,7 @@ class OneGradient:
 
     def __call__(self, objective: Objective, w: Tensor, lam: Tensor, start: Tensor | None) -> Bound:
         """Compute the bound, see :class:`LowerBoundMethod`."""
-        reply = objective.exchange(objective.everybody, w, lam)
+        reply = objective.exchange(objective.all_clients, w, lam)
         lower, proven = objective.floor(reply, w)
         return Bound(reply.losses, lower, reply.norm, proven, w)
 
@@ -339,6 +343,7 @@ class Certifier:
         except SilentClientError:
             return None
         # ψ does not depend on the model, so min_v F(v, λ) is at least the bound without ψ, minus ψ(λ).
+        # By weak duality, a proven gap is valid for every λ: a poor λ makes it larger, not wrong.
         primal = ambiguity.worst_case(bound.losses).value
         lower = bound.lower - ambiguity.penalty(lam)
         return Certificate(primal, lower, bound.gradient_norm, bound.proven), bound.point

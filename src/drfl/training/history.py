@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, NamedTuple
 import torch
 from torch import Tensor
 
-from drfl.core.csv_cells import quoted
-from drfl.core.errors import Notice, listed, unknown
+from drfl.core.csv_cells import escape_formula
+from drfl.core.errors import Notice, listing, unknown
 from drfl.core.html_table import html_table
 from drfl.federation.federation import Evaluation
 from drfl.task.measure import Measure, number, undefined_note, undefined_share
@@ -63,7 +63,7 @@ class Metrics(NamedTuple):
         """Return the worst and the average score as a short text, with the note on undefined clients, if any."""
         return f"worst {score.words} {number(self.worst_score, 3)}{note}, average {number(self.avg_score, 3)}"
 
-    def named(self, score: str) -> dict[str, float]:
+    def as_dict(self, score: str) -> dict[str, float]:
         """Return the metrics under their names in files, see :func:`columns_of`."""
         return dict(zip(columns_of(score), self, strict=True))
 
@@ -128,7 +128,7 @@ def undefined_notices(
         if affected:
             share = undefined_share([len(names) for names in per_model], [clients])
             notice = Notice(
-                f"{measure.words} is undefined at {share} clients ({listed(affected, 'client')}), and statistics over "
+                f"{measure.words} is undefined at {share} clients ({listing(affected, 'client')}), and statistics over "
                 "clients exclude them. Check for rows of a single class, too few rows, or outputs that are not finite.",
                 "undefined-metric",
                 measure.name,
@@ -359,6 +359,6 @@ def csv_text(header: Iterable[str], rows: Iterable[Iterable[object]]) -> str:
     """Return CSV text with plain line ends, in which no spreadsheet sees formulas; see :mod:`drfl.core.csv_cells`."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
-    writer.writerow([quoted(cell) for cell in header])
-    writer.writerows([quoted(cell) for cell in row] for row in rows)
+    writer.writerow([escape_formula(cell) for cell in header])
+    writer.writerows([escape_formula(cell) for cell in row] for row in rows)
     return text.getvalue()

@@ -12,7 +12,7 @@ from drfl.core import checks
 from drfl.core.errors import DataWarning, DrflError, InputError, RunWarning
 from drfl.core.intraop import VECTORS, threads_for
 from drfl.core.key import Key
-from drfl.core.run_end import Stopped, late_rollbacks
+from drfl.core.run_end import StopReason, late_rollbacks
 from drfl.federation.algorithm import Algorithm
 from drfl.federation.federation import Bundling, DataChecked, Federation
 from drfl.training import step_size
@@ -101,8 +101,8 @@ def run(
         DivergedError: If the model, or a loss used for the dual update, is not finite.
     """
     _check_objects(algorithm, fed)
-    checks.whole("rounds", rounds, low=0)
-    checks.whole("evaluate_every", evaluate_every)
+    checks.integer("rounds", rounds, low=0)
+    checks.integer("evaluate_every", evaluate_every)
     step_size.in_round(algorithm, max(rounds, 1))  # refuses a schedule that reaches 0 before any request
     # Settings are checked before the first request to a client.
     select = ModelSelection(best, patience, fed.measures[0], until)
@@ -123,6 +123,7 @@ def run(
     progress = _initialise(algorithm, view, key, initial)._replace(rounds=rounds, score=fed.measures[0])
 
     def after(progress: RunState) -> RunState:  # plays one more round
+        # Small vectors take one thread, because waking other threads costs more than they save.
         with threads_for(VECTORS * progress.state.w.numel()):
             return next_round(algorithm, view, key, progress, begin)
 
@@ -155,9 +156,9 @@ def run(
         evaluation = _test(fed, progress, log)
         if progress.row is None:
             progress = log.add(progress, evaluation, log.cost())
-    stopped: Stopped = "rounds" if stop is None or progress.round >= rounds else stop
+    stopped: StopReason = "rounds" if stop is None or progress.round >= rounds else stop
     result = log.result(progress, evaluation, stopped, key.fold("best") if returned == "best" else None)
-    _warn(late_rollbacks([result.marks.counted]) if check_data and result.marks.is_late else (), RunWarning)
+    _warn(late_rollbacks([result.marks.rounds_text]) if check_data and result.marks.is_late else (), RunWarning)
     names = fed.names if check_data and isinstance(fed, DataChecked) else None
     undefined = [] if names is None else [undefined_names(result.evaluation, fed.measures, names)]
     _warn(undefined_notices(fed.measures, undefined, fed.n), DataWarning)
@@ -210,7 +211,7 @@ def _warn(notices: Sequence[str], category: type[Warning]) -> None:
 def _initialise(algorithm: Algorithm, fed: Federation, key: Key, start: RunState) -> RunState:
     size = start.step_size
     # A resumed run already has its step size.
-    if size is not None and not size.known:
+    if size is not None and not size.is_known:
         size = step_size.find(algorithm, fed, start.state.w, key.fold("step size"))
     # A resumed run does not report the round before it again.
     return start._replace(step_size=size, info=None)

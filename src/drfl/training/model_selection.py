@@ -11,7 +11,7 @@ from torch import Tensor
 
 from drfl.core import checks
 from drfl.core.errors import InputError, unknown
-from drfl.core.run_end import Stopped
+from drfl.core.run_end import StopReason
 from drfl.federation.client_table import ClientTable
 from drfl.federation.federation import Part
 from drfl.task.measure import Measure
@@ -70,7 +70,7 @@ class Patience:
     delta: float = 0.0
 
     def __post_init__(self) -> None:
-        checks.whole("rounds", self.rounds)
+        checks.integer("rounds", self.rounds)
         checks.non_negative("delta", self.delta)
 
 
@@ -171,7 +171,7 @@ class Selected(NamedTuple):
         # Copies, because a checkpoint rejects two tensors that share memory.
         return cls(w.clone(), lam.clone(), zero, least, least.clone(), zero.clone(), models)
 
-    def wrong(self) -> str | None:
+    def describe_fault(self) -> str | None:
         """Describe an inconsistency, see :class:`drfl.federation.algorithm.Consistent`."""
         return "a round is negative" if self.round < 0 or self.since < 0 else None
 
@@ -242,7 +242,7 @@ class ModelSelection(NamedTuple):
             selected = selected._replace(level=gain, since=this_round.clone())
         return selected
 
-    def stops(self, selected: Selected | None, r: int, row: Row | None) -> Stopped | None:
+    def stops(self, selected: Selected | None, r: int, row: Row | None) -> StopReason | None:
         """Return why the run stops after round r; None if it continues.
 
         Args:

@@ -46,7 +46,7 @@ def next_round(
         # If the clients' models are never combined, no client uses the global model, so its loss is irrelevant.
         return not isinstance(core, Separate) and rises(size, fed, w, key.fold("step size"))
 
-    factor = core.local.lr_schedule.at(progress.round + 1)
+    factor = core.local.lr_schedule.multiplier(progress.round + 1)
     while True:
         control, answer = StepSizeController(size, progress, factor, has_risen), Repeat(float(size.eta))
         while isinstance(answer, Repeat):
@@ -59,6 +59,7 @@ def next_round(
             return answer.progress
         size, fresh = answer.size, begin()
         LOG.warning(answer.notice)
+        # Rounds, history and cost remain, because the lost rounds took time and traffic too.
         progress = progress._replace(state=fresh.state, average=fresh.average, decaying=fresh.decaying)
 
 
@@ -74,7 +75,7 @@ def _play(algorithm: Algorithm, fed: Federation, key: Key, progress: RunState) -
         raise DivergedError(
             f"{type(core).__name__} diverged in round {r} ({error}): {fed.target_advice()}lower {' or '.join(sizes)}"
         ) from error
-    if not info.empty:
+    if not info.is_empty:
         if average is not None:
             if info.average is None:
                 raise no_average(algorithm)
@@ -82,5 +83,5 @@ def _play(algorithm: Algorithm, fed: Federation, key: Key, progress: RunState) -
             lam = mixture_of(algorithm, progress.state, fed) if info.mixture is None else info.mixture
             average = average.add(info.average, lam, info.weight)
         decaying = None if decaying is None else decaying.add(state.w, mixture_of(algorithm, state, fed))
-    skipped = progress.skipped + info.empty
+    skipped = progress.skipped + info.is_empty
     return progress._replace(round=r, skipped=skipped, state=state, average=average, decaying=decaying, info=info)

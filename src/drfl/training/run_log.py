@@ -13,7 +13,7 @@ from torch import Tensor
 from drfl.core.errors import Notice
 from drfl.core.html_table import html_table
 from drfl.core.key import Key
-from drfl.core.run_end import Marks, Stopped
+from drfl.core.run_end import Marks, StopReason
 from drfl.federation.algorithm import (
     Algorithm,
     Personal,
@@ -67,7 +67,7 @@ class Result(NamedTuple):
     last: Evaluation
     end: RunState
     returned: Literal["average", "last", "selected"]
-    stopped: Stopped
+    stopped: StopReason
     stopped_on: Part | None
     averaged: Evaluation | None = None
     averaged_certificate: Certificate | None = None
@@ -133,7 +133,7 @@ class Result(NamedTuple):
 
         score = self.history.score
         evaluations = [("the returned model", self.evaluation), ("the last iterate", self.last)]
-        rows = {name: Metrics.of(evaluation, score).named(score.name) for name, evaluation in evaluations}
+        rows = {name: Metrics.of(evaluation, score).as_dict(score.name) for name, evaluation in evaluations}
         return html_table(repr(self), pd.DataFrame.from_dict(rows, orient="index").rename_axis("").reset_index())
 
     def write_into(self: Self, module: torch.nn.Module) -> None:
@@ -217,7 +217,7 @@ class RunLog:
         row = Row(progress.round, metrics, cost, lam, seconds, certificate, flags, last, others, validation, undefined)
         return progress._replace(rows=(*progress.rows, row), point=point, selected=selected)
 
-    def result(self, progress: RunState, tested: Tested, stopped: Stopped, best: Key | None) -> Result:
+    def result(self, progress: RunState, tested: Tested, stopped: StopReason, best: Key | None) -> Result:
         """Build the result of the run, with a test of the averaged solution if the run keeps it.
 
         Args:
@@ -301,8 +301,8 @@ class RunLog:
 
 def last_is_better(fed: Federation, progress: RunState, key: Key) -> bool:
     """Return whether the last iterate's largest training loss is below the average's, over clients reporting both."""
-    everybody = torch.arange(fed.n)
-    last, average = (fed.losses(everybody, w, key) for w in (progress.state.w, progress.model))
+    clients = torch.arange(fed.n)
+    last, average = (fed.losses(clients, w, key) for w in (progress.state.w, progress.model))
     both = torch.isin(last.clients, average.clients), torch.isin(average.clients, last.clients)
     worst = [reply.values[rows].amax() for reply, rows in zip((last, average), both, strict=True) if rows.any()]
     # Comparisons with NaN are false, so the average is kept if a loss is NaN. It is also kept if no client replies.

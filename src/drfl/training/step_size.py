@@ -13,7 +13,7 @@ from drfl.core.key import Key
 from drfl.federation import sampling
 from drfl.federation.algorithm import Algorithm, S, Wrapping
 from drfl.federation.federation import DataChecked, Federation
-from drfl.federation.requests import Gradients, answers
+from drfl.federation.requests import Gradients, select_rows
 from drfl.optim.local import LocalSGD
 from drfl.optim.schedules import Constant, Schedule
 
@@ -82,7 +82,7 @@ class StepSize(NamedTuple):
         return cls(nan, nan, -unit, 0 * unit, moved, nan.repeat(n), unaffected, 0 * unit, 0 * unit)
 
     @property
-    def known(self) -> bool:
+    def is_known(self) -> bool:
         """Whether the step size has been determined."""
         return bool(self.eta > 0)
 
@@ -91,16 +91,16 @@ class StepSize(NamedTuple):
         """η before any halving."""
         return float(self.eta) * 2 ** int(self.lowered)
 
-    def halved(self) -> StepSize:
+    def halve(self) -> StepSize:
         """Return the step size with η/2."""
         return self._replace(eta=self.eta / 2, lowered=self.lowered + 1)
 
-    def set_back(self, rounds: int) -> StepSize:
+    def reset(self, rounds: int) -> StepSize:
         """Return the step size with η/2, after resetting the model to the initial one at this number of rounds."""
         restarted = torch.full_like(self.restarted, rounds)
-        return self.halved()._replace(moved=0 * self.moved, rollbacks=self.rollbacks + 1, restarted=restarted)
+        return self.halve()._replace(moved=0 * self.moved, rollbacks=self.rollbacks + 1, restarted=restarted)
 
-    def wrong(self) -> str | None:
+    def describe_fault(self) -> str | None:
         """Describe an inconsistency, see :class:`drfl.federation.algorithm.Consistent`."""
         if not (0 < self.eta < torch.inf and self.lowered >= 0):
             return "the step size is not a number above 0"
@@ -140,11 +140,12 @@ def in_round(algorithm: Algorithm[S], r: int) -> Algorithm[S]:
 def _scheduled(thing: object, r: int) -> dict[str, object]:
     """Return the fields of a dataclass that change in round r."""
     changes: dict[str, object] = {}
+    # Any dataclass is accepted, so that schedules also work in algorithms of users.
     for field in dataclasses.fields(cast("Any", thing)) if dataclasses.is_dataclass(thing) else ():
         schedule = getattr(thing, field.name, None) if field.name.endswith("_schedule") else None
         if not isinstance(schedule, Schedule) or schedule == Constant():
             continue
-        name, factor = field.name.removesuffix("_schedule"), schedule.at(r)
+        name, factor = field.name.removesuffix("_schedule"), schedule.multiplier(r)
         value = getattr(thing, name)
         if factor == 0 or (value and value * factor == 0):
             raise InputError(
@@ -191,12 +192,13 @@ def find(algorithm: Algorithm, fed: Federation, w: Tensor, key: Key) -> StepSize
     # As many samples as a local step uses, because the curvature of one minibatch can be far above that of all data.
     batch = samples(algorithm.local)
     replies = fed.gradients(clients, w, key, batch=batch)
+    # A client whose gradient is not finite has no curvature to compare.
     gradients = _finite(replies)
     if replies.clients.numel() and not gradients.clients.numel():
         raise _unfit(fed, "no client has a finite gradient at the initial model")
     # Later losses are compared with these; clients whose loss is not finite are excluded.
     start = fed.losses(clients, w, key, batch=COMPARED)
-    start = answers(start, torch.isfinite(start.values).nonzero().flatten())
+    start = select_rows(start, torch.isfinite(start.values).nonzero().flatten())
     size = StepSize.unknown(fed.n)
     size = size._replace(losses=size.losses.index_copy(0, start.clients, start.values))
     curvature = (
@@ -229,12 +231,13 @@ def _curvature(fed: Federation, w: Tensor, gradients: Gradients, key: Key, batch
     # A saturated loss has a Hessian close to 0, even if its curvature is large elsewhere. The bound ‖∇F‖²/(8F) then
     # limits η.
     losses, slopes = gradients.losses.double(), _norms(gradients.values)
-    curvature = least = capped(torch.where(losses > 0, slopes.square() / (8 * losses), 0.0))
+    curvature = least = cap_largest(torch.where(losses > 0, slopes.square() / (8 * losses), 0.0))
     # The mean gradient already lies along directions of large curvature, which saves iterations over a random start.
     v = (_shares(slopes)[:, None].to(gradients.values) * gradients.values).mean(0)
     if not v.any():
         v = torch.from_numpy(key.fold("direction").generator().standard_normal(w.numel())).to(w)
     for _ in range(ITERATIONS):
+        # A direction of length 1, so that every difference of gradients is taken at the same distance.
         v = v / v.norm()
         shifted = _finite(fed.gradients(gradients.clients, w + DISTANCE * v, key, batch=batch))
         rows = torch.searchsorted(gradients.clients, shifted.clients)  # clients that replied again, ascending
@@ -242,7 +245,7 @@ def _curvature(fed: Federation, w: Tensor, gradients: Gradients, key: Key, batch
         products = (shifted.values - gradients.values[rows]) / DISTANCE  # H_i v
         norms = _norms(products)
         # Clients that do not reply this time retain their previous value.
-        before, curvature = curvature, curvature.index_copy(0, rows, torch.maximum(least[rows], capped(norms)))
+        before, curvature = curvature, curvature.index_copy(0, rows, torch.maximum(least[rows], cap_largest(norms)))
         v = _shares(norms).to(products) @ products
         if not v.any() or abs(curvature.max() - before.max()) <= CLOSE * curvature.max():
             break
@@ -254,7 +257,7 @@ def samples(local: LocalSGD) -> int:
     return BATCH if local.batch is None else min(local.batch, BATCH)
 
 
-def capped(values: Tensor) -> Tensor:
+def cap_largest(values: Tensor) -> Tensor:
     """Cap the largest of the values (k,) ≥ 0 at :data:`OUTLIER` times the second largest."""
     if values.numel() < 2:
         return values
@@ -264,7 +267,7 @@ def capped(values: Tensor) -> Tensor:
 
 def _shares(norms: Tensor) -> Tensor:
     """Return (k,) in [0, 1], the weight of each row in the direction: rows longer than the cap are shortened to it."""
-    return capped(norms) / norms.clamp(min=LEAST)
+    return cap_largest(norms) / norms.clamp(min=LEAST)
 
 
 def _norms(rows: Tensor) -> Tensor:
@@ -274,5 +277,5 @@ def _norms(rows: Tensor) -> Tensor:
 def _finite(reply: Gradients) -> Gradients:
     """Return the replies without NaN or infinity, sorted by client."""
     good = torch.isfinite(reply.losses).cpu() & torch.isfinite(reply.values).all(1).cpu()
-    reply = answers(reply, good.nonzero().flatten())
-    return answers(reply, reply.clients.argsort())
+    reply = select_rows(reply, good.nonzero().flatten())
+    return select_rows(reply, reply.clients.argsort())

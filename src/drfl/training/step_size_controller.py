@@ -111,7 +111,7 @@ class StepSizeController:
         else:
             self._compare(attempt)
         if bool(self._excess.any()) and self._tried.lowered < MOST_LOWERED:
-            self._tried = self._tried.halved()
+            self._tried = self._tried.halve()
             # With a step size this small no local step diverges. It is not the cause, and no malicious client can lower
             # it further.
             if float(self._tried.eta) * self._factor > self._size.first / 4:
@@ -148,7 +148,7 @@ class StepSizeController:
 
     def _roll_back(self, size: StepSize, reason: str) -> RollBack:
         # The finished rounds and their cost still count.
-        size = size.set_back(self._before.round)
+        size = size.reset(self._before.round)
         text = (
             f"halved the local step size to {float(size.eta):.3g} and reset the model to the initial one in round "
             f"{self._before.round + 1}: {reason}"

@@ -30,14 +30,14 @@ def scalars(row: Row, score: Measure) -> dict[str, float]:
         row: An evaluated round.
         score: The score that its metrics summarise.
     """
-    values = row.metrics.named(score.name) | dict(row.others)
+    values = row.metrics.as_dict(score.name) | dict(row.others)
     # Log the counts only if one of them is not 0.
     if any(row.undefined):
         names = (name.removeprefix("avg_") for name in row.others if name.startswith("avg_"))
         values |= {f"undefined_{name}": float(n) for name, n in zip((score.name, *names), row.undefined, strict=True)}
     for prefix, metrics in (("last", row.last), ("validation", row.validation)):
         if metrics is not None:
-            values |= {f"{prefix}_{name}": x for name, x in metrics.named(score.name).items()}
+            values |= {f"{prefix}_{name}": x for name, x in metrics.as_dict(score.name).items()}
     if row.certificate is not None:
         values |= {name: getattr(row.certificate, name) for name in CERTIFICATE_COLUMNS}
     more = {"flagged_mass": row.flagged_mass, "largest_lambda": float(row.lam.max()), "seconds": row.seconds}

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import cast
 
 from drfl.core.errors import InputError
-from drfl.core.run_end import BROKEN
+from drfl.core.run_end import FAILURES
 
 Row = Mapping[str, str]
 
@@ -70,4 +70,4 @@ class StoredResults:
     def _broken(self, result: str, setting: str, method: str) -> frozenset[int]:
         """Return the seeds at which a method's run failed."""
         rows = self.of(result, "cells.csv", setting, method)
-        return frozenset(int(row["seed"]) for row in rows if row["stopped"] in BROKEN)
+        return frozenset(int(row["seed"]) for row in rows if row["stopped"] in FAILURES)

@@ -67,7 +67,7 @@ class Channel:
     @classmethod
     def uniform(cls, n: int, bandwidth: float, snr_db: float) -> Channel:
         """Make the same channel, with this bandwidth in Hz and SNR in dB, for each of n clients."""
-        checks.whole("clients", n)
+        checks.integer("clients", n)
         return cls(*(torch.full((n,), float(x), dtype=torch.float64) for x in (bandwidth, snr_db)))
 
     @property

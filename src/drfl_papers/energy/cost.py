@@ -225,7 +225,7 @@ def payload_of(
         InputError: If the algorithm does not fit the federation.
         DivergedError: If it diverges.
     """
-    checks.whole("rounds", rounds)
+    checks.integer("rounds", rounds)
     metered = Metered(algorithm)
     with fed.ledger.paused():
         run(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from drfl.ambiguity import KL, Box, ChiSquare, ChiSquareBall, CVaR, KLBall, Simplex, WorstCase
-from drfl.ambiguity.base import finite, quarter_gaps
+from drfl.ambiguity.base import finite_vector, quarter_gaps
 from drfl.ambiguity.simplex import onto_simplex
 
 
@@ -13,7 +13,7 @@ class FloorOfTheFirstZero(Simplex):
     """Only the first λ_i = 0 is lifted to the floor."""
 
     def project(self, v):
-        lam = onto_simplex(finite(v))
+        lam = onto_simplex(finite_vector(v))
         zeros = (lam == 0).nonzero()
         if len(zeros):
             lam[zeros[0]] = self.floor
@@ -24,7 +24,7 @@ class FloorByRenormalising(Simplex):
     """λ is lifted to the floor and divided by its sum, not projected."""
 
     def project(self, v):
-        lam = onto_simplex(finite(v)).clamp(min=self.floor)
+        lam = onto_simplex(finite_vector(v)).clamp(min=self.floor)
         return lam / lam.sum()
 
 
@@ -39,14 +39,14 @@ class Softmax(Simplex):
     """A softmax where the nearest point is asked for."""
 
     def project(self, v):
-        return torch.softmax(finite(v), 0)
+        return torch.softmax(finite_vector(v), 0)
 
 
 class InSinglePrecision(Simplex):
     """The projection is computed, and given, in float32."""
 
     def project(self, v):
-        return onto_simplex(finite(v).float())
+        return onto_simplex(finite_vector(v).float())
 
 
 class StillSorted(Simplex):
@@ -75,7 +75,7 @@ class ClippedAndRenormalised(CVaR):
     """Weights above the cap are cut and all divided by their sum, which lifts them above the cap again."""
 
     def project(self, v):
-        v = finite(v)
+        v = finite_vector(v)
         lam = onto_simplex(v).clamp(max=1 / self.alpha / len(v))
         return lam / lam.sum()
 
@@ -84,7 +84,7 @@ class WholeClients(CVaR):
     """The worst case is the plain mean of the ⌈αN⌉ largest losses: the last of them weighs too much."""
 
     def worst_case(self, losses):
-        losses = finite(losses)
+        losses = finite_vector(losses)
         k = int(-(-self.alpha * len(losses) // 1))
         lam = torch.zeros_like(losses)
         lam[losses.argsort(descending=True, stable=True)[:k]] = 1 / k
@@ -104,7 +104,7 @@ class StepForgotten(ChiSquare):
     """The prox of ψ, whatever the step."""
 
     def prox(self, v, step):
-        v = finite(v)
+        v = finite_vector(v)
         return onto_simplex(quarter_gaps(v) / ((1 + self.rho * len(v)) / 4))
 
 
@@ -168,7 +168,7 @@ class ShrunkIntoTheBall(KLBall):
     """The projection onto the simplex, moved towards the prior until it is in the ball: in the set, but not nearest."""
 
     def project(self, v):
-        lam, p = onto_simplex(finite(v)), self.prior_of(len(v))
+        lam, p = onto_simplex(finite_vector(v)), self.prior_of(len(v))
         low, high = 0.0, 1.0
         for _ in range(60):
             middle = (low + high) / 2
@@ -180,7 +180,7 @@ class CapOfTheFirst(Box):
     """Whoever comes first takes what others leave above the cap."""
 
     def project(self, v):
-        lam = onto_simplex(finite(v)).clamp(max=self.cap)
+        lam = onto_simplex(finite_vector(v)).clamp(max=self.cap)
         rest = 1 - float(lam.sum())
         for i in range(len(lam)):
             more = min(rest, self.cap - float(lam[i]))

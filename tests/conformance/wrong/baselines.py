@@ -25,7 +25,7 @@ class WrongSCAFFOLD(SCAFFOLD):
 
     def round(self, state, fed, key):
         new, info = right(self, SCAFFOLD).round(state, fed, key)
-        if info.empty:
+        if info.is_empty:
             return new, info
         S = info.answered
         change = self.slope(new.c_i[S] - state.c_i[S] + state.c) - state.c
@@ -108,7 +108,7 @@ class HistoryOfTheCohort(FedDyn):
 
     def round(self, state, fed, key):
         new, info = right(self, FedDyn).round(state, fed, key)
-        if info.empty:
+        if info.is_empty:
             return new, info
         c = new.h[info.answered].mean(0)
         return new._replace(w=new.w + (new.c - c) / self.mu, c=c), info
@@ -119,7 +119,7 @@ class HistorySign(FedDyn):
 
     def round(self, state, fed, key):
         new, info = right(self, FedDyn).round(state, fed, key)
-        return (state if info.empty else new._replace(w=new.w + 2 * new.c / self.mu)), info
+        return (state if info.is_empty else new._replace(w=new.w + 2 * new.c / self.mu)), info
 
 
 class LossesAfter(WrappedFederation):
@@ -169,7 +169,7 @@ class NormOfTheScaled(QFedAvg):
     def round(self, state, fed, key):
         recorded = Remembering(fed)
         new, info = right(self, QFedAvg).round(state, recorded, key)
-        if info.empty:
+        if info.is_empty:
             return new, info
         F = torch.stack([recorded.reported[i] for i in recorded.up.clients.tolist()])
         L, q = 1 / self.local.lr, self.q
@@ -211,7 +211,7 @@ class MeanOfNobody(DeltaFL):
 
     def round(self, state, fed, key):
         new, info = right(self, DeltaFL).round(state, fed, key)
-        return (new._replace(w=new.w * float("nan")) if info.empty and info.losses is not None else new), info
+        return (new._replace(w=new.w * float("nan")) if info.is_empty and info.losses is not None else new), info
 
 
 class SumOfNobody(FedAvg):
@@ -219,13 +219,13 @@ class SumOfNobody(FedAvg):
 
     def round(self, state, fed, key):
         new, info = right(self, FedAvg).round(state, fed, key)
-        return (new._replace(w=torch.zeros_like(new.w)) if info.empty else new), info
+        return (new._replace(w=torch.zeros_like(new.w)) if info.is_empty else new), info
 
 
 class TellsWhoWasAsked(FedAvg):
     def round(self, state, fed, key):
         new, info = right(self, FedAvg).round(state, fed, key)
-        return new, (info if info.empty else Info(info.cohort, info.cohort.clients))
+        return new, (info if info.is_empty else Info(info.cohort, info.cohort.clients))
 
 
 class FirstCountsDouble(FedAvg):
@@ -278,4 +278,4 @@ class CohortWithoutKey(FedAvg):
         rng.seed()
         m = fed.n if self.m is None else self.m
         D = torch.randperm(fed.n, generator=rng)[:m].sort().values
-        return self.averaged(state, fed, Cohort(D, torch.ones(len(D), dtype=torch.float64)), key.fold("sgd"))
+        return self.train_and_average(state, fed, Cohort(D, torch.ones(len(D), dtype=torch.float64)), key.fold("sgd"))

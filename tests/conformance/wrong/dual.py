@@ -96,7 +96,7 @@ class DecayInState(DRFA):
         *inner, done = state
         algorithm = right(self, DRFA, gamma=self.gamma * 0.99 ** int(done))
         new, info = algorithm.round(DRFAState(*inner), fed, key)
-        return (state if info.empty else CountedState(*new, done + 1)), info
+        return (state if info.is_empty else CountedState(*new, done + 1)), info
 
 
 class FloorOfTheFirst(DRFA):
@@ -208,7 +208,7 @@ class SingleMixture(DRFA):
 
     def round(self, state, fed, key):
         new, info = right(self, DRFA).round(state._replace(lam=state.lam.double()), fed, key)
-        return (state if info.empty else new._replace(lam=new.lam.float())), info
+        return (state if info.is_empty else new._replace(lam=new.lam.float())), info
 
 
 class AverageOfTheLast(DRFA):
@@ -280,7 +280,7 @@ class CacheOnSelf(ScaffPD):
         kept = state.reports._replace(losses=getattr(self, "losses", nothing))
         new, info = right(self, ScaffPD).round(state._replace(reports=kept), fed, key)
         object.__setattr__(self, "losses", new.reports.losses)
-        return (state if info.empty else new._replace(reports=new.reports._replace(losses=nothing))), info
+        return (state if info.is_empty else new._replace(reports=new.reports._replace(losses=nothing))), info
 
 
 class DriftCountedTwice(DRDM):
@@ -288,7 +288,7 @@ class DriftCountedTwice(DRDM):
 
     def round(self, state, fed, key):
         new, info = right(self, DRDM).round(state, fed, key)
-        if info.empty:
+        if info.is_empty:
             return new, info
         counts = dict(zip(info.cohort.clients.tolist(), info.cohort.counts.tolist(), strict=True))
         again = torch.tensor([float(counts[i] > 1) for i in info.answered.tolist()], dtype=new.h.dtype)
@@ -305,7 +305,7 @@ class OldMixture(DualDRDM):
 
     def round(self, state, fed, key):
         new, info = right(self, DualDRDM).round(state, fed, key)
-        if info.empty:
+        if info.is_empty:
             return new, info
         stale = torch.full_like(state.lam, 1 / fed.n)
         return new._replace(w=new.w + new.h.mix(state.lam - stale) / self.mu), info

@@ -28,7 +28,7 @@ class Plain(Loop):
         for j, count in enumerate(batches.counts.tolist()):
             u, path, velocity = self.start(w), [w], self.first_velocity(w)
             for step in range(local.steps):
-                gradient = self.gradient(problem, u, batches.at(step)[j, :count])
+                gradient = self.gradient(problem, u, batches.step_rows(step)[j, :count])
                 direction = gradient + local.weight_decay * u + self.shift_at(step, shift, j) + prox * self.pull(u, w)
                 velocity = local.momentum * velocity + direction
                 u = self.moved(u, local.lr * velocity)

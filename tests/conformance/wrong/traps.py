@@ -14,7 +14,7 @@ from tests.conformance.wrong.trap import right
 
 from drfl.ambiguity import AmbiguitySet
 from drfl.engine import Loop, Simulation
-from drfl.testing import FederationSubject, Subject, Tried
+from drfl.testing import AmbiguitySubject, FederationSubject, Subject
 
 REFERENCE, CONVERGES = "matches_its_reference", "converges"
 
@@ -33,7 +33,7 @@ class Trap(NamedTuple):
     part: str
     mistake: str
     variant: str
-    subject: Callable[[], Subject | FederationSubject | Tried]
+    subject: Callable[[], Subject | FederationSubject | AmbiguitySubject]
     caught_by: tuple[str, ...]
 
 
@@ -52,7 +52,7 @@ def served(wrong: type, mistake: str, *caught_by: str) -> Trap:
 
 def tried(wrong: AmbiguitySet, mistake: str, *caught_by: str) -> Trap:
     """A wrong ambiguity set, for eight clients."""
-    return Trap("Ambiguity set", mistake, type(wrong).__name__, lambda: Tried(wrong), caught_by)
+    return Trap("Ambiguity set", mistake, type(wrong).__name__, lambda: AmbiguitySubject(wrong), caught_by)
 
 
 def with_engine(engine: type):
@@ -64,9 +64,9 @@ ALGORITHM_TRAPS = [
     trap("SCAFFOLD", b.SignFlipped, "sign of the model difference flipped", CONVERGES, REFERENCE),
     trap("SCAFFOLD", b.OneOverEpochs, "1/epochs instead of 1/(Kη)", REFERENCE),
     trap("SCAFFOLD", b.ShareForgotten, "|S|/N forgotten", REFERENCE),
-    trap("SCAFFOLD", b.DividesByAsked, "divides by clients asked, not answered", "silence_is_absence", REFERENCE),
+    trap("SCAFFOLD", b.DividesByAsked, "divides by clients asked, not answered", "dropout_equals_absence", REFERENCE),
     trap("SCAFFOLD", b.DecayedRate, "controls from the decayed learning rate", REFERENCE),
-    trap("SCAFFOLD", b.ControlsOfTheAsked, "controls of silent clients move", "tables_of_the_silent", REFERENCE),
+    trap("SCAFFOLD", b.ControlsOfTheAsked, "controls of silent clients move", "table_rows_need_replies", REFERENCE),
     trap("FedDyn", b.PullLost, "quadratic half of the penalty lost", REFERENCE),
     trap("FedDyn", b.DecayForgotten, "the penalty's quadratic half left to a weight decay of 0", CONVERGES, REFERENCE),
     trap("FedDyn", b.HistoryOfTheCohort, "history averaged over the cohort, not all N", CONVERGES, REFERENCE),
@@ -85,7 +85,12 @@ ALGORITHM_TRAPS = [
     trap("DRFA", d.DecayInState, "silent decay of γ, counted in the state", "mixture_follows_the_losses"),
     trap("DRFA", d.FloorOfTheFirst, "a floor that lifts only the first zero", "mixture_stays_in_its_set"),
     trap("DRFA", d.FloorByRenormalising, "λ floor by renormalising, not projecting", "mixture_stays_in_its_set"),
-    trap("DRFA", d.TypeTested, "`isinstance(x, float)` as the only check on a reported loss", "poison_stays_out"),
+    trap(
+        "DRFA",
+        d.TypeTested,
+        "`isinstance(x, float)` as the only check on a reported loss",
+        "nonfinite_losses_are_refused",
+    ),
     trap("DRFA", d.CountsOnce, "a client drawn twice counts once", "round_is_unbiased"),
     trap(
         "DRFA", d.ScaledByAsked, "N/m with those asked, not those who reported",
@@ -95,11 +100,11 @@ ALGORITHM_TRAPS = [
     trap("DRFA", d.TrainedSamples, "losses on the samples just trained on", "fresh_samples"),
     trap("DRFA", d.GlobalDraw, "cohort drawn by a global generator", "no_global_generator"),
     trap("DRFA", d.OneKey, "a key made up, not folded from the round's", "another_seed_differs", "fresh_samples"),
-    trap("DRFA", d.SingleMixture, "λ in float32", "types_are_kept", "mixture_stays_in_its_set"),
+    trap("DRFA", d.SingleMixture, "λ in float32", "dtypes_are_preserved", "mixture_stays_in_its_set"),
     trap("DRFA", d.AverageOfTheLast, "averaged model lags: the one before the round", "average_is_of_the_iterates"),
     trap("DRFA", d.InPlace, "state changed in place", "round_is_pure"),
     trap("DRFAProx", d.PenaltyForgotten, "the penalty left out of the dual step", "converges_on_other_sets"),
-    trap("AFL", d.Promoted, "averaged model promoted to λ's type", "types_are_kept"),
+    trap("AFL", d.Promoted, "averaged model promoted to λ's type", "dtypes_are_preserved"),
     trap("AFL", d.ByThreads, "result depends on the number of threads", "threads_agree"),
     trap("AFL", d.KnowsTheEngine, "result depends on the engine", "engines_agree"),
     trap("ScaffPD", d.CacheOnSelf, "last losses kept on the object", "state_is_complete", "round_is_pure"),
@@ -109,18 +114,18 @@ ALGORITHM_TRAPS = [
     trap("DualDRDM", d.Uncentred, "the reports' mean left in", REFERENCE),
     trap("DualDRDM", d.CentredByReports, "centred reports scaled by N/k", REFERENCE),
     trap("FedProx", b.ZeroMeansDefault, "μ = 0 taken for no value given", "reduces"),
-    trap("FedAvg", b.WeightsOfTheAsked, "weights sum to 1 over those asked", "alike_clients_are_alike"),
+    trap("FedAvg", b.WeightsOfTheAsked, "weights sum to 1 over those asked", "identical_clients_are_interchangeable"),
     trap("FedAvg", b.UniformThoughBySamples, "plain mean though the loss is weighted by samples", CONVERGES),
-    trap("FedAvg", b.SumOfNobody, "a round without replies gives a model of zeros", "nobody_answers"),
-    trap("FedAvg", b.TellsWhoWasAsked, "Info names those who were asked", "survives_silence"),
-    trap("FedAvg", b.FirstCountsDouble, "a client is treated by its index", "clients_have_no_names"),
+    trap("FedAvg", b.SumOfNobody, "a round without replies gives a model of zeros", "round_without_replies"),
+    trap("FedAvg", b.TellsWhoWasAsked, "Info names those who were asked", "state_is_valid_under_dropout"),
+    trap("FedAvg", b.FirstCountsDouble, "a client is treated by its index", "client_order_is_irrelevant"),
     trap("FedAvg", b.CohortWithoutKey, "cohort drawn by an unseeded generator", "same_seed_same_bits"),
-    trap("DeltaFL", b.MeanOfNobody, "the mean of no model is NaN", "nobody_trains"),
+    trap("DeltaFL", b.MeanOfNobody, "the mean of no model is NaN", "round_without_models"),
     trap("DeltaFL", b.TailOfTheLucky, "the tail with the smallest losses trains", REFERENCE),
 ]  # fmt: skip
 
 FEDERATION_TRAPS = [
-    served(f.MomentumKept, "momentum kept across clients", "momentum_starts_anew", "all_at_once"),
+    served(f.MomentumKept, "momentum kept across clients", "momentum_starts_at_zero", "all_options_together"),
     served(f.Sharing, "one generator for all clients and calls", "samples_belong_to_key_and_client"),
     served(f.ByVisit, "one generator a request: batches depend on visiting order", "samples_belong_to_key_and_client"),
     served(f.AcceptsAnything, "BatchNorm accepted, its buffers left to whoever comes last", "no_running_statistics"),
@@ -129,7 +134,7 @@ FEDERATION_TRAPS = [
     served(f.ShiftOfAnother, "shifts go to the wrong clients", "shift_at_every_step"),
     served(f.PullLost, "prox lost", "prox_pulls"),
     served(f.MeanWithStart, "the average counts the start", "average_is_over_the_steps"),
-    served(f.InPlace, "local steps in place on the server's model", "inputs_stay"),
+    served(f.InPlace, "local steps in place on the server's model", "inputs_are_unchanged"),
     served(f.SumOfLosses, "gradient of the summed loss", "local_steps"),
     served(f.MeanOverAllRows, "rows that the loss ignores count in the mean", "ignored_targets_do_not_count"),
     served(f.PlainSteps, "weight decay and radius forgotten", "decay_and_radius"),
@@ -141,7 +146,7 @@ FEDERATION_TRAPS = [
     served(f.PooledTest, "one score for all clients", "evaluates_every_client"),
     served(f.EqualShares, "shares taken for equal", "describes_its_clients"),
     served(f.DoublePrecision, "models promoted to float64", "single_precision"),
-    served(f.SplitByThreads, "result depends on the number of threads", "threads_do_not_matter"),
+    served(f.SplitByThreads, "result depends on the number of threads", "threads_are_irrelevant"),
 ]
 
 UNEVEN = (0.02, 0.02, 0.06, 0.1, 0.1, 0.2, 0.2, 0.3)
@@ -149,19 +154,19 @@ UNEVEN = (0.02, 0.02, 0.06, 0.1, 0.1, 0.2, 0.2, 0.3)
 AMBIGUITY_TRAPS = [
     tried(a.FloorOfTheFirstZero(0.01), "a floor that lifts only the first zero", "answers_are_mixtures"),
     tried(a.FloorByRenormalising(0.01), "floor by renormalising, not projecting", "answers_are_mixtures"),
-    tried(a.NaNPasses(), "NaN passes", "poison_is_refused"),
+    tried(a.NaNPasses(), "NaN passes", "nonfinite_input_is_refused"),
     tried(a.Softmax(), "softmax instead of projection", "projection_is_nearest", "projection_is_firm"),
     tried(a.InSinglePrecision(), "projection in float32", "answers_are_float64_vectors", "answers_are_mixtures"),
-    tried(a.StillSorted(), "weights left in sorted order", "order_does_not_matter", "projection_is_nearest"),
-    tried(a.ContainsEverything(), "contains is always true", "contains_says_no"),
+    tried(a.StillSorted(), "weights left in sorted order", "order_is_irrelevant", "projection_is_nearest"),
+    tried(a.ContainsEverything(), "contains is always true", "contains_rejects_nonmembers"),
     tried(a.WorstOfTheBest(), "the worst case of the smallest loss", "worst_case_is_worst"),
     tried(a.ClippedAndRenormalised(0.3), "CVaR by clipping and renormalising", "answers_are_mixtures"),
     tried(a.WholeClients(0.3), "CVaR of whole clients: αN rounded up", "worst_case_is_worst"),
     tried(a.CapAboveOne(0.3), "CVaR's cap above 1 where αN < 1", "one_client"),
-    tried(a.CapOfTheFirst(0.3), "what is above the cap goes to the first clients", "order_does_not_matter"),
+    tried(a.CapOfTheFirst(0.3), "what is above the cap goes to the first clients", "order_is_irrelevant"),
     tried(a.StepForgotten(0.1), "χ² prox that forgets the step", "prox_is_optimal", "prox_tends_to_the_projection"),
     tried(a.GradientOfTheShare(0.1), "χ² gradient without the factor N", "penalty_fits_its_gradient"),
-    tried(a.MoreConvexThanItIs(0.1), "strong convexity ρN² instead of ρN", "penalty_is_as_convex_as_it_says"),
+    tried(a.MoreConvexThanItIs(0.1), "strong convexity ρN² instead of ρN", "penalty_is_strongly_convex"),
     tried(a.PriorForgotten(0.1, UNEVEN), "KL prox without the prior", "prox_is_optimal"),
     tried(a.MirrorStep(0.1), "KL prox by a step of mirror ascent", "prox_is_optimal", "prox_tends_to_the_projection"),
     tried(a.PenaltyNotPaid(0.1), "worst case's value without the penalty", "worst_case_is_attained"),

@@ -18,7 +18,7 @@ import drfl
 from drfl import resilience
 from drfl.assessment.seeds import seed_difference
 from drfl.cli.app import call
-from drfl.core.run_end import DAGGER, DOUBLE_DAGGER, ON_TEST, SET_BACK
+from drfl.core.run_end import DAGGER, DOUBLE_DAGGER, ON_TEST, RESET
 from drfl.experiments.compare.outcomes import first_intervals
 from drfl.experiments.run.runner import StopSignal
 
@@ -372,7 +372,7 @@ def test_runs_that_were_set_back_are_marked_in_every_table_and_count(monkeypatch
     found = drfl.compare({"my_own": Mine(m=3)}, clients, task, **{**QUIET, "rounds": 5, "progress": told.append})
     assert found.to_frame()[["rollbacks", "effective_rounds"]].values.tolist() == [[0, 5], [1, 2]]
     assert all(outcome.metrics is not None for outcome in found.outcomes)
-    line = f"{DOUBLE_DAGGER} {SET_BACK}: my_own seed 1 (2 of 5 rounds count)"
+    line = f"{DOUBLE_DAGGER} {RESET}: my_own seed 1 (2 of 5 rounds count)"
     for text in (found.to_markdown(), found._repr_html_()):
         assert line in text
         assert text.count(DOUBLE_DAGGER) == 2

@@ -108,7 +108,7 @@ def test_everything_in_its_place():
     )  # fmt: skip
     quorum, faulty, protected, sampled, inner = layers(build(config).algorithm)
     assert isinstance(quorum, Quorum)
-    assert (quorum.at_least, quorum.then, quorum.most) == (2, "repeat", 4)
+    assert (quorum.min_replies, quorum.action, quorum.max_repeats) == (2, "repeat", 4)
     assert isinstance(faulty, Faulty)
     assert faulty.faults == FailureModel(drop=0.25, groups=2)
     assert isinstance(protected, Protected)
@@ -153,7 +153,7 @@ def test_guards_by_name(texts, guards):
         (["--fault", "groups=1e30"], "invalid-value", "faults", ("groups",)),
         (["--fault", "groups=9"], "out-of-range", "groups", ("9", "6")),
         (["--repeats", "2"], "unused-option", "repeats", ("min_replies",)),
-        (["--min-replies", "9"], "out-of-range", "at_least", ("9", "6")),
+        (["--min-replies", "9"], "out-of-range", "min_replies", ("9", "6")),
         (["--max-norm", "0"], "out-of-range", "norm", ("0.0",)),
         (["--over-select", "0.5"], "invalid-value", "over_select", ("0.5", "1")),
         (["--over-select", "2", "--algorithm", "AFL"], "unsupported-combination", "over_select", ("AFL",)),

@@ -68,7 +68,7 @@ def test_a_score_is_the_criterion_on_the_rows_held_out(criterion, changes, colum
             assert job.data.test_inputs is job.data.inputs  # no test row can be looked at
             last = execute(job).result.history.last
             assert last.round == 2
-            own = last.metrics.named(search.criterion.score.name)
+            own = last.metrics.as_dict(search.criterion.score.name)
             assert score == pytest.approx(own[column], abs=1e-6)
 
 

@@ -102,7 +102,7 @@ def test_a_round_of_nobody_takes_no_time():
 
 
 def test_the_payload_of_drdm_is_two_models_up_and_a_loss_report():
-    everybody = DRDM(m=5, local=LOCAL, sampling=sampling.everybody)
+    everybody = DRDM(m=5, local=LOCAL, sampling=sampling.all_clients)
     fed = digits()
     found = payload_of(everybody, fed)
     # 8 train: two models up, model and shift down; 5 report: 8 bytes up, the snapshot down

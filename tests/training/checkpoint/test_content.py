@@ -87,7 +87,7 @@ def check_passed_over(folder, fed, files, field, *quoted):
     assert str(caught.value).isprintable()
     found = point(laid(folder / "two", files), fed)
     assert (found.folder.name, found.progress.round) == (OLD, 2)
-    assert [(notice.code, Path(notice.field).name) for notice in found.told] == [("damaged-checkpoint", NEW)]
+    assert [(notice.code, Path(notice.field).name) for notice in found.notices] == [("damaged-checkpoint", NEW)]
 
 
 def put(name, value):
@@ -248,15 +248,15 @@ def test_a_header_that_does_not_fit(shape, field, original, fed, tmp_path):
 def test_a_name_that_disagrees_with_the_round(name, original, fed, tmp_path):
     found = point(laid(tmp_path, {OLD: original[OLD], name: original[NEW]}), fed)
     assert found.folder.name == OLD
-    (told,) = found.told
+    (told,) = found.notices
     assert (told.code, Path(told.field).name) == ("damaged-checkpoint", name)
 
 
 def test_what_is_no_number_of_a_round_is_none_of_ours(original, fed, tmp_path):
     laid(tmp_path, {OLD: original[OLD], "round-²": original[NEW], "round-": {}, "rounds-9": {}})
-    assert point(tmp_path, fed).told == ()
+    assert point(tmp_path, fed).notices == ()
     (tmp_path / "round-00000009").write_text("a file")
-    assert [Path(notice.field).name for notice in point(tmp_path, fed).told] == ["round-00000009"]
+    assert [Path(notice.field).name for notice in point(tmp_path, fed).notices] == ["round-00000009"]
 
 
 def test_a_round_beyond_the_run_is_passed_over(original, fed, tmp_path):
@@ -264,8 +264,8 @@ def test_a_round_beyond_the_run_is_passed_over(original, fed, tmp_path):
     assert point(tmp_path, fed).progress.round == 4
     found = point(tmp_path, fed, rounds=3)
     assert found.progress.round == 2
-    assert [notice.code for notice in found.told] == ["damaged-checkpoint"]
-    assert quotes(found.told[0], "4", "3")
+    assert [notice.code for notice in found.notices] == ["damaged-checkpoint"]
+    assert quotes(found.notices[0], "4", "3")
 
 
 def test_another_run_is_told_apart_from_damage(original, fed, tmp_path):
@@ -276,7 +276,7 @@ def test_another_run_is_told_apart_from_damage(original, fed, tmp_path):
 
     with refused("input", None, "digits"):
         point(tmp_path, fed, same=same)
-    assert point(tmp_path, fed, same=lambda identity: ["a remark"]).told == ("a remark",)
+    assert point(tmp_path, fed, same=lambda identity: ["a remark"]).notices == ("a remark",)
 
 
 def test_one_of_another_run_is_passed_over_where_the_one_before_is_of_this(original, fed, tmp_path):
@@ -290,7 +290,7 @@ def test_one_of_another_run_is_passed_over_where_the_one_before_is_of_this(origi
 
     found = point(tmp_path, fed, same=same)
     assert found.progress.round == 2
-    assert "it is of mnist" in found.told[0]
+    assert "it is of mnist" in found.notices[0]
 
 
 def test_the_one_that_was_used_is_kept_beside_one_that_cannot_be(original, fed, tmp_path):

@@ -67,13 +67,13 @@ def test_the_signature_is_over_the_name_and_the_checksums(kept):
         message = path.name.encode() + b"\n" + (path / "SHA256SUMS").read_bytes()
         assert (path / "HMAC-SHA256").read_text() == hmac.new(KEY, message, hashlib.sha256).hexdigest() + "\n"
     found = point(kept)
-    assert (found.folder.name, found.told) == (NEW, ())
+    assert (found.folder.name, found.notices) == (NEW, ())
 
 
 def test_without_a_key_signed_ones_are_read_and_that_is_told(kept):
     found = point(kept, key=None)
     assert found.progress.round == 4
-    assert [(notice.code, notice.field) for notice in found.told] == [("unchecked-signature", "checkpoint_key")]
+    assert [(notice.code, notice.field) for notice in found.notices] == [("unchecked-signature", "checkpoint_key")]
 
 
 def of_another(path):
@@ -98,7 +98,7 @@ def test_one_that_is_not_rightly_signed_is_passed_over(name, kept):
     change(kept / NEW)
     found = point(kept)
     assert found.folder.name == OLD
-    assert [(notice.code, Path(notice.field).name) for notice in found.told] == [("damaged-checkpoint", NEW)]
+    assert [(notice.code, Path(notice.field).name) for notice in found.notices] == [("damaged-checkpoint", NEW)]
     if name != "another's":
         change(kept / OLD)
         with refused("damaged-checkpoint", None, OLD, kind=DamagedError) as caught:
@@ -134,7 +134,7 @@ def test_a_list_of_replies_is_covered_up_to_the_checkpoint(listed):
     for damage in (b"abcdefabcdxf", b"abcdefabcde", b"abcdef"):
         (listed / "replies.csv").write_bytes(damage)
         assert (point(listed).folder.name, point(listed).replies) == (OLD, b"abcdef")
-        assert [notice.code for notice in point(listed).told] == ["damaged-file"]
+        assert [notice.code for notice in point(listed).notices] == ["damaged-file"]
 
 
 @pytest.mark.parametrize("key", [KEY, None])
@@ -166,7 +166,7 @@ def test_an_extent_that_cannot_be_is_damage(extent, tmp_path):
 
 def test_another_name_is_another_checkpoint(kept):
     (kept / NEW).rename(kept / "round-00000009")
-    assert [(notice.code, Path(notice.field).name) for notice in point(kept).told] == [
+    assert [(notice.code, Path(notice.field).name) for notice in point(kept).notices] == [
         ("damaged-checkpoint", "round-00000009")
     ]
 

@@ -101,7 +101,7 @@ def test_a_damaged_newest_one_is_passed_over(name, how, tmp_path):
     assert newest(tmp_path).folder.name == "round-00000002"
     found = resume_point(tmp_path, ALGORITHMS["DRDM"], digits())
     assert (found.folder.name, found.progress.round) == ("round-00000002", 2)
-    assert [(notice.code, Path(notice.field).name) for notice in found.told] == [
+    assert [(notice.code, Path(notice.field).name) for notice in found.notices] == [
         ("damaged-checkpoint", "round-00000004")
     ]
 

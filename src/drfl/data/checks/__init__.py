@@ -25,8 +25,8 @@ def data_warnings(data: ClientData, by_class: bool = False) -> tuple[Notice, ...
             and the checks that compare clients are left out.
 
     Returns:
-        One sentence per kind of problem, without a full stop. It names up to :data:`drfl.core.errors.SHOWN` clients or
-        columns. Each has a code, and if it concerns a single client or column, that is its field.
+        One sentence per kind of problem, without a full stop. It names up to :data:`drfl.core.errors.MAX_LISTED`
+        clients or columns. Each has a code, and if it concerns a single client or column, that is its field.
     """
     found = [*data.notices, *client_warnings(data, by_class)]
     table = RawTable.of(data)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from drfl.core.errors import Notice, listed
+from drfl.core.errors import Notice, listing
 from drfl.data.checks.raw_table import FEW
 from drfl.data.client_data import ClientData
 
@@ -18,7 +18,7 @@ def client_warnings(data: ClientData, by_class: bool) -> list[Notice]:
     sizes = [len(rows) for rows in data.test]
     few = sorted((i for i, size in enumerate(sizes) if size < FEW), key=lambda i: sizes[i])
     if few:
-        named = listed([f"{data.names[i]} ({sizes[i]})" for i in few], "client")
+        named = listing([f"{data.names[i]} ({sizes[i]})" for i in few], "client")
         text = (
             f"fewer than {FEW} test rows at {named}: one row changes the score by more than {100 // FEW} points, and "
             "the worst client may be the worst by chance"
@@ -35,7 +35,7 @@ def client_warnings(data: ClientData, by_class: bool) -> list[Notice]:
         seen.setdefault(plain, name)
     if pairs:
         text = (
-            f"names of clients that differ in case or blanks only: {listed(pairs, 'pair')}; give one client one name, "
+            f"names of clients that differ in case or blanks only: {listing(pairs, 'pair')}; give one client one name, "
             "or its score is split"
         )
         found.append(Notice(text, "similar-names", "clients"))
@@ -51,7 +51,7 @@ def _classes(data: ClientData) -> list[Notice]:
     single = [data.names[i] for i in (data.majority == 1).nonzero().flatten().tolist()]
     if single:
         text = (
-            f"all test rows are of one class at {listed(single, 'client')}: a model that always answers this class is "
+            f"all test rows are of one class at {listing(single, 'client')}: a model that always answers this class is "
             "right there"
         )
         found.append(Notice(text, "one-class-test", single[0] if len(single) == 1 else None))
@@ -65,7 +65,7 @@ def _classes(data: ClientData) -> list[Notice]:
                 few.append((f"{data.names[i]} ({count} of {_class(data, rare)})", data.names[i]))
         if few:
             text = (
-                f"fewer than {FEW_OF_A_CLASS} rows of a class at {listed([case for case, _ in few], 'client')}: rates "
+                f"fewer than {FEW_OF_A_CLASS} rows of a class at {listing([case for case, _ in few], 'client')}: rates "
                 "for that class are hardly known there"
             )
             found.append(Notice(text, "few-of-a-class", few[0][1] if len(few) == 1 else None))

@@ -159,13 +159,15 @@ def _constant(table: RawTable) -> list[Notice]:
 
 def _swapped(table: RawTable) -> list[Notice]:
     """Warn of columns of 0 and 1 that seem to mean the opposite at one client."""
-    is_binary = ((np.abs(table.values) <= table.resolution) | (np.abs(table.values - 1) <= table.resolution)).all(0)
+    is_binary = ((np.abs(table.values) <= table.resolution) | (np.abs(table.values - 1) <= table.resolution)).all(
+        axis=0
+    )
     if len(table.large) < 3 or not is_binary.any():
         return []
     shares = np.stack([table.values[table.rows[i]].mean(0) for i in table.large])
     ordered = np.sort(shares, axis=0)
     cases = []
-    for k in is_binary.nonzero()[0]:
+    for k in np.flatnonzero(is_binary):
         # The second smallest is the smallest of the others if the smallest is the odd one; likewise at the other end.
         if ordered[0, k] <= 1 - SWAPPED and ordered[1, k] >= SWAPPED:
             cases.append((k, int(shares[:, k].argmin())))

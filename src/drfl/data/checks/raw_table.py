@@ -9,7 +9,7 @@ from functools import cached_property
 import numpy as np
 from torch import Tensor
 
-from drfl.core.errors import listed
+from drfl.core.errors import listing
 from drfl.data.client_data import ClientData
 from drfl.data.standardisation import is_table
 
@@ -110,7 +110,7 @@ class RawTable:
 
 def sentence(problem: str, cases: Sequence[str], what: str, advice: str) -> str:
     """A warning that lists its first cases."""
-    return f"{problem}: {listed(cases, what)}; {advice}"
+    return f"{problem}: {listing(cases, what)}; {advice}"
 
 
 def single(names: Sequence[str]) -> str | None:

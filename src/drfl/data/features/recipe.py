@@ -74,9 +74,9 @@ class Recipe:
     def __post_init__(self) -> None:
         if self.kind not in KINDS:
             raise unknown("kind of features", str(self.kind), KINDS, field="features")
-        checks.whole("feature_count", self.count)
+        checks.integer("feature_count", self.count)
         if self.resize is not None:
-            checks.whole("resize", self.resize)
+            checks.integer("resize", self.resize)
         parse_backbone(self.backbone)
 
     @property

@@ -98,7 +98,7 @@ class Natural:
 
     def __post_init__(self) -> None:
         if self.clients is not None:
-            checks.whole("clients", self.clients)
+            checks.integer("clients", self.clients)
         checks.inner_fraction("test_fraction", self.test_fraction)
 
     def divide(self, dataset: Dataset, key: Key) -> Partition:

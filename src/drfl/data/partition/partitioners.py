@@ -35,7 +35,7 @@ class IID:
     zipf: float = 0.0
 
     def __post_init__(self) -> None:
-        checks.whole("clients", self.clients)
+        checks.integer("clients", self.clients)
         checks.non_negative("zipf", self.zipf)
 
     def split(self, targets: np.ndarray, test_targets: np.ndarray, classes: int, key: Key) -> Partition:
@@ -66,7 +66,7 @@ class OneClass:
     zipf: float = 0.0
 
     def __post_init__(self) -> None:
-        checks.whole("clients", self.clients)
+        checks.integer("clients", self.clients)
         checks.non_negative("zipf", self.zipf)
 
     def split(self, targets: np.ndarray, test_targets: np.ndarray, classes: int, key: Key) -> Partition:
@@ -150,7 +150,7 @@ class ZipfDirichlet:
     zipf: float = 0.0
 
     def __post_init__(self) -> None:
-        checks.whole("clients", self.clients)
+        checks.integer("clients", self.clients)
         checks.concentration(self.alpha)
         checks.non_negative("zipf", self.zipf)
 
@@ -238,7 +238,7 @@ class DirichletDrop:
     sample_fraction: float = 0.7
 
     def __post_init__(self) -> None:
-        checks.whole("clients", self.clients)
+        checks.integer("clients", self.clients)
         checks.concentration(self.alpha)
         checks.fraction("client_fraction", self.client_fraction)
         checks.fraction("sample_fraction", self.sample_fraction)

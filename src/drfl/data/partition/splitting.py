@@ -28,8 +28,8 @@ def largest_remainder(total: int, weights: np.ndarray, minimum: int = 0) -> np.n
     Raises:
         InputError: when the weights are none of these, or the total is too small.
     """
-    checks.whole("total", total, low=0)
-    checks.whole("minimum", minimum, low=0)
+    checks.integer("total", total, low=0)
+    checks.integer("minimum", minimum, low=0)
     w = np.asarray(weights, dtype=np.float64)
     top = w.max(initial=0.0)
     if w.ndim != 1 or not np.isfinite(w).all() or not top > 0 or w.min() < 0:

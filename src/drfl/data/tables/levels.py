@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from drfl.core.errors import InputError, Notice, listed
+from drfl.core.errors import InputError, Notice, listing
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -45,7 +45,7 @@ def check_levels(table: pd.DataFrame, owners: Sequence[str] | None) -> None:
                 pairs.append(f"'{values[rare]}'{where} and '{values[usual]}'")
         if pairs:
             raise InputError(
-                f"column '{name}': {listed(pairs, 'pair')} differ in case, blanks or punctuation only. Use one "
+                f"column '{name}': {listing(pairs, 'pair')} differ in case, blanks or punctuation only. Use one "
                 "spelling",
                 code="similar-values",
                 field=str(name),
@@ -68,18 +68,18 @@ def level_notices(features: pd.DataFrame, classes: pd.DataFrame, owners: Sequenc
     found = []
     for name, client, own, others in _apart(classes, owners):
         raise InputError(
-            f"column '{name}' at {client} has the classes {listed(own, 'class')}, and elsewhere "
-            f"{listed(others, 'class')}: use the same classes everywhere",
+            f"column '{name}' at {client} has the classes {listing(own, 'class')}, and elsewhere "
+            f"{listing(others, 'class')}: use the same classes everywhere",
             code="classes-differ",
             field=name,
         )
     cases = [
-        f"column '{name}' at {client} ({listed(own, 'value')}; elsewhere {listed(others, 'value')})"
+        f"column '{name}' at {client} ({listing(own, 'value')}; elsewhere {listing(others, 'value')})"
         for name, client, own, others in _apart(features, owners)
     ]
     if cases:
         text = (
-            f"a client has none of the other clients' values: {listed(cases, 'case')}; use the same values everywhere"
+            f"a client has none of the other clients' values: {listing(cases, 'case')}; use the same values everywhere"
         )
         found.append(Notice(text, "values-differ"))
     typos = [
@@ -87,7 +87,7 @@ def level_notices(features: pd.DataFrame, classes: pd.DataFrame, owners: Sequenc
         for name, client, value, near in _typos(features, owners)
     ]
     if typos:
-        text = f"values that look like typing errors: {listed(typos, 'value')}; correct them"
+        text = f"values that look like typing errors: {listing(typos, 'value')}; correct them"
         found.append(Notice(text, "similar-values"))
     return found
 
@@ -111,7 +111,7 @@ def _text_columns(table: pd.DataFrame) -> dict[str, tuple[list[str], np.ndarray]
 
 
 def _holders(hits: np.ndarray, owners: Sequence[str]) -> str:
-    return listed(sorted({owners[row] for row in hits.nonzero()[0]}), "client")
+    return listing(sorted({owners[row] for row in hits.nonzero()[0].tolist()}), "client")
 
 
 def _apart(table: pd.DataFrame, owners: Sequence[str]) -> list[tuple[str, str, list[str], list[str]]]:

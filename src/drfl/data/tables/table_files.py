@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 import torch
 
-from drfl.core.errors import InputError, Notice, listed, unknown
+from drfl.core.errors import InputError, Notice, listing, unknown
 from drfl.core.files import lines, open_arrays, open_file, open_text, read_csv, read_parquet
 from drfl.data.dataset import Dataset, TaskName
 from drfl.data.tables.columns import (
@@ -228,7 +228,7 @@ def _merged(notices: Sequence[Notice]) -> tuple[Notice, ...]:
     ends = {notice.partition(" was read ")[2] for notice in forms}
     if len(ends) > 1:
         return tuple(notices)
-    files = listed([str(notice.field) for notice in forms], "file")
+    files = listing([str(notice.field) for notice in forms], "file")
     merged = Notice(f"{files} were read {ends.pop()}", "table-format")
     return (*(notice for notice in notices if notice.code != "table-format"), merged)
 
@@ -260,7 +260,7 @@ class _Table(NamedTuple):
                 ) from None
         else:
             form = TextForm.of(path)
-            frame = _with_words(path, read_csv(path, index_col=False, **_options(form)), text, form)
+            frame = _with_words(path, read_csv(path, index_col=False, **form.options()), text, form)
         frame.columns = [str(name).strip() for name in frame.columns]
         columns = list(frame.columns)
         if len(set(columns)) < len(columns):
@@ -275,10 +275,6 @@ class _Table(NamedTuple):
         return _line(self.path, row, self.form)
 
 
-def _options(form: TextForm) -> dict[str, str]:
-    return {"sep": form.delimiter, "decimal": form.decimal, "encoding": form.encoding}
-
-
 def _with_words(path: Path, frame: pd.DataFrame, text: Sequence[str], form: TextForm) -> pd.DataFrame:
     """The table with words such as "NA" and "None" in text columns, which pandas reads as missing."""
     from pandas.api.types import is_numeric_dtype
@@ -289,7 +285,7 @@ def _with_words(path: Path, frame: pd.DataFrame, text: Sequence[str], form: Text
         if frame[name].isna().any() and (not is_numeric_dtype(frame[name]) or str(name).strip() in text)
     ]
     if words:
-        again = read_csv(path, index_col=False, usecols=words, dtype=str, keep_default_na=False, **_options(form))
+        again = read_csv(path, index_col=False, usecols=words, dtype=str, keep_default_na=False, **form.options())
         for name in words:
             column = again[name]
             blank = column.str.strip() == ""

@@ -8,7 +8,7 @@ import re
 from contextlib import suppress
 from itertools import islice
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from drfl.core.errors import InputError, Notice
 from drfl.core.files import LONGEST_LINE, lines, open_text, reading
@@ -51,7 +51,7 @@ class TextForm(NamedTuple):
         # Inside quotes these characters are part of a name.
         bare = re.sub(r'"[^"]*"', "", head)
         delimiter = max(DELIMITERS, key=bare.count)
-        decimal = "."
+        decimal, cells = ".", []
         if delimiter != ",":
             with open_text(path) as file, reading(path), suppress(csv.Error):
                 rows = islice(csv.reader(lines(file, path, encoding), delimiter=delimiter), 1, ROWS)
@@ -59,6 +59,10 @@ class TextForm(NamedTuple):
             if any(map(WITH_COMMA.fullmatch, cells)) and not any(map(WITH_POINT.fullmatch, cells)):
                 decimal = ","
         return cls(delimiter, decimal, encoding)
+
+    def options(self) -> dict[str, Any]:
+        """Options of ``pandas.read_csv`` for such a file."""
+        return {"sep": self.delimiter, "decimal": self.decimal, "encoding": self.encoding}
 
     def notice(self, path: Path) -> Notice | None:
         """What drfl assumed about a file; None if it is plain CSV in UTF-8."""

@@ -17,7 +17,7 @@ from torch import nn
 from drfl.core import checks
 from drfl.core.errors import InputError, StoppedError
 from drfl.core.key import Key
-from drfl.core.user_code import keep_out
+from drfl.core.user_code import block_folder
 from drfl.data import ClientData
 from drfl.experiments.compare.comparison import (
     Build,
@@ -79,10 +79,10 @@ def compare_objects(
     """
     workers = workers_of(options.jobs)
     if isinstance(options.seeds, int):
-        checks.whole("seeds", options.seeds)
+        checks.integer("seeds", options.seeds)
     seeds = tuple(range(options.seeds) if isinstance(options.seeds, int) else options.seeds)
     for seed in seeds:
-        checks.whole("a seed", seed, low=0)
+        checks.integer("a seed", seed, low=0)
     if not seeds or len(set(seeds)) < len(seeds):
         raise InputError(
             f"seeds must be at least one, and no seed twice, got {list(seeds)}", code="invalid-value", field="seeds"
@@ -130,7 +130,7 @@ def _compared(
     """Run or resume a comparison in a folder; ``own`` are the user's modules."""
     stored_config = None
     if options.resume:
-        keep_out(out)
+        block_folder(out)
         # Check all signatures before any file of the folder is parsed.
         check_received(out, design.settings.checkpoint_key)
         stored_config = kept_config(out, "comparison", overwrite=options.overwrite, given=True)

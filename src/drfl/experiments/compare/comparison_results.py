@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from drfl.core.errors import Notice
 from drfl.core.files import read_csv
-from drfl.core.run_end import DAGGER, DOUBLE_DAGGER, late_rollbacks, legends, marked
+from drfl.core.run_end import DAGGER, DOUBLE_DAGGER, add_marks, late_rollbacks, legends
 from drfl.core.user_code import label_of
 from drfl.experiments.compare.outcomes import Outcome, best, equal_worst, failures, first_intervals, gaps, spreads
 from drfl.experiments.config.about_run import AboutRun, comparison_toml
@@ -107,7 +107,7 @@ class Comparison:
     def notices(self) -> list[Notice]:
         """Warnings about models that were set back late, and about metrics that are undefined at some clients."""
         ended = [outcome.undefined for outcome in self.outcomes if outcome.metrics is not None]
-        late = [f"{o.algorithm} seed {o.seed} ({o.marks.counted})" for o in self.outcomes if o.marks.is_late]
+        late = [f"{o.algorithm} seed {o.seed} ({o.marks.rounds_text})" for o in self.outcomes if o.marks.is_late]
         return [*late_rollbacks(late), *undefined_notices(self.measures, ended, self.clients)]
 
     @property
@@ -333,7 +333,7 @@ def table(
     one test set (see :func:`drfl.assessment.worst.worst_score`), and "if equal", the mean worst accuracy expected if
     all clients were equally good (see :mod:`drfl.assessment.equal_clients`). If a metric is undefined at some clients,
     which no statistic includes, a column shows their share. Algorithms may carry signs, see
-    :func:`drfl.core.run_end.marked`. An algorithm with a failed run comes last and has no means.
+    :func:`drfl.core.run_end.add_marks`. An algorithm with a failed run comes last and has no means.
 
     Args:
         comparison: The comparison.
@@ -367,7 +367,7 @@ def table(
     gap = gaps(comparison.outcomes) if comparison.settings.certificate is not None and worst in shown else None
     rows: list[list[str | T]] = []
     for name, row in known.items():
-        cells: list[str | T] = [marked(name, (o.marks for o in comparison.outcomes if o.algorithm == name))]
+        cells: list[str | T] = [add_marks(name, (o.marks for o in comparison.outcomes if o.algorithm == name))]
         for i, of in enumerate(shown):
             text = failures(comparison.outcomes, name) if i == 0 else NOTHING
             if of in row:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from drfl.assessment.seeds import FAILED, holm_family, seed_difference, verdict
 from drfl.core.errors import unknown
-from drfl.core.run_end import BROKEN
+from drfl.core.run_end import FAILURES
 from drfl.experiments.run.measures import column
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ def differences(
     excluded: dict[str, str] = {}
     for name in names:
         of_algorithm = runs[runs["algorithm"] == name]
-        if of_algorithm["stopped"].isin(BROKEN).any():
+        if of_algorithm["stopped"].isin(FAILURES).any():
             excluded[name] = FAILED
         else:
             excluded[name] = ON_TEST if (of_algorithm["stopped_on"] == "test").any() else ""

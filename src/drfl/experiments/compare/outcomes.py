@@ -160,7 +160,7 @@ def spreads(outcomes: Sequence[Outcome], score: str) -> dict[str, dict[str, Spre
     table: dict[str, dict[str, Spread]] = {}
     for name in dict.fromkeys(outcome.algorithm for outcome in outcomes):
         pairs = ((o.metrics, o.others) for o in outcomes if o.algorithm == name)
-        cells = [{**metrics.named(score), **others} for metrics, others in pairs if metrics is not None]
+        cells = [{**metrics.as_dict(score), **others} for metrics, others in pairs if metrics is not None]
         whole = cells and not failures(outcomes, name)
         table[name] = {c: Spread.of([cell[c] for cell in cells]) for c in cells[0]} if whole else {}
     return dict(sorted(table.items(), key=lambda entry: not entry[1]))

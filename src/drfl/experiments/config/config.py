@@ -177,7 +177,7 @@ def read_file(path: Path | None, given: Collection[str] = (), *, trust: bool = F
     values = read_toml(path)
     folder = results_folder(path)
     if folder is not None and not trust:
-        user_code.keep_out(folder)
+        user_code.block_folder(folder)
         user_code.check_received(references_of(values), values.get("files"), folder, given)
     return values
 

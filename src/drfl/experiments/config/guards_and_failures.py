@@ -10,7 +10,7 @@ from typing import cast
 from pydantic import TypeAdapter, ValidationError
 
 from drfl.core.errors import InputError, unknown
-from drfl.core.registry import named, text_of
+from drfl.core.registry import from_text, text_of
 from drfl.experiments.config.hyperparameters import ADDRESS
 from drfl.resilience import (
     Aggregator,
@@ -86,7 +86,7 @@ def guards_of(given: object) -> tuple[Guard | ProbeAudit, ...]:
     guards: list[Guard | ProbeAudit] = []
     for guard in each:
         if isinstance(guard, str):
-            guards.append(named("guard", KNOWN, guard))
+            guards.append(from_text("guard", KNOWN, guard))
         elif isinstance(guard, ProbeAudit) or callable(getattr(guard, "judge", None)):
             guards.append(cast("Guard", guard))
         else:
@@ -137,7 +137,7 @@ def aggregator_of(given: object) -> Aggregator | ProbeRule | None:
         InputError: If it is neither a rule nor such a text.
     """
     if isinstance(given, str):
-        return named("aggregator", AGGREGATORS, given)
+        return from_text("aggregator", AGGREGATORS, given)
     if given is None or isinstance(given, ProbeRule) or callable(getattr(given, "expected", None)):
         return cast("Aggregator | ProbeRule | None", given)
     raise not_a("aggregator", given, "drfl.resilience.Krum(f=2)", "krum:f=2")

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from pydantic import TypeAdapter, ValidationError
 
 from drfl import ambiguity
-from drfl.algorithms import ALGORITHMS, BASELINES, EVERYBODY
+from drfl.algorithms import ALGORITHMS, BASELINES, FULL_PARTICIPATION
 from drfl.ambiguity import AMBIGUITY_SETS, AmbiguitySet
 from drfl.core import user_code
 from drfl.core.errors import InputError, unknown
@@ -32,7 +32,7 @@ Value = bool | int | float | str | None
 SAMPLINGS: dict[str, Sampling] = {
     "with-replacement": sampling.with_replacement,
     "without-replacement": sampling.without_replacement,
-    "everybody": sampling.everybody,
+    "everybody": sampling.all_clients,
     "uniform-weighted": sampling.uniform_weighted,
 }
 """Ways to draw the cohort from λ, by their names in configurations."""
@@ -181,7 +181,7 @@ def parameters_of(algorithm: Algorithm, clients: int) -> dict[str, Value]:
 
 def default_cohort(algorithm: type[Algorithm], clients: int) -> int:
     """Return the default size of an algorithm's cohort."""
-    return clients if issubclass(algorithm, EVERYBODY) else sampling.size(None, clients)
+    return clients if issubclass(algorithm, FULL_PARTICIPATION) else sampling.size(None, clients)
 
 
 def over_defaults(algorithm: str, given: Mapping[str, Value]) -> dict[str, Value]:

@@ -170,7 +170,7 @@ def workers_of(jobs: int | str) -> Workers:
                 f"jobs must be a number of processes or 'ray', got '{jobs}'", code="invalid-value", field="jobs"
             )
         return Cluster()
-    checks.whole("jobs", jobs)
+    checks.integer("jobs", jobs)
     return jobs
 
 

@@ -22,7 +22,7 @@ from typing import Generic, NamedTuple, Self, TypeVar
 import cloudpickle
 
 from drfl.core.errors import DrflError, InputError
-from drfl.core.user_code import keep_out, kept_out
+from drfl.core.user_code import block_folder, blocked_folders
 from drfl.experiments.execution.executor import THREADS, pickled
 from drfl.experiments.execution.shared_tensors import SharedTensors
 from drfl.experiments.run.runner import StopSignal
@@ -114,7 +114,7 @@ class Processes:
         stop_pipe, self._stop = context.Pipe(duplex=False)
         # Not passed as an argument of the process: multiprocessing writes arguments before the process reads them, and
         # waits for ever if they exceed the pipe's buffer and the process dies first.
-        self._first = pickled((what, kept_out()), own, self._tensors.dumps)
+        self._first = pickled((what, blocked_folders()), own, self._tensors.dumps)
         self._lost = False
         self._processes, self._threads = [], []
         before = {name: os.environ.get(name) for name in THREADS}
@@ -270,7 +270,7 @@ def _unpickled(payload: bytes) -> tuple[object, InputError | None]:
     try:
         shared_object, folders = cloudpickle.loads(payload)
         for folder in folders:
-            keep_out(folder)
+            block_folder(folder)
     except Exception as error:
         why = f"{type(error).__name__}: {' '.join(str(error).split())}"
         return None, InputError(

@@ -124,7 +124,7 @@ def record_of(ready: Job) -> Record:
     rows = [
         {
             "round": row.round,
-            **rounded(row.metrics.named(score)),
+            **rounded(row.metrics.as_dict(score)),
             **{name: row.ledger[name] for name in LEDGER_COLUMNS},
         }
         for row in result.history.rows
@@ -154,7 +154,7 @@ def set_back(record: Record) -> str:
     """
     rollbacks, rounds = (int(cast("int", record.get(name, 0))) for name in ("rollbacks", "rounds"))
     effective = int(cast("int", record.get("effective_rounds", rounds)))
-    return Marks(False, rollbacks, rounds, effective).counted if rollbacks else ""
+    return Marks(False, rollbacks, rounds, effective).rounds_text if rollbacks else ""
 
 
 def data_of(cell: Cell, data_dir: Path | None) -> DataSettings | None:

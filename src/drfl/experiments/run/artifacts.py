@@ -110,7 +110,7 @@ def summary(finished: Finished) -> dict[str, object]:
         }
     if result.averaged is not None:
         average_metrics = Metrics.of(result.averaged, job.fed.measures[0])
-        averaged = _end(average_metrics.named(score), certified, result.averaged_certificate)
+        averaged = _end(average_metrics.as_dict(score), certified, result.averaged_certificate)
     return {
         "algorithm": label_of(about.algorithm),
         "parameters": dict(about.parameters),
@@ -147,8 +147,8 @@ def summary(finished: Finished) -> dict[str, object]:
         "test_rows": finished.test_rows,
         "initial_model": finished.initial_model,
         "shared_test_rows": isinstance(job.fed, Simulation) and job.fed.data.shares_test_rows,
-        "final": _end({**last.metrics.named(score), **last.others}, certified, last.certificate),
-        "last": rounded(last.last_metrics.named(score)),
+        "final": _end({**last.metrics.as_dict(score), **last.others}, certified, last.certificate),
+        "last": rounded(last.last_metrics.as_dict(score)),
         "averaged": averaged,
         "ledger": last.ledger,
         "wall_seconds": round(last.seconds, 3),
@@ -250,7 +250,7 @@ def _model_metrics(finished: Finished, evaluation: Evaluation) -> dict[str, floa
     score, is_returned = finished.job.fed.measures[0], evaluation is finished.result.evaluation
     low, high = (finished.worst_interval if is_returned else finished.interval_of(evaluation)) or (math.nan, math.nan)
     ends = {f"worst_{score.name}_low": low, f"worst_{score.name}_high": high}
-    metrics = {**Metrics.of(evaluation, score).named(score.name), **ends}
+    metrics = {**Metrics.of(evaluation, score).as_dict(score.name), **ends}
     # The metadata of a model file is JSON, which has no NaN.
     defined = rounded({name: value for name, value in metrics.items() if math.isfinite(value)})
     return {"clients": len(evaluation.score), "undefined": undefined_counts(evaluation)[0], **defined}

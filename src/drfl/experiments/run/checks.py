@@ -6,7 +6,7 @@ import math
 from typing import NamedTuple
 
 from drfl.algorithms import FineTuned
-from drfl.core.errors import Notice, listed
+from drfl.core.errors import Notice, listing
 from drfl.core.run_end import late_rollbacks
 from drfl.data import DATASETS, ClientData
 from drfl.data.checks import data_warnings
@@ -104,7 +104,7 @@ def end_checks(job: Running, result: Result) -> EndChecks:
         served = [f"{job.data.names[i]} ({100 * accuracy[i]:.1f} %, {100 * majority[i]:.1f} % that way)" for i in poor]
         if poor:
             notice = Notice(
-                f"the model is not better than the most frequent class at {listed(served, 'client')}",
+                f"the model is not better than the most frequent class at {listing(served, 'client')}",
                 "no-better-than-constant",
                 job.data.names[poor[0]] if len(poor) == 1 else None,
             )
@@ -112,7 +112,7 @@ def end_checks(job: Running, result: Result) -> EndChecks:
     left_out = () if result.selection is None else result.selection.undefined
     # If model selection excluded every client, the run has already warned.
     if left_out and len(left_out) < job.data.n:
-        score, named = job.fed.measures[0], listed([job.data.names[i] for i in left_out], "client")
+        score, named = job.fed.measures[0], listing([job.data.names[i] for i in left_out], "client")
         notice = Notice(
             f"model selection excludes {undefined_share([len(left_out)], [job.data.n])} clients ({named}), as "
             f"{score.words} is undefined on their validation rows: select by loss, or raise the share of validation "
@@ -122,6 +122,6 @@ def end_checks(job: Running, result: Result) -> EndChecks:
         )
         warnings.append(notice)
     undefined = undefined_names(result.evaluation, job.fed.measures, job.data.names)
-    late = late_rollbacks([result.marks.counted] if result.marks.is_late else [])
+    late = late_rollbacks([result.marks.rounds_text] if result.marks.is_late else [])
     notices = undefined_notices(job.fed.measures, [undefined], job.data.n)
     return EndChecks(failure, (*warnings, *late, *notices))

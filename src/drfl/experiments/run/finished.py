@@ -9,7 +9,7 @@ from functools import cached_property
 from drfl.algorithms import REFERENCES
 from drfl.core.errors import Notice
 from drfl.core.hashing import digest_of
-from drfl.core.run_end import ENDS, ON_TEST, Stopped
+from drfl.core.run_end import ENDS, ON_TEST, StopReason
 from drfl.data.pools import RARE, ConstantAnswer
 from drfl.engine import Simulation
 from drfl.experiments.config.ready_run import Running
@@ -35,7 +35,7 @@ class Finished:
     result: Result
 
     @property
-    def stopped(self) -> Stopped:
+    def stopped(self) -> StopReason:
         """Why it stopped."""
         return self.result.stopped
 

@@ -20,7 +20,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, ValidationError, mod
 from drfl.core.atomic_files import atomic_write, is_file, is_folder, remove_known
 from drfl.core.errors import InputError, Notice
 from drfl.core.files import read_csv, read_json
-from drfl.core.run_end import BROKEN, has_ended
+from drfl.core.run_end import FAILURES, has_ended
 from drfl.experiments.config.config import MANIFEST as NAME
 from drfl.report.read_run import FILES, FailedRun
 from drfl.training.checkpoint import read_signed, sign, store
@@ -385,5 +385,5 @@ def failed_in(path: Path) -> list[FailedRun]:
     if not is_file(table):
         return []
     rows = read_csv(table, follow=False, dtype=str, keep_default_na=False)
-    rows = rows[rows["stopped"].isin(BROKEN)]
+    rows = rows[rows["stopped"].isin(FAILURES)]
     return [FailedRun(*row) for row in rows[["algorithm", "seed", "stopped"]].itertuples(index=False)]

@@ -277,7 +277,7 @@ def load_resume_point(
     if point is None:
         return None
     resumed = Notice(f"resuming after round {point.progress.round} of {job.settings.rounds}", "resumed")
-    for notice in (*point.told, resumed):
+    for notice in (*point.notices, resumed):
         warn(notice)
     return point
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import cast
 
 from drfl.core.errors import InputError, unknown
-from drfl.core.run_end import BROKEN
+from drfl.core.run_end import FAILURES
 from drfl.experiments.execution.records import Record
 from drfl.experiments.run.measures import Column, column
 from drfl.task.measure import Measure
@@ -113,7 +113,7 @@ class Criterion:
             InputError: If the run has another score.
         """
         rows = record["rows"]
-        if self.end(record) in BROKEN or not isinstance(rows, list) or not rows:
+        if self.end(record) in FAILURES or not isinstance(rows, list) or not rows:
             return self.worst
         if self.metric not in rows[-1]:
             raise InputError(

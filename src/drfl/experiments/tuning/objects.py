@@ -211,7 +211,7 @@ def tune_objects(
     """
     needed()
     for name in ("trials", "seeds"):
-        checks.whole(name, getattr(options, name))
+        checks.integer(name, getattr(options, name))
     workers = workers_of(options.jobs)
     if not callable(space) or isinstance(space, type):
         kind = space.__name__ if isinstance(space, type) else type(space).__name__

@@ -10,7 +10,7 @@ import tomli_w
 
 from drfl.core.atomic_files import atomic_write
 from drfl.core.errors import InputError
-from drfl.core.run_end import BROKEN
+from drfl.core.run_end import FAILURES
 from drfl.experiments.run.artifacts import versions
 from drfl.experiments.run.manifest import Manifest, read_manifest
 from drfl.experiments.run.run_directory import held
@@ -116,7 +116,7 @@ def content(search: Search, trials: Mapping[str, Sequence[Trial]], command: str)
             "trial": chosen.number,
             **({"default": of_algorithm[0].score} if defaults else {}),
             "trials": len(of_algorithm),
-            **{how: ends.count(how) for how in BROKEN},
+            **{how: ends.count(how) for how in FAILURES},
             **({"set_back": list(chosen.set_back)} if chosen.set_back else {}),
             **({"undefined": share} if (share := undefined_share(chosen.undefined, chosen.clients)) else {}),
         }
@@ -150,7 +150,7 @@ def trials_csv(search: Search, trials: Mapping[str, Sequence[Trial]]) -> str:
             *(trial.table.get(column, "") for column in names),
             f"{trial.score:.{DIGITS}f}",
             *(
-                how if how in BROKEN else f"{score:.{DIGITS}f}"
+                how if how in FAILURES else f"{score:.{DIGITS}f}"
                 for score, how in zip(trial.scores, trial.stopped, strict=True)
             ),
         ]

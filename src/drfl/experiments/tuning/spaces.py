@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, NamedTuple
 
-from drfl.algorithms import EVERYBODY
+from drfl.algorithms import FULL_PARTICIPATION
 from drfl.experiments.config.config import Config
 from drfl.experiments.config.hyperparameters import Value, algorithm_class
 from drfl.experiments.tuning.suggestion import Places
@@ -92,7 +92,7 @@ def fixed(algorithm: str, table: Mapping[str, Value], clients: int) -> dict[str,
         table: The job's parameters of it.
         clients: N.
     """
-    everybody = {"m": clients} if issubclass(algorithm_class(algorithm), EVERYBODY) else {}
+    everybody = {"m": clients} if issubclass(algorithm_class(algorithm), FULL_PARTICIPATION) else {}
     return {**everybody, **table}  # unless the job says otherwise
 
 

@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, Self
 
-from drfl.core.errors import DrflError, InputError, listed
-from drfl.core.run_end import BROKEN, SET_BACK
+from drfl.core.errors import DrflError, InputError, listing
+from drfl.core.run_end import FAILURES, RESET
 from drfl.core.user_code import label_of
 from drfl.experiments.execution import cells
 from drfl.experiments.execution.cells import Cell
@@ -187,9 +187,9 @@ class Ended(NamedTuple):
         Args:
             column: How scores are shown.
         """
-        broken = sorted({how for how in self.trial.stopped if how in BROKEN})
+        broken = sorted({how for how in self.trial.stopped if how in FAILURES})
         fate = f", {' and '.join(broken)} at some seeds" if broken else ""
-        fate += f", {SET_BACK}: {listed(self.trial.set_back, 'run')}" if self.trial.set_back else ""
+        fate += f", {RESET}: {listing(self.trial.set_back, 'run')}" if self.trial.set_back else ""
         score, best = (f"{column.text(value)} {column.unit}".rstrip() for value in (self.trial.score, self.best))
         name = label_of(self.algorithm)
         return f"{name} trial {self.trial.number}: {column.name} {score}{self.trial.note} (best {best}){fate}"

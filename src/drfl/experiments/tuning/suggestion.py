@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from drfl.core.errors import InputError
 from drfl.core.key import Key
-from drfl.core.run_end import BROKEN
+from drfl.core.run_end import FAILURES
 from drfl.experiments.config.hyperparameters import Value
 from drfl.experiments.tuning.criterion import mean
 from drfl.task.measure import undefined_note
@@ -72,7 +72,7 @@ class Trial(NamedTuple):
     def score(self) -> float:
         """Its score: the mean over its seeds, or the worst value if one of its runs failed."""
         # The mean over the other seeds would hide that the trial is unreliable.
-        broken = (score for score, how in zip(self.scores, self.stopped, strict=True) if how in BROKEN)
+        broken = (score for score, how in zip(self.scores, self.stopped, strict=True) if how in FAILURES)
         return next(broken, mean(self.scores))
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from drfl.core.audit_log import Audited, BrokenLogError, read
+from drfl.core.audit_log import BrokenLogError, LogContent, read
 from drfl.core.errors import Notice, unknown
 from drfl.flower.deploy.audit_comparison import compared, same_history
 from drfl.flower.deploy.audit_findings import Finding, few, quoted, say
@@ -26,7 +26,7 @@ def audit(paths: Sequence[Path], keys: TrustedKeys | None = None, without: Seque
         InputError: If a file or a key cannot be read, or a name in ``without`` is not a site.
     """
     trusted = TrustedKeys.beside(paths) if keys is None else keys
-    logs: list[Audited] = []
+    logs: list[LogContent] = []
     for path in paths:
         try:
             logs.append(read(path))
@@ -55,10 +55,10 @@ def audit(paths: Sequence[Path], keys: TrustedKeys | None = None, without: Seque
 
 
 def _compare_all(
-    server: Audited, sites: Sequence[Audited], names: dict[Path, str | None], without: Sequence[str]
+    server: LogContent, sites: Sequence[LogContent], names: dict[Path, str | None], without: Sequence[str]
 ) -> Iterator[Finding]:
     # The server's records use the names in server.toml.
-    by_name: dict[str, Audited] = {}
+    by_name: dict[str, LogContent] = {}
     for log in sites:
         name = names[log.path]
         if name is None:
@@ -86,7 +86,7 @@ def _compare_all(
             yield say(server, "problem", text, "missing-log")
 
 
-def _name_in_server_toml(log: Audited, server: Audited) -> str | None:
+def _name_in_server_toml(log: LogContent, server: LogContent) -> str | None:
     """Return the name in server.toml of the site that wrote a log, which may differ from the name in the log."""
     joined = [record for record in server.records if record["event"] == "joined" and record.get("name") == log.name]
     names = list(dict.fromkeys(str(record.get("site")) for record in joined))

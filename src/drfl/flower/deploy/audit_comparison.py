@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from drfl.core.audit_log import Audited, Head, Record
+from drfl.core.audit_log import Head, LogContent, Record
 from drfl.core.audit_signatures import fingerprint
 from drfl.flower.deploy.audit_findings import Finding, few, line_of, quoted, say
 
 
-def same_history(sites: Sequence[Audited]) -> Iterator[Finding]:
+def same_history(sites: Sequence[LogContent]) -> Iterator[Finding]:
     """Check that all sites recorded the same history of the server's log."""
-    first: dict[int, tuple[str, Audited, object]] = {}
+    first: dict[int, tuple[str, LogContent, object]] = {}
     for log in sites:
         for record in log.records:
             try:
@@ -26,13 +26,15 @@ def same_history(sites: Sequence[Audited]) -> Iterator[Finding]:
                 break
 
 
-def _keys(log: Audited) -> dict[str, str]:
+def _keys(log: LogContent) -> dict[str, str]:
     """Return the keys that signed a log, by fingerprint."""
     keys = (str(record.get("key")) for record in log.records if record["event"] in ("opened", "key"))
     return {fingerprint(key): key for key in keys}
 
 
-def _recorded_line(log: Audited, record: Record, name: str, other: Audited, keys: dict[str, str]) -> Finding | int:
+def _recorded_line(
+    log: LogContent, record: Record, name: str, other: LogContent, keys: dict[str, str]
+) -> Finding | int:
     """Return the line number of the other log's head in a record, or a finding if the head contradicts that log.
 
     Args:
@@ -63,7 +65,7 @@ def _recorded_line(log: Audited, record: Record, name: str, other: Audited, keys
     return head.n
 
 
-def compared(server: Audited, site: Audited, name: str) -> Iterator[Finding]:
+def compared(server: LogContent, site: LogContent, name: str) -> Iterator[Finding]:
     """Compare the server's log with that of a site, in both directions."""
     findings = list(few(_site_by_server(server, site, name)))
     findings += few(_server_by_site(server, site, name))
@@ -87,7 +89,7 @@ def compared(server: Audited, site: Audited, name: str) -> Iterator[Finding]:
         yield say(site, "ok", text, "agrees")
 
 
-def _site_by_server(server: Audited, site: Audited, name: str) -> Iterator[Finding]:
+def _site_by_server(server: LogContent, site: LogContent, name: str) -> Iterator[Finding]:
     """Check that the server's log contains the requests and heads that a site recorded."""
     runs: list[str] = []  # for each line of the server's log, the run that it belongs to
     for record in server.records:
@@ -124,7 +126,7 @@ def _site_by_server(server: Audited, site: Audited, name: str) -> Iterator[Findi
             yield say(site, "problem", text, "end-missing", record["n"])
 
 
-def _server_by_site(server: Audited, site: Audited, name: str) -> Iterator[Finding]:
+def _server_by_site(server: LogContent, site: LogContent, name: str) -> Iterator[Finding]:
     """Check that a site's log contains the replies and heads that the server recorded."""
     expected = {"joined": "identified", "parted": "closed", "received": "sent", "lacking": "sent", "unusable": "sent"}
     keys = _keys(site)

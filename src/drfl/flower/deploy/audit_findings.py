@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import Literal, NamedTuple
 
-from drfl.core.audit_log import Audited, Head
+from drfl.core.audit_log import Head, LogContent
 from drfl.core.errors import Notice
 
 MOST = 5
@@ -25,12 +25,12 @@ class Finding(NamedTuple):
     text: Notice
 
 
-def quoted(log: Audited) -> str:
+def quoted(log: LogContent) -> str:
     """Return the path of a log in quotes."""
     return f"'{log.path}'"
 
 
-def say(log: Audited, kind: Literal["ok", "note", "problem"], text: str, code: str, n: object = None) -> Finding:
+def say(log: LogContent, kind: Literal["ok", "note", "problem"], text: str, code: str, n: object = None) -> Finding:
     """Make a finding about a log, or about line ``n`` of it."""
     line = "" if n is None else f", line {n}"
     return Finding(kind, Notice(f"{quoted(log)}{line}: {text}", code, str(log.path)))

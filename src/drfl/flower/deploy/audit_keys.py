@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from drfl.core.audit_log import Audited
+from drfl.core.audit_log import LogContent
 from drfl.core.audit_signatures import fingerprint, read_public_key
 from drfl.flower.deploy.audit_findings import Finding, say
 from drfl.flower.deploy.paths import DeploymentFolder, SiteFolder, find, read_toml
@@ -70,7 +70,7 @@ class TrustedKeys:
         return cls()
 
 
-def signatures(log: Audited, name: str, trusted: TrustedKeys) -> Iterator[Finding]:
+def signatures(log: LogContent, name: str, trusted: TrustedKeys) -> Iterator[Finding]:
     """Check that each line is signed with the key in use at that line, and that the operator trusts this key."""
     first = log.records[0].get("key")
     if not isinstance(first, str):

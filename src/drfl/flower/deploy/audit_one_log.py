@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from drfl.core.audit_log import Audited, Record, wrong_field
+from drfl.core.audit_log import LogContent, Record, wrong_field
 from drfl.flower.deploy.audit_findings import Finding, line_of, say
 
 OUTCOMES = ("received", "lacking", "unusable", "failed", "silent", "lost")
 """Events in the server's log that record the outcome of a request; each request has exactly one of them."""
 
 
-def records(log: Audited) -> Iterator[Finding]:
+def records(log: LogContent) -> Iterator[Finding]:
     """Check the fields, times and names of the records."""
     latest = ""
     for record in log.records:
@@ -28,7 +28,7 @@ def records(log: Audited) -> Iterator[Finding]:
             yield say(log, "problem", text, "several-sites", n)
 
 
-def requests_of_site(log: Audited) -> Iterator[Finding]:
+def requests_of_site(log: LogContent) -> Iterator[Finding]:
     """Check that every reply in a site's log follows a request in it."""
     requests: set[tuple[object, object]] = set()
     for record in log.records:
@@ -54,7 +54,7 @@ class ServerRuns:
         log: The log of the server.
     """
 
-    def __init__(self, log: Audited) -> None:
+    def __init__(self, log: LogContent) -> None:
         self.log = log
         self.run: str | None = None
         self.sites: set[str] = set()

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from drfl.core.run_end import SET_BACK
+from drfl.core.run_end import RESET
 from drfl.report.content import Paragraph, Points, Section, TableBlock
 from drfl.report.evidence import Evidence, RunEvidence
 from drfl.report.formatting import NOTHING, clean, count, listing
@@ -133,7 +133,7 @@ def _decisions(run: RunEvidence) -> list[Decision]:
         outcome = "{}, from the curvature of the loss" + (
             ", halved after the loss rose" if number(step_size, "halved") > 0 else ""
         )
-        outcome += f"; {SET_BACK}, {record.marks.counted}" if record.marks.rollbacks else ""
+        outcome += f"; {RESET}, {record.marks.rounds_text}" if record.marks.rollbacks else ""
         decisions.append(Decision(decision, "training rows", outcome, lr))
     else:
         lr = number(table(summary, "parameters"), "lr")

@@ -85,8 +85,8 @@ def quadratics(n: int = 8, d: int = 4, seed: int = 0) -> Quadratic:
     Raises:
         InputError: If a number is out of range.
     """
-    checks.whole("n", n)
-    checks.whole("d", d)
+    checks.integer("n", n)
+    checks.integer("d", d)
     a = _normal(Key(seed).fold("quadratics"), n, d)
     return _bowls("quadratics", np.broadcast_to(np.eye(d), (n, d, d)), a, 1.0, 1.0)
 
@@ -106,8 +106,8 @@ def curved_quadratics(n: int = 6, d: int = 4, seed: int = 0, ratio: float = 10.0
     Raises:
         InputError: If a number is out of range.
     """
-    checks.whole("n", n)
-    checks.whole("d", d, low=1 if n > 1 else 2)
+    checks.integer("n", n)
+    checks.integer("d", d, low=1 if n > 1 else 2)
     checks.positive("ratio", ratio)
     if ratio <= 1:
         raise InputError(f"ratio = L/μ must be above 1, got {ratio}", code="out-of-range", field="ratio")
@@ -141,7 +141,7 @@ def robust_regression(
         InputError: If a number is out of range.
     """
     for name, value in (("n", n), ("d", d), ("samples", samples)):
-        checks.whole(name, value)
+        checks.integer(name, value)
     checks.non_negative("sigma", sigma)
     checks.non_negative("c", c)
     checks.positive("mu", mu)
@@ -206,7 +206,7 @@ def logistic(
     if samples is None and source.inputs.ndim > 2:
         samples = 300
     if samples is not None:
-        checks.whole("samples", samples)
+        checks.integer("samples", samples)
         total = len(source.targets)
         if samples > total:
             raise InputError(

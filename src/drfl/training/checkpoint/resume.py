@@ -56,14 +56,14 @@ class ResumePoint(NamedTuple):
         folder: Folder of the checkpoint.
         progress: The state of the run.
         identity: Identity of the run that wrote the checkpoint.
-        told: Notices: first the newer checkpoints that cannot be used, with the reasons, then remarks.
+        notices: Notices: first the newer checkpoints that cannot be used, with the reasons, then remarks.
         replies: The rows of a deployment's ``replies.csv`` that the checkpoint's digest covers.
     """
 
     folder: Path
     progress: RunState
     identity: Identity
-    told: tuple[Notice, ...] = ()
+    notices: tuple[Notice, ...] = ()
     replies: bytes = b""
 
 
@@ -203,7 +203,7 @@ def resume_point(
         return ResumePoint(path, progress, record.identity, tuple(remarks), replies)
 
     point, unusable = _first(folder, use)
-    return None if point is None else point._replace(told=(*unusable, *point.told))
+    return None if point is None else point._replace(notices=(*unusable, *point.notices))
 
 
 def _first(folder: Path, use: Callable[[Path], T]) -> tuple[T | None, tuple[Notice, ...]]:
@@ -253,7 +253,7 @@ class Checkpoints:
         replies: Callable[[], Extent] | None = None,
     ) -> None:
         if every is not None:
-            checks.whole("every", every)
+            checks.integer("every", every)
         self.folder, self.every, self.key = Path(folder), every, key
         self._user_identity, self._identity = identity, identity or dict
         self._values: Identity | None = None
@@ -284,7 +284,7 @@ class Checkpoints:
         self._last_write = self._clock()
         if point is None:
             return None
-        for line in point.told:
+        for line in point.notices:
             LOG.warning(line)
         LOG.info("resuming after round %d of %d", point.progress.round, rounds)
         return point.progress
@@ -324,5 +324,6 @@ class Checkpoints:
                 code="cannot-write",
                 field=str(self.folder),
             ) from None
+        # The time between writes is measured from the end of the last one, so writing does not count as training.
         self._last_write = self._clock()
         self._write_time = self._last_write - began

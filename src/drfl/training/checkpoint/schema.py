@@ -214,9 +214,9 @@ def restored(first: T, tensors: Mapping[str, Tensor], name: str = "state") -> T:
         return first
     fields: tuple[str, ...] = getattr(first, "_fields", ())
     state = type(first)(*(restored(part, tensors, f"{name}.{key}") for key, part in zip(fields, first, strict=True)))
-    wrong = state.wrong() if isinstance(state, Consistent) else None
-    if wrong is not None:
-        raise DamagedError(f"{name}: {wrong}", field=name)
+    fault = state.describe_fault() if isinstance(state, Consistent) else None
+    if fault is not None:
+        raise DamagedError(f"{name}: {fault}", field=name)
     return state
 
 
@@ -316,6 +316,7 @@ def run_state_of(
         if isinstance(part, StepSize) and int(part.restarted) > max(record.round - 1, 0):
             fault = f"{name}: a reset after {int(part.restarted)} rounds is impossible in a run of {record.round}"
             raise DamagedError(fault, field=f"{name}.restarted")
+        # λ is checked here and not by the state itself, which does not know the ambiguity set.
         mixture = lam_of(part)
         if mixture is not None and not ambiguity.contains(mixture.detach().cpu().double(), ROUNDING):
             raise DamagedError(f"{name}.lam is outside the algorithm's ambiguity set", field=f"{name}.lam")

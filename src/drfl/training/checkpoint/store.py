@@ -39,7 +39,7 @@ NAME = re.compile(r"round-(\d+)", re.ASCII)
 FILES = re.compile("|".join(map(re.escape, (STATE, RUN, SUMS, SIGNATURE))))
 """The names of files that a checkpoint may contain; no other file is ever removed."""
 
-KEPT = 2
+MAX_CHECKPOINTS = 2
 
 Identity = Mapping[str, object]
 """The plain values that a run must share with its checkpoint."""
@@ -99,6 +99,7 @@ def read(path: Path, key: bytes | None) -> Files:
             if not hmac.compare_digest(signature(key, path.name, sums), stored):
                 raise DamagedError("its signature does not match checkpoint_key", field=SIGNATURE)
         files = {name: read_bytes(path / name, limit=None, follow=False) for name in (STATE, RUN)}
+        # Without a key, checksums reveal damage but not manipulation, because anyone can compute them.
         if sums != sums_of(files):
             raise DamagedError("its checksums do not match", field=SUMS)
         from drfl.training.checkpoint.record import record_of  # loads pydantic
@@ -137,6 +138,7 @@ def write(folder: Path, progress: RunState, identity: Identity, replies: Extent 
         STATE: save_tensors(run_tensors(progress)),
         RUN: (json.dumps(record, indent=1, ensure_ascii=False) + "\n").encode(),
     }
+    # The signature covers the checksums and the checkpoint's name, and through them both files.
     files[SUMS] = sums_of(files)
     if key is not None:
         files[SIGNATURE] = signature(key, name_of(progress.round), files[SUMS])
@@ -159,7 +161,7 @@ def write(folder: Path, progress: RunState, identity: Identity, replies: Extent 
         raise
     # Checkpoints of later rounds were skipped as unusable. They must not displace the ones that can be used.
     usable = [path for path in checkpoints(folder) if int(path.name[6:]) <= progress.round]
-    for old in usable[KEPT:]:
+    for old in usable[MAX_CHECKPOINTS:]:
         remove_known(old, FILES)
 
 

@@ -42,7 +42,7 @@ class FedAvgM:
         cohort = sampling.uniform(fed.n, self.m, key.fold("cohort"))
         replies = fed.train(cohort.clients, w, self.local, key.fold("sgd"))
         if not replies.clients.numel():  # any number of clients may drop out, even all
-            return state, Info.nobody(cohort)
+            return state, Info.without_replies(cohort)
         weights = fed.shares[replies.clients]
         mean = (weights / weights.sum()).to(w)
         # merged also applies this function to averages over local steps, if the run uses them
