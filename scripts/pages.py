@@ -34,7 +34,8 @@ ROOT = Path(__file__).parents[1]
 FOLDERS = ("", "contributing", "reference", "results", "start")
 PAGES = {path.stem: path for folder in FOLDERS for path in sorted((ROOT / "docs" / folder).glob("*.md"))}
 PAGES["EXPERIMENTS"] = ROOT / "EXPERIMENTS.md"
-PAGES["defaults"] = ROOT / "docs" / "results" / "defaults.md"  # docs/defaults.md, the guide, has no blocks
+for name in ("defaults", "speed"):
+    PAGES[name] = ROOT / "docs" / "results" / f"{name}.md"  # the guides of these names have no blocks
 PAGES["hospitals"] = ROOT / "examples" / "hospitals" / "README.md"
 
 START, END = "<!-- {}: written by make pages -->\n", "<!-- end -->\n"
