@@ -114,7 +114,9 @@ def sources(paths: list[Path]) -> Iterator[Text]:
 def markdown(file: Path) -> Iterator[Text]:
     """Yield the paragraphs of a page without code, tables, addresses of links and generated blocks."""
     text = file.read_text(encoding="utf-8")
-    text = re.sub(r"<!-- begin.*?<!-- end.*?-->", "", text, flags=re.DOTALL)
+    text = re.sub(
+        r"<!-- \S+: written by.*?<!-- end -->", lambda found: "\n" * found[0].count("\n"), text, flags=re.DOTALL
+    )
     text = re.sub(r"^( *)```.*?^\1```", lambda found: "\n" * found[0].count("\n"), text, flags=re.DOTALL | re.MULTILINE)
     line = 1
     for paragraph in re.split(r"(\n{2,})", text):
@@ -214,7 +216,7 @@ def ease(file: Path) -> Ease:
 
 def blocks_of(page: str) -> Iterator[str]:
     """Yield the paragraphs and list items of a page as plain text, without headings, tables, pictures and code."""
-    text = re.sub(r"<!-- .*?written by.*?<!-- end -->|<!--.*?-->", "", page, flags=re.DOTALL)
+    text = re.sub(r"<!-- \S+: written by.*?<!-- end -->|<!--.*?-->", "", page, flags=re.DOTALL)
     text = re.sub(r"^( *)```.*?^\1```|^\$\$.*?^\$\$", "", text, flags=re.DOTALL | re.MULTILINE)
     text = re.sub(r"^\s*(?:\||!\[|#).*$", "", text, flags=re.MULTILINE)
     for block in re.split(r"\n\s*\n|\n(?=\s*(?:[-*]|\d+\.) )", text):
