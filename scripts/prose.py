@@ -76,7 +76,6 @@ ALLOWED = (
     "where to ",
     "know where",
     "no matter what",
-    "what: ",  # the name of an argument
     "torch.where",
 )
 """Phrases that match a pattern and are good English."""
@@ -176,8 +175,8 @@ def plain(text: str) -> str:
 def found_in(text: Text) -> Iterator[tuple[str, str]]:
     """Yield the pattern and the sentence of every occurrence."""
     for sentence in re.split(r"(?<=[.:;!?])\s+", text.words):
-        # A question may begin with "what", and a heading may be one.
-        if sentence.endswith("?"):
+        # A question may begin with "what", and "what:" may be the name of an argument.
+        if sentence.endswith("?") or re.fullmatch(r"\w+:", sentence):
             continue
         cleaned = sentence
         for phrase in ALLOWED:

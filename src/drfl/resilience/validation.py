@@ -138,7 +138,7 @@ def validated(request: Request[R], reply: R, norm: float | None = None) -> Check
 
 
 def _codes(request: Request[R], parts: Sequence[Tensor | None], codes: Tensor, norm: float | None) -> Tensor:
-    """Return the codes (k,) of k rows; a stranger's row or a second answer keeps its code, whatever it contains."""
+    """Return the codes (k,) of k rows; a stranger's row or a second answer keeps its code."""
     expected = _expected(request)
     reason = _unfit(expected, parts, len(codes))
     if reason is not None:

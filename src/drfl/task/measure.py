@@ -17,7 +17,7 @@ WORDS = {"auc": "AUC", "f1": "F1", "brier": "Brier score", "mae": "MAE", "rmse":
 
 
 TAKEN = {"loss": "the loss", "rows": "the rows", "starts": "the clients"}
-"""Reserved names and what files use them for."""
+"""Reserved names and their uses in files."""
 
 
 NOTHING = "–"

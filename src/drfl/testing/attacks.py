@@ -170,7 +170,7 @@ class Scaled(FalseVectors):
 
 
 class SignFlipped(Scaled):
-    """Some clients send w − (w_i − w), which undoes what the other clients learn.
+    """Some clients send w − (w_i − w), which undoes the progress of the other clients.
 
     Args:
         fed: The wrapped federation.
