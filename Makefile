@@ -15,7 +15,7 @@ help:
 	@echo "make demo    set up and run the main job on embedded data"
 	@echo "make test    set up and pass the test suite"
 	@echo "make test-all  the same with the long tests: mutation tests, fuzzing, statistics, real processes, all evidence"
-	@echo "make check   lint, formatting, types, import order, tests"
+	@echo "make check   lint, formatting, types, import order, prose, tests"
 	@echo "make format  bring the code into its format"
 	@echo "make pages   write stored results and lists of the code into the pages of docs/"
 	@echo "make messages  write the wording of all errors and warnings into tests/messages.txt"
@@ -45,6 +45,7 @@ lint: $(VENV)/.dev
 	$(BIN)/ruff format --check .
 	$(BIN)/pyright
 	$(BIN)/lint-imports
+	$(BIN)/python scripts/prose.py
 
 format: $(VENV)/.dev
 	$(BIN)/ruff check --fix .

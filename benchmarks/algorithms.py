@@ -21,7 +21,7 @@ SLOW = dataclasses.replace(LOCAL, lr=0.02)
 
 
 def rounds_of(algorithm: Algorithm[State], fed: Simulation) -> Callable[[int], object]:
-    """A function that does the next round."""
+    """Return a function that does the next round."""
     state = algorithm.init(fed)
 
     def call(r: int) -> None:
@@ -32,7 +32,7 @@ def rounds_of(algorithm: Algorithm[State], fed: Simulation) -> Callable[[int], o
 
 
 def built(name: str) -> Algorithm[State]:
-    """The algorithm on the job's cohort and local solver."""
+    """Return the algorithm on the job's cohort and local solver."""
     known = {field.name for field in dataclasses.fields(ALGORITHMS[name])}
     return ALGORITHMS[name](**{key: value for key, value in {"m": COHORT, "local": SLOW}.items() if key in known})
 

@@ -75,7 +75,7 @@ def timed(call: Callable[[], object]) -> dict[str, float]:
 
 
 def measured() -> list[dict[str, object]]:
-    """A row for each N, set, operation and input."""
+    """Return a row for each N, set, operation and input."""
     rows = []
     for n in SIZES:
         for name, ambiguity in sets(n).items():
@@ -105,7 +105,7 @@ def table(rows: list[dict], figure: str = "median_s") -> str:
 
 
 def processor() -> str:
-    """The processor's name, where the system tells it."""
+    """Return the processor's name, if the system gives it."""
     info = Path("/proc/cpuinfo")
     lines = info.read_text(encoding="utf-8").splitlines() if info.exists() else []
     names = [line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")]

@@ -29,7 +29,7 @@ SETTINGS = script.sized(((20, 8), (20, 32), (20, 128), (5, 32)), ((2, 8),))
 
 
 def lenet(shape: tuple[int, ...], classes: int) -> nn.Module:
-    """A small classical network: two 5×5 convolutions with pooling, two hidden layers."""
+    """Return a small classical network: two 5×5 convolutions with pooling, two hidden layers."""
     body = [nn.Conv2d(shape[0], 6, 5, padding=2), nn.ReLU(), nn.MaxPool2d(2)]
     body += [nn.Conv2d(6, 16, 5), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten()]
     return nn.Sequential(*body, nn.LazyLinear(120), nn.ReLU(), nn.Linear(120, 84), nn.ReLU(), nn.Linear(84, classes))

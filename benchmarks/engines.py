@@ -35,7 +35,7 @@ def round_of(fed: Simulation, engine: Loop | Stacked | Threads | Auto) -> Callab
 
 
 def plain(fed: Simulation, threads: int) -> Callable[[int], object]:
-    """The same round as one writes it without a library."""
+    """Run the same round without a library."""
     problem, criterion = fed._train, torch.nn.CrossEntropyLoss()
 
     def client(samples: torch.Tensor) -> torch.Tensor:

@@ -31,7 +31,7 @@ LOCAL = LocalSGD(steps=STEPS, lr=0.1, batch=32)
 
 
 def simulation(job: str, data_dir: Path | None, **options: object) -> Simulation:
-    """The job's clients, by default behind the engine that fits."""
+    """Return the job's clients, by default behind the engine that fits."""
     name, model = JOBS[job]
     dataset = load(name, data_dir=data_dir)
     data = ClientData.from_dataset(dataset, make_partition(dataset, ZipfDirichlet(clients=CLIENTS), Key(0)))

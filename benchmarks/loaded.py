@@ -55,7 +55,7 @@ CALLS = script.sized(
 
 
 def small_cnn() -> Simulation:
-    """A convolution of 16 channels on 8×8 digits."""
+    """Return a convolution of 16 channels on 8×8 digits."""
     dataset = drfl.load("digits")
     data = ClientData.from_dataset(dataset, make_partition(dataset, ZipfDirichlet(clients=30), drfl.Key(0)))
     torch.manual_seed(0)
@@ -109,7 +109,7 @@ def one(job: str, name: str, rounds: int, data_dir: Path | None) -> tuple[float,
 
 
 def command(rounds: int, data_dir: Path | None) -> tuple[float, float]:
-    """The same of `drfl run`, between one test and the next."""
+    """Time a round of `drfl run`, between one test and the next."""
     from drfl.cli.app import call
     from drfl.training.run_log import RunLog
 
@@ -130,7 +130,7 @@ def command(rounds: int, data_dir: Path | None) -> tuple[float, float]:
 
 
 def measured(job: str, name: str, options: argparse.Namespace) -> dict[str, float]:
-    """A call in a process of its own, or in two at once: then the slower one."""
+    """Time a call in a separate process, or in two at once and return the slower one."""
     arguments = [sys.executable, __file__, *script.FLAGS, "--one", job, DEFAULT if name == TWO else name, "--rounds"]
     arguments += [str(options.rounds), *(["--data-dir", str(options.data_dir)] if options.data_dir else [])]
     runs = [
@@ -142,7 +142,7 @@ def measured(job: str, name: str, options: argparse.Namespace) -> dict[str, floa
 
 
 def table(options: argparse.Namespace) -> list[dict[str, object]]:
-    """A row for each job, call and number of busy processes."""
+    """Return a row for each job, call and number of busy processes."""
     found: dict[tuple[str, str, int], list[dict[str, float]]] = {}
     for _ in range(options.series):
         for others in options.busy:

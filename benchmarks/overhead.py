@@ -54,7 +54,7 @@ class Clock:
         self._start = time.perf_counter()
 
     def wrapped(self, part: str, function: Callable[..., object]) -> Callable[..., object]:
-        """The function, its time counted as this part's."""
+        """Wrap a function, and count its time as this part's."""
 
         def call(*arguments: object, **options: object) -> object:
             start = time.perf_counter()

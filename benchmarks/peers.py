@@ -162,7 +162,7 @@ def summary(name: str, runs: Sequence[Run]) -> Run:
 
 
 def table(lines: Mapping[str, Run]) -> str:
-    """The table of a job."""
+    """Format the table of a job."""
     own = lines.get("drfl", {}).get("median_s")
     rows = [
         "| framework | workers × threads | median, ms a round | × drfl | peak, MiB | start-up, s | accuracy, % |",
@@ -180,14 +180,14 @@ def table(lines: Mapping[str, Run]) -> str:
 
 
 def device() -> str:
-    """The processor's name and the number of cores."""
+    """Return the processor's name and the number of cores."""
     lines = Path("/proc/cpuinfo").read_text().splitlines()
     name = next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), "unknown")
     return f"{name}, {os.cpu_count()} cores"
 
 
 def options() -> argparse.Namespace:
-    """The command line."""
+    """Parse the command line."""
     parser = script.parser(__doc__, RESULTS, data=True)
     parser.add_argument("--job", choices=JOBS, help="both, if left out")
     names = ",".join(script.sized(list(FRAMEWORKS), HERE_ALREADY))

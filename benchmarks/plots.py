@@ -1,8 +1,8 @@
-"""The pictures of docs/speed.md from the stored results.
+"""Draw the pictures of docs/results/speed.md and docs/scale.md from the stored results.
 
     python benchmarks/plots.py [--smoke]
 
-Reads results/{peers,algorithms,scaling}.json, those that are there; writes docs/speed-*.png.
+Reads results/{peers,algorithms,scaling}.json, if they exist, and writes docs/speed-*.png.
 """
 
 from __future__ import annotations

@@ -49,7 +49,7 @@ STANDING = []
 
 
 def machines(count: int) -> tuple[str, list]:
-    """A cluster of so many nodes of one CPU; its address, and the nodes beside the head."""
+    """Start a cluster of nodes with one CPU each; return its address and the nodes except the head."""
     from ray.cluster_utils import Cluster as Nodes
 
     nodes = Nodes(initialize_head=True, head_node_args={"num_cpus": 1, "include_dashboard": False})
@@ -60,7 +60,7 @@ def machines(count: int) -> tuple[str, list]:
 
 
 def wanted() -> list[Cell]:
-    """The cells: one configuration at 40 seeds."""
+    """Time the cells: one configuration at 40 seeds."""
     base = {"dataset": "digits", "algorithm": "DRFA", "clients": 10, "cohort": 6, "evaluate_every": 20}
     base |= {"rounds": script.sized(60, 2)}
     configs = [load_config(None, {**base, "seed": seed}) for seed in range(CELLS)]
@@ -97,7 +97,7 @@ def federation(model: str, engine: object, clients: int, rows: int) -> drfl.Simu
 
 
 def one_run(model: str, where: str, count: int, algorithm: str) -> dict[str, float]:
-    """Rounds of one run: 20 of 1,000 clients, ten steps of 32 samples."""
+    """Time rounds of one run: 20 of 1,000 clients, ten steps of 32 samples."""
     torch.set_num_threads(count if where == "plain" else 1)
     engine = None if where == "plain" else RayWorkers(count, machines(count)[0], sums=where == "ray, sums")
     fed, local = federation(model, engine, CLIENTS, 42), drfl.LocalSGD(steps=10, lr=0.05, batch=32)
@@ -115,7 +115,7 @@ def one_run(model: str, where: str, count: int, algorithm: str) -> dict[str, flo
 
 
 def message(count: int) -> dict[str, float]:
-    """A loss report of one client, beside the same without Ray; and models of 100 MB that are sent."""
+    """Time a loss report of one client with and without Ray, and the sending of models."""
     address, _ = machines(count)
     found = {}
     for name, engine in (("plain", None), ("ray", RayWorkers(count, address, sums=False))):
@@ -162,7 +162,7 @@ def many(count: int) -> dict[str, float]:
 
 
 def lost(count: int) -> dict[str, object]:
-    """A run on so many machines of which one is lost in round 5, beside the same without a loss."""
+    """Compare a run that loses one machine in round 5 with a run without a loss."""
     ends: dict[str, object] = {}
     models = []
     address, others = machines(count)

@@ -55,7 +55,7 @@ BASE |= {"filled": False, "on_disk": False, "floor": 0.0, "follow": True}
 
 
 def make_pool(folder: Path) -> None:
-    """The samples, written once and in pieces: (POOL, 784) float32 and their labels."""
+    """Write the samples once and in pieces, (POOL, 784) float32, and return them with their labels."""
     inputs = np.lib.format.open_memmap(folder / "x.npy", "w+", np.float32, (POOL, FEATURES))
     rng = np.random.default_rng(0)
     for start in range(0, POOL, 1000):
@@ -82,14 +82,14 @@ def make_model(width: int) -> torch.nn.Module:
 
 
 def algorithm_of(setting: dict) -> Algorithm:
-    """The algorithm of a setting."""
+    """Return the algorithm of a setting."""
     local = LocalSGD(steps=setting["steps"], lr=0.01, batch=32)
     lam = {"ambiguity": Simplex(setting["floor"] / setting["clients"])} if setting["floor"] else {}
     return MORE[setting["algorithm"]](m=setting["cohort"], local=local, **lam)
 
 
 def filled(state: State) -> State:
-    """The state as it is when every client has taken part: all rows of its table are written, with small numbers."""
+    """Return the state after every client has taken part: all rows of its table have small numbers."""
     if isinstance(state, ScaffPDState):
         reports, losses = filled(state.reports), torch.linspace(2.2, 2.4, len(state.lam), dtype=torch.float64)
         c = followed(state, state.reports.c, reports.c, losses)
@@ -107,7 +107,7 @@ def filled(state: State) -> State:
 def followed(
     state: DualDRDMState | ScaffPDState, empty: ClientTable, table: ClientTable, along: torch.Tensor | None = None
 ) -> WeightedSum | None:
-    """The sums of a state whose table was empty, over the rows of another one."""
+    """Return the sums of a state whose table was empty, over the rows of another one."""
     before, now = WeightedRows(empty, state.lam, along), WeightedRows(table, state.lam, along)
     return state.c and state.c.after(before, now, table.clients, state.lam)
 

@@ -44,7 +44,7 @@ print(time.perf_counter() - start)
 
 
 def ended(row: str, arguments: list[str]) -> str:
-    """What a fresh process prints.
+    """Return the output of a fresh process.
 
     Raises:
         RuntimeError: it did not end as it should.

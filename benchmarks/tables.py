@@ -1,7 +1,4 @@
-"""What docs/speed.md, docs/scale.md and docs/ambiguity.md show of the stored results.
-
-`make pages` writes it into the pages.
-"""
+"""Blocks that `make pages` writes into docs/results/speed.md, docs/scale.md and docs/ambiguity.md."""
 
 from __future__ import annotations
 
@@ -17,21 +14,21 @@ Found = dict[str, Any]
 
 
 def stored(name: str) -> Found:
-    """A stored result."""
+    """Read a stored result."""
     return json.loads((RESULTS / f"{name}.json").read_text())
 
 
 def markdown(head: Sequence[str], rows: Sequence[Sequence[str]], text: int = 1) -> str:
-    """A Markdown table: so many columns to the left, as text is, the others to the right."""
+    """Format a Markdown table whose first columns are text and aligned to the left."""
     escaped = [[cell.replace("|", "\\|") for cell in row] for row in rows]
     lines = [head, ["---"] * text + ["---:"] * (len(head) - text), *escaped]
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
 def paragraph(text: str, indent: str = "") -> str:
-    """Text in lines as long as those of the code, wherever it was broken before; the indent is of all but the first.
+    """Wrap text to the line length of the code; the indent applies to all lines but the first.
 
-    Code between backticks stays on one line, so that whoever looks for a command finds it.
+    Code between backticks stays on one line, so that a search for a command finds it.
     """
     whole = re.sub("`.*?`", lambda code: code[0].replace(" ", "\0"), " ".join(text.split()))
     fill = textwrap.TextWrapper(120, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False).fill
@@ -39,13 +36,13 @@ def paragraph(text: str, indent: str = "") -> str:
 
 
 def ms(seconds: float) -> str:
-    """Milliseconds with three significant digits."""
+    """Format seconds as milliseconds with three significant digits."""
     value = 1e3 * seconds
     return f"{value:.0f}" if value >= 100 else f"{value:.1f}"
 
 
 def peers(job: str, busy: str = "0") -> str:
-    """Frameworks side by side, the fastest first, beside so many busy processes."""
+    """Compare frameworks, the fastest first, beside this number of busy processes."""
     lines = stored("peers" if busy == "0" else "peers_loaded")["jobs"][job]["beside"][busy]
     own, rows = lines["drfl"]["median_s"], []
     for name, line in sorted(lines.items(), key=lambda pair: pair[1].get("median_s", float("inf"))):
@@ -54,23 +51,30 @@ def peers(job: str, busy: str = "0") -> str:
         score = f"{100 * line['accuracy']:.1f} ± {100 * line['accuracy_std']:.1f}"
         cells = [ms(line["median_s"]), f"{line['median_s'] / own:.1f}", f"{line['peak_mib']:.0f}"]
         rows.append([name, line["setting"], *cells, f"{line['startup_s']:.1f}", score])
-    head = ["framework", "workers × threads", "ms a round", "over drfl", "peak MiB", "start-up s", "accuracy %"]
+    head = [
+        "framework",
+        "workers × threads",
+        "ms per round",
+        "relative to drfl",
+        "peak MiB",
+        "start-up, s",
+        "accuracy, %",
+    ]
     return markdown(head, rows)
 
 
 def engines() -> str:
-    """Engines, plain PyTorch and the floor."""
-    found = stored("engines")
-    names = list(found["jobs"]["linear"]["median_s"])
-    rows = []
-    for job, line in found["jobs"].items():
-        cells = [*(ms(line["median_s"][name]) for name in names), ms(line["floor_s"])]
-        rows.append([job, *cells, f"{line['plain_over_auto']:.1f}", f"{line['auto_over_floor']:.1f}"])
-    return markdown(["ms a round", *names, "floor", "plain over auto", "auto over floor"], rows)
+    """Compare engines, plain PyTorch and the floor."""
+    jobs = stored("engines")["jobs"]
+    rows = {name: [ms(line["median_s"][name]) for line in jobs.values()] for name in jobs["linear"]["median_s"]}
+    rows["floor"] = [ms(line["floor_s"]) for line in jobs.values()]
+    rows["plain / auto"] = [f"{line['plain_over_auto']:.1f}" for line in jobs.values()]
+    rows["auto / floor"] = [f"{line['auto_over_floor']:.1f}" for line in jobs.values()]
+    return markdown(["ms per round", *jobs], [[name, *cells] for name, cells in rows.items()])
 
 
 def auto() -> str:
-    """The table behind the rule of ``Auto``."""
+    """Compare the choices of ``Auto`` with both engines."""
     found = stored("auto")
     rows = [
         [
@@ -84,11 +88,11 @@ def auto() -> str:
         ]
         for r in found["rows"]
     ]
-    return markdown(["model", "m", "B", "stacked ms", "threads ms", "auto takes", "over the fastest"], rows)
+    return markdown(["model", "m", "B", "stacked ms", "threads ms", "chosen by auto", "relative to the fastest"], rows)
 
 
 def algorithms() -> str:
-    """Every algorithm's round over FedAvg's."""
+    """Compare a round of every algorithm with FedAvg's."""
     jobs = stored("algorithms")["jobs"]
     rows = [
         [
@@ -97,26 +101,25 @@ def algorithms() -> str:
         ]
         for name in jobs["linear"]
     ]
-    return markdown(["algorithm", *(cell for job in jobs for cell in (f"{job}, ms", "over FedAvg"))], rows)
+    return markdown(["algorithm", *(cell for job in jobs for cell in (f"{job}, ms", "relative to FedAvg"))], rows)
 
 
 def full_batch() -> str:
-    """Losses and gradients of all data over one plain pass."""
-    found = stored("full_batch")
-    rows = []
-    for job, line in found["jobs"].items():
-        wall, cpu = line["wall"], line["cpu"]
-        cells = [f"{line['rows']:,}"]
-        for own, passed in (("losses", "forward"), ("gradients", "forward_backward")):
-            ratio = f"{own}_over_{passed}"
-            cells += [ms(wall[f"{passed}_s"]), ms(wall[f"{own}_s"]), f"{wall[ratio]:.2f} ({cpu[ratio]:.2f})"]
-        rows.append([job, *cells])
-    head = ["ms", "rows", "forward", "losses", "ratio (of CPU)", "forward, backward", "gradients", "ratio (of CPU)"]
-    return markdown(head, rows)
+    """Compare losses and gradients of all data with one plain pass."""
+    jobs = stored("full_batch")["jobs"]
+    rows = [["rows", *(f"{line['rows']:,}" for line in jobs.values())]]
+    for own, passed in (("losses", "forward"), ("gradients", "forward_backward")):
+        name, ratio = passed.replace("_", " and "), f"{own}_over_{passed}"
+        rows += [
+            [f"PyTorch's {name} pass, ms", *(ms(line["wall"][f"{passed}_s"]) for line in jobs.values())],
+            [f"drfl's {own}, ms", *(ms(line["wall"][f"{own}_s"]) for line in jobs.values())],
+            ["ratio", *(f"{line['wall'][ratio]:.2f} ({line['cpu'][ratio]:.2f})" for line in jobs.values())],
+        ]
+    return markdown(["", *jobs], rows)
 
 
 def loaded() -> str:
-    """Rounds beside busy processes, and how much slower drfl gets than plain PyTorch on one thread does."""
+    """Compare rounds on a quiet machine and beside busy processes, for drfl and plain PyTorch."""
     found = stored("loaded")
     busy = sorted({row["busy"] for row in found["rows"]})
     times = {(row["job"], row["call"], row["busy"]): row for row in found["rows"]}
@@ -125,41 +128,41 @@ def loaded() -> str:
         cells = [times.get((job, call, others)) for others in busy]
         shown = ["–" if cell is None else f"{cell['wall_ms']:.3g} ({cell['cpu_ms']:.3g})" for cell in cells]
         rows.append([f"{job}, {call}", *shown])
-    head = ["ms a round (of CPU)", *(f"beside {others}" if others else "quiet" for others in busy)]
+    head = ["ms per round (processor)", *(f"beside {others}" if others else "quiet" for others in busy)]
     ratios = "; ".join(f"{what} {ratio:.2f}" for what, ratio in found["slowdown"].items())
     run, default, test = (times["linear", call, 0]["wall_ms"] for call in ("run", "default", "test pass"))
     told = (
-        f"drfl's slowdown as it comes over that of plain PyTorch on one thread: {ratios}. Quiet, a round of `drfl run` "
-        f"takes {run - default:.1f} ms longer than the engine's, {(run - default) / test:.2f} plain test passes."
+        f"Slowdown of drfl's default divided by that of plain PyTorch on one thread: {ratios}. On a quiet machine, a "
+        f"round of `drfl run` takes {run - default:.1f} ms longer than a round of the engine, which is "
+        f"{(run - default) / test:.2f} times a plain test pass."
     )
     return f"{markdown(head, rows)}\n\n{paragraph(told)}"
 
 
 def parallel() -> str:
-    """Runs in processes."""
+    """Compare runs in parallel processes with runs one after another."""
     found = stored("parallel")
     return paragraph(
         f"{found['seeds']} runs of {found['rounds']} rounds take {found['one_after_the_other_s']:.0f} s one after the "
-        f"other and {found['at_once_s']:.0f} s in {found['jobs']} processes, {found['speed_up']:.2f} times as fast "
-        f"({found['of_ideal']:.2f} of what {found['jobs']} cores could give), with {found['one_after_the_other_mib']} "
-        f"and {found['at_once_mib']} MiB of memory. Load average before: {found['load_average_before']:.1f}."
+        f"other and {found['at_once_s']:.0f} s in {found['jobs']} processes. That is {found['speed_up']:.2f} times as "
+        f"fast, {found['of_ideal']:.2f} of the ideal with {found['jobs']} cores. Memory grows from "
+        f"{found['one_after_the_other_mib']} to {found['at_once_mib']} MiB. The load average before was "
+        f"{found['load_average_before']:.1f}."
     )
 
 
 def overhead() -> str:
-    """What a round spends on what."""
-    found = stored("overhead")
+    """Divide the time of a round into its parts."""
+    jobs = stored("overhead")["jobs"]
+    lines = {f"{name}, {job}": line for job, found in jobs.items() for name, line in found.items()}
     parts = ["compute", "server", "draw", "project", "log", "test"]
-    rows = [
-        [f"{name}, {job}", *(f"{line[f'{part}_ms']:.2f}" for part in parts), f"{100 * line['share']:.1f}"]
-        for job, lines in found["jobs"].items()
-        for name, line in lines.items()
-    ]
-    return markdown(["ms a round", *parts, "last four, %"], rows)
+    rows = [[part, *(f"{line[f'{part}_ms']:.2f}" for line in lines.values())] for part in parts]
+    rows.append(["last four, %", *(f"{100 * line['share']:.1f}" for line in lines.values())])
+    return markdown(["ms per round", *lines], rows)
 
 
 def precision() -> str:
-    """Time and accuracy in both precisions, accuracy as means over seeds."""
+    """Compare time and accuracy of both precisions, accuracy as means over seeds."""
     found, rows = stored("precision"), []
     for name in dict.fromkeys(row["algorithm"] for row in found["accuracy"]):
         cells = []
@@ -169,22 +172,23 @@ def precision() -> str:
         rows.append([name, *cells])
     seconds = found["median_s"]
     said = paragraph(f"""
-        The CNN's round takes {ms(seconds["bf16"])} ms instead of {ms(seconds["full"])}
-        (`{found["command"]} --data-dir DIR`, where both are in the same run). Accuracy of the CNN after
-        {found["rounds"]} rounds, means over {len({row["seed"] for row in found["accuracy"]})} seeds:
+        A round of the CNN takes {ms(seconds["bf16"])} ms in bfloat16 and {ms(seconds["full"])} ms in full precision
+        (`{found["command"]} --data-dir DIR`, both in one run,
+        [stored](../../benchmarks/results/precision.json)). The table has the accuracy of the CNN after
+        {found["rounds"]} rounds, as means over {len({row["seed"] for row in found["accuracy"]})} seeds:
     """)
     head = ["accuracy %", "average, full", "worst, full", "average, bf16", "worst, bf16"]
     return f"{said}\n\n{markdown(head, rows)}"
 
 
 def startup() -> str:
-    """Seconds of fresh processes."""
+    """Show the seconds of fresh processes."""
     seconds = stored("startup")["seconds"]
     return markdown(["process", "s"], [[f"`{name}`", f"{s['median']:.2f}"] for name, s in seconds.items()])
 
 
 def scaling() -> str:
-    """What grows with what."""
+    """Show how time and memory grow with clients, cohort, steps and parameters."""
     found = stored("scaling")
     names = list(found["clients"]["ratio_100000_to_1000"])
     rows = {(r["algorithm"], r["clients"]): r for r in found["clients"]["rows"]}
@@ -195,8 +199,8 @@ def scaling() -> str:
         return [show(full[n, on_disk][kind]) if (n, on_disk) in full else "–" for n in names]
 
     lines = {
-        "ms a round, N = 1,000": [ms(rows[n, 1000]["round_s"]) for n in names],
-        "ms a round, N = 100,000": [ms(rows[n, 100000]["round_s"]) for n in names],
+        "ms per round, N = 1,000": [ms(rows[n, 1000]["round_s"]) for n in names],
+        "ms per round, N = 100,000": [ms(rows[n, 100000]["round_s"]) for n in names],
         "ratio of the two": [f"{found['clients']['ratio_100000_to_1000'][n]:.2f}" for n in names],
         "peak memory at N = 100,000, MiB": [f"{rows[n, 100000]['peak_mib']:.0f}" for n in names],
         "the same, all rows written, in a file: ms": of_full("round_s", ms, on_disk=True),
@@ -205,14 +209,14 @@ def scaling() -> str:
         "slope of time against N, log–log": [f"{found['clients']['slopes'][n]:.2f}" for n in names],
         "against m": [f"{found['cohort']['slopes'][n]:.2f}" for n in names],
         "against τ": [f"{found['steps']['slopes'][n]:.2f}" for n in names],
-        "s a round, d = 11.1 million, τ = 2": [f"{widest[n]['round_s']:.1f}" for n in names],
-        "cohort buffers at its peak": [f"{widest[n]['cohort_buffers']:.1f}" for n in names],
+        "s per round, d = 11.1 million, τ = 2": [f"{widest[n]['round_s']:.1f}" for n in names],
+        "cohort buffers at the peak": [f"{widest[n]['cohort_buffers']:.1f}" for n in names],
     }
     return markdown(["", *names], [[name, *cells] for name, cells in lines.items()])
 
 
 def million() -> str:
-    """A million clients against a thousand, and sums that follow λ against those over all rows."""
+    """Compare a million clients with a thousand, and updated sums with reading all rows."""
     found = stored("million")
 
     def least(part: dict[str, Any], which: int, kind: str) -> float:
@@ -221,10 +225,10 @@ def million() -> str:
     names = list(found["clients"])
     parts = [found["clients"][name] for name in names]
     lines = {
-        "ms a round, N = 1,000": [ms(least(p, 0, "round_s")) for p in parts],
-        "ms a round, N = 1,000,000": [ms(least(p, 1, "round_s")) for p in parts],
+        "ms per round, N = 1,000": [ms(least(p, 0, "round_s")) for p in parts],
+        "ms per round, N = 1,000,000": [ms(least(p, 1, "round_s")) for p in parts],
         "ratio": [f"{p['ratio']:.2f}" for p in parts],
-        "an evaluation at N = 1,000,000, s": [f"{least(p, 1, 'evaluate_s'):.2f}" for p in parts],
+        "evaluation at N = 1,000,000, s": [f"{least(p, 1, 'evaluate_s'):.2f}" for p in parts],
         "peak memory with it, MiB": [f"{least(p, 1, 'peak_evaluated_mib'):.0f}" for p in parts],
     }
     sums = [
@@ -233,8 +237,8 @@ def million() -> str:
     ]
     load = ", ".join(f"{one[0]:.1f}" for one in found["load_averages"])
     first = markdown(["", *names], [[name, *cells] for name, cells in lines.items()])
-    second = markdown(["100,000 rows in a file", "sums follow λ, ms", "all rows read, ms", "ratio"], sums)
-    said = f"The fastest of {len(parts[0]['pairs'])} processes each. Load averages before and after: {load}"
+    second = markdown(["100,000 rows in a file", "updated sums, ms", "all rows read, ms", "ratio"], sums)
+    said = f"Each time is the fastest of {len(parts[0]['pairs'])} processes. Load averages before and after: {load}"
     return f"{first}\n\n{second}\n\n{said}, on {found['device']}."
 
 
@@ -242,39 +246,39 @@ OPERATIONS = ("project", "prox", "worst_case")
 
 
 def ray() -> str:
-    """Cells, runs and messages on Ray nodes of one CPU."""
+    """Show cells, runs and messages on Ray nodes of one CPU."""
     found = stored("ray_cluster")
     rows = [
         [f"40 cells, {where}, {count}", f"{row['whole_s']:.0f} s", f"{row['cells_s']:.0f} s"]
         for row in found["cells"]
         for where, count in [row["setting"]]
     ]
-    cells = markdown(["", "in all", "once the cluster stands"], rows)
+    cells = markdown(["", "total", "without the start of the cluster"], rows)
     places = dict.fromkeys(tuple(row["setting"][1:3]) for row in found["run"])
     times = {tuple(row["setting"][:3]): row["round_ms"] for row in found["run"]}
     runs = markdown(
-        ["ms a round of DRFA", *(f"{where}, {count}" for where, count in places)],
+        ["ms per round of DRFA", *(f"{where}, {count}" for where, count in places)],
         [[model, *(f"{times[model, *place]:.3g}" for place in places)] for model in ("linear", "cnn")],
     )
-    load = f"Measured on {found['device']}, with a load of {found['load_before'][0]:.1f} of other things before."
-    return f"{cells}\n\n{runs}\n\n{paragraph(_ray_told(found))}\n\n{paragraph(load)}"
+    load = f"Measured on {found['device']}. The load average before was {found['load_before'][0]:.1f}."
+    return f"{cells}\n\n{runs}\n\n{paragraph(_ray_summary(found))}\n\n{paragraph(load)}"
 
 
-def _ray_told(found: Found) -> str:
+def _ray_summary(found: Found) -> str:
     one, lost, many = found["message"][0], found["lost"][0], found["many"][0]
     return (
-        f"A report of losses takes {one['ray_losses_ms']:.1f} ms by a worker, {one['plain_losses_ms']:.1f} ms without "
-        f"Ray; 1,000 linear models, 31 MB, {one['ray_31_mb_of_models_ms']:.0f} ms by one worker and "
-        f"{one['plain_31_mb_of_models_ms']:.0f} ms without. With N = 100,000 and a CNN of {many['d']:,} parameters a "
-        f"round with 5,000 clients of one step takes {many['round_s']:.0f} s on two workers; their models would be "
-        f"{many['models_mib']:,} MiB, the program's peak is {many['driver_peak_mib']:,} MiB. A machine of four that "
-        f"is lost in round 5 of 10 costs {lost['lost_s'] - lost['whole_s']:.0f} s and no bit of the result, which is "
-        f"{lost['from_plain']:.0e} from the plain run's."
+        f"A request for losses takes {one['ray_losses_ms']:.1f} ms with a worker and {one['plain_losses_ms']:.1f} ms "
+        f"without Ray. Sending 1,000 linear models, 31 MB, takes {one['ray_31_mb_of_models_ms']:.0f} ms with one "
+        f"worker and {one['plain_31_mb_of_models_ms']:.0f} ms without. With N = 100,000 and a CNN of {many['d']:,} "
+        f"parameters, a round of 5,000 clients with one step each takes {many['round_s']:.0f} s on two workers. Their "
+        f"models would need {many['models_mib']:,} MiB; the calling program's peak is {many['driver_peak_mib']:,} MiB. "
+        f"The loss of one of four machines in round 5 of 10 costs {lost['lost_s'] - lost['whole_s']:.0f} s. The result "
+        f"is bitwise that of the run without the loss, and differs by {lost['from_plain']:.0e} from a run without Ray."
     )
 
 
 def many_machines() -> str:
-    """What a round of 10⁶ clients on 100 machines would take, by the formula of the page."""
+    """Calculate a round of 10⁶ clients on 100 machines by the formula of the page."""
     found = stored("ray_cluster")
     times = {tuple(row["setting"][:3]): row for row in found["run"]}
     one, two = (row["ray_losses_ms"] / 1e3 for row in found["message"])
@@ -289,16 +293,16 @@ def many_machines() -> str:
             sent = [(4 * d * machines + 8 * m * steps * batch + 8 * d * count) / speed for count in (workers, m)]
             parts = (m * work / workers, m * draw, 2 * workers * message, fixed + sent[0], fixed + sent[1])
             rows.append([f"{model}, m = {m:,}", *(f"{part:.3g}" for part in parts)])
-    head = ["s a round of DRFA", "local work", "draws", "messages", "in all, sums", "in all, models"]
+    head = ["s per round of DRFA", "local work", "draws", "messages", "total, sums", "total, models"]
     told = (
-        f"With c, q and o as measured above, {workers:,} cores, 10 Gbit/s, τ = {steps} and B = {batch}. The program "
-        "alone draws, here one step of eight samples a client: that would be what to divide next."
+        f"With c, q and o as measured above, {workers:,} cores, 10 Gbit/s, τ = {steps} and B = {batch}. The calling "
+        "program makes all draws, here for one step of eight samples per client."
     )
     return f"{markdown(head, rows)}\n\n{paragraph(told)}"
 
 
 def ambiguity() -> str:
-    """Milliseconds of the ambiguity sets' operations, the slowest of all inputs."""
+    """Show the milliseconds of the ambiguity sets' operations on the slowest input."""
     found = stored("ambiguity")
     largest = max(row["n"] for row in found["rows"])
     seconds: dict[tuple[str, str], float] = {}
@@ -333,4 +337,4 @@ BLOCKS: dict[str, Callable[[], str]] = {
     "scale.million": million,
     "ambiguity.times": ambiguity,
 }
-"""Page and block → what stands there."""
+"""Page and block → function that writes it."""

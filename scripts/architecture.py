@@ -2,7 +2,7 @@
 
     python scripts/architecture.py [FILE.svg]
 
-Rows are levels: a package stands one above the highest that it imports. An arrow that follows from others is left out.
+A package is one row above the highest package that it imports. Arrows that follow from others are not drawn.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ class Part(NamedTuple):
     """A box of the picture and a row of the table.
 
     Args:
-        about: a few words, for the box.
-        first: the file to begin reading with, within the package.
+        about: Description in the box.
+        first: First file to read, relative to the package.
     """
 
     about: str
@@ -40,7 +40,7 @@ class Part(NamedTuple):
 
 
 STARTED, STUDIES, CORE, COMMON = "start", "studies", "core", "common"
-"""The colours: what a person starts; what makes studies of runs; what a run consists of; what all of it stands on."""
+"""Colours of entry points, studies of runs, parts of a run, and foundations."""
 
 PARTS: dict[str, dict[str, Part]] = {
     STARTED: {
@@ -74,18 +74,18 @@ COLOURS = {name: colour for colour, parts in PARTS.items() for name in parts}
 
 
 def folder(name: str) -> Path:
-    """Where a package lies."""
+    """Return the folder of a package."""
     return SOURCE / name if name == "drfl_papers" else SOURCE / "drfl" / name
 
 
 def sources(name: str) -> list[Path]:
-    """The Python files of a package, those of its subpackages after its own; not the templates of `drfl new`."""
+    """List the Python files of a package, without the templates of `drfl new`."""
     found = [path for path in folder(name).rglob("*.py") if "templates" not in path.parts]
     return sorted(found, key=lambda path: (path.parent, path.name))
 
 
 def package(module: str) -> str | None:
-    """The package that a module belongs to; None if it is no module of drfl."""
+    """Return the package of a module; None if it is not a module of drfl."""
     words = module.split(".")
     if words[0] == "drfl_papers":
         return words[0]
@@ -94,7 +94,7 @@ def package(module: str) -> str | None:
 
 @cache
 def graph() -> dict[str, set[str]]:
-    """Which packages each package imports."""
+    """Return the packages that each package imports."""
     found: dict[str, set[str]] = {}
     for name in ALL:
         modules = (module for path in sources(name) for module in imported(ast.parse(path.read_text(encoding="utf-8"))))
@@ -103,10 +103,10 @@ def graph() -> dict[str, set[str]]:
 
 
 def levels(imports: Mapping[str, set[str]]) -> dict[str, int]:
-    """Of each part, 0 for those that import none.
+    """Return the level of each package, 0 for those that import none.
 
     Raises:
-        RecursionError: imports go round in a circle.
+        RecursionError: If imports form a cycle.
     """
 
     @cache
@@ -117,7 +117,7 @@ def levels(imports: Mapping[str, set[str]]) -> dict[str, int]:
 
 
 def direct(imports: Mapping[str, set[str]]) -> dict[str, set[str]]:
-    """The imports that do not follow from others: the transitive reduction."""
+    """Return the imports that do not follow from others: the transitive reduction."""
 
     @cache
     def reached(name: str) -> frozenset[str]:
@@ -130,7 +130,7 @@ def direct(imports: Mapping[str, set[str]]) -> dict[str, set[str]]:
 
 
 def picture() -> str:
-    """The SVG of the architecture page."""
+    """Draw the SVG of the architecture page."""
     imports = graph()
     height = levels(imports)
     rows = [[name for name in ALL if height[name] == level] for level in range(max(height.values()), -1, -1)]
@@ -140,14 +140,14 @@ def picture() -> str:
 
 
 def sentence(path: Path) -> str:
-    """The first sentence of a file's docstring, as Markdown."""
+    """Return the first sentence of a file's docstring, as Markdown."""
     text = ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or ""
     words = " ".join(text.split("\n\n")[0].split()).replace("``", "`")
     return re.sub(r":\w+:`~?([\w.]+)`", r"`\1`", words).removesuffix(".")
 
 
 def table() -> list[list[str]]:
-    """Package, sentence and where to begin, from the top of the picture down."""
+    """List package, sentence and first file to read, from the top of the picture down."""
     height = levels(graph())
     return [
         [f"`{name}`", f"{sentence(folder(name) / '__init__.py')}.", link(folder(name) / ALL[name].first)]
@@ -156,7 +156,7 @@ def table() -> list[list[str]]:
 
 
 def files() -> str:
-    """Every file and what it is for, a list for each package."""
+    """List every file with its sentence, per package."""
     height = levels(graph())
     lines: list[str] = []
     for name in sorted(ALL, key=lambda name: -height[name]):
@@ -166,7 +166,7 @@ def files() -> str:
 
 
 def link(path: Path) -> str:
-    """A file of src/ as a link of the architecture page."""
+    """Return a link from the architecture page to a file of src/."""
     place = path.relative_to(SOURCE).as_posix()
     return f"[{place.removeprefix('drfl/')}](../../src/{place})"
 

@@ -45,18 +45,18 @@ class Source:
         self.trees = {module: ast.parse(text) for module, text in self.texts.items()}
 
     def imports(self, module: str) -> set[str]:
-        """The modules of these packages that a module imports."""
+        """Return the modules of these packages that a module imports."""
         return {found for name in imported(self.trees[module]) if (found := self._known(name)) not in (None, module)}
 
     def _known(self, name: str) -> str | None:
-        """The module of a dotted name, without an attribute at its end."""
+        """Return the module of a dotted name, without an attribute at its end."""
         while name and name not in self.texts:
             name = name.rpartition(".")[0]
         return name or None
 
 
 def imported(node: ast.AST) -> Iterator[str]:
-    """The dotted names that code imports, but for what only type checkers see."""
+    """Yield the dotted names that code imports, except those for type checkers."""
     for child in ast.iter_child_nodes(node):
         if isinstance(child, ast.If) and ast.unparse(child.test) == "TYPE_CHECKING":
             yield from imported(ast.Module(child.orelse, []))
@@ -82,7 +82,7 @@ def rooms(source: Source) -> dict[str, set[str]]:
 
 
 def levels(imports: Mapping[str, set[str]]) -> tuple[int, int]:
-    """The number of levels of a graph, a circle counting as one node, and the number of circles."""
+    """Return the number of levels of a graph, a circle counting as one node, and the number of circles."""
 
     @cache
     def reached(name: str) -> frozenset[str]:
@@ -104,7 +104,7 @@ def levels(imports: Mapping[str, set[str]]) -> tuple[int, int]:
 
 
 def called_once(tree: ast.AST) -> list[str]:
-    """The private functions and methods of a module that it names exactly once."""
+    """Return the private functions and methods of a module that it names exactly once."""
     names = Counter(node.id for node in ast.walk(tree) if isinstance(node, ast.Name))
     names += Counter(node.attr for node in ast.walk(tree) if isinstance(node, ast.Attribute))
     private = [node.name for node in ast.walk(tree) if isinstance(node, Function) and node.name.startswith("_")]

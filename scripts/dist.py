@@ -27,7 +27,7 @@ LOCKS = [ROOT / "constraints.txt", ROOT / "constraints-torch.txt"]
 
 
 def tracked(root: Path = ROOT) -> list[str]:
-    """The files that git knows of, also where a change is not committed yet."""
+    """Return the files that git tracks, with uncommitted changes."""
     try:
         return [name for name in run(["git", "ls-files", "-z"], root).split("\0") if name]
     except FileNotFoundError:
@@ -92,7 +92,7 @@ def try_out(archive: Path) -> str:
 
 
 def dirty() -> str:
-    """A remark on changes that are in no commit."""
+    """Return a remark on uncommitted changes."""
     changed = subprocess.run(["git", "status", "--porcelain"], cwd=ROOT, capture_output=True, text=True).stdout
     return ", with changes that are not committed" if changed else ""
 

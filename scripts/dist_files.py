@@ -35,14 +35,14 @@ EGG = ("PKG-INFO", "SOURCES.txt", "dependency_links.txt", "entry_points.txt", "r
 
 
 def differences(found: Iterable[str], wanted: Iterable[str], where: str) -> list[str]:
-    """A line for every file that is missing and for every one that has no place there."""
+    """Return a line for every missing and every unexpected file."""
     there, due = set(found), set(wanted)
     missing = [f"{where} lacks {name}" for name in sorted(due - there)]
     return missing + [f"{where} has {name}, which has no place there" for name in sorted(there - due)]
 
 
 def check_wheel(wheel: Path, tracked: Iterable[str], project: dict) -> list[str]:
-    """What is wrong with a wheel.
+    """Return the mistakes of a wheel.
 
     Args:
         wheel: the file.
@@ -61,7 +61,7 @@ def check_wheel(wheel: Path, tracked: Iterable[str], project: dict) -> list[str]
 
 
 def check_sdist(sdist: Path, tracked: Iterable[str], project: dict) -> list[str]:
-    """What is wrong with a source archive; the arguments are those of :func:`check_wheel`."""
+    """Return the mistakes of a source archive; the arguments are those of :func:`check_wheel`."""
     top = f"{project['name']}-{project['version']}/"
     wanted = {name for name in tracked if name.startswith(PACKAGES)} | {f"src/{name}" for name in NEEDED}
     wanted |= {*BESIDE, *MADE, *(f"src/drfl.egg-info/{name}" for name in EGG)}
@@ -71,7 +71,7 @@ def check_sdist(sdist: Path, tracked: Iterable[str], project: dict) -> list[str]
 
 
 def check_metadata(metadata: Message, project: dict) -> list[str]:
-    """What is not as ``pyproject.toml`` says."""
+    """Return the differences from ``pyproject.toml``."""
     said = {
         "Name": project["name"],
         "Version": project["version"],
@@ -97,6 +97,6 @@ def key(line: str) -> tuple[str, tuple[str, ...], str, str]:
 
 
 def too_large(archive: Path) -> list[str]:
-    """A line if the archive has more bytes than :data:`LIMIT`."""
+    """Return a line if the archive has more bytes than :data:`LIMIT`."""
     size = archive.stat().st_size
     return [f"{archive.name} has {size:,} bytes, more than {LIMIT:,}"] if size > LIMIT else []

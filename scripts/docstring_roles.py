@@ -31,6 +31,6 @@ class Roles(griffe.Extension):
 
 
 def linked(path: str) -> str:
-    """A name of a docstring in Markdown."""
+    """Convert a name of a docstring to Markdown."""
     shown, target = path.removeprefix("drfl."), named().get(path)
     return f"`{shown}`" if target is None else f"[`{path.rpartition('.')[2]}`][{target}]"

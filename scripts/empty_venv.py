@@ -45,7 +45,7 @@ class EmptyVenv:
 
 
 def outside() -> dict[str, str]:
-    """The variables of this process without those that lead Python into a checkout or another environment."""
+    """Return this process's environment without variables that point Python to a checkout or another environment."""
     kept = {
         name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV")
     }
@@ -74,7 +74,7 @@ NETWORK = ("NewConnectionError", "Failed to establish a new connection", "Max re
 
 
 def last_word(output: str) -> str:
-    """The line of a program's output that says why it failed."""
+    """Return the line of a program's output with the reason of its failure."""
     if any(sign in output for sign in NETWORK):
         return "no package index can be reached; is there a network?"
     lines = [line.strip() for line in output.splitlines() if line.strip()]
@@ -83,6 +83,6 @@ def last_word(output: str) -> str:
 
 
 def pins(*files: Path) -> str:
-    """The packages of lock files as constraints without hashes, which pip would demand of everything else too."""
+    """Return the packages of lock files as constraints without hashes, which pip would require of all packages."""
     found = [re.match(r"[\w.-]+==[^\\\n]+", line) for file in files for line in file.read_text().splitlines()]
     return "".join(f"{one[0].strip()}\n" for one in found if one)

@@ -181,5 +181,5 @@ CODES = {
 
 
 def table() -> str:
-    """The codes and their meanings."""
+    """Format the codes and their meanings."""
     return markdown(["code", "meaning"], [[f"`{code}`", text] for code, text in CODES.items()], text=2)

@@ -53,7 +53,7 @@ class Behaviour(NamedTuple):
 
 
 def fields_of(content: RecordDict) -> dict[str, object]:
-    """The fields of a message, as plain values."""
+    """Return the fields of a message, as plain values."""
     return msgspec.msgpack.decode(content.config_records[MESSAGE]["fields"])  # pyright: ignore[reportArgumentType]
 
 
@@ -75,7 +75,7 @@ def field(path: str, value: object) -> Change:
 
 
 def lone(text: str) -> str | msgspec.Raw:
-    """A text in MessagePack, whatever is in it: half a surrogate pair is no UTF-8."""
+    """Encode any text in MessagePack; half a surrogate pair is not valid UTF-8."""
     try:
         text.encode()
     except UnicodeEncodeError:
@@ -99,7 +99,7 @@ def encoded(fields: object, protocol: object = PROTOCOL) -> Change:
 
 
 def twice(name: str, value: object) -> Change:
-    """A field that is there a second time."""
+    """Repeat a field."""
 
     def change(content: RecordDict) -> RecordDict:
         before = content.config_records[MESSAGE]["fields"]
@@ -148,12 +148,12 @@ def scaled(factor: float) -> Change:
 
 
 def packed(values: np.ndarray) -> Array:
-    """A vector as drfl sends it."""
+    """Encode a vector as drfl does."""
     return Array(dtype=str(values.dtype), shape=values.shape, stype=RAW, data=values.tobytes())
 
 
 def statistics(mean: float, variance: float) -> Change:
-    """The same mean and variance for every column."""
+    """Return the same mean and variance for every column."""
 
     def change(content: RecordDict) -> RecordDict:
         (length,) = content.array_records[VECTORS]["0"].shape
@@ -164,7 +164,7 @@ def statistics(mean: float, variance: float) -> Change:
 
 
 def added(**records: ArrayRecord | MetricRecord | ConfigRecord) -> Change:
-    """Records beside or in place of the others."""
+    """Add or replace records."""
 
     def change(content: RecordDict) -> RecordDict:
         for name, record in records.items():
@@ -175,7 +175,7 @@ def added(**records: ArrayRecord | MetricRecord | ConfigRecord) -> Change:
 
 
 def without(name: str) -> Change:
-    """A record is missing."""
+    """Remove a record."""
 
     def change(content: RecordDict) -> RecordDict:
         del content[name]
@@ -185,7 +185,7 @@ def without(name: str) -> Change:
 
 
 def raising(message: str) -> Change:
-    """The site's program fails."""
+    """Let the site's program fail."""
 
     def change(content: RecordDict) -> RecordDict:
         raise RuntimeError(message)
@@ -194,7 +194,7 @@ def raising(message: str) -> Change:
 
 
 def sleeping(seconds: float) -> Change:
-    """The reply comes late, or never."""
+    """Delay the reply, or send none."""
 
     def change(content: RecordDict) -> RecordDict:
         time.sleep(seconds)
@@ -204,12 +204,12 @@ def sleeping(seconds: float) -> Change:
 
 
 def dying(content: RecordDict) -> RecordDict:
-    """The process ends without a word."""
+    """End the process without a message."""
     os._exit(9)
 
 
 def repeated(content: RecordDict) -> RecordDict:
-    """The first reply once more, whatever was asked."""
+    """Repeat the first reply to any request."""
     return recorddict_from_proto(Proto.FromString((HERE / "first").read_bytes()))
 
 
@@ -258,7 +258,7 @@ PROTOCOLS: tuple[object, ...] = (99, "2", INF, ...)
 
 
 def named(name: str, value: object) -> str:
-    """A behaviour's name in a table."""
+    """Return a behaviour's name in a table."""
     told = "missing" if value is ... else ascii(value)
     return f"{name} = {told if len(told) <= 24 else told[:12] + '… (' + str(len(told)) + ' characters)'}"
 
@@ -337,7 +337,7 @@ def behaviours() -> list[Behaviour]:
 
 
 def load() -> ClientData:
-    """The site's data."""
+    """Return the site's data."""
     with np.load(HERE / "data.npz") as found:
         arrays = {name: torch.from_numpy(found[name]) for name in found}
     train = {HERE.name: (arrays["train_inputs"], arrays["train_targets"])}
@@ -345,7 +345,7 @@ def load() -> ClientData:
 
 
 def spoilt(content: RecordDict, of: str) -> RecordDict:
-    """The records, or what the mode makes of them."""
+    """Return the records, changed by the mode."""
     mode = (HERE / "mode").read_text(encoding="utf-8") if (HERE / "mode").exists() else ""
     chosen = next((one for one in behaviours() if one.name == mode and one.of == of), None)
     if of == "reply" and chosen is not None and not (HERE / "first").exists():

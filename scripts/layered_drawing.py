@@ -64,7 +64,7 @@ LEGEND = (
 
 
 def drawing(title: str, rows: Sequence[Sequence[str]], boxes: Mapping[str, Box], arrows: Sequence[Arrow]) -> str:
-    """The SVG.
+    """Draw the SVG.
 
     Args:
         title: of the picture, for those who hear it.
@@ -115,7 +115,7 @@ def _is_lane(name: str) -> bool:
 
 
 def _chain(arrow: Arrow, start: int, end: int) -> list[str]:
-    """What an arrow passes: its ends, and a lane in each row between them."""
+    """Return the stations of an arrow: its ends, and a lane in each row between them."""
     return [arrow[0], *(_lane(arrow, row) for row in range(start + 1, end)), arrow[1]]
 
 
@@ -143,7 +143,7 @@ def _total(rows: Sequence[Sequence[str]], links: Sequence[Arrow]) -> int:
 
 
 def _ordered(rows: list[list[str]], links: Sequence[Arrow]) -> list[list[str]]:
-    """The rows in an order with few crossings: by the mean place of their neighbours, then by exchanging two."""
+    """Order the rows with few crossings, by the mean place of their neighbours and by exchanging two."""
     best = [list(row) for row in rows]
     for sweep in range(40):
         down = sweep % 2 == 0
@@ -165,7 +165,7 @@ def _mean(
     own: float,
     weights: Mapping[str, float] | None = None,
 ) -> float:
-    """The mean place of those in other rows that a name is linked to, weighted where there are weights."""
+    """Return the mean place of a name's neighbours in other rows, weighted if there are weights."""
     near = [other for a, b in links for one, other in ((a, b), (b, a)) if one == name and other in place]
     each = [1.0 if weights is None else weights[other] for other in near]
     return sum(w * place[other] for w, other in zip(each, near, strict=True)) / sum(each) if near else own
@@ -208,7 +208,7 @@ def _placed(rows: Sequence[Sequence[str]], links: Sequence[Arrow]) -> dict[str, 
 
 
 def _rising(values: Sequence[float], weights: Sequence[float]) -> list[float]:
-    """The nearest numbers that do not fall: neighbours that do are replaced by their weighted mean."""
+    """Return the nearest numbers in ascending order; descending neighbours are replaced by their weighted mean."""
     pools: list[tuple[float, float, int]] = []  # mean, weight, how many
     for value, weight in zip(values, weights, strict=True):
         pools.append((value, weight, 1))
@@ -233,7 +233,7 @@ def _path(
     arrow: Arrow, x: Mapping[str, float], y: Mapping[str, float], boxes: Mapping[str, Box],
     ports: Mapping[tuple[Arrow, str], float],
 ) -> str:  # fmt: skip
-    """An arrow: curves from row to row, upright where it passes one."""
+    """Draw an arrow with curves from row to row, vertical in the rows that it passes."""
     start, end = (round((y[name] - MARGIN) / ROW) for name in arrow)
     chain = _chain(arrow, start, end)
     px, py = ports[arrow, arrow[0]], y[arrow[0]] + HEIGHT

@@ -58,14 +58,14 @@ class Entry:
 
 
 def entries(text: str) -> dict[str, Entry]:
-    """The packages of a lock file by name."""
+    """Return the packages of a lock file by name."""
     blocks = re.split(r"\n(?=\w)", "\n".join(line for line in text.splitlines() if not line.startswith("#")).strip())
     found = [Entry(block) for block in blocks if block]
     return {entry.name: entry for entry in found}
 
 
 def compiled(options: list[str], pins: str) -> dict[str, Entry]:
-    """What uv finds for this project, pip and setuptools, for all platforms; `pins` are versions to prefer."""
+    """Resolve this project, pip and setuptools with uv for all platforms; `pins` are preferred versions."""
     tools = "\n".join(["pip", *tomllib.loads((ROOT / "pyproject.toml").read_text())["build-system"]["requires"]])
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder) / "lock.txt"

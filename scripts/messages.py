@@ -149,7 +149,7 @@ class Module:
         return found
 
     def enclosing(self, node: ast.AST) -> Iterator[ast.FunctionDef]:
-        """The functions around a node, innermost first."""
+        """Yield the functions around a node, innermost first."""
         while node in self.parents:
             node = self.parents[node]
             if isinstance(node, ast.FunctionDef):
@@ -157,12 +157,12 @@ class Module:
 
 
 def escaped(text: str) -> str:
-    """A text as it is in a template."""
+    """Escape text for a template."""
     return "".join(ESCAPES.get(c, c) for c in text)
 
 
 def rendered(node: ast.expr) -> tuple[str, list[str]] | None:
-    """The template and expressions of a text; None if it has no literal part."""
+    """Return the template and expressions of a text; None if it has no literal part."""
     if isinstance(node, ast.Constant):
         return (escaped(node.value), []) if isinstance(node.value, str) else None
     if isinstance(node, ast.JoinedStr):
@@ -189,7 +189,7 @@ def rendered(node: ast.expr) -> tuple[str, list[str]] | None:
 
 
 def texts_in(node: ast.expr) -> list[Text]:
-    """The texts that an expression chooses among; empty if none has a literal part."""
+    """Return the texts that an expression chooses among; empty if none has a literal part."""
     if isinstance(node, ast.IfExp):
         return texts_in(node.body) + texts_in(node.orelse)
     if isinstance(node, ast.BoolOp):
@@ -260,7 +260,7 @@ class Scan:
                 yield module, entry
 
     def resolve(self, module: Module, node: ast.expr) -> tuple[Module, str] | None:
-        """The module and name that a name or attribute refers to within drfl; None if unknown."""
+        """Return the module and name that a name or attribute refers to within drfl; None if unknown."""
         if isinstance(node, ast.Name):
             if node.id in module.functions or node.id in module.constants:
                 return module, node.id
@@ -382,7 +382,7 @@ class Scan:
                     self._parts(module, call, value)
 
     def snapshot(self) -> str:
-        """The text of the snapshot."""
+        """Return the text of the snapshot."""
         lines = [HEADER]
         for module in self.modules.values():
             if module.entries:
@@ -394,7 +394,7 @@ class Scan:
 
 
 def read_snapshot(text: str) -> dict[str, list[tuple[str, list[str]]]]:
-    """Module → entries (head, templates) of a snapshot."""
+    """Read the entries (head, templates) of a snapshot by module."""
     found: dict[str, list[tuple[str, list[str]]]] = {}
     for number, line in enumerate(text.splitlines(), 1):
         if line.startswith("    ") and found and found[list(found)[-1]]:
@@ -409,7 +409,7 @@ def read_snapshot(text: str) -> dict[str, list[tuple[str, list[str]]]]:
 
 
 def tokens(template: str, expressions: Iterable[str], where: str) -> list[tuple[bool, str]]:
-    """The parts of an edited template as (is an expression, source or text).
+    """Split an edited template into parts (is an expression, source or text).
 
     Raises:
         EditError: It does not have the same expressions.
@@ -454,7 +454,7 @@ def literal(parts: list[tuple[bool, str]], where: str) -> str:
 
 
 def expression(template: str, text: Text, indent: int, where: str) -> str:
-    """The source of an edited template: literals side by side, each short enough for a line."""
+    """Return the source of an edited template: adjacent literals, each short enough for a line."""
     room = max(40, WIDTH - indent - 16)
     pieces: list[list[tuple[bool, str]]] = [[]]
     word: list[tuple[bool, str]] = []
@@ -470,7 +470,7 @@ def expression(template: str, text: Text, indent: int, where: str) -> str:
 
 
 def edits(module: Module, new: list[tuple[str, list[str]]]) -> Iterator[tuple[Text, str, str]]:
-    """The texts of a module that differ in an edited snapshot, with their new template and where it is."""
+    """Return the texts of a module that differ in an edited snapshot, with new template and position."""
     if len(new) != len(module.entries):
         raise EditError(f"[{module.name}] has {len(new)} entries, src has {len(module.entries)}: run `make messages`")
     for (head, templates), entry in zip(new, module.entries, strict=True):
@@ -512,7 +512,7 @@ def apply(scan: Scan, edited: str) -> list[Path]:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """The command."""
+    """Run the command."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     choice = parser.add_mutually_exclusive_group()
     choice.add_argument("--check", action="store_true", help="exit with 1 if the snapshot is not current")

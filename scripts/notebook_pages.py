@@ -27,7 +27,7 @@ class NotebookPage(NamedTuple):
 
 @functools.cache
 def page(path: Path) -> NotebookPage:
-    """A notebook with what its cells have shown."""
+    """Convert a notebook with its outputs."""
     notebook = nbformat.read(path, as_version=4)
     pictures = {}
     for cell in notebook.cells:

@@ -1,11 +1,10 @@
-"""Write what the pages show of stored results and of the code into them.
+"""Write the generated blocks of the pages, from stored results and from the code.
 
     python scripts/pages.py [--check]
 
-A block of a page stands between two comments, `<!-- PAGE.BLOCK: written by make pages -->` and `<!-- end -->`, each on
-a line of its own. What is in it comes from the function that ``BLOCKS`` has for it, which lies with those who own the
-results. ``FILES`` has pictures that are drawn from the code. With --check nothing is written: it names the blocks and
-files that differ, and ends with 1 if there are any.
+A block is between two comments on separate lines, `<!-- PAGE.BLOCK: written by make pages -->` and `<!-- end -->`.
+``BLOCKS`` names the function that writes it, and ``FILES`` the pictures that are drawn from the code. With --check, the
+script writes nothing, names the blocks and files that differ, and exits with 1 if there are any.
 """
 
 from __future__ import annotations
@@ -34,7 +33,8 @@ ROOT = Path(__file__).parents[1]
 FOLDERS = ("", "contributing", "reference", "results", "start")
 PAGES = {path.stem: path for folder in FOLDERS for path in sorted((ROOT / "docs" / folder).glob("*.md"))}
 PAGES["EXPERIMENTS"] = ROOT / "EXPERIMENTS.md"
-PAGES["defaults"] = ROOT / "docs" / "results" / "defaults.md"  # docs/defaults.md, the guide, has no blocks
+for name in ("defaults", "speed"):
+    PAGES[name] = ROOT / "docs" / "results" / f"{name}.md"  # the guides of these names have no blocks
 PAGES["hospitals"] = ROOT / "examples" / "hospitals" / "README.md"
 
 START, END = "<!-- {}: written by make pages -->\n", "<!-- end -->\n"
@@ -43,7 +43,7 @@ ENDS = re.compile(f"^{END}", re.MULTILINE)
 
 
 def listed(checks: Sequence[Callable], what: str) -> str:
-    """Checks, each with the first line of its docstring."""
+    """Format a table of checks, each with the first line of its docstring."""
     rows = []
     for check in checks:
         line = (check.__doc__ or "").strip().splitlines()[0]
@@ -53,12 +53,12 @@ def listed(checks: Sequence[Callable], what: str) -> str:
 
 
 def algorithm_checks() -> str:
-    """The section on what an algorithm is asked."""
+    """Write the section on the checks of an algorithm."""
     return f"### The {len(ALGORITHM_CHECKS)} checks of an algorithm\n\n{listed(ALGORITHM_CHECKS, 'what it checks')}"
 
 
 def federation_checks() -> str:
-    """The section on what a federation is asked."""
+    """Write the section on the checks of a federation."""
     return f"### The {len(FEDERATION_CHECKS)} checks of a federation\n\n{listed(FEDERATION_CHECKS, 'what it checks')}"
 
 
@@ -76,7 +76,7 @@ IN_PACKAGES = {
 
 
 def traps() -> str:
-    """Mistakes of real packages, and the checks that must reject them."""
+    """Format a table of mistakes of real packages, with the checks that must reject them."""
     known = {(trap.part, trap.variant): trap for trap in (*ALGORITHM_TRAPS, *FEDERATION_TRAPS)}
     shown = [known[part, variant] for part, variants in IN_PACKAGES.items() for variant in variants]
     rows = [
@@ -87,27 +87,27 @@ def traps() -> str:
 
 
 def ambiguity_traps() -> str:
-    """How many wrong sets there are."""
+    """Write the number of wrong sets."""
     return paragraph(f"""
-        Each rejects at least one deliberately wrong set: `tests/conformance/wrong/ambiguity.py` has
+        Each check rejects at least one deliberately wrong set: `tests/conformance/wrong/ambiguity.py` has
         {len(AMBIGUITY_TRAPS)} of them, and `python evidence/mutations.py` runs all checks on each
         ([table](../evidence/results/mutations/table.md)).
     """)
 
 
 def tuning_trials() -> str:
-    """Where the trials' points come from."""
+    """Describe the choice of the trials' parameters."""
     return paragraph(f"""
-        Later points come from Optuna's tree-structured Parzen estimator, the first {STARTUP} of an algorithm at random.
-        Values are rounded to {DIGITS} digits before they run, so that the file has exactly the values that ran.
+        The first {STARTUP} points of an algorithm are random, later ones come from Optuna's tree-structured Parzen
+        estimator. Values are rounded to {DIGITS} digits before they run, so the file has exactly the values that ran.
     """)
 
 
 def tuning_spaces() -> str:
-    """What each algorithm is tuned in; η is everybody's and stands below."""
+    """Format a table of the search spaces; the sentence below describes η, which all algorithms share."""
     rows = [[name, "; ".join(["lr", *(f"{d.name} {d}" for d in space[1:])])] for name, space in SPACES.items()]
-    said = f"For all of them lr is η, {LR.low:g} to {LR.high:g} times 1/L̂, log."
-    return f"{markdown(['algorithm', 'searched for'], rows, text=2)}\n\n{said}"
+    said = f"For all algorithms, lr is η, from {LR.low:g} to {LR.high:g} times 1/L̂ on a log scale."
+    return f"{markdown(['algorithm', 'parameters'], rows, text=2)}\n\n{said}"
 
 
 BLOCKS: dict[str, Callable[[], str]] = {
@@ -132,43 +132,41 @@ BLOCKS: dict[str, Callable[[], str]] = {
     "tuning.trials": tuning_trials,
     "tuning.spaces": tuning_spaces,
 }
-"""Page and block → what stands there."""
+"""Page and block → function that writes it."""
 
 FILES: dict[Path, Callable[[], str]] = {architecture.PICTURE: architecture.picture}
-"""Files that are written whole."""
+"""Files that are written completely."""
 
 
 def differing_files() -> dict[Path, str]:
-    """The files of ``FILES`` that are not as they should be, and what should be in them."""
+    """Return the files of ``FILES`` that are not current, with their correct contents."""
     wanted = {path: make() for path, make in FILES.items()}
     return {path: text for path, text in wanted.items() if not path.exists() or path.read_text("utf-8") != text}
 
 
 class PageError(Exception):
-    """A page whose comments do not fit ``BLOCKS``."""
+    """A page has comments that do not fit ``BLOCKS``."""
 
 
 def written(page: str, text: str) -> tuple[str, list[str]]:
-    """A page with all its blocks as they should be, and which of them were not.
+    """Return a page with current blocks, and the names of those that differed.
 
     Raises:
-        PageError: when a block is unknown, missing, there twice or without an end.
+        PageError: If a block is unknown, missing, repeated or without an end.
     """
     prose, *found = STARTS.split(text)
     names, tails = found[::2], found[1::2]
     wanted = [name for name in BLOCKS if name.partition(".")[0] == page]
     for name in names:
         if name not in wanted:
-            raise PageError(
-                f"{page}: nothing writes the block {name}; scripts/pages.py knows {', '.join(wanted) or '-'}"
-            )
+            raise PageError(f"{page}: unknown block {name}; scripts/pages.py knows {', '.join(wanted) or '-'}")
     for name in wanted:
         if names.count(name) != 1:
-            raise PageError(f"{page}: the block {name} stands there {names.count(name)} times instead of once")
+            raise PageError(f"{page}: the block {name} occurs {names.count(name)} times instead of once")
     parts, differing = [prose], []
     for name, tail in zip(names, tails, strict=True):
         if len(ENDS.findall(tail)) != 1:
-            raise PageError(f"{page}: after the start of the block {name} there must be one line {END.strip()}")
+            raise PageError(f"{page}: after the start of the block {name}, expected one line {END.strip()}")
         old, after = ENDS.split(tail)
         new = BLOCKS[name]().strip("\n") + "\n"
         parts += [START.format(name), new, END, after]
@@ -181,7 +179,7 @@ def written(page: str, text: str) -> tuple[str, list[str]]:
 def main() -> int:
     """Write or check all pages."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--check", action="store_true", help="write nothing; end with 1 where a block differs")
+    parser.add_argument("--check", action="store_true", help="write nothing; exit with 1 if a block differs")
     check = parser.parse_args().check
     found = {page: written(page, path.read_text(encoding="utf-8")) for page, path in PAGES.items()}
     for page, (text, differing) in found.items():

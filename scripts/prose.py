@@ -1,11 +1,12 @@
-"""Count the patterns of hard-to-read English in the documentation, docstrings, comments, messages and help texts.
+"""Count patterns of hard-to-read English, and measure how easy the first pages are to read.
 
-    python scripts/prose.py                     print occurrences per 1,000 words; exit with 1 if one is above 1
+    python scripts/prose.py                     print occurrences per 1,000 words and the reading ease of first pages;
+                                                exit with 1 if a value is beyond its limit
     python scripts/prose.py --list NAME         print the sentences in which a pattern occurs; "all" for every pattern
-    python scripts/prose.py PATH ...            look at these files or folders only
+    python scripts/prose.py PATH ...            read only these files or folders, and measure no reading ease
 
-Code, tables of numbers, quoted output and generated blocks do not count. ``ALLOWED`` lists phrases that match a pattern
-and are good English.
+It reads the documentation, docstrings, comments, messages and help texts. Code, tables, quoted output and generated
+blocks do not count.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from __future__ import annotations
 import argparse
 import ast
 import io
+import math
 import re
 import sys
 import tokenize
@@ -21,15 +23,35 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
+try:
+    import pyphen
+except ImportError:
+    pyphen = None
+
 ROOT = Path(__file__).parents[1]
-MOST = 1.0
-"""Occurrences per 1,000 words of a kind of text at which the check fails."""
+HIGHEST_RATE = 1.0
+"""Occurrences per 1,000 words of a kind of text above which the check fails."""
+
+LOWEST_EASE = 50.0
+"""Flesch reading ease of a first page below which the check fails."""
+
+LONGEST_SENTENCE = 40
+"""Words of a sentence of a first page above which the check fails."""
+
+
+def first_pages() -> list[Path]:
+    """Return the pages that a newcomer reads first."""
+    return [ROOT / "README.md", ROOT / "docs" / "index.md", *sorted((ROOT / "docs" / "start").glob("*.md"))]
+
 
 PATTERNS = {
     "headless clause": r"\b(?:what|whatever|whoever)\b(?! (?:to|if|about|else|kind|happens|changes|changed)\b)",
     "where": r"\bwhere\b",
     "told": r"\btold\b|\bis said\b|\bare said\b|\bsays? so\b|\bhas its word\b",
-    "is no": r"\b(?:is|are|was|were) no (?!longer\b|more than\b|less than\b|fewer than\b|larger than\b|other\b)",
+    "is no": (
+        r"(?<!\bthere )\b(?:is|are|was|were) no "
+        r"(?!longer\b|other\b|(?:more|less|fewer|larger|better|worse|faster) than\b)"
+    ),
     "so many": r"\bso (?:many|much|few|often)\b(?! (?:that|as)\b)",
     "such a": r"\bsuch (?:a|an|one|ones)\b",
     "anew": r"\banew\b",
@@ -54,6 +76,7 @@ ALLOWED = (
     "where to ",
     "know where",
     "no matter what",
+    "torch.where",
 )
 """Phrases that match a pattern and are good English."""
 
@@ -73,7 +96,7 @@ class Text(NamedTuple):
 
 
 def sources(paths: list[Path]) -> Iterator[Text]:
-    """All texts below some files and folders."""
+    """Yield all texts in these files and folders."""
     for path in paths:
         files = [path] if path.is_file() else sorted(path.rglob("*"))
         for file in files:
@@ -88,9 +111,11 @@ def sources(paths: list[Path]) -> Iterator[Text]:
 
 
 def markdown(file: Path) -> Iterator[Text]:
-    """The paragraphs of a page without code, tables, links' addresses and generated blocks."""
+    """Yield the paragraphs of a page without code, tables, addresses of links and generated blocks."""
     text = file.read_text(encoding="utf-8")
-    text = re.sub(r"<!-- begin.*?<!-- end.*?-->", "", text, flags=re.DOTALL)
+    text = re.sub(
+        r"<!-- \S+: written by.*?<!-- end -->", lambda found: "\n" * found[0].count("\n"), text, flags=re.DOTALL
+    )
     text = re.sub(r"^( *)```.*?^\1```", lambda found: "\n" * found[0].count("\n"), text, flags=re.DOTALL | re.MULTILINE)
     line = 1
     for paragraph in re.split(r"(\n{2,})", text):
@@ -101,7 +126,7 @@ def markdown(file: Path) -> Iterator[Text]:
 
 
 def python(file: Path) -> Iterator[Text]:
-    """The docstrings, comments and help texts of a module; its messages are in the snapshot."""
+    """Yield the docstrings, comments and help texts of a module; the snapshot has its messages."""
     source = file.read_text(encoding="utf-8")
     tree = ast.parse(source)
     for node in ast.walk(tree):
@@ -134,24 +159,24 @@ def help_texts(node: ast.AST) -> list[ast.expr]:
 
 
 def messages(file: Path) -> Iterator[Text]:
-    """The wording of errors and warnings: the indented lines of the snapshot."""
+    """Yield the wording of errors and warnings, which are the indented lines of the snapshot."""
     for number, row in enumerate(file.read_text(encoding="utf-8").splitlines(), 1):
         if row.startswith("    "):
             yield Text("messages", f"{file}:{number}", plain(re.sub(r"\{[^{}]*\}", "X", row)))
 
 
 def plain(text: str) -> str:
-    """Text without code, addresses and mark-up."""
+    """Remove code, addresses and mark-up from text."""
     text = re.sub(r"``.+?``|`[^`]*`", "X", text)
     text = re.sub(r"\]\([^)]*\)|<[^>]+>|https?://\S+", " ", text)
     return " ".join(text.split())
 
 
 def found_in(text: Text) -> Iterator[tuple[str, str]]:
-    """Pattern and sentence of every occurrence."""
+    """Yield the pattern and the sentence of every occurrence."""
     for sentence in re.split(r"(?<=[.:;!?])\s+", text.words):
-        # A question may begin with "what", and a heading may be one.
-        if sentence.endswith("?"):
+        # A question may begin with "what", and "what:" may be the name of an argument.
+        if sentence.endswith("?") or re.fullmatch(r"\w+:", sentence):
             continue
         cleaned = sentence
         for phrase in ALLOWED:
@@ -159,6 +184,64 @@ def found_in(text: Text) -> Iterator[tuple[str, str]]:
         for name, pattern in PATTERNS.items():
             for _ in re.finditer(pattern, cleaned, flags=re.IGNORECASE):
                 yield name, sentence
+
+
+class Ease(NamedTuple):
+    """How easy a page is to read.
+
+    Args:
+        flesch: Flesch reading ease, 206.835 − 1.015·words/sentences − 84.6·syllables/words; NaN without pyphen.
+        longest: The longest sentence.
+    """
+
+    flesch: float
+    longest: str
+
+
+def ease(file: Path) -> Ease:
+    """Measure the reading ease of a page; the end of a paragraph or of a list item ends a sentence."""
+    sentences = []
+    for block in blocks_of(file.read_text(encoding="utf-8")):
+        sentences += [one for one in re.split(r"(?<=[.!?])\s+", block) if words_of(one)]
+    words = [word for one in sentences for word in words_of(one)]
+    flesch = math.nan
+    if pyphen is not None:
+        # A word has one syllable more than places at which it may be divided.
+        places = pyphen.Pyphen(lang="en_US").positions
+        syllables = sum(1 + len(places(word.lower())) for word in words)
+        flesch = 206.835 - 1.015 * len(words) / len(sentences) - 84.6 * syllables / len(words)
+    return Ease(flesch, max(sentences, key=lambda one: len(words_of(one))))
+
+
+def blocks_of(page: str) -> Iterator[str]:
+    """Yield the paragraphs and list items of a page as plain text, without headings, tables, pictures and code."""
+    text = re.sub(r"<!-- \S+: written by.*?<!-- end -->|<!--.*?-->", "", page, flags=re.DOTALL)
+    text = re.sub(r"^( *)```.*?^\1```|^\$\$.*?^\$\$", "", text, flags=re.DOTALL | re.MULTILINE)
+    text = re.sub(r"^\s*(?:\||!\[|#).*$", "", text, flags=re.MULTILINE)
+    for block in re.split(r"\n\s*\n|\n(?=\s*(?:[-*]|\d+\.) )", text):
+        yield plain(re.sub(r"`[^`]*`", "", block.lstrip("-* \n")))
+
+
+def words_of(text: str) -> list[str]:
+    """Split text into words."""
+    return re.findall(r"[^\W\d_]+(?:['’-][^\W\d_]+)*", text)
+
+
+def print_ease() -> list[str]:
+    """Print the reading ease of the first pages, and return the values that are beyond their limits."""
+    wrong = []
+    print(f"\n{'first pages':28}{'Flesch ease':>12}{'longest sentence':>18}")
+    for file in first_pages():
+        name, (flesch, longest) = str(file.relative_to(ROOT)), ease(file)
+        count = len(words_of(longest))
+        print(f"{name:28}{flesch:12.1f}{count:>18}")
+        if flesch < LOWEST_EASE:
+            wrong.append(f"{name}: reading ease {flesch:.1f}, below {LOWEST_EASE:g}")
+        if count > LONGEST_SENTENCE:
+            wrong.append(f"{name}: {count} words in a sentence, above {LONGEST_SENTENCE}: {longest}")
+    if pyphen is None:
+        print("The reading ease was not measured, because pyphen is not installed (extra 'dev').")
+    return wrong
 
 
 def main() -> int:
@@ -186,13 +269,15 @@ def main() -> int:
     for name in PATTERNS:
         print(f"{name:18}" + "".join(f"{rates[name, kind]:12.2f}" for kind in kinds))
     print(f"{'words':18}" + "".join(f"{words[kind]:12,}" for kind in kinds))
-    high = [f"{name} in {kind}" for (name, kind), rate in rates.items() if rate > MOST]
-    if high:
-        print(
-            f"above {MOST:g} per 1,000 words: {', '.join(high)}. See: python scripts/prose.py --list NAME",
-            file=sys.stderr,
-        )
-    return bool(high)
+    wrong = [
+        f"{name} in {kind}: above {HIGHEST_RATE:g} per 1,000 words. See: python scripts/prose.py --list '{name}'"
+        for (name, kind), rate in rates.items()
+        if rate > HIGHEST_RATE
+    ]
+    if not options.paths:
+        wrong += print_ease()
+    print(*wrong, sep="\n", file=sys.stderr)
+    return bool(wrong)
 
 
 if __name__ == "__main__":

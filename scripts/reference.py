@@ -140,7 +140,7 @@ API = {
 
 
 def public() -> dict[str, str]:
-    """The path by which each public name is imported, the shortest, and the module that it comes from."""
+    """Return the shortest import path and the module of each public name."""
     found: dict[tuple[str, int], tuple[str, str]] = {}
     for package in sorted(PACKAGES, key=lambda name: (name.count("."), name)):
         module = importlib.import_module(package)
@@ -169,7 +169,7 @@ def named() -> dict[str, str]:
 
 
 def page_of(home: str) -> str:
-    """The API page of names from a module: that of the longest home.
+    """Return the API page for names from a module.
 
     Raises:
         LookupError: there is none.
@@ -181,7 +181,7 @@ def page_of(home: str) -> str:
 
 
 def api() -> dict[str, str]:
-    """The API's pages in Markdown, by their place in the site."""
+    """Return the API's pages in Markdown, by their place in the site."""
     names: dict[str, list[str]] = {name: [] for name in API}
     for path, home in public().items():
         names[page_of(home)].append(path)
@@ -197,12 +197,12 @@ def api() -> dict[str, str]:
 
 
 def summary(module: str) -> str:
-    """The first line of a module's docstring."""
+    """Return the first line of a module's docstring."""
     return (importlib.import_module(module).__doc__ or "").strip().splitlines()[0]
 
 
 def own_names(module: str) -> list[str]:
-    """The public classes and functions that a module defines itself, in their order."""
+    """Return the public classes and functions that a module defines, in their order."""
     found = importlib.import_module(module)
     return [
         name
@@ -214,7 +214,7 @@ def own_names(module: str) -> list[str]:
 
 
 def command() -> str:
-    """The command's page, from its own help."""
+    """Write the command's page from its help."""
     import typer
     from typer.cli import get_docs_for_click
 

@@ -63,7 +63,7 @@ def to(path: str) -> str:
 
 
 def resolved(target: str, page: str) -> tuple[str, str] | None:
-    """The repository's path that a link on a page leads to, and its anchor; None where it leads elsewhere."""
+    """Return the path and anchor of a link within the repository; None for other links."""
     path, _, anchor = target.partition("#")
     if not path or re.match(r"[a-z]+:", target):
         return None
@@ -71,13 +71,13 @@ def resolved(target: str, page: str) -> tuple[str, str] | None:
 
 
 def links(text: str, page: str) -> set[str]:
-    """The repository's paths that a page leads to."""
+    """Return the repository's paths to which a page links."""
     prose = CODE.sub("", text)
     return {found[0] for link in LINK.finditer(prose) if (found := resolved(link["target"], page))}
 
 
 def text_of(path: str) -> str:
-    """What a page says, of a notebook too."""
+    """Return the text of a page or a notebook."""
     source = ROOT / path
     return notebook_pages.page(source).text if path.endswith(".ipynb") else source.read_text(encoding="utf-8")
 

@@ -37,7 +37,7 @@ class Outcomes:
 
 
 def git(*words: str) -> str:
-    """What git prints."""
+    """Return the output of git."""
     return subprocess.run(["git", *words], cwd=ROOT, capture_output=True, text=True, check=True).stdout.strip()
 
 

@@ -158,7 +158,7 @@ class Trial:
         return path.exists() and text in path.read_text(errors="replace")
 
     def last_run(self) -> dict:
-        """What Flower says of the run that was submitted last."""
+        """Return Flower's status of the last run."""
         environment = {**os.environ, "FLWR_HOME": str(self.folder / "flwr"), "FLWR_TELEMETRY_ENABLED": "0"}
         command = [BIN / "flwr", "list", "--format", "json"]
         told = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
@@ -166,7 +166,7 @@ class Trial:
 
 
 def kept(run: Path, names: Iterable[str]) -> tuple[torch.Tensor, torch.Tensor]:
-    """The model (d,), with its parameters in this order, and λ (N,) in a run's folder."""
+    """Return the model (d,), with its parameters in this order, and λ (N,) in a run's folder."""
     parts = drfl.read_model(run / "model.safetensors").weights
     last = (run / "lambda.csv").read_text().splitlines()[-1]
     lam = torch.tensor([float(x) for x in last.split(",")[1:]], dtype=torch.float64)
@@ -174,14 +174,14 @@ def kept(run: Path, names: Iterable[str]) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def kill_group(pid: int, how: signal.Signals) -> None:
-    """A signal to a process and to all that it started, also in sessions of their own."""
+    """Send a signal to a process and to all its descendants, also in other sessions."""
     for one in [*descendants(pid), pid]:
         with suppress(ProcessLookupError):
             os.kill(one, how)
 
 
 def descendants(pid: int) -> list[int]:
-    """Processes that a process started, and what those started."""
+    """Return the descendants of a process."""
     parents: dict[int, list[int]] = {}
     for entry in Path("/proc").iterdir():
         if entry.name.isdecimal():
@@ -196,7 +196,7 @@ def descendants(pid: int) -> list[int]:
 
 
 def named(program: str, below: int) -> list[int]:
-    """Processes below another one whose command line has a text."""
+    """Return the descendants of a process whose command line contains a text."""
     found = []
     for pid in descendants(below):
         with suppress(OSError):
@@ -206,7 +206,7 @@ def named(program: str, below: int) -> list[int]:
 
 
 def free_port() -> int:
-    """A port that nobody listens at."""
+    """Return a free port."""
     with socket.socket() as one:
         one.bind(("127.0.0.1", 0))
         return one.getsockname()[1]

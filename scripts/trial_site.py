@@ -26,7 +26,7 @@ def mode() -> str:
 
 
 def load() -> ClientData:
-    """The data, or what the mode makes of them."""
+    """Return the data, changed by the mode."""
     if mode() == "raise":
         raise RuntimeError("the disk of this site is broken")
     if mode() == "hang":
@@ -39,7 +39,7 @@ def load() -> ClientData:
 
 
 def spoilt(message: Message) -> Message:
-    """The message, or what the mode makes of it if it is an answer."""
+    """Return the message; answers are changed by the mode."""
     changes = {
         "nan": lambda part: part * torch.nan,
         "shape": lambda part: torch.cat([part, part]) if part.ndim else part,
@@ -55,7 +55,7 @@ HONEST = client_app.work
 
 
 def work(site: client_app.Site, ask: Ask, request: Request | None, memory: RecordDict) -> Answer:
-    """The honest work, or w − (w_i − w) in place of every model."""
+    """Return the honest reply, or one with w − (w_i − w) instead of every model."""
     answer = HONEST(site, ask, request, memory)
     if mode() != "flip" or not isinstance(request, TrainRequest):
         return answer

@@ -23,12 +23,12 @@ Row = dict[str, str | float]
 
 
 def stored(name: str) -> dict[str, list[Row]]:
-    """What stands in one of the files."""
+    """Read one of the files."""
     return json.loads((RESULTS / f"{name}.json").read_text(encoding="utf-8"))
 
 
 def events() -> str:
-    """What happened, and what came of it."""
+    """Format events and their outcomes."""
     summary = stored("summary")
     rows = [
         [str(row["event"]), str(row["what happened"]), str(row["seconds"])]
@@ -51,7 +51,7 @@ def same() -> str:
 
 
 def security() -> str:
-    """What liars, vetoes, revoked keys, changed logs and strangers came to; long answers cut at their end."""
+    """Format the outcomes of malicious sites, vetoes, revoked keys, changed logs and strangers."""
     rows = [
         [str(row["event"]), textwrap.shorten(str(row["what happened"]), 330, placeholder=" …"), str(row["seconds"])]
         for row in stored("security")["events"]
@@ -63,7 +63,7 @@ DEPLOYED = "SuperLink and SuperNodes, TLS"
 
 
 def seconds() -> str:
-    """What an exchange takes."""
+    """Format the costs of an exchange."""
     summary, rows = stored("summary"), []
     for part, more in (("same", ""), ("cold", ", DRFL_PREFORK=0")):
         for row in summary[part]:
@@ -80,7 +80,7 @@ SECONDS = {
 
 
 def large() -> str:
-    """What 100 MB cost."""
+    """Format the costs of 100 MB."""
     rows = []
     for row in stored("summary")["large"]:
         millions = [f"{float(row[name]) / 1e6:.2f}" for name in BYTES]
@@ -97,7 +97,7 @@ BYTES = {
 
 
 def hospitals() -> str:
-    """The first table of what the hospitals' deployment has written."""
+    """Return the first table of the hospitals' deployment."""
     page = ROOT / "examples" / "hospitals" / "results" / "deployed.md"
     return page.read_text(encoding="utf-8").split("\n\n")[0]
 

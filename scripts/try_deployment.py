@@ -69,7 +69,7 @@ class Simulated(NamedTuple):
 
 
 def simulated(trial: Trial, job: dict[str, object], replies: Path | None = None) -> Simulated:
-    """The same run in this process, on the files of the sites; with only those replies that a list names."""
+    """Run the same job in this process, on the files of the sites, with the replies that a list names."""
     config = DeployedConfig.model_validate(job)
     parts = [load_site(trial.folder / "sites" / name / "site.toml") for name in trial.sites]
     train = {
@@ -122,7 +122,7 @@ def same(trial: Trial, algorithms: tuple[str, ...], rounds: int, prefix: str = "
 
 
 def cold(trial: Trial) -> Rows:
-    """What a round takes where every message loads all anew."""
+    """Time a round if every message loads everything again."""
     trial.restart_sites(prefork=False)
     found = same(trial, ("FedAvg",), 5, "cold-")
     trial.restart_sites(prefork=True)
@@ -130,7 +130,7 @@ def cold(trial: Trial) -> Rows:
 
 
 def costs(trial: Trial, out: str) -> dict[str, object]:
-    """What the run's folder and Flower say of messages, bytes and time."""
+    """Return messages, bytes and time from the run's folder and from Flower."""
     folder, flower = trial.folder / out, trial.last_run()
     seen = json.loads((folder / "traffic.json").read_text())
     ledger = json.loads((folder / "summary.json").read_text())["ledger"]
@@ -160,7 +160,7 @@ def event(rows: Rows, what: str, must: tuple[str, ...], play: Callable[[], str])
 
 
 def followed(trial: Trial, out: str, rounds: int, timeout: float = 60.0) -> Callable[[Callable[[], None]], str]:
-    """A run in which something is done after round 1: how it ended."""
+    """Run, do something after round 1, and return the outcome."""
 
     def play(interfere: Callable[[], None]) -> str:
         trial.job(out, timeout=timeout, **JOB, algorithm="DRDM", rounds=rounds)
@@ -178,7 +178,7 @@ def followed(trial: Trial, out: str, rounds: int, timeout: float = 60.0) -> Call
 
 
 def killed(trial: Trial) -> Rows:
-    """A site that is killed in mid-round and started again."""
+    """Kill a site during a round, and start it again."""
     rows: Rows = []
 
     def restart() -> None:
@@ -192,7 +192,7 @@ def killed(trial: Trial) -> Rows:
 
 
 def faults(trial: Trial) -> Rows:
-    """A site that raises, hangs, sends NaN or a wrong shape."""
+    """Run with a site that raises, hangs, or sends NaN or a wrong shape."""
     rows: Rows = []
     site = trial.folder / "sites" / trial.sites[-1]
     shutil.copy(ROOT / "scripts" / "trial_site.py", site / "trial_site.py")
@@ -212,7 +212,7 @@ def faults(trial: Trial) -> Rows:
 
 
 def quorum(trial: Trial) -> Rows:
-    """A site falls asleep after the first round; with a quorum nobody waits for it for long."""
+    """Suspend a site after the first round; with a quorum, the run does not wait for it."""
     rows: Rows = []
     site = trial.folder / "sites" / trial.sites[-1]
     shutil.copy(ROOT / "scripts" / "trial_site.py", site / "trial_site.py")
@@ -248,7 +248,7 @@ def quorum(trial: Trial) -> Rows:
 
 
 def servers(trial: Trial) -> Rows:
-    """The server's program is killed, and then the SuperLink with all that it runs; what is done is not lost."""
+    """Kill the server's program, and then the SuperLink with all its programs; finished rounds are kept."""
     rows: Rows = []
 
     def kill_program() -> None:
@@ -329,7 +329,7 @@ def refusals(trial: Trial) -> Rows:
 
 
 def large(trial: Trial) -> Rows:
-    """A few rounds of a model of 100 MB."""
+    """Run a few rounds with a model of 100 MB."""
     generator = np.random.default_rng(0)
     for name in trial.sites:
         x = generator.standard_normal((8, 97_656), dtype=np.float32)

@@ -18,7 +18,7 @@ OF_EXTRAS = {"cryptography", "flwr", "httpx"}
 
 
 def command(*words: str) -> str:
-    """What drfl's command prints."""
+    """Return the output of drfl's command."""
     program = Path(sys.executable).parent / "drfl"
     done = subprocess.run([program, *words], capture_output=True, text=True)
     if done.returncode:

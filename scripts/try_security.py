@@ -137,7 +137,7 @@ def audited(trial: Trial, server: Path, *sites: str) -> str:
 
 
 def with_a_changed_line(trial: Trial) -> str:
-    """The server's log with one word of a line in the middle changed."""
+    """Change one word in the middle of the server's log."""
     lines = (trial.folder / "audit.jsonl").read_text().splitlines()
     middle = next(n for n in range(len(lines) // 2, len(lines)) if '"event": "received"' in lines[n])
     lines[middle] = lines[middle].replace(f'"site": "{json.loads(lines[middle])["site"]}"', '"site": "nobody"')
@@ -147,7 +147,7 @@ def with_a_changed_line(trial: Trial) -> str:
 
 
 def with_a_rewritten_log(trial: Trial) -> str:
-    """The liar removes what it sent from its log, and chains and signs the rest again."""
+    """Remove a malicious site's messages from its log, and chain and sign the rest again."""
     path, before = trial.folder / "sites" / LIAR / "audit.jsonl", "0" * 64
     whole, kept, key = path.read_text(), [], read_signing_key(path.parent / "key")
     for line in whole.splitlines():
@@ -165,7 +165,7 @@ def with_a_rewritten_log(trial: Trial) -> str:
 
 
 def stranger(trial: Trial, *command: str) -> str:
-    """A stranger's command, who has the certificate's authority and reaches the proxy."""
+    """Run a command of a stranger who has the certificate of the authority and reaches the proxy."""
     home = trial.folder / "stranger"
     home.mkdir(exist_ok=True)
     (home / "config.toml").write_text(
@@ -180,7 +180,7 @@ def stranger(trial: Trial, *command: str) -> str:
 
 
 def key_exchanged(trial: Trial) -> str:
-    """The site whose key was revoked gets a new one, and comes back."""
+    """Give a site with a revoked key a new key, and let it join again."""
     site = trial.folder / "sites" / REVOKED
     trial.kill(REVOKED)
     old = trial.start_site(REVOKED, "--max-retries", "1")
@@ -196,7 +196,7 @@ def key_exchanged(trial: Trial) -> str:
 
 
 def through_the_proxy(trial: Trial) -> str:
-    """What the proxy has let through, and what not."""
+    """Return the requests that the proxy accepted and refused."""
     lines = (trial.folder / "nginx.log").read_text().splitlines()
     asked = [m for m in (re.search(r'"[A-Z]+ (\S+) \S+" (\d+)', line) for line in lines) if m]
     fleet = [m for m in asked if m[1].startswith("/v1/fleet/")]

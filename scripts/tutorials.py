@@ -36,7 +36,7 @@ KEPT = ("text/plain", "text/html", "text/markdown", "image/png")
 
 @contextmanager
 def copy_of_the_tree() -> Iterator[Path]:
-    """A temporary docs/tutorials with what its notebooks read."""
+    """Create a temporary docs/tutorials with the files that its notebooks read."""
     with tempfile.TemporaryDirectory() as name:
         root = Path(name)
         for path in READ:
@@ -47,7 +47,7 @@ def copy_of_the_tree() -> Iterator[Path]:
 
 
 def executed(notebook: NotebookNode) -> NotebookNode:
-    """The notebook with its outputs, run from its beginning to its end.
+    """Run a notebook from beginning to end, and return it with its outputs.
 
     Raises:
         nbclient.exceptions.CellExecutionError: a cell failed.

@@ -89,18 +89,18 @@ TESTS = {
 
 
 def project() -> dict:
-    """The table of that name in ``pyproject.toml``."""
+    """Return the table of that name in ``pyproject.toml``."""
     return tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 
 
 def named(extras: Iterable[str], table: dict) -> list[str]:
-    """The requirements of drfl and of these extras, each once."""
+    """Return the requirements of drfl and of these extras, each once."""
     lines = [*table["dependencies"], *(line for extra in extras for line in table["optional-dependencies"][extra])]
     return list(dict.fromkeys(lines))
 
 
 def asked(how: str, extras: Iterable[str], table: dict, locked: str) -> list[str]:
-    """What uv is to resolve: of the lowest versions an extra's are exact, so that none moves up for another's sake.
+    """Return the requirements for uv; the lowest versions of an extra are exact, so that none is raised by another.
 
     Those of drfl itself are not, as an extra may need newer ones.
     """
@@ -112,7 +112,7 @@ def asked(how: str, extras: Iterable[str], table: dict, locked: str) -> list[str
 
 
 def lowest(line: str) -> str:
-    """A requirement of the lowest version that another one admits."""
+    """Convert a requirement to the lowest version that it admits."""
     one = Requirement(line)
     (bound,) = (part.version for part in one.specifier if part.operator == ">=")
     return f"{one.name}=={bound}"
@@ -125,7 +125,7 @@ def lines_of(output: str) -> dict[str, str]:
 
 
 def prepared(folder: Path, how: str, extras: tuple[str, ...], table: dict) -> EmptyVenv:
-    """An environment with these versions and drfl, which is this checkout."""
+    """Create an environment with these versions and drfl from this checkout."""
     env, wanted, torch = EmptyVenv(folder), folder / "wanted.txt", folder / "torch.txt"
     wanted.write_text("\n".join(asked(how, extras, table, pins(*LOCKS))) + "\n")
     torch.write_text(pins(TORCH))
@@ -176,7 +176,7 @@ def tried(name: str, folder: Path) -> dict[str, object]:
 
 
 def stored() -> dict[str, dict]:
-    """What is there of every set."""
+    """Return the stored results of every set."""
     return json.loads(SUMMARY.read_text(encoding="utf-8"))["sets"] if SUMMARY.exists() else {}
 
 
@@ -212,7 +212,7 @@ def table() -> str:
 
 
 def sets_of(end: str, name: str, sets: dict[str, dict]) -> list[dict]:
-    """The sets of the lowest, or of the highest, versions that have a package."""
+    """Return the sets of the lowest, or of the highest, versions that have a package."""
     return [result for key, result in sets.items() if key.startswith(end) and name in result["versions"]]
 
 

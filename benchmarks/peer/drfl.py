@@ -12,7 +12,7 @@ from peer.job import Clock, Job, from_command
 
 
 def _data(job: Job) -> ClientData:
-    """The clients' samples; each one's first sample is its test data, which no timed round looks at."""
+    """Return the clients' samples; the first sample of each is its test data, which no timed round uses."""
     train = torch.arange(sum(job.sizes)).split(job.sizes)
     x, y, names = job.inputs, job.targets, tuple(map(str, range(len(train))))
     return ClientData(x, y, train, x, y, tuple(rows[:1] for rows in train), names)

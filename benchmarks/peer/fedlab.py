@@ -22,7 +22,7 @@ class Clients:
         self.job = job
 
     def get_dataloader(self, client: int, batch_size: int) -> list[tuple[torch.Tensor, torch.Tensor]]:
-        """A round's batches of this client."""
+        """Return a round's batches of this client."""
         return list(self.job.batches(client))
 
 
@@ -40,7 +40,7 @@ class Server(SyncServerHandler):
     """Weights clients by their samples."""
 
     def global_update(self, buffer: list[list[torch.Tensor]]) -> None:
-        """The next global model."""
+        """Return the next global model."""
         models, sizes = zip(*buffer, strict=True)
         mean = Aggregators.fedavg_aggregate(list(models), torch.stack(sizes).float())
         SerializationTool.deserialize_model(self._model, mean)

@@ -20,12 +20,12 @@ from peer.job import Clock, Job, from_arguments, from_command
 
 @lru_cache
 def _job(arguments: tuple[str, ...]) -> Job:
-    """An actor reads the job once."""
+    """Read the job once per actor."""
     return from_arguments(list(arguments))
 
 
 def client_app(arguments: tuple[str, ...]) -> ClientApp:
-    """What a client does with a message: train the model in it, and send it back."""
+    """Train the model of a message, and send it back."""
     app = ClientApp()
 
     @app.train()
@@ -46,7 +46,7 @@ def client_app(arguments: tuple[str, ...]) -> ClientApp:
 
 
 def server_app(job: Job) -> ServerApp:
-    """The server: Flower's own strategy, with the clock where it may evaluate."""
+    """Start the server with Flower's own strategy, which reads the clock in its evaluation."""
     app, clock = ServerApp(), Clock(job)
 
     @app.main()

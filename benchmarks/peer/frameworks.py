@@ -47,7 +47,7 @@ class Framework:
     workers: str = "one process"
 
     def python(self, venvs: Path) -> Path:
-        """The interpreter that runs the adapter."""
+        """Return the interpreter that runs the adapter."""
         return venvs / self.module / "bin" / "python" if self.package else Path(sys.executable)
 
 
@@ -113,7 +113,7 @@ def install(framework: Framework, venvs: Path) -> str:
 
 
 def versions(framework: Framework, venvs: Path) -> dict[str, str]:
-    """The versions of the framework and of what computes for it."""
+    """Return the versions of the framework and of its numerical libraries."""
     listed = [str(framework.python(venvs)), "-m", "pip", "list", "--format", "json"]
     found = json.loads(subprocess.run(listed, capture_output=True, text=True, check=True).stdout)
     wanted = {"drfl", "torch", "numpy", "ray", framework.package.partition("==")[0].partition("[")[0]}
@@ -121,14 +121,14 @@ def versions(framework: Framework, venvs: Path) -> dict[str, str]:
 
 
 def environment(setting: Setting, scratch: Path) -> dict[str, str]:
-    """What an adapter's process sees."""
+    """Return the environment variables of an adapter's process."""
     found = {key: value for key, value in os.environ.items() if key not in ("VIRTUAL_ENV", "PYTHONHOME")}
     home = {"PYTHONPATH": str(Path(__file__).parents[1]), "FLWR_HOME": str(scratch), "WANDB_MODE": "offline"}
     return {**found, **QUIET, **home, "OMP_NUM_THREADS": str(setting.threads)}
 
 
 def _last(text: str) -> str:
-    """The last line that says something, errors first."""
+    """Return the last line that is not empty, preferably an error."""
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     errors = [line for line in lines if line.startswith("ERROR")]
     return (errors or lines or ["no message"])[-1]

@@ -74,7 +74,7 @@ class Job:
         return [len(y) for y in self.y]
 
     def batches(self, client: int) -> Iterator[tuple[Tensor, Tensor]]:
-        """A round's batches: shuffled passes over the client's samples; all of them where it has fewer than a batch."""
+        """Yield a round's batches from shuffled passes; all samples if they are fewer than a batch."""
         x, y = self.x[client], self.y[client]
         size, order = min(self.batch, len(y)), torch.randperm(len(y))
         at = 0
@@ -94,7 +94,7 @@ class Clock:
         self.marks: list[float] = []
 
     def mark(self) -> None:
-        """A round ends here, or the first one starts."""
+        """Record the end of a round, or the start of the first one."""
         self.marks.append(time.monotonic())
 
     def report(self, model: nn.Module) -> None:
@@ -113,12 +113,12 @@ class Clock:
 
 
 def from_command() -> Job:
-    """The job that the driver's command line names."""
+    """Return the job that the driver's command line names."""
     return from_arguments(sys.argv[1:])
 
 
 def from_arguments(arguments: list[str]) -> Job:
-    """The job that these command-line arguments name."""
+    """Return the job that these command-line arguments name."""
     parser = argparse.ArgumentParser()
     parser.add_argument("folder", type=Path)
     parser.add_argument("out", type=Path)
@@ -134,7 +134,7 @@ def from_arguments(arguments: list[str]) -> Job:
 
 
 def _tree() -> list[int]:
-    """This process and its descendants."""
+    """Return this process and its descendants."""
     parents = {}
     for path in Path("/proc").glob("[0-9]*/stat"):
         try:

@@ -1,4 +1,4 @@
-"""One ambiguity set after the other: what the worst client gains, and what the average pays for it."""
+"""Ambiguity sets: the loss of the worst client against the average loss."""
 
 import sys
 

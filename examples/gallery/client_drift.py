@@ -1,4 +1,4 @@
-"""Client drift in two dimensions: where FedAvg, SCAFFOLD, DRDM and dual DRDM end."""
+"""Client drift in two dimensions: paths of FedAvg, SCAFFOLD, DRDM and dual DRDM to their limits."""
 
 import sys
 

@@ -1,10 +1,10 @@
-"""Draws the pictures of the gallery, and stores beside them what made them.
+"""Draw the pictures of the gallery, and store their settings.
 
-    python examples/gallery/draw.py              # all of them
-    python examples/gallery/draw.py weights      # one, or several
+    python examples/gallery/draw.py              # all pictures
+    python examples/gallery/draw.py weights      # one or several
 
-Writes NAME.png for each script NAME.py of this folder, and pictures.json: command, versions, device, and for each
-picture the settings of its script, the SHA-256 of it, and the CPU time that it took.
+The script writes NAME.png for each NAME.py in this folder, and pictures.json with command, versions and device. For
+each picture it also has the script's settings, its SHA-256, and the CPU time.
 """
 
 from __future__ import annotations
@@ -27,18 +27,18 @@ RECORD = HERE / "pictures.json"
 
 
 def scripts() -> list[Path]:
-    """Of the gallery."""
+    """List the scripts of the gallery."""
     return [path for path in sorted(HERE.glob("*.py")) if path.name != Path(__file__).name]
 
 
 def settings(path: Path) -> dict[str, int]:
-    """The script's numbers in capitals: ROUNDS, SEEDS and the like."""
+    """Return the script's numeric constants, such as ROUNDS and SEEDS."""
     names = runpy.run_path(str(path))
     return {name: value for name, value in names.items() if name.isupper() and isinstance(value, int)}
 
 
 def drawn(path: Path) -> dict[str, object]:
-    """Draw a script's picture, in a process of its own; what is to be known of it."""
+    """Draw a script's picture in a separate process, and return its record."""
     before = os.times()
     subprocess.run([sys.executable, path, path.with_suffix(".png")], check=True)
     after = os.times()
@@ -48,7 +48,7 @@ def drawn(path: Path) -> dict[str, object]:
 
 
 def main() -> None:
-    """Draw what is asked for."""
+    """Draw the named pictures, or all."""
     record = json.loads(RECORD.read_text(encoding="utf-8")) if RECORD.exists() else {"pictures": {}}
     chosen = [path for path in scripts() if len(sys.argv) == 1 or path.stem in sys.argv[1:]]
     about = {

@@ -1,4 +1,4 @@
-"""False models: four of twenty clients send w − (w_i − w), with and without a Byzantine-robust rule."""
+"""False models: four of twenty clients send w − (w_i − w), with and without a robust aggregation rule."""
 
 import sys
 
@@ -22,7 +22,7 @@ def worst_honest(case, seed):
     task = drfl.Task(nn.Sequential(nn.Flatten(), nn.Linear(64, 10)))
     fed = drfl.Simulation(data, task)
     algorithm = drfl.DualDRDM(m=CLIENTS, sampling=drfl.sampling.all_clients)
-    if case != "nobody attacks":
+    if case != "no attack":
         fed = SignFlip(fed, range(ATTACKERS))
     if case == "attack, CoordinateMedian":
         algorithm = Protected(algorithm, aggregator=CoordinateMedian())
@@ -33,7 +33,7 @@ def worst_honest(case, seed):
 
 
 def draw(path):
-    cases = "nobody attacks", "attack, no rule", "attack, CoordinateMedian", "attack, ProbeCosine"
+    cases = "no attack", "attack, no rule", "attack, CoordinateMedian", "attack, ProbeCosine"
     figure, axis = plt.subplots(figsize=(5, 2.8), layout="constrained")
     for place, case in enumerate(cases):
         seen = [worst_honest(case, seed) for seed in range(SEEDS)]

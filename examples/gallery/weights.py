@@ -1,4 +1,4 @@
-"""λ over the rounds: which hospitals get the weight, beside the λ of the exact saddle point."""
+"""λ over the rounds for two algorithms, and the λ of the exact saddle point."""
 
 import sys
 

@@ -1,4 +1,4 @@
-"""Who could be the worst: exact intervals of four hospitals, and what equally good ones would show."""
+"""Which hospital could be the worst? Exact intervals, and the range expected if all were equal."""
 
 import sys
 
@@ -21,9 +21,9 @@ def draw(path):
     figure, axis = plt.subplots(figsize=(5, 3.6), layout="constrained")
     axis.axvspan(
         100 * found.equal.low, 100 * found.equal.high, color="#56B4E9", alpha=0.4, linewidth=0,
-        label="the worst of four equally good hospitals, 95 of 100 times",
+        label="the worst accuracy expected if all four were equal (95 %)",
     )  # fmt: skip
-    axis.hlines(rows["client"], low, high, color="black", label="95 % interval, all four at once")
+    axis.hlines(rows["client"], low, high, color="black", label="95 % interval, simultaneous over the four")
     axis.plot(measured, rows["client"], "wo", markeredgecolor="black", markersize=9, label="measured")
     could = rows["could_be_worst"]
     axis.plot(measured[could], rows["client"][could], "x", color="#D55E00", label="could be the worst")

@@ -25,7 +25,7 @@ def draw(path):
     }
     result = drfl.compare(algorithms, clients, task, rounds=ROUNDS, seeds=SEEDS)
     worst = result.to_frame().pivot(index="seed", columns="algorithm", values="worst_accuracy")
-    lead = 100 * (worst["DualDRDM"] - worst["FedAvg"])  # in pairs: at a seed both have the same clients
+    lead = 100 * (worst["DualDRDM"] - worst["FedAvg"])  # paired: both have the same clients at each seed
     mean, half = lead.mean(), t.ppf(0.975, SEEDS - 1) * lead.sem()
 
     figure = result.plot("worst")

@@ -1,10 +1,10 @@
-"""Which settings do the algorithms get? Eight each, on validation rows: a third of each site's training rows.
+"""Choose the algorithms' settings, from eight each, on validation rows: a third of each site's training rows.
 
     python examples/hospitals/choose.py
 
-Chosen is the setting whose worst site has the least validation loss, mean over three seeds: the loss, because accuracy
-moves in steps of a tenth at the smallest site. No test row of the run's seed is looked at. Writes results/choices.csv,
-and prints what belongs in linear.toml and mlp.toml.
+The setting with the smallest validation loss at the worst site wins, as the mean over three seeds. The criterion is the
+loss, because accuracy changes in steps of a tenth at the smallest site. No test row of the run's seed is used. The
+script writes results/choices.csv and prints the settings for linear.toml and mlp.toml.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ DECAYS = (0.03, 0.1, 0.3, 1.0)
 
 
 def grid(name: str, values: tuple[float, ...]) -> list[dict[str, float]]:
-    """Every weight decay with every value of one more hyperparameter."""
+    """Combine every weight decay with every value of a second hyperparameter."""
     return [{"weight_decay": decay, name: value} for decay, value in itertools.product(DECAYS, values)]
 
 
 GRID = {
     "FedAvg": grid("lr", (0.05, 0.1)),
     "DRFA": grid("gamma", (0.001, 0.01)),
-    "ScaffPD": grid("sigma", (0.01, 0.1)),  # as far as the others' γ in a round: it is not multiplied by the ten steps
+    "ScaffPD": grid("sigma", (0.01, 0.1)),  # as large as the others' γ per round: not multiplied by the ten steps
     "DualDRDM": grid("gamma", (0.001, 0.01)),
     "FineTuned": grid("fine_steps", (5, 20)),
     "LocalOnly": grid("lr", (0.05, 0.1)),
@@ -47,7 +47,7 @@ GRID = {
 
 
 def worst_loss(model: str, algorithm: str, setting: dict[str, float], seed: int, dataset: Dataset) -> float:
-    """The largest of the sites' validation losses after the last round; infinite where the run diverged."""
+    """Return the largest validation loss of the sites after the last round; infinity if the run diverged."""
     own = {
         "algorithm": algorithm,
         "seed": seed,

@@ -1,12 +1,12 @@
-"""The four hospitals as a deployment on this machine: does it end with what the simulation ends with?
+"""Deploy the four hospitals on this machine, and compare the result with the simulation.
 
     python examples/hospitals/deployment.py [--rounds 5] [--models linear,mlp] [--seed 0] [--out DIR]
 
-Writes every hospital's file, starts a SuperLink and four SuperNodes that speak TLS and have keys, and runs there what
-linear.toml and mlp.toml say; then the same in this process. Prints accuracy, AUC and calibration of the deployed models
-at every site, writes deployed.md, deployed.csv and deployed.json, and ends with 1 where a model, λ, a score or the end
-of an interval (`drfl assess`, of the files of the deployment) is not the simulation's to 1e-6. Takes everything down
-again. A round is one or two exchanges, each of some seconds.
+The script writes every hospital's file, starts a SuperLink and four SuperNodes with TLS and keys, and runs linear.toml
+and mlp.toml there and in this process. It prints accuracy, AUC and calibration of the deployed models at every site,
+and writes deployed.md, deployed.csv and deployed.json. It exits with 1 if a model, λ, a score or an end of an interval
+of `drfl assess` differs from the simulation by more than 1e-6. Finally it stops all processes. A round takes one or two
+exchanges of some seconds.
 """
 
 from __future__ import annotations
@@ -45,20 +45,20 @@ from trial_folder import Trial, kept
 
 ALGORITHMS = ("FedAvg", "DRFA", "ScaffPD", "DualDRDM")
 ENGINE = "loop"
-"""The engine that sums in one order whether a site is alone or one of four."""
+"""This engine sums in the same order for one site and for four."""
 TOLERANCE = 1e-6
 
 
 class Run(NamedTuple):
-    """What a deployed run left, beside the simulation's.
+    """The results of a deployed run and their differences from the simulation.
 
     Args:
-        model: its name.
-        algorithm: its name.
-        sites: how the deployed model does at every site.
-        apart: the largest differences of model, λ, scores and intervals, by what they are of.
-        seconds: of its exchanges.
-        exchanges: how many.
+        model: Name of the model.
+        algorithm: Name of the algorithm.
+        sites: Scores of the deployed model at every site.
+        apart: Largest differences of model, λ, scores and intervals, by name.
+        seconds: Duration of all exchanges.
+        exchanges: Number of exchanges.
     """
 
     model: str
@@ -70,13 +70,13 @@ class Run(NamedTuple):
 
 
 def configured(model: str, algorithm: str, seed: int, rounds: int) -> Config:
-    """The simulation's configuration, with the engine of both."""
+    """Return the simulation's configuration, with the engine of both."""
     changes = {"engine": engine_of(ENGINE), "evaluate_every": rounds}
     return config_of(model, algorithm, seed, rounds).model_copy(update=changes)
 
 
 def job_of(config: Config) -> dict[str, object]:
-    """The configuration as the ``[job]`` of server.toml: all but the data, which are the sites' own, standardised."""
+    """Return the ``[job]`` of server.toml: the configuration without the data, which are standardised at the sites."""
     plain = config.model_dump(
         mode="json", exclude_unset=True, exclude_none=True, exclude={*OF_SIMULATIONS, "algorithms"}
     )
@@ -85,7 +85,7 @@ def job_of(config: Config) -> dict[str, object]:
 
 
 def simulated(job: Job) -> Result:
-    """The simulation."""
+    """Run the simulation."""
     settings = job.settings
     return run(
         job.algorithm,
@@ -101,7 +101,7 @@ def deployed(trial: Trial, config: Config) -> Run:
     """Run a configuration on the trial's sites, and compare with the simulation.
 
     Raises:
-        SystemExit: the run failed.
+        SystemExit: If the run failed.
     """
     out = f"{config.model}-{config.algorithm}"
     trial.job(out, **job_of(config))
@@ -122,12 +122,12 @@ def deployed(trial: Trial, config: Config) -> Run:
 
 
 def ends(found: Assessment) -> Tensor:
-    """Of all intervals, the clients' and that of the worst one."""
+    """Return the ends of all intervals, those of the clients and that of the worst client."""
     return torch.tensor([*found.low, *found.high, found.worst.low, found.worst.high])
 
 
 def differences(runs: list[Run]) -> str:
-    """How far the deployed runs are from the simulated ones, as Markdown."""
+    """Format the differences between deployed and simulated runs as Markdown."""
     names = list(runs[0].apart)
     header = ["largest difference in", *names, "exchanges", "seconds an exchange"]
     lines = [header, ["---", *["---:"] * (len(header) - 1)]]
@@ -140,7 +140,7 @@ def differences(runs: list[Run]) -> str:
 
 
 def write(runs: list[Run], about: dict[str, object], out: Path) -> str:
-    """Store the results; gives the page."""
+    """Store the results and return the page."""
     sites = [site for one in runs for site in one.sites]
     page = f"{differences(runs)}\n{table(sites)}"
     rows = [{"model": r.model, "algorithm": r.algorithm, "apart": r.apart, "seconds": r.seconds} for r in runs]
@@ -153,7 +153,7 @@ def write(runs: list[Run], about: dict[str, object], out: Path) -> str:
 
 
 def everything(models: list[str], rounds: int, seed: int, place: Path) -> list[Run]:
-    """All models and algorithms, on four sites that are started for it."""
+    """Start four sites, and run all models and algorithms there."""
     names = prepare(place / "data", seed)
     sites = {name.split()[0].lower(): place / "data" / f"{name}.npz" for name in names}
     runs = []
@@ -175,10 +175,10 @@ def main() -> None:
     options = parser.parse_args()
     models = options.models.split(",")
     if options.rounds < 1 or set(models) - set(MODELS):
-        parser.error(f"--rounds is at least 1, --models some of {', '.join(MODELS)}")
+        parser.error(f"--rounds must be at least 1, and --models from {', '.join(MODELS)}")
     torch.set_num_threads(1)
     logging.getLogger("drfl.resilience").setLevel(logging.ERROR)  # see simulate.py
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that everything is taken down
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that all processes are stopped
     place = Path(tempfile.mkdtemp(prefix="drfl-hospitals-"))
     try:
         load("heart-disease")
@@ -197,7 +197,7 @@ def main() -> None:
     }
     print(write(runs, about, options.out))
     if max(x for one in runs for x in one.apart.values()) > TOLERANCE:
-        raise SystemExit("a deployed run is not the simulated one")
+        raise SystemExit("a deployed run differs from the simulation")
 
 
 if __name__ == "__main__":

@@ -1,10 +1,10 @@
-"""Every hospital's part of the simulation's data, as a file of its own: what a deployed site trains and tests on.
+"""Write every hospital's part of the simulation's data to a separate file, for a deployed site.
 
     python examples/hospitals/prepare.py DIR [--seed 0]
 
-Writes DIR/<name>.npz with train_inputs, train_targets, test_inputs and test_targets, bit for bit what the simulation at
-that seed holds for this client, standardised, in the same order; and DIR/order.txt with the clients' names in the
-simulation's order, one a line.
+The script writes DIR/<name>.npz with train_inputs, train_targets, test_inputs and test_targets. These are bitwise the
+client's data in the simulation at that seed, standardised and in the same order. DIR/order.txt has the clients' names
+in the simulation's order, one per line.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ HERE = Path(__file__).parent
 
 
 def parts(data: ClientData) -> dict[str, dict[str, np.ndarray]]:
-    """Every client's arrays by its name, in the clients' order."""
+    """Return every client's arrays by name, in the clients' order."""
     return {
         name: {
             "train_inputs": data.inputs[train].numpy(),
@@ -36,10 +36,10 @@ def parts(data: ClientData) -> dict[str, dict[str, np.ndarray]]:
 
 
 def prepare(directory: Path, seed: int) -> dict[str, dict[str, np.ndarray]]:
-    """Write the files; gives what is in them. Model and algorithm have no say in who holds which patients.
+    """Write the files and return their contents. The division of patients does not depend on model and algorithm.
 
     Raises:
-        InputError: the seed is impossible.
+        InputError: If the seed is impossible.
     """
     found = parts(build(load_config(HERE / "linear.toml", {"algorithm": "FedAvg", "seed": seed})).data)
     directory.mkdir(parents=True, exist_ok=True)
@@ -50,7 +50,7 @@ def prepare(directory: Path, seed: int) -> dict[str, dict[str, np.ndarray]]:
 
 
 def main() -> None:
-    """Write the files and say what was written."""
+    """Write the files and print their contents."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("directory", type=Path, metavar="DIR")
     parser.add_argument("--seed", type=int, default=0)

@@ -1,4 +1,4 @@
-"""How good are probabilities of a yes? Accuracy, AUC and calibration of one site's test patients."""
+"""Accuracy, AUC and calibration of predicted probabilities on one site's test patients."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ BINS = 10
 
 
 class Scores(NamedTuple):
-    """Of one model on one site's patients.
+    """Scores of one model on one site's patients.
 
     Args:
-        accuracy: share of patients on whose side of ½ the probability lies.
-        auc: how often an ill patient has the larger probability than a healthy one; NaN where all are of one kind.
-        ece: expected calibration error, see below.
-        brier: mean squared distance of the probability from what came true.
+        accuracy: Share of patients whose probability is on the correct side of ½.
+        auc: Probability that an ill patient has a larger value than a healthy one; NaN if all belong to one class.
+        ece: Expected calibration error, see below.
+        brier: Mean squared difference of the probability and the outcome.
     """
 
     accuracy: float
@@ -28,7 +28,7 @@ class Scores(NamedTuple):
 
 
 def scores(probability: np.ndarray, ill: np.ndarray) -> Scores:
-    """All four of the probabilities (n,) that patients are ill, and of who is (n,): 0 or 1."""
+    """Compute all four scores from the probabilities (n,) of being ill and the labels (n,), 0 or 1."""
     one_kind = len(np.unique(ill)) < 2
     return Scores(
         accuracy=float(((probability > 0.5) == (ill == 1)).mean()),
@@ -39,9 +39,9 @@ def scores(probability: np.ndarray, ill: np.ndarray) -> Scores:
 
 
 def calibration_error(probability: np.ndarray, ill: np.ndarray, bins: int = BINS) -> float:
-    """Expected calibration error: Σ_b (n_b/n)·|mean probability − share of the ill| over bins of equal width in [0, 1].
+    """Compute Σ_b (n_b/n)·|mean probability − share of ill patients| over bins of equal width in [0, 1].
 
-    A bin holds its lower edge; the last one holds 1 too. With few patients it is large by chance alone.
+    A bin contains its lower edge, and the last one also 1. With few patients the error is large by chance.
     """
     where = np.minimum((probability * bins).astype(int), bins - 1)
     excess = np.bincount(where, weights=probability - ill, minlength=bins)  # n_b·(mean probability − share)

@@ -1,10 +1,10 @@
-"""Four hospitals that learn together: who is served how well by FedAvg, DRFA, SCAFF-PD and dual DRDM? Or alone?
+"""Compare FedAvg, DRFA, SCAFF-PD, dual DRDM and baselines for four hospitals.
 
     python examples/hospitals/simulate.py [--seeds 5] [--rounds R] [--out DIR]
 
-Runs what linear.toml and mlp.toml say at every seed, and tests the last model on every site's test patients. Prints the
-table, and writes table.md, sites.csv (a row a model, algorithm, seed and site), differences.csv (paired over seeds),
-intervals.csv (of the accuracies) and summary.json. Takes two minutes on an idle core.
+The script runs linear.toml and mlp.toml at every seed, and tests the last model on every site's test patients. It
+prints the table, and writes table.md, sites.csv (a row per model, algorithm, seed and site), differences.csv (paired
+over seeds), intervals.csv (of the accuracies) and summary.json. It takes two minutes on an idle core.
 """
 
 from __future__ import annotations
@@ -38,20 +38,20 @@ HERE = Path(__file__).parent
 MODELS = ("linear", "mlp")
 RUNS: dict[str, tuple[str, dict[str, float]]] = {
     "FedAvg": ("FedAvg", {}),
-    "FedAvg, sites alike": ("FedAvg", {"by_samples": False}),  # what uniform weights do without any robustness
+    "FedAvg, sites alike": ("FedAvg", {"by_samples": False}),  # equal weights without robustness
     "DRFA": ("DRFA", {}),
-    "DRFA, γ = 0.01": ("DRFA", {"gamma": 0.01}),  # robust in earnest, whatever the validation rows say
+    "DRFA, γ = 0.01": ("DRFA", {"gamma": 0.01}),  # a larger dual step size than the chosen one
     "ScaffPD": ("ScaffPD", {}),
     "DualDRDM": ("DualDRDM", {}),
     "FineTuned": ("FineTuned", {}),
     "LocalOnly": ("LocalOnly", {}),
     "Pooled": ("Pooled", {}),
 }
-"""Row of the table → algorithm, and how it departs from the model's file."""
+"""Row of the table → algorithm, and its differences from the model's file."""
 
 
 def config_of(model: str, name: str, seed: int, rounds: int | None = None) -> Config:
-    """The configuration of one run; ``rounds`` instead of the file's."""
+    """Return the configuration of one run, with ``rounds`` instead of the file's number."""
     algorithm, changes = RUNS[name]
     length = {} if rounds is None else {"rounds": rounds}
     own = {"algorithm": algorithm, "algorithms": {algorithm: changes}, "seed": seed, **length}
@@ -59,20 +59,20 @@ def config_of(model: str, name: str, seed: int, rounds: int | None = None) -> Co
 
 
 def tested(data: ClientData) -> Iterator[tuple[str, Tensor, np.ndarray]]:
-    """Every site's name, test inputs (n_i, 13) and who of them is ill (n_i,)."""
+    """Yield every site's name, test inputs (n_i, 13) and labels (n_i,), 1 for ill."""
     for name, rows in zip(data.names, data.test, strict=True):
         yield name, data.test_inputs[rows], data.test_targets[rows].numpy()
 
 
 def risks(job: Job, w: Tensor, inputs: Tensor) -> np.ndarray:
-    """The probabilities (n,) that the model w (d,) gives patients for being ill."""
+    """Compute the probabilities (n,) of being ill by the model w (d,)."""
     with torch.no_grad():
         outputs = job.task.outputs(job.task.layout.views(w), inputs.to(w.dtype))
     return outputs.double().softmax(1)[:, 1].numpy()
 
 
 def simulate(model: str, name: str, seed: int, dataset: Dataset, rounds: int | None = None) -> list[Site]:
-    """One run, and how well its last model does at every site."""
+    """Run once, and score the last model at every site."""
     job = build(config_of(model, name, seed, rounds), dataset)
     rounds, returned = job.settings.rounds, job.settings.returned
     result = run(
@@ -89,7 +89,7 @@ def simulate(model: str, name: str, seed: int, dataset: Dataset, rounds: int | N
 
 
 def served(job: Job, name: str, w: Tensor, lam: Tensor, own: ClientTable | None = None) -> list[Site]:
-    """How well the model w (d,) of a run, or each site's own (N, d), does at every site, and the final λ (N,)."""
+    """Score the model w (d,) of a run, or each site's own model (N, d), at every site with the final λ (N,)."""
     everybody, seed = torch.arange(job.data.n), job.settings.seed
     models = [w if own is None else own[client][0] for client in everybody.split(1)]
     trained = [
@@ -105,7 +105,7 @@ def served(job: Job, name: str, w: Tensor, lam: Tensor, own: ClientTable | None 
 
 
 def baseline(model: str, seed: int, dataset: Dataset) -> list[Site]:
-    """Without any model: every patient's risk is the share of the ill among the site's own training patients."""
+    """Score the share of ill patients among the site's training patients as the risk of every patient."""
     data = build(config_of(model, "FedAvg", seed), dataset).data
     found = []
     for rows, (site, _, ill) in zip(data.train, tested(data), strict=True):
@@ -115,7 +115,7 @@ def baseline(model: str, seed: int, dataset: Dataset) -> list[Site]:
 
 
 def about(seeds: list[int], rounds: int | None) -> dict[str, object]:
-    """How the results came about."""
+    """Return the settings and versions of the results."""
     configs = {(model, name): config_of(model, name, seeds[0], rounds) for model in MODELS for name in RUNS}
     first = configs[MODELS[0], "FedAvg"]
     return {
@@ -135,12 +135,12 @@ def about(seeds: list[int], rounds: int | None) -> dict[str, object]:
 def main() -> None:
     """Run everything, print the table and store the results."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--seeds", default="5", help="how many from 0, or a list such as 3,7")
-    parser.add_argument("--rounds", type=int, help="instead of the files' 50")
+    parser.add_argument("--seeds", default="5", help="number of seeds from 0, or a list such as 3,7")
+    parser.add_argument("--rounds", type=int, help="rounds (default: 50, from the files)")
     parser.add_argument("--out", type=Path, default=HERE / "results")
     options = parser.parse_args()
     torch.set_num_threads(1)
-    # With four clients it is no alarm that one holds more than half of λ; the table says who.
+    # With four clients, more than half of λ on one of them is not a problem; the table shows λ.
     logging.getLogger("drfl.resilience").setLevel(logging.ERROR)
     try:
         seeds, dataset, sites = parse_seeds(options.seeds), load("heart-disease"), []

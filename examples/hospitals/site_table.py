@@ -1,4 +1,4 @@
-"""What the sites are served with, as a row each and as tables of mean ± std over seeds."""
+"""Results per site, as rows and as tables of mean ± std over seeds."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ BASELINE = "no model"
 
 
 class Site(NamedTuple):
-    """How well one run's model does at one site.
+    """The result of one run at one site.
 
     Args:
-        model: its name.
-        algorithm: row of the table.
-        seed: of the run.
-        site: its name.
-        patients: for testing.
-        ill: how many of them are.
-        scores: on them.
-        train_loss: mean cross-entropy over the site's training patients, without the penalty; NaN without a model.
-        test_loss: the same over the test patients.
-        lam: the site's share of λ after the last round.
+        model: Name of the model.
+        algorithm: Row of the table.
+        seed: Seed of the run.
+        site: Name of the site.
+        patients: Number of test patients.
+        ill: Number of ill test patients.
+        scores: Scores on the test patients.
+        train_loss: Mean cross-entropy over the site's training patients, without the penalty; NaN without a model.
+        test_loss: Mean cross-entropy over the test patients.
+        lam: The site's share of λ after the last round.
     """
 
     model: str
@@ -48,7 +48,7 @@ class Site(NamedTuple):
 
 
 class Shown(NamedTuple):
-    """A measure: its name, the value of a site, what the worst of several is, and how numbers are written."""
+    """A measure: its name, the value of a site, the function that selects the worst value, and the number format."""
 
     name: str
     value: Callable[[Site], float]
@@ -75,13 +75,13 @@ COLUMNS = (
 
 
 def cells(site: Site) -> list[object]:
-    """A row of sites.csv; what is not defined stays empty."""
+    """Return a row of sites.csv, in which undefined values are empty."""
     values = (*site.scores, site.train_loss, site.test_loss, site.lam)
     return [*site[:6], *("" if math.isnan(value) else f"{value:.6f}" for value in values)]
 
 
 def table(sites: Sequence[Site]) -> str:
-    """All tables of all models, as Markdown: worst site and average of every measure, then every measure by site."""
+    """Format all tables as Markdown: worst site and average of every measure, then every measure by site."""
     parts = []
     for model in dict.fromkeys(site.model for site in sites):
         own = [site for site in sites if site.model == model]
@@ -91,16 +91,16 @@ def table(sites: Sequence[Site]) -> str:
 
 
 PAIRS = (("FedAvg", "LocalOnly"), ("FedAvg", "Pooled"), ("FineTuned", "FedAvg"))
-"""Joining against staying alone, against giving the records away, and what tuning at the end adds."""
+"""Joining compared with training alone and with pooling the records, and the effect of fine-tuning."""
 
 DIFFERENCES = ("model", "pair", "site", "measure", "seeds", "difference", "low", "high", "p", "p_holm", "shown")
 
 
 def differences(sites: Sequence[Site]) -> list[list[object]]:
-    """Rows of differences.csv: the mean over seeds of one algorithm's measure minus another's, its 95 % t-interval, and
-    the p-value of the paired t-test with Holm's correction over all rows of a model.
+    """Return the rows of differences.csv: differences of two algorithms' measures, over seeds.
 
-    The pairs are of one seed: the same partition and initial model.
+    A row has the mean difference, its 95 % t-interval, and the p-value of the paired t-test with Holm's correction over
+    all rows of a model. Both runs of a pair have the same seed, partition and initial model.
     """
     rows = []
     for model in dict.fromkeys(site.model for site in sites):
@@ -122,7 +122,7 @@ INTERVALS = ("model", "algorithm", "seed", "site", "test_patients", "right", "lo
 
 
 def intervals(sites: Sequence[Site]) -> list[list[object]]:
-    """Rows of intervals.csv: every site's accuracy with its 95 % interval, simultaneous over the sites of one run."""
+    """Return the rows of intervals.csv: accuracies with 95 % intervals, simultaneous over the sites of one run."""
     rows = []
     for run in dict.fromkeys((site.model, site.algorithm, site.seed) for site in sites):
         own = [site for site in sites if (site.model, site.algorithm, site.seed) == run]
@@ -134,7 +134,7 @@ def intervals(sites: Sequence[Site]) -> list[list[object]]:
 
 
 def _assessed(sites: Sequence[Site]) -> Assessment:
-    """By accuracy, of the sites of one run."""
+    """Assess the accuracies of the sites of one run."""
     n = np.array([site.patients for site in sites])
     right = np.array([round(site.scores.accuracy * site.patients) for site in sites])
     names = [site.site for site in sites]
@@ -142,7 +142,7 @@ def _assessed(sites: Sequence[Site]) -> Assessment:
 
 
 def _intervals(sites: Sequence[Site]) -> str:
-    """The table of the first seed's accuracies with their intervals; * marks a site that could be the worst."""
+    """Format the first seed's accuracies with intervals; * marks a site that could be the worst."""
     seed, names = sites[0].seed, list(dict.fromkeys(site.site for site in sites))
     rows = {}
     for algorithm, own in _grouped([site for site in sites if site.seed == seed]).items():
@@ -176,19 +176,19 @@ def _by_site(shown: Shown, sites: Sequence[Site]) -> str:
 
 
 def _grouped(sites: Sequence[Site]) -> dict[str, list[Site]]:
-    """By row of the table."""
+    """Group results by row of the table."""
     names = dict.fromkeys(site.algorithm for site in sites)
     return {name: [site for site in sites if site.algorithm == name] for name in names}
 
 
 def _values(shown: Shown, sites: Sequence[Site]) -> list[list[float]]:
-    """A row a site, a value a seed."""
+    """Return the values with a row per site and a column per seed."""
     names = dict.fromkeys(site.site for site in sites)
     return [[shown.value(site) for site in sites if site.site == name] for name in names]
 
 
 def _worst_and_average(shown: Shown, values: Sequence[Sequence[float]]) -> list[str]:
-    """Over the sites where it is defined, first for every seed; then mean and std over the seeds."""
+    """Take worst and average over the sites with a value, for every seed, then mean and std over the seeds."""
     if shown.worst is None:
         return []
     seeds = list(zip(*filter(_defined, values), strict=True))

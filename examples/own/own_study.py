@@ -1,4 +1,4 @@
-"""My FedAdam beside DRFA and dual DRDM: my CNN, AUC and F1, a schedule, early stopping, five seeds, a report, a PDF."""
+"""Compare your FedAdam with DRFA and dual DRDM, with your own CNN, AUC and F1, a schedule and early stopping."""
 
 from collections import namedtuple
 from dataclasses import dataclass

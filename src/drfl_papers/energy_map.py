@@ -83,7 +83,7 @@ def plans(collected: Collected) -> dict[str, LocalStepsPlan]:
 
 
 def payload_of(group: Sequence[Run]) -> Payload:
-    """Average what a round took, from the ledgers of runs that differ in τ and seed only.
+    """Average the costs of a round, from the ledgers of runs that differ in τ and seed only.
 
     The ledgers do not say how the work was shared among clients, so the fields on which times depend are NaN. All
     counts are 0 if every run failed: then no τ reaches the target, and there is no energy to count.

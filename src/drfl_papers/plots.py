@@ -66,7 +66,7 @@ class Curve(NamedTuple):
 
 
 def curve(group: Sequence[Run], x: str, metric: str) -> Curve | None:
-    """Average the runs of a method at the rounds that all of them have; the curve ends where the shortest run ends.
+    """Average the runs of a method at the rounds that all of them have; the curve ends with the shortest run.
 
     Args:
         group: Repeats of one method in one setting.

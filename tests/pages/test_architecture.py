@@ -74,6 +74,18 @@ def test_the_picture_has_every_part_and_no_boxes_overlap():
     assert all(x >= 0 and x + w <= width and y >= 0 and y + h <= height for x, y, w, h in boxes)
 
 
+def test_functions_on_the_page_are_in_the_files_that_it_names():
+    page = (architecture.PICTURE.parent / "architecture.md").read_text(encoding="utf-8")
+    walks = page.partition("## Three paths")[2].partition("## Why")[0]
+    named = re.findall(r"`([\w.]+)(?:\([^`]*\))?` \(`([\w/]+\.py)`\)", walks)
+    assert len(named) > 20
+    for name, file in named:
+        tree = ast.parse((SOURCE / "drfl" / file).read_text(encoding="utf-8"))
+        defined = {node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.ClassDef)}
+        if not name.startswith("fed."):
+            assert {*name.split(".")} <= defined, f"{name} is not in {file}"
+
+
 def test_every_colour_is_in_the_legend():
     assert [colour for colour, _ in LEGEND] == list(PARTS)
 

@@ -20,7 +20,7 @@ CLOCK = Clock(JOB)
 
 
 def network() -> torch.nn.Module:
-    """The initial model."""
+    """Return the initial model."""
     return deepcopy(JOB.model)
 
 

@@ -64,5 +64,5 @@ class TaskCalculator(GeneralCalculator):
     """FLGo's calculator of classification, with this loader."""
 
     def get_dataloader(self, dataset: Client, *args: object, **kwargs: object) -> Loader:
-        """A loader of this client's samples."""
+        """Return a loader of this client's samples."""
         return Loader(dataset)

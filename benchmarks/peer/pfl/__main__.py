@@ -27,7 +27,7 @@ def start_others(count: int) -> list[subprocess.Popen[bytes]]:
 
 
 def work(job: Job) -> None:
-    """What every worker does; the first one reports."""
+    """Run a worker; the first one reports."""
     importlib.import_module("peer.pfl.simulation").run(job, first=os.environ.get(RANK, "0") == "0")
 
 

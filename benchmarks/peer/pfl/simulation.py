@@ -31,12 +31,12 @@ class Network(torch.nn.Module):
         self.body, self.criterion = body, torch.nn.CrossEntropyLoss()
 
     def loss(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
-        """The mean loss of a batch."""
+        """Return the mean loss of a batch."""
         return self.criterion(self.body(x), y)
 
     @torch.no_grad()
     def metrics(self, x: torch.Tensor, y: torch.Tensor) -> dict[str, Weighted]:
-        """What pfl's evaluation reports."""
+        """Return the report of pfl's evaluation."""
         return {"loss": Weighted(self.loss(x, y).item() * len(y), len(y))}
 
 
@@ -48,7 +48,7 @@ class Client(Dataset):
         self.job = job
 
     def iter(self, batch_size: int | None) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
-        """A round's batches."""
+        """Return a round's batches."""
         return self.job.batches(self.user_id)
 
 
@@ -61,7 +61,7 @@ class Cohorts:
         self.left: list[int] = []
 
     def __call__(self) -> int:
-        """The next client."""
+        """Return the next client."""
         if not self.left:
             self.left = self.draws.permutation(self.n)[: self.m].tolist()
         return self.left.pop()

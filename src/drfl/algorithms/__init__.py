@@ -36,7 +36,7 @@ BASELINES = {"LocalOnly": LocalOnly, "Pooled": Pooled, "FineTuned": FineTuned}
 """Baselines by name. A comparison includes them only if they are named explicitly."""
 
 REFERENCES = (LocalOnly, Pooled)
-"""Baselines that are not federated. They show what federation costs and gains and are never ranked as competitors."""
+"""Baselines that are not federated. They show the costs and gains of federation and are never ranked as competitors."""
 
 FULL_PARTICIPATION = (ScaffPD,)
 """Algorithms whose default cohort is all clients, as published."""

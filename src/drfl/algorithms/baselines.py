@@ -43,7 +43,7 @@ class LocalOnlyState(NamedTuple):
 class LocalOnly:
     """Train every client alone on its local rows and test it with its local model.
 
-    This shows what a client achieves without federation. A round is τ local steps at every client. Nothing is sent, so
+    This shows the results of a client without federation. A round is τ local steps at every client. Nothing is sent, so
     the ledger holds only gradients. By default a client is tested with the decaying average of its models, just as
     other algorithms are tested with the average of the server's models; "last" tests its latest model.
 

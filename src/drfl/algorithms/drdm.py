@@ -139,7 +139,7 @@ class DualDRDMState(NamedTuple):
         lam: (N,) Client weights λ.
         h: (N, d) Drift terms.
         squares: () Sum of squares of the dual step rule, see :func:`drfl.algorithms.dual.step_size`.
-        c: Running sum Σ_i λ_i h_i; None for few clients, where each round computes it from all rows.
+        c: Running sum Σ_i λ_i h_i; None for few clients, because each round then computes it from all rows.
     """
 
     w: Tensor

@@ -33,7 +33,7 @@ def check_finite(losses: Losses) -> Losses:
 
 
 RATE = 0.1
-"""D of the built-in rule: Euclidean length of the first step of λ, whatever the size of the losses."""
+"""D of the built-in rule: Euclidean length of the first step of λ, independent of the size of the losses."""
 
 LEAST = torch.finfo(torch.float64).tiny
 """Lower bound on the rule's divisor. Smaller loss differences would make the step infinite."""

@@ -89,7 +89,7 @@ class ScaffPDState(NamedTuple):
         tau: () float64, τ_r/τ_0.
         theta: () float64, θ_r.
         squares: () Sum of squares of the dual step rule, see :func:`drfl.algorithms.dual.step_size`.
-        c: Running sum Σ_i λ_i c_i; None for few clients, where each round computes it from all rows.
+        c: Running sum Σ_i λ_i c_i; None for few clients, because each round then computes it from all rows.
     """
 
     w: Tensor

@@ -84,7 +84,7 @@ class WeightedSum(NamedTuple):
 
     @classmethod
     def first(cls, table: ClientTable, *, along: bool = False) -> Self | None:
-        """Return the sums of a table without any rows; None for up to :data:`FEW` clients, where they save nothing.
+        """Return the sums of a table without any rows; None for up to :data:`FEW` clients, for which they save nothing.
 
         Args:
             table: (N, d) The table.

@@ -1,6 +1,6 @@
-"""The scope of a difference over seeds: it extends only to what the seeds redraw.
+"""The scope of a difference over seeds: the rows and models that the seeds redraw.
 
-A paired test over seeds measures how much results vary from seed to seed, so it covers only what differs between seeds:
+A paired test over seeds measures how much results vary from seed to seed, so it covers only differences between seeds:
 
 - If every seed has the same test rows, the test says which algorithm is better *on these rows*. Other rows from the
   same clients may reverse the difference.
@@ -30,7 +30,7 @@ class Reach(IntEnum):
 
 
 class Redrawn(NamedTuple):
-    """What the seeds of a comparison redraw.
+    """The parts of a comparison that its seeds redraw.
 
     Args:
         rows: Whether the test rows are redrawn: every seed has other rows, or the same rows at other clients.

@@ -7,7 +7,7 @@ A difference is tested if there are at least five pairs. :func:`verdict` calls i
 
 Sign flips alone cannot decide a table: n pairs have 2ⁿ sign patterns and no p-value below 2/2ⁿ. That is 0.031 at n = 6
 and 0.002 at n = 10, but Holm's correction of 72 differences requires 0.0007 for the smallest one. The sign flips check
-the assumption of the t-test that the differences are normal. A percentile bootstrap over few seeds is no alternative:
+the assumption of the t-test that the differences are normal. A percentile bootstrap of few seeds cannot replace them:
 it draws from n values, and its interval is too short. For normal differences with mean 0 it excludes 0 in about 26 % of
 the cases at n = 3, 16 % at n = 5 and 10 % at n = 10, instead of 5 % (`evidence/bootstrap_null.py`).
 """

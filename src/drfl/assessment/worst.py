@@ -16,7 +16,7 @@ EVALUATIONS = 2_000_000
 """Budget of tail probabilities. With very many clients the cells are wider and the p-values larger, to save time."""
 
 NEGLIGIBLE = 1e-3
-"""Cells are narrow where a rival's p-value is further than this from 0 and 1; at most a fiftieth of α."""
+"""Cells are narrow if a rival's p-value is further than this from 0 and 1; at most a fiftieth of α."""
 
 TAIL = 10.0 ** -np.geomspace(1, 295, 16)
 """Cells also end at these fractions of ``NEGLIGIBLE``, so that p-values are as small as the rows allow."""
@@ -62,7 +62,7 @@ def could_be_worst(scores: Scores, alpha: float = 0.05, *, independent: bool = T
 
     Args:
         scores: Scores of N clients.
-        alpha: Level of interest. Cells of θ are narrow where this level is decided; p-values far below it are
+        alpha: Level of interest. Cells of θ are narrow if they decide this level; p-values far below it are
             conservative.
         independent: Whether no two clients share a test row. If so, the two p-values are combined by Fisher's product,
             otherwise by Bonferroni.
@@ -71,7 +71,7 @@ def could_be_worst(scores: Scores, alpha: float = 0.05, *, independent: bool = T
 
 
 class Rivals(NamedTuple):
-    """The evidence that some client's true score lies below θ, in C cells of θ that cover the range.
+    """The evidence that some client's true score is below θ, in C cells of θ that cover the range.
 
     Within a cell, "the client is above θ" has its largest p-value at the upper end, and "a rival is below θ" at the
     lower end. The two p-values together bound those of every θ of the cell.

@@ -33,8 +33,8 @@ def choice(problem: PooledData, batch: int) -> Engine:
 
     Work is large if a batch has many numbers and passes through convolutions, or if the model has many parameters.
     Models that ``vmap`` does not support also use threads on a CPU, and the loop on a CUDA device. The choice follows
-    a fixed rule and not a measurement, because a run must give the same numbers on a busy machine. ``docs/speed.md``
-    has the timings behind the rule.
+    a fixed rule and not a measurement, because a run must give the same numbers on a busy machine.
+    ``docs/results/speed.md`` has the timings behind the rule.
 
     Args:
         problem: Task and samples.

@@ -21,7 +21,7 @@ class ClientRows:
 
     Args:
         index: (Σ_i n_i,) int64 rows of the pool.
-        starts: (N,) position in ``index`` where each client's rows begin.
+        starts: (N,) position of each client's first row in ``index``.
         sizes: (N,) n_i ≥ 1.
     """
 

@@ -12,7 +12,7 @@ WHITE = 255
 """Value of a fully lit 8-bit pixel: images are integers from 0 to WHITE, divided by WHITE."""
 
 CACHED = 32 * 2**20
-"""Bytes of a pool up to which it fits into a processor's caches, where its rows are gathered fast without a copy."""
+"""Bytes of a pool up to which it fits into a processor's caches, so that its rows are gathered fast without a copy."""
 
 LARGEST = 2**30
 """Bytes of a pool above which no copy is made: it may be a memory-mapped file that does not fit into memory."""

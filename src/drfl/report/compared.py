@@ -47,7 +47,7 @@ class Standing:
         best: The algorithm whose worst client measures best, by its mean over seeds.
         against: Comparisons of the best with each other algorithm, ordered from the best rival to the worst.
         tests: Number of tests for which p-values are corrected.
-        redrawn: What the seeds redraw.
+        redrawn: Parts that the seeds redraw.
         failed: Labels of algorithms with runs that left no results; they rank last.
     """
 

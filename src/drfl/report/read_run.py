@@ -57,7 +57,7 @@ DAMAGED = "is damaged"
 
 @dataclass(frozen=True, eq=False)
 class RunRecord:
-    """The results of one run. Whatever the score, its statistics are called "avg_score", "worst_score" and so on.
+    """The results of one run. The statistics of any score are called "avg_score", "worst_score" and so on.
 
     Args:
         label: Name of the run in tables: the name of its directory.

@@ -89,7 +89,7 @@ class Stragglers(NamedTuple):
 class UnreliableFederation(WrappedFederation):
     """A federation whose clients drop out, lose replies, answer twice, or are late, in one round.
 
-    The ledger includes what was sent to unavailable clients, at the cost of a request to one of the others or, if none
+    The ledger includes messages to unavailable clients, at the cost of a request to one of the others or, if none
     is available, of the request's vectors. It includes the work of clients whose replies are lost, but not those
     replies. It includes the bytes of duplicates and of late replies.
 
@@ -300,7 +300,7 @@ class Faulty(Wrapper[S]):
         algorithm: The wrapped algorithm.
         faults: The failure model.
 
-    The ledger includes what was sent to clients that drop out, but none of their work; the work of clients that crash,
+    The ledger includes messages to clients that drop out, but none of their work; the work of clients that crash,
     but not their local models; and the bytes of late and duplicate replies.
 
     If failures do not depend on the data, the dual update remains unbiased: v_i = (N/k')·ℓ_i has mean ℓ_i as long as at

@@ -24,7 +24,7 @@ from drfl.training.run_state import RunState
 
 
 def converges(subject: Subject) -> None:
-    """Check that the last iterate reaches what ``solves`` claims, with exact gradients and full participation.
+    """Check that the last iterate reaches the claim of ``solves``, with exact gradients and full participation.
 
     If ``solves.sampled`` is set, the same must hold with half of the clients per round: then only the draws are random,
     and an algorithm that corrects client drift must still arrive.

@@ -162,7 +162,7 @@ def _same(
 
 
 def local_steps(served: FederationSubject) -> None:
-    """Check that plain local steps end where the plain simulation's do, on minibatches and full batches."""
+    """Check that plain local steps give the plain simulation's models, on minibatches and full batches."""
     for batch in (BATCH, None):
         _same(served, TrainCall(replace(LOCAL, batch=batch)))
 
@@ -283,7 +283,7 @@ def describes_its_clients(served: FederationSubject) -> None:
 
 
 def ledger_counts(served: FederationSubject) -> None:
-    """Check that the ledger counts exactly what :class:`drfl.federation.federation.Ledger` defines."""
+    """Check that the ledger counts as :class:`drfl.federation.federation.Ledger` defines."""
     mine, oracle = served.both()
     require(set(mine.ledger.totals().values()) == {0}, "the ledger of a fresh federation is not empty")
     vector, k = mine.w0.numel() * mine.w0.element_size(), len(ALL_CLIENTS)

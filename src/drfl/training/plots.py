@@ -50,7 +50,7 @@ def plot_histories(
 ) -> Figure:
     """Plot one curve per algorithm: the mean over seeds, with its 95 % t-interval as a band.
 
-    A curve ends at the round where the algorithm's shortest run ends.
+    A curve ends at the last round of the algorithm's shortest run.
 
     Args:
         histories: Rows of runs with columns "algorithm", "seed", "round" and the metrics, see

@@ -37,7 +37,7 @@ class RunState(NamedTuple):
         decaying: The decaying average, if the run returns it.
         step_size: The local step size if drfl determines it; None if the user gave one.
         selected: State of model selection; None if models are not tested on validation rows.
-        info: What happened in the round; None before the first round and after a resume. Not stored in checkpoints.
+        info: Events of the round; None before the first round and after a resume. Not stored in checkpoints.
         rounds: Number of rounds of the run; 0 before it starts. Not stored in checkpoints, because a run may be resumed
             with more rounds.
         score: The score that the metrics in the rows summarise; it is that of the clients once the run has started.

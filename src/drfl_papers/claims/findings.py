@@ -223,7 +223,7 @@ def beyond_p(lead: Lead, margin: float, both_sides: bool) -> float:
     """Compute the two-sided p-value of a lead against the margin if its mean is beyond it.
 
     The p-value is 1 if the mean is within the margin, and NaN if there are too few pairs. If some seed never reaches
-    the level, the p-value is that of the signs, whatever the margin.
+    the level, the p-value is that of the signs, for any margin.
 
     Args:
         lead: The lead.

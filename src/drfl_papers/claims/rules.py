@@ -1,6 +1,6 @@
 """The kinds of claims: each kind says which numbers of the stored results decide a claim.
 
-The kinds do not depend on a paper; `evidence/claims.toml` says what each claim compares.
+The kinds do not depend on a paper; `evidence/claims.toml` has the comparison of each claim.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class Claim(Part):
         where: Table, figure or section.
         says: The claim in plain words.
         needed: Whether the claim is about all settings or most of them.
-        remark: What a reader should know besides the numbers.
+        remark: Further information for readers.
     """
 
     id: str
@@ -114,7 +114,7 @@ class Trend(Measured):
     """A measure rises or falls along a parameter, from each value to the next or from the first to the last.
 
     Args:
-        over: What carries the parameter: settings (a separate trend for each method) or methods (in each setting).
+        over: Carrier of the parameter: settings (a separate trend for each method) or methods (in each setting).
         steps: Rows of settings or methods in the parameter's order. They belong to the first result unless they name
             another.
         compared: Compare neighbours, or only the ends.

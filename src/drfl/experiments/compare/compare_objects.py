@@ -51,7 +51,7 @@ T = TypeVar("T")
 
 
 class ComparisonOptions(NamedTuple):
-    """How a comparison runs and where it is stored; see :func:`drfl.compare`."""
+    """Execution and storage of a comparison; see :func:`drfl.compare`."""
 
     seeds: int | Sequence[int]
     out: Path | None
@@ -75,7 +75,7 @@ def compare_objects(
         data: The clients' samples, or a function of the seed.
         task: Model and loss, or a function of the seed.
         settings: The settings of every run.
-        options: How the comparison runs and where it is stored.
+        options: Execution and storage of the comparison.
     """
     workers = workers_of(options.jobs)
     if isinstance(options.seeds, int):

@@ -155,8 +155,8 @@ class Comparison:
     def differences(self, against: str | None = None, column: str | None = None) -> pd.DataFrame:
         """Compare the algorithms with one of them, paired over seeds.
 
-        The column ``scope`` names what the seeds redraw: a difference holds for that only. Its error does not include
-        that of the test rows, unlike the gain of :func:`drfl.assess_gain`.
+        The column ``scope`` names the parts that the seeds redraw; a difference holds only for these. Its error does
+        not include that of the test rows, unlike the gain of :func:`drfl.assess_gain`.
 
         Args:
             against: The algorithm with which the others are compared; None = the first one.
@@ -184,7 +184,7 @@ class Comparison:
         return table.assign(undefined=shares, scope=self.redrawn().words)
 
     def redrawn(self) -> Redrawn:
-        """Return what the seeds redraw: the test rows, the initial model, both or neither."""
+        """Return the parts that the seeds redraw: the test rows, the initial model, both or neither."""
         from drfl.assessment.scope import Redrawn
 
         # Failed runs record neither test rows nor an initial model.

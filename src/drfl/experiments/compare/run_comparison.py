@@ -50,7 +50,7 @@ def run_comparison(
         ready: The comparison.
         place: Its folder.
         watch: Tells whether to stop.
-        workers: Where runs are computed.
+        workers: Executor of the runs.
         ended: Called with the outcome of each run, in order, and the number of outcomes so far.
         warn: Called with lines for the user.
         progress: Returns the callbacks of a run; used with one worker only.
@@ -105,7 +105,7 @@ def compare_in_parallel(
         ready: The comparison.
         claim: The comparison's folder.
         watch: Tells whether to stop.
-        workers: Where runs are computed.
+        workers: Executor of the runs.
         warn: Called with a line if a run continues from a checkpoint.
         own: The user's modules, see :func:`drfl.experiments.execution.executor.pickled`.
 

@@ -39,7 +39,7 @@ class Setup(NamedTuple):
         data: The clients' samples.
         task: The model and its loss.
         fed: The simulation.
-        origin: Where model and loss come from.
+        origin: Origin of model and loss.
     """
 
     partition: Partition | None

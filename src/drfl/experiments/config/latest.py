@@ -22,5 +22,5 @@ class Latest(Generic[T]):
         return self._entry[1]
 
     def __reduce__(self) -> tuple[type[Latest[T]], tuple[()]]:
-        """Copies in other processes start empty."""
+        """Return an empty copy, for other processes."""
         return type(self), ()

@@ -64,7 +64,7 @@ class ReadyRun(Generic[C_co, F_co]):
         fed: The federation.
         algorithm: The algorithm with its wrappers.
         first: The state before the first round.
-        origin: Where model and loss come from.
+        origin: Origin of model and loss.
         partition: The assignment of samples to clients; None if the data came divided, or only the sites know it.
         certify: Makes the certificates; None if there are none.
     """

@@ -1,4 +1,4 @@
-"""The settings of a run, whatever its data, task and algorithm."""
+"""The settings of a run that do not depend on its data, task and algorithm."""
 
 from __future__ import annotations
 

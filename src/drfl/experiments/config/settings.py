@@ -213,7 +213,7 @@ class TaskFields:
 
 @dataclass
 class RunFields:
-    """The course of a run, whatever its data, task and algorithm."""
+    """The course of a run, independent of its data, task and algorithm."""
 
     seed: Annotated[int, Ge(0), Lt(2**63), Setting("Seed of all random draws", EXECUTION, common=True)] = 0
     rounds: Annotated[int, Ge(0), Setting("Rounds of communication", TRAINING, common=True)] = 100
@@ -369,4 +369,4 @@ class RunFields:
 
 @dataclass
 class Settings(RunFields, AlgorithmFields, TaskFields, DataFields):
-    """All settings of a run. ``None`` stands for the default of the code that uses the setting."""
+    """All settings of a run. ``None`` means the default of the code that uses the setting."""

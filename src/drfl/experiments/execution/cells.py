@@ -31,7 +31,7 @@ FORMAT = 3
 """The version of records. It goes up when the same cell gives another record, so that old records are not used."""
 
 Number = Annotated[float, Strict()] | Literal["nan", "inf", "-inf"]
-"""A number, or the text that stands for an infinity or NaN in JSON."""
+"""A number, or the text that represents an infinity or NaN in JSON."""
 
 
 class Content(BaseModel):
@@ -101,7 +101,7 @@ class Cell(NamedTuple):
     @property
     def key(self) -> str:
         """The name of the cell's record: a digest of the job."""
-        # Sorted: equal jobs have equal digests, whatever the order of their keys.
+        # Sorted: equal jobs have equal digests for any order of their keys.
         text = json.dumps([FORMAT, self.kind, self.job], sort_keys=True, ensure_ascii=False)
         return hashlib.sha256(text.encode()).hexdigest()[:24]
 

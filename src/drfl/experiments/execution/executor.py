@@ -114,7 +114,7 @@ def executor_of(workers: Workers, what: object, own: Collection[ModuleType] = ()
     """Return the executor for some workers.
 
     Args:
-        workers: Where calls run.
+        workers: Workers that run the calls.
         what: The object that functions get.
         own: The user's modules that define it, see :func:`pickled`.
 

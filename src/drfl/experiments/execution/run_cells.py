@@ -154,7 +154,7 @@ def run_all(
         wanted: The cells, in the order in which they start. A cell that occurs twice runs once.
         folder: The folder of records.
         run: The function that runs a cell.
-        workers: Where cells run.
+        workers: Workers that run the cells.
         data_dir: The folder of the data sets' files.
         watch: Tells whether to stop.
 

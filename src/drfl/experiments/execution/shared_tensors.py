@@ -20,7 +20,7 @@ LARGE = 2**20
 class SharedTensors:
     """Pickles objects, and writes their large tensors to temporary files.
 
-    Processes that unpickle such an object map the files into memory, so the system reads them once, whatever the number
+    Processes that unpickle such an object map the files into memory, so the system reads them once for any number
     of processes. Changes that a process makes to its tensors stay private.
     """
 

@@ -93,7 +93,7 @@ def write_run(directory: Path, finished: Finished) -> None:
 
 
 def summary(finished: Finished) -> dict[str, object]:
-    """Return the run as one object: what ran, on which data, how it ended, what it cost."""
+    """Return the run as one object: settings, data, outcome and cost."""
     job, result, checks = finished.job, finished.result, finished.checks
     about, settings = job.about, job.settings
     last, certified, score = result.history.last, job.certify is not None, job.fed.measures[0].name

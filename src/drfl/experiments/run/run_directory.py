@@ -183,7 +183,7 @@ class ClaimedFolder:
         return begun or has_checkpoints(self.directory)
 
     def begin(self, config: str) -> None:
-        """Mark the folder's work as unfinished until the claim has finished, whatever results it holds.
+        """Mark the folder's work as unfinished until the claim has finished, even if it holds results.
 
         Args:
             config: The configuration of the work, from which it resumes.
@@ -286,7 +286,7 @@ def claimed(
 
 
 def tidy(directory: Path, kind: Kind = "run") -> None:
-    """Remove what a process left in a folder if it was killed after the results were complete.
+    """Remove the remains of a process in a folder if it was killed after the results were complete.
 
     Raises:
         InputError: If another process has locked it, it holds something else, or it cannot be written to.

@@ -182,7 +182,7 @@ class ObjectSubject:
 
 
 class SearchOptions(NamedTuple):
-    """How a search runs and where it is stored; see :func:`drfl.tune`."""
+    """Execution and storage of a search; see :func:`drfl.tune`."""
 
     trials: int
     seeds: int
@@ -207,7 +207,7 @@ def tune_objects(
         data: The clients' samples, or a function of the seed.
         task: Model, loss and score, or a function of the seed.
         settings: The settings of every run.
-        options: How the search runs and where it is stored.
+        options: Execution and storage of the search.
     """
     needed()
     for name in ("trials", "seeds"):

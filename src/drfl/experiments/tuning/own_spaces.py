@@ -160,7 +160,7 @@ def parameters(name: str, space: OwnSpace, trial: optuna.Trial) -> dict[str, Val
 
 
 def code_of(function: object) -> str:
-    """Return a digest of a function's code, equal for equal code whatever its place and layout.
+    """Return a digest of a function's code, equal for equal code at any place and in any layout.
 
     For other objects it is the name of their type.
     """

@@ -227,7 +227,7 @@ EXPIRED = 10
 
 
 def check_connection(address: Address, authority: Path) -> Iterator[CheckResult]:
-    """Connect to the SuperLink as a site does, and check what answers.
+    """Connect to the SuperLink as a site does, and check the answer.
 
     Args:
         address: Address of the SuperLink.
