@@ -1,8 +1,8 @@
-"""The pictures of docs/speed.md from the stored results.
+"""Draw the figures of docs/speed.md from the stored results.
 
     python benchmarks/plots.py [--smoke]
 
-Reads results/{peers,algorithms,scaling}.json, those that are there; writes docs/speed-*.png.
+The script reads the available files of results/{peers,algorithms,scaling}.json and writes docs/speed-*.png.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""What docs/speed.md, docs/scale.md and docs/ambiguity.md show of the stored results.
+"""Make the tables of docs/speed.md, docs/scale.md and docs/ambiguity.md from the stored results.
 
-`make pages` writes it into the pages.
+`make pages` writes them into the pages.
 """
 
 from __future__ import annotations
