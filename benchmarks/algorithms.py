@@ -1,10 +1,10 @@
-"""Every algorithm's round against FedAvg's: 20 of 30 clients, ten steps of 32 samples, no evaluation.
+"""Measure each algorithm's round relative to FedAvg's: 20 of 30 clients, ten steps of 32 samples, no evaluation.
 
     python benchmarks/algorithms.py --data-dir DIR [--rounds 20] [--smoke]
 
-The linear model on MNIST and the CNN on kmnist-t10k, with a step size at which none diverges, built-in γ and μ. AFL and
-SCAFF-PD as published have everybody take part; here they take 20 like the others. Interleaved series; medians after a
-warm-up. Prints a table; writes results/algorithms.json.
+The jobs are the linear model on MNIST and the CNN on kmnist-t10k, with a step size at which no algorithm diverges and
+the built-in γ and μ. AFL and SCAFF-PD, published with full participation, use 20 clients here like the others. Series
+are interleaved; times are medians after a warm-up. The script prints a table and writes results/algorithms.json.
 """
 
 from __future__ import annotations

@@ -1,12 +1,12 @@
-"""Seconds of project, prox and worst_case for every ambiguity set, at N = 10, 1,000 and 100,000.
+"""Measure the time of project, prox and worst_case for every ambiguity set, at N = 10, 1,000 and 100,000.
 
     python benchmarks/ambiguity.py [--smoke]
 
-Three kinds of input: random ones (v normal, losses exponential), and v = λ + a small step as in a run that has settled,
-with λ either near the uniform mixture or the worst case of the losses; the losses then differ by a hundredth. One
-thread. The tables printed have, for each set, operation and N, the slowest input's median, minimum and median of the
-processor's time, which tells more on a busy machine; ``results/ambiguity.json`` has everything. The bound is 50 ms at
-N = 100,000.
+There are three kinds of input: random (v normal, losses exponential), and v = λ + a small step as in a converged run,
+with λ near the uniform mixture or near the worst case of the losses; the losses then differ by a hundredth. Everything
+runs on one thread. For each set, operation and N, the tables show the slowest input's median and minimum, and its
+median CPU time, which is more reliable on a busy machine; ``results/ambiguity.json`` has all values. The bound is 50 ms
+at N = 100,000.
 """
 
 from __future__ import annotations

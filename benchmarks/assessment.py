@@ -1,13 +1,13 @@
-"""Seconds and memory of an assessment of 10 to 100,000 clients.
+"""Measure the time and memory of an assessment of 10 to 100,000 clients.
 
     python benchmarks/assessment.py [--smoke]
 
-Accuracy on n_i test rows, log-normal between 3 and 100,000 with a median of 300, and with a size that no other client
-has; true accuracies are of a beta law with mean 0.9. The whole of ``assess_clients``: intervals, the clients that could
-be the worst, what equal clients would show, the tests that all are equal, and a new client. Scores in [0, 1] too, from
-sums of rows. Every setting runs in a process of its own, so that its peak of resident memory is its own; the first of
-the runs does not count below 100,000 clients. The bound is 10 s at 100,000; the processor's time tells more on a busy
-machine. Prints a row a setting; writes results/assessment.json.
+Accuracies are on n_i test rows, log-normal between 3 and 100,000 with a median of 300 and all different; true
+accuracies have a beta distribution with mean 0.9. ``assess_clients`` computes everything: intervals, the clients that
+could be the worst, the worst accuracy expected if all are equal, the tests of equality, and a new client. Scores in [0,
+1], from sums of rows, are measured too. Every setting runs in its own process, so that its peak resident memory is its
+own; below 100,000 clients the first run is not counted. The bound is 10 s at 100,000; CPU time is more reliable on a
+busy machine. The script prints a row per setting and writes results/assessment.json.
 """
 
 from __future__ import annotations

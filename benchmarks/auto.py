@@ -1,10 +1,10 @@
-"""Which engine is the fastest for which model: the table behind ``engine="auto"``.
+"""Measure which engine is the fastest for which model: the table behind ``engine="auto"``.
 
     python benchmarks/auto.py [--rounds 10] [--smoke]
 
-Synthetic samples, FedAvg's local steps (τ = 10) of cohorts of 20 and 5 clients. The engines take turns; medians after
-two rounds of warm-up. The last column is the time of the engine that ``Auto`` takes over that of the fastest. Prints a
-table; writes results/auto.json.
+The job is FedAvg's local steps (τ = 10) on synthetic samples, for cohorts of 20 and 5 clients. The engines take turns;
+times are medians after two warm-up rounds. The last column is the time of the engine that ``Auto`` chooses divided by
+that of the fastest. The script prints a table and writes results/auto.json.
 """
 
 from __future__ import annotations

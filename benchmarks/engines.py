@@ -1,11 +1,12 @@
-"""Seconds per round of the engines, of plain PyTorch and of the floor: 20 of 30 clients, ten steps of 32 samples.
+"""Measure a round of each engine, of plain PyTorch and of the floor: 20 of 30 clients, ten steps of 32 samples.
 
     python benchmarks/engines.py --data-dir DIR [--rounds 20] [--smoke]
 
-The linear model on MNIST and the CNN on kmnist-t10k, FedAvg. Plain PyTorch: a deep copy of the model and an
-``optim.SGD`` a client, one client after another, on the minibatches that drfl draws; with one and with all intra-op
-threads. The floor: the round's multiplications and additions over this machine's rate for a float32 matrix product,
-taken in the same run. Interleaved series; medians after a warm-up. Prints a table; writes results/engines.json.
+The jobs are FedAvg with the linear model on MNIST and the CNN on kmnist-t10k. Plain PyTorch uses a deep copy of the
+model and an ``optim.SGD`` per client, one client after another, on the minibatches that drfl draws, with one and with
+all intra-op threads. The floor is the number of the round's multiplications and additions divided by this machine's
+rate for a float32 matrix product in the same run. Series are interleaved; times are medians after a warm-up. The script
+prints a table and writes results/engines.json.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
-"""Requests for all of a cohort's data, against one plain forward pass, or forward and backward pass, over its rows.
+"""Compare requests for all of a cohort's data with one plain forward (and backward) pass over its rows.
 
     python benchmarks/full_batch.py --data-dir DIR [--rounds 12] [--threads 1] [--smoke]
 
-20 of 30 clients, the linear model, a perceptron and the CNN; losses and gradients of ``Auto``. The passes are PyTorch's
-own, at one model and over rows that lie next to each other, in parts of 128 to 2,048 rows: those that take the least
-time. They give one sum, where drfl gathers the rows and gives every client's mean. Interleaved series; medians of wall
-time and of this process's CPU time after a warm-up. Prints a table; writes results/full_batch.json.
+The jobs are the linear model, a perceptron and the CNN, with 20 of 30 clients and the losses and gradients of ``Auto``.
+The passes are PyTorch's own, at one model and over contiguous rows, in the fastest parts of 128 to 2,048 rows. They
+give one sum, whereas drfl gathers the rows and gives each client's mean. Series are interleaved; medians are of wall
+time and of this process's CPU time after a warm-up. The script prints a table and writes results/full_batch.json.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
-"""Rounds per second on a CUDA device against this machine's CPU, and how much of the device's rate a round reaches.
+"""Measure rounds per second on a CUDA device and on the CPU, and the share of the device's rate that is reached.
 
     python benchmarks/gpu.py --data-dir DIR [--rounds 40] [--smoke]
 
-Both jobs, FedAvg's local steps for 20 clients. The device's rate is that of a float32 matrix product of 8192 × 8192, in
-the same run. Also checks that one round on the device is the round on the CPU up to rounding. Prints a table; writes
-results/gpu.json with the device's name. Without a CUDA device it says so and ends with exit code 2; with --smoke the
-CPU takes its place.
+Both jobs run FedAvg's local steps for 20 clients. The device's rate is that of a float32 matrix product of 8192 × 8192
+in the same run. The script also checks that one round on the device equals the round on the CPU up to rounding. It
+prints a table and writes results/gpu.json with the device's name. Without a CUDA device it prints a message and exits
+with code 2; with --smoke it uses the CPU instead.
 """
 
 from __future__ import annotations

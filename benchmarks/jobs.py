@@ -1,4 +1,4 @@
-"""What the benchmarks share: the two jobs, the machine's floor, turns, and the head of a result file."""
+"""Common parts of the benchmarks: the two jobs, the machine's floor, interleaving, and the head of a result file."""
 
 from __future__ import annotations
 

@@ -1,20 +1,22 @@
-"""A round beside busy processes: what a shared server, a sweep, or two runs at once cost.
+"""Measure a round beside busy processes, as on a shared server, in a sweep, or in two runs at once.
 
     python benchmarks/loaded.py --data-dir DIR [--busy 0,2,4] [--rounds 30] [--series 3] [--smoke]
 
-FedAvg, 20 of 30 clients, ten steps of 32 samples: the linear model on MNIST and a small CNN on 8×8 digits. Each call is
-a process of its own, beside so many processes that only count (``--busy``); calls take turns, series by series. Wall
-and CPU milliseconds a round, medians over the rounds of a process after two of warm-up, then over the series:
+The jobs are FedAvg with 20 of 30 clients and ten steps of 32 samples: the linear model on MNIST and a small CNN on 8×8
+digits. Each call is its own process, beside ``--busy`` processes that only count; calls take turns, series by series.
+Times are wall and CPU milliseconds per round, medians over the rounds of a process after two warm-up rounds, then over
+the series:
 
-* default: drfl as it comes, with as many threads as torch takes;
+* default: drfl with torch's default number of threads;
 * one thread: drfl after ``torch.set_num_threads(1)``;
 * plain: PyTorch without a library, one client after another, with torch's threads; plain, one thread: with one;
-* run: a round of `drfl run` as it comes, tested in every round, checkpoints and guard on;
+* run: a round of `drfl run` with its defaults, tested in every round, with checkpoints and guard;
 * test pass: the model's outputs for all test rows, by PyTorch alone with one thread;
-* two at once: the default in two processes side by side.
+* two at once: the default in two parallel processes.
 
-The small CNN also with either engine. ``slowdown`` is the time beside busy processes over that beside none, of drfl as
-it comes over that of plain PyTorch on one thread. Prints a table; writes results/loaded.json.
+The small CNN is also measured with both engines. ``slowdown`` is the time beside busy processes divided by the time
+without, for drfl's default relative to plain PyTorch on one thread. The script prints a table and writes
+results/loaded.json.
 """
 
 from __future__ import annotations

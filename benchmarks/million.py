@@ -1,12 +1,12 @@
-"""A million clients against a thousand: seconds a round, an evaluation, and memory; and sums that follow λ.
+"""Compare a million clients with a thousand: time per round, evaluation, memory, and sums that follow λ.
 
     python benchmarks/million.py [--rounds 20] [--pairs 3] [--folder DIR] [--smoke]
 
-The setting is that of scaling.py: the linear model of 7,850 parameters, m = 20, ten local steps of 32 samples, a pool
-mapped into memory; one thread, which is what `drfl.run` takes for such operations. Every measurement is a process of
-its own. N = 10³ and N = 10⁶ take turns, as do the sums that follow λ and those that read every row; a ratio is
-that of the fastest of each, as other work on the machine only ever adds time. Writes results/million.json, with the
-load averages before and after.
+The setting is that of scaling.py: the linear model with 7,850 parameters, m = 20, ten local steps of 32 samples, a pool
+mapped into memory, and one thread, which `drfl.run` uses for such operations. Every measurement is its own process. N =
+10³ and N = 10⁶ take turns, and so do sums that follow λ and sums that read every row. A ratio is that of the fastest of
+each, because other work on the machine only adds time. The script writes results/million.json, with the load averages
+before and after.
 """
 
 from __future__ import annotations

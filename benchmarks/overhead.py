@@ -1,17 +1,17 @@
-"""What a round spends beside the clients' arithmetic and the server's.
+"""Measure the time of a round beyond the arithmetic of clients and server.
 
     python benchmarks/overhead.py --data-dir DIR [--rounds 50] [--smoke]
 
-FedAvg, DRFA and DRDM, N = 30, m = 20, on both jobs, tested every ten rounds. Functions are timed one by one:
+The jobs run FedAvg, DRFA and DRDM with N = 30 and m = 20, tested every ten rounds. Functions are timed one by one:
 
-* compute: local steps and loss reports in the engine;
+* compute: local steps and reported losses in the engine;
 * draw: keys, minibatches and cohorts;
 * project: the dual step's projection on the simplex;
-* log: a row of the history and its metrics, a tenth of it a round;
-* test: the evaluation of all clients' test data, a tenth of it a round;
+* log: a row of the history and its metrics, a tenth of it per round;
+* test: the evaluation of all clients' test data, a tenth of it per round;
 * server: the rest, which is the algorithm's own arithmetic on models.
 
-The shares are of the whole round. Prints a table; writes results/overhead.json.
+Shares are of the whole round. The script prints a table and writes results/overhead.json.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
-"""Many runs at once: `drfl compare --jobs` against one run after the other.
+"""Compare parallel runs with `drfl compare --jobs` with sequential ones.
 
     python benchmarks/parallel.py --data-dir DIR [--jobs 2] [--seeds 8] [--rounds 300] [--series 3] [--smoke]
 
-FedAvg, the linear model on MNIST, N = 30, m = 20, so many seeds, each run on one thread, tested every ten rounds. Whole
-commands, start-up, results and report included; the two take turns. Memory is the largest sum over the processes of
-their shares of what they map (PSS), looked at twice a second. Prints the speed-up over jobs = 1; writes
-results/parallel.json.
+The job is FedAvg with the linear model on MNIST, N = 30, m = 20 and ``--seeds`` seeds; each run uses one thread and is
+tested every ten rounds. Whole commands are timed, including start-up, results and report; the two take turns. Memory is
+the largest sum over the processes of their shares of mapped pages (PSS), sampled twice a second. The script prints the
+speed-up over jobs = 1 and writes results/parallel.json.
 """
 
 from __future__ import annotations

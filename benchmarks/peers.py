@@ -1,18 +1,21 @@
-"""Seconds per round of drfl beside other frameworks: FedAvg's job, 20 of 30 clients, ten steps of 32 samples, float32.
+"""Measure a round of drfl and of other frameworks: FedAvg, 20 of 30 clients, ten steps of 32 samples, float32.
 
     python benchmarks/peers.py --data-dir DIR [--only drfl,pfl] [--job linear] [--series 3] [--rounds 10] [--busy 0,2]
         [--smoke]
 
-The linear model on MNIST and the CNN on kmnist-t10k; data, partition and initial model are made once, with drfl, and
-handed to every framework as files. Each run is a process of its own in the framework's own environment; frameworks and
-settings take turns, series by series, so that a busy moment hits all of them. The table takes each framework's fastest
-setting: the median over all rounds after warm-up. Start-up is the time from the start of the process to the end of its
-first round, less a median round, because some frameworks load data or start workers during the first round. Accuracy is
-the mean over clients of the final model's test accuracy, computed by drfl for all, its mean ± std over all runs of the
-framework; each series has a seed of its own. What cannot be installed or fails is left out, with the reason.
-With --busy the same is measured beside so many processes that only count, after what is measured without. Writes
-peers.json, or peers_loaded.json with --busy, into results/. With --smoke nothing is installed: only drfl and plain
-PyTorch run, and both must.
+The jobs are the linear model on MNIST and the CNN on kmnist-t10k. Data, partition and initial model are made once, with
+drfl, and passed to every framework as files. Each run is a process in the framework's own environment. Frameworks and
+settings take turns, series by series, so that a busy moment affects all of them.
+
+The table has each framework's fastest setting: the median over all rounds after warm-up. Start-up is the time from the
+start of the process to the end of its first round, minus a median round, because some frameworks load data or start
+workers during the first round. Accuracy is the mean over clients of the final model's test accuracy, computed by drfl
+for all frameworks, as mean ± std over the framework's runs; each series has its own seed. Frameworks that cannot be
+installed or fail are omitted, with the reason.
+
+With --busy the same is then measured beside this number of processes that only count. The script writes peers.json, or
+peers_loaded.json with --busy, in results/. With --smoke nothing is installed: only drfl and plain PyTorch run, and both
+must succeed.
 """
 
 from __future__ import annotations

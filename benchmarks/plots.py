@@ -1,8 +1,8 @@
-"""Draw the pictures of docs/results/speed.md and docs/scale.md from the stored results.
+"""Draw the figures of docs/results/speed.md and docs/scale.md from the stored results.
 
     python benchmarks/plots.py [--smoke]
 
-Reads results/{peers,algorithms,scaling}.json, if they exist, and writes docs/speed-*.png.
+The script reads the available files of results/{peers,algorithms,scaling}.json and writes docs/speed-*.png.
 """
 
 from __future__ import annotations

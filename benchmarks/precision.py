@@ -1,10 +1,10 @@
-"""bfloat16 in the local steps: how much faster, and what it does to accuracy.
+"""Measure the speed-up from bfloat16 in the local steps, and its effect on accuracy.
 
     python benchmarks/precision.py --data-dir DIR [--rounds 40] [--seeds 3] [--smoke]
 
-The CNN on kmnist-t10k, FedAvg and DRDM, N = 30, m = 20, τ = 10, B = 32. Both precisions see the same partition, initial
-model and minibatches. Accuracies are of the last round; seconds are medians of interleaved series. Prints a table;
-writes results/precision.json.
+The job is the CNN on kmnist-t10k with FedAvg and DRDM, N = 30, m = 20, τ = 10, B = 32. Both precisions have the same
+partition, initial model and minibatches. Accuracies are of the last round; times are medians of interleaved series. The
+script prints a table and writes results/precision.json.
 """
 
 from __future__ import annotations

@@ -1,9 +1,11 @@
-"""Cells and runs on Ray: time with one and two machines, what a message costs, and what becomes of a lost machine.
+"""Measure cells and runs on Ray: time with one and two machines, the cost of a message, and the loss of a machine.
 
-`python benchmarks/ray_cluster.py` takes about ten minutes and writes benchmarks/results/ray_cluster.json. The machines
-are Ray nodes of one CPU each on this machine, connected by the loopback; every setting has a process of its own. The
-load averages before and after say how busy the machine was with other things. --only NAMES measures a part and stores
-nothing. With --smoke every part is measured once, at its smallest.
+    python benchmarks/ray_cluster.py [--only NAMES] [--smoke]
+
+The script takes about ten minutes and writes benchmarks/results/ray_cluster.json. The machines are Ray nodes of one CPU
+each on this machine, connected by the loopback; every setting has its own process. The load averages before and after
+show how busy the machine was with other work. --only NAMES measures a part and stores nothing. With --smoke every part
+is measured once, at its smallest size.
 """
 
 from __future__ import annotations

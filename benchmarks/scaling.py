@@ -1,13 +1,13 @@
-"""Seconds a round and memory against the number of clients N, the cohort m, the parameters d and the local steps τ.
+"""Measure time per round and memory against the number of clients N, cohort m, parameters d and local steps τ.
 
     python benchmarks/scaling.py [--only clients,full,cohort,width,steps] [--rounds 15] [--folder DIR] [--smoke]
 
-Every setting runs in a process of its own, so that its peak of resident memory is its own; the samples lie in a file
-mapped into memory, in DIR. Times are medians over the rounds after three of warm-up; where d is large, of two rounds
-after one. Prints tables; writes results/scaling.json.
+Every setting runs in its own process, so that its peak resident memory is its own; the samples are in a file mapped
+into memory, in DIR. Times are medians over the rounds after three warm-up rounds, or over two rounds after one if d is
+large. The script prints tables and writes results/scaling.json.
 
-Cohort buffers are m·d numbers of the model's type: by so many the peak of the first rounds exceeds the peak before
-them, less what a run with m = 1 has. Slopes are least squares on log–log axes.
+Cohort buffers are m·d numbers of the model's type: the amount by which the peak of the first rounds exceeds the peak
+before them, minus that of a run with m = 1. Slopes are least squares on log–log axes.
 """
 
 from __future__ import annotations

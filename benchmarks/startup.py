@@ -1,11 +1,12 @@
-"""Seconds until a fresh process has imported, helped or refused, and ended.
+"""Measure the time until a new process has imported drfl, printed help or refused an option, and ended.
 
     python benchmarks/startup.py [--repeats 10] [--smoke]
 
-A process's figure includes Python's own start, a row of its own. What drfl adds to torch is timed within a process, as
-the difference of two processes would drown in torch's own scatter: all public names, after torch. Medians over fresh
-processes. The rows take turns, so that a busy moment hits all of them; a first turn warms the disk's cache and is left
-out. Prints a table; writes results/startup.json.
+The time of a process includes Python's start, which has its own row. The time that drfl adds to torch is measured
+within a process, for all public names after torch, because the difference of two processes would be lost in the
+variation of torch's import. Times are medians over new processes. The rows take turns, so that a busy moment affects
+all of them; a first turn fills the disk cache and is not counted. The script prints a table and writes
+results/startup.json.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""Blocks that `make pages` writes into docs/results/speed.md, docs/scale.md and docs/ambiguity.md."""
+"""Make the tables of docs/results/speed.md, docs/scale.md and docs/ambiguity.md from the stored results.
+
+`make pages` writes them into the pages.
+"""
 
 from __future__ import annotations
 

@@ -1,11 +1,11 @@
-"""What dishonest loss reports do to the minimax methods, and what each defence leaves of it: MNIST, linear model.
+"""Measure what dishonest loss reports do to the minimax methods, and what each defence leaves of it, on MNIST.
 
     python evidence/abuse.py --data-dir DIR [--processes 2] [--smoke]
 
-30 clients of which 1, 3 or 6 report 100 times their loss, or claim 1000; a client that is honest but hard, with random
-labels on 60 % of its training rows; and nobody at all. The step sizes are those of papers/tuned/mnist-linear.toml;
-three seeds and 100 rounds a cell. Writes results/abuse/cells.csv as it goes; cells that it holds already are not run
-again. Then table.md and summary.json.
+The job is a linear model on 30 clients, of which 1, 3 or 6 report 100 times their loss, or a loss of 1000. For
+comparison there is an honest client with random labels on 60 % of its training rows, and a job in which all clients are
+honest. The step sizes are those of papers/tuned/mnist-linear.toml; each cell has three seeds and 100 rounds. The script
+appends to results/abuse/cells.csv and skips cells that it already contains. It then writes table.md and summary.json.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
-"""How far the ambiguity sets' answers are from optimal: KKT residuals of 10,000 random inputs a set, and a solver.
+"""Measure how far the results of the ambiguity sets are from optimal: KKT residuals, and distances from a solver.
 
     python evidence/ambiguity_kkt.py [--smoke]
 
-For each set of ``tests/ambiguity/cases.py``: the largest residual of the Karush-Kuhn-Tucker conditions of project, prox
-and worst_case (``tests/ambiguity/kkt.py``) over 10,000 vectors of up to 100 entries, and the largest distance from
-CVXPY with Clarabel over 200 vectors of six entries, in λ and in the objective. Writes ``table.md`` and ``summary.json``
-in ``results/ambiguity``.
+For each set of ``tests/ambiguity/cases.py``, the script computes the largest residual of the Karush-Kuhn-Tucker
+conditions of project, prox and worst_case (``tests/ambiguity/kkt.py``) over 10,000 vectors of up to 100 entries. It
+also computes the largest distance from CVXPY with Clarabel over 200 vectors of six entries, in λ and in the objective.
+It writes ``table.md`` and ``summary.json`` in ``results/ambiguity``.
 """
 
 from __future__ import annotations

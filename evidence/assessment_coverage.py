@@ -1,16 +1,19 @@
-"""Do the intervals, sets and tests of drfl.assessment hold as often as they say? 10,000 federations a setting.
+"""Measure the coverage of the intervals, sets and tests of drfl.assessment on 10,000 simulated federations per setting.
 
     python evidence/assessment_coverage.py [--federations 10000] [--smoke]
 
-The settings and statements are those of ``tests/assessment/settings.py``: 2 to 1,000 clients with 3 to 100,000 test
-rows, all alike, spread, clustered at the worst, near 0 and 1, and such that share rows; scores in [0, 1] of up to 10⁴
-rows in all, rare large losses among them; AUC with 1 to 200 positives and ties; rates; new clients; test rows needed;
-seeds. Where 10,000 take too long there are fewer, as the tables say. A statement is rejected where an exact binomial
-test shows that it misses more often than it may, after Holm's correction over all settings and statements:
-results/assessment_coverage/coverage.csv. Statements of scores without bounds, which are only approximate, are measured
-and not tested. Wrong ways to say the same go through the same suite: wrong_variants.csv. How often a better worst
-client is shown, beside what the measured minima say: power.csv, power.png. Counts are kept in cells.csv as they come,
-and what is there is not simulated again.
+The settings and statements are those of ``tests/assessment/settings.py``. They have 2 to 1,000 clients with 3 to
+100,000 test rows, whose true scores are equal, spread, clustered at the worst, near 0 or near 1; clients may share
+rows. The scores are in [0, 1] for up to 10⁴ rows in all, some with rare large losses; there are also AUCs with 1 to 200
+positives and ties, rates, new clients, required numbers of test rows, and seeds. If 10,000 federations take too long
+there are fewer, as the tables state.
+
+results/assessment_coverage/coverage.csv lists the statements. A statement is rejected if an exact binomial test shows
+that it misses more often than allowed, after Holm's correction over all settings and statements. Statements about
+unbounded scores are only approximate, so they are measured but not tested. wrong_variants.csv has the results of
+deliberately wrong statements in the same suite. power.csv and power.png show how often a better worst client is
+significant, and the same for the measured minima. Counts are stored in cells.csv, and settings that it contains are not
+simulated again.
 """
 
 from __future__ import annotations

@@ -1,14 +1,15 @@
-"""fairlearn's bootstrap and scipy's binomial intervals beside those of drfl.assessment, on the same counts.
+"""Compare the intervals of drfl.assessment with fairlearn's bootstrap and scipy's binomial intervals.
 
     PYTHONPATH=src python evidence/assessment_fairlearn.py [--federations 200] [--smoke]
 
-It needs fairlearn, which drfl does not install; of drfl only modules that get along with numpy and scipy are used. With
---smoke it runs without fairlearn too, whose cells are then empty.
-``MetricFrame(n_boot=…, ci_quantiles=[0.025, 0.975])`` resamples all rows together (fairlearn's user guide, "Bootstrap
-confidence intervals"). hospitals.csv: the test results of ``examples/hospitals/results/intervals.csv``, linear model,
-FedAvg, seed 0, where the stored interval is simultaneous over sites and `exact` is scipy's at the same level.
-coverage.csv: how often the interval of the smallest accuracy over groups leaves out the true one, and how often any
-group's interval leaves out the group's. Both in results/assessment_fairlearn/.
+The script requires fairlearn, which drfl does not install, and uses only modules of drfl that need nothing but numpy
+and scipy. With --smoke it also runs without fairlearn, whose cells are then empty. ``MetricFrame(n_boot=…,
+ci_quantiles=[0.025, 0.975])`` resamples all rows together (fairlearn's user guide, "Bootstrap confidence intervals").
+
+hospitals.csv has the intervals for the test results in ``examples/hospitals/results/intervals.csv`` (linear model,
+FedAvg, seed 0); the stored interval is simultaneous over sites, and `exact` is scipy's at the same level. coverage.csv
+has two shares: how often the interval of the smallest accuracy over groups misses the true one, and how often the
+interval of any group misses that group's accuracy. Both files are in results/assessment_fairlearn/.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
-"""How often a better worst client is shown, beside what the measured minima say, and how many clients could be it.
+"""Measure how often a better worst client is significant, and how many clients could be the worst.
 
-`python evidence/assessment_coverage.py` stores it: results/assessment_coverage/power.csv and power.png.
+Run by `python evidence/assessment_coverage.py`, which stores results/assessment_coverage/power.csv and power.png.
 
-``gain``: model A's worst client is truly right in 70 % of the rows and the others in 90 %; with B the worst one is
-better by the difference, at most to the others' 90 %, and of the rows on which the models could agree they do on nine
-tenths. ``set``: one client is worse than the others, at 80 %, by the difference.
+``gain``: the worst client of model A has a true accuracy of 70 % and the others 90 %. With model B the worst client is
+better by the difference, up to 90 %. The models agree on nine tenths of the rows on which they could agree. ``set``:
+one client with 80 % is worse than the others by the difference.
 """
 
 from __future__ import annotations

@@ -1,12 +1,12 @@
-"""How often is the algorithm that measures best shown to be better than another one, where all are equally good?
+"""Measure how often the best algorithm is significantly better than another one although all are equally good.
 
     python evidence/best_by_looking.py [--smoke]
 
-Values of k algorithms at 5 or 10 seeds, all normal with mean 0 and variance 1: 4,000 cases each. The one with the best
-mean is compared with every other one by the paired t-test over seeds (from six on also by the sign flips), with Holm's
-correction over these k − 1 differences, or by the rule of reports (drfl.report.compared.decided). Shares of the cases
-with any difference shown, each with its exact binomial 95 % interval: results/best_by_looking/errors.csv. Versions:
-summary.json.
+There are 4,000 cases for each number k of algorithms and for 5 and 10 seeds; all values are normal with mean 0 and
+variance 1. The algorithm with the best mean is compared with all others by the paired t-test over seeds (from six seeds
+on also by sign flips) with Holm's correction over the k − 1 differences, or by the rule of reports
+(drfl.report.compared.decided). results/best_by_looking/errors.csv has the share of cases with a significant difference,
+with its exact binomial 95 % interval; summary.json has the versions.
 """
 
 from __future__ import annotations

@@ -1,14 +1,15 @@
-"""How often do tests over few seeds show a difference that is not there, and what do they say of the stored tables?
+"""Measure how often tests over few seeds find a difference that does not exist, and apply them to the stored tables.
 
     python evidence/bootstrap_null.py [--smoke]
 
-Normal differences with mean 0: 10,000 cases each of 3, 5, 6 and 10 pairs. A case counts as shown where the 95 %
-percentile bootstrap interval of the mean (Efron 1979; 10,000 resamples, the same for every case) leaves 0 out, where
-the paired t-test has p ≤ 0.05, where the sign flips have it, and where both do. Each share with its exact binomial 95 %
-interval (Clopper, Pearson 1934): results/bootstrap_null/errors.csv.
+There are 10,000 cases each of 3, 5, 6 and 10 pairs, whose differences are normal with mean 0. A case counts as
+significant if the 95 % percentile bootstrap interval of the mean (Efron 1979; 10,000 resamples, the same for every
+case) excludes 0, if the paired t-test has p ≤ 0.05, if the sign flips have it, or if both tests have it.
+results/bootstrap_null/errors.csv has each share with its exact binomial 95 % interval (Clopper and Pearson 1934).
 
-Of the stored reproductions: how many differences the bootstrap alone, the paired t-test alone (neither corrected for
-their number) and the rule of drfl.assessment.seeds show: results/bootstrap_null/tables.csv. Versions: summary.json.
+results/bootstrap_null/tables.csv has the number of significant differences in the stored reproductions according to the
+bootstrap alone, the paired t-test alone (both uncorrected) and the rule of drfl.assessment.seeds. summary.json has the
+versions.
 """
 
 from __future__ import annotations

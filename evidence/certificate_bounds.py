@@ -1,9 +1,9 @@
-"""How tight is the bound from one gradient, and how many exchanges does the search on the pooled data take?
+"""Measure how tight the bound from one gradient is, and how many exchanges the search on the pooled data takes.
 
     python evidence/certificate_bounds.py [--smoke]
 
-ScaffPD on the job of digits_certificate.toml, seed 0; each search starts where the one before ended. Writes
-results/digits_certificate/bounds.csv.
+The script runs ScaffPD on the job of digits_certificate.toml at seed 0; each search starts from the end of the previous
+one. It writes results/digits_certificate/bounds.csv.
 """
 
 from __future__ import annotations

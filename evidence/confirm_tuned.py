@@ -1,15 +1,17 @@
-"""The chosen trials of a search in multiples of each run's own step size, run again: does the multiple hold?
-
-A run halves a step size that it found itself where the loss rises, and its model begins anew. A search that scores such
-a run by what it ends with may choose a multiple that never ran. This goes down the trials of a stored search, the best
-first, and chooses the first whose runs halve nothing at any tuning seed: the best of the search under the rule that
-``drfl tune --relative-step-size`` has. It writes ``confirmed.csv`` and the hyperparameter file beside ``trials.csv``,
-and the file that ``drfl reproduce`` reads, this one unless ``--out`` names another folder. With ``--trials-of`` the
-trials are those of another job's search, from the one that was chosen there: does it hold here?
+"""Repeat the best trials of a search in which step sizes are multiples of each run's own step size, and choose one.
 
     python evidence/confirm_tuned.py kmnist-cnn --data-dir DIR
     python evidence/confirm_tuned.py kmnist-cnn-sizes --trials-of kmnist-cnn --data-dir DIR
     python evidence/confirm_tuned.py --smoke
+
+If the loss rises, a run halves a step size that it found itself, and its model starts again. A search that scores such
+a run by its final model may choose a multiple that was never used. This script goes through the trials of a stored
+search, the best first, and chooses the first whose runs halve no step size at any tuning seed. This is the best trial
+under the rule of ``drfl tune --relative-step-size``. With ``--trials-of``, the trials are those of another job's
+search, beginning with the trial chosen there.
+
+The script writes ``confirmed.csv`` and the hyperparameter file beside ``trials.csv``. It also writes the hyperparameter
+file that ``drfl reproduce`` reads, unless ``--out`` names another folder.
 """
 
 from __future__ import annotations

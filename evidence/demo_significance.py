@@ -1,12 +1,12 @@
-"""Is what the demo shows more than chance? Row by row at the first seed, and paired over seeds.
+"""Test whether the differences in the demo are significant: over rows at the first seed, and paired over seeds.
 
     make demo && python evidence/demo_significance.py runs/demo
     python evidence/demo_significance.py --smoke
 
-For each pair of algorithms, of the worst client's accuracy in points: the interval of the gain at seed 0, which is of
-two models on the same test rows; and the mean gain over seeds with its 95 % t-interval and Holm's correction over the
-pairs. Test sets of different seeds share rows, so that seeds say nothing of other rows, and seed 0 nothing of other
-seeds: a difference is shown where both show it.
+For each pair of algorithms and the worst client's accuracy in points, the script prints two results. One is the
+interval of the gain at seed 0, for two models on the same test rows. The other is the mean gain over seeds with its 95
+% t-interval and Holm's correction over the pairs. Test sets of different seeds share rows, so seeds provide no evidence
+about other rows, and seed 0 none about other seeds: a difference is significant if both show it.
 """
 
 from __future__ import annotations

@@ -1,11 +1,12 @@
-"""DRDM's proof speaks of other sequences than its Algorithm 1 makes: where does each of them end?
+"""Compare the sequences in DRDM's proof with those of its Algorithm 1: what does each converge to?
 
     python evidence/drdm_recursions.py [--smoke]
 
-Krouka et al. 2025. Three ways from the local models of a round to the next global model w and to c, the rest as in
-Algorithms 1 and 2: "published" is lines 18 and 20; "virtual" the sequences defined before Lemma 1, whose c and w move
-after every local step; "one step" the update (37)-(39) from which Lemma 6 is shown. Six clients with quadratic
-losses, λ held uniform, exact gradients, float64, from two initial models. Writes results/drdm_recursions/.
+There are three ways to compute the next global model w and c from the local models of a round (Krouka et al. 2025); the
+rest follows Algorithms 1 and 2. "published" is lines 18 and 20; "virtual" are the sequences defined before Lemma 1,
+whose c and w change after every local step; "one step" is the update (37)-(39) used to prove Lemma 6. Six clients have
+quadratic losses, λ stays uniform, gradients are exact, numbers are float64, and there are two initial models. The
+script writes results/drdm_recursions/.
 """
 
 from __future__ import annotations

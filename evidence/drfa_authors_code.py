@@ -1,14 +1,14 @@
-"""What DRFA's authors' public code does beside the paper's Algorithm 1, and which of it matters on their first job.
+"""Measure which differences between the DRFA authors' code and the paper's Algorithm 1 matter on their first job.
 
     python evidence/drfa_authors_code.py --data-dir DIR [--smoke]
 
-Logistic regression on Fashion-MNIST, ten clients with one class each, η = 0.1, γ = 0.008, τ = 10, batches of 50, 100
-rounds (Deng et al. 2020, §6); five seeds. Starting from Algorithm 1 the differences are switched on one at a time, and
-starting from all of them off again; every variant is compared with its start at the same seeds, by 95 % t-intervals.
-As (w, λ) circles the saddle point, a single round says little: differences are of means over the last 50 rounds, every
-fifth of them tested. Then the same by an implementation in NumPy that shares nothing with drfl,
-drfa_authors_numpy.py; it has the code's snapshot too. Writes results/drfa_authors_code: cells.csv, table.md and
-summary.json.
+The job is logistic regression on Fashion-MNIST with ten clients of one class each, η = 0.1, γ = 0.008, τ = 10, batches
+of 50, 100 rounds (Deng et al. 2020, §6) and five seeds. Differences are switched on one at a time from Algorithm 1, and
+switched off one at a time from the code. Each variant is compared with its starting point at the same seeds by 95 %
+t-intervals. Because (w, λ) circles the saddle point, a single round is not informative: differences are of means over
+the last 50 rounds, of which every fifth is tested. The same is measured with drfa_authors_numpy.py, an independent
+implementation in NumPy, which also has the code's snapshot. The script writes cells.csv, table.md and summary.json in
+results/drfa_authors_code.
 """
 
 from __future__ import annotations

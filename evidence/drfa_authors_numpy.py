@@ -1,7 +1,7 @@
-"""DRFA's round as its authors' public code has it, in plain NumPy, for logistic regression with everybody taking part.
+"""A round of DRFA as in its authors' public code, in NumPy, for logistic regression with full participation.
 
-Written from a description of that code (docs/algorithms/drfa.md), without drfl: it checks by a second way what
-evidence/drfa_authors_code.py finds. Its clients, draws and initial model (zeros, as there) are its own.
+It was written from a description of that code (docs/algorithms/drfa.md) without drfl, as an independent check of the
+results of evidence/drfa_authors_code.py. It has its own clients, draws and initial model (zeros, as in the code).
 """
 
 from __future__ import annotations

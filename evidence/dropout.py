@@ -1,12 +1,12 @@
-"""What clients that drop out cost each algorithm: MNIST, 30 clients of few classes each, a linear model.
+"""Measure the cost of client dropout for each algorithm: MNIST, 30 clients with few classes each, a linear model.
 
     python evidence/dropout.py --data-dir DIR [--processes 2] [--smoke]
 
-In a round each client drops out with the same probability: it hears nothing, does nothing, answers nothing. Three seeds
-and 100 rounds a cell; the same seed loses the same clients at every algorithm, and those lost at a probability at every
-larger one too. Hyperparameters are those that `drfl tune mnist-linear` found without dropouts, and the default ones of
-algorithms that it did not tune. Writes results/dropout/cells.csv as it goes; cells that it holds already are not run
-again. Then table.md and summary.json.
+In each round every client drops out with the same probability: it receives nothing, computes nothing and sends nothing.
+Each cell has three seeds and 100 rounds. At the same seed all algorithms lose the same clients, and the clients lost at
+one probability are also lost at each larger one. Hyperparameters are those that `drfl tune mnist-linear` found without
+dropout, and the defaults for algorithms that were not tuned. The script appends to results/dropout/cells.csv and skips
+cells that it already contains. It then writes table.md and summary.json.
 """
 
 from __future__ import annotations

@@ -1,26 +1,26 @@
-"""How often does the headline of a comparison claim more than is true?
+"""Measure how often the headline of a comparison claims more than is true.
 
     python evidence/false_headlines.py [--smoke]
 
-Federations of ten clients in which all algorithms are equally good for the population: they go through
-``drfl.report.compared.standing`` as runs do that were read from folders, with what their models score on every test
-row. An answer is right if z + u + e + d exceeds the client's threshold: z is the row's own, u what an algorithm thinks
-of that row at every seed, e what it thinks at one seed, and d the quality of a seed's model; all are normal. So u makes
-one algorithm better than another on the same test rows, although not for the population.
+The script simulates federations of ten clients in which all algorithms are equally good for the population. They are
+passed to ``drfl.report.compared.standing`` like runs read from folders, with scores on each test row. A prediction is
+correct if z + u + e + d exceeds the client's threshold, where z belongs to the row, u to an algorithm and the row at
+all seeds, e to an algorithm and the row at one seed, and d to a seed's model; all are normal. Because of u, one
+algorithm can be better than another on the same test rows but not for the population.
 
-What is simulated:
+These settings are simulated:
 
-- ``rows``: every seed has the same test rows and initial model ("shared"), or draws its test rows from a data set of
+- ``rows``: all seeds have the same test rows and initial model ("shared"), or draw their test rows from a data set of
   three times as many rows ("redrawn"), or from the population ("fresh").
-- ``lasting``: the share of the variance that u has. Without it, algorithms differ by seeds alone.
-- ``what``: "null"; "fails", where one algorithm diverges at the worst 15 % of its seeds; "stops", where test rows stop
-  one algorithm at the first of ten rounds that reaches a target; "gain", where one algorithm is truly better.
+- ``lasting``: the share of the variance due to u. If it is 0, algorithms differ only between seeds.
+- ``what``: "null"; "fails", in which one algorithm diverges at the worst 15 % of its seeds; "stops", in which test rows
+  stop one algorithm at the first of ten rounds that reaches a target; "gain", in which one algorithm is truly better.
 
-A headline is false if it names a rival and a scope such that the best is not better there. On the same test rows, and
-over divisions of one data set, the truth is the mean over 400 more seeds. results/false_headlines/rates.csv has for
-each setting how many headlines reach how far, how many are false, the share, its exact lower 99 % confidence bound, and
-the same for the rule before: a paired t-test over the seeds that ended, said of the algorithms as such, so of the
-population. Versions: summary.json.
+A headline is false if it names a rival and a scope for which the best algorithm is not better. On the same test rows,
+and over divisions of one data set, the truth is the mean over 400 more seeds. results/false_headlines/rates.csv has for
+each setting the number of headlines of each scope, the number and share of false ones and the exact lower 99 %
+confidence bound of the share. It has the same for the earlier rule: a paired t-test over the completed seeds,
+interpreted for the population. summary.json has the versions.
 """
 
 from __future__ import annotations

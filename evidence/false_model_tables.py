@@ -1,6 +1,6 @@
-"""The parts of docs/results/resilience.md on clients that send false models; false_models.py makes the results.
+"""Make the tables in docs/results/resilience.md on clients that send false models, from the results of false_models.py.
 
-`make pages` writes it into the page.
+`make pages` writes them into the page.
 """
 
 from __future__ import annotations

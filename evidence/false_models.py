@@ -1,12 +1,13 @@
-"""What clients that lie about their models do to an algorithm, and what each defence leaves of it.
+"""Measure what malicious model updates do to an algorithm, and what each defence leaves of it.
 
     python evidence/false_models.py --data-dir DIR [--processes 2] [--only DATASET] [--smoke]
 
-Twenty clients, all asked in every round, linear model, drfl's defaults; four of them attack. With an honest outlier one
-of the sixteen others has its images upside down, in training and in testing. A defence is a Byzantine-robust rule
-together with CVaR(0.5) for λ; "default" is what drfl does unasked, and has no set, "CVaR alone" has no rule. Digits and
-MNIST, five seeds. Writes results/false_models/cells.csv as it goes; cells that it holds already are not run again. Then
-table.md and summary.json. With --smoke each attack, each defence and each algorithm runs, not each of all with another.
+The job is a linear model on twenty clients with full participation and drfl's defaults; four clients attack. In the
+setting with an honest outlier, the images of one of the other sixteen clients are upside down, for training and
+testing. A defence is a Byzantine-robust rule together with CVaR(0.5) for λ; "default" is drfl's default without a set,
+and "CVaR alone" has no rule. The data are digits and MNIST with five seeds. The script appends to
+results/false_models/cells.csv and skips cells that it already contains. It then writes table.md and summary.json. With
+--smoke each attack, defence and algorithm runs at least once, but not in all combinations.
 """
 
 from __future__ import annotations

@@ -1,10 +1,11 @@
-"""DRFA against FedAvg on Fashion-MNIST, one class per client (DRFA, §6): when does the worst class reach 50 %?
+"""Compare DRFA with FedAvg on Fashion-MNIST, one class per client (DRFA, §6): when does the worst class reach 50 %?
 
     python evidence/fashion_one_class.py --data-dir DIR [--smoke]
 
-Runs fashion_one_class.toml for 300 rounds at five seeds, once with everybody weighted by λ and once with ten clients
-drawn from λ with replacement, as DRFA's pseudocode has it. A single round above 50 % may be luck, so it tells, for the
-last iterate and for the averaged one: the first round at 50 %, how many rounds are, and the mean of the last 50 rounds.
+The script runs fashion_one_class.toml for 300 rounds at five seeds, once with all clients weighted by λ, and once with
+ten clients drawn from λ with replacement, as in DRFA's pseudocode. A single round above 50 % may be due to chance. For
+the last iterate and for the averaged one, the script therefore reports the first round at 50 %, the number of such
+rounds, and the mean of the last 50 rounds.
 """
 
 from __future__ import annotations

@@ -1,10 +1,11 @@
-"""One run, three ways: simulated by drfl, behind an in-process Flower grid, and in Flower's own simulation (Ray).
+"""Compare one run on three backends: drfl's simulation, an in-process Flower grid, and Flower's simulation (Ray).
 
     python evidence/flower_backends.py [--smoke]
 
-The four heart-disease hospitals, a linear model, five rounds of five algorithms at one seed; needs flwr[simulation],
-and leaves Ray out, in words, without it. The fourth way, processes that speak TLS, is ``scripts/try_deployment.sh``.
-Writes results/deployment/backends.json with the largest differences in w and λ.
+The job is a linear model on the four heart-disease hospitals: five rounds of five algorithms at one seed. It requires
+flwr[simulation]; without it, Ray is skipped with a message. A fourth backend, processes that communicate over TLS, is
+tested by ``scripts/try_deployment.sh``. The script writes results/deployment/backends.json with the largest differences
+in w and λ.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
-"""Bad input for everything that reads what a user gives: nothing but success or one line may come of it.
+"""Test everything that reads user input with bad input: it must succeed or end with a one-line error.
 
     python evidence/fuzz.py [--inputs 1000] [--seed 0] [NAME …] [--smoke]
 
-The inputs are drawn by the Hypothesis strategies of ``tests/fuzz``. First they go to parsers that are broken on
-purpose, each of which must be found out. Writes ``results/fuzz/table.md`` and ``results/fuzz/summary.json``; rows of
-parsers that are not named stay. Ends with 1 if a parser failed.
+The inputs are drawn by the Hypothesis strategies of ``tests/fuzz``. They are first applied to deliberately broken
+parsers, all of which must be detected. The script writes ``results/fuzz/table.md`` and ``results/fuzz/summary.json``;
+rows of parsers that are not named are not changed. It exits with 1 if a parser failed.
 """
 
 from __future__ import annotations

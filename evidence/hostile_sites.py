@@ -1,15 +1,16 @@
-"""A registered site that lies, breaks or dawdles, in a real deployment: what becomes of the run and of the others.
+"""Test real deployments with a registered site that sends false data, fails or is slow.
 
     python evidence/hostile_sites.py [--algorithms DRDM,ScaffPD] [--rounds 2] [--only TEXT] [--resume] [--table]
         [--smoke]
 
-A SuperLink and six SuperNodes as processes of their own, over TLS with node authentication on loopback. Two are honest;
-the others behave as ``scripts/hostile_site.py`` says: four sites at a time where replies are spoilt, one where it is
-what a site tells of itself. A run must end with results in which the honest sites are whole, or with one line; and
-after all of them the deployment must still train, to the model of a simulation. Writes
-``results/hostile_sites/ALGORITHM.json`` and, with --table, ``table.md`` from these; ends with 1 where something is not
-as it should be. Algorithms take turns; start one process for each to have them side by side. With --smoke two sites
-behave so in one run, and the table is written too.
+A SuperLink and six SuperNodes run as separate processes, over TLS with node authentication on loopback. Two sites are
+honest; the others behave as described in ``scripts/hostile_site.py``. Four sites misbehave at a time if replies are
+corrupted, one if its description of itself is. A run must end with complete results of the honest sites, or with a
+one-line error. After all runs the deployment must still train and give the model of a simulation.
+
+The script writes ``results/hostile_sites/ALGORITHM.json`` and, with --table, ``table.md`` from these; it exits with 1
+if a result is not as required. Algorithms run one after the other; to run them in parallel, start one process for each.
+With --smoke two sites misbehave in one run, and the table is written too.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Cells of a table, a row of a CSV file each, kept as they come: a script that was stopped goes on where it was."""
+"""Store the cells of a table as rows of a CSV file, so that a stopped script continues with the missing cells."""
 
 from __future__ import annotations
 

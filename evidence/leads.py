@@ -1,6 +1,6 @@
-"""What EXPERIMENTS.md and docs/three-results.md show of the stored tables: how far a method is ahead of the others.
+"""Make the tables of EXPERIMENTS.md and docs/three-results.md: how far a method is ahead of the others.
 
-`make pages` writes it into the pages.
+`make pages` writes them into the pages.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
-"""Which checks of the batteries reject which deliberately wrong variant.
+"""List which checks of the conformance suite reject which deliberately wrong variant.
 
     python evidence/mutations.py [--smoke]
 
-Every wrong variant of ``tests/conformance/wrong`` is put to *all* checks of its battery, under the claims of the right
-algorithm's conformance row, and so is every right algorithm and ambiguity set. A check that merely ran into an error of
-the variant is not counted. Writes ``results/mutations/table.md`` and ``results/mutations/mutations.json``.
+All checks are applied to each wrong variant of ``tests/conformance/wrong``, with the claims in the conformance row of
+the correct algorithm, and to all correct algorithms and ambiguity sets. A check that fails only because of an error in
+the variant does not count. The script writes ``results/mutations/table.md`` and ``results/mutations/mutations.json``.
 """
 
 from __future__ import annotations

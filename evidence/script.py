@@ -1,8 +1,8 @@
-"""What the scripts of evidence/ and benchmarks/ share: options, sizes, stand-in data, and how results are stored.
+"""Common parts of the scripts of evidence/ and benchmarks/: options, sizes, stand-in data, and storage of results.
 
-Every script takes ``--smoke``: the whole of it in seconds, with the small sizes that stand beside the full ones, on
+Every script accepts ``--smoke``, which runs all of it in seconds: with the small sizes defined beside the full ones, on
 data that come with drfl and scikit-learn, and into a temporary folder unless ``--out`` names one. ``make test-all``
-runs every script so.
+runs every script in this way.
 """
 
 from __future__ import annotations

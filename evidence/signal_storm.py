@@ -1,12 +1,13 @@
-"""Signals at random moments: everything resumes to the bytes that undisturbed work leaves.
+"""Send signals at random moments: everything must resume and give the bytes of an undisturbed run.
 
     python evidence/signal_storm.py [--only 1,2,...] [--count N] [--seed S] [--smoke]
 
-SIGINT, SIGTERM and SIGKILL in turn go to ``drfl run``, with and without checkpoints, ``compare``, ``compare --jobs 2``,
-``tune`` and the server of a deployment in one process, ten each. The part "flower" sends them to Flower's real
-processes on loopback: to the server program and to ``drfl deploy run``. Writes ``results/signal_storm/summary.json``,
-in which each part replaces its own earlier counts. Ends with an error, and stores nothing of a part, if a file differs.
-With --smoke one signal goes to ``drfl run`` and one to Flower's processes.
+SIGINT, SIGTERM and SIGKILL in turn are sent to ``drfl run``, with and without checkpoints, ``compare``, ``compare
+--jobs 2``, ``tune`` and the server of a deployment in one process, ten each. The part "flower" sends them to Flower's
+real processes on loopback: to the server program and to ``drfl deploy run``. The script writes
+``results/signal_storm/summary.json``, in which each part replaces its own earlier counts. If a file differs, it ends
+with an error and stores nothing for this part. With --smoke one signal is sent to ``drfl run`` and one to Flower's
+processes.
 """
 
 from __future__ import annotations

@@ -1,12 +1,12 @@
-"""A long run in which everything goes wrong: does memory stay flat, and does no file grow but by the rows written?
+"""Run for a long time with all kinds of failures: memory must stay constant, and files grow only by rows written.
 
     python evidence/soak.py [--rounds 50000] [--smoke]
 
-Digits on twelve clients, dual DRDM, every round with client dropout, outages, crashes, duplicate replies, stragglers
-and a deadline; one client's models are a million times too far away, one flips the sign of its steps; the rule is
-centred clipping, which has a memory; rounds with fewer than four replies are skipped; a checkpoint every 50 rounds.
-Every 1,000 rounds resident memory, open files and the size of every file of the run's folder. Writes results/soak/.
-Linux only.
+The job is dual DRDM on digits with twelve clients. Every round has client dropout, outages, crashes, duplicate replies,
+stragglers and a deadline. One client's updates are a million times too long, and another's have the wrong sign. The
+aggregation rule is centred clipping, which has a memory; rounds with fewer than four replies are skipped; a checkpoint
+is written every 50 rounds. Every 1,000 rounds the script records the resident memory, the open files and the size of
+every file in the run's folder. It writes results/soak/. It runs only on Linux.
 """
 
 from __future__ import annotations

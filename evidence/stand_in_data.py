@@ -1,7 +1,7 @@
-"""Small data sets under the names and in the formats of the real ones, from data that come with drfl and scikit-learn.
+"""Small data sets with the names and formats of the real ones, made from data that come with drfl and scikit-learn.
 
-What scripts read with ``--smoke``; see evidence.py. Pictures are scikit-learn's digits, people of a census the patients
-of four hospitals, and what actors say is a licence's text.
+Scripts read them with ``--smoke``; see script.py. Images are scikit-learn's digits, rows of a census are patients of
+four hospitals, and the lines of a play are the text of a licence.
 """
 
 from __future__ import annotations

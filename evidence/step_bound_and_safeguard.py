@@ -1,10 +1,11 @@
-"""The bound on steps where nobody lies, and where the step size is too large: the methods of SCAFF-PD's Table 3.
-
-Each at seed 0 with once and four times the step size that drfl finds, without and with the bound. Four times is too
-much: an honest client's local steps run away, and drfl lowers the step size, without the bound once the loss has risen,
-with it in the very round. Writes results/step_bound_unchanged/with_and_without.csv.
+"""Measure the step bound without attackers, also with too large a step size, for the methods of SCAFF-PD's Table 3.
 
     python evidence/step_bound_and_safeguard.py [--data-dir DIR] [--smoke]
+
+Each method runs at seed 0 with one and four times the step size that drfl finds, without and with the bound. Four times
+is too large: the local steps of an honest client diverge, and drfl lowers the step size. Without the bound it does so
+after the loss has risen, with the bound in the same round. The script writes
+results/step_bound_unchanged/with_and_without.csv.
 """
 
 from __future__ import annotations

@@ -1,14 +1,14 @@
-"""Stored runs once more, with and without the bound on steps: do they end with the same numbers?
+"""Repeat stored runs with and without the step bound: do they give the same numbers?
 
     python evidence/step_bound_unchanged.py --data-dir DIR --adult DIR --shakespeare FILE [--jobs 2] [--only NAMES]
         [--smoke]
 
-The first seed of the stored tables and figures of the papers that train and of the comparisons, of every setting and
-method. What was stored with the bound, which is on by default, runs without it; what was stored before there was one
-runs with it. A run that does not end as it was stored runs once more the other way too, as what else has changed since
-(defaults, versions, features computed anew) is no work of the bound's. Two runs are the same where every column is:
-accuracies and losses to six decimals, bytes, gradients and clients to the last digit. Writes
-results/step_bound_unchanged/. Jobs that it has there already are not run again.
+The script repeats the first seed of every setting and method in the stored comparisons and in the papers' tables and
+figures that train. Runs stored with the bound, which is on by default, are repeated without it. Runs stored before the
+bound existed are repeated with it. A run whose result differs from the stored one also runs the other way, because
+other changes since (defaults, versions, recomputed features) are not due to the bound. Two runs are equal if every
+column is: accuracies and losses to six decimals; bytes, gradients and clients to the last digit. The script writes
+results/step_bound_unchanged/ and skips jobs that it already contains.
 """
 
 from __future__ import annotations

@@ -1,17 +1,17 @@
-"""How often does the worst client's interval miss once a run has stopped at a target?
+"""Measure how often the worst client's interval misses the truth if a run stops at a target.
 
     python evidence/stopping_rows.py [--smoke]
 
-Federations of linear classifiers whose true accuracies are known: a client's inputs are normal, its labels the noisy
-sides of a hyperplane of its own. In every round each client takes a step of minibatch SGD, and the models are averaged.
-A run stops at the first round whose worst measured accuracy reaches the target, by ``test`` rows or by ``validation``
-rows, a fifth of the training rows, which then do not train; else after its last round. Its test rows then give the 95 %
-interval of the worst client's true accuracy.
+The script simulates federations of linear classifiers with known true accuracies: a client's inputs are normal, and its
+labels are the noisy sides of its own hyperplane. In every round each client takes a step of minibatch SGD, and the
+models are averaged. A run stops at the first round whose worst measured accuracy reaches the target, otherwise after
+its last round. Accuracy is measured on ``test`` rows or on ``validation`` rows, a fifth of the training rows that are
+then not used for training. The test rows then give the 95 % interval of the worst client's true accuracy.
 
-results/stopping_rows/misses.csv has a row for each setting and choice of rows: how many runs stopped, in how many of
-these the interval misses, that share with its exact binomial 95 % interval, the same count and share of the runs that
-did not stop, the share of all runs that stopped or not, and how much higher the worst client measures than it truly is,
-in points, averaged over the runs that stopped. Versions: summary.json.
+results/stopping_rows/misses.csv has a row for each setting and choice of rows. Its columns are the number of runs that
+stopped; how many of their intervals miss the truth, and that share with its exact binomial 95 % interval; the same
+count and share for the runs that did not stop; the share over all runs; and the mean excess of the worst client's
+measured over its true accuracy, in points, over the runs that stopped. summary.json has the versions.
 """
 
 from __future__ import annotations

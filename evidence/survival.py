@@ -1,10 +1,10 @@
-"""SIGKILL at random moments: does every resume end as if nothing had happened?
+"""Kill runs with SIGKILL at random moments: every resumed run must end as if it had not been interrupted.
 
     python evidence/survival.py [--kills 100] [--smoke]
 
-`drfl run` on digits in a process of its own, which is killed at a moment drawn uniformly from the length of an
-undisturbed run; then the same command with --resume, which may be killed again; five algorithms in turn. Files are
-compared byte for byte, but for wall time. Writes results/survival/. Linux only.
+`drfl run` on digits runs in its own process, which is killed at a moment drawn uniformly from the duration of an
+undisturbed run. The same command then runs with --resume, and may be killed again; five algorithms take turns. Files
+are compared byte for byte, except for wall time. The script writes results/survival/. It runs only on Linux.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""The parts of docs/results/resilience.md, docs/{certificate,theory,ambiguity}.md that show stored results.
+"""Make the tables of docs/results/resilience.md and docs/{certificate,theory,ambiguity}.md from stored results.
 
-`make pages` writes it into the pages.
+`make pages` writes them into the pages.
 """
 
 from __future__ import annotations

@@ -1,9 +1,10 @@
-"""What do the theorems' step sizes cost? The job of digits_certificate.toml with them and with those of the file.
+"""Measure the cost of the theorems' step sizes, on the job of digits_certificate.toml.
 
     python evidence/theory_steps.py [--smoke]
 
-T local steps each, exact gradients, everybody takes part, weight decay μ_x; L and L_λx by drfl.theory from the data.
-Writes results/theory_steps/table.md and summary.json.
+The job runs with the step sizes of the theorems and with those of the file. Each run has T local steps, exact
+gradients, full participation and weight decay μ_x; drfl.theory computes L and L_λx from the data. The script writes
+results/theory_steps/table.md and summary.json.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
-"""Choose the step sizes of the MNIST table: the same number of trials for every algorithm, never on test data.
+"""Choose the step sizes of the MNIST table, with the same number of trials for every algorithm and without test data.
 
     python evidence/tune_mnist.py --data-dir DIR [--algorithms A,B] [--processes 2] [--smoke]
 
 Each of an algorithm's twelve settings runs on five partitions of 50,000 of MNIST's training images; the clients are
-tested on the other 10,000. The setting with the best mean worst-client accuracy goes into mnist_linear.toml, beside
-this file unless --out names another folder, and every trial into results/mnist_linear/tuning.csv. Trials that this file
-holds already are not run again.
+tested on the other 10,000. The setting with the best mean worst-client accuracy is written to mnist_linear.toml, beside
+this file unless --out names another folder, and every trial to results/mnist_linear/tuning.csv. Trials that this file
+already contains are skipped.
 """
 
 from __future__ import annotations

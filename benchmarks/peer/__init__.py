@@ -1,1 +1,1 @@
-"""Adapters of other frameworks to one job, for ``benchmarks/peers.py``; each runs in an environment of its own."""
+"""Adapters of other frameworks to one job, for ``benchmarks/peers.py``; each runs in its own environment."""

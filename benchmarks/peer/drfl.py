@@ -1,6 +1,6 @@
-"""drfl itself: ``drfl.run`` of ``FedAvg`` on a simulation, with the engine that the setting names.
+"""drfl: ``drfl.run`` of ``FedAvg`` on a simulation, with the engine of the setting.
 
-A round ends when the callbacks are called. The evaluation that ``drfl.run`` makes at the end comes after the last one.
+A round ends when the callbacks are called. The evaluation at the end of ``drfl.run`` comes after the last one.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""FedLab: its standalone pipeline, a synchronous server and a serial trainer of clients.
+"""FedLab: its standalone pipeline, with a synchronous server and a serial trainer of clients.
 
-A round ends when the pipeline calls ``evaluate``, right after the server has taken in the last client's model. FedLab's
-server averages alike; here it weights by samples, with FedLab's own aggregator.
+A round ends when the pipeline calls ``evaluate``, right after the server has received the last client's model. FedLab's
+server weights clients equally; here it weights by samples, with FedLab's own aggregator.
 """
 
 from __future__ import annotations

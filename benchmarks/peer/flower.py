@@ -1,6 +1,6 @@
-"""Flower: ``FedAvg`` on its simulation, a ray actor a worker.
+"""Flower: ``FedAvg`` on its simulation, with one Ray actor per worker.
 
-A round ends when the strategy calls ``evaluate_fn``, right after it has aggregated. Actors start in the first round.
+A round ends when the strategy calls ``evaluate_fn``, right after aggregation. Actors start in the first round.
 """
 
 from __future__ import annotations

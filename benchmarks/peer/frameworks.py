@@ -1,8 +1,8 @@
-"""The frameworks that are measured: their versions, how they are installed, and the settings that are tried.
+"""The measured frameworks: their versions, their installation, and the settings to try.
 
-Each has a virtual environment of its own, with the same CPU build of PyTorch. Where a framework asks for torchvision,
-whose build on the package index is for CUDA, it is installed without its dependencies and these are named here. No code
-that runs here uses torchvision; FedLab imports it all the same, and gets empty modules of that name.
+Each has its own virtual environment with the same CPU build of PyTorch. A framework that requires torchvision, whose
+build on the package index is for CUDA, is installed without dependencies; they are listed here. No code that runs here
+uses torchvision. FedLab imports it nevertheless, and gets empty modules with that name.
 """
 
 from __future__ import annotations

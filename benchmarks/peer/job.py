@@ -1,8 +1,8 @@
-"""What every adapter shares: the job as files, the batches, the clock, and the report. Needs NumPy and PyTorch alone.
+"""Common parts of the adapters: the job as files, the batches, the clock, and the report. Needs NumPy and PyTorch.
 
-A round ends where the framework has the next global model; each adapter says how it learns of that moment. Memory is
-the sum, over the adapter's process and its descendants alive after the last round, of each one's peak resident set
-(VmHWM of /proc): pages that processes share count once for each of them.
+A round ends when the framework has the next global model; each adapter states how it detects this moment. Memory is the
+sum, over the adapter's process and its descendants alive after the last round, of their peak resident sets (VmHWM of
+/proc); pages shared by several processes count once for each of them.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Plain PyTorch: a deep copy of the model and an ``SGD`` a client, one client after another.
+"""Plain PyTorch: a deep copy of the model and an ``SGD`` per client, one client after another.
 
-A round ends with the weighted mean of the copies written into the global model.
+A round ends when the weighted mean of the copies has been written into the global model.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
-"""The jobs of promise.py: real data, divided among clients in the ways that make some client the worst-off one.
+"""The default benchmark's jobs: real data, divided among clients so that some clients are served worse than others.
 
-A job's partition and what is done to its data are drawn once, from key 0; a run's seed moves the initial model, the
-cohorts and the minibatches only. Half of the jobs served to choose the defaults, the other half to report them.
+The partition of a job and the changes to its data are drawn once, from key 0. A run's seed affects only the initial
+model, the cohorts and the minibatches. Half of the jobs were used to choose the defaults, the other half to report
+them.
 """
 
 from __future__ import annotations

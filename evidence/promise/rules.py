@@ -1,10 +1,10 @@
-"""How the dual step, κ and the window of the average were chosen: others on the half of the jobs that was for that.
+"""Measure alternatives to the default dual step, κ and averaging window on the jobs used to choose defaults.
 
     python evidence/promise/rules.py --data-dir DIR --adult FILE [--smoke]
 
-Dual DRDM, DRFA and SCAFF-PD under six rules for the dual step, and FedDyn, DRDM and dual DRDM with four values of κ in
-μ = κ/(ητ), the step size as found, two seeds. The last iterate and five polynomial-decay averages of the same run are
-tested. Writes results/promise/rules.csv as it goes.
+The runs are dual DRDM, DRFA and SCAFF-PD under six rules for the dual step, and FedDyn, DRDM and dual DRDM with four
+values of κ in μ = κ/(ητ), with the step size that drfl finds and two seeds. The last iterate and five polynomial-decay
+averages of the same run are tested. The script writes results/promise/rules.csv.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The saddle value of a convex job, between two bounds: the worst client's loss of a model, and a concave dual."""
+"""Bracket the saddle value of a convex job between the worst client's loss of a model and a concave dual."""
 
 from __future__ import annotations
 

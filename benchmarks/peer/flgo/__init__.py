@@ -1,1 +1,1 @@
-"""FLGo's adapter: ``core`` is the benchmark that FLGo asks for, ``__main__`` the run."""
+"""FLGo's adapter: ``core`` is the benchmark that FLGo requires, ``__main__`` the run."""

@@ -1,6 +1,6 @@
-"""FLGo: its ``fedavg``, clients sampled uniformly and weighted by samples, on threads where there are several workers.
+"""FLGo: its ``fedavg``, with clients sampled uniformly and weighted by samples; several workers are threads.
 
-A round ends when FLGo asks its logger whether to evaluate; it never does.
+A round ends when FLGo asks its logger whether to evaluate, which it never does.
 """
 
 from __future__ import annotations

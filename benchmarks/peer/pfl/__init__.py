@@ -1,1 +1,1 @@
-"""pfl's adapter: ``__main__`` starts the workers, ``simulation`` is what each of them runs."""
+"""pfl's adapter: ``__main__`` starts the workers, each of which runs ``simulation``."""

@@ -1,6 +1,6 @@
-"""pfl's workers on one computer, started as its documentation says: by PFL_WORKER_ADDRESSES and PFL_WORKER_RANK.
+"""pfl's workers on one computer, started as in its documentation with PFL_WORKER_ADDRESSES and PFL_WORKER_RANK.
 
-This process is the first worker and starts the others. pfl joins the workers when it is imported.
+This process is the first worker and starts the others. pfl connects the workers when it is imported.
 """
 
 from __future__ import annotations
