@@ -47,7 +47,7 @@ def propose(folder: DeploymentFolder) -> Proposal:
         InputError: If ``server.toml`` or the audit log cannot be read.
     """
     settings = read_server(folder.settings)
-    reports = reported(folder, settings)
+    reports = read_reports(folder, settings)
     names = [site.name for site in settings.sites]
     unknown = [name for name in names if name not in reports]
     if unknown:
@@ -75,7 +75,7 @@ def propose(folder: DeploymentFolder) -> Proposal:
     return Proposal(limits, tuple(notices))
 
 
-def reported(folder: DeploymentFolder, settings: ServerSettings) -> dict[str, tuple[int, int]]:
+def read_reports(folder: DeploymentFolder, settings: ServerSettings) -> dict[str, tuple[int, int]]:
     """Read each site's last report of its rows and classes from the server's audit log.
 
     Returns:
@@ -106,5 +106,5 @@ def write(folder: DeploymentFolder, limits: Limits) -> Path:
     Raises:
         InputError: If ``server.toml`` cannot be edited or written to.
     """
-    text = edit_settings.with_limits(read_text(folder.settings), limits)
+    text = edit_settings.add_limits(read_text(folder.settings), limits)
     return edit_settings.replace(folder.settings, text)
