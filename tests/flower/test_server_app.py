@@ -291,12 +291,12 @@ def test_keys_are_needed_and_must_be_ecdsa(tmp_path):
     key = ec.generate_private_key(ec.SECP384R1()).public_key()
     openssh = serialization.Encoding.OpenSSH, serialization.PublicFormat.OpenSSH
     (tmp_path / "a.pub").write_bytes(key.public_bytes(*openssh))
-    assert server_app.registered_key(tmp_path / "a.pub").startswith(b"-----BEGIN PUBLIC KEY-----")
+    assert server_app.read_registered_key(tmp_path / "a.pub").startswith(b"-----BEGIN PUBLIC KEY-----")
     (tmp_path / "b.pub").write_bytes(ed25519.Ed25519PrivateKey.generate().public_key().public_bytes(*openssh))
     with refused("invalid-key", str(tmp_path / "b.pub")):
-        server_app.registered_key(tmp_path / "b.pub")
+        server_app.read_registered_key(tmp_path / "b.pub")
     with refused("file-not-found"):
-        server_app.registered_key(tmp_path / "c.pub")
+        server_app.read_registered_key(tmp_path / "c.pub")
 
 
 def test_sites_know_themselves_by_their_tensors():
@@ -379,7 +379,7 @@ def test_an_error_on_purpose_is_one_line_of_flowers_log_and_any_other_keeps_its_
     def logged(error):
         record = logging.LogRecord("flwr", logging.ERROR, "", 1, "%s raised an exception", ("ServerApp",), None)
         record.exc_info = (type(error), error, None)
-        assert server_app.in_one_line(record)
+        assert server_app.shorten_traceback(record)
         return logging.Formatter().format(record)
 
     assert logged(InputError("give another 'out'")) == "InputError: give another 'out'"
@@ -412,7 +412,7 @@ def test_a_site_gets_no_more_requests_than_a_run_is_said_to_need(tmp_path, algor
     grid = grid_of()
     with suppress(DivergedError):  # some need other step sizes here, which is not the question
         server_app.serve(grid, path)
-    assert 8 < max(grid.count.values()) <= read_server(path).job.most_requests
+    assert 8 < max(grid.count.values()) <= read_server(path).job.max_requests
 
 
 @pytest.mark.parametrize(
@@ -437,10 +437,12 @@ def test_of_two_sites_neither_is_to_be_protected_from_the_other():
     job = {"rounds": 1}
     for count in (1, 2, 3):
         sites = [{"name": name} for name in "abc"[:count]]
-        found = ServerSettings.model_validate({"insecure": True, "job": job, "sites": sites}).unprotected()
+        found = ServerSettings.model_validate({"insecure": True, "job": job, "sites": sites}).protection_notice()
         assert (found is not None) == (count > 2)
     limited = [{"name": "a", "rows": 3}, {"name": "b", "rows": 3}, {"name": "c"}]
-    assert ServerSettings.model_validate({"insecure": True, "job": job, "sites": limited}).unprotected() is not None
+    assert (
+        ServerSettings.model_validate({"insecure": True, "job": job, "sites": limited}).protection_notice() is not None
+    )
 
 
 def test_a_deployment_that_was_set_back_says_so(tmp_path, caplog, monkeypatch):

@@ -208,7 +208,7 @@ def read_head(content: RecordDict) -> Head | None:
         raise ProtocolError("the head of its audit log is malformed") from None
 
 
-def payload(content: RecordDict) -> int:
+def payload_size(content: RecordDict) -> int:
     """Return the bytes of a message's records, without the overhead of Flower and HTTP."""
     total = 0
     for name, record in content.items():

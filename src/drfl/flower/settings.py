@@ -155,7 +155,7 @@ class DeployedConfig(TaskSettings, AlgorithmSettings, RunSettings):
     sites: tuple[str, ...] = ()
 
     @property
-    def most_requests(self) -> int:
+    def max_requests(self) -> int:
         """The maximum number of requests to a site in a run without faults, including those before the first round."""
         return 10 + 3 * self.rounds * (1 + (self.repeats or 0))
 
@@ -182,7 +182,7 @@ class DeployedConfig(TaskSettings, AlgorithmSettings, RunSettings):
     @classmethod
     def _check_deployed_keys(cls, values: object) -> object:
         for name in values if isinstance(values, dict) else ():
-            if name in OF_SIMULATIONS:
+            if name in SIMULATION_KEYS:
                 raise ValueError(f"'{name}' has no effect in a deployment, where sites hold their own data. Remove it")
         return values
 
@@ -193,7 +193,7 @@ class DeployedConfig(TaskSettings, AlgorithmSettings, RunSettings):
         return AboutRun(self.algorithm, parameters, None, self.model, self.dtype, plain)
 
 
-OF_SIMULATIONS = (
+SIMULATION_KEYS = (
     *(field.name for field in dataclasses.fields(DataFields)),
     *("certificate", "validation", "select", "patience", "judged_on"),
 )
@@ -289,7 +289,7 @@ class ServerSettings(BaseModel):
             )
         return self
 
-    def unprotected(self) -> Notice | None:
+    def protection_notice(self) -> Notice | None:
         """Return a notice if there are more than two sites and nothing limits the influence of a single site."""
         # With at most two sites, no rule could decide which of them is wrong.
         limited = all(site.rows is not None or site.max_share is not None for site in self.sites)

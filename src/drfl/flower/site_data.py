@@ -40,7 +40,7 @@ def load_site(path: Path) -> ClientData:
     return ClientData.from_arrays({settings.name: train}, tests, test_fraction=source.test_fraction, dtype=dtype)
 
 
-def held_rows(sites: Sequence[SiteEntry], folder: Path, dtype: str) -> ClientData | None:
+def load_probe_rows(sites: Sequence[SiteEntry], folder: Path, dtype: str) -> ClientData | None:
     """Load the probe rows that a server holds for its sites, as one client per site.
 
     Args:
