@@ -11,7 +11,7 @@ from typing import NamedTuple, cast
 
 import numpy as np
 
-from drfl.experiments.run.measures import signed
+from drfl.experiments.run.measures import signed_text
 from drfl.task.measure import NOTHING
 from drfl.training import figures
 from drfl.training.history import csv_text
@@ -118,7 +118,7 @@ def tables(collected: Collected) -> tuple[ResultTable, ...]:
             texts = [NOTHING, NOTHING]
             rates = [r for r in map(rate, errors) if r is not None]
             if rates:
-                texts = [signed(statistics.median(r.slope for r in rates), 4), f"{min(r.r2 for r in rates):.4f}"]
+                texts = [signed_text(statistics.median(r.slope for r in rates), 4), f"{min(r.r2 for r in rates):.4f}"]
             rows.append(tuple(map(TableEntry, (method, left, rounds, *texts))))
         shown.append(ResultTable(setting, header, tuple(rows)))
     *most, last = shown

@@ -88,7 +88,7 @@ def payload_of(group: Sequence[Run]) -> Payload:
     The ledgers do not say how the work was shared among clients, so the fields on which times depend are NaN. All
     counts are 0 if every run failed: then no τ reaches the target, and there is no energy to count.
     """
-    ended = [run for run in group if run.ended and run.rounds]
+    ended = [run for run in group if run.has_ended and run.rounds]
     shares = [[run.final[name] / run.rounds for name in LEDGER_COLUMNS] + [float(run.steps)] for run in ended]
     return Payload(
         up=_mean([up for up, _, _, _ in shares]),

@@ -108,12 +108,12 @@ def versions(collected: Collected) -> dict[str, str]:
 def _place(group: Sequence[Run]) -> dict[str, object]:
     """Average over the seeds; no means if a run failed. half_width is that of the 95 % t-interval."""
     numbers: dict[str, object] = {
-        "n": sum(run.ended for run in group),
+        "n": sum(run.has_ended for run in group),
         "diverged": sum(run.stopped == "diverged" for run in group),
         "refused": sum(run.stopped == "refused" for run in group),
         "rounds": [run.rounds for run in group],
     }
-    if all(run.ended for run in group):
+    if all(run.has_ended for run in group):
         for name in ACCURACY_COLUMNS:
             interval = Interval.of(list(finals(group, name).values()))
             named = {"mean": interval.mean, "half_width": interval.half, "std": interval.std}
@@ -269,7 +269,7 @@ def cells_csv(collected: Collected) -> str:
     for (setting, method), group in runs(collected).items():
         for run in group:
             values: list[object] = [""] * (len(COLUMNS) - len(PLACE))
-            if run.ended:
+            if run.has_ended:
                 metrics = (f"{run.final[name]:.{DIGITS}f}" for name in ACCURACY_COLUMNS)
                 equal = (f"{run.equal[name]:.{DIGITS}f}" if run.equal else "" for name in EQUAL_COLUMNS)
                 ledger = (int(run.final[name]) for name in LEDGER_COLUMNS)

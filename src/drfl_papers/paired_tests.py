@@ -12,7 +12,7 @@ from statistics import fmean
 from typing import NamedTuple
 
 from drfl.assessment.seeds import FLIPS_FROM, LEVEL, T_FROM, SeedDifference, holm_family, seed_difference, verdict
-from drfl.experiments.run.measures import column, signed
+from drfl.experiments.run.measures import column, signed_text
 from drfl.task.measure import NOTHING
 from drfl.training.history import DIGITS, csv_text
 from drfl_papers.plan import Plan
@@ -200,8 +200,8 @@ def _text(d: Difference) -> str:
     if not n:
         return NOTHING
     scale = column(d.metric).scale
-    middle = signed(scale * mean, 2)
+    middle = signed_text(scale * mean, 2)
     if n < 2:
         return f"{middle} ({d.seen})"
-    ends = "" if math.isnan(low) else f" [{signed(scale * low, 2)}, {signed(scale * high, 2)}]"
+    ends = "" if math.isnan(low) else f" [{signed_text(scale * low, 2)}, {signed_text(scale * high, 2)}]"
     return f"{middle}{ends} {d.seen}"

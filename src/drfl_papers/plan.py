@@ -230,4 +230,4 @@ def _cell(
         "device": scale.device,
     }
     config = load_config(None, values)
-    return Cell("training", training_cells.job_of(config), training_cells.cost_of(config))
+    return Cell("training", training_cells.job_from_config(config), training_cells.cost_of(config))

@@ -81,7 +81,7 @@ def curve(group: Sequence[Run], x: str, metric: str) -> Curve | None:
     """
     if x not in AXES:
         raise unknown("x axis", x, AXES, field="x")
-    if not all(run.ended for run in group):
+    if not all(run.has_ended for run in group):
         return None
     tables = [{point.round: point for point in run.points} for run in group]
     rounds = [r for r in tables[0] if all(r in table for table in tables)]

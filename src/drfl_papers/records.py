@@ -14,7 +14,7 @@ import numpy as np
 from drfl.assessment.equal_clients import equal_clients
 from drfl.core.run_end import BROKEN
 from drfl.experiments.config.hyperparameters import Value
-from drfl.experiments.execution.training_cells import set_back
+from drfl.experiments.execution.training_cells import rollback_text
 from drfl.training.history import ACCURACY_COLUMNS, DIGITS, LEDGER_COLUMNS
 from drfl_papers.plan import Collected
 
@@ -76,14 +76,14 @@ class Run:
     set_back: str = ""
 
     @property
-    def ended(self) -> bool:
+    def has_ended(self) -> bool:
         """Whether it has results."""
         return bool(self.points)
 
     @property
     def equal(self) -> Mapping[str, float]:
         """The metrics expected if equal, for the last model's average, see :func:`equally_good`."""
-        return equally_good(self.final["avg_accuracy"], self.samples) if self.ended and any(self.samples) else {}
+        return equally_good(self.final["avg_accuracy"], self.samples) if self.has_ended and any(self.samples) else {}
 
     @property
     def final(self) -> Mapping[str, float]:
@@ -125,7 +125,7 @@ def runs(collected: Collected) -> dict[Place, tuple[Run, ...]]:
                 samples=tuple(cast("Sequence[int]", record.get("samples", ()))),
                 clients=float(cast(float, record.get("clients_per_round", math.nan))),
                 halved=halved,
-                set_back=set_back(record),
+                set_back=rollback_text(record),
             )
             group.append(run)
         by_place[place] = tuple(group)
@@ -134,7 +134,7 @@ def runs(collected: Collected) -> dict[Place, tuple[Run, ...]]:
 
 def finals(group: Sequence[Run], metric: str) -> dict[int, float]:
     """Return a metric of the last model by seed; empty if a run failed, as the others would flatter the method."""
-    return {run.seed: run.final[metric] for run in group} if all(run.ended for run in group) else {}
+    return {run.seed: run.final[metric] for run in group} if all(run.has_ended for run in group) else {}
 
 
 def fate(stops: Sequence[str]) -> str:

@@ -70,7 +70,7 @@ def tables(collected: Collected) -> tuple[ResultTable, ...]:
             arrivals = [first(run, target) for run in group]
             each = []
             for run, arrival in zip(group, arrivals, strict=True):
-                missing = NOTHING if run.ended else run.stopped
+                missing = NOTHING if run.has_ended else run.stopped
                 each.append(str(arrival.round) if arrival else missing)
             texts = [method.name, ", ".join(each), _mean([a and a.round for a in arrivals])]
             if papers:

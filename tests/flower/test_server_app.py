@@ -330,7 +330,7 @@ def test_a_simulation_that_plays_the_list_of_replies_ends_with_the_same_model(al
     assert any(len(row.split(",")[3].split()) < 4 for row in rows)
     config = read_server(tmp_path / "server.toml").job
     fed = simulation()
-    inner = Replayed(config.built(algorithm, 4), read_replies(out / "replies.csv"))
+    inner = Replayed(config.build_algorithm(algorithm, 4), read_replies(out / "replies.csv"))
     found = drfl.run(wrap_algorithm(config, inner, None, None, None), fed, rounds=6)
     w = torch.cat([part.flatten() for part in drfl.read_model(out / "model.safetensors").weights.values()])
     assert torch.equal(w.sort().values, found.model.sort().values)

@@ -136,14 +136,14 @@ def data_spec(**settings: object) -> DataSettings:
             ``alpha`` and ``data``.
 
     Returns:
-        The description; ``at(seed)`` gives the clients' samples.
+        The description; ``for_seed(seed)`` gives the clients' samples.
 
     Raises:
         InputError: A setting is unknown or impossible.
 
     Example:
         >>> import drfl
-        >>> drfl.data_spec(dataset="digits", partition="iid", clients=3).at(seed=0).n
+        >>> drfl.data_spec(dataset="digits", partition="iid", clients=3).for_seed(seed=0).n
         3
     """
     from pydantic import ValidationError

@@ -27,11 +27,17 @@ from drfl.experiments.config.about_run import run_toml
 from drfl.experiments.config.learned import Origin, model_source
 from drfl.experiments.config.ready_run import ReadyRun
 from drfl.experiments.config.run_settings import engine_text
-from drfl.experiments.config.wrap import over_selected, wrap_algorithm
+from drfl.experiments.config.wrap import add_over_selection, wrap_algorithm
 from drfl.experiments.run.artifacts import json_text
 from drfl.experiments.run.manifest import CHECKPOINT, CONFIG, failure_of, is_finished
-from drfl.experiments.run.resume import check_kept, check_received, checkpoint_writer, key_of, load_resume_point
-from drfl.experiments.run.run_directory import claimed, tidy
+from drfl.experiments.run.resume import (
+    check_folder_signatures,
+    check_stored_config,
+    checkpoint_writer,
+    key_of,
+    load_resume_point,
+)
+from drfl.experiments.run.run_directory import claim_folder, tidy
 from drfl.experiments.run.runner import execute, write_results
 from drfl.flower.claims import admit, standardisation_of
 from drfl.flower.client_app import task_of
@@ -146,7 +152,7 @@ def serve(grid: Grid, path: Path) -> Path:
     # First check everything that needs no site, so that such errors show at once.
     check_sites(out, settings)
     key = key_of(settings.job, out)
-    check_received(out, settings.job.checkpoint_key)
+    check_folder_signatures(out, settings.job.checkpoint_key)
     notice = settings.protection_notice()
     if notice is not None:
         LOG.warning(notice)
@@ -160,7 +166,7 @@ def serve(grid: Grid, path: Path) -> Path:
         if audit is not None:
             log_members(joined, roster, audit)
         deployed = prepare_deployment(grid, roster, members, settings, folder, audit)
-        check_kept(out, deployed)
+        check_stored_config(out, deployed)
         if is_finished(out):
             # The program was killed after the last result was written, which Flower reports as a failed run.
             tidy(out)
@@ -171,7 +177,7 @@ def serve(grid: Grid, path: Path) -> Path:
             if failure is not None:
                 raise DivergedError(failure, code=failure.code, field=failure.field)
             return out
-        with claimed(out, resume=True, config=run_toml(deployed.about), key=key) as claim:
+        with claim_folder(out, resume=True, config=run_toml(deployed.about), key=key) as claim:
             point, log = load_resume_point(claim, deployed, LOG.warning, key), deployed.replies
             start = None if point is None else point.progress
             since = 0 if start is None else start.round
@@ -189,7 +195,7 @@ def serve(grid: Grid, path: Path) -> Path:
             write_results(finished, claim, {**more, **({} if paired is None else {PAIRED: paired})})
     line = finished.interval_line()
     interval = [] if line is None else [line]
-    for text in (*interval, *lines_beside(finished.beside), f"results: {out}"):
+    for text in (*interval, *lines_beside(finished.reading_aids), f"results: {out}"):
         LOG.info("%s", text)
     for line in finished.checks.warnings:
         LOG.warning(line)
@@ -275,8 +281,8 @@ def prepare_deployment(
     with Key(config.seed).fold("model").torch_scope():
         task = task_of(model, sites.members[0].shape)
     fed = FlowerFederation(grid, roster, members, model, task.w0, deadline_of(settings), standardisation, audit)
-    bare = config.built(config.algorithm, sites.n)
-    selecting, keep = over_selected(config, bare, sites.n)
+    bare = config.build_algorithm(config.algorithm, sites.n)
+    selecting, keep = add_over_selection(config, bare, sites.n)
     reply_log = ReplyLog()
 
     def on_used(replies: UsedReplies) -> None:

@@ -21,7 +21,7 @@ from drfl.core.errors import InputError, Notice
 from drfl.core.files import read_toml
 from drfl.experiments.config.about_run import AboutRun
 from drfl.experiments.config.algorithm_settings import AlgorithmSettings
-from drfl.experiments.config.config import APART
+from drfl.experiments.config.config import NAMED_SEPARATELY
 from drfl.experiments.config.guards_and_failures import uses_rows
 from drfl.experiments.config.hyperparameters import canonical, parameters_of
 from drfl.experiments.config.run_settings import RunSettings
@@ -188,7 +188,7 @@ class DeployedConfig(TaskSettings, AlgorithmSettings, RunSettings):
 
     def about(self, algorithm: Algorithm, clients: int) -> AboutRun:
         """See :meth:`drfl.experiments.config.config.Config.about`."""
-        plain = {name: value for name, value in self.plain().items() if name not in APART}
+        plain = {name: value for name, value in self.to_plain().items() if name not in NAMED_SEPARATELY}
         parameters = parameters_of(algorithm, clients)
         return AboutRun(self.algorithm, parameters, None, self.model, self.dtype, plain)
 

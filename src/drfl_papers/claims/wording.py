@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 from typing import TypeVar
 
-from drfl.experiments.run.measures import Column, signed
+from drfl.experiments.run.measures import Column, signed_text
 from drfl_papers.claims.findings import OPPOSITE, SHOWN, UNDECIDED, EverySeed, Finding, Lead
 
 T = TypeVar("T")
@@ -60,7 +60,9 @@ def _over_settings(leads: Sequence[Lead]) -> str:
         known = [lead for lead in finite if not math.isnan(lead.tests.low)]
         if known:
             low, high = min(lead.tests.low for lead in known), max(lead.tests.high for lead in known)
-            text += f" [{signed(shown.scale * low, shown.digits)}, {signed(shown.scale * high, shown.digits)}]"
+            text += (
+                f" [{signed_text(shown.scale * low, shown.digits)}, {signed_text(shown.scale * high, shown.digits)}]"
+            )
         parts.append(text)
     if signs:
         wins, losses, n = (sum(each) for each in zip(*((x.wins, x.losses, len(x.leads)) for x in signs), strict=True))
@@ -82,7 +84,7 @@ def _over_settings(leads: Sequence[Lead]) -> str:
 
 def _ends(values: Sequence[float], shown: Column) -> str:
     """Format the smallest and the largest value as leads."""
-    texts = [signed(shown.scale * value, shown.digits) for value in (min(values), max(values))]
+    texts = [signed_text(shown.scale * value, shown.digits) for value in (min(values), max(values))]
     return " to ".join(dict.fromkeys(texts))
 
 

@@ -19,7 +19,7 @@ from drfl.experiments.config.data_settings import load_data
 from drfl.experiments.config.hyperparameters import algorithm_name
 from drfl.experiments.config.ready_run import Job
 from drfl.experiments.run.artifacts import json_text, versions
-from drfl.experiments.run.run_directory import check_free, claimed, filled
+from drfl.experiments.run.run_directory import check_free, claim_folder, fill_folder
 from drfl.experiments.run.runner import execute, parse_seeds
 from drfl.task.measure import NOTHING
 from drfl.training.model_selection import TEST
@@ -204,7 +204,7 @@ def energy_command(options: EnergyOptions) -> int:
 
     folder = out or Path("runs") / name
     job = f"{label_of(config.algorithm)} on {config.dataset}"
-    with claimed(folder, "plan", overwrite=overwrite, anew=out is None, tell=console.warn) as claim:
+    with claim_folder(folder, "plan", overwrite=overwrite, numbered=out is None, warn=console.warn) as claim:
         inputs = _plan_inputs(options, config, places)
         cycles = options.cycles_per_sample
         processor = _processor(options, CYCLES_PER_FLOP * inputs.study.flops() if cycles is None else cycles)
@@ -221,7 +221,7 @@ def energy_command(options: EnergyOptions) -> int:
             "plan.md": output.to_markdown(result),
             "summary.json": json_text(content, indent=2) + "\n",
         }
-        with filled(claim) as stage:
+        with fill_folder(claim) as stage:
             for file, text in texts.items():
                 (stage / file).write_text(text, encoding="utf-8")
             pictures = [stage / "heatmap.png", stage / "heatmap.svg"]

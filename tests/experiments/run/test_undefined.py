@@ -190,12 +190,12 @@ def test_a_comparison_shows_it(comparison, table, tmp_path, capsys):
 
 
 def test_no_algorithm_is_best_by_a_value_that_is_undefined():
-    from drfl.experiments.compare.outcomes import Spread, best
+    from drfl.experiments.compare.outcomes import Spread, best_algorithms
 
     measures = (drfl.metrics.METRICS["auc"],)
     spreads = {name: {"worst_auc": Spread(value, 0.0)} for name, value in (("A", math.nan), ("B", 0.4), ("C", 0.5))}
-    assert best(spreads, "worst_auc", measures) == {"C"}
-    assert best({"A": spreads["A"]}, "worst_auc", measures) == set()
+    assert best_algorithms(spreads, "worst_auc", measures) == {"C"}
+    assert best_algorithms({"A": spreads["A"]}, "worst_auc", measures) == set()
     assert "nan" not in spreads["A"]["worst_auc"].text(".3f", ".3f")
 
 

@@ -14,7 +14,7 @@ from tests.support.refusals import check_refusal, quotes, refusal, refused
 
 from drfl.cli import deploy
 from drfl.cli.app import call
-from drfl.experiments.run.run_directory import claimed
+from drfl.experiments.run.run_directory import claim_folder
 from drfl.flower.deploy import flower_cli, runs
 
 FLWR = """#!{python} -IS
@@ -89,7 +89,7 @@ def test_a_run_that_does_not(flwr, copy, capsys, status, details, line):
 
 
 def test_a_run_that_did_not_end_continues(flwr, copy, capsys):
-    with pytest.raises(KeyboardInterrupt), claimed(copy / "run", config="rounds = 1"):
+    with pytest.raises(KeyboardInterrupt), claim_folder(copy / "run", config="rounds = 1"):
         raise KeyboardInterrupt
     flwr(list=ended("finished:failed", "No heartbeat"))
     assert call(["deploy", "follow", str(copy), "7"]) == 1

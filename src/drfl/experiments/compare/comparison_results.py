@@ -14,7 +14,15 @@ from drfl.core.errors import Notice
 from drfl.core.files import read_csv
 from drfl.core.run_end import DAGGER, DOUBLE_DAGGER, late_rollbacks, legends, marked
 from drfl.core.user_code import label_of
-from drfl.experiments.compare.outcomes import Outcome, best, equal_worst, failures, first_intervals, gaps, spreads
+from drfl.experiments.compare.outcomes import (
+    Outcome,
+    best_algorithms,
+    equal_worst,
+    failure_text,
+    first_intervals,
+    gaps,
+    spreads,
+)
 from drfl.experiments.config.about_run import AboutRun, comparison_toml
 from drfl.experiments.config.run_settings import RunSettings
 from drfl.experiments.run.artifacts import json_text, versions
@@ -349,7 +357,7 @@ def table(
     references = {o.algorithm for o in comparison.outcomes if o.reference}
     rivals = {name: row for name, row in known.items() if name not in references}
     # References show the cost of federation, so they do not compete.
-    winners = {name: best(rivals, name, measures) for name in shown}
+    winners = {name: best_algorithms(rivals, name, measures) for name in shown}
     beside = {f"worst_{m.name}": _undefined(comparison, m) for m in measures}
     if worst in shown:
         # These columns show the uncertainty of the worst client.
@@ -369,7 +377,7 @@ def table(
     for name, row in known.items():
         cells: list[str | T] = [marked(name, (o.marks for o in comparison.outcomes if o.algorithm == name))]
         for i, of in enumerate(shown):
-            text = failures(comparison.outcomes, name) if i == 0 else NOTHING
+            text = failure_text(comparison.outcomes, name) if i == 0 else NOTHING
             if of in row:
                 look = column(of, measures)
                 text = row[of].text(f".{look.digits}f", f".{look.digits}f", scale=look.scale)

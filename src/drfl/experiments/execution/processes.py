@@ -23,7 +23,7 @@ import cloudpickle
 
 from drfl.core.errors import DrflError, InputError
 from drfl.core.user_code import keep_out, kept_out
-from drfl.experiments.execution.executor import THREADS, pickled
+from drfl.experiments.execution.executor import THREADS, pickle_for_workers
 from drfl.experiments.execution.shared_tensors import SharedTensors
 from drfl.experiments.run.runner import StopSignal
 
@@ -101,20 +101,20 @@ class Processes:
     Args:
         count: The number of processes.
         what: The object that functions get. All processes map one copy of its large tensors.
-        own: The user's modules that define it.
+        modules: The user's modules that define it.
 
     Raises:
         InputError: If the object cannot be sent to another process.
     """
 
-    def __init__(self, count: int, what: object, own: Collection[ModuleType] = ()) -> None:
+    def __init__(self, count: int, what: object, modules: Collection[ModuleType] = ()) -> None:
         self._tensors = SharedTensors()
         context = multiprocessing.get_context("spawn")
         self._calls: queue.SimpleQueue[_Call | None] = queue.SimpleQueue()
         stop_pipe, self._stop = context.Pipe(duplex=False)
         # Not passed as an argument of the process: multiprocessing writes arguments before the process reads them, and
         # waits for ever if they exceed the pipe's buffer and the process dies first.
-        self._first = pickled((what, kept_out()), own, self._tensors.dumps)
+        self._first = pickle_for_workers((what, kept_out()), modules, self._tensors.dumps)
         self._lost = False
         self._processes, self._threads = [], []
         before = {name: os.environ.get(name) for name in THREADS}
@@ -157,7 +157,7 @@ class Processes:
     def share(self, thing: T) -> MappedObject[T]:
         """See :class:`drfl.experiments.execution.executor.Executor`."""
         tensors = SharedTensors()
-        return MappedObject(pickled(thing, dumps=tensors.dumps), tensors)
+        return MappedObject(pickle_for_workers(thing, dumps=tensors.dumps), tensors)
 
     def ask_to_stop(self) -> None:
         """Set the flag that all workers see."""

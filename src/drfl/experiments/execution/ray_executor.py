@@ -11,7 +11,7 @@ import cloudpickle
 
 from drfl.core.errors import DrflError, InputError
 from drfl.engine.ray_cluster import LOST, RETRIES, Cluster
-from drfl.experiments.execution.executor import THREADS, pickled
+from drfl.experiments.execution.executor import THREADS, pickle_for_workers
 from drfl.experiments.run.runner import StopSignal
 
 if TYPE_CHECKING:
@@ -50,14 +50,14 @@ class RayExecutor:
     Args:
         cluster: The cluster.
         what: The object that functions get. Each worker fetches it once.
-        own: The user's modules that define it.
+        modules: The user's modules that define it.
 
     Raises:
         InputError: If the object cannot be sent, or the cluster does not answer.
     """
 
-    def __init__(self, cluster: Cluster, what: object, own: Collection[ModuleType] = ()) -> None:
-        payload = pickled(what, own)
+    def __init__(self, cluster: Cluster, what: object, modules: Collection[ModuleType] = ()) -> None:
+        payload = pickle_for_workers(what, modules)
         self._ray = cluster.connected()
         self._what = self._ray.put(payload)
         environment = {"env_vars": dict.fromkeys(THREADS, "1")}
