@@ -4,9 +4,9 @@
 
 Values of k algorithms at 5 or 10 seeds, all normal with mean 0 and variance 1: 4,000 cases each. The one with the best
 mean is compared with every other one by the paired t-test over seeds (from six on also by the sign flips), with Holm's
-correction over these k − 1 differences, or by the rule of reports (drfl.report.compared.decided). Shares of the cases
-with any difference shown, each with its exact binomial 95 % interval: results/best_by_looking/errors.csv. Versions:
-summary.json.
+correction over these k − 1 differences, or by the rule of reports (drfl.report.compared.verdicts_on_best). Shares of
+the cases with any difference shown, each with its exact binomial 95 % interval: results/best_by_looking/errors.csv.
+Versions: summary.json.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ import script
 from drfl.assessment.seeds import LEVEL, holm_family, seed_difference, verdict
 from drfl.core.key import Key
 from drfl.experiments.run.artifacts import versions
-from drfl.report.compared import decided
+from drfl.report.compared import verdicts_on_best
 from drfl.training.history import csv_text
 
 RESULTS = Path(__file__).parent / "results" / "best_by_looking"
@@ -37,7 +37,7 @@ def shown(values: np.ndarray) -> tuple[bool, bool]:
     own = [seed_difference(best - rival) for rival in rivals]
     others = [seed_difference(a - b) for i, a in enumerate(rivals) for b in rivals[i + 1 :]]
     alone = [verdict(gain, p) for gain, p in zip(own, holm_family(own).tolist(), strict=True)]
-    return "better" in alone, "better" in decided(own, others)[0]
+    return "better" in alone, "better" in verdicts_on_best(own, others)[0]
 
 
 def errors() -> list[list[object]]:

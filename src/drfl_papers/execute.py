@@ -15,7 +15,7 @@ from drfl.experiments.execution.run_cells import CompletedCell, run_all_cells
 from drfl.experiments.run.run_directory import check_free, claim_folder, fill_folder
 from drfl.experiments.run.runner import StopSignal
 from drfl_papers.output import write
-from drfl_papers.plan import Collected, Plan, collect
+from drfl_papers.plan import CollectedRuns, Plan, collect
 from drfl_papers.saddle_distance import approach
 
 
@@ -27,7 +27,7 @@ def reproduce(
     workers: Workers,
     data_dir: Path | None = None,
     done: Callable[[CompletedCell], None] = lambda done: None,
-    written: Callable[[Collected, Path], None] = lambda collected, folder: None,
+    written: Callable[[CollectedRuns, Path], None] = lambda collected, folder: None,
     watch: StopSignal | None = None,
 ) -> None:
     """Run the cells that the plans need and that have not run yet, and write ``out/NAME`` for each plan.

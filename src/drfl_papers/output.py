@@ -23,7 +23,7 @@ from drfl_papers import (
     tables,
 )
 from drfl_papers.convergence import error_curves
-from drfl_papers.plan import Collected, Plan
+from drfl_papers.plan import CollectedRuns, Plan
 from drfl_papers.records import EQUAL_COLUMNS, Run, finals, runs
 from drfl_papers.specification import Specification
 from drfl_papers.tables import ResultTable, plain
@@ -32,7 +32,7 @@ OWN = ("algorithm", "algorithms", "parameters", "grid", "seed", "rounds")
 """Keys of a cell's job that belong to its method and not to the setting."""
 
 
-def summary(collected: Collected, command: str) -> dict[str, object]:
+def summary(collected: CollectedRuns, command: str) -> dict[str, object]:
     """Summarise a result in one object; the same records give the same object.
 
     Args:
@@ -94,7 +94,7 @@ def common(plan: Plan, setting: str) -> dict[str, object]:
     return {n: jobs[0][n] for n in shared if all(n in job and job[n] == jobs[0][n] for job in jobs)}
 
 
-def versions(collected: Collected) -> dict[str, str]:
+def versions(collected: CollectedRuns) -> dict[str, str]:
     """Collect the versions of Python and the packages; several if the cells ran with several."""
     by_package: dict[str, dict[str, None]] = {}
     for group in collected.records.values():
@@ -163,7 +163,7 @@ def check_plan(plan: Plan) -> None:
         energy_map.check(plan)
 
 
-def write(collected: Collected, folder: Path, command: str) -> None:
+def write(collected: CollectedRuns, folder: Path, command: str) -> None:
     """Fill an existing, empty folder; the same records give the same bytes.
 
     Args:
@@ -193,7 +193,7 @@ def write(collected: Collected, folder: Path, command: str) -> None:
         (folder / name).write_text(text, encoding="utf-8", newline="\n")
 
 
-def contents(collected: Collected) -> tuple[ResultTable, ...]:
+def contents(collected: CollectedRuns) -> tuple[ResultTable, ...]:
     """Make all tables of a result, in order."""
     plan = collected.plan
     if plan.spec.kind == "distance":
@@ -213,7 +213,7 @@ def contents(collected: Collected) -> tuple[ResultTable, ...]:
     )
 
 
-def markdown(collected: Collected, drawn: list[str]) -> str:
+def markdown(collected: CollectedRuns, drawn: list[str]) -> str:
     """Write `table.md`: the title, the data, the figures and the tables.
 
     Args:
@@ -229,7 +229,7 @@ def markdown(collected: Collected, drawn: list[str]) -> str:
     return "\n\n".join([*parts, *(table.markdown().rstrip("\n") for table in contents(collected))]) + "\n"
 
 
-def _csvs(collected: Collected) -> dict[str, str]:
+def _csvs(collected: CollectedRuns) -> dict[str, str]:
     spec = collected.plan.spec
     if spec.kind == "distance":
         algorithms = {method.name: method.algorithm for method in spec.methods}
@@ -262,7 +262,7 @@ def _csvs(collected: Collected) -> dict[str, str]:
     return texts
 
 
-def cells_csv(collected: Collected) -> str:
+def cells_csv(collected: CollectedRuns) -> str:
     """Write `cells.csv` of a training result, one row per run; accuracies are fractions."""
     algorithms = {method.name: method.algorithm for method in collected.plan.spec.methods}
     rows = []

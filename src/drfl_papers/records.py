@@ -16,7 +16,7 @@ from drfl.core.run_end import BROKEN
 from drfl.experiments.config.hyperparameters import Value
 from drfl.experiments.execution.training_cells import rollback_text
 from drfl.training.history import ACCURACY_COLUMNS, DIGITS, LEDGER_COLUMNS
-from drfl_papers.plan import Collected
+from drfl_papers.plan import CollectedRuns
 
 Place = tuple[str, str]
 """Name of a setting, name of a method."""
@@ -96,18 +96,18 @@ class Run:
         return int(self.parameters.get("steps") or 1)
 
 
-def places(collected: Collected) -> list[Place]:
+def places(collected: CollectedRuns) -> list[Place]:
     """List every setting with every method, in the specification's order."""
     methods = [method.name for method in collected.plan.spec.methods]
     return [(setting, method) for setting in collected.plan.settings for method in methods]
 
 
-def seeds(collected: Collected, place: Place) -> list[int]:
+def seeds(collected: CollectedRuns, place: Place) -> list[int]:
     """List the seeds of a place, in the order of its records."""
     return [p.seed for p in collected.plan.cells if (p.setting, p.method) == place]
 
 
-def runs(collected: Collected) -> dict[Place, tuple[Run, ...]]:
+def runs(collected: CollectedRuns) -> dict[Place, tuple[Run, ...]]:
     """Read the runs of every place from training cells, in the specification's order."""
     by_place: dict[Place, tuple[Run, ...]] = {}
     for place in places(collected):

@@ -28,8 +28,8 @@ from drfl.flower.in_process import InProcessGrid
 from drfl.flower.messages import SiteIdentity
 from drfl.flower.settings import ServerSettings, read_server
 from drfl.report import load_run
-from drfl.report.evidence import gathered
-from drfl.report.run_gains import over_last
+from drfl.report.evidence import gather_evidence
+from drfl.report.run_gains import gain_over_last
 from drfl.resilience import Replayed, read_replies
 from drfl.task.measure import undefined_note
 
@@ -103,7 +103,7 @@ def test_a_deployment_stops_by_test_rows_if_that_is_asked_for_and_then_has_no_in
     assert any(ON_TEST in record.getMessage() for record in caplog.records)
     with (out / "clients.csv").open(newline="") as file:
         assert not any(name.endswith("_low") for name in next(csv.reader(file)))
-    (run,) = gathered([load_run(out)]).runs
+    (run,) = gather_evidence([load_run(out)]).runs
     assert (run.assessment, run.over_last) == (None, None)
     assert ON_TEST in run.nothing
     with refused("no-results"):
@@ -153,7 +153,7 @@ def test_the_auc_of_both_models_is_paired_too_and_rates_are_at_one_half(tmp_path
         rows = [row for row in csv.DictReader(file) if row["measure"] == "auc"]
     assert [(row["client"], row["class"]) for row in rows] == [(n, c) for n in "abcd" for c in ("positive", "negative")]
     found = assess_run(out)
-    gain = over_last(found)
+    gain = gain_over_last(found)
     assert gain.values == pytest.approx(found.assessment.values - auc_of_the_last(out), abs=1e-6)
     assert (gain.low <= gain.values).all()
     assert (gain.values <= gain.high).all()
@@ -166,7 +166,7 @@ def test_the_auc_of_both_models_is_paired_too_and_rates_are_at_one_half(tmp_path
     damaged[1] = ",".join([*cells[:-1], str(10 * float(cells[-1]) + 1e6)])
     (out / "paired.csv").write_text("\n".join(damaged) + "\n")
     with refused("damaged-run"):
-        over_last(found)
+        gain_over_last(found)
 
 
 def auc_of_the_last(out):
@@ -191,7 +191,7 @@ def test_a_site_of_one_class_is_left_out_of_the_auc_and_named(tmp_path, caplog):
 
 def test_its_folder_makes_a_report_to_print(tmp_path):
     folder = server_app.serve(grid_of(), settings(tmp_path))
-    (run,) = gathered([load_run(folder)]).runs
+    (run,) = gather_evidence([load_run(folder)]).runs
     assert (run.deployed, run.data, run.shared) == (True, "", None)
     assert run.over_last is not None
     page = (folder / "report.html").read_text(encoding="utf-8")

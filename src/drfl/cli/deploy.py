@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from drfl.cli import signals
-from drfl.cli.command_help import Command, Group
+from drfl.cli.command_help import Command, CommandGroup
 from drfl.core.screen import say
 
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 app = typer.Typer(
     name="deploy",
-    cls=Group,
+    cls=CommandGroup,
     help="Train over a network with Flower.\n\nThese commands set up, check and run a deployment.",
     no_args_is_help=True,
 )

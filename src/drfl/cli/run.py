@@ -31,7 +31,7 @@ from drfl.experiments.run.resume import (
 from drfl.experiments.run.run_directory import check_free, claim_folder, tidy
 from drfl.experiments.run.runner import execute, write_results
 from drfl.federation.federation import Evaluation
-from drfl.report.read_run import lines_beside
+from drfl.report.read_run import remark_lines
 from drfl.task.measure import number, undefined_note, undefined_share
 from drfl.training.certificate import Certificate
 from drfl.training.history import Metrics, undefined_counts
@@ -160,7 +160,7 @@ def _print(finished: FinishedRun, directory: Path) -> None:
     console.out.print(table)
     line, more = finished.interval_line(), "" if result.stopped_on == "test" else "; for details: drfl assess"
     intervals = [] if line is None else [f"{line}{more}"]
-    for text in (*intervals, *lines_beside(finished.reading_aids)):
+    for text in (*intervals, *remark_lines(finished.reading_aids)):
         console.out.print(text, markup=False)
     for name, (_, certificate) in rows.items():
         if has_gap and name in (returned, "averaged"):

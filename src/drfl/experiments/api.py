@@ -284,12 +284,12 @@ def assess(
     """
     if isinstance(of, str | Path):
         from drfl.experiments.assess.assess_runs import assess_run, warn_of_interruption
-        from drfl.report.run_gains import nothing_said
+        from drfl.report.run_gains import no_assessment
 
         run = assess_run(Path(of), measure, level, auc_interval)
         warn_of_interruption(Path(of), stacklevel=3)
         if run.assessment is None:
-            why = nothing_said(run)
+            why = no_assessment(run)
             raise InputError(why, code=why.code, field=why.field)
         return run.assessment
     from drfl.assessment.evaluation import assess_evaluation

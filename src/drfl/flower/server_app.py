@@ -49,7 +49,7 @@ from drfl.flower.paired import paired_csv
 from drfl.flower.settings import ServerSettings, read_server
 from drfl.flower.site_data import load_probe_rows
 from drfl.flower.transport import Deadline
-from drfl.report.read_run import lines_beside
+from drfl.report.read_run import remark_lines
 from drfl.report.run_gains import PAIRED
 from drfl.resilience import Recorded, Rejection, ReplyLog, UsedReplies
 from drfl.training.callbacks import describe
@@ -195,7 +195,7 @@ def serve(grid: Grid, path: Path) -> Path:
             write_results(finished, claim, {**more, **({} if paired is None else {PAIRED: paired})})
     line = finished.interval_line()
     interval = [] if line is None else [line]
-    for text in (*interval, *lines_beside(finished.reading_aids), f"results: {out}"):
+    for text in (*interval, *remark_lines(finished.reading_aids), f"results: {out}"):
         LOG.info("%s", text)
     for line in finished.checks.warnings:
         LOG.warning(line)

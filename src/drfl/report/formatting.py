@@ -46,7 +46,7 @@ def percent(values: Sequence[float], digits: int = 1) -> str:
     return spread([100 * value for value in values], digits)
 
 
-def scored(values: Sequence[float], score: Measure) -> str:
+def score_text(values: Sequence[float], score: Measure) -> str:
     """Format values of a score like :func:`percent`, in the score's own scale and without its unit."""
     return spread([score.scale * value for value in values], score.digits)
 

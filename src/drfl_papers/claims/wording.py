@@ -7,14 +7,14 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import TypeVar
 
 from drfl.experiments.run.measures import Column, signed_text
-from drfl_papers.claims.findings import OPPOSITE, SHOWN, UNDECIDED, EverySeed, Finding, Lead
+from drfl_papers.claims.findings import OPPOSITE, SIGNIFICANT, UNDECIDED, EverySeed, Finding, Lead
 
 T = TypeVar("T")
 MOST_PLACES = 3
 """Most places of a statement about every seed that are listed one by one if all of them agree."""
 
 
-def told(found: Sequence[Finding], along: bool) -> str:
+def describe(found: Sequence[Finding], along: bool) -> str:
     """Describe all findings of a claim in one line.
 
     Args:
@@ -25,7 +25,7 @@ def told(found: Sequence[Finding], along: bool) -> str:
     for findings in _groups(found, lambda f: f.metric).values():
         leads = [f for f in findings if isinstance(f, Lead)]
         text = _leads(leads, along) if leads else _every([f for f in findings if isinstance(f, EverySeed)])
-        shown = findings[0].shown
+        shown = findings[0].display
         unit = ", points" if shown.unit == "points" else ""
         parts.append(f"{shown.name[0].upper()}{shown.name[1:]}{unit}: {text}")
     counts = sorted({len(f.leads if isinstance(f, Lead) else f.values) for f in found})
@@ -55,7 +55,7 @@ def _over_settings(leads: Sequence[Lead]) -> str:
     finite = [lead for lead in leads if lead.leads and not lead.by_signs]
     signs = [lead for lead in leads if lead.by_signs]
     if finite:
-        shown = finite[0].shown
+        shown = finite[0].display
         text = _ends([lead.tests.mean for lead in finite], shown)
         known = [lead for lead in finite if not math.isnan(lead.tests.low)]
         if known:
@@ -71,11 +71,11 @@ def _over_settings(leads: Sequence[Lead]) -> str:
     notes = []
     papers = [lead.paper for lead in leads if lead.leads and not math.isnan(lead.paper)]
     if papers:
-        notes.append(f"paper {_ends(papers, leads[0].shown)}")
+        notes.append(f"paper {_ends(papers, leads[0].display)}")
     outcomes = [lead.outcome for lead in leads]
     if outcomes.count(UNDECIDED) < len(leads):
         opposite, undecided = outcomes.count(OPPOSITE), outcomes.count(UNDECIDED)
-        counts = [f"{SHOWN} in {outcomes.count(SHOWN)} of {len(leads)}"]
+        counts = [f"{SIGNIFICANT} in {outcomes.count(SIGNIFICANT)} of {len(leads)}"]
         counts += [f"opposite in {opposite}"] * bool(opposite) + [f"not decided in {undecided}"] * bool(undecided)
         notes.append(", ".join(counts) if len(leads) > 1 else outcomes[0])
     beside = f" ({'; '.join(notes)})" if notes else ""
@@ -92,7 +92,7 @@ def _every(statements: Sequence[EverySeed]) -> str:
     if len(statements) > MOST_PLACES and all(f.agree == len(f.values) > 0 for f in statements):
         values = [value for f in statements for value in f.values]
         places = f"all {len(statements)} combinations of setting and method"
-        return f"every seed in {places} ({_values(values, statements[0].shown)})"
+        return f"every seed in {places} ({_values(values, statements[0].display)})"
     methods, settings = (len({f.place[k] for f in statements}) > 1 for k in (2, 1))
     texts = []
     for f in statements:
@@ -103,7 +103,7 @@ def _every(statements: Sequence[EverySeed]) -> str:
             share = (
                 f"; 95 % interval of the share {100 * low:.0f} to {100 * high:.0f} %" if f.outcome != UNDECIDED else ""
             )
-            count = f"{f.agree} of {len(f.values)} seeds ({_values(f.values, f.shown)}{share})"
+            count = f"{f.agree} of {len(f.values)} seeds ({_values(f.values, f.display)}{share})"
         texts.append(f"{name} {count}".strip())
     return "; ".join(texts)
 

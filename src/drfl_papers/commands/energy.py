@@ -167,7 +167,7 @@ class Devices(NamedTuple):
     radio: Radio
 
 
-class Found(NamedTuple):
+class PlanInputs(NamedTuple):
     """The input of the plan.
 
     Args:
@@ -313,27 +313,27 @@ def _config(options: EnergyOptions) -> Config:
     return config if "rounds" in config.model_fields_set else config.model_copy(update={"rounds": ROUNDS})
 
 
-def _plan_inputs(options: EnergyOptions, config: Config, places: list[LinkConditions]) -> Found:
+def _plan_inputs(options: EnergyOptions, config: Config, places: list[LinkConditions]) -> PlanInputs:
     """Get the rounds until the target: from given runs, from the file, or from new runs."""
     target = options.target_worst
     if options.runs:
         read, notes = measurements.from_runs(options.runs, target)
         check_complete(read)
-        return Found(Study.of(config), read, notes, "runs")
+        return PlanInputs(Study.of(config), read, notes, "runs")
     if options.measurements is not None:
         read = measurements.read_csv(options.measurements)
         check_complete(read)
         config = with_steps(config, min(run.tau for run in read), config.seed)
-        return Found(Study.of(config), read, [], "file")
+        return PlanInputs(Study.of(config), read, [], "file")
     steps, seeds = _steps(options), parse_seeds(options.seeds or SEEDS)
     study = Study.of(with_steps(config, steps[0], seeds[0]))
     runs = list(measure(study, steps, seeds, places, target, options.as_json))
     rare = f"the runs were evaluated every {config.evaluate_every} rounds, so their rounds are rounded up"
-    return Found(study, runs, [rare] if config.evaluate_every > 1 else [], "here")
+    return PlanInputs(study, runs, [rare] if config.evaluate_every > 1 else [], "here")
 
 
 def _summary(
-    inputs: Found,
+    inputs: PlanInputs,
     target: float,
     devices: Devices,
     payloads: Mapping[float, Payload],

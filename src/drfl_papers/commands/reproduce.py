@@ -23,7 +23,7 @@ from drfl_papers import output
 from drfl_papers.commands.options import ReproduceOptions
 from drfl_papers.data_source import Source, Sources
 from drfl_papers.execute import check_place, reproduce
-from drfl_papers.plan import Collected, Plan, Scale
+from drfl_papers.plan import CollectedRuns, Plan, Scale
 from drfl_papers.specification import Specification, load_spec, names
 
 RESULTS = Path("evidence/results")
@@ -67,7 +67,7 @@ def reproduce_command(options: ReproduceOptions) -> int:
         words += ["--data", options.data]
     written: dict[str, str] = {}
 
-    def keep(collected: Collected, folder: Path) -> None:
+    def keep(collected: CollectedRuns, folder: Path) -> None:
         written[collected.plan.spec.name] = str(folder)
 
     with console.interruptible("now: finished cells are stored") as watch, _progress(quiet) as done:

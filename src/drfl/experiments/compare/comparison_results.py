@@ -314,13 +314,13 @@ def write_comparison(comparison: Comparison, folder: Path, identity: Mapping[str
 
 def verdict_line(comparison: Comparison) -> str | None:
     """Return the report's sentence on which algorithm has the best worst client; None for one algorithm."""
-    from drfl.report.compared import standing
+    from drfl.report.compared import rank_algorithms
     from drfl.report.groups import group_runs, lost_algorithms
     from drfl.report.summary_text import takeaway
 
     failed = comparison.failed_runs
     groups = group_runs(comparison.records, failed)
-    sentence = takeaway(groups, standing(groups, lost_algorithms(groups, failed))) if groups else None
+    sentence = takeaway(groups, rank_algorithms(groups, lost_algorithms(groups, failed))) if groups else None
     return None if sentence is None else f"{sentence.start} {sentence.text}"
 
 

@@ -14,7 +14,7 @@ from drfl.core.run_end import Marks
 from drfl.core.user_code import label_of
 from drfl.experiments.run.finished import FinishedRun
 from drfl.experiments.run.measures import column, deviation
-from drfl.report.read_run import lines_beside
+from drfl.report.read_run import remark_lines
 from drfl.task.measure import NOTHING, Measure, undefined_note
 from drfl.task.metrics import ACCURACY
 from drfl.training.certificate import Certificate
@@ -47,7 +47,7 @@ class Outcome(NamedTuple):
         test_rows: A digest of the test rows; "" if it is not known.
         initial_model: A digest of the initial model; "" if it is not known.
         reference: Whether the run is not federated, but shows the cost and the gain of federation.
-        beside: Lines that help to read accuracies and rates, see :func:`drfl.report.read_run.lines_beside`.
+        beside: Lines that help to read accuracies and rates, see :func:`drfl.report.read_run.remark_lines`.
     """
 
     algorithm: str
@@ -112,7 +112,7 @@ def run_to_outcome(algorithm: str, seed: int, run: Callable[[], FinishedRun]) ->
         label_of(algorithm), seed, finished.stopped, result.rounds, last.metrics, last.certificate,
         finished.checks.failure or "", equal, dict(last.others), finished.worst_interval,
         undefined_names(evaluation, measures, finished.job.data.names), result.stopped_on or "",
-        result.rollbacks, result.rounds - result.effective_rounds, tuple(lines_beside(finished.reading_aids)),
+        result.rollbacks, result.rounds - result.effective_rounds, tuple(remark_lines(finished.reading_aids)),
         finished.test_rows or "", finished.initial_model, finished.is_reference,
     )  # fmt: skip
     return outcome, finished

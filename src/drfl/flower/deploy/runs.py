@@ -39,7 +39,7 @@ def print_result(folder: DeploymentFolder) -> None:
         "worst_loss": "worst loss",
     }
     cells: list[str] = []
-    undefined, clients = parts.table(summary, "undefined"), parts.number(summary, "clients")
+    undefined, clients = parts.nested_table(summary, "undefined"), parts.number(summary, "clients")
     counts = {f"worst_{name}": parts.number(undefined, name) for name in undefined}
     for name, heading in headings.items():
         table.add_column(heading, justify="right")

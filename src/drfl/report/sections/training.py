@@ -7,21 +7,21 @@ from collections.abc import Sequence
 from drfl.report import figures as draw
 from drfl.report.content import Block, Figure, Figures, Heading, Legend, Paragraph, Section
 from drfl.report.evidence import Evidence
-from drfl.report.formatting import THIN, clean, listing, percent, plural, scientific, scored
+from drfl.report.formatting import THIN, clean, listing, percent, plural, scientific, score_text
 from drfl.report.groups import Group
 from drfl.report.tables import certificate_table
 from drfl.task.measure import undefined_share
 
-ASKED = "How did training go?"
+QUESTION = "How did training go?"
 
 
-def training(evidence: Evidence) -> Section:
+def training_section(evidence: Evidence) -> Section:
     """Build the section: score, loss, λ and, if there are certificates, the duality gap over the rounds."""
     groups = evidence.groups
-    certified = [group for group in groups if group.certified]
+    certified = [group for group in groups if group.has_certificate]
     blocks = [*legend_of(groups), *_curves(groups), *_mixture(groups), *_losses(groups)]
     blocks += _certificate(certified) if certified else []
-    return Section("training", ASKED, "", blocks)
+    return Section("training", QUESTION, "", blocks)
 
 
 def legend_of(groups: Sequence[Group]) -> list[Block]:
@@ -33,7 +33,7 @@ def alt_of(what: str, groups: Sequence[Group], metric: str, name: str = "final")
     """Describe a figure in words, with each algorithm's final number."""
     score = groups[0].score
     finals = ", ".join(
-        f"{clean(group.label, 60)} {scored(group.finals(metric), score)} {score.unit}".rstrip() + group.note(score)
+        f"{clean(group.label, 60)} {score_text(group.finals(metric), score)} {score.unit}".rstrip() + group.note(score)
         for group in groups
     )
     return f"{what}; {name}: {finals}"
@@ -130,7 +130,7 @@ def _certificate(groups: Sequence[Group]) -> list[Block]:
         "The distance of (w, λ) from the saddle point, on the clients' training data: the worst case over Λ of this "
         "model, minus a lower bound of the objective of every model under this λ. At 0 both are optimal."
     )
-    if not all(run.proven for group in groups for run in group.runs):
+    if not all(run.is_proven for group in groups for run in group.runs):
         note += " If the lower bound is not proven, the gap may be larger; the error grows with the gradient norm."
     if any((group.curve("gap")[1] <= 0).any() for group in groups):
         note += " Gaps of 0, or below 0 by rounding, are not drawn."
