@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 
 from drfl.core.errors import unknown
@@ -24,7 +24,7 @@ from drfl_papers import (
 )
 from drfl_papers.convergence import error_curves
 from drfl_papers.plan import CollectedRuns, Plan
-from drfl_papers.records import EQUAL_COLUMNS, Run, finals, runs
+from drfl_papers.records import EQUAL_COLUMNS, finals, runs
 from drfl_papers.specification import Specification
 from drfl_papers.tables import ResultTable, plain
 
@@ -48,7 +48,19 @@ def summary(collected: CollectedRuns, command: str) -> dict[str, object]:
             results.setdefault(setting, {})[method] = convergence.summary(group)
     else:
         for (setting, method), group in runs(collected).items():
-            results.setdefault(setting, {})[method] = _place(group)
+            numbers: dict[str, object] = {
+                "n": sum(run.has_ended for run in group),
+                "diverged": sum(run.stopped == "diverged" for run in group),
+                "refused": sum(run.stopped == "refused" for run in group),
+                "rounds": [run.rounds for run in group],
+            }
+            # A failed run has no values, and means over the other seeds would flatter the method.
+            for name in ACCURACY_COLUMNS if all(run.has_ended for run in group) else ():
+                interval = Interval.of(list(finals(group, name).values()))
+                named = {"mean": interval.mean, "half_width": interval.half, "std": interval.std}
+                # The half width (of the 95 % t-interval) of a single run is NaN, which JSON does not have.
+                numbers[name] = {key: None if math.isnan(x) else round(x, DIGITS) for key, x in named.items()}
+            results.setdefault(setting, {})[method] = numbers
         if rounds_to_target.levels(spec):
             extra["targets"] = rounds_to_target.summary(collected)
     if spec.kind == "energy":
@@ -103,23 +115,6 @@ def versions(collected: CollectedRuns) -> dict[str, str]:
             for name, version in known.items() if isinstance(known, Mapping) else ():
                 by_package.setdefault(str(name), {})[str(version)] = None
     return {name: ", ".join(sorted(seen)) for name, seen in by_package.items()}
-
-
-def _place(group: Sequence[Run]) -> dict[str, object]:
-    """Average over the seeds; no means if a run failed. half_width is that of the 95 % t-interval."""
-    numbers: dict[str, object] = {
-        "n": sum(run.has_ended for run in group),
-        "diverged": sum(run.stopped == "diverged" for run in group),
-        "refused": sum(run.stopped == "refused" for run in group),
-        "rounds": [run.rounds for run in group],
-    }
-    if all(run.has_ended for run in group):
-        for name in ACCURACY_COLUMNS:
-            interval = Interval.of(list(finals(group, name).values()))
-            named = {"mean": interval.mean, "half_width": interval.half, "std": interval.std}
-            # The half width of a single run is NaN, which JSON does not have.
-            numbers[name] = {key: None if math.isnan(value) else round(value, DIGITS) for key, value in named.items()}
-    return numbers
 
 
 PLACE = ("setting", "method", "algorithm", "seed", "stopped", "rounds")

@@ -132,8 +132,13 @@ def read(content: RecordDict, kind: type[M]) -> M:
 
     try:
         message = msgspec.msgpack.decode(fields, type=kind, dec_hook=tensor)
-    except (msgspec.MsgspecError, ValueError, RecursionError) as error:
-        raise ProtocolError(_reason(error)) from None
+    except RecursionError:
+        raise ProtocolError("a message is nested too deeply") from None
+    except (msgspec.MsgspecError, ValueError) as error:
+        text, _, field = str(error).partition(" - at `$")
+        # Shorten the text, as msgspec may quote a name or a value of the message.
+        reason = f"cannot read {field.strip('.`') or 'a message'}: {text[:1].lower()}{text[1:]}"
+        raise ProtocolError(printable(reason)) from None
     if unread:
         raise ProtocolError("a message has vectors that none of its fields refers to")
     # Encode the message again and compare: the decoder accepts some missing, duplicate or surplus fields, and integers
@@ -161,15 +166,6 @@ def _fields_and_vectors(content: RecordDict) -> tuple[bytes, ArrayRecord]:
     if set(record) != {"protocol", "fields"} or not isinstance(fields, bytes) or len(fields) > MOST_FIELDS:
         raise ProtocolError("the fields of a message are missing or too long")
     return fields, arrays
-
-
-def _reason(error: Exception) -> str:
-    """Return the reason why a message is invalid, in a line that quotes little of the message."""
-    if isinstance(error, RecursionError):
-        return "a message is nested too deeply"
-    text, _, field = str(error).partition(" - at `$")
-    # Shorten the text, as msgspec may quote a name or a value of the message.
-    return printable(f"cannot read {field.strip('.`') or 'a message'}: {text[:1].lower()}{text[1:]}")
 
 
 def digest_of_content(content: RecordDict) -> str:

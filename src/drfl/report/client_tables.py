@@ -73,7 +73,11 @@ def by_client_tables(evidence: Evidence) -> list[TableBlock]:
     numbered = any(NUMBERED.fullmatch(name) for name in names)
     shown = [[run.record] for run in firsts] if numbered else [list(group.runs) for group in groups]
     every = [run for runs in shown for run in runs]
-    if len(evidence.runs) == 1 or not _same(every, names, numbered=numbered):
+    if numbered:
+        is_comparable = all(have_same_clients(run, every[0]) and run.seed == every[0].seed for run in every)
+    else:
+        is_comparable = all(run.clients["client"].tolist() == names for run in every)
+    if len(evidence.runs) == 1 or not is_comparable:
         return []
     common = [m for m in groups[0].measures if all(m == run.score or m.name in run.clients for run in every)]
     tables = []
@@ -107,13 +111,6 @@ def by_client_tables(evidence: Evidence) -> list[TableBlock]:
         known = firsts[0].names
         tables.append(TableBlock(caption, head, [[known[i], *row] for i, row in zip(order, cells, strict=True)]))
     return tables
-
-
-def _same(runs: Sequence[RunRecord], names: Sequence[str], *, numbered: bool) -> bool:
-    """Check that the clients of all runs are the same."""
-    if numbered:
-        return all(have_same_clients(run, runs[0]) and run.seed == runs[0].seed for run in runs)
-    return all(run.clients["client"].tolist() == names for run in runs)
 
 
 def _worst_of_any(values: Sequence[np.ndarray], measure: Measure, record: RunRecord) -> list[int]:

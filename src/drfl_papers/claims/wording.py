@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from typing import TypeVar
 
 from drfl.experiments.run.measures import Column, signed_text
@@ -21,10 +22,23 @@ def describe(found: Sequence[Finding], along: bool) -> str:
         found: At least one finding.
         along: Whether the findings follow a trend, from the second place of each to the first.
     """
+
+    def pair(lead: Lead, several: bool) -> str:
+        if not along:
+            return f"{lead.first.method} − {lead.second.method}" if several else lead.second.method
+        if lead.first.method != lead.second.method:
+            return f"{lead.second.method} → {lead.first.method}"
+        return f"{lead.first.method}, " * several + f"{lead.second.setting} → {lead.first.setting}"
+
     parts = []
     for findings in _groups(found, lambda f: f.metric).values():
         leads = [f for f in findings if isinstance(f, Lead)]
-        text = _leads(leads, along) if leads else _every([f for f in findings if isinstance(f, EverySeed)])
+        if leads:
+            several = len({lead.first.method for lead in leads}) > 1
+            pairs = _groups(leads, partial(pair, several=several))
+            text = "; ".join(f"{name} {_over_settings(group)}" for name, group in pairs.items())
+        else:
+            text = _every([f for f in findings if isinstance(f, EverySeed)])
         shown = findings[0].display
         unit = ", points" if shown.unit == "points" else ""
         parts.append(f"{shown.name[0].upper()}{shown.name[1:]}{unit}: {text}")
@@ -33,20 +47,6 @@ def describe(found: Sequence[Finding], along: bool) -> str:
     settings = {(f.first if isinstance(f, Lead) else f.place)[:2] for f in found}
     prefix = f"{len(settings)} settings, " if len(settings) > 1 else ""
     return ". ".join([*parts, f"{prefix}{seeds} {'seed' if seeds == '1' else 'seeds'}"])
-
-
-def _leads(leads: Sequence[Lead], along: bool) -> str:
-    """Describe the leads of each compared pair over the settings."""
-    several = len({lead.first.method for lead in leads}) > 1
-
-    def name(lead: Lead) -> str:
-        if not along:
-            return f"{lead.first.method} − {lead.second.method}" if several else lead.second.method
-        if lead.first.method != lead.second.method:
-            return f"{lead.second.method} → {lead.first.method}"
-        return f"{lead.first.method}, " * several + f"{lead.second.setting} → {lead.first.setting}"
-
-    return "; ".join(f"{key} {_over_settings(group)}" for key, group in _groups(leads, name).items())
 
 
 def _over_settings(leads: Sequence[Lead]) -> str:

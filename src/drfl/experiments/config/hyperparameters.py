@@ -260,28 +260,31 @@ def _made(algorithm: str, cls: type[Algorithm], items: tuple[tuple[str, type, Va
 
 
 def _checked(algorithm: str, cls: type, values: Mapping[str, Value]) -> dict[str, typing.Any]:
-    hints = typing.get_type_hints(cls)
-    return {name: _convert(f"{algorithm}.{name}", hints[name], value) for name, value in values.items()}
-
-
-def _convert(name: str, hint: typing.Any, value: Value) -> object:  # noqa: ANN401 - a type hint has no type
-    if hint is Sampling:
-        return SAMPLINGS[canonical("sampling", str(value), SAMPLINGS)]
-    if hint is AmbiguitySet:
-        return ambiguity.parse(str(value))
-    if hint == ServerOptimizer | None and value is None:
-        return None
-    if (value == "full" and hint == int | None) or (value == "none" and types.NoneType in typing.get_args(hint)):
-        return None
-    for kind, parse in PARSERS.items():
-        if hint in (kind, kind | None):
-            return parse(str(value))
-    if isinstance(value, bool) and hint is not bool:  # Python would accept true as 1
-        raise InputError(f"{name} = {str(value).lower()}: give a number", code="wrong-type", field=name)
-    try:
-        return TypeAdapter(hint).validate_python(value)
-    except ValidationError as error:
-        reason = error.errors()[0]["msg"]
-        raise InputError(
-            f"{name} = {value!r}: {reason[0].lower()}{reason[1:]}", code="wrong-type", field=name
-        ) from None
+    """Convert plain values to the types of a class's fields."""
+    hints, converted = typing.get_type_hints(cls), dict[str, typing.Any]()
+    for field, value in values.items():
+        name, hint = f"{algorithm}.{field}", hints[field]
+        parse = next((parse for kind, parse in PARSERS.items() if hint in (kind, kind | None)), None)
+        if hint is Sampling:
+            converted[field] = SAMPLINGS[canonical("sampling", str(value), SAMPLINGS)]
+        elif hint is AmbiguitySet:
+            converted[field] = ambiguity.parse(str(value))
+        elif (
+            (hint == ServerOptimizer | None and value is None)
+            or (value == "full" and hint == int | None)
+            or (value == "none" and types.NoneType in typing.get_args(hint))
+        ):
+            converted[field] = None
+        elif parse is not None:
+            converted[field] = parse(str(value))
+        elif isinstance(value, bool) and hint is not bool:  # Python would accept true as 1
+            raise InputError(f"{name} = {str(value).lower()}: give a number", code="wrong-type", field=name)
+        else:
+            try:
+                converted[field] = TypeAdapter(hint).validate_python(value)
+            except ValidationError as error:
+                reason = error.errors()[0]["msg"]
+                raise InputError(
+                    f"{name} = {value!r}: {reason[0].lower()}{reason[1:]}", code="wrong-type", field=name
+                ) from None
+    return converted

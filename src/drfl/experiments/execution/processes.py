@@ -226,8 +226,14 @@ def _work(pipe: Connection, asked: Connection) -> None:
         signal.signal(number, signal.SIG_IGN)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
     parent = multiprocessing.parent_process()
+
+    def leave_with_parent(sentinel: int) -> None:
+        wait([sentinel])
+        # Exit at once: a worker must not outlive its parent.
+        os._exit(1)
+
     if parent is not None:
-        threading.Thread(target=_leave_with, args=(parent.sentinel,), daemon=True).start()
+        threading.Thread(target=leave_with_parent, args=(parent.sentinel,), daemon=True).start()
     import torch
 
     torch.set_num_threads(1)
@@ -277,9 +283,3 @@ def _unpickled(payload: bytes) -> tuple[object, InputError | None]:
             f"cannot build the runs in another process ({why}): remove jobs", code="not-picklable", field="jobs"
         )
     return shared_object, None
-
-
-def _leave_with(sentinel: int) -> None:
-    wait([sentinel])
-    # Exit at once: a worker must not outlive its parent.
-    os._exit(1)

@@ -50,7 +50,9 @@ class CellPool:
         else:
             with self._lock:
                 if settings.key not in self._data:
-                    self._drop()
+                    # Free data sets that no cell uses only now, not when a cell ends: the next cell may need the same.
+                    for key in [key for key, shared_data in self._data.items() if not shared_data.cells]:
+                        self._data.pop(key).shared.close()
                     self._data[settings.key] = _SharedData(self._executor.share(load_latest(settings)))
                 data = self._data[settings.key]
                 data.cells += 1
@@ -69,12 +71,6 @@ class CellPool:
 
         inner.add_done_callback(ended)
         return outer
-
-    def _drop(self) -> None:
-        """Free data sets that no cell uses, before another one is loaded."""
-        # Not when a cell ends: the next cell may need the same data set.
-        for key in [key for key, data in self._data.items() if not data.cells]:
-            self._data.pop(key).shared.close()
 
     def __enter__(self) -> Self:
         """Return the pool."""

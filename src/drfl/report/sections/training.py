@@ -18,9 +18,26 @@ QUESTION = "How did training go?"
 def training_section(evidence: Evidence) -> Section:
     """Build the section: score, loss, λ and, if there are certificates, the duality gap over the rounds."""
     groups = evidence.groups
+    losses = [
+        Figure(draw.curves(groups, column, "Test loss", unit=""), f"{title} over the rounds", heading=title)
+        for column, title in (("avg_loss", "Average loss"), ("worst_loss", "Worst client's loss"))
+    ]
+    blocks = [*legend_of(groups), *_curves(groups), *_mixture(groups)]
+    blocks += [Heading("Test loss over the rounds"), Figures(losses)]
     certified = [group for group in groups if group.has_certificate]
-    blocks = [*legend_of(groups), *_curves(groups), *_mixture(groups), *_losses(groups)]
-    blocks += _certificate(certified) if certified else []
+    if certified:
+        ends = ", ".join(f"{clean(group.label, 60)} {scientific(group.finals('gap'))}" for group in certified)
+        alt = f"Duality gap over the rounds, on a logarithmic axis; final: {ends}"
+        note = (
+            "The distance of (w, λ) from the saddle point, on the clients' training data: the worst case over Λ of "
+            "this model, minus a lower bound of the objective of every model under this λ. At 0 both are optimal."
+        )
+        if not all(run.is_proven for group in certified for run in group.runs):
+            note += " If the lower bound is not proven, the gap may be larger; the error grows with the gradient norm."
+        if any((group.curve("gap")[1] <= 0).any() for group in certified):
+            note += " Gaps of 0, or below 0 by rounding, are not drawn."
+        plot = Figures([Figure(draw.gaps(certified), alt)])
+        blocks += [Heading("Duality gap"), Paragraph(note, small=True), plot, certificate_table(certified)]
     return Section("training", QUESTION, "", blocks)
 
 
@@ -71,15 +88,6 @@ def _curves(groups: Sequence[Group]) -> list[Block]:
     return [Heading(title), Paragraph(note + undefined_sentence(groups), small=True), Figures(plots)]
 
 
-def _losses(groups: Sequence[Group]) -> list[Block]:
-    panels = (("avg_loss", "Average loss"), ("worst_loss", "Worst client's loss"))
-    plots = [
-        Figure(draw.curves(groups, column, "Test loss", unit=""), f"{title} over the rounds", heading=title)
-        for column, title in panels
-    ]
-    return [Heading("Test loss over the rounds"), Figures(plots)]
-
-
 def _mixture(groups: Sequence[Group]) -> list[Block]:
     """Show how λ moved, for the algorithms that move it."""
     heading = Heading("Mixture weights λ")
@@ -120,19 +128,3 @@ def _mixture(groups: Sequence[Group]) -> list[Block]:
     if still:
         note += f" {constant} it constant."
     return [heading, Paragraph(note, small=True), Figures([spread, *maps])]
-
-
-def _certificate(groups: Sequence[Group]) -> list[Block]:
-    """Show the duality gap over the rounds and both sides of it at the end."""
-    ends = ", ".join(f"{clean(group.label, 60)} {scientific(group.finals('gap'))}" for group in groups)
-    alt = f"Duality gap over the rounds, on a logarithmic axis; final: {ends}"
-    note = (
-        "The distance of (w, λ) from the saddle point, on the clients' training data: the worst case over Λ of this "
-        "model, minus a lower bound of the objective of every model under this λ. At 0 both are optimal."
-    )
-    if not all(run.is_proven for group in groups for run in group.runs):
-        note += " If the lower bound is not proven, the gap may be larger; the error grows with the gradient norm."
-    if any((group.curve("gap")[1] <= 0).any() for group in groups):
-        note += " Gaps of 0, or below 0 by rounding, are not drawn."
-    plot = Figures([Figure(draw.gaps(groups), alt)])
-    return [Heading("Duality gap"), Paragraph(note, small=True), plot, certificate_table(groups)]

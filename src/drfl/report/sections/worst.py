@@ -53,7 +53,19 @@ def worst_section(evidence: Evidence) -> Section:
     blocks += [Fold("Clients by algorithm", tables)] if tables else []
     if len(evidence.runs) == 1:
         blocks.append(Fold("All clients", [client_table(evidence.runs[0])]))
-    return Section("worst", QUESTION, _answer(evidence), [*blocks, *_by_rank(groups)])
+    score = groups[0].score
+    note = "Each mark is a client under the final model."
+    if max(len(group.runs) for group in groups) > 1:
+        note += " Lines are means over seeds at each rank; a rank is not the same client at every seed."
+    if figures.has_omitted_ranks(groups):
+        note += " There are too many clients for the page: the marks are evenly spaced ranks, including the worst and"
+        note += " the best; see clients.csv for all."
+    if len(groups) > 1:
+        note += " If all clients were served equally, the line would be flat."
+    alt = alt_of(f"Clients' final test {score.words}, from worst to best", groups, "worst_score", "worst client")
+    picture = Figure(figures.client_scores(groups), alt, caption=note + undefined_sentence(groups))
+    blocks += [Heading("All clients, from worst to best"), *legend_of(groups), picture]
+    return Section("worst", QUESTION, _answer(evidence), blocks)
 
 
 def order_of_clients(record: RunRecord) -> list[int]:
@@ -149,19 +161,3 @@ def _values(run: RunEvidence) -> TableBlock:
     ]
     caption = f"{score.words[:1].upper()}{score.words[1:]}: {_which(len(rows), len(values))}"
     return TableBlock(caption, ["Client", "Test rows", score.words], rows)
-
-
-def _by_rank(groups: Sequence[Group]) -> list[Block]:
-    """Plot the final score of every client, from worst to best."""
-    score = groups[0].score
-    note = "Each mark is a client under the final model."
-    if max(len(group.runs) for group in groups) > 1:
-        note += " Lines are means over seeds at each rank; a rank is not the same client at every seed."
-    if figures.has_omitted_ranks(groups):
-        note += " There are too many clients for the page: the marks are evenly spaced ranks, including the worst and"
-        note += " the best; see clients.csv for all."
-    if len(groups) > 1:
-        note += " If all clients were served equally, the line would be flat."
-    alt = alt_of(f"Clients' final test {score.words}, from worst to best", groups, "worst_score", "worst client")
-    picture = Figure(figures.client_scores(groups), alt, caption=note + undefined_sentence(groups))
-    return [Heading("All clients, from worst to best"), *legend_of(groups), picture]
