@@ -224,6 +224,7 @@ def compute_answer(site: Site, ask: Ask, request: Request | None, memory: Record
             both = tuple((first, second) for first, second in products(rows, other, fed.measures).tolist())
     parts, shift_version = (), ""
     if request is not None:
+        # The only client of this process has index 0, whatever its index in the deployment.
         reply = fed.ask(replace(request, cohort=torch.tensor([0])))
         # Each part has one row, as the cohort is this client only. Parts that the request does not need are None.
         parts = site.policy.clip_parts(request, tuple(part[0] for part in reply[1:] if part is not None))
@@ -398,6 +399,7 @@ def client_app(load: Callable[[Context], Site]) -> ClientApp:
         if site.audit is not None:
             server = server_head(message, site)
             what = {"digest": digest_of_content(content), "server": None if server is None else str(server)}
+            # Log first, as in `reply`, because the count includes this request.
             write_head(content, site.audit.add("identified", site=site.name, run=str(context.run_id), **what))
             try:
                 site.policy.check_count(site.audit)
@@ -412,6 +414,8 @@ def client_app(load: Callable[[Context], Site]) -> ClientApp:
     def close(message: Message, context: Context) -> Message:
         site = load(context)
         site.policy.check_run(context.run_id, site.folder)
+        # No count here: the answer discloses nothing about the data, and refusing it would leave the logs without an
+        # end.
         content = RecordDict()
         if site.audit is not None:
             server = server_head(message, site)
@@ -438,6 +442,7 @@ def site_of(context: Context) -> Site:
     return _site(Path(str(path)))
 
 
+# In Flower, each message has its own process. In one process, as in a trial, many messages share the loaded data.
 @cache
 def _site(path: Path) -> Site:
     settings = read_site(path)

@@ -37,6 +37,7 @@ class AuditedRun:
     """
 
     def __init__(self, audit: AuditLog | None, grid: Grid, roster: Roster, timeout: float) -> None:
+        # The training is over, so a site that went offline must not delay the results for a whole timeout.
         self.audit, self.grid, self.roster, self.timeout = audit, grid, roster, min(timeout, CLOSING_TIMEOUT)
         self._open = False
 

@@ -92,6 +92,7 @@ class FlowerFederation(Federation):
         self.measures = measures_of(model)
         shares = [members[client].majority for client in range(self.n)]
         reported = [share for share in shares if share is not None]
+        # The comparison with a constant answer covers all sites, so it needs the share of every one.
         self.majority = torch.tensor(reported, dtype=torch.float64) if len(reported) == self.n else None
         self._transport, self._names, self._model = Transport(grid, roster, deadline, audit), roster.names, model
         self._digests = {client: member.digest for client, member in members.items()}
@@ -126,6 +127,7 @@ class FlowerFederation(Federation):
             return empty
         columns = zip(*(answers[client].parts for client in clients), strict=True)
         filled = (torch.stack(column) for column in columns)
+        # Sites send only the parts that the request asks for, in this order.
         parts = [None if part is None else next(filled) for part in empty[1:]]
         return empty._make((torch.tensor(clients), *parts))
 
@@ -143,6 +145,7 @@ class FlowerFederation(Federation):
 
         The first two models are tested in one message, each further model in a separate message.
         """
+        # Two models at most, because a message has one field for a second model.
         self._late = late = _LateTest(models[:2])
 
         def result() -> list[Evaluation]:

@@ -284,6 +284,7 @@ def work_of(request: Request) -> TrainWork | LossWork | GradientWork:
         local.batch,
         steps=local.steps,
         epochs=local.epochs,
+        # Optimizers travel as text that the site parses, so that no code crosses the network.
         optimizer=str(local.optimizer),
         lr=None if local.lr is None else float(local.lr),
         momentum=float(local.momentum),

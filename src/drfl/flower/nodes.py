@@ -225,6 +225,7 @@ def query_identities(
     """
     end, members = time.monotonic() + timeout, {}
     pending, pause, unapproved = list(nodes), PAUSE, set()
+    # With this head, every site holds a proof of the log before its first request.
     head = None if audit is None else audit.head()
     while pending and time.monotonic() < end:
         pending = _ask_once(grid, pending, end, members, unapproved, head)
@@ -322,6 +323,7 @@ def gather_members(
                 code="sites-missing",
             )
         time.sleep(PAUSE)
+    # Every site is needed: the clients' weights and shares have one entry per site, which stays fixed in a run.
     answers = query_identities(grid, [node.id for node in nodes.values()], timeout, audit)
     silent = [roster.names[client] for client, node in nodes.items() if node.id not in answers]
     if silent:
@@ -360,6 +362,7 @@ def gather_sites(grid: Grid, count: int, wait: float, timeout: float) -> dict[in
         present = set(grid.get_node_ids())
         # Nodes may leave before enough have joined, so count only those that are online.
         members = {node: member for node, member in members.items() if node in present}
+        # At least one pause, so that nodes that joined at the last moment are asked too.
         remaining = max(PAUSE, min(timeout, end - time.monotonic()))
         # Ask only nodes that have not answered yet.
         members |= query_identities(grid, sorted(present - members.keys()), remaining)

@@ -171,6 +171,7 @@ def _fields_and_vectors(content: RecordDict) -> tuple[bytes, ArrayRecord]:
 def digest_of_content(content: RecordDict) -> str:
     """Return the digest (32 hexadecimal digits) of a message, without the head of the sender's audit log."""
     digest = hashlib.blake2b(digest_size=16)
+    # Sort, because the order of records may change on the way.
     for name in sorted(set(content) - {AUDIT}):
         for key, value in sorted(content[name].items()):
             is_array = isinstance(value, Array)

@@ -157,6 +157,7 @@ class DeployedConfig(TaskSettings, AlgorithmSettings, RunSettings):
     @property
     def max_requests(self) -> int:
         """The maximum number of requests to a site in a run without faults, including those before the first round."""
+        # A round has at most three exchanges, and a round with too few replies repeats them.
         return 10 + 3 * self.rounds * (1 + (self.repeats or 0))
 
     @field_validator("model", "loss", mode="before")
@@ -206,6 +207,7 @@ SHARE = 0.5
 
 def share_limit(sites: int) -> float | None:
     """Suggest a ``max_share`` for a number of sites: 2/3 for three sites, None for one or two sites."""
+    # Twice the share of equal sites leaves room for sites that differ in size.
     return max(SHARE, round(2 / sites, 3)) if sites > 2 else None
 
 

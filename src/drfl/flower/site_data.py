@@ -65,6 +65,7 @@ def load_probe_rows(sites: Sequence[SiteEntry], folder: Path, dtype: str) -> Cli
             # A loader returns a whole client, so take only its training rows.
             data = _run_loader(probe.loader, folder)
             rows[name] = data.inputs[data.train[0]], data.targets[data.train[0]]
+    # Give them as test rows too: otherwise a share of them would be split off for testing.
     return ClientData.from_arrays(rows, rows, dtype=getattr(torch, dtype))
 
 

@@ -146,6 +146,7 @@ class Transport:
         }
         in_transit: dict[str, int] = {}  # message ID → client
         exchanged = ExchangeResult({}, Ledger())
+        # Poll, because Flower's own send_and_receive waits for all replies and never sends a lost message again.
         while waiting:
             self._send(waiting, in_transit, end, exchanged.cost)
             arrived = list(pull_replies(self.grid, list(in_transit)))
@@ -210,6 +211,7 @@ class Transport:
         if wait_for_all or too_few or len(self.offline | skipped) == len(self.health):
             return dict(questions)
         for client in skipped & questions.keys() - self.offline:
+            # Offline clients are not skipped for a number of exchanges, but until they are back.
             self.health[client].record_skip()
         return chosen
 
@@ -226,6 +228,7 @@ class Transport:
         messages = []
         for client, pending in due.items():
             ask, request = pending.client_request
+            # A shift is as long as the model: without this check, each round would send twice the bytes.
             is_held = ask.version in ("", "zero") or self.held_shifts.get(client) == ask.version
             content = write(msgspec.structs.replace(ask, shift=None) if is_held else ask, packed)
             is_only_test = request is None
@@ -239,6 +242,7 @@ class Transport:
             kind, ttl = "evaluate" if is_only_test else "train", max(1.0, end - now)
             # Flower drops a message after its ttl, so that no site starts work for an exchange that is over.
             messages.append(Message(content, nodes[client].id, kind, ttl=ttl))
+            # Only this node may answer, see _read.
             pending.node, pending.has_shift = nodes[client], not is_held
             pending.attempts += 1
             size = payload_size(content)
@@ -264,6 +268,7 @@ class Transport:
         pending, reply = waiting[client], received_reply.reply
         is_only_test = pending.client_request.request is None
         if reply is not None and reply.has_error():
+            # The site controls this text and its length, so cut it before the regular expression runs over it.
             text = (reply.error.reason or f"error {reply.error.code}")[-10_000:].strip()
             # Flower formats the type and text of the app's exception in this way. The last line has the reason.
             match = re.fullmatch(r"<class '([^']*)'>:<'(.*)'>", text, flags=re.DOTALL)
@@ -304,6 +309,7 @@ class Transport:
             exchanged.cost.loss_evaluations += answer.losses
         self.traffic.add_site_seconds(answer.seconds)
         if answer.version:
+            # A site keeps one shift, which replaces the one before.
             self.held_shifts[client] = answer.version
         self.health[client].record_usable()
         self._log_reply("received", client, pending, received_reply)

@@ -20,6 +20,7 @@ def check_records(log: Audited) -> Iterator[Finding]:
             yield make_finding(log, "problem", f"drfl does not write this record: {wrong}", "bad-record", n)
         if record["event"] == "opened" and n != 1:
             yield make_finding(log, "problem", "it opens the log a second time", "bad-record", n)
+        # Times are ISO 8601 in UTC, so their texts sort like the times.
         if str(record["at"]) < latest:
             yield make_finding(log, "problem", f"time goes back, from {latest} to {record['at']}", "time-goes-back", n)
         latest = max(latest, str(record["at"]))

@@ -242,6 +242,7 @@ def check_connection(address: Address, authority: Path) -> Iterator[CheckResult]
         authority: Certificate with which to verify the SuperLink; not used if the deployment is insecure.
     """
     try:
+        # Test plain TCP first, because its errors (name, firewall, no program) have other remedies than those of TLS.
         with socket.create_connection((address.host, address.port), timeout=CONNECTION_TIMEOUT):
             yield success("SuperLink", f"a program listens at {address}")
     except socket.gaierror:

@@ -65,6 +65,7 @@ def propose(folder: DeploymentFolder) -> Proposal:
         rows, _ = reports[site.name]
         # Suggest twice the present rows, so that a site can grow before its limit has to change.
         suggested: dict[str, int | float | None] = {"rows": 2 * rows, "classes": classes or None, "max_share": share}
+        # A limit below the present share would stop the next run.
         if share is not None and site.max_share is None and rows > share * total:
             text = f"{site.name} has {rows / total:.0%} of all rows, more than {share:g}. Set its max_share yourself"
             notices.append(Notice(text, "large-share", "max_share"))

@@ -161,6 +161,7 @@ def follow(folder: DeploymentFolder, number: str, show: Callable[[str], None]) -
                 if not (line.startswith("Using SuperLink:") or "logstream for run_id" in line):
                     show(line.rstrip("\n"))
         finally:
+            # The child has its own session, so Ctrl-C does not end it.
             process.kill()
     # The log may stop before the run ends, for example if the connection breaks.
     limit = time.monotonic() + PATIENCE
