@@ -97,6 +97,7 @@ def rank_algorithms(groups: Sequence[Group], lost: Sequence[str] = ()) -> Rankin
         seed_difference(_gains(pair_by_seed(a, b))) for i, a in enumerate(others) for b in others[i + 1 :]
     ]
     verdicts, tests = verdicts_on_best(differences, other_differences)
+    # Bonferroni for the bounds: Holm corrects p-values, but gives no simultaneous bounds.
     alpha, against = LEVEL / max(tests, 1), []
     for rival, gain, verdict, pair in zip(others, differences, verdicts, pairs, strict=True):
         low, reach = math.nan, Reach.NOWHERE
@@ -160,6 +161,7 @@ def row_bound(run: RunRecord, other: RunRecord, alpha: float) -> float | None:
         sums = sums_of_pair(measure, (before, rows), (other.label, run.label))
     except InputError:  # a row without a value
         return None
+    # The lower end of a two-sided interval at level 1 − α is wrong with probability at most α/2.
     names = run.clients["client"].tolist()
     return assess_gain(measure, names, *sums, level=1 - alpha, independent=not rows.shared).worst.low
 
@@ -187,6 +189,7 @@ def have_same_clients(one: RunRecord, other: RunRecord) -> bool:
 def _by_seed(group: Group) -> dict[str, RunRecord]:
     runs: dict[str, RunRecord] = {}
     for run in group.runs:
+        # A second run at a seed is not another independent draw, so only the first counts.
         runs.setdefault(run.seed, run)
     return runs
 

@@ -81,6 +81,7 @@ class RunEvidence:
         if measure == self.record.score:
             return self.assessment
         shared = self.record.shared_test_rows if self.shared is None else self.shared
+        # No report shows what to expect of other measures if all clients were equal, and it is slow to compute.
         return assessment_of(self.record, measure, independent=not shared, equality=False)
 
 

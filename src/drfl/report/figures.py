@@ -128,6 +128,7 @@ def client_scores(groups: Sequence[Group]) -> str:
                     f"{count(samples)} test, {count(trained)} training samples, λ = {percent([lam], 2)} %",
                 )
                 place = x.at(rank + 1), y.at(score.scale * value)
+                # Smaller marks for many clients, so that they do not hide each other.
                 dots.append(mark(group.mark, *place, tooltip, scale=1.3 if len(run.clients) <= 200 else 0.6))
         opacity = 0.9 if alone else 0.4
         picture.draw("g", "".join(dots), data_group=group.key, fill=group.colour, fill_opacity=opacity)
@@ -321,6 +322,7 @@ def _ranks(n: int, most: int) -> list[int]:
 
 def _png(shares: Sequence[Sequence[float]] | np.ndarray) -> str:
     """Encode a picture in one colour, from transparent at 0 to opaque at 1, as a data URL; NaN is transparent."""
+    # A PNG is far smaller than an SVG rectangle per client and round. Writing it by hand needs no imaging package.
     rows = [bytes(round(255 * min(1.0, max(0.0, value))) if value == value else 0 for value in row) for row in shares]
     head = struct.pack(
         ">2I5B", len(rows[0]), len(rows), 8, 3, 0, 0, 0

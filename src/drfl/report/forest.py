@@ -45,6 +45,7 @@ def _forest(assessment: Assessment, shown: Sequence[int], part: Sequence[int]) -
     rows = [(assessment.names[i], count(float(assessment.samples[i])), i) for i in part]
     band = None if assessment.equal is None else (scale * assessment.equal.low, scale * assessment.equal.high)
     known = [value for value in assessment.values.tolist() if math.isfinite(value)]
+    # Each client counts once, whatever its number of rows, as in the tables.
     average = scale * sum(known) / len(known)
     values = [float(end[i]) for i in shown for end in (assessment.values, assessment.low, assessment.high)]
     values += [assessment.worst.value, assessment.worst.low, assessment.worst.high]
@@ -62,6 +63,7 @@ def _forest(assessment: Assessment, shown: Sequence[int], part: Sequence[int]) -
     # Draw band, grid and average first, behind the marks.
     if band is not None:
         left, right = (min(max(x.at(end), START), END) for end in band)
+        # At least a pixel, as a band of a single value would be invisible.
         width = max(1.0, right - left)
         picture.draw("rect", x=left, y=first, width=width, height=last - first, fill_opacity=FAINT)
     for value, label in x.ticks():

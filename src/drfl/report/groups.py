@@ -177,6 +177,7 @@ class Group:
         import numpy as np
 
         lookups = [dict(zip(map(int, rounds), values, strict=True)) for rounds, values in series]
+        # A mean over a changing set of seeds would jump where a run has no value.
         shared = sorted(set.intersection(*(set(lookup) for lookup in lookups)))
         values = np.array([[lookup[r] for r in shared] for lookup in lookups], dtype=np.float64)
         # Failed seeds make means NaN: a mean over the other seeds would flatter the algorithm.
@@ -199,6 +200,7 @@ def group_runs(records: Sequence[RunRecord], failed: Sequence[FailedRun] = ()) -
         settings = {name: text(record.summary, name) for name in ("algorithm", "dataset", "clients")}
         flat = flatten(record.config)
         settings |= {f"config.{name}": flat[name] for name in flat if name.rsplit(".", 1)[-1] not in INCIDENTAL}
+        # Sort the keys: the order in which a file lists settings does not matter.
         runs.setdefault(json.dumps(settings, sort_keys=True), []).append(record)
 
     # Name groups of one algorithm by the settings in which they differ.

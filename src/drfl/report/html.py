@@ -42,7 +42,9 @@ def _environment() -> Environment:
 
     return Environment(
         loader=PackageLoader("drfl.report"),
+        # Names of clients and columns come from users and sites, and must not become HTML.
         autoescape=True,
+        # A misspelt name in a template is then an error instead of an empty text.
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,

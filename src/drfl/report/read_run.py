@@ -104,6 +104,7 @@ class RunRecord:
 
     def final(self, metric: str) -> float:
         """Return a field of :class:`drfl.training.history.Metrics` or another measure's column; NaN if not finite."""
+        # Files name these columns after the measure, such as worst_accuracy; reports call all of them worst_score.
         return number(nested_table(self.summary, "final"), metric.replace("_score", f"_{self.score.name}"))
 
     def undefined(self, measure: Measure) -> int:

@@ -66,6 +66,7 @@ def assess_record(
         InputError: If a file of the run is damaged.
     """
     assessed_measure, rows = record.score if measure is None else measure, record.row_scores()
+    # Clients with common test rows have dependent results, for which intervals and sets are wider.
     shared = record.shared_test_rows if rows is None else rows.shared
     assessment = assessment_of(
         record, assessed_measure, level, independent=not shared, auc_interval=auc_interval, equality=equality
@@ -162,6 +163,7 @@ def compare_over_seeds(runs: Sequence[AssessedRun], failed: Collection[str] = ()
         pairs = [_worst(second) - _worst(first) for first, second in both]
         # A gain is NaN if the measure is undefined at every client of a run.
         known = [gain for gain in pairs if np.isfinite(gain)]
+        # A single pair has no spread over seeds, so nothing can be tested.
         if len(known) > 1:
             tested = [run.assessment for pair in both for run in pair if run.assessment is not None]
             counts, clients = (

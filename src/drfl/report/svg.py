@@ -156,6 +156,7 @@ class Picture:
         """
         width, height = x.end - x.start, y.start - y.end
         self.draw(
+            # A nested svg element clips its content at its border.
             "svg", "".join(content), x=x.start, y=y.end, width=width, height=height,
             viewBox=f"{number(x.start)} {number(y.end)} {number(width)} {number(height)}",
         )  # fmt: skip
