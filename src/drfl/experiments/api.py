@@ -287,6 +287,7 @@ def assess(
         from drfl.report.run_gains import no_assessment
 
         run = assess_run(Path(of), measure, level, auc_interval)
+        # Level 3 is the line of the user that calls this function.
         warn_of_interruption(Path(of), stacklevel=3)
         if run.assessment is None:
             why = no_assessment(run)

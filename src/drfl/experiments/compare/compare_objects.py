@@ -130,6 +130,7 @@ def _compared(
     """Run or resume a comparison in a folder; ``modules`` are the user's modules."""
     stored_config = None
     if options.resume:
+        # The folder may come from someone else: a module in it must not be imported in place of another one.
         keep_out(out)
         # Check all signatures before any file of the folder is parsed.
         check_folder_signatures(out, design.settings.checkpoint_key)

@@ -60,6 +60,7 @@ class Design(NamedTuple):
     @property
     def order(self) -> tuple[tuple[str, int], ...]:
         """Algorithm and seed of each run, in the order in which they run."""
+        # Seed by seed: consecutive runs share data and model, and an interrupted comparison has whole seeds to compare.
         return tuple((algorithm, seed) for seed, algorithm in itertools.product(self.seeds, self.algorithms))
 
     def in_order(self, outcomes: Iterable[Outcome]) -> tuple[Outcome, ...]:

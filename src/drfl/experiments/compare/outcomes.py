@@ -172,6 +172,7 @@ def gaps(outcomes: Sequence[Outcome]) -> dict[str, Spread]:
     for name in dict.fromkeys(outcome.algorithm for outcome in outcomes):
         cells = [o.certificate for o in outcomes if o.algorithm == name]
         known = [certificate.gap for certificate in cells if certificate is not None]
+        # The runs with a certificate alone would be a selected subset.
         if known and len(known) == len(cells):
             spreads_of_gap[name] = Spread.of(known)
     return spreads_of_gap

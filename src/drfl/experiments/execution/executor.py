@@ -155,6 +155,7 @@ def pickle_for_workers(
         ) from error
     finally:
         for module in modules:
+            # The registration is global in cloudpickle, so it must not outlast this call.
             cloudpickle.unregister_pickle_by_value(module)
 
 
@@ -182,6 +183,7 @@ def workers_of_options(jobs: int | None, ray: str | None, default: int) -> Worke
     """
     if ray is None:
         return jobs or default
+    # A cluster that is already running has a fixed number of CPUs. Only one that drfl starts can be made smaller.
     if jobs is not None and ray != LOCAL:
         raise InputError(
             f"--jobs counts processes on this machine, but --ray {ray} uses all CPUs of a cluster: remove --jobs",
@@ -203,6 +205,7 @@ def iterate_completed(futures: Collection[Future[T]], watch: StopSignal) -> Iter
     """
     while futures:
         # Wait on the current set every time, as callers may add futures.
+        # Wake up regularly, as a signal only sets a flag.
         done = wait(futures, POLL_INTERVAL, FIRST_COMPLETED).done
         if watch.stop:
             raise StoppedError("interrupted: finished runs are stored, and the same command continues", watch.code)

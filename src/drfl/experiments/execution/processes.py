@@ -109,6 +109,7 @@ class Processes:
 
     def __init__(self, count: int, what: object, modules: Collection[ModuleType] = ()) -> None:
         self._tensors = SharedTensors()
+        # Not fork: this process has threads, and a fork copies the locks that they hold at that moment.
         context = multiprocessing.get_context("spawn")
         self._calls: queue.SimpleQueue[_Call | None] = queue.SimpleQueue()
         stop_pipe, self._stop = context.Pipe(duplex=False)
@@ -176,6 +177,7 @@ class Processes:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         """End the workers."""
+        # A generator that is closed early is no failure: its caller has what it needs.
         if kind is not None and not issubclass(kind, GeneratorExit):
             self.kill()
         while True:  # cancel calls that have not begun
@@ -222,6 +224,7 @@ class Processes:
 
 
 def _work(pipe: Connection, asked: Connection) -> None:
+    # Ctrl-C reaches all processes of a terminal, but the parent alone decides whether runs may finish.
     for number in SIGNALS:
         signal.signal(number, signal.SIG_IGN)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
@@ -236,6 +239,7 @@ def _work(pipe: Connection, asked: Connection) -> None:
         threading.Thread(target=leave_with_parent, args=(parent.sentinel,), daemon=True).start()
     import torch
 
+    # Another number of threads would sum in another order, and results would depend on the number of workers.
     torch.set_num_threads(1)
     try:
         payload = pipe.recv_bytes()

@@ -50,6 +50,7 @@ def job_from_about(about: AboutRun) -> dict[str, object]:
     return {**plain, "algorithm": about.algorithm, "files": dict(about.files)}
 
 
+# Time and size of the file are part of the key: a file that changes is read again.
 @functools.lru_cache(maxsize=1024)
 def _sha256(path: Path, modified: int, size: int) -> str:
     return sha256_of(path)

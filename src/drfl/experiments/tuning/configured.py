@@ -133,6 +133,7 @@ def step_size_from_curvature(jobs: Sequence[Job]) -> float:
     for job in jobs:
         key = Key(job.settings.seed).fold("step size")  # the same key as in a run
         sizes.append(float(step_size.find(job.algorithm, job.fed, job.fed.w0, key).eta))
+    # The median, because the curvature at a single initial model may be an outlier.
     return spaces.round_value(statistics.median(sizes))
 
 

@@ -110,6 +110,7 @@ class ObjectRuns:
         """
 
         def clients(seed: int) -> ClientData:
+            # Test rows must not choose hyperparameters.
             return held_out_training(self.data(seed), self.validation, Key(seed))
 
         return object_job_builder(self.settings, {name: algorithm}, clients, self.task)(name, seed)

@@ -81,6 +81,7 @@ class Search:
             "metric": self.criterion.metric,
             "seeds": self.repeats,
             **self.subjects[name].fingerprint(),
+            # Another version may suggest other points from the same trials.
             "optuna": import_optuna().__version__,
             "the format of records": cells.FORMAT,
         }

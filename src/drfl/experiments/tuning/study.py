@@ -265,6 +265,7 @@ class _Loop:
         self._spent = 0.0
 
     def run(self) -> None:
+        # Algorithms run side by side, but each one's trials in order, because a trial depends on those before it.
         for algorithm in self._search.subjects:
             self._go_on(algorithm)
         for future in iterate_completed(self._futures, self._watch):

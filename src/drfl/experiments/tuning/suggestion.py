@@ -125,7 +125,9 @@ def suggest(
     sampler = optuna.samplers.TPESampler(
         seed=key.integer(0, 2**32 - 1),
         n_startup_trials=STARTUP,
+        # Step sizes and other parameters interact, so model them jointly.
         multivariate=True,
+        # Trials of an algorithm run one after another, so there are no pending trials to guess values for.
         constant_liar=False,
     )
     # A new study for every point, so that the sampler keeps no state.
