@@ -32,8 +32,8 @@ from drfl.engine.ray_cluster import Cluster
 from drfl.experiments.config.config import load_config
 from drfl.experiments.execution.cells import Cell
 from drfl.experiments.execution.executor import Workers
-from drfl.experiments.execution.run_cells import run_all
-from drfl.experiments.execution.training_cells import cost_of, job_of
+from drfl.experiments.execution.run_cells import run_all_cells
+from drfl.experiments.execution.training_cells import cost_of, job_from_config
 from drfl.experiments.run.artifacts import versions
 from drfl_papers.execute import run_cell
 
@@ -66,7 +66,7 @@ def wanted() -> list[Cell]:
     base = {"dataset": "digits", "algorithm": "DRFA", "clients": 10, "cohort": 6, "evaluate_every": 20}
     base |= {"rounds": script.sized(60, 2)}
     configs = [load_config(None, {**base, "seed": seed}) for seed in range(CELLS)]
-    return [Cell("training", job_of(config), cost_of(config)) for config in configs]
+    return [Cell("training", job_from_config(config), cost_of(config)) for config in configs]
 
 
 def cells(where: str, count: int) -> dict[str, float]:
@@ -77,7 +77,7 @@ def cells(where: str, count: int) -> dict[str, float]:
         workers.connected()
     begun = time.perf_counter()
     with tempfile.TemporaryDirectory() as folder:
-        ended = [end.cell.key for end in run_all(wanted(), Path(folder), run_cell, workers=workers)]
+        ended = [end.cell.key for end in run_all_cells(wanted(), Path(folder), run_cell, workers=workers)]
     assert len(ended) == CELLS
     now = time.perf_counter()
     return {"whole_s": round(now - start, 2), "cells_s": round(now - begun, 2)}

@@ -5,8 +5,8 @@
 There are 4,000 cases for each number k of algorithms and for 5 and 10 seeds; all values are normal with mean 0 and
 variance 1. The algorithm with the best mean is compared with all others by the paired t-test over seeds (from six seeds
 on also by sign flips) with Holm's correction over the k − 1 differences, or by the rule of reports
-(drfl.report.compared.decided). results/best_by_looking/errors.csv has the share of cases with a significant difference,
-with its exact binomial 95 % interval; summary.json has the versions.
+(drfl.report.compared.verdicts_on_best). results/best_by_looking/errors.csv has the share of cases with a significant
+difference, with its exact binomial 95 % interval; summary.json has the versions.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ import script
 from drfl.assessment.seeds import LEVEL, holm_family, seed_difference, verdict
 from drfl.core.key import Key
 from drfl.experiments.run.artifacts import versions
-from drfl.report.compared import decided
+from drfl.report.compared import verdicts_on_best
 from drfl.training.history import csv_text
 
 RESULTS = Path(__file__).parent / "results" / "best_by_looking"
@@ -37,7 +37,7 @@ def shown(values: np.ndarray) -> tuple[bool, bool]:
     own = [seed_difference(best - rival) for rival in rivals]
     others = [seed_difference(a - b) for i, a in enumerate(rivals) for b in rivals[i + 1 :]]
     alone = [verdict(gain, p) for gain, p in zip(own, holm_family(own).tolist(), strict=True)]
-    return "better" in alone, "better" in decided(own, others)[0]
+    return "better" in alone, "better" in verdicts_on_best(own, others)[0]
 
 
 def errors() -> list[list[object]]:

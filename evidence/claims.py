@@ -19,7 +19,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from benchmarks.tables import markdown, paragraph
 
-from drfl_papers.claims.decide import Decided, claims_csv, decide, findings_csv, load
+from drfl_papers.claims.decide import ClaimDecision, claims_csv, decide, findings_csv, load
 from drfl_papers.claims.results import StoredResults
 from drfl_papers.claims.verdicts import VERDICTS
 from evidence import script
@@ -95,13 +95,13 @@ SECTIONS = {
 """The reproduced tables and figures of each paper, with their sections in EXPERIMENTS.md."""
 
 
-def decided() -> list[Decided]:
+def decided() -> list[ClaimDecision]:
     """Decide all claims."""
     stored = StoredResults(RESULTS)
     return [decide(claim, stored) for claim in load(RULES)]
 
 
-def texts(found: list[Decided]) -> dict[str, str]:
+def texts(found: list[ClaimDecision]) -> dict[str, str]:
     """Return the stored files by name."""
     return {"claims.csv": claims_csv(found), "comparisons.csv": findings_csv(found)}
 
@@ -142,7 +142,7 @@ def counts() -> str:
     return markdown(head, lines, text=2)
 
 
-def differing(found: list[Decided]) -> list[str]:
+def differing(found: list[ClaimDecision]) -> list[str]:
     """List the ids of the claims that differ from the stored ones."""
     new = {row["id"]: row for row in csv.DictReader(io.StringIO(claims_csv(found)))}
     stored = {row["id"]: row for row in stored_rows()} if (STORED / "claims.csv").exists() else {}

@@ -3,10 +3,10 @@
     python evidence/false_headlines.py [--smoke]
 
 The script simulates federations of ten clients in which all algorithms are equally good for the population. They are
-passed to ``drfl.report.compared.standing`` like runs read from folders, with scores on each test row. A prediction is
-correct if z + u + e + d exceeds the client's threshold, where z belongs to the row, u to an algorithm and the row at
-all seeds, e to an algorithm and the row at one seed, and d to a seed's model; all are normal. Because of u, one
-algorithm can be better than another on the same test rows but not for the population.
+passed to ``drfl.report.compared.rank_algorithms`` like runs read from folders, with scores on each test row. A
+prediction is correct if z + u + e + d exceeds the client's threshold, where z belongs to the row, u to an algorithm and
+the row at all seeds, e to an algorithm and the row at one seed, and d to a seed's model; all are normal. Because of u,
+one algorithm can be better than another on the same test rows but not for the population.
 
 These settings are simulated:
 
@@ -49,7 +49,7 @@ from drfl.assessment.seeds import seed_difference
 from drfl.core.key import Key
 from drfl.data.row_scores import RowScores
 from drfl.experiments.run.artifacts import versions
-from drfl.report.compared import Standing, decided, standing
+from drfl.report.compared import Ranking, rank_algorithms, verdicts_on_best
 from drfl.report.groups import group_runs
 from drfl.report.read_run import FailedRun, RunRecord
 from drfl.task.measure import PLAIN
@@ -215,7 +215,7 @@ def record_of(setting: Setting, algorithm: int, seed: int, right: np.ndarray, ro
     )
 
 
-def is_false(found: Standing, case: Case) -> bool:
+def is_false(found: Ranking, case: Case) -> bool:
     """Whether the best is claimed to be better than a rival where it is not."""
     setting, best = case.world.setting, NAMES.index(found.best.runs[0].algorithm)
     claims = [(NAMES.index(one.rival.runs[0].algorithm), one.reach) for one in found.against if one.reach]
@@ -242,7 +242,7 @@ def claims_before(case: Case) -> bool:
     own = [seed_difference(gain(best, rival)) for rival in rivals]
     others = [seed_difference(gain(a, b)) for i, a in enumerate(rivals) for b in rivals[i + 1 :]]
     truly = case.world.setting.what == "gain" and best is worst[NAMES[0]]
-    return "better" in decided(own, others)[0] and not truly
+    return "better" in verdicts_on_best(own, others)[0] and not truly
 
 
 def rates(setting: Setting) -> list[object]:
@@ -250,7 +250,7 @@ def rates(setting: Setting) -> list[object]:
     reached, false, before = dict.fromkeys(Reach, 0), 0, 0
     for number in range(CASES):
         case = case_of(setting, number)
-        found = standing(group_runs(case.records, case.failed))
+        found = rank_algorithms(group_runs(case.records, case.failed))
         reached[Reach.NOWHERE if found is None else max(one.reach for one in found.against)] += 1
         false += found is not None and is_false(found, case)
         before += claims_before(case)

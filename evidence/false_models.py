@@ -35,7 +35,7 @@ from drfl.data import ClientData, Dataset, load
 from drfl.engine import Simulation
 from drfl.experiments.config.build import build
 from drfl.experiments.config.config import load_config
-from drfl.experiments.config.hyperparameters import takes
+from drfl.experiments.config.hyperparameters import has_parameter
 from drfl.experiments.config.wrap import wrap_algorithm
 from drfl.experiments.run.artifacts import versions
 from drfl.federation.algorithm import core_of, mixture_of
@@ -175,7 +175,7 @@ def quiet() -> None:
 
 
 def measure(cell: Cell, data_dir: Path | None) -> Found:
-    values = {"sampling": "everybody"} if takes(cell.algorithm, "sampling") else {}
+    values = {"sampling": "everybody"} if has_parameter(cell.algorithm, "sampling") else {}
     rule = DEFENCES[cell.defence]
     if cell.defence not in WITHOUT_SET and cell.algorithm in WITH_LAMBDA:
         values["ambiguity"] = AMBIGUITY

@@ -19,7 +19,7 @@ from benchmarks.tables import markdown
 
 from drfl.assessment.seeds import T_FROM, SeedDifference, holm_family, seed_difference, verdict
 from drfl.core.run_end import FAILURES
-from drfl.experiments.run.measures import column, signed
+from drfl.experiments.run.measures import column, signed_text
 from drfl.task.measure import NOTHING
 
 RESULTS = Path(__file__).parent / "results"
@@ -106,10 +106,10 @@ def told(lead: Lead | None) -> str:
     if lead is None:
         return NOTHING
     n, mean, low, high, *_ = lead.difference
-    text = signed(100 * mean, 1)
+    text = signed_text(100 * mean, 1)
     text = f"**{text}**" if lead.shown else text
     if not math.isnan(low):
-        text += f" [{signed(100 * low, 1)}, {signed(100 * high, 1)}]"
+        text += f" [{signed_text(100 * low, 1)}, {signed_text(100 * high, 1)}]"
     if lead.settings > 1 and n >= T_FROM:
         counts = [f"{lead.ahead} of {lead.settings}"] if lead.ahead or not lead.behind else []
         counts += [f"{lead.behind} of {lead.settings} behind"] if lead.behind else []

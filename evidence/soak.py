@@ -27,7 +27,7 @@ from drfl.experiments.config.build import build
 from drfl.experiments.config.config import Config
 from drfl.experiments.run.artifacts import versions
 from drfl.experiments.run.resume import checkpoint_writer
-from drfl.experiments.run.run_directory import claimed
+from drfl.experiments.run.run_directory import claim_folder
 from drfl.experiments.run.runner import execute
 from drfl.resilience import Memory
 from drfl.testing.attacks import ScaledUpdates, SignFlip
@@ -76,7 +76,7 @@ def measured(rounds: int, folder: Path) -> tuple[list[Level], list[dict[str, int
             levels.append((progress.round - 1, resident, len(os.listdir("/proc/self/fd")), kept))
             sizes.append(files(folder))
 
-    with claimed(folder) as claim:
+    with claim_folder(folder) as claim:
         found = execute(job, [measure], keep=checkpoint_writer(claim, job))
         claim.finished = True
     state = found.result.state

@@ -51,7 +51,7 @@ def spoilt(message: Message) -> Message:
 
 
 client_app.write = lambda message: write(spoilt(message))
-HONEST = client_app.work
+HONEST = client_app.compute_answer
 
 
 def work(site: client_app.Site, ask: Ask, request: Request | None, memory: RecordDict) -> Answer:
@@ -62,4 +62,4 @@ def work(site: client_app.Site, ask: Ask, request: Request | None, memory: Recor
     return msgspec.structs.replace(answer, parts=tuple(2 * ask.w - part for part in answer.parts))
 
 
-client_app.work = work
+client_app.compute_answer = work

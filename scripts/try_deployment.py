@@ -82,7 +82,7 @@ def simulated(trial: Trial, job: dict[str, object], replies: Path | None = None)
     data = ClientData.from_arrays(train, test)
     with Key(config.seed).fold("model").torch_scope():
         task = task_of(Model(config.model, config.loss, config.dtype, 2), tuple(data.inputs.shape[1:]))
-    inner = config.built(config.algorithm, data.n)
+    inner = config.build_algorithm(config.algorithm, data.n)
     if replies is not None:
         inner = Replayed(inner, read_replies(replies))
     algorithm = wrap_algorithm(config, inner, None, None, task)

@@ -36,7 +36,7 @@ from drfl.experiments.config.build import Job, build
 from drfl.experiments.config.config import Config
 from drfl.experiments.config.run_settings import engine_of
 from drfl.experiments.run.artifacts import versions
-from drfl.flower.settings import OF_SIMULATIONS
+from drfl.flower.settings import SIMULATION_KEYS
 from drfl.training.history import csv_text
 from drfl.training.loop import Result, run
 
@@ -78,7 +78,7 @@ def configured(model: str, algorithm: str, seed: int, rounds: int) -> Config:
 def job_of(config: Config) -> dict[str, object]:
     """Return the ``[job]`` of server.toml: the configuration without the data, which are standardised at the sites."""
     plain = config.model_dump(
-        mode="json", exclude_unset=True, exclude_none=True, exclude={*OF_SIMULATIONS, "algorithms"}
+        mode="json", exclude_unset=True, exclude_none=True, exclude={*SIMULATION_KEYS, "algorithms"}
     )
     own = {config.algorithm: config.algorithms[config.algorithm]}
     return {**plain, "standardise": False, "algorithms": own}

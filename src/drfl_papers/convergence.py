@@ -11,12 +11,12 @@ from typing import NamedTuple, cast
 
 import numpy as np
 
-from drfl.experiments.run.measures import signed
+from drfl.experiments.run.measures import signed_text
 from drfl.task.measure import NOTHING
 from drfl.training import figures
 from drfl.training.history import csv_text
 from drfl_papers import plots
-from drfl_papers.plan import Collected
+from drfl_papers.plan import CollectedRuns
 from drfl_papers.plots import spaced, title
 from drfl_papers.records import Place, fate, places, seeds
 from drfl_papers.tables import ResultTable, TableEntry
@@ -60,7 +60,7 @@ class Rate(NamedTuple):
     r2: float
 
 
-def error_curves(collected: Collected) -> dict[Place, tuple[ErrorCurve, ...]]:
+def error_curves(collected: CollectedRuns) -> dict[Place, tuple[ErrorCurve, ...]]:
     """Read the distance records of every place, in the specification's order."""
     curves = {}
     for place in places(collected):
@@ -73,7 +73,7 @@ def error_curves(collected: Collected) -> dict[Place, tuple[ErrorCurve, ...]]:
     return curves
 
 
-def first(errors: Sequence[float], level: float = LEVEL) -> int | None:
+def first_round(errors: Sequence[float], level: float = LEVEL) -> int | None:
     """Return the first round whose error is at most a level; None if there is none."""
     return next((r for r, error in enumerate(errors) if error <= level), None)
 
@@ -91,7 +91,7 @@ def rate(errors: Sequence[float]) -> Rate | None:
     return Rate(float(slope), 1 - rest / spread if spread > 0 else math.nan)
 
 
-def tables(collected: Collected) -> tuple[ResultTable, ...]:
+def tables(collected: CollectedRuns) -> tuple[ResultTable, ...]:
     """Make one table per setting with the remaining distance, rounds to `LEVEL` and rate; a note is below the last."""
     curves = error_curves(collected)
     methods = [method.name for method in collected.plan.spec.methods]
@@ -111,21 +111,21 @@ def tables(collected: Collected) -> tuple[ResultTable, ...]:
                 continue
             errors = [way.errors for way in group if way.errors]
             left = f"{statistics.median(e[-1] for e in errors):.1e}"
-            arrivals = [r for r in map(first, errors) if r is not None]
+            arrivals = [r for r in map(first_round, errors) if r is not None]
             rounds = f"{len(arrivals)} of {len(errors)} seeds" if arrivals else NOTHING
             if len(arrivals) == len(errors):
                 rounds = f"{statistics.median(arrivals):g}"
             texts = [NOTHING, NOTHING]
             rates = [r for r in map(rate, errors) if r is not None]
             if rates:
-                texts = [signed(statistics.median(r.slope for r in rates), 4), f"{min(r.r2 for r in rates):.4f}"]
+                texts = [signed_text(statistics.median(r.slope for r in rates), 4), f"{min(r.r2 for r in rates):.4f}"]
             rows.append(tuple(map(TableEntry, (method, left, rounds, *texts))))
         shown.append(ResultTable(setting, header, tuple(rows)))
     *most, last = shown
     return (*most, replace(last, notes=(note,)))
 
 
-def to_csv(collected: Collected) -> str:
+def to_csv(collected: CollectedRuns) -> str:
     """Format every round's squared distance as CSV text."""
     lines = (
         [setting, method, way.seed, r, f"{error:.6e}"]
@@ -144,14 +144,14 @@ def summary(group: Sequence[ErrorCurve]) -> dict[str, object]:
         "n": len(errors),
         "diverged": len(group) - len(errors),
         "final": _significant([e[-1] for e in errors]),
-        "rounds_to_level": [first(e) for e in errors],
+        "rounds_to_level": [first_round(e) for e in errors],
         "slope": _significant([r.slope for r in rates]),
         "r2": _significant([min(r.r2 for r in rates)]) if rates else None,
         "chosen": [dict(way.chosen) for way in group],
     }
 
 
-def draw(collected: Collected, folder: Path) -> list[str]:
+def draw(collected: CollectedRuns, folder: Path) -> list[str]:
     """Draw curves on a logarithmic axis, one panel per setting: the median over seeds, with a band from min to max.
 
     Returns:

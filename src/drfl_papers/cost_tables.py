@@ -25,7 +25,7 @@ def tables(plan: Plan, found: Runs) -> tuple[ResultTable, ...]:
     """Make one table with a row per method and a column per cost."""
     rows, halved, back = [], [], []
     for method in plan.spec.methods:
-        ends = [(setting, run) for setting in plan.settings for run in found[setting, method.name] if run.ended]
+        ends = [(setting, run) for setting in plan.settings for run in found[setting, method.name] if run.has_ended]
         ended = [run for _, run in ends]
         texts = [NOTHING] * (len(HEADER) - 1)
         if ended:

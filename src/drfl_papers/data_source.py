@@ -9,7 +9,7 @@ from typing import Literal
 
 from drfl.core.errors import InputError
 from drfl.experiments.config.config import load_config
-from drfl.experiments.config.data_settings import LOADED, load_data
+from drfl.experiments.config.data_settings import LOADING_SETTINGS, load_data
 from drfl_papers.plan import Plan, Scale, plan
 from drfl_papers.specification import Specification
 
@@ -55,7 +55,7 @@ class Sources:
         for cell in planned.cells:
             if cell.cell.kind != "training":
                 continue
-            job = {name: cell.cell.job[name] for name in LOADED if name in cell.cell.job}
+            job = {name: cell.cell.job[name] for name in LOADING_SETTINGS if name in cell.cell.job}
             # Cells share their data: without this, each cell would repeat a failed download.
             key = tuple(job.items())
             if key not in self._tried:

@@ -34,11 +34,11 @@ from drfl_papers.energy import (
 )
 from drfl_papers.energy.cost import CYCLES_PER_FLOP
 from drfl_papers.energy.output import hertz, save_heatmap
-from drfl_papers.plan import Collected
+from drfl_papers.plan import CollectedRuns
 from drfl_papers.plan import Plan as Planned
 from drfl_papers.plots import numbered, title
 from drfl_papers.records import Run, runs
-from drfl_papers.rounds_to_target import first, needed
+from drfl_papers.rounds_to_target import first_reached, needed
 from drfl_papers.specification import Energy
 from drfl_papers.tables import ResultTable, TableEntry, sentence
 
@@ -56,7 +56,7 @@ def check(planned: Planned) -> None:
         processor_of(planned, setting)
 
 
-def plans(collected: Collected) -> dict[str, LocalStepsPlan]:
+def plans(collected: CollectedRuns) -> dict[str, LocalStepsPlan]:
     """Find the number of local steps with the least energy over the grid of SNRs and bandwidths, by setting.
 
     Channels do not fade. As in the paper, only sending and computing by clients counts.
@@ -74,7 +74,7 @@ def plans(collected: Collected) -> dict[str, LocalStepsPlan]:
         payload, processor = payload_of(group), processor_of(collected.plan, setting)
         measurements = []
         for run in group:
-            reached = first(run, target)
+            reached = first_reached(run, target)
             measurements.append(Measurement(run.steps, run.seed, None if reached is None else reached.round))
         channels = {place: Channel.uniform(1, place.bandwidth, place.snr_db) for place in places}
         costs = {place: cost_of(payload, processor, Radio(), channel) for place, channel in channels.items()}
@@ -88,7 +88,7 @@ def payload_of(group: Sequence[Run]) -> Payload:
     The ledgers do not say how the work was shared among clients, so the fields on which times depend are NaN. All
     counts are 0 if every run failed: then no τ reaches the target, and there is no energy to count.
     """
-    ended = [run for run in group if run.ended and run.rounds]
+    ended = [run for run in group if run.has_ended and run.rounds]
     shares = [[run.final[name] / run.rounds for name in LEDGER_COLUMNS] + [float(run.steps)] for run in ended]
     return Payload(
         up=_mean([up for up, _, _, _ in shares]),
@@ -126,7 +126,7 @@ def _cycles(dataset: str, model: str, loss: str) -> float:
     return CYCLES_PER_FLOP * sample_flops(task, torch.zeros(1, *info.shape), torch.zeros(1, dtype=torch.int64))
 
 
-def tables(collected: Collected) -> tuple[ResultTable, ...]:
+def tables(collected: CollectedRuns) -> tuple[ResultTable, ...]:
     """Make one table per setting with τ and its energy, bandwidths down and SNRs across."""
     energy = _grid(collected.plan)
     header = ("bandwidth", *(f"{snr:g} dB" for snr in energy.snr))
@@ -151,7 +151,7 @@ def tables(collected: Collected) -> tuple[ResultTable, ...]:
     return tuple(result)
 
 
-def to_csv(collected: Collected) -> str:
+def to_csv(collected: CollectedRuns) -> str:
     """Format the grid as CSV text, one row per cell; empty fields if no number of local steps reaches the target."""
     lines = []
     for setting, planned in plans(collected).items():
@@ -162,7 +162,7 @@ def to_csv(collected: Collected) -> str:
     return csv_text(COLUMNS, lines)
 
 
-def summary(collected: Collected) -> dict[str, object]:
+def summary(collected: CollectedRuns) -> dict[str, object]:
     """Return the constants behind the energies, by setting."""
     radio = Radio()
     constants: dict[str, object] = {}
@@ -177,7 +177,7 @@ def summary(collected: Collected) -> dict[str, object]:
     return constants
 
 
-def draw(collected: Collected, folder: Path) -> list[str]:
+def draw(collected: CollectedRuns, folder: Path) -> list[str]:
     """Draw one heat map per setting.
 
     Returns:

@@ -35,13 +35,13 @@ def cut(plan: Plan, found: Runs) -> Runs | None:
     for setting in plan.settings:
         groups = {method.name: found[setting, method.name] for method in plan.spec.methods}
         spent: dict[int, list[float]] = {}
-        for run in (run for group in groups.values() for run in group if run.ended):
+        for run in (run for group in groups.values() for run in group if run.has_ended):
             spent.setdefault(run.seed, []).append(run.final["gradient_evaluations"])
         different |= any(max(values) > ALIKE * min(values) for values in spent.values())
         for name, group in groups.items():
             cuts = []
             for run in group:
-                if run.ended:
+                if run.has_ended:
                     budget = min(spent[run.seed])
                     points = tuple(p for p in run.points if p.values["gradient_evaluations"] <= budget)
                     run = replace(run, points=points, rounds=points[-1].round)
@@ -58,10 +58,10 @@ def result_tables(plan: Plan, found: Runs) -> tuple[ResultTable, ...]:
         return ()
     rounds = []
     for method in plan.spec.methods:
-        ended = [run.rounds for setting in plan.settings for run in shorter[setting, method.name] if run.ended]
+        ended = [run.rounds for setting in plan.settings for run in shorter[setting, method.name] if run.has_ended]
         if ended:
             rounds.append(f"{method.name} {fmean(ended):.0f}")
-    budget = max(run.final["gradient_evaluations"] for group in shorter.values() for run in group if run.ended)
+    budget = max(run.final["gradient_evaluations"] for group in shorter.values() for run in group if run.has_ended)
     note = (
         f"Each method at its last evaluated round within the budget: the fewest gradients that any method spends in "
         f"that setting at that seed, at most {budget / MEGA:.3g}·10⁶. Mean rounds: {', '.join(rounds)}."
@@ -82,7 +82,7 @@ def to_csv(plan: Plan, found: Runs) -> str | None:
         return None
     rows = []
     for (setting, method), group in shorter.items():
-        for run in (run for run in group if run.ended):
+        for run in (run for run in group if run.has_ended):
             metrics = (f"{run.final[name]:.{DIGITS}f}" for name in ACCURACY_COLUMNS)
             rows.append([setting, method, run.seed, run.rounds, int(run.final["gradient_evaluations"]), *metrics])
     return csv_text(COLUMNS, rows)

@@ -11,11 +11,11 @@ from drfl.experiments.execution import training_cells
 from drfl.experiments.execution.cells import Cell
 from drfl.experiments.execution.executor import Workers
 from drfl.experiments.execution.records import CELLS, Record
-from drfl.experiments.execution.run_cells import Done, run_all
-from drfl.experiments.run.run_directory import check_free, claimed, filled
+from drfl.experiments.execution.run_cells import CompletedCell, run_all_cells
+from drfl.experiments.run.run_directory import check_free, claim_folder, fill_folder
 from drfl.experiments.run.runner import StopSignal
 from drfl_papers.output import write
-from drfl_papers.plan import Collected, Plan, collect
+from drfl_papers.plan import CollectedRuns, Plan, collect
 from drfl_papers.saddle_distance import approach
 
 
@@ -26,8 +26,8 @@ def reproduce(
     *,
     workers: Workers,
     data_dir: Path | None = None,
-    done: Callable[[Done], None] = lambda done: None,
-    written: Callable[[Collected, Path], None] = lambda collected, folder: None,
+    done: Callable[[CompletedCell], None] = lambda done: None,
+    written: Callable[[CollectedRuns, Path], None] = lambda collected, folder: None,
     watch: StopSignal | None = None,
 ) -> None:
     """Run the cells that the plans need and that have not run yet, and write ``out/NAME`` for each plan.
@@ -51,7 +51,7 @@ def reproduce(
     # Several tables may share a cell, which runs once: each table waits for the keys that it lacks.
     waiting = {plan.spec.name: {planned.cell.key for planned in plan.cells} for plan in plans}
     cells = [planned.cell for plan in plans for planned in plan.cells]
-    for end in run_all(cells, out / CELLS, run_cell, workers=workers, data_dir=data_dir, watch=watch):
+    for end in run_all_cells(cells, out / CELLS, run_cell, workers=workers, data_dir=data_dir, watch=watch):
         records[end.cell.key] = end.record
         done(end)
         for plan in plans:
@@ -63,7 +63,10 @@ def reproduce(
                 del waiting[plan.spec.name]
                 collected = collect(plan, records)
                 # Write at once, so that a later interruption loses no complete result.
-                with claimed(out / plan.spec.name, "reproduction", overwrite=True) as claim, filled(claim) as stage:
+                with (
+                    claim_folder(out / plan.spec.name, "reproduction", overwrite=True) as claim,
+                    fill_folder(claim) as stage,
+                ):
                     write(collected, stage, command)
                     claim.finished = True
                 written(collected, claim.directory)

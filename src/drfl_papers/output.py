@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 
 from drfl.core.errors import unknown
@@ -23,8 +23,8 @@ from drfl_papers import (
     tables,
 )
 from drfl_papers.convergence import error_curves
-from drfl_papers.plan import Collected, Plan
-from drfl_papers.records import EQUAL_COLUMNS, Run, finals, runs
+from drfl_papers.plan import CollectedRuns, Plan
+from drfl_papers.records import EQUAL_COLUMNS, finals, runs
 from drfl_papers.specification import Specification
 from drfl_papers.tables import ResultTable, plain
 
@@ -32,7 +32,7 @@ OWN = ("algorithm", "algorithms", "parameters", "grid", "seed", "rounds")
 """Keys of a cell's job that belong to its method and not to the setting."""
 
 
-def summary(collected: Collected, command: str) -> dict[str, object]:
+def summary(collected: CollectedRuns, command: str) -> dict[str, object]:
     """Summarise a result in one object; the same records give the same object.
 
     Args:
@@ -48,7 +48,19 @@ def summary(collected: Collected, command: str) -> dict[str, object]:
             results.setdefault(setting, {})[method] = convergence.summary(group)
     else:
         for (setting, method), group in runs(collected).items():
-            results.setdefault(setting, {})[method] = _place(group)
+            numbers: dict[str, object] = {
+                "n": sum(run.has_ended for run in group),
+                "diverged": sum(run.stopped == "diverged" for run in group),
+                "refused": sum(run.stopped == "refused" for run in group),
+                "rounds": [run.rounds for run in group],
+            }
+            # A failed run has no values, and means over the other seeds would flatter the method.
+            for name in ACCURACY_COLUMNS if all(run.has_ended for run in group) else ():
+                interval = Interval.of(list(finals(group, name).values()))
+                named = {"mean": interval.mean, "half_width": interval.half, "std": interval.std}
+                # The half width (of the 95 % t-interval) of a single run is NaN, which JSON does not have.
+                numbers[name] = {key: None if math.isnan(x) else round(x, DIGITS) for key, x in named.items()}
+            results.setdefault(setting, {})[method] = numbers
         if rounds_to_target.levels(spec):
             extra["targets"] = rounds_to_target.summary(collected)
     if spec.kind == "energy":
@@ -94,7 +106,7 @@ def common(plan: Plan, setting: str) -> dict[str, object]:
     return {n: jobs[0][n] for n in shared if all(n in job and job[n] == jobs[0][n] for job in jobs)}
 
 
-def versions(collected: Collected) -> dict[str, str]:
+def versions(collected: CollectedRuns) -> dict[str, str]:
     """Collect the versions of Python and the packages; several if the cells ran with several."""
     by_package: dict[str, dict[str, None]] = {}
     for group in collected.records.values():
@@ -103,23 +115,6 @@ def versions(collected: Collected) -> dict[str, str]:
             for name, version in known.items() if isinstance(known, Mapping) else ():
                 by_package.setdefault(str(name), {})[str(version)] = None
     return {name: ", ".join(sorted(seen)) for name, seen in by_package.items()}
-
-
-def _place(group: Sequence[Run]) -> dict[str, object]:
-    """Average over the seeds; no means if a run failed. half_width is that of the 95 % t-interval."""
-    numbers: dict[str, object] = {
-        "n": sum(run.ended for run in group),
-        "diverged": sum(run.stopped == "diverged" for run in group),
-        "refused": sum(run.stopped == "refused" for run in group),
-        "rounds": [run.rounds for run in group],
-    }
-    if all(run.ended for run in group):
-        for name in ACCURACY_COLUMNS:
-            interval = Interval.of(list(finals(group, name).values()))
-            named = {"mean": interval.mean, "half_width": interval.half, "std": interval.std}
-            # The half width of a single run is NaN, which JSON does not have.
-            numbers[name] = {key: None if math.isnan(value) else round(value, DIGITS) for key, value in named.items()}
-    return numbers
 
 
 PLACE = ("setting", "method", "algorithm", "seed", "stopped", "rounds")
@@ -163,7 +158,7 @@ def check_plan(plan: Plan) -> None:
         energy_map.check(plan)
 
 
-def write(collected: Collected, folder: Path, command: str) -> None:
+def write(collected: CollectedRuns, folder: Path, command: str) -> None:
     """Fill an existing, empty folder; the same records give the same bytes.
 
     Args:
@@ -193,7 +188,7 @@ def write(collected: Collected, folder: Path, command: str) -> None:
         (folder / name).write_text(text, encoding="utf-8", newline="\n")
 
 
-def contents(collected: Collected) -> tuple[ResultTable, ...]:
+def contents(collected: CollectedRuns) -> tuple[ResultTable, ...]:
     """Make all tables of a result, in order."""
     plan = collected.plan
     if plan.spec.kind == "distance":
@@ -213,7 +208,7 @@ def contents(collected: Collected) -> tuple[ResultTable, ...]:
     )
 
 
-def markdown(collected: Collected, drawn: list[str]) -> str:
+def markdown(collected: CollectedRuns, drawn: list[str]) -> str:
     """Write `table.md`: the title, the data, the figures and the tables.
 
     Args:
@@ -229,7 +224,7 @@ def markdown(collected: Collected, drawn: list[str]) -> str:
     return "\n\n".join([*parts, *(table.markdown().rstrip("\n") for table in contents(collected))]) + "\n"
 
 
-def _csvs(collected: Collected) -> dict[str, str]:
+def _csvs(collected: CollectedRuns) -> dict[str, str]:
     spec = collected.plan.spec
     if spec.kind == "distance":
         algorithms = {method.name: method.algorithm for method in spec.methods}
@@ -262,14 +257,14 @@ def _csvs(collected: Collected) -> dict[str, str]:
     return texts
 
 
-def cells_csv(collected: Collected) -> str:
+def cells_csv(collected: CollectedRuns) -> str:
     """Write `cells.csv` of a training result, one row per run; accuracies are fractions."""
     algorithms = {method.name: method.algorithm for method in collected.plan.spec.methods}
     rows = []
     for (setting, method), group in runs(collected).items():
         for run in group:
             values: list[object] = [""] * (len(COLUMNS) - len(PLACE))
-            if run.ended:
+            if run.has_ended:
                 metrics = (f"{run.final[name]:.{DIGITS}f}" for name in ACCURACY_COLUMNS)
                 equal = (f"{run.equal[name]:.{DIGITS}f}" if run.equal else "" for name in EQUAL_COLUMNS)
                 ledger = (int(run.final[name]) for name in LEDGER_COLUMNS)

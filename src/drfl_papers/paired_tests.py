@@ -12,7 +12,7 @@ from statistics import fmean
 from typing import NamedTuple
 
 from drfl.assessment.seeds import FLIPS_FROM, LEVEL, T_FROM, SeedDifference, holm_family, seed_difference, verdict
-from drfl.experiments.run.measures import column, signed
+from drfl.experiments.run.measures import column, signed_text
 from drfl.task.measure import NOTHING
 from drfl.training.history import DIGITS, csv_text
 from drfl_papers.plan import Plan
@@ -34,7 +34,7 @@ class Difference(NamedTuple):
         metric: One of the accuracies.
         reference: Name of the method that is subtracted from.
         method: Name of the method that is subtracted.
-        found: The difference over the seeds for which both methods finished, as fractions.
+        difference: The difference over the seeds for which both methods finished, as fractions.
         p_holm: p-value of the paired t-test, corrected for all differences of the specification; NaN with fewer than
             five pairs.
     """
@@ -43,13 +43,13 @@ class Difference(NamedTuple):
     metric: str
     reference: str
     method: str
-    found: SeedDifference
+    difference: SeedDifference
     p_holm: float
 
     @property
     def seen(self) -> str:
         """The verdict on the reference, see :func:`drfl.assessment.seeds.verdict`."""
-        return verdict(self.found, self.p_holm, less_is_better=column(self.metric).small)
+        return verdict(self.difference, self.p_holm, less_is_better=column(self.metric).small)
 
 
 Names = tuple[str, str, str, str]
@@ -162,7 +162,7 @@ def to_csv(found: Sequence[Difference]) -> str:
     """Format differences as CSV text, in fractions."""
     rows = []
     for d in found:
-        n, *ends, p_t, p_flips = d.found
+        n, *ends, p_t, p_flips = d.difference
         numbers = ["" if math.isnan(value) else f"{value:.{DIGITS}f}" for value in ends]
         chances = ["" if math.isnan(p) else f"{p:.4g}" for p in (p_t, p_flips, d.p_holm)]
         rows.append([*d[:4], n, *numbers, *chances, d.seen])
@@ -171,13 +171,13 @@ def to_csv(found: Sequence[Difference]) -> str:
 
 def _note(found: Sequence[Difference], equally_long: bool, stored: bool) -> str:
     """Explain the differences, and when a verdict is given."""
-    reference, pairs = found[0].reference, sorted({d.found.n for d in found})
+    reference, pairs = found[0].reference, sorted({d.difference.n for d in found})
     seeds = f"{pairs[0]}" if len(pairs) == 1 else f"{pairs[0]} to {pairs[-1]}"
     text = f"Mean difference over the seeds for which both methods finished ({seeds})"
     if pairs[-1] < 2:
         return f"{text}; one pair has no interval."
     text += ", each with its own 95 % t-interval in brackets."
-    tested = sum(d.found.n >= T_FROM for d in found)
+    tested = sum(d.difference.n >= T_FROM for d in found)
     if tested:
         corrected = "for the only difference here"
         if tested > 1:
@@ -196,12 +196,12 @@ def _note(found: Sequence[Difference], equally_long: bool, stored: bool) -> str:
 
 
 def _text(d: Difference) -> str:
-    n, mean, low, high, *_ = d.found
+    n, mean, low, high, *_ = d.difference
     if not n:
         return NOTHING
     scale = column(d.metric).scale
-    middle = signed(scale * mean, 2)
+    middle = signed_text(scale * mean, 2)
     if n < 2:
         return f"{middle} ({d.seen})"
-    ends = "" if math.isnan(low) else f" [{signed(scale * low, 2)}, {signed(scale * high, 2)}]"
+    ends = "" if math.isnan(low) else f" [{signed_text(scale * low, 2)}, {signed_text(scale * high, 2)}]"
     return f"{middle}{ends} {d.seen}"

@@ -41,7 +41,7 @@ class Scale:
     device: str = "cpu"
 
 
-class Planned(NamedTuple):
+class PlannedRun(NamedTuple):
     """A cell and its place.
 
     Args:
@@ -77,10 +77,10 @@ class Plan:
     repeats: int
     settings: tuple[str, ...]
     hyperparameters: Mapping[str, Mapping[str, object]]
-    cells: tuple[Planned, ...]
+    cells: tuple[PlannedRun, ...]
 
 
-class Collected(NamedTuple):
+class CollectedRuns(NamedTuple):
     """A plan with the records of all its cells.
 
     Args:
@@ -114,7 +114,7 @@ def plan(spec: Specification, scale: Scale) -> Plan:
         jobs = dict.fromkeys(base(spec, setting) for setting in settings)
         tuned = {name: hyperparameters(scale.tuned, name) for name in jobs if name is not None}
     cells = [
-        Planned(setting.name, method.name, seed, _cell(spec, scale, setting, method, seed, tuned, rounds))
+        PlannedRun(setting.name, method.name, seed, _cell(spec, scale, setting, method, seed, tuned, rounds))
         for seed in range(repeats)
         for setting in settings
         for method in spec.methods
@@ -122,12 +122,12 @@ def plan(spec: Specification, scale: Scale) -> Plan:
     return Plan(spec, scale, rounds, repeats, tuple(s.name for s in settings), tuned, tuple(cells))
 
 
-def collect(plan: Plan, records: Mapping[str, Record]) -> Collected:
+def collect(plan: Plan, records: Mapping[str, Record]) -> CollectedRuns:
     """Put the records of a plan's cells, given by the cells' keys, in their places."""
     places: dict[tuple[str, str], list[Record]] = {}
     for planned in plan.cells:
         places.setdefault((planned.setting, planned.method), []).append(records[planned.cell.key])
-    return Collected(plan, places)
+    return CollectedRuns(plan, places)
 
 
 def _settings(spec: Specification, scale: Scale) -> list[SpecSetting]:
@@ -230,4 +230,4 @@ def _cell(
         "device": scale.device,
     }
     config = load_config(None, values)
-    return Cell("training", training_cells.job_of(config), training_cells.cost_of(config))
+    return Cell("training", training_cells.job_from_config(config), training_cells.cost_of(config))

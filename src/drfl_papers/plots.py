@@ -14,7 +14,7 @@ from drfl.core.errors import unknown
 from drfl.experiments.run.measures import Interval, column
 from drfl.training.figures import legend, look, panels_of
 from drfl.training.history import ACCURACY_COLUMNS, DIGITS, csv_text
-from drfl_papers.plan import Collected
+from drfl_papers.plan import CollectedRuns
 from drfl_papers.records import Run, finals, runs
 from drfl_papers.specification import Panel
 from drfl_papers.tables import sentence
@@ -81,7 +81,7 @@ def curve(group: Sequence[Run], x: str, metric: str) -> Curve | None:
     """
     if x not in AXES:
         raise unknown("x axis", x, AXES, field="x")
-    if not all(run.ended for run in group):
+    if not all(run.has_ended for run in group):
         return None
     tables = [{point.round: point for point in run.points} for run in group]
     rounds = [r for r in tables[0] if all(r in table for table in tables)]
@@ -96,7 +96,7 @@ def curve(group: Sequence[Run], x: str, metric: str) -> Curve | None:
     return Curve(tuple(places), tuple(i.mean for i in spread), tuple(i.half for i in spread))
 
 
-def to_csv(collected: Collected) -> str:
+def to_csv(collected: CollectedRuns) -> str:
     """Format every evaluated round of every run as CSV text; bytes count both directions."""
     lines = []
     for (setting, method), group in runs(collected).items():
@@ -112,7 +112,7 @@ MARKS = 8
 """Number of markers on a curve."""
 
 
-def draw(collected: Collected, folder: Path) -> list[str]:
+def draw(collected: CollectedRuns, folder: Path) -> list[str]:
     """Draw one figure per setting with all panels of the specification: curves, or scatter plots of the final metrics.
 
     Returns:
@@ -137,13 +137,13 @@ def draw(collected: Collected, folder: Path) -> list[str]:
     return names
 
 
-def numbered(collected: Collected) -> list[str]:
+def numbered(collected: CollectedRuns) -> list[str]:
     """Name a figure for each setting, without file extension; the names are numbered if there are several."""
     count = len(collected.plan.settings)
     return ["figure"] if count == 1 else [f"figure-{k}" for k in range(1, count + 1)]
 
 
-def title(collected: Collected, setting: str) -> str:
+def title(collected: CollectedRuns, setting: str) -> str:
     """Return the title of a figure or panel: the setting, marked if the data are a stand-in."""
     return f"{setting} (stand-in)" if collected.plan.scale.stand_in else setting
 

@@ -14,9 +14,9 @@ import numpy as np
 from drfl.assessment.equal_clients import equal_clients
 from drfl.core.run_end import FAILURES
 from drfl.experiments.config.hyperparameters import Value
-from drfl.experiments.execution.training_cells import set_back
+from drfl.experiments.execution.training_cells import rollback_text
 from drfl.training.history import ACCURACY_COLUMNS, DIGITS, LEDGER_COLUMNS
-from drfl_papers.plan import Collected
+from drfl_papers.plan import CollectedRuns
 
 Place = tuple[str, str]
 """Name of a setting, name of a method."""
@@ -76,14 +76,14 @@ class Run:
     set_back: str = ""
 
     @property
-    def ended(self) -> bool:
+    def has_ended(self) -> bool:
         """Whether it has results."""
         return bool(self.points)
 
     @property
     def equal(self) -> Mapping[str, float]:
         """The metrics expected if equal, for the last model's average, see :func:`equally_good`."""
-        return equally_good(self.final["avg_accuracy"], self.samples) if self.ended and any(self.samples) else {}
+        return equally_good(self.final["avg_accuracy"], self.samples) if self.has_ended and any(self.samples) else {}
 
     @property
     def final(self) -> Mapping[str, float]:
@@ -96,18 +96,18 @@ class Run:
         return int(self.parameters.get("steps") or 1)
 
 
-def places(collected: Collected) -> list[Place]:
+def places(collected: CollectedRuns) -> list[Place]:
     """List every setting with every method, in the specification's order."""
     methods = [method.name for method in collected.plan.spec.methods]
     return [(setting, method) for setting in collected.plan.settings for method in methods]
 
 
-def seeds(collected: Collected, place: Place) -> list[int]:
+def seeds(collected: CollectedRuns, place: Place) -> list[int]:
     """List the seeds of a place, in the order of its records."""
     return [p.seed for p in collected.plan.cells if (p.setting, p.method) == place]
 
 
-def runs(collected: Collected) -> dict[Place, tuple[Run, ...]]:
+def runs(collected: CollectedRuns) -> dict[Place, tuple[Run, ...]]:
     """Read the runs of every place from training cells, in the specification's order."""
     by_place: dict[Place, tuple[Run, ...]] = {}
     for place in places(collected):
@@ -125,7 +125,7 @@ def runs(collected: Collected) -> dict[Place, tuple[Run, ...]]:
                 samples=tuple(cast("Sequence[int]", record.get("samples", ()))),
                 clients=float(cast(float, record.get("clients_per_round", math.nan))),
                 halved=halved,
-                set_back=set_back(record),
+                set_back=rollback_text(record),
             )
             group.append(run)
         by_place[place] = tuple(group)
@@ -134,7 +134,7 @@ def runs(collected: Collected) -> dict[Place, tuple[Run, ...]]:
 
 def finals(group: Sequence[Run], metric: str) -> dict[int, float]:
     """Return a metric of the last model by seed; empty if a run failed, as the others would flatter the method."""
-    return {run.seed: run.final[metric] for run in group} if all(run.ended for run in group) else {}
+    return {run.seed: run.final[metric] for run in group} if all(run.has_ended for run in group) else {}
 
 
 def fate(stops: Sequence[str]) -> str:

@@ -10,7 +10,7 @@ from typing import NamedTuple
 from drfl.experiments.run.measures import Interval, column
 from drfl.task.measure import NOTHING
 from drfl.training.history import csv_text
-from drfl_papers.plan import Collected
+from drfl_papers.plan import CollectedRuns
 from drfl_papers.records import Run, runs
 from drfl_papers.specification import Energy, Specification, TargetLevel
 from drfl_papers.tables import ResultTable, TableEntry
@@ -45,7 +45,7 @@ def needed(energy: Energy) -> TargetLevel:
     return TargetLevel(metric="worst_accuracy", value=energy.target)
 
 
-def first(run: Run, target: TargetLevel) -> TargetReached | None:
+def first_reached(run: Run, target: TargetLevel) -> TargetReached | None:
     """Find when a run first reaches a level (at most it, if smaller values are better); None if it never does."""
     small = column(target.metric).small
     for point in run.points:
@@ -55,7 +55,7 @@ def first(run: Run, target: TargetLevel) -> TargetReached | None:
     return None
 
 
-def tables(collected: Collected) -> tuple[ResultTable, ...]:
+def tables(collected: CollectedRuns) -> tuple[ResultTable, ...]:
     """Make one table per target and setting, with a note below the last; none without a target."""
     spec, run_groups = collected.plan.spec, runs(collected)
     if not levels(spec):
@@ -67,10 +67,10 @@ def tables(collected: Collected) -> tuple[ResultTable, ...]:
         rows = []
         for method in spec.methods:
             group = run_groups[setting, method.name]
-            arrivals = [first(run, target) for run in group]
+            arrivals = [first_reached(run, target) for run in group]
             each = []
             for run, arrival in zip(group, arrivals, strict=True):
-                missing = NOTHING if run.ended else run.stopped
+                missing = NOTHING if run.has_ended else run.stopped
                 each.append(str(arrival.round) if arrival else missing)
             texts = [method.name, ", ".join(each), _mean([a and a.round for a in arrivals])]
             if papers:
@@ -94,19 +94,19 @@ def tables(collected: Collected) -> tuple[ResultTable, ...]:
     return (*most, replace(last, notes=(note,)))
 
 
-def to_csv(collected: Collected) -> str:
+def to_csv(collected: CollectedRuns) -> str:
     """Format every seed's first round at every level as CSV text; empty fields if the level is never reached."""
     run_groups = runs(collected)
     lines = []
     for target in levels(collected.plan.spec):
         for (setting, method), group in run_groups.items():
             for run in group:
-                reached = first(run, target)
+                reached = first_reached(run, target)
                 lines.append([setting, method, run.seed, target.metric, target.value, *(reached or ("", "", ""))])
     return csv_text(COLUMNS, lines)
 
 
-def summary(collected: Collected) -> list[dict[str, object]]:
+def summary(collected: CollectedRuns) -> list[dict[str, object]]:
     """Summarise the rounds to every level, by setting and method, per seed; None if the level is never reached."""
     run_groups = runs(collected)
     return [
@@ -116,7 +116,8 @@ def summary(collected: Collected) -> list[dict[str, object]]:
             "rounds": {
                 setting: {
                     method.name: [
-                        hit and hit.round for hit in (first(run, target) for run in run_groups[setting, method.name])
+                        hit and hit.round
+                        for hit in (first_reached(run, target) for run in run_groups[setting, method.name])
                     ]
                     for method in collected.plan.spec.methods
                 }

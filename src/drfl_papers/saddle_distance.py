@@ -16,7 +16,7 @@ from drfl.algorithms import ALGORITHMS
 from drfl.ambiguity import parse
 from drfl.core import checks
 from drfl.core.errors import DivergedError, InputError, unknown
-from drfl.experiments.config.hyperparameters import Value, canonical, defaults_of, make, takes
+from drfl.experiments.config.hyperparameters import Value, canonical, defaults_of, has_parameter, make_algorithm
 from drfl.experiments.execution.cells import Cell
 from drfl.experiments.execution.records import Record
 from drfl.experiments.run.artifacts import versions
@@ -175,7 +175,7 @@ def cell(job: Job, method: MethodRow, seed: int, rounds: int) -> Cell:
     # Outside the grid, the method's values override those fixed by the job, which override the algorithm's defaults.
     exact = {"m": distance.clients, "sampling": "everybody", "batch": None, "dual_batch": None}
     exact |= {"steps": distance.steps, "ambiguity": _ambiguity(distance.rho)}
-    fixed = {name: value for name, value in exact.items() if takes(algorithm, name)}
+    fixed = {name: value for name, value in exact.items() if has_parameter(algorithm, name)}
     chosen = {"lr" if name == REACH else name for name in method.grid}
     values = {**defaults_of(algorithm), **fixed, **method.parameters}
     work = Approach(
@@ -188,10 +188,10 @@ def cell(job: Job, method: MethodRow, seed: int, rounds: int) -> Cell:
     )
     points = _points(work)
     # Check each value with the first values of the others, as there may be many combinations.
-    make(algorithm, _values(work, points[0], 1.0))
+    make_algorithm(algorithm, _values(work, points[0], 1.0))
     for name, choices in method.grid.items():
         for choice in choices:
-            make(algorithm, _values(work, {**points[0], name: choice}, 1.0))
+            make_algorithm(algorithm, _values(work, {**points[0], name: choice}, 1.0))
     return Cell("distance", work.model_dump(), 2.0 * (len(points) * work.trial + rounds))
 
 
@@ -251,7 +251,7 @@ class _Task(NamedTuple):
             errors.append(error)
             return error < FLOOR
 
-        algorithm, often = make(work.algorithm, _values(work, point, problem.smoothness)), max(rounds, 1)
+        algorithm, often = make_algorithm(work.algorithm, _values(work, point, problem.smoothness)), max(rounds, 1)
         try:
             run(algorithm, fed, rounds=rounds, seed=work.seed, evaluate_every=often, callbacks=[watch])
         except DivergedError as error:

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
-from drfl.experiments.run.measures import Column, Interval, as_printed, column
+from drfl.experiments.run.measures import Column, Interval, column, paper_text
 from drfl.task.measure import NOTHING
 from drfl_papers.plan import Plan
 from drfl_papers.records import Run, Runs, fate, finals
@@ -76,7 +76,7 @@ def final(plan: Plan, found: Runs, beside: bool = True) -> tuple[ResultTable, ..
                 header.append("paper")
                 columns.append(
                     [
-                        TableEntry(as_printed(numbers[method.name]), numbers[method.name] == top)
+                        TableEntry(paper_text(numbers[method.name]), numbers[method.name] == top)
                         if method.name in numbers
                         else TableEntry(NOTHING)
                         for method in spec.methods

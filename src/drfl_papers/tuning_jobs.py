@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from drfl.core.errors import InputError
 from drfl.experiments.config.config import load_config
-from drfl.experiments.tuning.job import JUDGED, TunedMethod, TuningJob, of_values
+from drfl.experiments.tuning.job import VALIDATION_SETTINGS, TunedMethod, TuningJob, make_job
 from drfl_papers.plan import base
 from drfl_papers.specification import PAPERS, load_job, load_spec, names
 
@@ -28,9 +28,9 @@ def job(name: str, changes: Mapping[str, object], *, stand_in: bool = False) -> 
             f"the job '{name}' has no stand-in. Remove --stand-in.", code="unused-option", field="stand_in"
         )
     values = file.chosen(stand_in)
-    config = load_config(None, {**values, **changes, **JUDGED})
+    config = load_config(None, {**values, **changes, **VALIDATION_SETTINGS})
     other = "or tune on the stand-in with --stand-in" if file.stand_in and not stand_in else ""
-    return of_values(name, values, changes, config, methods=methods_of(name), stand_in=stand_in, without_data=other)
+    return make_job(name, values, changes, config, methods=methods_of(name), stand_in=stand_in, without_data=other)
 
 
 def job_names() -> list[str]:

@@ -18,7 +18,7 @@ from drfl.algorithms import ALGORITHMS
 from drfl.cli.app import call
 from drfl.core.run_end import DAGGER, DOUBLE_DAGGER, ON_TEST, RESET
 from drfl.report import load_run
-from drfl.report.compared import standing
+from drfl.report.compared import rank_algorithms
 from drfl.report.groups import group_runs
 from drfl.report.summary_text import takeaway
 
@@ -186,7 +186,7 @@ def test_algorithms_that_test_rows_have_stopped_are_marked_and_not_compared(tmp_
     page = (tmp_path / "a/report.html").read_text(encoding="utf-8")
     assert ON_TEST in page
     groups = group_runs([load_run(tmp_path / "a" / f"{name}-seed{seed}") for name in names for seed in range(2)])
-    assert takeaway(groups, standing(groups)) is None
+    assert takeaway(groups, rank_algorithms(groups)) is None
     capsys.readouterr()
     assert call(["assess", "a", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["paired"] == []

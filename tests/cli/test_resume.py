@@ -22,7 +22,7 @@ import drfl
 from drfl.cli import run
 from drfl.cli.app import call
 from drfl.experiments.run.manifest import is_finished
-from drfl.experiments.run.run_directory import claimed
+from drfl.experiments.run.run_directory import claim_folder
 from drfl.training.callbacks import Progress
 from drfl.training.checkpoint import store
 from drfl.training.checkpoint.store import sums_of
@@ -316,7 +316,7 @@ def test_report_and_assess_tell_of_an_interruption(stop, tmp_path, capsys):
 
 
 def test_a_run_without_results_is_not_reported(tmp_path, capsys):
-    with pytest.raises(KeyboardInterrupt), claimed(tmp_path / "a", config="rounds = 1"):
+    with pytest.raises(KeyboardInterrupt), claim_folder(tmp_path / "a", config="rounds = 1"):
         raise KeyboardInterrupt
     for command in ("report", "assess"):
         error = refusal([command, "a", "--json"] if command == "assess" else [command, "a"])

@@ -39,7 +39,7 @@ def _elsewhere(tmp_path, monkeypatch):
 @pytest.fixture
 def here(monkeypatch):
     """Runs are in this process, so that a test takes a moment."""
-    monkeypatch.setattr(tune, "pool_of", Here())
+    monkeypatch.setattr(tune, "make_pool", Here())
 
 
 def disturbed(number, lines, folder):
@@ -58,10 +58,10 @@ def disturbed(number, lines, folder):
 @pytest.mark.parametrize(("number", "code"), long_beyond(1, [(signal.SIGINT, 130), (signal.SIGTERM, 143)]))
 @pytest.mark.long
 def test_a_signal_stops_it_with_its_code_and_it_continues(number, code, tmp_path, monkeypatch):
-    monkeypatch.setattr(tune, "pool_of", Here())
+    monkeypatch.setattr(tune, "make_pool", Here())
     assert call(["tune", *SMALL, "--trials", "2", "--out", "undisturbed"]) == 0
     with monkeypatch.context() as patch:
-        patch.setattr(tune, "pool_of", lambda *given, **more: (signal.raise_signal(number), Here()())[1])
+        patch.setattr(tune, "make_pool", lambda *given, **more: (signal.raise_signal(number), Here()())[1])
         assert call(["tune", *SMALL, "--trials", "2", "--out", "a"]) == code
     assert not (tmp_path / "a/job.toml").exists()
     assert call(["tune", *SMALL, "--trials", "2", "--out", "a"]) == 0
@@ -72,7 +72,7 @@ def test_a_signal_stops_it_with_its_code_and_it_continues(number, code, tmp_path
 @pytest.mark.long
 def test_a_search_that_is_killed_and_interrupted_ends_with_the_same_bytes(tmp_path, capsys, monkeypatch):
     with monkeypatch.context() as patch:
-        patch.setattr(tune, "pool_of", Here())
+        patch.setattr(tune, "make_pool", Here())
         assert call(["tune", *SMALL, "--trials", "6", "--out", "undisturbed"]) == 0
     printed = capsys.readouterr()
     lines = printed.err.splitlines()

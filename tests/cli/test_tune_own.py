@@ -55,7 +55,7 @@ SMALL = ["--trials", "2", "--seeds", "1", "--jobs", "1", "--out", "a"]
 @pytest.fixture(autouse=True)
 def _elsewhere(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(tune, "pool_of", Here())
+    monkeypatch.setattr(tune, "make_pool", Here())
     (tmp_path / "job.toml").write_text(JOB)
     (tmp_path / "mine.py").write_text(MINE)
 

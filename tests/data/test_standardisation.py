@@ -24,7 +24,7 @@ from drfl.engine.frozen_layers import split
 from drfl.experiments.config.build import build
 from drfl.experiments.config.config import Config
 from drfl.experiments.run.artifacts import write_run
-from drfl.experiments.run.finished import Finished
+from drfl.experiments.run.finished import FinishedRun
 
 SCALES = (1e-3, 1.0, 50.0, 1e6)
 
@@ -157,7 +157,7 @@ def test_a_model_takes_raw_rows_behind_the_layer():
 def test_the_file_of_a_run_takes_raw_rows(tmp_path):
     job = build(Config(dataset="heart-disease", algorithm="FedAvg", rounds=2))
     result = drfl.run(job.algorithm, job.fed, rounds=2)
-    write_run(tmp_path, Finished(job, result))
+    write_run(tmp_path, FinishedRun(job, result))
     saved = drfl.read_model(tmp_path / "model.safetensors")
     assert saved.standardisation.scale.equal(job.data.standardisation.scale)
     model = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(13, 2))

@@ -96,7 +96,7 @@ def test_one_usable_reply_clears_it():
 
 
 def test_with_a_quorum_only_the_grace_is_waited_for():
-    _, fed = sleepy(60.0, deadline={"least": 3, "grace": 0.02})
+    _, fed = sleepy(60.0, deadline={"quorum": 3, "grace": 0.02})
     start = time.monotonic()
     assert trained(fed) == [0, 1, 2]
     assert time.monotonic() - start < 30  # far from the timeout, whatever the machine does meanwhile
@@ -104,7 +104,7 @@ def test_with_a_quorum_only_the_grace_is_waited_for():
 
 
 def test_below_the_quorum_everybody_is_waited_for():
-    grid, fed = sleepy(0.05, asleep=(3, 4), deadline={"least": 3, "grace": 0.0})
+    grid, fed = sleepy(0.05, asleep=(3, 4), deadline={"quorum": 3, "grace": 0.0})
     assert trained(fed) == [0, 1]
     assert asked(grid, 4, lambda: trained(fed, 1)) == 1  # though it was silent
     grid.asleep = frozenset()
@@ -122,7 +122,7 @@ def test_rounds_do_not_fly_by_where_nobody_answers():
 
 def test_a_site_that_was_never_tested_is_waited_for_though_there_is_a_quorum():
     grid = grid_of(grid=Asleep)
-    fed = federation(grid, timeout=0.05, deadline={"least": 1, "grace": 0.0})
+    fed = federation(grid, timeout=0.05, deadline={"quorum": 1, "grace": 0.0})
     grid.asleep = frozenset({2})
     with refused("site-untested", "b"):
         fed.evaluate(fed.w0)
@@ -155,17 +155,17 @@ def test_messages_to_one_site_come_at_ever_longer_intervals():
     pending = PendingRequest(None)
     dues = []
     for sent in range(1, 12):
-        pending.sent = sent
-        pending.again()
+        pending.attempts = sent
+        pending.schedule_retry()
         dues.append(max(0.0, pending.due - time.monotonic()))
     assert dues[0] == 0.0
     assert dues[1] == pytest.approx(0.01, abs=0.005)
-    assert max(dues) <= transport.SLOWEST
+    assert max(dues) <= transport.LONGEST_PAUSE
 
 
 def test_a_reply_larger_than_any_honest_one_is_not_read(monkeypatch, caplog):
     seen = []
-    monkeypatch.setattr(transport, "most_bytes", lambda w: 10)
+    monkeypatch.setattr(transport, "max_reply_bytes", lambda w: 10)
     monkeypatch.setattr(transport, "read", lambda *content: seen.append(content))
     assert trained(federation()) == []
     assert not seen
@@ -211,13 +211,13 @@ def test_how_a_site_is_left_out():
     one = SiteHealth()
     pauses = []
     for _ in range(5):
-        one.bad("rejected")
+        one.record_unusable("rejected")
         pauses.append(one.backoff)
     assert pauses == [0, 0, 1, 2, 4]
     for _ in range(20):
-        one.bad("silent")
+        one.record_unusable("silent")
     assert one.backoff == LONGEST
-    one.good()
+    one.record_usable()
     assert (one.strikes, one.backoff, one.answered, one.rejected, one.silent) == (0, 0, 1, 5, 20)
 
 

@@ -16,7 +16,7 @@ from drfl.flower import messages, transport
 from drfl.flower import nodes as roster
 from drfl.flower.in_process import InProcessGrid
 from drfl.flower.messages import Answer
-from drfl.flower.nodes import Node, Registered, SelfNamed, gathered
+from drfl.flower.nodes import InsecureRoster, KeyRoster, Node, gather_members
 from drfl.flower.records import read, write
 from drfl.optim.local import LocalSGD
 from drfl.resilience import Protected
@@ -162,13 +162,13 @@ def test_a_shift_travels_once_and_again_where_the_site_forgot_it():
 def test_nobody_waits_twice_for_a_site_that_is_away_and_it_is_used_again(monkeypatch, caplog):
     grid = grid_of()
     fed = federation(grid, timeout=0.1)
-    grid.away.add(4)
+    grid.offline.add(4)
     assert trained(fed).clients.tolist() == [0, 1, 2]
     assert "sites-missing" in [code for code, _ in logged(caplog)]
     assert "0.1 s: d" in caplog.text
     monkeypatch.setattr(transport.time, "sleep", lambda seconds: pytest.fail("it waited"))
     assert trained(fed).clients.tolist() == [0, 1, 2]
-    grid.away.clear()
+    grid.offline.clear()
     grid.contexts[9] = grid.contexts.pop(4)  # it comes back under another id
     grid.contexts[9].node_id = 9
     assert trained(fed).clients.tolist() == [0, 1, 2, 3]
@@ -235,7 +235,7 @@ def test_an_identity_that_flower_lost_is_asked_for_again():
                 return Message(Error(4, "Message Unavailable"), reply_to=message)
             return super().answer(message, context)
 
-    members = gathered(grid_of(grid=Losing), SelfNamed("abcd", 5.0), 5.0, 5.0)
+    members = gather_members(grid_of(grid=Losing), InsecureRoster("abcd", 5.0), 5.0, 5.0)
     assert [member.identity.name for member in members.values()] == ["a", "b", "c", "d"]
     assert len(lost) == 2
 
@@ -244,13 +244,13 @@ def test_a_site_that_is_silent_at_a_test_keeps_its_last_result(caplog):
     grid = grid_of()
     fed = federation(grid, timeout=0.05)
     before = fed.evaluate(fed.w0)
-    grid.away.add(2)
+    grid.offline.add(2)
     after = fed.evaluate(fed.w0 + 1)
     assert float(after.score[1]) == float(before.score[1])
     assert not torch.equal(after.loss, before.loss)
-    grid.away.clear()
+    grid.offline.clear()
     fresh = federation(grid, timeout=0.05)
-    grid.away.add(2)
+    grid.offline.add(2)
     with refused("site-untested", "b"):
         fresh.evaluate(fed.w0)
 
@@ -298,13 +298,13 @@ def test_the_line_of_an_error_that_says_what_is_wrong(told, line, caplog):
 
 def test_sites_that_do_not_come_are_named():
     with refused("sites-missing", None, "0.05 s", "e, f"):
-        gathered(grid_of(), SelfNamed("abef"), 0.05, 1.0)
+        gather_members(grid_of(), InsecureRoster("abef"), 0.05, 1.0)
 
 
 def test_nodes_are_known_by_their_keys_and_strangers_left_out():
     grid = grid_of()
     grid.keys = {1: b"D", 2: b"nobody's", 3: b"B", 4: b"A"}
-    assert Registered(("a", "b", "c", "d"), (b"A", b"B", b"C", b"D")).nodes(grid) == {
+    assert KeyRoster(("a", "b", "c", "d"), (b"A", b"B", b"C", b"D")).nodes(grid) == {
         0: Node(4),
         1: Node(3),
         3: Node(1),
@@ -313,8 +313,8 @@ def test_nodes_are_known_by_their_keys_and_strangers_left_out():
 
 def test_a_second_site_of_one_name_does_not_take_its_place(caplog):
     caplog.set_level(logging.WARNING)
-    known, grid = SelfNamed("ab", 1.0), grid_of("aba")
+    known, grid = InsecureRoster("ab", 1.0), grid_of("aba")
     assert known.nodes(grid) == {0: Node(1), 1: Node(2)}
-    grid.away.add(1)
+    grid.offline.add(1)
     assert known.nodes(grid) == {0: Node(3), 1: Node(2)}
     assert "insecure-deployment" in [code for code, _ in logged(caplog)]

@@ -11,7 +11,7 @@ import time
 import pytest
 
 from drfl.flower import fork_server
-from drfl.flower.fork_client import DOOR, PROGRAM
+from drfl.flower.fork_client import PROGRAM, SOCKET_NAME
 
 PREFORK = """
 import json, os, sys
@@ -65,7 +65,7 @@ class Place:
         os.chdir(self.folder)
         try:
             with socket.socket(socket.AF_UNIX) as way:
-                way.connect(DOOR)
+                way.connect(SOCKET_NAME)
                 way.sendall(socket_text)
                 way.shutdown(socket.SHUT_WR)
                 return way.recv(10)
@@ -137,7 +137,7 @@ def test_it_ends_with_the_process_that_started_it_and_takes_its_program_away(pla
     starter.send_signal(signal.SIGKILL)
     starter.wait()
     wait(lambda: not (folder / PROGRAM).exists())
-    assert not (folder / DOOR).exists()
+    assert not (folder / SOCKET_NAME).exists()
 
 
 def test_a_long_path_is_no_hindrance(tmp_path):
@@ -159,4 +159,4 @@ def test_only_this_user_can_call_it(place):
 def test_what_is_run_is_flowers_program():
     from flwr.supernode.cli import flwr_clientapp
 
-    assert fork_server.program() is flwr_clientapp
+    assert fork_server.load_program() is flwr_clientapp

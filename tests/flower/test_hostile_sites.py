@@ -155,12 +155,12 @@ def test_a_site_does_not_choose_its_name_in_the_results(tmp_path, caplog):
     grid = grid_of(grid=Hostile)
     grid.behaviour = BEHAVIOURS["a name that a spreadsheet runs"]
     grid.keys = {node: name.encode() for node, name in sites.items()}
-    known = nodes.Registered(tuple("abcd"), tuple(name.encode() for name in "abcd"))
-    members = nodes.gathered(grid, known, 1.0, 1.0)
+    known = nodes.KeyRoster(tuple("abcd"), tuple(name.encode() for name in "abcd"))
+    members = nodes.gather_members(grid, known, 1.0, 1.0)
     assert members[1].identity.name == "=1+1"
     path = tmp_path / "server.toml"
     path.write_text(SETTINGS.format(algorithm="FedAvg", more=""))
     told = {client: member.identity for client, member in members.items()}
-    found = server_app.deployment(grid, known, told, server_app.read_server(path), tmp_path)
+    found = server_app.prepare_deployment(grid, known, told, server_app.read_server(path), tmp_path)
     assert found.data.names == ("a", "b", "c", "d")
     assert torch.equal(found.data.sizes, torch.tensor([30, 18, 41, 12]))

@@ -14,7 +14,7 @@ from drfl.flower.client_app import Site, client_app, identity
 from drfl.flower.federation import FlowerFederation
 from drfl.flower.in_process import InProcessGrid
 from drfl.flower.messages import Model, SiteIdentity
-from drfl.flower.nodes import SelfNamed, gathered
+from drfl.flower.nodes import InsecureRoster, gather_members
 from drfl.flower.records import read
 from drfl.flower.transport import Deadline
 from drfl.optim.local import LocalSGD
@@ -72,8 +72,8 @@ def both(own):
         for name in NAMES
     }
     app = client_app(lambda context: sites[context.node_config["name"]])
-    grid, roster = InProcessGrid(app, [{"name": name} for name in NAMES]), SelfNamed(NAMES)
-    members = {client: member.identity for client, member in gathered(grid, roster, 1.0, 5.0).items()}
+    grid, roster = InProcessGrid(app, [{"name": name} for name in NAMES]), InsecureRoster(NAMES)
+    members = {client: member.identity for client, member in gather_members(grid, roster, 1.0, 5.0).items()}
     model = OWN if own else NAMED
     return simulation, FlowerFederation(grid, roster, members, model, task.w0, Deadline(5.0))
 

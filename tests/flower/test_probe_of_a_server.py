@@ -63,7 +63,7 @@ def deployment(folder, *, without=(), change=lambda name, x, y: (x, y), more="")
 @pytest.fixture
 def flipping(monkeypatch):
     """Site b sends w − (w_i − w)."""
-    honest = sites_end.work
+    honest = sites_end.compute_answer
 
     def work(site, ask, request, memory):
         answer = honest(site, ask, request, memory)
@@ -71,7 +71,7 @@ def flipping(monkeypatch):
             return answer
         return msgspec.structs.replace(answer, parts=tuple(2 * ask.w - part for part in answer.parts))
 
-    monkeypatch.setattr(sites_end, "work", work)
+    monkeypatch.setattr(sites_end, "compute_answer", work)
 
 
 @pytest.mark.long
@@ -95,7 +95,7 @@ def test_it_is_the_rule_of_a_simulation_whose_server_holds_the_same_rows(tmp_pat
         task = Task(MODELS["linear"]((6,), 3))
     fed = Simulation(data.standardised(scaled), task, engine=Loop())
     held = ClientData.from_arrays({n: (x[:12], y[:12]) for n, (x, y) in train.items()}, test).standardised(scaled)
-    inner = config.built("DualDRDM", 4)
+    inner = config.build_algorithm("DualDRDM", 4)
     found = drfl.run(wrap_algorithm(config, inner, None, held, task), fed, rounds=5)
     parts = drfl.read_model(out / "model.safetensors").weights
     w = torch.cat([parts[name].flatten() for name in task.layout.views(found.model)])
@@ -105,14 +105,14 @@ def test_it_is_the_rule_of_a_simulation_whose_server_holds_the_same_rows(tmp_pat
 
 @pytest.mark.long
 def test_what_a_site_sends_out_of_proportion_is_in_the_log_with_its_reason(tmp_path, monkeypatch):
-    honest = sites_end.work
+    honest = sites_end.compute_answer
 
     def huge(site, ask, request, memory):
         answer = honest(site, ask, request, memory)
         parts = tuple(part * 1e9 for part in answer.parts)
         return answer if site.name != "c" else msgspec.structs.replace(answer, parts=parts)
 
-    monkeypatch.setattr(sites_end, "work", huge)
+    monkeypatch.setattr(sites_end, "compute_answer", huge)
     path = deployment(tmp_path, without="abcd")
     path.write_text(path.read_text().replace('aggregator = "probe:rows=12"', ""))
     server_app.serve(grid_of(), path)

@@ -28,8 +28,8 @@ from drfl.flower.in_process import InProcessGrid
 from drfl.flower.messages import SiteIdentity
 from drfl.flower.settings import ServerSettings, read_server
 from drfl.report import load_run
-from drfl.report.evidence import gathered
-from drfl.report.run_gains import over_last
+from drfl.report.evidence import gather_evidence
+from drfl.report.run_gains import gain_over_last
 from drfl.resilience import Replayed, read_replies
 from drfl.task.measure import undefined_note
 
@@ -103,7 +103,7 @@ def test_a_deployment_stops_by_test_rows_if_that_is_asked_for_and_then_has_no_in
     assert any(ON_TEST in record.getMessage() for record in caplog.records)
     with (out / "clients.csv").open(newline="") as file:
         assert not any(name.endswith("_low") for name in next(csv.reader(file)))
-    (run,) = gathered([load_run(out)]).runs
+    (run,) = gather_evidence([load_run(out)]).runs
     assert (run.assessment, run.over_last) == (None, None)
     assert ON_TEST in run.nothing
     with refused("no-results"):
@@ -153,7 +153,7 @@ def test_the_auc_of_both_models_is_paired_too_and_rates_are_at_one_half(tmp_path
         rows = [row for row in csv.DictReader(file) if row["measure"] == "auc"]
     assert [(row["client"], row["class"]) for row in rows] == [(n, c) for n in "abcd" for c in ("positive", "negative")]
     found = assess_run(out)
-    gain = over_last(found)
+    gain = gain_over_last(found)
     assert gain.values == pytest.approx(found.assessment.values - auc_of_the_last(out), abs=1e-6)
     assert (gain.low <= gain.values).all()
     assert (gain.values <= gain.high).all()
@@ -166,7 +166,7 @@ def test_the_auc_of_both_models_is_paired_too_and_rates_are_at_one_half(tmp_path
     damaged[1] = ",".join([*cells[:-1], str(10 * float(cells[-1]) + 1e6)])
     (out / "paired.csv").write_text("\n".join(damaged) + "\n")
     with refused("damaged-run"):
-        over_last(found)
+        gain_over_last(found)
 
 
 def auc_of_the_last(out):
@@ -191,7 +191,7 @@ def test_a_site_of_one_class_is_left_out_of_the_auc_and_named(tmp_path, caplog):
 
 def test_its_folder_makes_a_report_to_print(tmp_path):
     folder = server_app.serve(grid_of(), settings(tmp_path))
-    (run,) = gathered([load_run(folder)]).runs
+    (run,) = gather_evidence([load_run(folder)]).runs
     assert (run.deployed, run.data, run.shared) == (True, "", None)
     assert run.over_last is not None
     page = (folder / "report.html").read_text(encoding="utf-8")
@@ -291,12 +291,12 @@ def test_keys_are_needed_and_must_be_ecdsa(tmp_path):
     key = ec.generate_private_key(ec.SECP384R1()).public_key()
     openssh = serialization.Encoding.OpenSSH, serialization.PublicFormat.OpenSSH
     (tmp_path / "a.pub").write_bytes(key.public_bytes(*openssh))
-    assert server_app.registered_key(tmp_path / "a.pub").startswith(b"-----BEGIN PUBLIC KEY-----")
+    assert server_app.read_registered_key(tmp_path / "a.pub").startswith(b"-----BEGIN PUBLIC KEY-----")
     (tmp_path / "b.pub").write_bytes(ed25519.Ed25519PrivateKey.generate().public_key().public_bytes(*openssh))
     with refused("invalid-key", str(tmp_path / "b.pub")):
-        server_app.registered_key(tmp_path / "b.pub")
+        server_app.read_registered_key(tmp_path / "b.pub")
     with refused("file-not-found"):
-        server_app.registered_key(tmp_path / "c.pub")
+        server_app.read_registered_key(tmp_path / "c.pub")
 
 
 def test_sites_know_themselves_by_their_tensors():
@@ -330,7 +330,7 @@ def test_a_simulation_that_plays_the_list_of_replies_ends_with_the_same_model(al
     assert any(len(row.split(",")[3].split()) < 4 for row in rows)
     config = read_server(tmp_path / "server.toml").job
     fed = simulation()
-    inner = Replayed(config.built(algorithm, 4), read_replies(out / "replies.csv"))
+    inner = Replayed(config.build_algorithm(algorithm, 4), read_replies(out / "replies.csv"))
     found = drfl.run(wrap_algorithm(config, inner, None, None, None), fed, rounds=6)
     w = torch.cat([part.flatten() for part in drfl.read_model(out / "model.safetensors").weights.values()])
     assert torch.equal(w.sort().values, found.model.sort().values)
@@ -379,7 +379,7 @@ def test_an_error_on_purpose_is_one_line_of_flowers_log_and_any_other_keeps_its_
     def logged(error):
         record = logging.LogRecord("flwr", logging.ERROR, "", 1, "%s raised an exception", ("ServerApp",), None)
         record.exc_info = (type(error), error, None)
-        assert server_app.in_one_line(record)
+        assert server_app.shorten_traceback(record)
         return logging.Formatter().format(record)
 
     assert logged(InputError("give another 'out'")) == "InputError: give another 'out'"
@@ -412,7 +412,7 @@ def test_a_site_gets_no_more_requests_than_a_run_is_said_to_need(tmp_path, algor
     grid = grid_of()
     with suppress(DivergedError):  # some need other step sizes here, which is not the question
         server_app.serve(grid, path)
-    assert 8 < max(grid.count.values()) <= read_server(path).job.most_requests
+    assert 8 < max(grid.count.values()) <= read_server(path).job.max_requests
 
 
 @pytest.mark.parametrize(
@@ -437,10 +437,12 @@ def test_of_two_sites_neither_is_to_be_protected_from_the_other():
     job = {"rounds": 1}
     for count in (1, 2, 3):
         sites = [{"name": name} for name in "abc"[:count]]
-        found = ServerSettings.model_validate({"insecure": True, "job": job, "sites": sites}).unprotected()
+        found = ServerSettings.model_validate({"insecure": True, "job": job, "sites": sites}).protection_notice()
         assert (found is not None) == (count > 2)
     limited = [{"name": "a", "rows": 3}, {"name": "b", "rows": 3}, {"name": "c"}]
-    assert ServerSettings.model_validate({"insecure": True, "job": job, "sites": limited}).unprotected() is not None
+    assert (
+        ServerSettings.model_validate({"insecure": True, "job": job, "sites": limited}).protection_notice() is not None
+    )
 
 
 def test_a_deployment_that_was_set_back_says_so(tmp_path, caplog, monkeypatch):

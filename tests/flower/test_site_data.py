@@ -6,7 +6,7 @@ import torch
 from tests.support.refusals import refused
 
 from drfl.data.datasets.formats import write_idx
-from drfl.flower.client_app import HungError, within
+from drfl.flower.client_app import HungError, run_within
 from drfl.flower.site_data import load_site
 
 X = np.arange(40, dtype=np.float32).reshape(10, 4)
@@ -99,12 +99,12 @@ def test_no_file_and_no_toml_are_one_line(tmp_path):
 
 
 def test_the_watchdog_ends_what_hangs_and_hands_on_all_else():
-    assert within(5.0, lambda: 3) == 3
+    assert run_within(5.0, lambda: 3) == 3
     with pytest.raises(KeyError):
-        within(5.0, lambda: {}["x"])
+        run_within(5.0, lambda: {}["x"])
     import threading
 
     stop = threading.Event()
     with pytest.raises(HungError, match=r"0\.05"):
-        within(0.05, stop.wait)
+        run_within(0.05, stop.wait)
     stop.set()

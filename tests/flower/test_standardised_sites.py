@@ -95,7 +95,7 @@ def test_tables_of_any_units_are_learned_as_well_as_in_a_simulation(algorithm, t
     with Key(1).fold("model").torch_scope():
         task = task_of(Model("linear", "cross-entropy", "float32", 2), (4,))
     fed = drfl.Simulation(data, task, engine=drfl.engine.Loop())
-    inner = config.built(algorithm, 3)
+    inner = config.build_algorithm(algorithm, 3)
     found = drfl.run(wrap_algorithm(config, inner, None, None, task), fed, rounds=5, seed=1)
     expected = dict(zip(data.names, found.evaluation.score.tolist(), strict=True))
     assert accuracies(out) == pytest.approx(expected, abs=1e-6)

@@ -132,11 +132,11 @@ def test_no_round_gives_the_initial_model():
 def test_a_site_that_comes_back_as_another_node_goes_on():
     grid = grid_with_own_model("dbcaa")
     first, second = (node for node, context in grid.contexts.items() if context.node_config["name"] == "a")
-    grid.away = {second}
+    grid.offline = {second}
 
     def swap(server_round, record):
         if server_round == 2:
-            grid.away = {first}
+            grid.offline = {first}
 
     found = DRDMStrategy(m=3, **OWN, **ALL).start(grid, initial(), num_rounds=4, timeout=5.0, evaluate_fn=swap)
     expected = drfl.run(drfl.DRDM(m=3, **OWN), simulation(), rounds=4)
@@ -173,8 +173,8 @@ def test_too_few_nodes_end_in_one_line(options):
 
 def test_it_waits_for_nodes(monkeypatch):
     grid = grid_with_own_model()
-    grid.away = {1, 2}
-    monkeypatch.setattr("drfl.flower.nodes.time.sleep", lambda seconds: grid.away.clear())
+    grid.offline = {1, 2}
+    monkeypatch.setattr("drfl.flower.nodes.time.sleep", lambda seconds: grid.offline.clear())
     found = AFLStrategy(min_available_nodes=4).start(grid, initial(), num_rounds=0)
     assert len(found.evaluate_metrics_clientapp[0]["lambda"]) == 4
 

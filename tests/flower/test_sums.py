@@ -13,11 +13,11 @@ from drfl.data import ClientData
 from drfl.data.row_scores import products
 from drfl.engine import Loop, Simulation
 from drfl.flower import messages
-from drfl.flower.client_app import Site, client_app, task_of, work
+from drfl.flower.client_app import Site, client_app, compute_answer, task_of
 from drfl.flower.federation import measures_of
 from drfl.flower.in_process import InProcessGrid
 from drfl.flower.messages import Answer, Ask, Model
-from drfl.flower.possible_tests import believed
+from drfl.flower.possible_tests import valid_tests
 from drfl.flower.records import ProtocolError, read, write
 from drfl.task.metrics import metric_of
 
@@ -76,7 +76,7 @@ def test_an_answer_holds_aggregates_and_nothing_of_a_row():
     site = Site("a", ClientData.from_arrays({"a": part(0, 2)}, {"a": part(9, 2)}), threads=1)
     model = Model("linear", "cross-entropy", "float32", 2, "loop", METRIC_NAMES)
     w = task_of(model, (6,)).w0
-    content = write(work(site, Ask(0, model, w, test=True, also=2 * w), None, RecordDict()))
+    content = write(compute_answer(site, Ask(0, model, w, test=True, also=2 * w), None, RecordDict()))
     assert set(content) == {"vectors", "message"}
     assert dict(content.array_records["vectors"]) == {}
     found = msgspec.msgpack.decode(content.config_records["message"]["fields"])
@@ -147,7 +147,7 @@ ONE_CLASS = (10.0, 0.0, 0.0, *NONE)
     ],
 )
 def test_answers_that_can_have_come_out_so(answer):
-    assert believed(read(write(answer), Answer), 2, MEASURES) != []
+    assert valid_tests(read(write(answer), Answer), 2, MEASURES) != []
 
 
 @pytest.mark.parametrize(
@@ -212,7 +212,7 @@ def test_answers_that_can_have_come_out_so(answer):
     ],
 )
 def test_answers_that_contradict_themselves_are_not_believed(answer):
-    assert believed(read(write(answer), Answer), 2, MEASURES) == []
+    assert valid_tests(read(write(answer), Answer), 2, MEASURES) == []
 
 
 def test_products_without_a_second_test_and_sums_that_are_no_fives_cannot_be_read():

@@ -17,7 +17,7 @@ from drfl.core.errors import DivergedError, DrflError
 from drfl.experiments.config.build import build
 from drfl.experiments.config.config import Config
 from drfl.experiments.run.artifacts import write_run
-from drfl.experiments.run.finished import Finished
+from drfl.experiments.run.finished import FinishedRun
 from drfl.experiments.run.resume import check_same, identity
 from drfl.report import load_run
 from drfl.training.checkpoint import Checkpoints, resume_point
@@ -248,7 +248,7 @@ def read_one(item, folder):
     out.mkdir()
     try:
         result = go_on(job, point.progress, Checkpoints(place, lambda: identity(job), 1))
-        write_run(out, Finished(job, result))
+        write_run(out, FinishedRun(job, result))
         load_run(out)
     except DivergedError:
         pass

@@ -120,7 +120,7 @@ def read_config(item, folder):
     """As `drfl run` reads it, and written as a run does."""
     (folder / "config.toml").write_bytes(item)
     config = load_config(folder / "config.toml", {})
-    run_toml(config.about(config.built(config.algorithm, 4), 4))
+    run_toml(config.about(config.build_algorithm(config.algorithm, 4), 4))
 
 
 def read_job(item, folder):

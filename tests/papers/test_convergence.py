@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from tests.support.results import approached, results
 from tests.support.small_spec import small_spec
 
-from drfl_papers.convergence import error_curves, first, rate, summary, tables, to_csv
+from drfl_papers.convergence import error_curves, first_round, rate, summary, tables, to_csv
 
 SPEC = {
     "kind": "distance",
@@ -53,9 +53,9 @@ def test_a_flat_line_has_no_r2():
 
 
 def test_the_first_round_at_a_level():
-    assert first([1.0, 1e-12, 1e-13]) == 1
-    assert first([1.0, 1e-11]) is None
-    assert first([], 1.0) is None
+    assert first_round([1.0, 1e-12, 1e-13]) == 1
+    assert first_round([1.0, 1e-11]) is None
+    assert first_round([], 1.0) is None
 
 
 def test_the_table_has_medians():

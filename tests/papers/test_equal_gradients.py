@@ -35,7 +35,7 @@ def test_a_run_that_broke_off_has_no_say_and_stays():
     shorter = cut(plan, found)
     assert shorter is not None
     assert [run.rounds for run in shorter["α = 0.1", "DRDM"]] == [1, 4], "at seed 1 nobody else came to the end"
-    assert not shorter["α = 0.1", "Fed-Avg"][1].ended
+    assert not shorter["α = 0.1", "Fed-Avg"][1].has_ended
 
 
 def test_tables_and_file():

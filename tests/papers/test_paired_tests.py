@@ -90,10 +90,10 @@ def test_over_the_settings_a_seed_has_one_difference_and_the_family_is_its_own()
         (OVER, metric) for metric in ("avg_accuracy", "worst_accuracy", "std_accuracy")
     ]
     known = scipy.stats.ttest_1samp(0.02 + noise.mean(0), 0)
-    worst = found[1].found
+    worst = found[1].difference
     assert (worst.n, worst.mean) == (6, pytest.approx(0.02 + noise.mean()))
     assert worst.p_t == pytest.approx(known.pvalue, rel=1e-3)
-    assert [d.p_holm for d in found] == pytest.approx(list(holm([d.found.p_t for d in found])))
+    assert [d.p_holm for d in found] == pytest.approx(list(holm([d.difference.p_t for d in found])))
 
 
 def test_a_lead_too_small_for_any_setting_is_shown_over_all():
@@ -109,7 +109,7 @@ def test_a_lead_too_small_for_any_setting_is_shown_over_all():
 
 def test_a_method_with_a_failed_seed_in_one_setting_has_no_mean_over_them():
     found = over_settings(*of(in_both_settings(np.zeros((2, 6)), broken_off=[("α = 0.1", 2)])))
-    assert {d.found.n for d in found} == {0}
+    assert {d.difference.n for d in found} == {0}
 
 
 def test_one_setting_and_curves_have_no_mean_over_settings():

@@ -6,7 +6,7 @@ from tests.support.results import broken, results, trained
 from tests.support.small_spec import SMALL, small_spec
 
 from drfl_papers.records import runs
-from drfl_papers.rounds_to_target import TargetReached, first, levels, summary, tables, to_csv
+from drfl_papers.rounds_to_target import TargetReached, first_reached, levels, summary, tables, to_csv
 from drfl_papers.specification import TargetLevel
 
 HALF = TargetLevel(metric="worst_accuracy", value=0.5)
@@ -25,21 +25,21 @@ def one(record):
 
 def test_the_first_round_at_the_level_counts_even_if_it_falls_again():
     run = one(trained(0.1, 0.3, 0.5, 0.4, 0.9, every=5))
-    assert first(run, HALF) == TargetReached(round=10, iterations=20, bytes=20_000)
+    assert first_reached(run, HALF) == TargetReached(round=10, iterations=20, bytes=20_000)
 
 
 def test_the_initial_model_may_be_there_already():
-    assert first(one(trained(0.6, 0.7)), HALF) == TargetReached(0, 0, 0)
+    assert first_reached(one(trained(0.6, 0.7)), HALF) == TargetReached(0, 0, 0)
 
 
 def test_never_is_never():
-    assert first(one(trained(0.1, 0.49)), HALF) is None
-    assert first(one(broken()), HALF) is None
+    assert first_reached(one(trained(0.1, 0.49)), HALF) is None
+    assert first_reached(one(broken()), HALF) is None
 
 
 def test_a_loss_must_fall_to_the_level():
     run = one(trained(0.1, 0.3, 0.5))  # worst losses 1.9, 1.7, 1.5
-    assert first(run, TargetLevel(metric="worst_loss", value=1.7)) == TargetReached(1, 2, 2000)
+    assert first_reached(run, TargetLevel(metric="worst_loss", value=1.7)) == TargetReached(1, 2, 2000)
 
 
 def mixed(setting, method, seed):

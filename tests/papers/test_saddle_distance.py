@@ -9,7 +9,7 @@ import pytest
 from tests.support.refusals import refused
 
 from drfl.ambiguity import ChiSquare
-from drfl.experiments.config.hyperparameters import make
+from drfl.experiments.config.hyperparameters import make_algorithm
 from drfl.experiments.execution.cells import Cell, read, write
 from drfl.testing.problems import robust_regression
 from drfl.training.loop import run
@@ -53,7 +53,7 @@ def test_errors_are_those_of_a_run_on_the_samples(algorithm, grid):
     values = record["parameters"]
     assert values["lr"] == pytest.approx(0.8 / 4 / problem.smoothness)
     assert values["batch"] is None
-    algorithm, optimum, found = make(algorithm, values), problem.saddle(ChiSquare(0.1)).w, []
+    algorithm, optimum, found = make_algorithm(algorithm, values), problem.saddle(ChiSquare(0.1)).w, []
     run(
         algorithm,
         problem.federation(),

@@ -10,7 +10,7 @@ import torch
 from drfl.assessment.scope import Reach, population_low
 from drfl.assessment.seeds import seed_difference
 from drfl.data.row_scores import RowScores
-from drfl.report.compared import decided, paired, standing
+from drfl.report.compared import pair_by_seed, rank_algorithms, verdicts_on_best
 from drfl.report.formatting import mean
 from drfl.report.groups import group_runs, lost_algorithms
 from drfl.report.read_run import FailedRun, measures_of
@@ -37,15 +37,15 @@ def groups(record):
 
 
 def test_five_seeds_show_a_large_difference_and_no_small_one(groups):
-    found = standing(groups(5))
+    found = rank_algorithms(groups(5))
     assert found is not None
     assert (found.best.label, found.tests, found.reach) == ("DRDM", 3, Reach.NOWHERE)
-    assert [one.reach for one in found.against] == [Reach.NOWHERE, Reach.SEEDS]
-    assert [(one.rival.label, one.verdict) for one in found.against] == [
+    assert [one.reach for one in found.comparisons] == [Reach.NOWHERE, Reach.SEEDS]
+    assert [(one.rival.label, one.verdict) for one in found.comparisons] == [
         ("DRFA", "not significant"),
         ("FedAvg", "better"),
     ]
-    assert found.against[1].gain.mean == pytest.approx(0.101, abs=2e-3)
+    assert found.comparisons[1].gain.mean == pytest.approx(0.101, abs=2e-3)
     assert [one.rival.label for one in found.rivals("better")] == ["FedAvg"]
 
 
@@ -54,15 +54,15 @@ def test_the_best_of_all_needs_no_correction_for_the_pairs_of_the_others():
     own = [seed_difference(np.array([1.0, 1.3, 0.8, 1.2, 0.7]) * scale) for scale in (1, 2, 3)]
     weak = own[0]._replace(p_t=0.012)
     others = [weak._replace(p_t=0.5)] * 3
-    assert decided([weak] * 3, others) == (["better"] * 3, 3)
-    assert decided([weak, weak, weak._replace(p_t=0.06)], others) == (["not significant"] * 3, 6)
-    assert decided([weak._replace(n=4), *own[1:]], others)[0] == ["not decided", "better", "better"]
+    assert verdicts_on_best([weak] * 3, others) == (["better"] * 3, 3)
+    assert verdicts_on_best([weak, weak, weak._replace(p_t=0.06)], others) == (["not significant"] * 3, 6)
+    assert verdicts_on_best([weak._replace(n=4), *own[1:]], others)[0] == ["not decided", "better", "better"]
 
 
 def test_fewer_seeds_decide_nothing(groups):
-    found = standing(groups(4))
+    found = rank_algorithms(groups(4))
     assert found is not None
-    assert {one.verdict for one in found.against} == {"not decided"}
+    assert {one.verdict for one in found.comparisons} == {"not decided"}
     assert (found.tests, found.reach) == (0, Reach.NOWHERE)
 
 
@@ -73,36 +73,36 @@ def test_less_is_better(record):
         run = record(name, name, rounds=1)
         run.summary["final"] = {"worst_brier": value}
         runs.append(dataclasses.replace(run, measures=measures_of({"measures": [measure]})))
-    found = standing(group_runs(runs))
+    found = rank_algorithms(group_runs(runs))
     assert found is not None
-    assert (found.best.label, found.against[0].verdict) == ("DRFA", "one pair only")
-    assert found.against[0].gain.mean == pytest.approx(0.1)
+    assert (found.best.label, found.comparisons[0].verdict) == ("DRFA", "one pair only")
+    assert found.comparisons[0].gain.mean == pytest.approx(0.1)
 
 
 def test_runs_on_other_clients_are_no_pairs(groups, record):
     one, other = group_runs([record("a", "FedAvg", worst=0.7), record("b", "DRFA", worst=0.8, clients=7)])
-    assert paired(one, other) == []
-    found = standing([one, other])
+    assert pair_by_seed(one, other) == []
+    found = rank_algorithms([one, other])
     assert found is not None
-    assert found.against[0].verdict == "no pair"
+    assert found.comparisons[0].verdict == "no pair"
     one, other = group_runs([record("c", "FedAvg"), record("d", "DRFA", dataset="letters")])
-    assert paired(one, other) == []
+    assert pair_by_seed(one, other) == []
 
 
 def test_a_seed_that_failed_leaves_its_algorithm_out(groups):
     found = groups(5)
     found[1].runs[2].summary["final"] = {"avg_accuracy": None, "worst_accuracy": None}
-    told = standing(found)
+    told = rank_algorithms(found)
     assert told is not None
-    assert [one.rival.label for one in told.against] == ["FedAvg"]
+    assert [one.rival.label for one in told.comparisons] == ["FedAvg"]
     assert told.failed == ("DRFA",)
-    assert standing(found[1:2] + found[:1]) is None
+    assert rank_algorithms(found[1:2] + found[:1]) is None
 
 
 def test_the_only_algorithm_without_failed_runs_is_compared_with_nothing_and_named(groups):
     failed = [FailedRun("DRFA", "5", "diverged")]
     both = group_runs([run for group in groups(5, "FedAvg", "DRFA") for run in group.runs], failed)
-    assert standing(both) is None
+    assert rank_algorithms(both) is None
     told = takeaway(both, None)
     assert told is not None
     assert "FedAvg" in told.text
@@ -120,9 +120,9 @@ def test_an_algorithm_with_failed_runs_ranks_last_although_the_others_are_best(g
     assert [group.label for group in everything] == ["FedAvg", "DRFA", f"DRDM ({n} of 14 runs failed)"]
     assert math.isnan(mean(everything[2].finals("worst_score")))
     assert np.isnan(everything[2].curve("worst_score")[1].mean(0)).all()
-    found = standing(everything)
+    found = rank_algorithms(everything)
     assert found is not None
-    assert (found.best.label, [one.rival.label for one in found.against]) == ("DRFA", ["FedAvg"])
+    assert (found.best.label, [one.rival.label for one in found.comparisons]) == ("DRFA", ["FedAvg"])
     assert found.failed == (f"DRDM ({n} of 14 runs failed)",)
 
 
@@ -133,13 +133,15 @@ def test_an_algorithm_of_which_every_run_failed_is_named():
 
 def test_references_are_no_rivals(groups, record):
     runs = [run for group in groups(5) for run in group.runs]
-    told = standing(group_runs([*runs, *(record(f"p-{s}", "Pooled", s, rounds=1, worst=0.99) for s in range(5))]))
+    told = rank_algorithms(
+        group_runs([*runs, *(record(f"p-{s}", "Pooled", s, rounds=1, worst=0.99) for s in range(5))])
+    )
     assert told is not None
     assert told.best.label == "DRDM"
     assert told.tests == 3  # as without it
     named = record("own", "mine", rounds=1, worst=0.99, summary={"reference": True})
-    assert named.reference
-    assert standing(group_runs([runs[0], named])) is None
+    assert named.is_reference
+    assert rank_algorithms(group_runs([runs[0], named])) is None
 
 
 @pytest.fixture
@@ -183,21 +185,21 @@ FIXED, SPLITS = lambda seed: ("r", "m"), lambda seed: (f"r{seed}", f"m{seed}")
     ],
 )
 def test_a_conclusion_reaches_no_farther_than_what_was_redrawn_and_the_rows_allow(on_rows, rows, digests, reach, words):
-    found = standing(on_rows(rows, 0.1, digests))
+    found = rank_algorithms(on_rows(rows, 0.1, digests))
     assert found is not None
     assert found.best.label == "DRFA"
-    assert [one.verdict for one in found.against] == ["better"]
+    assert [one.verdict for one in found.comparisons] == ["better"]
     assert (found.reach, found.redrawn.words) == (reach, words)
-    assert (found.against[0].population > 0) == (reach is Reach.POPULATION)
-    assert found.against[0].population < found.against[0].gain.low  # the errors add up
+    assert (found.comparisons[0].population > 0) == (reach is Reach.POPULATION)
+    assert found.comparisons[0].population < found.comparisons[0].gain.low  # the errors add up
 
 
 def test_without_rows_the_population_is_not_known(on_rows):
     bare = [dataclasses.replace(run, row_scores=lambda: None) for g in on_rows(4000, 0.1, SPLITS) for run in g.runs]
-    found = standing(group_runs(bare))
+    found = rank_algorithms(group_runs(bare))
     assert found is not None
     assert found.reach is Reach.SEEDS
-    assert math.isnan(found.against[0].population)
+    assert math.isnan(found.comparisons[0].population)
 
 
 def test_the_bound_for_the_population_adds_the_seeds_half_width_to_that_of_the_rows():
@@ -211,9 +213,9 @@ def test_the_bound_for_the_population_adds_the_seeds_half_width_to_that_of_the_r
 
 def test_the_gain_is_paired_by_seed(groups):
     found = groups(5)
-    told = standing(found)
+    told = rank_algorithms(found)
     assert told is not None
     by_seed = [
         b.final("worst_score") - a.final("worst_score") for a, b in zip(found[0].runs, found[2].runs, strict=True)
     ]
-    assert told.against[1].gain == seed_difference(by_seed)
+    assert told.comparisons[1].gain == seed_difference(by_seed)

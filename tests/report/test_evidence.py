@@ -12,7 +12,7 @@ from drfl.cli.app import call
 from drfl.experiments.assess.assess_runs import gain_of_folders
 from drfl.report import load_run
 from drfl.report.compose import compose
-from drfl.report.evidence import gathered
+from drfl.report.evidence import gather_evidence
 from drfl.report.read_run import TEST_ROWS
 from drfl.report.test_rows import read, write
 
@@ -31,7 +31,7 @@ def runs(tmp_path_factory):
 
 
 def gathered_from(folders):
-    return gathered([load_run(folder) for folder in folders])
+    return gather_evidence([load_run(folder) for folder in folders])
 
 
 def section(evidence, name):

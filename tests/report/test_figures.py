@@ -134,7 +134,7 @@ def test_many_clients_are_drawn_at_even_steps_of_the_rank(record):
     assert [round(x) for x, _ in (marks[0], marks[-1])] == [1, 5001]
     accuracy = sorted(100 * group.runs[0].clients["score"])
     assert [y for _, y in marks] == pytest.approx([accuracy[round(x) - 1] for x, _ in marks], abs=0.2)
-    assert figures.ranks_left_out([group])
+    assert figures.has_omitted_ranks([group])
 
 
 def test_clients_of_many_runs_are_those_of_each_algorithms_first(record):
@@ -179,7 +179,7 @@ def test_a_heat_map_of_many_clients_and_rounds_has_some_of_them(record):
     ("low", "high"), [(0, 100), (0.4, 0.45), (-3e-7, 2e-7), (1e6, 9e6), (99.9, 100.1), (-2, 3), (0, 1e100)]
 )
 def test_ticks_are_few_round_numbers_within_the_ends(low, high):
-    ticks = svg.Scale(low, high, 0, 1).ticks()
+    ticks = svg.AxisScale(low, high, 0, 1).ticks()
     assert 2 <= len(ticks) <= 7
     assert low - 1e-9 * abs(low) <= ticks[0][0]
     assert ticks[-1][0] <= high + 1e-9 * abs(high)
@@ -189,16 +189,16 @@ def test_ticks_are_few_round_numbers_within_the_ends(low, high):
 
 @pytest.mark.parametrize(("low", "high"), [(0.2, 0.9), (1e-9, 1), (3, 4000), (2, 3), (1e-300, 1e300)])
 def test_ticks_of_a_logarithmic_axis(low, high):
-    ticks = svg.Scale(low, high, 0, 1, log=True).ticks()
+    ticks = svg.AxisScale(low, high, 0, 1, log=True).ticks()
     assert len(ticks) <= 3 * 7
     assert all(low <= value <= high for value, _ in ticks)
     assert len(ticks) > 1 or high / low < 3
 
 
 def test_text_is_cut_to_its_room_and_is_never_markup():
-    assert svg.fitted("abc", 2) == "abc"
-    assert svg.fitted("W" * 60, 10).endswith("…")
-    assert len(svg.fitted("北" * 40, 10)) <= 11
+    assert svg.fit_text("abc", 2) == "abc"
+    assert svg.fit_text("W" * 60, 10).endswith("…")
+    assert len(svg.fit_text("北" * 40, 10)) <= 11
     picture = svg.Picture(10, 10)
     picture.write(0, 0, "</text><script>&")
     picture.draw("g", data_group='"><script>')

@@ -55,5 +55,5 @@ def test_a_certificate_is_no_other_experiment(record):
         record("b", seed=1, rounds=1),
     ]
     (group,) = group_runs(runs)
-    assert not group.certified
-    assert group_runs(runs[:1])[0].certified
+    assert not group.has_certificate
+    assert group_runs(runs[:1])[0].has_certificate

@@ -12,7 +12,7 @@ from tests.support.refusals import refused
 from tests.support.report_page import EVIL, Page, rendered
 
 from drfl.report import document, write_html
-from drfl.report.compared import standing
+from drfl.report.compared import rank_algorithms
 from drfl.report.groups import group_runs
 from drfl.report.summary_text import takeaway
 
@@ -166,7 +166,7 @@ def test_a_seed_that_failed_is_not_averaged_away(record):
     page = Page(rendered(runs))
     assert re.search(r"DRFA diverged \(seed 1\)", page.text)
     assert re.search(r"FedAvg has 1 run [^.]*\b3\b", page.text)
-    said = takeaway(groups := group_runs(runs), standing(groups))
+    said = takeaway(groups := group_runs(runs), rank_algorithms(groups))
     assert said is not None
     assert said.start == "No comparison:"
 

@@ -16,13 +16,13 @@ from drfl.assessment.gains import assess_gain
 from drfl.assessment.seeds import seed_difference
 from drfl.core.run_end import ON_TEST, RESET
 from drfl.report import document, render_html, render_pdf, write_pdf
-from drfl.report.assessed import assessment_of, why_nothing
+from drfl.report.assessed import assessment_of, missing_reason
 from drfl.report.compose import compose
 from drfl.report.content import Figure, TableBlock
 from drfl.report.evidence import Evidence, RowGain, RunEvidence
 from drfl.report.formatting import clean
 from drfl.report.names import BOX, GLYPHS, display_names, in_glyphs
-from drfl.report.run_gains import OverSeeds
+from drfl.report.run_gains import SeedComparison
 from drfl.task.measure import NOTHING, Measure
 
 ACCURACY = {"name": "accuracy", "more_is_better": True, "percent": True, "rows": "binary"}
@@ -211,7 +211,9 @@ def compared(run, seeds):
 )
 def test_algorithms_are_compared_over_seeds_and_row_by_row(run, seeds, verdict, said):
     runs, by_rows = compared(run, seeds)
-    over = OverSeeds("FedAvg", "DRFA", seed_difference(np.linspace(0.1, 0.2, seeds)), verdict, "", "over data splits")
+    over = SeedComparison(
+        "FedAvg", "DRFA", seed_difference(np.linspace(0.1, 0.2, seeds)), verdict, "", "over data splits"
+    )
     evidence = Evidence(runs, (by_rows,), (), (over,))
     assert said in answer(evidence, "compared")
     assert "on the same test rows (seed 0), the worst client is significantly better with DRFA" in answer(
@@ -235,12 +237,12 @@ def test_clients_stand_beside_what_they_have_alone(run):
 def without_rows(run):
     """The run as if its score were F1."""
     record = dataclasses.replace(run.record, measures=(Measure("f1"), *run.record.measures))
-    return RunEvidence(record, assessment_of(record), why_nothing(record))
+    return RunEvidence(record, assessment_of(record), missing_reason(record))
 
 
 def test_a_measure_of_all_rows_together_has_no_interval(run):
     evidence = Evidence((without_rows(run()),))
-    why = evidence.runs[0].nothing
+    why = evidence.runs[0].missing_reason
     assert (why.code, why.field) == ("unsupported-metric", "f1")
     assert why in answer(evidence, "worst")
     assert "--measure accuracy" in text_of(evidence)
@@ -301,7 +303,7 @@ def test_a_run_that_test_rows_have_stopped_has_no_intervals(run, summary):
     one = run(summary=summary)
     assert one.record.stopped_on_test
     assert one.assessment is None
-    evidence = Evidence((dataclasses.replace(one, nothing=why_nothing(one.record)),))
+    evidence = Evidence((dataclasses.replace(one, missing_reason=missing_reason(one.record)),))
     assert ON_TEST in answer(evidence, "worst")
     assert "--measure" not in text_of(evidence)
     shown = section(evidence, "worst").blocks

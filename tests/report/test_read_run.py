@@ -17,7 +17,7 @@ def test_reads_everything_back(write):
     assert run.lam.iloc[:, 1:].sum(axis=1).tolist() == pytest.approx([1, 1, 1])
     assert run.final("worst_score") == run.history["worst_score"].iloc[-1]
     assert run.ledger("bytes_up") == 40_000_000
-    assert not run.diverged
+    assert not run.has_diverged
 
 
 def test_names_that_csv_readers_mangle(write):
@@ -29,7 +29,7 @@ def test_names_that_csv_readers_mangle(write):
 def test_a_run_that_diverged(write):
     final = {"avg_accuracy": 0.1, "worst_accuracy": None, "avg_loss": float("nan")}
     run = load_run(write("one", summary={"final": final}))
-    assert run.diverged
+    assert run.has_diverged
     assert run.final("avg_accuracy") == 0.1
 
 

@@ -12,16 +12,16 @@ from tests.support.report_page import EVIL, Page, rendered
 from drfl.assessment.clients import assess_clients
 from drfl.assessment.scores import BinaryScores
 from drfl.core.run_end import DAGGER, DOUBLE_DAGGER, ON_TEST, RESET
-from drfl.report.assessed import assessment_of, why_nothing, worst_interval
+from drfl.report.assessed import assessment_of, missing_reason, worst_interval
 from drfl.report.client_tables import FEWEST, MOST, by_client_tables, client_table
-from drfl.report.compared import standing
+from drfl.report.compared import rank_algorithms
 from drfl.report.content import Card
-from drfl.report.evidence import gathered
-from drfl.report.forest import PART, forests, in_words, legend
+from drfl.report.evidence import gather_evidence
+from drfl.report.forest import PART, describe_forest, draw_forests, legend
 from drfl.report.formatting import THIN
-from drfl.report.groups import at_one_seed, group_runs, which_seed
+from drfl.report.groups import group_runs, runs_at_one_seed, which_seed
 from drfl.report.read_run import FailedRun
-from drfl.report.run_gains import assessed
+from drfl.report.run_gains import assess_record
 from drfl.report.summary_text import cards, notices, takeaway
 from drfl.report.tables import runs_table, summary_table
 from drfl.task.measure import NOTHING, Measure, Rows
@@ -44,12 +44,12 @@ def named(record):
 
 def told_of(run):
     """What may be said of a run by its score."""
-    return assessed(run).assessment
+    return assess_record(run).assessment
 
 
 def of(groups):
     """What is known of the runs of some groups."""
-    return gathered([run for group in groups for run in group.runs])
+    return gather_evidence([run for group in groups for run in group.runs])
 
 
 def by_client(groups):
@@ -59,7 +59,7 @@ def by_client(groups):
 
 def of_one(run):
     """The table of all clients of a run."""
-    return client_table(gathered([run]).runs[0])
+    return client_table(gather_evidence([run]).runs[0])
 
 
 def shown(run, i):
@@ -148,10 +148,10 @@ WHOLE = {"name": "accuracy", "more_is_better": True, "percent": True, "rows": "w
 def test_files_that_say_nothing_of_rows(record, changes):
     runs = [record(name, name, **changes) for name in ("FedAvg", "DRFA")]
     assert told_of(runs[0]) is None
-    assert why_nothing(runs[0]).code == ("no-results" if "older" in changes else "unsupported-metric")
+    assert missing_reason(runs[0]).code == ("no-results" if "older" in changes else "unsupported-metric")
     for text in (rendered(runs), rendered(runs[:1])):
         page = Page(text)
-        assert why_nothing(runs[0]) in page.text
+        assert missing_reason(runs[0]) in page.text
         assert "no interval is known" in page.text
         assert not any("intervals" in alt for alt in page.figures)
     assert of_one(runs[0]).head[:3] == ["Client", "Accuracy (%)", "Loss"]
@@ -193,7 +193,7 @@ def test_measures_of_numbers_have_intervals_too_and_endless_ones_stay_in_the_fig
     assert [row[0] for row in table.rows] == ["c000", "c002", "c001"]  # less is better
     assert table.rows[1][2] == "−∞ – ∞"
     assert "Arrow" in legend(told_of(real))
-    drawn = Drawn(forests(told_of(real), 3)[0])
+    drawn = Drawn(draw_forests(told_of(real), 3)[0])
     assert all(np.isfinite([drawn.x(0), drawn.x(1000)]))
     Page(rendered([real]))
     worse = of_measure(record, Rows.UNIT, {"sum": [3.0, 1.0, 0.2], "squares": [3.5, 0.5, 0.04]}, "worse")
@@ -253,7 +253,7 @@ def test_cards_say_the_interval_of_the_worst_client(record, named):
     ends = run.score.interval(*worst_interval(run))
     assert note == f"c000; true value of the worst client, whichever it is: {ends}{THIN}% (95{THIN}% confidence)"
     groups = named(2)
-    note = texts(cards(groups, standing(groups)))["Worst client, best measured"]
+    note = texts(cards(groups, rank_algorithms(groups)))["Worst client, best measured"]
     ends = run.score.interval(*worst_interval(groups[1].runs[0], alpha=0.05 / 2))
     assert note.startswith("DRFA; true value")
     assert f": {ends}{THIN}% (95{THIN}% confidence, corrected for choosing the best of 2, seed 0)" in note
@@ -263,7 +263,7 @@ def test_references_and_failed_runs_are_never_the_best(named, record):
     pooled = [record(f"p-{s}", "Pooled", s, worst=0.99) for s in range(2)]
     runs = [run for group in named(2) for run in group.runs]
     groups = group_runs([*runs, *pooled], [FailedRun("DRFA", "7", "diverged")])
-    found = {card.title: card.note for card in cards(groups, standing(groups))}
+    found = {card.title: card.note for card in cards(groups, rank_algorithms(groups))}
     assert found["Worst client, best measured"].startswith("FedAvg")
     bold = [row[0].text for row in summary_table(groups).rows if any(getattr(c, "strong", False) for c in row[1:])]
     assert bold == ["FedAvg"]
@@ -282,8 +282,8 @@ def test_what_test_rows_have_stopped_is_marked_and_not_compared(record):
         for seed in range(5)
     ]
     groups = group_runs(runs)
-    assert standing(groups) is None
-    assert standing([groups[0], groups[2]]) is not None
+    assert rank_algorithms(groups) is None
+    assert rank_algorithms([groups[0], groups[2]]) is not None
     table = summary_table(groups)
     assert [str(row[0].text) for row in table.rows] == ["FedAvg", f"DRFA {DAGGER}", "DualDRDM"]
     assert ON_TEST in table.caption
@@ -312,14 +312,14 @@ def test_what_was_set_back_is_marked_and_counts(record):
     assert [row[0] for row in each.rows][3:] == ["DRFA", f"DRFA {DOUBLE_DAGGER}", f"DRFA {DOUBLE_DAGGER}"]
     # the late one has a warning of its own in its summary
     assert [line for line in notices(groups) if RESET in line] == [f"DRFA was {RESET} (seed 2): 9 of 10 rounds count."]
-    assert standing(groups) is not None
+    assert rank_algorithms(groups) is not None
     assert where in Page(rendered(runs)).text
 
 
 def test_every_worst_client_of_a_table_has_its_interval_beside_it(named):
     groups = named(2)
     for table, runs in (
-        (summary_table(groups), at_one_seed(groups)),
+        (summary_table(groups), runs_at_one_seed(groups)),
         (runs_table(of(groups)), groups[0].runs + groups[1].runs),
     ):
         at = next(i for i, head in enumerate(table.head) if head.startswith("95"))
@@ -334,9 +334,9 @@ def test_every_worst_client_of_a_table_has_its_interval_beside_it(named):
             1,
             0.0,
             "Not decided:",
-            "FedAvg. Not decided: 1 seed is too few; 5 are needed. To compare two runs on the same test rows, use",
+            "FedAvg. 1 seed is too few for a verdict; 5 are needed. To compare two runs on the same test rows, use",
         ),
-        (4, 0.001, "Not decided:", "FedAvg. Not decided: 4 seeds are too few; 5 are needed."),
+        (4, 0.001, "Not decided:", "FedAvg. 4 seeds are too few for a verdict; 5 are needed."),
         (
             5,
             0.3,
@@ -354,10 +354,11 @@ def test_the_headline_says_what_is_shown(record, seeds, noise, start, said):
         for s in range(seeds)
     ]
     groups = group_runs(runs)
-    told, titles = takeaway(groups, standing(groups)), texts(cards(groups, standing(groups)))
+    told, titles = takeaway(groups, rank_algorithms(groups)), texts(cards(groups, rank_algorithms(groups)))
     assert told is not None
     assert told.start == start
     assert said in told.text
+    assert "Not decided" not in told.text  # the start has said it
     assert "5.0 points more than FedAvg" in told.text
     assert ("confidence interval of the worst client's gain over seeds" in told.text) == (seeds == 5)
     assert ("Best for the worst client" in titles) == (start == "DRFA")
@@ -369,7 +370,7 @@ def test_the_headline_names_whom_it_is_better_than_and_whom_not(record):
     noise = (0.003, -0.004, 0.002, -0.003, 0.004)
     cells = [(a, s, i) for i, a in enumerate(worst) for s in range(5)]
     groups = group_runs([record(f"{a}-{s}", a, s, rounds=1, worst=worst[a] + noise[(s + i) % 5]) for a, s, i in cells])
-    told = takeaway(groups, standing(groups))
+    told = takeaway(groups, rank_algorithms(groups))
     assert told is not None
     assert told.start == "DRDM"
     assert "measures best for the worst client: " in told.text
@@ -382,26 +383,26 @@ def test_the_headline_names_whom_it_is_better_than_and_whom_not(record):
 
 def test_runs_on_other_clients_are_not_compared(record):
     groups = group_runs([record("a", "FedAvg", worst=0.7), record("b", "DRFA", worst=0.8, clients=7)])
-    told = takeaway(groups, standing(groups))
+    told = takeaway(groups, rank_algorithms(groups))
     assert told is not None
     assert told.start == "Not decided:"
-    assert told.text.endswith("Not decided against FedAvg: the clients are not the same at any seed.")
+    assert told.text.endswith("There is no comparison with FedAvg: the clients are not the same at any seed.")
 
 
 def test_the_seed_that_all_have(named, record):
     groups = named(2)
-    assert [run.seed for run in at_one_seed(groups)] == ["0", "0"]
+    assert [run.seed for run in runs_at_one_seed(groups)] == ["0", "0"]
     assert which_seed(groups) == "seed 0"
     assert which_seed(group_runs([groups[0].runs[0], groups[1].runs[0]])) == ""
     late = group_runs([*groups[0].runs, groups[1].runs[1]])
-    assert [run.seed for run in at_one_seed(late)] == ["1", "1"]
+    assert [run.seed for run in runs_at_one_seed(late)] == ["1", "1"]
     apart = group_runs([*groups[0].runs, record("z", "DRDM", 7)])
     assert which_seed(apart) == "first seed"
 
 
 def test_the_figure_has_the_intervals_the_worst_first_and_what_equal_clients_would_show(record):
     found = told_of(record("a", "DRFA"))
-    drawn, tag = Drawn(forests(found, 30)[0]), "{http://www.w3.org/2000/svg}"
+    drawn, tag = Drawn(draw_forests(found, 30)[0]), "{http://www.w3.org/2000/svg}"
     rows = [y for text, x, y in drawn.texts if text in found.names]
     assert [text for text, _, _ in drawn.texts if text in found.names] == [found.names[i] for i in found.order]
     lines = [[float(line.get(name)) for name in ("x1", "x2", "y1", "y2")] for line in drawn.root.iter(f"{tag}line")]
@@ -421,26 +422,26 @@ def test_the_figure_has_the_intervals_the_worst_first_and_what_equal_clients_wou
     left, width = float(band.get("x")), float(band.get("width"))
     assert drawn.x(left) == pytest.approx(100 * found.equal.low, abs=0.1)
     assert drawn.x(left + width) == pytest.approx(100 * found.equal.high, abs=0.1)
-    assert f"{int(found.candidates.sum())} of 6 could be the worst" in in_words(found, "DRFA")
+    assert f"{int(found.candidates.sum())} of 6 could be the worst" in describe_forest(found, "DRFA")
 
 
 def test_the_worst_clients_of_many_are_in_the_figure(record):
     found = told_of(record("a", clients=50, rounds=1))
-    drawn = Drawn(forests(found, 12)[0])
+    drawn = Drawn(draw_forests(found, 12)[0])
     assert [text for text, _, _ in drawn.texts if text in found.names] == [found.names[i] for i in found.order[:12]]
 
 
 def test_very_many_sites_are_in_several_figures_on_one_scale(record):
     found = told_of(record("a", clients=PART + 5, rounds=1))
-    drawn = [Drawn(one) for one in forests(found, PART + 5)]
+    drawn = [Drawn(one) for one in draw_forests(found, PART + 5)]
     assert [sum(text in found.names for text, _, _ in one.texts) for one in drawn] == [PART, 5]
     assert drawn[0].x(500) == pytest.approx(drawn[1].x(500))
 
 
 def test_hostile_names_stay_text_in_the_figure(record):
     run = record("a", EVIL, names=[EVIL, "%{x}", "&lt;b&gt;"], clients=3, summary={"seed": EVIL})
-    evidence = gathered([run])
-    words = [text for text, _, _ in Drawn(forests(evidence.runs[0].named, 3)[0]).texts]
+    evidence = gather_evidence([run])
+    words = [text for text, _, _ in Drawn(draw_forests(evidence.runs[0].named_assessment, 3)[0]).texts]
     assert any(EVIL.startswith(word.removesuffix("…")) for word in words if word.startswith("</"))
     assert {"%{x}", "&lt;b&gt;"} <= set(words)
 

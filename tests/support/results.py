@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 from drfl.experiments.execution.records import Record
 from drfl.training.history import Metrics
-from drfl_papers.plan import Collected, Plan, Scale, collect, plan
+from drfl_papers.plan import CollectedRuns, Plan, Scale, collect, plan
 from drfl_papers.records import Runs, runs
 from drfl_papers.specification import Specification
 
@@ -54,12 +54,14 @@ def approached(errors: Sequence[float], stopped: str = "rounds") -> Record:
     }
 
 
-def of(collected: Collected) -> tuple[Plan, Runs]:
+def of(collected: CollectedRuns) -> tuple[Plan, Runs]:
     """What the tables of last models are made from."""
     return collected.plan, runs(collected)
 
 
-def results(spec: Specification, record: Callable[[str, str, int], Record], scale: Scale | None = None) -> Collected:
+def results(
+    spec: Specification, record: Callable[[str, str, int], Record], scale: Scale | None = None
+) -> CollectedRuns:
     """A specification whose cells gave the records of (setting, method, seed)."""
     planned = plan(spec, scale or Scale())
     return collect(planned, {c.cell.key: record(c.setting, c.method, c.seed) for c in planned.cells})

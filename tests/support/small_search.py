@@ -14,7 +14,7 @@ from drfl.experiments.tuning import study
 from drfl.experiments.tuning.configured import prepare
 from drfl.experiments.tuning.job import TunedMethod, TuningJob
 from drfl.experiments.tuning.search import Search
-from drfl.experiments.tuning.study import Ended
+from drfl.experiments.tuning.study import EndedTrial
 from drfl.experiments.tuning.suggestion import Trial
 
 VALUES = {
@@ -83,5 +83,5 @@ class Killed(BaseException):
 
 def tuned(search: Search, folder: Path, pool: Here | None = None, ended=None) -> dict[str, list[Trial]]:
     """The trials of a search, run in this process."""
-    told: list[Ended] = []
+    told: list[EndedTrial] = []
     return study.run(search, folder, pool=pool or Here(), ended=ended or told.append)

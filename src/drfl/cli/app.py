@@ -13,7 +13,7 @@ import typer
 
 from drfl.cli import console, deploy, signals
 from drfl.cli import options as o
-from drfl.cli.command_help import Command, Group
+from drfl.cli.command_help import Command, CommandGroup
 from drfl.cli.options import expand
 from drfl.core.errors import DivergedError, DrflError, InputError, StoppedError, unknown
 from drfl.core.plugins import plugins
@@ -24,7 +24,7 @@ TRAIN, RESULTS, START, DEPLOY, OTHERS = "Training", "Results", "Getting started"
 
 app = typer.Typer(
     name="drfl",
-    cls=Group,
+    cls=CommandGroup,
     no_args_is_help=True,
     add_completion=False,
     rich_markup_mode="rich",

@@ -16,7 +16,15 @@ from drfl.experiments.compare.comparison_results import UNDEFINED
 from drfl.experiments.run.artifacts import json_text
 from drfl.experiments.run.manifest import failed_in, interruption, runs_in
 from drfl.report.read_run import constant_line, threshold_line
-from drfl.report.run_gains import AssessedRun, OverSeeds, PairedRuns, nothing_said, over_last, over_seeds, paired
+from drfl.report.run_gains import (
+    AssessedRun,
+    PairedRuns,
+    SeedComparison,
+    compare_over_seeds,
+    gain_over_last,
+    no_assessment,
+    pair_runs,
+)
 from drfl.task.measure import NOTHING, PLAIN, Rows, undefined_share
 
 MOST = 30
@@ -31,7 +39,7 @@ def assess_command(options: AssessOptions) -> int:
         console.warn(notice)
     auc_interval = auc_interval_of(options.auc_interval)
     runs = [assess_run(folder, options.measure, options.level, auc_interval) for folder in folders]
-    (pairs, unpaired), seeds = paired(runs), over_seeds(runs, {run.algorithm for run in failed})
+    (pairs, unpaired), seeds = pair_runs(runs), compare_over_seeds(runs, {run.algorithm for run in failed})
     if options.as_json:
         print(json_text({**_content(runs, pairs, unpaired, seeds), "failed": [run._asdict() for run in failed]}))
         return 0
@@ -47,7 +55,7 @@ def assess_command(options: AssessOptions) -> int:
 def _print_one(run: AssessedRun) -> None:
     assessment = run.assessment
     if assessment is None:
-        console.out.print(nothing_said(run), markup=False)
+        console.out.print(no_assessment(run), markup=False)
         return
     measure = assessment.measure
     table = Table(title=f"{run.record.label}: {measure.words}", title_justify="left")
@@ -55,7 +63,7 @@ def _print_one(run: AssessedRun) -> None:
         table.add_column(head, justify=flush)  # pyright: ignore[reportArgumentType]
     table.add_column(f"{_percent(assessment.level)} interval", justify="right")
     table.add_column("could be the worst")
-    most = run.record.most_shown(MOST)
+    most = run.record.display_limit(MOST)
     for i in assessment.order[:most]:  # the worst first
         if math.isnan(assessment.values[i]):
             cells = (NOTHING, NOTHING, "unknown")
@@ -70,7 +78,7 @@ def _print_one(run: AssessedRun) -> None:
     for line in (*_beside(run), *sentences(assessment)):
         console.out.print(line, markup=False)
     console.out.print(f"Intervals: {assessment.method}, simultaneous over the clients (Bonferroni).", markup=False)
-    gain = over_last(run)
+    gain = gain_over_last(run)
     if gain is not None:
         value, interval = signed_interval(gain.measure, gain.worst.value, gain.worst.low, gain.worst.high)
         console.out.print(
@@ -92,7 +100,7 @@ def _beside(run: AssessedRun) -> list[str]:
 
 
 def _print_several(
-    runs: Sequence[AssessedRun], pairs: Sequence[PairedRuns], unpaired: Sequence[str], seeds: Sequence[OverSeeds]
+    runs: Sequence[AssessedRun], pairs: Sequence[PairedRuns], unpaired: Sequence[str], seeds: Sequence[SeedComparison]
 ) -> None:
     known = [(run, run.assessment) for run in runs if run.assessment is not None]
     if known:
@@ -115,14 +123,14 @@ def _print_several(
         console.out.print(table)
     for run in runs:
         if run.assessment is None:
-            console.out.print(nothing_said(run), markup=False)
+            console.out.print(no_assessment(run), markup=False)
     for line in dict.fromkeys(line for run in runs for line in _beside(run)):
         console.out.print(line, markup=False)
     _print_gains(runs, pairs, unpaired, seeds)
 
 
 def _print_gains(
-    runs: Sequence[AssessedRun], pairs: Sequence[PairedRuns], unpaired: Sequence[str], seeds: Sequence[OverSeeds]
+    runs: Sequence[AssessedRun], pairs: Sequence[PairedRuns], unpaired: Sequence[str], seeds: Sequence[SeedComparison]
 ) -> None:
     """Print how the runs compare with the first, on the same test rows and over seeds."""
     if pairs:
@@ -172,7 +180,7 @@ def _percent(level: float) -> str:
 
 
 def _content(
-    runs: Sequence[AssessedRun], pairs: Sequence[PairedRuns], unpaired: Sequence[str], seeds: Sequence[OverSeeds]
+    runs: Sequence[AssessedRun], pairs: Sequence[PairedRuns], unpaired: Sequence[str], seeds: Sequence[SeedComparison]
 ) -> dict[str, object]:
     assessed = []
     for run in runs:
@@ -184,7 +192,7 @@ def _content(
             "interrupted": not has_ended(run.record.summary),
         }
         if assessment is None:
-            assessed.append({**named, "assessment": None, "reason": nothing_said(run)})
+            assessed.append({**named, "assessment": None, "reason": no_assessment(run)})
             continue
         candidates = [name for name, could in zip(assessment.names, assessment.candidates, strict=True) if could]
         assessed.append(

@@ -49,7 +49,7 @@ class Command(TyperCommand):
         short.format_help(ctx, formatter)
 
 
-class Group(TyperGroup):
+class CommandGroup(TyperGroup):
     """A group of commands, which accepts ``--help-all`` too."""
 
     def __init__(self, **attributes: Any) -> None:  # noqa: ANN401

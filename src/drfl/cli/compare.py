@@ -22,7 +22,7 @@ from drfl.experiments.compare.comparison import (
     PreparedComparison,
     check_cells_same,
     from_config,
-    kept_cells,
+    read_cells,
 )
 from drfl.experiments.compare.comparison_results import (
     Comparison,
@@ -31,14 +31,14 @@ from drfl.experiments.compare.comparison_results import (
     table,
     verdict_line,
 )
-from drfl.experiments.compare.outcomes import Outcome, Spread, failures, first_intervals, spreads
+from drfl.experiments.compare.outcomes import Outcome, Spread, failure_text, first_intervals, spreads
 from drfl.experiments.compare.run_comparison import run_comparison
 from drfl.experiments.config.config import Config, config_of, read_file, references_of
 from drfl.experiments.config.hyperparameters import algorithm_name
-from drfl.experiments.execution.executor import workers_by_options
+from drfl.experiments.execution.executor import workers_of_options
 from drfl.experiments.run.artifacts import json_text
 from drfl.experiments.run.manifest import interruption, is_finished
-from drfl.experiments.run.resume import check_received, kept_config
+from drfl.experiments.run.resume import check_folder_signatures, find_stored_config
 from drfl.experiments.run.run_directory import check_free, tidy
 from drfl.experiments.run.runner import parse_seeds
 from drfl.task.metrics import ACCURACY
@@ -56,7 +56,7 @@ def compare_command(options: CompareOptions) -> int:
     """Run every algorithm at every seed, write and print the results, and return the exit code."""
     out, quiet, resume, overwrite = options.out, options.as_json, options.resume, options.overwrite
     with signals.at_once():  # there is nothing to clean up yet
-        workers = workers_by_options(options.jobs, options.ray, 1)
+        workers = workers_of_options(options.jobs, options.ray, 1)
         config, design, kept = _design(options)
         if out is not None and resume:
             check_cells_same(out, design)
@@ -80,7 +80,7 @@ def compare_command(options: CompareOptions) -> int:
     with console.interruptible() as watch, bars:
         comparison = run_comparison(
             ready, place, watch, workers, ended=ended, warn=console.warn, progress=show, resume=resume,
-            overwrite=overwrite, anew=out is None,
+            overwrite=overwrite, numbered=out is None,
         )  # fmt: skip
     directory = comparison.folder
     if not comparison.outcomes:
@@ -109,9 +109,9 @@ def _design(options: CompareOptions) -> tuple[Config, Design, Path | None]:
         if options.out is not None and not options.trust:
             block_folder(options.out)
         values = {**read_file(options.config, trust=True), **options.settings}
-        check_received(options.out, values.get("checkpoint_key"))
+        check_folder_signatures(options.out, values.get("checkpoint_key"))
         has_options = any((options.config, options.names, options.seeds, options.settings, options.param))
-        stored = kept_config(options.out, "comparison", overwrite=options.overwrite, given=has_options)
+        stored = find_stored_config(options.out, "comparison", overwrite=options.overwrite, given=has_options)
     elif options.out is not None:
         check_free(options.out, "comparison", overwrite=options.overwrite)
     requested = dict.fromkeys((options.names or "").split(","))
@@ -135,7 +135,7 @@ def _design(options: CompareOptions) -> tuple[Config, Design, Path | None]:
     if (options.jobs is not None or options.ray is not None) and "threads" not in {**file, **settings}:
         settings["threads"] = 1  # so that the number of processes changes no digit
     config = config_of(file, overrides(settings, options.param, names))
-    seeds = [] if stored is None or options.out is None else kept_cells(options.out)[1]
+    seeds = [] if stored is None or options.out is None else read_cells(options.out)[1]
     if options.seeds is not None or not seeds:
         seeds = parse_seeds(options.seeds or SEEDS)
     return config, Design(config, tuple(names), tuple(seeds)), stored
@@ -204,7 +204,7 @@ def _title(comparison: Comparison) -> str:
     if settings.until is not None:
         length = f"until {settings.until}, at most {length}"
     # Means are over the finished seeds, which an interruption may leave fewer than requested.
-    whole = [name for name in map(label_of, comparison.algorithms) if not failures(comparison.outcomes, name)]
+    whole = [name for name in map(label_of, comparison.algorithms) if not failure_text(comparison.outcomes, name)]
     runs = [sum(outcome.algorithm == name for outcome in comparison.outcomes) for name in whole] or [0]
     few, many = min(runs), max(runs)
     seeds = "one seed"

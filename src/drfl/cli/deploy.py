@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from drfl.cli import signals
-from drfl.cli.command_help import Command, Group
+from drfl.cli.command_help import Command, CommandGroup
 from drfl.core.screen import say
 
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 app = typer.Typer(
     name="deploy",
-    cls=Group,
+    cls=CommandGroup,
     help="Train over a network with Flower.\n\nThese commands set up, check and run a deployment.",
     no_args_is_help=True,
 )
@@ -78,9 +78,9 @@ def check(
         _require()
         from drfl.core.errors import InputError, Notice, unknown
         from drfl.flower.deploy.check import check_deployment, check_site
-        from drfl.flower.deploy.paths import SiteFolder, find
+        from drfl.flower.deploy.paths import SiteFolder, find_folder
 
-        place = find(directory)
+        place = find_folder(directory)
         if write and (isinstance(place, SiteFolder) or site is not None):
             raise InputError(
                 "--write adds limits to server.toml: give the folder of the deployment, without --site",
@@ -107,7 +107,7 @@ def check(
             good = good and verdict.ok
             kind = "note" if isinstance(verdict.text, Notice) else "ok" if verdict.ok else "problem"
             say(f"{kind:8} {verdict.subject}: {verdict.text}")
-            for line in verdict.below:
+            for line in verdict.details:
                 say(f"         {line}".rstrip())
     return 0 if good else 1
 
@@ -123,10 +123,10 @@ def run(
     """
     with signals.as_stopped():
         _require()
-        from drfl.flower.deploy.paths import deployment
+        from drfl.flower.deploy.paths import find_deployment
         from drfl.flower.deploy.runs import submit
 
-        folder = deployment(directory)
+        folder = find_deployment(directory)
         number = submit(folder)
         say(f"run {number} submitted", err=not detach)
         if detach:
@@ -151,10 +151,10 @@ def stop(directory: Place, number: Number) -> int:
     """Stop a run."""
     with signals.as_stopped():
         _require()
-        from drfl.flower.deploy.paths import deployment
+        from drfl.flower.deploy.paths import find_deployment
         from drfl.flower.deploy.runs import stop as stop_run
 
-        stop_run(deployment(directory), number)
+        stop_run(find_deployment(directory), number)
         say(f"run {number} stopped")
     return 0
 
@@ -177,9 +177,9 @@ def revoke(
     with signals.as_stopped():
         _require()
         from drfl.flower.deploy.keys import revoke as revoke_key
-        from drfl.flower.deploy.paths import deployment
+        from drfl.flower.deploy.paths import find_deployment
 
-        revoked = revoke_key(deployment(directory), site, key_only)
+        revoked = revoke_key(find_deployment(directory), site, key_only)
         removed = "" if revoked.settings is None else f"; removed from server.toml, old file: {revoked.settings}"
         say(f"{site}: key revoked, kept as {revoked.key}{removed}")
         for notice in revoked.notices:
@@ -197,9 +197,9 @@ def rotate(
     with signals.as_stopped():
         _require()
         from drfl.flower.deploy.keys import rotate as rotate_key
-        from drfl.flower.deploy.paths import deployment
+        from drfl.flower.deploy.paths import find_deployment
 
-        node = rotate_key(deployment(directory), site, key)
+        node = rotate_key(find_deployment(directory), site, key)
         say(f"{site}: new key registered as {node}; the previous key is revoked")
     return 0
 
@@ -253,17 +253,17 @@ def _write_limits(folder: DeploymentFolder) -> int:
 
 
 def _require() -> None:
-    from drfl.flower.deploy.flower_cli import require
+    from drfl.flower.deploy.flower_cli import require_flower
 
-    require()
+    require_flower()
 
 
 def _follow(directory: Path, number: str) -> int:
-    from drfl.flower.deploy.paths import deployment
-    from drfl.flower.deploy.runs import can_go_on, follow, print_result
+    from drfl.flower.deploy.paths import find_deployment
+    from drfl.flower.deploy.runs import follow, is_resumable, print_result
     from drfl.flower.deploy.runs import stop as stop_run
 
-    folder = deployment(directory)
+    folder = find_deployment(directory)
     try:
         end = follow(folder, number, say)
     except KeyboardInterrupt as error:
@@ -283,9 +283,9 @@ def _follow(directory: Path, number: str) -> int:
             stop_run(folder, number)
             say(f"run {number} stopped", err=True)
         return INTERRUPTED
-    if not end.completed:
+    if not end.is_completed:
         say(f"drfl: run {number} {end}", err=True)
-        if can_go_on(folder):
+        if is_resumable(folder):
             say(f"continue it with: drfl deploy run {directory}", err=True)
         return 1
     say(f"run {number} completed", err=True)

@@ -11,7 +11,7 @@ from drfl.ambiguity import AMBIGUITY_SETS
 from drfl.cli import console
 from drfl.core.screen import Table
 from drfl.data import describe
-from drfl.experiments.config.hyperparameters import LOCAL, SAMPLINGS, Value, defaults_of, takes
+from drfl.experiments.config.hyperparameters import LOCAL, SAMPLINGS, Value, defaults_of, has_parameter
 from drfl.optim.local_optimizers import LOCAL_OPTIMIZERS
 from drfl.optim.schedules import SCHEDULES
 from drfl.optim.server_optimizers import SERVER_OPTIMIZERS
@@ -32,7 +32,7 @@ def algorithms_command(as_json: bool) -> None:
         specific = {k: v for k, v in values.items() if k != "m" and (k not in LOCAL or v != local[k])}
         table.add_row(name, text, _shown(specific))
     console.out.print(table)
-    without = ", ".join(name for name in (*ALGORITHMS, *BASELINES) if not takes(name, "m"))
+    without = ", ".join(name for name in (*ALGORITHMS, *BASELINES) if not has_parameter(name, "m"))
     console.out.print(f"All algorithms take the parameters of the local solver, {_shown(local)}.")
     console.out.print(f"All except {without} take the cohort size m: all of up to ten clients, else two thirds")
     console.out.print("(ScaffPD: all clients).")

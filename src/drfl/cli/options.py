@@ -133,12 +133,6 @@ def _annotation(name: str) -> object:
     return Annotated[kind | None, setting(name, "N" if kind is int else None)]
 
 
-def _panel(parameter: inspect.Parameter) -> int:
-    """Return the position of an option's panel in the help; arguments and options without a panel come first."""
-    panels = [getattr(item, "rich_help_panel", None) for item in get_args(parameter.annotation)[1:]]
-    return next((PANELS.index(panel) for panel in panels if panel in PANELS), -1)
-
-
 def command(
     options: Callable[..., Options], several: Mapping[str, bool] | None = None
 ) -> Callable[[Callable[[Options], int]], Callable[..., int]]:
@@ -152,6 +146,11 @@ def command(
         several: Options that take several values, and whether these are numbers, see :func:`expand`.
     """
 
+    def panel_index(parameter: inspect.Parameter) -> int:
+        panels = [getattr(item, "rich_help_panel", None) for item in get_args(parameter.annotation)[1:]]
+        # Arguments and options without a panel come first.
+        return next((PANELS.index(panel) for panel in panels if panel in PANELS), -1)
+
     def wrap(function: Callable[[Options], int]) -> Callable[..., int]:
         parameters: list[inspect.Parameter] = []
         names: tuple[str, ...] = ()
@@ -161,7 +160,7 @@ def command(
                 continue
             names = get_args(field.annotation)[1]
             parameters += [field.replace(name=name, default=None, annotation=_annotation(name)) for name in names]
-        parameters.sort(key=_panel)
+        parameters.sort(key=panel_index)
 
         @functools.wraps(function)
         def call(**values: object) -> int:

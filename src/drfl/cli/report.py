@@ -18,9 +18,9 @@ def report_command(options: ReportOptions) -> int:
     out = options.out or (PAGE if options.pdf is None else None)
     # Reading takes a while: check first that the files can be written.
     if options.pdf is not None:
-        from drfl.report.pdf import check
+        from drfl.report.pdf import check_typst
 
-        check()
+        check_typst()
         if out is not None and out.resolve() == options.pdf.resolve():
             raise InputError(
                 f"--out and --pdf are both {out}: give two different files", code="conflicting-options", field="pdf"

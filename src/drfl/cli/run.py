@@ -18,20 +18,20 @@ from drfl.experiments.config.config import Config, config_of, read_file, referen
 from drfl.experiments.config.data_settings import load_data
 from drfl.experiments.run.artifacts import json_text, summary
 from drfl.experiments.run.checks import warnings_of
-from drfl.experiments.run.finished import Finished
+from drfl.experiments.run.finished import FinishedRun
 from drfl.experiments.run.manifest import failure_of, interruption, is_finished
 from drfl.experiments.run.resume import (
-    check_kept,
-    check_received,
+    check_folder_signatures,
+    check_stored_config,
     checkpoint_writer,
-    kept_config,
+    find_stored_config,
     key_of,
     load_resume_point,
 )
-from drfl.experiments.run.run_directory import check_free, claimed, tidy
+from drfl.experiments.run.run_directory import check_free, claim_folder, tidy
 from drfl.experiments.run.runner import execute, write_results
 from drfl.federation.federation import Evaluation
-from drfl.report.read_run import lines_beside
+from drfl.report.read_run import remark_lines
 from drfl.task.measure import number, undefined_note, undefined_share
 from drfl.training.certificate import Certificate
 from drfl.training.history import Metrics, undefined_counts
@@ -52,7 +52,7 @@ def run_command(options: RunOptions) -> int:
     with console.interruptible() as watch:
         job = build(config, data)
         if out is not None and resume:
-            check_kept(out, job)
+            check_stored_config(out, job)
         if out is not None and resume and is_finished(out):
             tidy(out)
             console.warn(Notice(f"{out} is finished: there is nothing to resume", "nothing-to-resume", str(out)))
@@ -62,8 +62,14 @@ def run_command(options: RunOptions) -> int:
             console.warn(failure)
             return FAILED
         place, toml = out or default, run_toml(job.about)
-        with claimed(
-            place, resume=resume, overwrite=options.overwrite, anew=out is None, config=toml, tell=console.warn, key=key
+        with claim_folder(
+            place,
+            resume=resume,
+            overwrite=options.overwrite,
+            numbered=out is None,
+            config=toml,
+            warn=console.warn,
+            key=key,
         ) as claim:
             point = load_resume_point(claim, job, console.warn, key) if resume else None
             start = None if point is None else point.progress
@@ -82,7 +88,7 @@ def run_command(options: RunOptions) -> int:
     if checks.failure is not None:
         console.warn(checks.failure)
         return FAILED
-    if finished.ended:
+    if finished.has_ended:
         return 0
     unfinished = interruption(claim.directory)
     if unfinished is not None:
@@ -96,9 +102,9 @@ def _config(options: RunOptions) -> Config:
         if out is not None and not options.trust:
             block_folder(out)
         values = {**read_file(path, trust=True), **options.settings}
-        check_received(out, values.get("checkpoint_key"))
+        check_folder_signatures(out, values.get("checkpoint_key"))
         has_options = path is not None or bool(options.settings or options.param)
-        path = path or kept_config(out, overwrite=options.overwrite, given=has_options)
+        path = path or find_stored_config(out, overwrite=options.overwrite, given=has_options)
     elif out is not None:
         check_free(out, "run", overwrite=options.overwrite)
     # --param without the name of an algorithm applies to the algorithm that runs, which the file may name.
@@ -107,7 +113,7 @@ def _config(options: RunOptions) -> Config:
     return config_of(file, overrides(options.settings, options.param, [str(algorithm)]))
 
 
-def _step_size(finished: Finished) -> str | None:
+def _step_size(finished: FinishedRun) -> str | None:
     """Describe the step size, for example "η = 0.045, from curvature 22.2 at client-07"; None if the user gave it."""
     size, names = finished.result.step_size, finished.job.data.names
     if size is None:
@@ -120,7 +126,7 @@ def _step_size(finished: Finished) -> str | None:
     return text + (f"; {RESET}, {finished.result.marks.rounds_text}" if finished.result.rollbacks else "")
 
 
-def _print(finished: Finished, directory: Path) -> None:
+def _print(finished: FinishedRun, directory: Path) -> None:
     about, result = finished.job.about, finished.result
     row, returned, score = result.history.last, result.returned, result.history.score
     rows: dict[str, tuple[Evaluation, Certificate | None]] = {returned: (result.evaluation, row.certificate)}
@@ -154,7 +160,7 @@ def _print(finished: Finished, directory: Path) -> None:
     console.out.print(table)
     line, more = finished.interval_line(), "" if result.stopped_on == "test" else "; for details: drfl assess"
     intervals = [] if line is None else [f"{line}{more}"]
-    for text in (*intervals, *lines_beside(finished.beside)):
+    for text in (*intervals, *remark_lines(finished.reading_aids)):
         console.out.print(text, markup=False)
     for name, (_, certificate) in rows.items():
         if has_gap and name in (returned, "averaged"):

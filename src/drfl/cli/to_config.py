@@ -10,7 +10,7 @@ from drfl.algorithms import ALGORITHMS
 from drfl.core.errors import InputError
 from drfl.core.user_code import label_of
 from drfl.experiments.config.algorithm_settings import COMMON
-from drfl.experiments.config.hyperparameters import algorithm_name, canonical, takes
+from drfl.experiments.config.hyperparameters import algorithm_name, canonical, has_parameter
 
 
 class _Param(NamedTuple):
@@ -102,7 +102,7 @@ def _parsed(texts: Sequence[str], names: Sequence[str]) -> list[_Param]:
 
 def _check_used(option: str, parameter: str, names: Sequence[str], params: Sequence[_Param]) -> None:
     """Raise an error if an option has no effect on any algorithm that runs."""
-    takers = [name for name in names if takes(name, parameter)]
+    takers = [name for name in names if has_parameter(name, parameter)]
     if not takers:
         raise InputError(
             f"--{option} has no effect on {', '.join(names)}: remove it", code="unused-option", field=option

@@ -18,8 +18,8 @@ from drfl.core.run_end import DOUBLE_DAGGER, RESET
 from drfl.core.screen import Table
 from drfl.core.user_code import label_of
 from drfl.experiments.compare.comparison_results import UNDEFINED
-from drfl.experiments.execution.executor import workers_by_options
-from drfl.experiments.execution.run_cells import pool_of
+from drfl.experiments.execution.executor import workers_of_options
+from drfl.experiments.execution.run_cells import make_pool
 from drfl.experiments.execution.training_cells import run_cell
 from drfl.experiments.run.artifacts import json_text
 from drfl.experiments.run.measures import Column
@@ -28,7 +28,7 @@ from drfl.experiments.tuning.job import changes_of, chosen_methods, resolve
 from drfl.experiments.tuning.output import check_place, content, make_place, write
 from drfl.experiments.tuning.own_spaces import spaces_of
 from drfl.experiments.tuning.search import Search
-from drfl.experiments.tuning.study import Ended, run
+from drfl.experiments.tuning.study import EndedTrial, run
 from drfl.experiments.tuning.suggestion import Trial
 from drfl.task.measure import undefined_share
 
@@ -41,7 +41,7 @@ BROKEN = 1
 def tune_command(options: TuneOptions) -> int:
     """Search hyperparameters, write and print them, and return the exit code."""
     with signals.at_once():  # there is nothing to clean up yet
-        workers = workers_by_options(options.jobs, options.ray, os.cpu_count() or 1)
+        workers = workers_of_options(options.jobs, options.ray, os.cpu_count() or 1)
         quiet, changes = options.as_json, changes_of(options.changes or [])
         if options.rounds is not None:
             if "rounds" in changes:
@@ -89,7 +89,7 @@ def tune_command(options: TuneOptions) -> int:
             trials = run(
                 search,
                 folder,
-                pool=lambda: pool_of(workers, run_cell, data_dir, shared=True),
+                pool=lambda: make_pool(workers, run_cell, data_dir, shared=True),
                 ended=ended,
                 watch=watch,
             )
@@ -129,7 +129,7 @@ def _print(search: Search, trials: Mapping[str, Sequence[Trial]], path: Path) ->
 
 
 @contextmanager
-def _progress(column: Column, quiet: bool) -> Iterator[Callable[[Ended], None]]:
+def _progress(column: Column, quiet: bool) -> Iterator[Callable[[EndedTrial], None]]:
     """Show the finished trials and the time left.
 
     A terminal gets a live bar, other outputs get a line per trial, and ``quiet`` shows nothing.
@@ -147,21 +147,21 @@ def _progress(column: Column, quiet: bool) -> Iterator[Callable[[Ended], None]]:
         with Progress(*columns, console=console.err, transient=True) as bar:
             task = bar.add_task("trials", total=None, left="")
 
-            def live(end: Ended) -> None:
+            def live(end: EndedTrial) -> None:
                 left = _left(end, time.monotonic() - start)
-                bar.update(task, description=end.told(column), completed=end.finished, total=end.total, left=left)
+                bar.update(task, description=end.line(column), completed=end.finished, total=end.total, left=left)
 
             yield live
     else:
 
-        def plain(end: Ended) -> None:
-            parts = [f"[{end.finished}/{end.total}] {end.told(column)}", _left(end, time.monotonic() - start)]
+        def plain(end: EndedTrial) -> None:
+            parts = [f"[{end.finished}/{end.total}] {end.line(column)}", _left(end, time.monotonic() - start)]
             console.err.print(", ".join(filter(None, parts)), markup=False)
 
         yield plain
 
 
-def _left(end: Ended, seconds: float) -> str:
+def _left(end: EndedTrial, seconds: float) -> str:
     """Estimate the time left from the cost of the runs since the start."""
     if end.finished == end.total:
         return ""

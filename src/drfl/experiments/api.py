@@ -136,14 +136,14 @@ def data_spec(**settings: object) -> DataSettings:
             ``alpha`` and ``data``.
 
     Returns:
-        The description; ``at(seed)`` gives the clients' samples.
+        The description; ``for_seed(seed)`` gives the clients' samples.
 
     Raises:
         InputError: A setting is unknown or impossible.
 
     Example:
         >>> import drfl
-        >>> drfl.data_spec(dataset="digits", partition="iid", clients=3).at(seed=0).n
+        >>> drfl.data_spec(dataset="digits", partition="iid", clients=3).for_seed(seed=0).n
         3
     """
     from pydantic import ValidationError
@@ -284,12 +284,13 @@ def assess(
     """
     if isinstance(of, str | Path):
         from drfl.experiments.assess.assess_runs import assess_run, warn_of_interruption
-        from drfl.report.run_gains import nothing_said
+        from drfl.report.run_gains import no_assessment
 
         run = assess_run(Path(of), measure, level, auc_interval)
+        # Level 3 is the line of the user that calls this function.
         warn_of_interruption(Path(of), stacklevel=3)
         if run.assessment is None:
-            why = nothing_said(run)
+            why = no_assessment(run)
             raise InputError(why, code=why.code, field=why.field)
         return run.assessment
     from drfl.assessment.evaluation import assess_evaluation

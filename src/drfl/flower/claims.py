@@ -14,7 +14,7 @@ from drfl.flower.settings import SiteEntry
 LOG = logging.getLogger("drfl.flower")
 
 
-def same_shape(members: Mapping[int, SiteIdentity]) -> None:
+def check_same_shape(members: Mapping[int, SiteIdentity]) -> None:
     """Check that the inputs of all sites have the same shape.
 
     Raises:
@@ -92,7 +92,7 @@ def standardisation_of(
     if wanted is False or (wanted is None and not reports):
         return None
     # Moments of different columns cannot be combined.
-    same_shape(members)
+    check_same_shape(members)
     for name, part in parts.items():
         if part is None:
             raise InputError(

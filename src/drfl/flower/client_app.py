@@ -50,7 +50,7 @@ class HungError(TimeoutError):
     """Raised if a request takes longer than the site allows."""
 
 
-def within(seconds: float, work: Callable[[], T]) -> T:
+def run_within(seconds: float, work: Callable[[], T]) -> T:
     """Run ``work()`` in a thread with a time limit and return its result.
 
     A thread that hangs in foreign code cannot be stopped. It is abandoned and ends with the process; Flower starts a
@@ -82,7 +82,7 @@ def within(seconds: float, work: Callable[[], T]) -> T:
 MOST_PARAMETERS = 2**30
 """Maximum number of parameters of a model that is built from a name, a shape and a number of classes."""
 
-KEPT = "drfl.shift"
+SHIFT_KEY = "drfl.shift"
 """Key of the shift in the memory that Flower gives a client for a run."""
 
 
@@ -178,7 +178,7 @@ def engine_of(name: str, device: str) -> Engine:
     return ENGINES[name]()
 
 
-def work(site: Site, ask: Ask, request: Request | None, memory: RecordDict) -> Answer:
+def compute_answer(site: Site, ask: Ask, request: Request | None, memory: RecordDict) -> Answer:
     """Compute the answer to a message.
 
     Args:
@@ -224,14 +224,15 @@ def work(site: Site, ask: Ask, request: Request | None, memory: RecordDict) -> A
             both = tuple((first, second) for first, second in products(rows, other, fed.measures).tolist())
     parts, shift_version = (), ""
     if request is not None:
+        # The only client of this process has index 0, whatever its index in the deployment.
         reply = fed.ask(replace(request, cohort=torch.tensor([0])))
         # Each part has one row, as the cohort is this client only. Parts that the request does not need are None.
-        parts = site.policy.shortened(request, tuple(part[0] for part in reply[1:] if part is not None))
+        parts = site.policy.clip_parts(request, tuple(part[0] for part in reply[1:] if part is not None))
         if isinstance(request, TrainRequest) and request.shift is not None:
             # DRDM and FedDyn change the shift −h_i by μ(w_i − w), and the server computes the same sum. If the two
             # differ, even in rounding, their versions differ too, and the server sends its shift.
             shift = request.shift[0].add(parts[0] - request.w, alpha=request.prox)
-            memory[KEPT] = ArrayRecord({"shift": array_of(shift)})
+            memory[SHIFT_KEY] = ArrayRecord({"shift": array_of(shift)})
             shift_version = version(shift)
     return Answer(
         parts,
@@ -263,9 +264,9 @@ def _shift(ask: Ask, memory: RecordDict) -> Tensor | None:
         return ask.shift
     if ask.version == "zero":
         return torch.zeros_like(ask.w)
-    if KEPT not in memory.array_records:
+    if SHIFT_KEY not in memory.array_records:
         return None
-    shift = vector_of(memory.array_records[KEPT]["shift"])
+    shift = vector_of(memory.array_records[SHIFT_KEY]["shift"])
     # Compare bytes, not rounds: if the server did not use the site's reply, the two hold different shifts.
     return shift if version(shift) == ask.version else None
 
@@ -309,7 +310,7 @@ def reply(message: Message, context: Context, site: Site) -> Message:
         # The log has this request already, so the count includes it.
         site.policy.check_count(log)
         # The site's model may hang, so the work has a time limit.
-        answer = within(site.timeout, partial(work, site, ask, request, context.state))
+        answer = run_within(site.timeout, partial(compute_answer, site, ask, request, context.state))
     except Exception as error:
         if log is not None:
             log.add("refused", **about, request=number, reason=printable(str(error)[:300]))
@@ -398,6 +399,7 @@ def client_app(load: Callable[[Context], Site]) -> ClientApp:
         if site.audit is not None:
             server = server_head(message, site)
             what = {"digest": digest_of_content(content), "server": None if server is None else str(server)}
+            # Log first, as in `reply`, because the count includes this request.
             write_head(content, site.audit.add("identified", site=site.name, run=str(context.run_id), **what))
             try:
                 site.policy.check_count(site.audit)
@@ -412,6 +414,8 @@ def client_app(load: Callable[[Context], Site]) -> ClientApp:
     def close(message: Message, context: Context) -> Message:
         site = load(context)
         site.policy.check_run(context.run_id, site.folder)
+        # No count here: the answer discloses nothing about the data, and refusing it would leave the logs without an
+        # end.
         content = RecordDict()
         if site.audit is not None:
             server = server_head(message, site)
@@ -438,10 +442,11 @@ def site_of(context: Context) -> Site:
     return _site(Path(str(path)))
 
 
+# In Flower, each message has its own process. In one process, as in a trial, many messages share the loaded data.
 @cache
 def _site(path: Path) -> Site:
     settings = read_site(path)
-    data, folder = within(settings.timeout, partial(load_site, path)), path.resolve().parent
+    data, folder = run_within(settings.timeout, partial(load_site, path)), path.resolve().parent
     log = None
     if settings.audit is not None:
         keys = (

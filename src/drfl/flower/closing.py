@@ -12,15 +12,15 @@ from flwr.serverapp import Grid
 from drfl.core.audit_log import AuditLog, Head
 from drfl.core.errors import DrflError
 from drfl.flower.client_app import CLOSING
-from drfl.flower.nodes import PAUSE, Roster, received
-from drfl.flower.records import MOST_FIELDS, ProtocolError, payload, read_head, rejection_reason, write_head
+from drfl.flower.nodes import PAUSE, Roster, pull_replies
+from drfl.flower.records import MOST_FIELDS, ProtocolError, payload_size, read_head, rejection_reason, write_head
 
 LOG = logging.getLogger("drfl.flower")
 
 SERVER = "server"
 """Name of the owner in the log of a server."""
 
-LONGEST = 30.0
+CLOSING_TIMEOUT = 30.0
 """Longest time in seconds for the sites to answer the last message of a run."""
 
 
@@ -37,7 +37,8 @@ class AuditedRun:
     """
 
     def __init__(self, audit: AuditLog | None, grid: Grid, roster: Roster, timeout: float) -> None:
-        self.audit, self.grid, self.roster, self.timeout = audit, grid, roster, min(timeout, LONGEST)
+        # The training is over, so a site that went offline must not delay the results for a whole timeout.
+        self.audit, self.grid, self.roster, self.timeout = audit, grid, roster, min(timeout, CLOSING_TIMEOUT)
         self._open = False
 
     def __enter__(self) -> AuditedRun:
@@ -94,13 +95,13 @@ class AuditedRun:
         ids = self.grid.push_messages(messages)
         waiting = {i: clients[node] for i, node in zip(ids, clients, strict=True) if i}
         while waiting:
-            for message, reply, problem in list(received(self.grid, list(waiting))):
+            for message, reply, problem in list(pull_replies(self.grid, list(waiting))):
                 client = waiting.pop(message)
                 try:
                     if reply is None or not reply.has_content():
                         raise ProtocolError(problem or "it gave no answer")
                     # Check the size before parsing, as a site may send anything.
-                    if payload(reply.content) > MOST_FIELDS:
+                    if payload_size(reply.content) > MOST_FIELDS:
                         raise ProtocolError("its answer is too long")
                     site_head = read_head(reply.content)
                     self.roster.check_head(client, site_head)

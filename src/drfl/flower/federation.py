@@ -16,18 +16,18 @@ from drfl.core.errors import InputError, Notice
 from drfl.data.standardisation import Standardisation
 from drfl.federation.federation import Evaluation, Federation, Ledger
 from drfl.federation.requests import R, Request, TrainRequest
-from drfl.flower.claims import same_shape
+from drfl.flower.claims import check_same_shape
 from drfl.flower.messages import Ask, Model, Products, SiteIdentity, SiteTest, version, work_of
 from drfl.flower.nodes import Roster
-from drfl.flower.possible_tests import believed
+from drfl.flower.possible_tests import valid_tests
 from drfl.flower.traffic import Traffic
-from drfl.flower.transport import ClientRequest, Deadline, Exchanged, Transport
+from drfl.flower.transport import ClientRequest, Deadline, ExchangeResult, Transport
 from drfl.task.measure import Rows
 from drfl.task.metrics import Metric, metric_of, resolved
 
 LOG = logging.getLogger("drfl.flower")
 
-OF_CLASS = ("cross-entropy", "squared")
+CLASS_LOSSES = ("cross-entropy", "squared")
 """The losses in :data:`drfl.task.models.LOSSES` whose targets are classes. Other targets have the outputs' shape."""
 
 
@@ -84,7 +84,7 @@ class FlowerFederation(Federation):
         standardisation: Standardisation | None = None,
         audit: AuditLog | None = None,
     ) -> None:
-        same_shape(members)
+        check_same_shape(members)
         # The sites reported these numbers before the run, and they stay fixed. claims.admit checks their limits.
         self.sizes = torch.tensor([members[client].train for client in range(len(members))])
         self.n, self.shares, self.w0 = len(members), self.sizes.double() / self.sizes.sum(), w0
@@ -92,6 +92,7 @@ class FlowerFederation(Federation):
         self.measures = measures_of(model)
         shares = [members[client].majority for client in range(self.n)]
         reported = [share for share in shares if share is not None]
+        # The comparison with a constant answer covers all sites, so it needs the share of every one.
         self.majority = torch.tensor(reported, dtype=torch.float64) if len(reported) == self.n else None
         self._transport, self._names, self._model = Transport(grid, roster, deadline, audit), roster.names, model
         self._digests = {client: member.digest for client, member in members.items()}
@@ -126,6 +127,7 @@ class FlowerFederation(Federation):
             return empty
         columns = zip(*(answers[client].parts for client in clients), strict=True)
         filled = (torch.stack(column) for column in columns)
+        # Sites send only the parts that the request asks for, in this order.
         parts = [None if part is None else next(filled) for part in empty[1:]]
         return empty._make((torch.tensor(clients), *parts))
 
@@ -143,6 +145,7 @@ class FlowerFederation(Federation):
 
         The first two models are tested in one message, each further model in a separate message.
         """
+        # Two models at most, because a message has one field for a second model.
         self._late = late = _LateTest(models[:2])
 
         def result() -> list[Evaluation]:
@@ -176,14 +179,14 @@ class FlowerFederation(Federation):
 
         return result
 
-    def _test(self, request: Request | None, late: _LateTest) -> Exchanged:
+    def _test(self, request: Request | None, late: _LateTest) -> ExchangeResult:
         """Test models at all clients, together with a request if given, and return the answers to the request."""
         # A client that was never tested has no earlier result to use instead, so wait for all.
         clients, is_missing = list(range(self.n)), len(self._tested[0]) < self.n
-        answers, cost = self._exchange(clients, late.models[0], request, late.models, all_of_them=is_missing)
+        answers, cost = self._exchange(clients, late.models[0], request, late.models, wait_for_all=is_missing)
         late.done = True
         for client in clients:
-            tests = believed(answers.get(client), len(late.models), self.measures)
+            tests = valid_tests(answers.get(client), len(late.models), self.measures)
             if tests:
                 for results, test in zip(self._tested, tests, strict=False):
                     results[client] = test
@@ -210,7 +213,7 @@ class FlowerFederation(Federation):
         late.results = [dict(results) for results in self._tested[: len(late.models)]]
         late.products = dict(self._products)
         cohort = set() if request is None else set(request.cohort.tolist())
-        return Exchanged({client: answer for client, answer in answers.items() if client in cohort}, cost)
+        return ExchangeResult({client: answer for client, answer in answers.items() if client in cohort}, cost)
 
     def _exchange(
         self,
@@ -218,8 +221,8 @@ class FlowerFederation(Federation):
         w: Tensor,
         request: Request | None,
         tested: Sequence[Tensor] = (),
-        all_of_them: bool = False,
-    ) -> Exchanged:
+        wait_for_all: bool = False,
+    ) -> ExchangeResult:
         """Send clients a request, a test of ``tested`` (w and at most one other model), or both."""
         questions = {}
         for client in clients:
@@ -240,7 +243,7 @@ class FlowerFederation(Federation):
                 also=tested[1] if len(tested) > 1 else None,
             )
             questions[client] = ClientRequest(ask, part)
-        exchanged = self._transport.exchange(questions, all_of_them=all_of_them)
+        exchanged = self._transport.exchange(questions, wait_for_all=wait_for_all)
         for client, answer in exchanged.answers.items():
             # Warn once if a site's data differ from those that it described before the run.
             health = self._transport.health[client]
@@ -263,7 +266,7 @@ def measures_of(model: Model) -> tuple[Metric, ...]:
     """
     # Metrics need only the shapes and types of outputs and targets, so no model is built.
     outputs = torch.empty(1, model.classes or 2)
-    targets = torch.empty(1, dtype=torch.int64) if model.loss in OF_CLASS else torch.empty_like(outputs)
+    targets = torch.empty(1, dtype=torch.int64) if model.loss in CLASS_LOSSES else torch.empty_like(outputs)
     metrics = tuple(resolved(metric_of(name), outputs, targets) for name in model.metrics)
     if model.loss:
         return metrics

@@ -9,18 +9,18 @@ import socket
 import sys
 
 PROGRAM = "flwr-clientapp"
-DOOR = "door"
+SOCKET_NAME = "door"
 """Name of the socket in its folder."""
 DONE = b"done"
 
 
-def handed_over(folder: str, arguments: list[str]) -> bool:
+def hand_over(folder: str, arguments: list[str]) -> bool:
     """Send the arguments to the process behind the socket in a folder, and return whether it accepted them."""
     previous_folder = os.getcwd()
     try:
         os.chdir(folder)  # the path of a socket is limited to about a hundred characters
         with socket.socket(socket.AF_UNIX) as connection:
-            connection.connect(DOOR)
+            connection.connect(SOCKET_NAME)
             connection.sendall(b"".join(os.fsencode(part) + b"\0" for part in arguments))
             # The other end reads until the end of the stream, so close this direction.
             connection.shutdown(socket.SHUT_WR)
@@ -35,7 +35,7 @@ def handed_over(folder: str, arguments: list[str]) -> bool:
 def main() -> None:
     """Hand over the arguments, or run Flower's own program."""
     folder, *arguments = sys.argv[1:]
-    if handed_over(folder, arguments):
+    if hand_over(folder, arguments):
         return
     # Remove this folder from PATH, because it contains the program that called this one.
     other_folders = [path for path in os.get_exec_path() if os.path.realpath(path) != os.path.realpath(folder)]

@@ -25,27 +25,27 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from drfl.flower import fork_client
-from drfl.flower.fork_client import DONE, DOOR, PROGRAM
+from drfl.flower.fork_client import DONE, PROGRAM, SOCKET_NAME
 
-LOADED = ("torch", "flwr.supernode.runtime.run_clientapp", "drfl.flower.client_app")
-LOOK = 0.5
+PRELOADED_MODULES = ("torch", "flwr.supernode.runtime.run_clientapp", "drfl.flower.client_app")
+CHECK_INTERVAL = 0.5
 """Seconds between two checks whether the process that started this one still runs."""
-PATIENCE = 5.0
+CALL_TIMEOUT = 5.0
 """Timeout in seconds for a caller to send its arguments."""
-LONGEST = 65536
+MOST_BYTES = 65536
 """Maximum number of bytes of a caller's arguments."""
 
 
-def program() -> Callable[[], object]:
+def load_program() -> Callable[[], object]:
     """Import all that Flower's program needs, and return the program as a function."""
-    for name in LOADED:
+    for name in PRELOADED_MODULES:
         importlib.import_module(name)
     (entry_point,) = importlib.metadata.entry_points(group="console_scripts", name=PROGRAM)
     return entry_point.load()
 
 
 @contextmanager
-def opened(folder: Path) -> Iterator[socket.socket]:
+def open_socket(folder: Path) -> Iterator[socket.socket]:
     """Open a socket in a folder that only this user can enter, and write the program that connects to it.
 
     Raises:
@@ -54,19 +54,19 @@ def opened(folder: Path) -> Iterator[socket.socket]:
     # The folder is private, because any process that reaches the socket can run code as this user.
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     server, previous_folder = os.getpid(), Path.cwd()
-    door, shim = socket.socket(socket.AF_UNIX), folder.resolve() / PROGRAM
+    listener, shim = socket.socket(socket.AF_UNIX), folder.resolve() / PROGRAM
     try:
         # The path of a socket is limited to about a hundred characters, so bind it by its name inside the folder.
         os.chdir(folder)
         with suppress(FileNotFoundError):
             # A process that was killed leaves its socket behind.
-            os.unlink(DOOR)
-        door.bind(DOOR)
+            os.unlink(SOCKET_NAME)
+        listener.bind(SOCKET_NAME)
     finally:
         os.chdir(previous_folder)
-    door.listen()
-    # The timeout lets `calls` check `wanted` when no call comes.
-    door.settimeout(LOOK)
+    listener.listen()
+    # The timeout lets `accept_calls` check `keep_running` when no call comes.
+    listener.settimeout(CHECK_INTERVAL)
     # -I and -S: the program needs only the standard library, and starts in a fraction of the time without the rest.
     call = shlex.join([sys.executable, "-IS", str(Path(fork_client.__file__)), str(shim.parent)])
     new = shim.with_suffix(".new")
@@ -75,34 +75,36 @@ def opened(folder: Path) -> Iterator[socket.socket]:
     # Publish the program last and atomically: the SuperNode finds it from now on, and the socket already listens.
     os.replace(new, shim)
     try:
-        yield door
+        yield listener
     finally:
-        door.close()
+        listener.close()
         # A child leaves this block too, and must not remove the files that its parent uses.
         if os.getpid() == server:
             shim.unlink(missing_ok=True)
-            (shim.parent / DOOR).unlink(missing_ok=True)
+            (shim.parent / SOCKET_NAME).unlink(missing_ok=True)
 
 
-def calls(door: socket.socket, wanted: Callable[[], bool]) -> Iterator[tuple[socket.socket, list[str]]]:
-    """Yield connections with their arguments until ``wanted`` returns False."""
-    while wanted():
+def accept_calls(
+    listener: socket.socket, keep_running: Callable[[], bool]
+) -> Iterator[tuple[socket.socket, list[str]]]:
+    """Yield connections with their arguments until ``keep_running`` returns False."""
+    while keep_running():
         try:
-            caller, _ = door.accept()
+            caller, _ = listener.accept()
         except TimeoutError:
             continue
         with caller, suppress(OSError):
             # A caller that hangs must not block the others.
-            caller.settimeout(PATIENCE)
+            caller.settimeout(CALL_TIMEOUT)
             with caller.makefile("rb") as stream:
-                data = stream.read(LONGEST)
+                data = stream.read(MOST_BYTES)
             # Every argument ends with a zero byte: without one at the end the call is incomplete.
             if data.endswith(b"\0"):
                 yield caller, [os.fsdecode(part) for part in data[:-1].split(b"\0")]
 
 
-def forked(folder: Path, wanted: Callable[[], bool]) -> list[str] | None:
-    """Fork for every call until ``wanted`` returns False.
+def fork_per_call(folder: Path, keep_running: Callable[[], bool]) -> list[str] | None:
+    """Fork for every call until ``keep_running`` returns False.
 
     Returns:
         In a child the arguments of its call; None in this process.
@@ -110,8 +112,8 @@ def forked(folder: Path, wanted: Callable[[], bool]) -> list[str] | None:
     Raises:
         OSError: If there can be no socket in the folder.
     """
-    with opened(folder) as door:
-        for caller, arguments in calls(door, wanted):
+    with open_socket(folder) as listener:
+        for caller, arguments in accept_calls(listener, keep_running):
             with suppress(OSError):  # no memory for a child, or the caller has ended
                 # A child has only the thread that forked. That is safe, as this process only imports modules, and no
                 # other thread works in it.
@@ -128,9 +130,9 @@ def main() -> None:
     parent = os.getppid()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C ends the SuperNode, after which this process ends
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # the kernel then removes children that have ended
-    run = program()
+    run = load_program()
     try:
-        arguments = forked(Path(sys.argv[1]), lambda: os.getppid() == parent)
+        arguments = fork_per_call(Path(sys.argv[1]), lambda: os.getppid() == parent)
     except OSError as error:
         sys.exit(
             f"drfl: cannot open a socket in {sys.argv[1]} ({error.strerror}). Every request will load PyTorch again"

@@ -29,7 +29,7 @@ class InProcessGrid(Grid):
         keys: The public key of each node. By default nodes have no keys.
 
     Attributes:
-        away: IDs of nodes that are offline. Tests may change it.
+        offline: IDs of nodes that are offline. Tests may change it.
     """
 
     def __init__(self, app: ClientApp, nodes: Sequence[UserConfig], keys: Sequence[bytes] = ()) -> None:
@@ -38,7 +38,7 @@ class InProcessGrid(Grid):
             node: Context(1, node, config, RecordDict(), {}) for node, config in enumerate(nodes, start=1)
         }
         self.keys: Mapping[int, bytes] = dict(enumerate(keys, start=1))
-        self.away: set[int] = set()
+        self.offline: set[int] = set()
         self.count: defaultdict[int, int] = defaultdict(int)
         self._replies: dict[str, Message] = {}
         TaskIdentity.run_id, TaskIdentity.node_id, TaskIdentity.task_id = 1, 0, 0
@@ -60,7 +60,7 @@ class InProcessGrid(Grid):
 
     def get_node_ids(self) -> list[int]:
         """Return the IDs of all nodes that are not in ``away``."""
-        return [node for node in self.contexts if node not in self.away]
+        return [node for node in self.contexts if node not in self.offline]
 
     def get_nodes(self) -> list[NodeInfo]:
         """Return the same nodes with their public keys."""
@@ -76,7 +76,7 @@ class InProcessGrid(Grid):
             node = message.metadata.dst_node_id
             self.count[node] += 1
             # Like the SuperLink, accept messages to nodes that are offline, and never answer them.
-            if node not in self.away:
+            if node not in self.offline:
                 self._replies[name] = self.answer(_serialised(message), self.contexts[node])
             ids.append(name)
         return ids

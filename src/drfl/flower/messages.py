@@ -284,6 +284,7 @@ def work_of(request: Request) -> TrainWork | LossWork | GradientWork:
         local.batch,
         steps=local.steps,
         epochs=local.epochs,
+        # Optimizers travel as text that the site parses, so that no code crosses the network.
         optimizer=str(local.optimizer),
         lr=None if local.lr is None else float(local.lr),
         momentum=float(local.momentum),
@@ -334,11 +335,11 @@ def request_of(ask: Ask) -> Request | None:
     return TrainRequest(cohort, ask.w, key, local, work.prox, None, work.snapshot, work.average)
 
 
-def most_bytes(w: Tensor) -> int:
+def max_reply_bytes(w: Tensor) -> int:
     """Return the size in bytes of the largest valid reply for a model w (d,)."""
     return MOST_PARTS * w.numel() * w.element_size() + MOST_FIELDS
 
 
-def most_identity_bytes() -> int:
+def max_identity_bytes() -> int:
     """Return the size in bytes of the largest valid description of a site."""
     return MOST_FIELDS + 2 * MOST_COLUMNS * TYPES["float64"]

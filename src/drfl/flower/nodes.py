@@ -16,11 +16,11 @@ from drfl.core.audit_log import AuditLog, Head
 from drfl.core.audit_signatures import public_key
 from drfl.core.errors import InputError, Notice
 from drfl.flower.client_app import IDENTITY
-from drfl.flower.messages import SiteIdentity, most_identity_bytes
+from drfl.flower.messages import SiteIdentity, max_identity_bytes
 from drfl.flower.records import (
     ProtocolError,
     digest_of_content,
-    payload,
+    payload_size,
     printable,
     read,
     read_head,
@@ -32,11 +32,11 @@ from drfl.flower.site_policy import UNAPPROVED
 PAUSE = 0.5
 """Seconds between two polls for replies."""
 
-RETRIED = (3, 4, 5)
+RETRIED_ERRORS = (3, 4, 5)
 """Flower's error codes for a lost message, reply or node, after which the site is asked again if there is time."""
 
 
-class Received(NamedTuple):
+class ReceivedReply(NamedTuple):
     """A reply to a message.
 
     Args:
@@ -50,7 +50,7 @@ class Received(NamedTuple):
     problem: str = ""
 
 
-def received(grid: Grid, messages: Iterable[str]) -> Iterator[Received]:
+def pull_replies(grid: Grid, messages: Iterable[str]) -> Iterator[ReceivedReply]:
     """Yield the replies to these messages that have arrived, at most one for each.
 
     Flower raises an exception for a malformed reply, and would lose the other replies of the same call. Therefore the
@@ -68,15 +68,15 @@ def received(grid: Grid, messages: Iterable[str]) -> Iterator[Received]:
         except (OSError, httpx.HTTPError):
             raise
         except Exception as error:  # Flower may raise any exception for a malformed reply
-            yield Received(message, None, f"it is malformed ({type(error).__name__}: {printable(error, 80)})")
+            yield ReceivedReply(message, None, f"it is malformed ({type(error).__name__}: {printable(error, 80)})")
             continue
         if replies:
-            yield Received(message, replies[0])
+            yield ReceivedReply(message, replies[0])
 
 
 LOG = logging.getLogger("drfl.flower")
 
-SLOWEST = 10.0
+LONGEST_PAUSE = 10.0
 """Longest pause in seconds between two requests to a node for its description."""
 
 
@@ -128,7 +128,7 @@ class Roster(Protocol):
 
 
 @dataclass(frozen=True)
-class Registered:
+class KeyRoster:
     """A roster that identifies nodes by the public key with which the SuperLink authenticated them.
 
     Args:
@@ -153,13 +153,13 @@ class Registered:
             raise ProtocolError("the head of its audit log is not signed with its key. See 'key' in its site.toml")
 
 
-class Named:
+class NameRoster:
     """A roster that identifies nodes by the names that they report.
 
     Args:
         names: (N,) names of the clients.
         timeout: Seconds for a node to report its name.
-        told: Names of nodes that have reported them already, by node ID.
+        known_names: Names of nodes that have reported them already, by node ID.
         audit: Audit log of the server; None for no log.
     """
 
@@ -167,11 +167,11 @@ class Named:
         self,
         names: Sequence[str],
         timeout: float = 60.0,
-        told: Mapping[int, str] | None = None,
+        known_names: Mapping[int, str] | None = None,
         audit: AuditLog | None = None,
     ) -> None:
         self.names, self.timeout, self.audit = tuple(names), timeout, audit
-        self._name_by_node: dict[int, str | None] = dict(told or {})
+        self._name_by_node: dict[int, str | None] = dict(known_names or {})
 
     def nodes(self, grid: Grid) -> dict[int, Node]:
         """See :class:`Roster`. If two nodes have the same name, the first one keeps it while it is online."""
@@ -181,7 +181,7 @@ class Named:
         self._name_by_node = {node: name for node, name in self._name_by_node.items() if node in present}
         new = [node for node in present if node not in self._name_by_node]
         # A node without a usable answer is not asked again while it stays online.
-        members = identities(grid, new, self.timeout, self.audit) if new else {}
+        members = query_identities(grid, new, self.timeout, self.audit) if new else {}
         self._name_by_node |= {node: members[node].identity.name if node in members else None for node in new}
         nodes: dict[int, Node] = {}
         for node, name in self._name_by_node.items():
@@ -194,7 +194,7 @@ class Named:
         """Do nothing, because the clients' keys are unknown. See :class:`Roster`."""
 
 
-class SelfNamed(Named):
+class InsecureRoster(NameRoster):
     """A roster of nodes that are not authenticated, for trials only.
 
     Args:
@@ -209,7 +209,9 @@ class SelfNamed(Named):
         LOG.warning(Notice(text, "insecure-deployment"))
 
 
-def identities(grid: Grid, nodes: Iterable[int], timeout: float, audit: AuditLog | None = None) -> dict[int, Member]:
+def query_identities(
+    grid: Grid, nodes: Iterable[int], timeout: float, audit: AuditLog | None = None
+) -> dict[int, Member]:
     """Ask nodes for their descriptions of themselves.
 
     Args:
@@ -223,12 +225,13 @@ def identities(grid: Grid, nodes: Iterable[int], timeout: float, audit: AuditLog
     """
     end, members = time.monotonic() + timeout, {}
     pending, pause, unapproved = list(nodes), PAUSE, set()
+    # With this head, every site holds a proof of the log before its first request.
     head = None if audit is None else audit.head()
     while pending and time.monotonic() < end:
         pending = _ask_once(grid, pending, end, members, unapproved, head)
         # Flower lost the message or the reply, or the run is not approved yet: ask again at intervals that double.
         if pending:
-            time.sleep(min(pause, SLOWEST, max(0.0, end - time.monotonic())))
+            time.sleep(min(pause, LONGEST_PAUSE, max(0.0, end - time.monotonic())))
             pause *= 2
     return members
 
@@ -244,9 +247,9 @@ def _ask_once(
         i: request.metadata.dst_node_id for i, request in zip(grid.push_messages(requests), requests, strict=True) if i
     }
     while waiting:
-        for message, reply, problem in list(received(grid, list(waiting))):
+        for message, reply, problem in list(pull_replies(grid, list(waiting))):
             node = waiting.pop(message)
-            if reply is not None and reply.has_error() and reply.error.code in RETRIED:
+            if reply is not None and reply.has_error() and reply.error.code in RETRIED_ERRORS:
                 again.append(node)
                 continue
             if reply is not None and reply.has_error() and UNAPPROVED in (reply.error.reason or ""):
@@ -280,7 +283,7 @@ def member_of(reply: Message | None, problem: str = "") -> Member:
     if reply.has_error():
         raise ProtocolError(f"cannot describe itself: {printable(reply.error.reason or f'error {reply.error.code}')}")
     # Check the size before parsing, as a site may send anything.
-    if not reply.has_content() or payload(reply.content) > most_identity_bytes():
+    if not reply.has_content() or payload_size(reply.content) > max_identity_bytes():
         raise ProtocolError("its description is rejected: it is empty or too long")
     try:
         identity, head = read(reply.content, SiteIdentity), read_head(reply.content)
@@ -289,7 +292,7 @@ def member_of(reply: Message | None, problem: str = "") -> Member:
     return Member(identity, digest_of_content(reply.content), head)
 
 
-def gathered(
+def gather_members(
     grid: Grid, roster: Roster, wait: float, timeout: float, audit: AuditLog | None = None
 ) -> dict[int, Member]:
     """Wait until all clients are online and have described themselves.
@@ -320,7 +323,8 @@ def gathered(
                 code="sites-missing",
             )
         time.sleep(PAUSE)
-    answers = identities(grid, [node.id for node in nodes.values()], timeout, audit)
+    # Every site is needed: the clients' weights and shares have one entry per site, which stays fixed in a run.
+    answers = query_identities(grid, [node.id for node in nodes.values()], timeout, audit)
     silent = [roster.names[client] for client, node in nodes.items() if node.id not in answers]
     if silent:
         raise InputError(
@@ -338,12 +342,12 @@ def gathered(
     return members
 
 
-def enrolled(grid: Grid, least: int, wait: float, timeout: float) -> dict[int, SiteIdentity]:
-    """Wait until at least ``least`` sites have described themselves.
+def gather_sites(grid: Grid, count: int, wait: float, timeout: float) -> dict[int, SiteIdentity]:
+    """Wait until at least ``count`` sites have described themselves.
 
     Args:
         grid: Flower's grid.
-        least: Number of sites to wait for.
+        count: Number of sites to wait for.
         wait: Seconds within which they must be online.
         timeout: Seconds for a node to answer.
 
@@ -358,14 +362,15 @@ def enrolled(grid: Grid, least: int, wait: float, timeout: float) -> dict[int, S
         present = set(grid.get_node_ids())
         # Nodes may leave before enough have joined, so count only those that are online.
         members = {node: member for node, member in members.items() if node in present}
+        # At least one pause, so that nodes that joined at the last moment are asked too.
         remaining = max(PAUSE, min(timeout, end - time.monotonic()))
         # Ask only nodes that have not answered yet.
-        members |= identities(grid, sorted(present - members.keys()), remaining)
-        if len(members) >= least:
+        members |= query_identities(grid, sorted(present - members.keys()), remaining)
+        if len(members) >= count:
             break
         if time.monotonic() >= end:
             raise InputError(
-                f"only {len(members)} of the required {least} sites described themselves within {wait:g} s "
+                f"only {len(members)} of the required {count} sites described themselves within {wait:g} s "
                 f"({len(present)} nodes are online). Check that the sites run, and that their ClientApp answers "
                 '@app.query("identity") with identity(site)',
                 code="sites-missing",

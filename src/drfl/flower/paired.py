@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from torch import Tensor
 
-from drfl.experiments.run.artifacts import exact
+from drfl.experiments.run.artifacts import exact_text
 from drfl.report.run_gains import CLASSES, PAIRED_COLUMNS
 from drfl.task.measure import Measure, Rows
 from drfl.training.history import csv_text
@@ -44,9 +44,11 @@ def paired_csv(
                 # Write sums of whole numbers without a fraction, so that they are read back exactly.
                 numbers, whole = (*first[1:3], *second[1:3], both[0]), measure.rows is Rows.BINARY
                 samples = int(result.evaluation.samples[i])
-                rows.append((name, measure.name, "", samples, *(exact(x, whole=whole) for x in numbers)))
+                rows.append((name, measure.name, "", samples, *(exact_text(x, whole=whole) for x in numbers)))
             elif measure.rows is Rows.RANKS:
                 for k, name_of_class in enumerate(CLASSES):
                     numbers = (first[2], first[3 + k], second[2], second[3 + k], both[k])
-                    rows.append((name, measure.name, name_of_class, exact(first[k], whole=True), *map(exact, numbers)))
+                    rows.append(
+                        (name, measure.name, name_of_class, exact_text(first[k], whole=True), *map(exact_text, numbers))
+                    )
     return csv_text(COLUMNS, rows) if rows else None

@@ -10,11 +10,11 @@ from drfl.flower.messages import Answer, SiteTest
 from drfl.task.measure import Measure, Rows
 
 
-def believed(answer: Answer | None, models: int, measures: Sequence[Measure]) -> list[SiteTest]:
+def valid_tests(answer: Answer | None, models: int, measures: Sequence[Measure]) -> list[SiteTest]:
     """Return the test results of ``models`` models in an answer; empty if one is missing or impossible."""
     if answer is None:
         return []
-    tests = [test for test in (answer.test, answer.also) if test is not None and possible(test, measures)]
+    tests = [test for test in (answer.test, answer.also) if test is not None and is_possible(test, measures)]
     if len(tests) != models:
         return []
     if len(tests) == 1:
@@ -27,7 +27,7 @@ def believed(answer: Answer | None, models: int, measures: Sequence[Measure]) ->
     return tests if all(possible_products(measure, a, b, both) for measure, a, b, both in rows) else []
 
 
-def possible(test: SiteTest, measures: Sequence[Measure]) -> bool:
+def is_possible(test: SiteTest, measures: Sequence[Measure]) -> bool:
     """Return whether a test can have this result."""
     # Rates, and metrics that are not fractions, may be NaN, which means that they are undefined at this site.
     values = (test.score, *test.others)

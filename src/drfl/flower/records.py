@@ -132,8 +132,13 @@ def read(content: RecordDict, kind: type[M]) -> M:
 
     try:
         message = msgspec.msgpack.decode(fields, type=kind, dec_hook=tensor)
-    except (msgspec.MsgspecError, ValueError, RecursionError) as error:
-        raise ProtocolError(_reason(error)) from None
+    except RecursionError:
+        raise ProtocolError("a message is nested too deeply") from None
+    except (msgspec.MsgspecError, ValueError) as error:
+        text, _, field = str(error).partition(" - at `$")
+        # Shorten the text, as msgspec may quote a name or a value of the message.
+        reason = f"cannot read {field.strip('.`') or 'a message'}: {text[:1].lower()}{text[1:]}"
+        raise ProtocolError(printable(reason)) from None
     if unread:
         raise ProtocolError("a message has vectors that none of its fields refers to")
     # Encode the message again and compare: the decoder accepts some missing, duplicate or surplus fields, and integers
@@ -163,18 +168,10 @@ def _fields_and_vectors(content: RecordDict) -> tuple[bytes, ArrayRecord]:
     return fields, arrays
 
 
-def _reason(error: Exception) -> str:
-    """Return the reason why a message is invalid, in a line that quotes little of the message."""
-    if isinstance(error, RecursionError):
-        return "a message is nested too deeply"
-    text, _, field = str(error).partition(" - at `$")
-    # Shorten the text, as msgspec may quote a name or a value of the message.
-    return printable(f"cannot read {field.strip('.`') or 'a message'}: {text[:1].lower()}{text[1:]}")
-
-
 def digest_of_content(content: RecordDict) -> str:
     """Return the digest (32 hexadecimal digits) of a message, without the head of the sender's audit log."""
     digest = hashlib.blake2b(digest_size=16)
+    # Sort, because the order of records may change on the way.
     for name in sorted(set(content) - {AUDIT}):
         for key, value in sorted(content[name].items()):
             is_array = isinstance(value, Array)
@@ -208,7 +205,7 @@ def read_head(content: RecordDict) -> Head | None:
         raise ProtocolError("the head of its audit log is malformed") from None
 
 
-def payload(content: RecordDict) -> int:
+def payload_size(content: RecordDict) -> int:
     """Return the bytes of a message's records, without the overhead of Flower and HTTP."""
     total = 0
     for name, record in content.items():

@@ -27,23 +27,29 @@ from drfl.experiments.config.about_run import run_toml
 from drfl.experiments.config.learned import Origin, model_source
 from drfl.experiments.config.ready_run import ReadyRun
 from drfl.experiments.config.run_settings import engine_text
-from drfl.experiments.config.wrap import over_selected, wrap_algorithm
+from drfl.experiments.config.wrap import add_over_selection, wrap_algorithm
 from drfl.experiments.run.artifacts import json_text
 from drfl.experiments.run.manifest import CHECKPOINT, CONFIG, failure_of, is_finished
-from drfl.experiments.run.resume import check_kept, check_received, checkpoint_writer, key_of, load_resume_point
-from drfl.experiments.run.run_directory import claimed, tidy
+from drfl.experiments.run.resume import (
+    check_folder_signatures,
+    check_stored_config,
+    checkpoint_writer,
+    key_of,
+    load_resume_point,
+)
+from drfl.experiments.run.run_directory import claim_folder, tidy
 from drfl.experiments.run.runner import execute, write_results
 from drfl.flower.claims import admit, standardisation_of
 from drfl.flower.client_app import task_of
 from drfl.flower.closing import SERVER, AuditedRun
 from drfl.flower.federation import FlowerFederation
 from drfl.flower.messages import Model, SiteIdentity
-from drfl.flower.nodes import Member, Registered, Roster, SelfNamed, gathered
+from drfl.flower.nodes import InsecureRoster, KeyRoster, Member, Roster, gather_members
 from drfl.flower.paired import paired_csv
 from drfl.flower.settings import ServerSettings, read_server
-from drfl.flower.site_data import held_rows
+from drfl.flower.site_data import load_probe_rows
 from drfl.flower.transport import Deadline
-from drfl.report.read_run import lines_beside
+from drfl.report.read_run import remark_lines
 from drfl.report.run_gains import PAIRED
 from drfl.resilience import Recorded, Rejection, ReplyLog, UsedReplies
 from drfl.training.callbacks import describe
@@ -75,7 +81,7 @@ def main(grid: Grid, context: Context) -> None:
     logger.setLevel(logging.INFO)
     # If the root logger has a handler too, each line would appear twice.
     logger.propagate = False
-    logging.getLogger("flwr").addFilter(in_one_line)
+    logging.getLogger("flwr").addFilter(shorten_traceback)
     path = context.run_config.get(DEPLOYMENT)
     if path is None:
         raise InputError(
@@ -141,26 +147,26 @@ def serve(grid: Grid, path: Path) -> Path:
         DrflError: See :func:`main`.
     """
     folder = path.resolve().parent
-    settings = placed(read_server(path), folder)
+    settings = resolve_settings(read_server(path), folder)
     out = folder / settings.out
     # First check everything that needs no site, so that such errors show at once.
     check_sites(out, settings)
     key = key_of(settings.job, out)
-    check_received(out, settings.job.checkpoint_key)
-    notice = settings.unprotected()
+    check_folder_signatures(out, settings.job.checkpoint_key)
+    notice = settings.protection_notice()
     if notice is not None:
         LOG.warning(notice)
-    audit = log_of(settings, folder)
-    roster = roster_of(settings, folder, audit)
+    audit = open_log(settings, folder)
+    roster = make_roster(settings, folder, audit)
     # From here on the log records how the run ends, even after an error.
     with AuditedRun(audit, grid, roster, settings.timeout) as audited:
-        joined = gathered(grid, roster, settings.wait, settings.timeout, audit)
+        joined = gather_members(grid, roster, settings.wait, settings.timeout, audit)
         members = {client: member.identity for client, member in joined.items()}
         admit(members, settings.sites)
         if audit is not None:
-            log_joined(joined, roster, audit)
-        deployed = deployment(grid, roster, members, settings, folder, audit)
-        check_kept(out, deployed)
+            log_members(joined, roster, audit)
+        deployed = prepare_deployment(grid, roster, members, settings, folder, audit)
+        check_stored_config(out, deployed)
         if is_finished(out):
             # The program was killed after the last result was written, which Flower reports as a failed run.
             tidy(out)
@@ -171,7 +177,7 @@ def serve(grid: Grid, path: Path) -> Path:
             if failure is not None:
                 raise DivergedError(failure, code=failure.code, field=failure.field)
             return out
-        with claimed(out, resume=True, config=run_toml(deployed.about), key=key) as claim:
+        with claim_folder(out, resume=True, config=run_toml(deployed.about), key=key) as claim:
             point, log = load_resume_point(claim, deployed, LOG.warning, key), deployed.replies
             start = None if point is None else point.progress
             since = 0 if start is None else start.round
@@ -182,14 +188,14 @@ def serve(grid: Grid, path: Path) -> Path:
             # Close the log before writing the results: a server that is killed here is resumed, and then closes it.
             audited.close("completed" if finished.checks.failure is None else "diverged")
             replies = read_text(claim.checkpoints / REPLIES, limit=None, follow=False)
-            LOG.info("%s", deployed.fed.traffic.told())
+            LOG.info("%s", deployed.fed.traffic.summary_line())
             traffic = {"since_round": since, **deployed.fed.traffic.totals(), "sites": deployed.fed.site_health()}
             more = {"traffic.json": json_text(traffic, indent=2) + "\n", REPLIES: replies}
             paired = paired_csv(deployed.data.names, deployed.fed.measures, finished.result, deployed.fed.products)
             write_results(finished, claim, {**more, **({} if paired is None else {PAIRED: paired})})
     line = finished.interval_line()
     interval = [] if line is None else [line]
-    for text in (*interval, *lines_beside(finished.beside), f"results: {out}"):
+    for text in (*interval, *remark_lines(finished.reading_aids), f"results: {out}"):
         LOG.info("%s", text)
     for line in finished.checks.warnings:
         LOG.warning(line)
@@ -200,7 +206,7 @@ def serve(grid: Grid, path: Path) -> Path:
     return out
 
 
-def log_joined(joined: Mapping[int, Member], roster: Roster, audit: AuditLog) -> None:
+def log_members(joined: Mapping[int, Member], roster: Roster, audit: AuditLog) -> None:
     """Write the participants and their descriptions of themselves to the server's log."""
     for client, (member, digest, head) in sorted(joined.items()):
         values = {"name": member.name, "rows": member.train, "data": member.digest, "digest": digest}
@@ -237,7 +243,7 @@ def check_sites(out: Path, settings: ServerSettings) -> None:
             )
 
 
-def placed(settings: ServerSettings, folder: Path) -> ServerSettings:
+def resolve_settings(settings: ServerSettings, folder: Path) -> ServerSettings:
     """Add the sites' names to the job, and make the path of the checkpoint key absolute."""
     job: dict[str, object] = {"sites": tuple(site.name for site in settings.sites)}
     if settings.job.checkpoint_key is not None:
@@ -245,7 +251,7 @@ def placed(settings: ServerSettings, folder: Path) -> ServerSettings:
     return settings.model_copy(update={"job": settings.job.model_copy(update=job)})
 
 
-def deployment(
+def prepare_deployment(
     grid: Grid,
     roster: Roster,
     members: Mapping[int, SiteIdentity],
@@ -275,8 +281,8 @@ def deployment(
     with Key(config.seed).fold("model").torch_scope():
         task = task_of(model, sites.members[0].shape)
     fed = FlowerFederation(grid, roster, members, model, task.w0, deadline_of(settings), standardisation, audit)
-    bare = config.built(config.algorithm, sites.n)
-    selecting, keep = over_selected(config, bare, sites.n)
+    bare = config.build_algorithm(config.algorithm, sites.n)
+    selecting, keep = add_over_selection(config, bare, sites.n)
     reply_log = ReplyLog()
 
     def on_used(replies: UsedReplies) -> None:
@@ -293,7 +299,7 @@ def deployment(
 
     # Record innermost, so that the log has the replies that the algorithm used, not those that wrappers rejected.
     inner = Recorded(selecting, on_used)
-    probe = probe_rows(settings, folder, sites)
+    probe = prepare_probe_rows(settings, folder, sites)
     algorithm = wrap_algorithm(config, inner, keep, probe, task, sites.names, on_rejected)
     state = first(algorithm, fed, returned=config.returned, averaged=config.averaged, table_dir=config.tables)
     origin = Origin(model_source(config.model, sites.members[0].shape, classes), config.loss)
@@ -303,13 +309,13 @@ def deployment(
     )  # fmt: skip
 
 
-def probe_rows(settings: ServerSettings, folder: Path, sites: Sites) -> ClientData | None:
+def prepare_probe_rows(settings: ServerSettings, folder: Path, sites: Sites) -> ClientData | None:
     """Load the server's probe rows and standardise them like the sites' rows; return None if there are none.
 
     Raises:
         InputError: If they cannot be read, or their shape differs from that of the sites' inputs.
     """
-    probe = held_rows(settings.sites, folder, settings.job.dtype)
+    probe = load_probe_rows(settings.sites, folder, settings.job.dtype)
     if probe is None:
         return None
     shape, expected = tuple(probe.inputs.shape[1:]), sites.members[0].shape
@@ -329,7 +335,7 @@ def deadline_of(settings: ServerSettings) -> Deadline:
     return Deadline(settings.timeout, settings.job.min_replies, settings.grace)
 
 
-def log_of(settings: ServerSettings, folder: Path) -> AuditLog | None:
+def open_log(settings: ServerSettings, folder: Path) -> AuditLog | None:
     """Open the server's audit log; return None if it keeps none.
 
     Raises:
@@ -341,7 +347,7 @@ def log_of(settings: ServerSettings, folder: Path) -> AuditLog | None:
     return AuditLog(folder / settings.audit, "server", SERVER, *keys)
 
 
-def roster_of(settings: ServerSettings, folder: Path, audit: AuditLog | None = None) -> Roster:
+def make_roster(settings: ServerSettings, folder: Path, audit: AuditLog | None = None) -> Roster:
     """Make the roster of the sites.
 
     Args:
@@ -354,11 +360,11 @@ def roster_of(settings: ServerSettings, folder: Path, audit: AuditLog | None = N
     """
     names = tuple(site.name for site in settings.sites)
     if settings.insecure:
-        return SelfNamed(names, settings.timeout, audit)
-    return Registered(names, tuple(registered_key(folder / str(site.public_key)) for site in settings.sites))
+        return InsecureRoster(names, settings.timeout, audit)
+    return KeyRoster(names, tuple(read_registered_key(folder / str(site.public_key)) for site in settings.sites))
 
 
-def registered_key(path: Path) -> bytes:
+def read_registered_key(path: Path) -> bytes:
     """Read a site's public key as PEM, the format in which the SuperLink lists keys.
 
     Raises:
@@ -368,7 +374,7 @@ def registered_key(path: Path) -> bytes:
     return key.public_bytes(serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo)
 
 
-def in_one_line(record: logging.LogRecord) -> bool:
+def shorten_traceback(record: logging.LogRecord) -> bool:
     """Log an error that drfl raised on purpose in one line instead of Flower's traceback."""
     error = record.exc_info[1] if record.exc_info else None
     if isinstance(error, DrflError):

@@ -21,7 +21,7 @@ from drfl.core.errors import InputError, Notice
 from drfl.core.files import read_toml
 from drfl.experiments.config.about_run import AboutRun
 from drfl.experiments.config.algorithm_settings import AlgorithmSettings
-from drfl.experiments.config.config import APART
+from drfl.experiments.config.config import NAMED_SEPARATELY
 from drfl.experiments.config.guards_and_failures import uses_rows
 from drfl.experiments.config.hyperparameters import canonical, parameters_of
 from drfl.experiments.config.run_settings import RunSettings
@@ -155,8 +155,9 @@ class DeployedConfig(TaskSettings, AlgorithmSettings, RunSettings):
     sites: tuple[str, ...] = ()
 
     @property
-    def most_requests(self) -> int:
+    def max_requests(self) -> int:
         """The maximum number of requests to a site in a run without faults, including those before the first round."""
+        # A round has at most three exchanges, and a round with too few replies repeats them.
         return 10 + 3 * self.rounds * (1 + (self.repeats or 0))
 
     @field_validator("model", "loss", mode="before")
@@ -182,18 +183,18 @@ class DeployedConfig(TaskSettings, AlgorithmSettings, RunSettings):
     @classmethod
     def _check_deployed_keys(cls, values: object) -> object:
         for name in values if isinstance(values, dict) else ():
-            if name in OF_SIMULATIONS:
+            if name in SIMULATION_KEYS:
                 raise ValueError(f"'{name}' has no effect in a deployment, where sites hold their own data. Remove it")
         return values
 
     def about(self, algorithm: Algorithm, clients: int) -> AboutRun:
         """See :meth:`drfl.experiments.config.config.Config.about`."""
-        plain = {name: value for name, value in self.plain().items() if name not in APART}
+        plain = {name: value for name, value in self.to_plain().items() if name not in NAMED_SEPARATELY}
         parameters = parameters_of(algorithm, clients)
         return AboutRun(self.algorithm, parameters, None, self.model, self.dtype, plain)
 
 
-OF_SIMULATIONS = (
+SIMULATION_KEYS = (
     *(field.name for field in dataclasses.fields(DataFields)),
     *("certificate", "validation", "select", "patience", "judged_on"),
 )
@@ -206,6 +207,7 @@ SHARE = 0.5
 
 def share_limit(sites: int) -> float | None:
     """Suggest a ``max_share`` for a number of sites: 2/3 for three sites, None for one or two sites."""
+    # Twice the share of equal sites leaves room for sites that differ in size.
     return max(SHARE, round(2 / sites, 3)) if sites > 2 else None
 
 
@@ -289,7 +291,7 @@ class ServerSettings(BaseModel):
             )
         return self
 
-    def unprotected(self) -> Notice | None:
+    def protection_notice(self) -> Notice | None:
         """Return a notice if there are more than two sites and nothing limits the influence of a single site."""
         # With at most two sites, no rule could decide which of them is wrong.
         limited = all(site.rows is not None or site.max_share is not None for site in self.sites)

@@ -40,7 +40,7 @@ def load_site(path: Path) -> ClientData:
     return ClientData.from_arrays({settings.name: train}, tests, test_fraction=source.test_fraction, dtype=dtype)
 
 
-def held_rows(sites: Sequence[SiteEntry], folder: Path, dtype: str) -> ClientData | None:
+def load_probe_rows(sites: Sequence[SiteEntry], folder: Path, dtype: str) -> ClientData | None:
     """Load the probe rows that a server holds for its sites, as one client per site.
 
     Args:
@@ -65,6 +65,7 @@ def held_rows(sites: Sequence[SiteEntry], folder: Path, dtype: str) -> ClientDat
             # A loader returns a whole client, so take only its training rows.
             data = _run_loader(probe.loader, folder)
             rows[name] = data.inputs[data.train[0]], data.targets[data.train[0]]
+    # Give them as test rows too: otherwise a share of them would be split off for testing.
     return ClientData.from_arrays(rows, rows, dtype=getattr(torch, dtype))
 
 

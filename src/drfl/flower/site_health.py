@@ -39,12 +39,12 @@ class SiteHealth:
     strikes: int = 0
     backoff: int = 0
 
-    def good(self) -> None:
+    def record_usable(self) -> None:
         """Record a usable reply."""
         self.answered += 1
         self.strikes = self.backoff = 0
 
-    def bad(self, how: str) -> None:
+    def record_unusable(self, how: str) -> None:
         """Record that there was no usable reply, because the site was "silent", "failed" or "rejected"."""
         setattr(self, how, getattr(self, how) + 1)
         self.strikes += 1
@@ -54,7 +54,7 @@ class SiteHealth:
             # The backoff doubles up to a limit, so that a site that recovers takes part again.
             self.backoff = min(LONGEST, 2 ** (self.strikes - tolerated - 1))
 
-    def skip(self) -> None:
+    def record_skip(self) -> None:
         """Record that the site is skipped in an exchange."""
         self.left_out += 1
         self.backoff -= 1

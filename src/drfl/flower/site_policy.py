@@ -76,7 +76,7 @@ class SitePolicy(BaseModel):
                 field="requests_a_day",
             )
 
-    def shortened(self, request: Request | None, parts: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+    def clip_parts(self, request: Request | None, parts: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
         """Scale down the updates and gradients in a reply to at most ``max_step``."""
         if self.max_step is None or request is None or isinstance(request, LossRequest):
             return parts

@@ -49,7 +49,7 @@ from drfl.engine import ENGINES
 from drfl.federation.algorithm import Algorithm, Sized, Wrapping
 from drfl.flower.federation import FlowerFederation
 from drfl.flower.messages import Model
-from drfl.flower.nodes import Named, enrolled
+from drfl.flower.nodes import NameRoster, gather_sites
 from drfl.flower.transport import Deadline
 from drfl.resilience import Protected
 from drfl.task.layout import Layout
@@ -63,7 +63,7 @@ EvaluateFn = Callable[[int, ArrayRecord], MetricRecord | None]
 WAIT = 300.0
 """Default time in seconds to wait for the sites."""
 
-TELLING = 60.0
+NAME_TIMEOUT = 60.0
 """Longest time in seconds for a node to report its name, even if the timeout of an exchange is longer."""
 
 
@@ -155,17 +155,17 @@ class DrflStrategy(Strategy):
             )
         checks.integer("num_rounds", num_rounds, low=0)
         checks.positive("timeout", timeout)
-        layout, w0 = flat(initial_arrays)
+        layout, w0 = flatten_arrays(initial_arrays)
         log(INFO, "Starting %s: %d rounds, %d parameters", type(self).__name__, num_rounds, layout.d)
         self.summary()
         size = self._core.m if isinstance(self._core, Sized) else None
         # The sites that are online at the start are the clients of the whole run, so there must be enough for a cohort.
         least = max(self.min_available_nodes, size or 0)
-        nodes = enrolled(grid, least, self.wait, min(timeout, TELLING))
+        nodes = gather_sites(grid, least, self.wait, min(timeout, NAME_TIMEOUT))
         # Sort by name, as node IDs change from start to start: client i keeps its site, and so its random draws.
         members = dict(enumerate(sorted(nodes.values(), key=lambda member: member.name)))
         names = [member.name for member in members.values()]
-        roster = Named(names, min(timeout, TELLING), {node: member.name for node, member in nodes.items()})
+        roster = NameRoster(names, min(timeout, NAME_TIMEOUT), {node: member.name for node, member in nodes.items()})
         log(INFO, "%d sites, in the order of lambda: %s", len(names), ", ".join(names))
         # The names are empty, because the sites define model and loss.
         dtype = "float64" if layout.dtype == torch.float64 else "float32"
@@ -174,7 +174,7 @@ class DrflStrategy(Strategy):
         recorder = _Recorder(layout, evaluate_fn)
         algorithm = self.algorithm if self._is_protected else Protected(self.algorithm, names=tuple(names))
         result = run(algorithm, fed, rounds=num_rounds, seed=self.seed, table_dir=self.table_dir, callbacks=[recorder])
-        recorder.result.arrays = record(layout, result.state.w)
+        recorder.result.arrays = array_record(layout, result.state.w)
         return recorder.result
 
     def summary(self) -> None:
@@ -216,12 +216,12 @@ class _Recorder:
             log(INFO, "[ROUND %d/%d] %s", progress.round, progress.rounds, text)
         # Evaluate at the server after the sites' results have arrived, like Flower's strategies.
         if self.evaluate_fn is not None:
-            metrics = self.evaluate_fn(progress.round, record(self.layout, progress.state.w))
+            metrics = self.evaluate_fn(progress.round, array_record(self.layout, progress.state.w))
             if metrics is not None:
                 self.result.evaluate_metrics_serverapp[progress.round] = metrics
 
 
-def flat(arrays: ArrayRecord) -> tuple[Layout, Tensor]:
+def flatten_arrays(arrays: ArrayRecord) -> tuple[Layout, Tensor]:
     """Concatenate a model's arrays into one vector.
 
     Returns:
@@ -243,6 +243,6 @@ def flat(arrays: ArrayRecord) -> tuple[Layout, Tensor]:
     return layout, torch.cat([value.flatten() for value in values.values()])
 
 
-def record(layout: Layout, w: Tensor) -> ArrayRecord:
+def array_record(layout: Layout, w: Tensor) -> ArrayRecord:
     """Split the vector w (d,) into a model's arrays."""
     return ArrayRecord({name: Array(value.detach().cpu().numpy()) for name, value in layout.views(w).items()})

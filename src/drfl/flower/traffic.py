@@ -43,7 +43,7 @@ class Traffic:
         self.bytes_up += size
         self.test_bytes_up += tests
 
-    def worked(self, seconds: float) -> None:
+    def add_site_seconds(self, seconds: float) -> None:
         """Add the working time that a site reports in a reply."""
         self.answers += 1
         self.site_seconds += seconds
@@ -52,7 +52,7 @@ class Traffic:
         """Return all counters by name."""
         return asdict(self)
 
-    def told(self) -> str:
+    def summary_line(self) -> str:
         """Summarise the counters in one line for the log."""
         work = self.site_seconds / max(1, self.answers)
         return (

@@ -18,12 +18,12 @@ from drfl.core.audit_log import AuditLog, Value
 from drfl.core.errors import Notice
 from drfl.federation.federation import SCALAR_BYTES, Ledger
 from drfl.federation.requests import Request, TrainRequest
-from drfl.flower.messages import Answer, Ask, most_bytes
-from drfl.flower.nodes import PAUSE, RETRIED, Node, Received, Roster, received
+from drfl.flower.messages import Answer, Ask, max_reply_bytes
+from drfl.flower.nodes import PAUSE, RETRIED_ERRORS, Node, ReceivedReply, Roster, pull_replies
 from drfl.flower.records import (
     ProtocolError,
     digest_of_content,
-    payload,
+    payload_size,
     printable,
     read,
     read_head,
@@ -38,7 +38,7 @@ from drfl.resilience.validation import misfit
 
 LOG = logging.getLogger("drfl.flower")
 
-SLOWEST = 30.0
+LONGEST_PAUSE = 30.0
 """Longest pause in seconds between two messages to a site that is asked again."""
 
 
@@ -47,12 +47,12 @@ class Deadline(NamedTuple):
 
     Args:
         timeout: Maximum duration in seconds.
-        least: Number of replies after which the exchange does not wait for the others; None to wait for all.
+        quorum: Number of replies after which the exchange does not wait for the others; None to wait for all.
         grace: Seconds for the others to reply after that.
     """
 
     timeout: float
-    least: int | None = None
+    quorum: int | None = None
     grace: float = 0.0
 
 
@@ -73,30 +73,30 @@ class PendingRequest:
     """A request to a client that is not answered yet.
 
     Args:
-        question: The request.
+        client_request: The request.
         node: The node to which the message was sent; None while the request waits to be sent.
-        sent: Number of messages sent for it.
+        attempts: Number of messages sent for it.
         due: Earliest time of the next message, on the monotonic clock.
-        whole: Whether the message contained the shift.
+        has_shift: Whether the message contained the shift.
         request: Line of the audit log that records the message; None without a log.
     """
 
-    question: ClientRequest
+    client_request: ClientRequest
     node: Node | None = None
-    sent: int = 0
+    attempts: int = 0
     due: float = 0.0
-    whole: bool = False
+    has_shift: bool = False
     request: int | None = None
 
-    def again(self) -> None:
+    def schedule_retry(self) -> None:
         """Schedule another message: the first time at once, then after pauses that double."""
         self.node = None
-        if self.sent > 1:
+        if self.attempts > 1:
             # Several messages in a row are lost while a machine restarts. The pauses give it time.
-            self.due = time.monotonic() + min(SLOWEST, PAUSE * 2 ** (self.sent - 1))
+            self.due = time.monotonic() + min(LONGEST_PAUSE, PAUSE * 2 ** (self.attempts - 1))
 
 
-class Exchanged(NamedTuple):
+class ExchangeResult(NamedTuple):
     """The result of an exchange.
 
     Args:
@@ -122,33 +122,34 @@ class Transport:
         self.grid, self.roster, self.deadline, self.audit = grid, roster, deadline, audit
         self.traffic = Traffic()
         self.health = {client: SiteHealth() for client in range(len(roster.names))}
-        self.held: dict[int, str] = {}  # for each client, the version of the shift that it holds
-        self.gone: set[int] = set()  # clients that were offline at the end of an exchange
+        self.held_shifts: dict[int, str] = {}  # for each client, the version of the shift that it holds
+        self.offline: set[int] = set()  # clients that were offline at the end of an exchange
 
-    def exchange(self, questions: Mapping[int, ClientRequest], *, all_of_them: bool = False) -> Exchanged:
+    def exchange(self, questions: Mapping[int, ClientRequest], *, wait_for_all: bool = False) -> ExchangeResult:
         """Send requests and collect the answers until enough clients have answered or the time is over.
 
         A request is sent again if a message or a node was lost.
 
         Args:
             questions: The request to each client.
-            all_of_them: Whether to ask all clients and wait for all answers, regardless of backoff and ``least``.
+            wait_for_all: Whether to ask all clients and wait for all answers, regardless of backoff and ``quorum``.
         """
         start = time.monotonic()
         end, period = start + self.deadline.timeout, f"{self.deadline.timeout:g} s"
         # Only clients that get more than a test count for the quorum. If there are none, all count.
         working = {client for client, question in questions.items() if question.request is not None}
         counting, quorum = working or set(questions), None
-        if self.deadline.least is not None and not all_of_them:
-            quorum = min(self.deadline.least, len(counting))
+        if self.deadline.quorum is not None and not wait_for_all:
+            quorum = min(self.deadline.quorum, len(counting))
         waiting = {
-            client: PendingRequest(question) for client, question in self._chosen(questions, all_of_them).items()
+            client: PendingRequest(question) for client, question in self._chosen(questions, wait_for_all).items()
         }
         in_transit: dict[str, int] = {}  # message ID → client
-        exchanged = Exchanged({}, Ledger())
+        exchanged = ExchangeResult({}, Ledger())
+        # Poll, because Flower's own send_and_receive waits for all replies and never sends a lost message again.
         while waiting:
             self._send(waiting, in_transit, end, exchanged.cost)
-            arrived = list(received(self.grid, list(in_transit)))
+            arrived = list(pull_replies(self.grid, list(in_transit)))
             for received_reply in arrived:
                 self._receive(received_reply, in_transit.pop(received_reply.message), waiting, exchanged)
             # Once only: the deadline moves to the end of the grace period. Replies until then still count.
@@ -167,14 +168,14 @@ class Transport:
                         LOG.warning(Notice(f"{name} was restarted and is asked again", "asked-again", name))
                         self._log("lost", client, waiting[client], reason="its node was restarted")
                         del in_transit[message]
-                        self.held.pop(client, None)
-                        waiting[client].again()
+                        self.held_shifts.pop(client, None)
+                        waiting[client].schedule_retry()
         self._give_up(waiting, period)
         self.traffic.exchanges += 1
         self.traffic.seconds += time.monotonic() - start
         return exchanged
 
-    def bad(self, client: int, how: str, reason: str) -> None:
+    def record_unusable(self, client: int, how: str, reason: str) -> None:
         """Record that a client gave no usable reply.
 
         Args:
@@ -183,7 +184,7 @@ class Transport:
             reason: Text that follows the client's name in the log.
         """
         health, name = self.health[client], self.roster.names[client]
-        health.bad(how)
+        health.record_unusable(how)
         LOG.warning(Notice(f"{name}{reason}", f"reply-{how}", name))
         if health.backoff:
             text = (
@@ -192,25 +193,26 @@ class Transport:
             )
             LOG.warning(Notice(text, "site-skipped", name))
 
-    def _chosen(self, questions: Mapping[int, ClientRequest], all_of_them: bool) -> dict[int, ClientRequest]:
+    def _chosen(self, questions: Mapping[int, ClientRequest], wait_for_all: bool) -> dict[int, ClientRequest]:
         """Select the clients to ask: those that are neither offline nor in backoff.
 
         All clients are asked if too few would remain for the quorum, or none in the whole federation. Otherwise rounds
         without an answer would follow each other at once and be lost.
         """
-        back = self.gone.intersection(self.roster.nodes(self.grid))
-        self.gone -= back
+        back = self.offline.intersection(self.roster.nodes(self.grid))
+        self.offline -= back
         for client in back:
             # A site that was offline gave no bad reply, so it is asked as soon as it is back.
             self.health[client].backoff = 0
         # Skip sites in backoff, so that an unreachable site does not cost a timeout in every exchange.
         skipped = {client for client, health in self.health.items() if health.backoff}
-        chosen = {c: question for c, question in questions.items() if c not in self.gone | skipped}
-        too_few = len(chosen) < min(len(questions), self.deadline.least or 0)
-        if all_of_them or too_few or len(self.gone | skipped) == len(self.health):
+        chosen = {c: question for c, question in questions.items() if c not in self.offline | skipped}
+        too_few = len(chosen) < min(len(questions), self.deadline.quorum or 0)
+        if wait_for_all or too_few or len(self.offline | skipped) == len(self.health):
             return dict(questions)
-        for client in skipped & questions.keys() - self.gone:
-            self.health[client].skip()
+        for client in skipped & questions.keys() - self.offline:
+            # Offline clients are not skipped for a number of exchanges, but until they are back.
+            self.health[client].record_skip()
         return chosen
 
     def _send(
@@ -225,8 +227,9 @@ class Transport:
         packed: dict[Tensor, Array] = {}
         messages = []
         for client, pending in due.items():
-            ask, request = pending.question
-            is_held = ask.version in ("", "zero") or self.held.get(client) == ask.version
+            ask, request = pending.client_request
+            # A shift is as long as the model: without this check, each round would send twice the bytes.
+            is_held = ask.version in ("", "zero") or self.held_shifts.get(client) == ask.version
             content = write(msgspec.structs.replace(ask, shift=None) if is_held else ask, packed)
             is_only_test = request is None
             if self.audit is not None:
@@ -239,13 +242,14 @@ class Transport:
             kind, ttl = "evaluate" if is_only_test else "train", max(1.0, end - now)
             # Flower drops a message after its ttl, so that no site starts work for an exchange that is over.
             messages.append(Message(content, nodes[client].id, kind, ttl=ttl))
-            pending.node, pending.whole = nodes[client], not is_held
-            pending.sent += 1
-            size = payload(content)
+            # Only this node may answer, see _read.
+            pending.node, pending.has_shift = nodes[client], not is_held
+            pending.attempts += 1
+            size = payload_size(content)
             # A second model is always sent for a test, even if the first one is sent for training.
             second = 0 if ask.also is None else ask.also.numel() * ask.also.element_size()
             self.traffic.down(size, size if is_only_test else second)
-            if not is_only_test and pending.sent == 1:
+            if not is_only_test and pending.attempts == 1:
                 # Count the cost as a simulation does, with the shift even if the site holds it. A resumed server does
                 # not know which shifts the sites hold, and must count the same cost.
                 cost.down(1, ask.w.numel() * ask.w.element_size() * request.vectors)
@@ -255,15 +259,16 @@ class Transport:
                 in_transit[message] = client
             else:
                 self._log("lost", client, pending, reason="the SuperLink did not accept the message")
-                pending.again()
+                pending.schedule_retry()
 
     def _receive(
-        self, received_reply: Received, client: int, waiting: dict[int, PendingRequest], exchanged: Exchanged
+        self, received_reply: ReceivedReply, client: int, waiting: dict[int, PendingRequest], exchanged: ExchangeResult
     ) -> None:
         """Process a reply; remove its client from ``waiting`` unless it has to be asked again."""
         pending, reply = waiting[client], received_reply.reply
-        is_only_test = pending.question.request is None
+        is_only_test = pending.client_request.request is None
         if reply is not None and reply.has_error():
+            # The site controls this text and its length, so cut it before the regular expression runs over it.
             text = (reply.error.reason or f"error {reply.error.code}")[-10_000:].strip()
             # Flower formats the type and text of the app's exception in this way. The last line has the reason.
             match = re.fullmatch(r"<class '([^']*)'>:<'(.*)'>", text, flags=re.DOTALL)
@@ -272,28 +277,28 @@ class Transport:
             lines = [line.strip() for line in text.splitlines() if line.strip()]
             cause = printable(lines[-1]) if lines else "no reason given"
             # It is unknown now whether the site holds its shift, so the next message contains it.
-            if reply.error.code in RETRIED:
+            if reply.error.code in RETRIED_ERRORS:
                 name = self.roster.names[client]
                 LOG.warning(Notice(f"{name} is asked again: {cause}", "asked-again", name))
                 self._log("lost", client, pending, reason=cause)
-                self.held.pop(client, None)
-                pending.again()
+                self.held_shifts.pop(client, None)
+                pending.schedule_retry()
                 return
             del waiting[client]
             self._log("failed", client, pending, reason=cause)
-            self.bad(client, "failed", f" failed: {cause}")
+            self.record_unusable(client, "failed", f" failed: {cause}")
             return
         try:
             answer = self._read(received_reply, pending)
         except Exception as error:  # an error of a single site must not end the run
             del waiting[client]
             self._log_reply("unusable", client, pending, received_reply, reason=rejection_reason(error))
-            self.bad(client, "rejected", f": reply rejected: {rejection_reason(error)}")
+            self.record_unusable(client, "rejected", f": reply rejected: {rejection_reason(error)}")
             return
         if answer.lacking:  # the site was restarted and has lost its shift
             self._log_reply("lacking", client, pending, received_reply)
-            self.held.pop(client, None)
-            pending.again()
+            self.held_shifts.pop(client, None)
+            pending.schedule_retry()
             return
         del waiting[client]
         if not is_only_test:
@@ -302,14 +307,15 @@ class Transport:
             exchanged.cost.up(1, sum(sizes))
             exchanged.cost.gradient_evaluations += answer.gradients
             exchanged.cost.loss_evaluations += answer.losses
-        self.traffic.worked(answer.seconds)
+        self.traffic.add_site_seconds(answer.seconds)
         if answer.version:
-            self.held[client] = answer.version
-        self.health[client].good()
+            # A site keeps one shift, which replaces the one before.
+            self.held_shifts[client] = answer.version
+        self.health[client].record_usable()
         self._log_reply("received", client, pending, received_reply)
         exchanged.answers[client] = answer
 
-    def _read(self, received_reply: Received, pending: PendingRequest) -> Answer:
+    def _read(self, received_reply: ReceivedReply, pending: PendingRequest) -> Answer:
         """Count the bytes of a client's reply, and read the answer in it.
 
         Raises:
@@ -318,19 +324,19 @@ class Transport:
         reply = received_reply.reply
         if reply is None or not reply.has_content():
             raise ProtocolError(received_reply.problem or "it is empty")
-        (ask, request), content = pending.question, reply.content
-        size = payload(content)
+        (ask, request), content = pending.client_request, reply.content
+        size = payload_size(content)
         self.traffic.up(size, size if request is None else 0)
         # Any node can send a reply that refers to this message.
         if pending.node is not None and reply.metadata.src_node_id != pending.node.id:
             raise ProtocolError("another node sent it")
         # Check the size before converting any of it to tensors.
-        if size > most_bytes(ask.w):
-            raise ProtocolError(f"it exceeds the {most_bytes(ask.w)} bytes of the largest reply to this request")
+        if size > max_reply_bytes(ask.w):
+            raise ProtocolError(f"it exceeds the {max_reply_bytes(ask.w)} bytes of the largest reply to this request")
         answer = read(content, Answer)
         if self.audit is not None:
             self.roster.check_head(ask.client, read_head(content))
-        if answer.lacking and (pending.whole or ask.version in ("", "zero")):  # the site would be asked for ever
+        if answer.lacking and (pending.has_shift or ask.version in ("", "zero")):  # the site would be asked for ever
             raise ProtocolError("it claims to lack the shift, which was sent with the request")
         if not answer.lacking:
             _check(ask, request, answer)
@@ -341,7 +347,7 @@ class Transport:
             self.audit.add(event, site=self.roster.names[client], request=pending.request, **what)
 
     def _log_reply(
-        self, event: str, client: int, pending: PendingRequest, received_reply: Received, **what: str
+        self, event: str, client: int, pending: PendingRequest, received_reply: ReceivedReply, **what: str
     ) -> None:
         """Log the digest and head of a reply; each is None if the reply is too malformed to have it."""
         if self.audit is None:
@@ -366,11 +372,11 @@ class Transport:
             names = ", ".join(self.roster.names[client] for client in offline)
             LOG.warning(Notice(f"these sites were offline for {period}: {names}", "sites-missing"))
         # Give them no strike, because the server does not wait for clients in `gone` anyway.
-        self.gone |= set(offline)
+        self.offline |= set(offline)
         for client in sorted(waiting.keys() - set(offline)):
             if waiting[client].node is not None:
                 self._log("silent", client, waiting[client], reason=f"no reply within {period}")
-            self.bad(client, "silent", f" gave no reply within {period}")
+            self.record_unusable(client, "silent", f" gave no reply within {period}")
 
 
 def _check(ask: Ask, request: Request | None, answer: Answer) -> None:
@@ -389,12 +395,12 @@ def _check(ask: Ask, request: Request | None, answer: Answer) -> None:
         if answer.parts:
             raise ProtocolError("it has vectors, although only a test was requested")
         return
-    reason = misfit(request, in_place(request, answer.parts))
+    reason = misfit(request, align_parts(request, answer.parts))
     if reason is not None:
         raise ProtocolError(str(reason))
 
 
-def in_place(request: Request, parts: tuple[Tensor, ...]) -> tuple[Tensor | None, ...]:
+def align_parts(request: Request, parts: tuple[Tensor, ...]) -> tuple[Tensor | None, ...]:
     """Arrange the parts like :class:`drfl.federation.requests.Replies`, as an average may come without a snapshot."""
     if isinstance(request, TrainRequest) and request.snapshot is None and len(parts) == 2:
         return parts[0], None, parts[1]

@@ -44,6 +44,6 @@ def document(records: Sequence[RunRecord], title: str | None = None, failed: Seq
         InputError: If no run is given, the runs have different measures, or a file of a run is damaged.
     """
     from drfl.report.compose import compose
-    from drfl.report.evidence import gathered  # this import loads torch
+    from drfl.report.evidence import gather_evidence  # this import loads torch
 
-    return compose(gathered(records, failed), title)
+    return compose(gather_evidence(records, failed), title)

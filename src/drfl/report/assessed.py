@@ -12,13 +12,13 @@ from drfl.assessment.scores import Floats
 from drfl.core.errors import InputError, Notice
 from drfl.core.run_end import ON_TEST
 from drfl.report.formatting import clean
-from drfl.report.read_run import RunRecord, listed
+from drfl.report.read_run import RunRecord, nested_list
 from drfl.task.measure import Measure, Rows
 
 MOST_ROWS = 10**9
 """Upper limit of test rows: larger than any test, and within NumPy's limit for tables with given margins."""
 
-ENDS = {
+SUM_SUFFIXES = {
     Rows.BINARY: ("count",),
     Rows.RATE: ("rows", "count"),
     Rows.RANKS: ("positive", "pairs", "positive_squares", "negative_squares"),
@@ -40,7 +40,7 @@ def assessment_of(
     The other arguments are those of :func:`drfl.assessment.clients.assess_clients`.
 
     Returns:
-        The assessment; None if there is none, see :func:`why_nothing`.
+        The assessment; None if there is none, see :func:`missing_reason`.
 
     Raises:
         InputError: If clients.csv holds impossible numbers.
@@ -78,9 +78,9 @@ def worst_interval(run: RunRecord, measure: Measure | None = None, alpha: float 
     return None if sums is None else worst_of(scores_of(assessed_measure, sums), assessed_measure, alpha)
 
 
-def why_nothing(run: RunRecord, measure: Measure | None = None) -> Notice:
+def missing_reason(run: RunRecord, measure: Measure | None = None) -> Notice:
     """Explain why one of a run's measures, or its score, has no intervals, with the remedy."""
-    assessed_measure, stored_measures = run.score if measure is None else measure, listed(run.summary, "measures")
+    assessed_measure, stored_measures = run.score if measure is None else measure, nested_list(run.summary, "measures")
     words = f"{assessed_measure.words[:1].upper()}{assessed_measure.words[1:]}"
     if run.stopped_on_test:
         return Notice(
@@ -122,7 +122,7 @@ def _sums(run: RunRecord, measure: Measure) -> Floats | None:
         return None
     n = run.clients["samples"].to_numpy(float)
     values = run.clients["score" if measure.name == run.score.name else measure.name].to_numpy(float)
-    columns = [f"{measure.name}_{end}" for end in ENDS.get(measure.rows, ("sum", "squares"))]
+    columns = [f"{measure.name}_{end}" for end in SUM_SUFFIXES.get(measure.rows, ("sum", "squares"))]
     if set(columns) <= set(run.clients.columns):
         stored = [run.clients[column].to_numpy(float) for column in columns]
     elif measure.rows is Rows.BINARY:

@@ -9,13 +9,13 @@ from collections.abc import Sequence
 import numpy as np
 
 from drfl.assessment.clients import Assessment, flip_direction
-from drfl.report.compared import same_clients
+from drfl.report.compared import have_same_clients
 from drfl.report.content import TableBlock
 from drfl.report.evidence import Evidence, RunEvidence
-from drfl.report.formatting import NOTHING, THIN, count, percent, plural, scored, span, spread
+from drfl.report.formatting import NOTHING, THIN, count, percent, plural, score_text, span, spread
 from drfl.report.groups import which_seed
-from drfl.report.read_run import RunRecord, worst_first
-from drfl.report.tables import beside, interval_head
+from drfl.report.read_run import RunRecord, sort_worst_first
+from drfl.report.tables import common_remarks, interval_head
 from drfl.task.measure import Measure
 
 TABLE_ROWS = 1000
@@ -34,7 +34,7 @@ COULD = "* "
 def client_table(run: RunEvidence) -> TableBlock:
     """List every client of a run, worst first, with the intervals of its score."""
     record, assessment = run.record, run.assessment
-    clients = worst_first(record).head(TABLE_ROWS)
+    clients = sort_worst_first(record).head(TABLE_ROWS)
     score, *others = (measure for measure in record.measures if measure is record.score or measure.name in clients)
     columns = (*(measure.name for measure in others), "loss", "samples", "train_samples", "lambda")
     rows = []
@@ -45,8 +45,8 @@ def client_table(run: RunEvidence) -> TableBlock:
         rows.append(
             [
                 # `values` holds the other measures, then loss, samples, training samples and λ.
-                run.names[i], scored([value], score), *interval,
-                *(scored([other], measure) for other, measure in zip(values, others, strict=False)),
+                run.names[i], score_text([value], score), *interval,
+                *(score_text([other], measure) for other, measure in zip(values, others, strict=False)),
                 spread([values[-4]], 3), count(values[-3]), count(values[-2]), percent([values[-1]], 2),
             ]
         )  # fmt: skip
@@ -59,7 +59,7 @@ def client_table(run: RunEvidence) -> TableBlock:
         caption = f"The {TABLE_ROWS} worst of {len(record.clients)} clients; see clients.csv for all"
     if assessment is not None:
         caption += f"; 95{THIN}%: confidence intervals, simultaneous over all clients"
-    return TableBlock(caption + beside([record]), head, rows)
+    return TableBlock(caption + common_remarks([record]), head, rows)
 
 
 def by_client_tables(evidence: Evidence) -> list[TableBlock]:
@@ -68,12 +68,16 @@ def by_client_tables(evidence: Evidence) -> list[TableBlock]:
     Named clients have means over seeds. The numbered clients of a random partition are different ones at every seed, so
     their values are of one seed. With many clients the table has those that some algorithm serves worst.
     """
-    groups, firsts = evidence.groups, [run for _, run in evidence.shown]
+    groups, firsts = evidence.groups, [run for _, run in evidence.representatives]
     names = firsts[0].record.clients["client"].tolist()
     numbered = any(NUMBERED.fullmatch(name) for name in names)
     shown = [[run.record] for run in firsts] if numbered else [list(group.runs) for group in groups]
     every = [run for runs in shown for run in runs]
-    if len(evidence.runs) == 1 or not _same(every, names, numbered=numbered):
+    if numbered:
+        is_comparable = all(have_same_clients(run, every[0]) and run.seed == every[0].seed for run in every)
+    else:
+        is_comparable = all(run.clients["client"].tolist() == names for run in every)
+    if len(evidence.runs) == 1 or not is_comparable:
         return []
     common = [m for m in groups[0].measures if all(m == run.score or m.name in run.clients for run in every)]
     tables = []
@@ -88,7 +92,7 @@ def by_client_tables(evidence: Evidence) -> list[TableBlock]:
         for group, runs, assessment in zip(groups, shown, assessments, strict=True):
             head += [group.label, interval_head(groups)]
             for i, row in zip(order, cells, strict=True):
-                row.append(scored([float(run.clients[column].iloc[i]) for run in runs], measure))
+                row.append(score_text([float(run.clients[column].iloc[i]) for run in runs], measure))
                 could = assessment is not None and _could(assessment, i) == "yes"
                 row.append(NOTHING if assessment is None else COULD * could + _ends(assessment, i))
                 marked |= could
@@ -109,16 +113,9 @@ def by_client_tables(evidence: Evidence) -> list[TableBlock]:
     return tables
 
 
-def _same(runs: Sequence[RunRecord], names: Sequence[str], *, numbered: bool) -> bool:
-    """Check that the clients of all runs are the same."""
-    if numbered:
-        return all(same_clients(run, runs[0]) and run.seed == runs[0].seed for run in runs)
-    return all(run.clients["client"].tolist() == names for run in runs)
-
-
 def _worst_of_any(values: Sequence[np.ndarray], measure: Measure, record: RunRecord) -> list[int]:
     """Choose the clients of a table: all in their order, or, of very many, the worst under any algorithm."""
-    most = record.most_shown(min(MOST, max(FEWEST, CELLS // len(values))))
+    most = record.display_limit(min(MOST, max(FEWEST, CELLS // len(values))))
     if len(values[0]) <= max(MOST, most):
         return list(range(len(values[0])))
     # fmin ignores NaN, because one algorithm may lack a value that others have.

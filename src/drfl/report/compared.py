@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 LEVEL = 0.05
 
 
-class Against(NamedTuple):
+class RivalComparison(NamedTuple):
     """The algorithm whose worst client measures best, compared with another one.
 
     Args:
@@ -40,19 +40,19 @@ class Against(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Standing:
+class Ranking:
     """Ranking of the algorithms by their worst clients.
 
     Args:
         best: The algorithm whose worst client measures best, by its mean over seeds.
-        against: Comparisons of the best with each other algorithm, ordered from the best rival to the worst.
+        comparisons: Comparisons of the best with each other algorithm, ordered from the best rival to the worst.
         tests: Number of tests for which p-values are corrected.
         redrawn: Parts that the seeds redraw.
         failed: Labels of algorithms with runs that left no results; they rank last.
     """
 
     best: Group
-    against: tuple[Against, ...]
+    comparisons: tuple[RivalComparison, ...]
     tests: int
     redrawn: Redrawn
     failed: tuple[str, ...] = ()
@@ -60,14 +60,14 @@ class Standing:
     @property
     def reach(self) -> Reach:
         """Scope in which the best algorithm is better than every other one."""
-        return min(comparison.reach for comparison in self.against)
+        return min(comparison.reach for comparison in self.comparisons)
 
-    def rivals(self, *verdicts: str) -> list[Against]:
+    def rivals(self, *verdicts: str) -> list[RivalComparison]:
         """Return the comparisons with one of these verdicts."""
-        return [comparison for comparison in self.against if comparison.verdict in verdicts]
+        return [comparison for comparison in self.comparisons if comparison.verdict in verdicts]
 
 
-def standing(groups: Sequence[Group], lost: Sequence[str] = ()) -> Standing | None:
+def rank_algorithms(groups: Sequence[Group], lost: Sequence[str] = ()) -> Ranking | None:
     """Rank the algorithms by their worst clients; None if fewer than two have a finite value at every seed.
 
     The result is also None if test rows stopped any of the runs: its value was selected, and without it the best is
@@ -86,31 +86,34 @@ def standing(groups: Sequence[Group], lost: Sequence[str] = ()) -> Standing | No
     if any(run.stopped_on_test for group in groups for run in group.runs):
         return None
     means = {group.key: _sign(group) * mean(group.finals("worst_score")) for group in groups}
-    rivals = [group for group in groups if not group.reference and math.isfinite(means[group.key])]
+    rivals = [group for group in groups if not group.is_reference and math.isfinite(means[group.key])]
     if len(rivals) < 2:
         return None
     best, *others = sorted(rivals, key=lambda g: -means[g.key])
-    pairs = [paired(best, other) for other in others]
+    pairs = [pair_by_seed(best, other) for other in others]
     differences = [seed_difference(_gains(pair)) for pair in pairs]
     # The correction for the best may have to count the differences between the others.
-    other_differences = [seed_difference(_gains(paired(a, b))) for i, a in enumerate(others) for b in others[i + 1 :]]
-    verdicts, tests = decided(differences, other_differences)
+    other_differences = [
+        seed_difference(_gains(pair_by_seed(a, b))) for i, a in enumerate(others) for b in others[i + 1 :]
+    ]
+    verdicts, tests = verdicts_on_best(differences, other_differences)
+    # Bonferroni for the bounds: Holm corrects p-values, but gives no simultaneous bounds.
     alpha, against = LEVEL / max(tests, 1), []
     for rival, gain, verdict, pair in zip(others, differences, verdicts, pairs, strict=True):
         low, reach = math.nan, Reach.NOWHERE
         if verdict == "better":  # comparing test rows is slow, and useless if the seeds do not decide
-            lows = [row_low(run, other, alpha) for run, other in pair]
+            lows = [row_bound(run, other, alpha) for run, other in pair]
             if None not in lows:
                 low = population_low(_gains(pair), [x for x in lows if x is not None], alpha)
             reach = Reach.POPULATION if low > 0 else Reach.SEEDS
-        against.append(Against(rival, gain, verdict, low, reach))
-    redrawn = Redrawn.of([run.drawn for run in _by_seed(best).values()])
-    broken = (g for g in groups if not g.reference and (g.failed or any(run.diverged for run in g.runs)))
+        against.append(RivalComparison(rival, gain, verdict, low, reach))
+    redrawn = Redrawn.of([run.draw_digests for run in _by_seed(best).values()])
+    broken = (g for g in groups if not g.is_reference and (g.failed or any(run.has_diverged for run in g.runs)))
     failed = (group.label for group in broken)
-    return Standing(best, tuple(against), tests, redrawn, (*failed, *lost))
+    return Ranking(best, tuple(against), tests, redrawn, (*failed, *lost))
 
 
-def decided(own: Sequence[SeedDifference], others: Sequence[SeedDifference]) -> tuple[list[str], int]:
+def verdicts_on_best(own: Sequence[SeedDifference], others: Sequence[SeedDifference]) -> tuple[list[str], int]:
     """Return the seeds' verdicts on the algorithm that measures best, which was selected by looking.
 
     Holm's correction over its own differences alone would find a winner among equals too often
@@ -135,7 +138,7 @@ def decided(own: Sequence[SeedDifference], others: Sequence[SeedDifference]) -> 
     return verdicts, sum(gain.n >= T_FROM for gain in (*own, *others))
 
 
-def row_low(run: RunRecord, other: RunRecord, alpha: float) -> float | None:
+def row_bound(run: RunRecord, other: RunRecord, alpha: float) -> float | None:
     """Bound the true gain of a run's worst client over another run's from below, from the test rows of both.
 
     Args:
@@ -158,15 +161,18 @@ def row_low(run: RunRecord, other: RunRecord, alpha: float) -> float | None:
         sums = sums_of_pair(measure, (before, rows), (other.label, run.label))
     except InputError:  # a row without a value
         return None
+    # The lower end of a two-sided interval at level 1 − α is wrong with probability at most α/2.
     names = run.clients["client"].tolist()
     return assess_gain(measure, names, *sums, level=1 - alpha, independent=not rows.has_shared_rows).worst.low
 
 
-def paired(one: Group, other: Group) -> list[tuple[RunRecord, RunRecord]]:
+def pair_by_seed(one: Group, other: Group) -> list[tuple[RunRecord, RunRecord]]:
     """Pair the runs of two algorithms by seed, if both have the seed with the same clients."""
     others = _by_seed(other)
     return [
-        (run, others[seed]) for seed, run in _by_seed(one).items() if seed in others and same_clients(run, others[seed])
+        (run, others[seed])
+        for seed, run in _by_seed(one).items()
+        if seed in others and have_same_clients(run, others[seed])
     ]
 
 
@@ -175,7 +181,7 @@ def _gains(pairs: Sequence[tuple[RunRecord, RunRecord]]) -> list[float]:
     return [_sign(run) * (run.final("worst_score") - other.final("worst_score")) for run, other in pairs]
 
 
-def same_clients(one: RunRecord, other: RunRecord) -> bool:
+def have_same_clients(one: RunRecord, other: RunRecord) -> bool:
     """Check that two runs have the same data set, the same client names and equally many test rows at each."""
     return one.tested == other.tested
 
@@ -183,6 +189,7 @@ def same_clients(one: RunRecord, other: RunRecord) -> bool:
 def _by_seed(group: Group) -> dict[str, RunRecord]:
     runs: dict[str, RunRecord] = {}
     for run in group.runs:
+        # A second run at a seed is not another independent draw, so only the first counts.
         runs.setdefault(run.seed, run)
     return runs
 

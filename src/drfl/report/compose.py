@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import importlib.metadata
 
-from drfl.report.compared import standing
+from drfl.report.compared import rank_algorithms
 from drfl.report.content import Block, Cards, Caution, Document, Facts, Paragraph
 from drfl.report.evidence import Evidence
 from drfl.report.formatting import clean
 from drfl.report.groups import lost_algorithms
-from drfl.report.sections.baselines import alone
-from drfl.report.sections.calibration import calibrated
-from drfl.report.sections.comparisons import compared
-from drfl.report.sections.decisions import decided
-from drfl.report.sections.identity import identified
-from drfl.report.sections.training import training
-from drfl.report.sections.worst import worst
+from drfl.report.sections.baselines import baselines_section
+from drfl.report.sections.calibration import calibration_section
+from drfl.report.sections.comparisons import comparisons_section
+from drfl.report.sections.decisions import decisions_section
+from drfl.report.sections.identity import identity_section
+from drfl.report.sections.training import training_section
+from drfl.report.sections.worst import worst_section
 from drfl.report.summary_text import cards, facts, headline, lead, notices, takeaway
 from drfl.report.tables import summary_table
 
@@ -31,7 +31,7 @@ def compose(evidence: Evidence, title: str | None = None) -> Document:
     """
     groups = evidence.groups
     lost = lost_algorithms(groups, evidence.failed)
-    ranking = standing(groups, lost)
+    ranking = rank_algorithms(groups, lost)
     cautions, summary = notices(groups, lost), takeaway(groups, ranking)
     head: list[Block] = [Paragraph(lead(groups)), Facts(facts(groups))]
     head += [Paragraph("", start=BEFORE), Caution(cautions)] if cautions else []
@@ -41,13 +41,13 @@ def compose(evidence: Evidence, title: str | None = None) -> Document:
         title=clean(title or headline(groups)),
         head=head,
         sections=[
-            worst(evidence),
-            compared(evidence),
-            alone(evidence),
-            calibrated(evidence),
-            training(evidence),
-            decided(evidence),
-            identified(evidence),
+            worst_section(evidence),
+            comparisons_section(evidence),
+            baselines_section(evidence),
+            calibration_section(evidence),
+            training_section(evidence),
+            decisions_section(evidence),
+            identity_section(evidence),
         ],
         writer=f"drfl {importlib.metadata.version('drfl')}",
     )

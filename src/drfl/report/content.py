@@ -238,11 +238,11 @@ class Document:
     writer: str
 
 
-def plain(content: object) -> object:
+def to_plain(content: object) -> object:
     """Convert content to dictionaries, lists, strings and numbers; "kind" holds the class name of a block."""
     if dataclasses.is_dataclass(content):
-        fields = {field.name: plain(getattr(content, field.name)) for field in dataclasses.fields(content)}
+        fields = {field.name: to_plain(getattr(content, field.name)) for field in dataclasses.fields(content)}
         return {"kind": type(content).__name__, **fields}
     if isinstance(content, Sequence) and not isinstance(content, str):
-        return [plain(item) for item in content]
+        return [to_plain(item) for item in content]
     return content

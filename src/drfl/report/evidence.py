@@ -17,10 +17,18 @@ from drfl.core.atomic_files import is_file
 from drfl.core.errors import InputError
 from drfl.core.files import sha256_of
 from drfl.data.partition.partition import Partition
-from drfl.report.assessed import assessment_of, why_nothing
-from drfl.report.groups import Group, at_one_seed, group_runs
-from drfl.report.read_run import FILES, REPORT, FailedRun, RunRecord, table, text
-from drfl.report.run_gains import AssessedRun, OverSeeds, PairedRuns, assessed, over_last, over_seeds, paired
+from drfl.report.assessed import assessment_of, missing_reason
+from drfl.report.groups import Group, group_runs, runs_at_one_seed
+from drfl.report.read_run import FILES, REPORT, FailedRun, RunRecord, nested_table, text
+from drfl.report.run_gains import (
+    AssessedRun,
+    PairedRuns,
+    SeedComparison,
+    assess_record,
+    compare_over_seeds,
+    gain_over_last,
+    pair_runs,
+)
 from drfl.task.measure import Measure
 
 DEPLOYED = "traffic.json"
@@ -39,24 +47,24 @@ class RunEvidence:
     Args:
         record: The run.
         assessment: Assessment by its score; None if there is none.
-        nothing: Why the assessment is missing, as a sentence; "" if it is not.
+        missing_reason: Why the assessment is missing, as a sentence; "" if it is not.
         files: SHA-256 of the files that drfl wrote in its folder, by name.
         data: Digest of the clients' rows, including which client holds which; "" if the folder has none.
         shared: Whether two clients share a test row; None if unknown.
         validation: (N,) Validation rows of the clients; None if unknown.
         deployed: Whether the data stayed at sites.
-        over_last: Gain of the returned model over the last iterate; None unless both were tested row by row.
+        gain_over_last: Gain of the returned model over the last iterate; None unless both were tested row by row.
     """
 
     record: RunRecord
     assessment: Assessment | None
-    nothing: str = ""
+    missing_reason: str = ""
     files: Mapping[str, str] = field(default_factory=dict)
     data: str = ""
     shared: bool | None = None
     validation: tuple[int, ...] | None = None
     deployed: bool = False
-    over_last: GainAssessment | None = None
+    gain_over_last: GainAssessment | None = None
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -64,7 +72,7 @@ class RunEvidence:
         return self.record.display_names
 
     @cached_property
-    def named(self) -> Assessment | None:
+    def named_assessment(self) -> Assessment | None:
         """The assessment with the clients' display names."""
         return None if self.assessment is None else dataclasses.replace(self.assessment, names=self.names)
 
@@ -73,6 +81,7 @@ class RunEvidence:
         if measure == self.record.score:
             return self.assessment
         shared = self.record.shared_test_rows if self.shared is None else self.shared
+        # No report shows what to expect of other measures if all clients were equal, and it is slow to compute.
         return assessment_of(self.record, measure, independent=not shared, equality=False)
 
 
@@ -102,7 +111,7 @@ class Evidence:
         over_local: Gains of the other algorithms over the local-only models, at the first seed; empty without such a
             run.
         over_seeds: Gains of the other algorithms over the first one, over seeds.
-        unpaired: Why models are missing in ``by_rows``, one sentence per reason.
+        unpaired_reasons: Why models are missing in ``by_rows``, one sentence per reason.
         failed: Further runs that left no results.
 
     Raises:
@@ -112,8 +121,8 @@ class Evidence:
     runs: tuple[RunEvidence, ...]
     by_rows: tuple[RowGain, ...] = ()
     over_local: tuple[RowGain, ...] = ()
-    over_seeds: tuple[OverSeeds, ...] = ()
-    unpaired: tuple[str, ...] = ()
+    over_seeds: tuple[SeedComparison, ...] = ()
+    unpaired_reasons: tuple[str, ...] = ()
     failed: tuple[FailedRun, ...] = ()
 
     def __post_init__(self) -> None:
@@ -129,12 +138,12 @@ class Evidence:
         return next(run for run in self.runs if run.record is record)
 
     @cached_property
-    def shown(self) -> list[tuple[Group, RunEvidence]]:
-        """Each group with its representative run, see :func:`drfl.report.groups.at_one_seed`."""
-        return [(group, self.of(run)) for group, run in zip(self.groups, at_one_seed(self.groups), strict=True)]
+    def representatives(self) -> list[tuple[Group, RunEvidence]]:
+        """Each group with its representative run, see :func:`drfl.report.groups.runs_at_one_seed`."""
+        return [(group, self.of(run)) for group, run in zip(self.groups, runs_at_one_seed(self.groups), strict=True)]
 
 
-def gathered(records: Sequence[RunRecord], failed: Sequence[FailedRun] = ()) -> Evidence:
+def gather_evidence(records: Sequence[RunRecord], failed: Sequence[FailedRun] = ()) -> Evidence:
     """Assess each run, and compare the runs row by row and over seeds.
 
     Args:
@@ -147,10 +156,10 @@ def gathered(records: Sequence[RunRecord], failed: Sequence[FailedRun] = ()) -> 
     _check(records)
     groups = group_runs(records, failed)
     labels = {id(record): group.label for group in groups for record in group.runs}
-    shown = {id(record) for record in at_one_seed(groups)}
+    shown = {id(record) for record in runs_at_one_seed(groups)}
     ordered = (record for group in groups for record in group.runs)
     # Compute the scores expected if equal only for the runs shown: it is slow, and no report shows other seeds.
-    assessed_runs = [assessed(record, equality=id(record) in shown) for record in ordered]
+    assessed_runs = [assess_record(record, equality=id(record) in shown) for record in ordered]
     # Compare configurations of one algorithm as well, each under its label.
     runs: list[AssessedRun] = []
     for run in assessed_runs:
@@ -172,7 +181,7 @@ def gathered(records: Sequence[RunRecord], failed: Sequence[FailedRun] = ()) -> 
     # Compare worst clients only between algorithms that ran on the same data.
     comparable = [run for run in runs if run.record.algorithm not in incomparable]
     local_run = next((run for run in comparable if run.record.algorithm in local), None)
-    by_rows, unpaired = paired(comparable)
+    by_rows, unpaired = pair_runs(comparable)
     if len(comparable) < len(runs):
         unpaired.append("the runs are not all on the same data, partition and test rows")
     return Evidence(
@@ -180,9 +189,9 @@ def gathered(records: Sequence[RunRecord], failed: Sequence[FailedRun] = ()) -> 
         by_rows=_row_gains(by_rows),
         over_local=()
         if local_run is None
-        else _row_gains(paired([local_run, *(r for r in comparable if r is not local_run)])[0]),
-        over_seeds=tuple(over_seeds(comparable, [group.label for group in groups if group.failed])),
-        unpaired=tuple(unpaired),
+        else _row_gains(pair_runs([local_run, *(r for r in comparable if r is not local_run)])[0]),
+        over_seeds=tuple(compare_over_seeds(comparable, [group.label for group in groups if group.failed])),
+        unpaired_reasons=tuple(unpaired),
         failed=tuple(failed),
     )
 
@@ -215,18 +224,18 @@ def _evidence_on(run: AssessedRun) -> RunEvidence:
     return RunEvidence(
         record=record,
         assessment=run.assessment,
-        nothing="" if run.assessment is not None else why_nothing(record),
+        missing_reason="" if run.assessment is not None else missing_reason(record),
         files={} if folder is None else {name: sha256_of(folder / name, follow=False) for name in names},
         data="" if run.rows is None else run.rows.data,
         shared=None if run.rows is None else run.rows.has_shared_rows,
         validation=held_out,
         deployed=DEPLOYED in names,
-        over_last=over_last(run),
+        gain_over_last=gain_over_last(run),
     )
 
 
 def _setting(record: RunRecord) -> tuple[str, str, list[str]]:
-    recipe = table(record.summary, "partition")
+    recipe = nested_table(record.summary, "partition")
     return text(record.summary, "dataset"), json.dumps(recipe, sort_keys=True), record.clients["client"].tolist()
 
 

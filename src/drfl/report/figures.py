@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from drfl.report.formatting import clean, count, percent, spread
 from drfl.report.groups import Group
-from drfl.report.read_run import RunRecord, worst_first
-from drfl.report.svg import DASHES, SOFT, Picture, Scale, element, hint, mark, path, swatch
+from drfl.report.read_run import RunRecord, sort_worst_first
+from drfl.report.svg import DASHES, SOFT, AxisScale, Picture, element, hint, mark, path, swatch
 
 if TYPE_CHECKING:
     import numpy as np
@@ -31,7 +31,7 @@ FEW_ROUNDS = 15  # up to this many evaluated rounds, every one is marked
 MARKED = 5  # number of marked rounds if there are more
 
 
-class Curve(NamedTuple):
+class MetricCurve(NamedTuple):
     """A line over the rounds.
 
     Args:
@@ -57,7 +57,9 @@ def curves(groups: Sequence[Group], column: str, title: str, unit: str = "%") ->
     import numpy as np
 
     factor = 100 if unit == "%" else 1
-    series = [Curve(group, rounds, factor * values) for group in groups for rounds, values in [group.curve(column)]]
+    series = [
+        MetricCurve(group, rounds, factor * values) for group in groups for rounds, values in [group.curve(column)]
+    ]
     digits = ".1f" if unit == "%" else ".4g"
     if unit != "%":
         # Use a logarithmic axis if losses fall by a large factor.
@@ -80,13 +82,13 @@ def gaps(groups: Sequence[Group]) -> str:
     import numpy as np
 
     curves_of_gaps = [(group, *group.curve("gap")) for group in groups]
-    series = [Curve(group, rounds, np.where(gap > 0, gap, np.nan)) for group, rounds, gap in curves_of_gaps]
+    series = [MetricCurve(group, rounds, np.where(gap > 0, gap, np.nan)) for group, rounds, gap in curves_of_gaps]
     return _chart(series, "Duality gap", ".3g", log=bool(_finite(series).size))
 
 
 def effective_clients(groups: Sequence[Group]) -> str:
     """Draw 1/Σλ² over the rounds, the effective number of clients of the mixture."""
-    series = [Curve(group, *group.effective_clients()) for group in groups]
+    series = [MetricCurve(group, *group.effective_clients()) for group in groups]
     known = _finite(series)
     ends = (0.0, 1.06 * float(known.max())) if known.size else None
     return _chart(series, "Effective number of clients, 1/Σλ²", ".1f", ends=ends)
@@ -104,8 +106,8 @@ def client_scores(groups: Sequence[Group]) -> str:
     known = score.scale * np.concatenate(tested)
     known = known[np.isfinite(known)]
     picture = Picture(820, 340)
-    x = Scale(0, max(group.clients for group in groups) + 1, 50, 810)
-    y = Scale(*_ends(known, 0.05, top=100.0 if score.percent else math.inf), 295, 28)
+    x = AxisScale(0, max(group.clients for group in groups) + 1, 50, 810)
+    y = AxisScale(*_ends(known, 0.05, top=100.0 if score.percent else math.inf), 295, 28)
     title = f"Test {score.words} (%)" if score.percent else f"Test {score.words}"
     picture.frame(x, y, "Clients, from worst to best", title, whole=True)
     for group, run in shown:
@@ -113,7 +115,7 @@ def client_scores(groups: Sequence[Group]) -> str:
         seed = "" if alone else f", seed {clean(run.seed, 20)}"
         ranks = _ranks(len(run.clients), most)
         columns = ("client", "score", "loss", "samples", "train_samples", "lambda")
-        clients = worst_first(run).iloc[ranks]
+        clients = sort_worst_first(run).iloc[ranks]
         dots = []
         for rank, name, value, loss, samples, trained, lam in zip(
             ranks, *(clients[column].tolist() for column in columns), strict=True
@@ -126,6 +128,7 @@ def client_scores(groups: Sequence[Group]) -> str:
                     f"{count(samples)} test, {count(trained)} training samples, λ = {percent([lam], 2)} %",
                 )
                 place = x.at(rank + 1), y.at(score.scale * value)
+                # Smaller marks for many clients, so that they do not hide each other.
                 dots.append(mark(group.mark, *place, tooltip, scale=1.3 if len(run.clients) <= 200 else 0.6))
         opacity = 0.9 if alone else 0.4
         picture.draw("g", "".join(dots), data_group=group.key, fill=group.colour, fill_opacity=opacity)
@@ -133,7 +136,7 @@ def client_scores(groups: Sequence[Group]) -> str:
         # A mean needs the same ranks in every run, and no failed run.
         if len({len(run.clients) for run in group.runs}) > 1 or len(group.runs) == 1 or group.failed:
             continue
-        ranked = score.scale * np.array([worst_first(run)["score"].to_numpy(np.float64) for run in group.runs])
+        ranked = score.scale * np.array([sort_worst_first(run)["score"].to_numpy(np.float64) for run in group.runs])
         means = ranked.mean(0)
         places = [
             (x.at(rank + 1), y.at(means[rank])) for rank in _ranks(len(means), most) if math.isfinite(means[rank])
@@ -143,7 +146,7 @@ def client_scores(groups: Sequence[Group]) -> str:
     return picture.text
 
 
-def ranks_left_out(groups: Sequence[Group]) -> bool:
+def has_omitted_ranks(groups: Sequence[Group]) -> bool:
     """Check whether `client_scores` has room for only some of the clients of a run."""
     shown = _with_dots(groups)
     return any(len(run.clients) > DOTS // len(shown) for _, run in shown)
@@ -225,7 +228,7 @@ def swatch_of(group: Group) -> str:
     return swatch(group.colour, group.dash, group.mark)
 
 
-def _finite(series: Sequence[Curve]) -> np.ndarray:
+def _finite(series: Sequence[MetricCurve]) -> np.ndarray:
     import numpy as np
 
     return np.concatenate([curve.values[np.isfinite(curve.values)] for curve in series])
@@ -241,7 +244,12 @@ def _ends(known: np.ndarray, share: float, *, top: float = math.inf) -> tuple[fl
 
 
 def _chart(
-    series: Sequence[Curve], title: str, digits: str, *, log: bool = False, ends: tuple[float, float] | None = None
+    series: Sequence[MetricCurve],
+    title: str,
+    digits: str,
+    *,
+    log: bool = False,
+    ends: tuple[float, float] | None = None,
 ) -> str:
     """Draw a line and, with several seeds, a band for each series."""
     import numpy as np
@@ -252,8 +260,8 @@ def _chart(
     low, high = _ends(known, 0.05) if ends is None else ends
     last = max((int(rounds[-1]) for _, rounds, _ in series if len(rounds)), default=0)
     picture = Picture(400, 270)
-    x = Scale(-0.02 * last, 1.02 * last, 52, 392) if last else Scale(-1, 1, 52, 392)
-    y = Scale(low, high, 225, 28, log)
+    x = AxisScale(-0.02 * last, 1.02 * last, 52, 392) if last else AxisScale(-1, 1, 52, 392)
+    y = AxisScale(low, high, 225, 28, log)
     picture.frame(x, y, "Round", title, whole=True)
     drawn = []
     for place, (group, rounds, values) in enumerate(series):
@@ -314,6 +322,7 @@ def _ranks(n: int, most: int) -> list[int]:
 
 def _png(shares: Sequence[Sequence[float]] | np.ndarray) -> str:
     """Encode a picture in one colour, from transparent at 0 to opaque at 1, as a data URL; NaN is transparent."""
+    # A PNG is far smaller than an SVG rectangle per client and round. Writing it by hand needs no imaging package.
     rows = [bytes(round(255 * min(1.0, max(0.0, value))) if value == value else 0 for value in row) for row in shares]
     head = struct.pack(
         ">2I5B", len(rows[0]), len(rows), 8, 3, 0, 0, 0

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from drfl.assessment.clients import Assessment
 from drfl.report.formatting import NOTHING, count
-from drfl.report.svg import FAINT, SOFT, Picture, Scale, path
+from drfl.report.svg import FAINT, SOFT, AxisScale, Picture, path
 
 ROW = 19.0
 """Distance between rows."""
@@ -28,15 +28,15 @@ WORST, EQUAL = "Worst client, whichever it is", "Expected if equal"
 """Labels of the rows below the clients."""
 
 
-def forests(found: Assessment, most: int) -> list[str]:
+def draw_forests(assessment: Assessment, most: int) -> list[str]:
     """Draw the worst clients of a model, in several pictures with one scale if a page has no room for all.
 
     Args:
-        found: The assessment with display names.
+        assessment: The assessment with display names.
         most: Maximum number of clients.
     """
-    shown = found.order[:most]
-    return [_forest(found, shown, shown[start : start + PART]) for start in range(0, len(shown), PART)]
+    shown = assessment.order[:most]
+    return [_forest(assessment, shown, shown[start : start + PART]) for start in range(0, len(shown), PART)]
 
 
 def _forest(assessment: Assessment, shown: Sequence[int], part: Sequence[int]) -> str:
@@ -45,6 +45,7 @@ def _forest(assessment: Assessment, shown: Sequence[int], part: Sequence[int]) -
     rows = [(assessment.names[i], count(float(assessment.samples[i])), i) for i in part]
     band = None if assessment.equal is None else (scale * assessment.equal.low, scale * assessment.equal.high)
     known = [value for value in assessment.values.tolist() if math.isfinite(value)]
+    # Each client counts once, whatever its number of rows, as in the tables.
     average = scale * sum(known) / len(known)
     values = [float(end[i]) for i in shown for end in (assessment.values, assessment.low, assessment.high)]
     values += [assessment.worst.value, assessment.worst.low, assessment.worst.high]
@@ -55,13 +56,14 @@ def _forest(assessment: Assessment, shown: Sequence[int], part: Sequence[int]) -
         low, high = max(low, -room), min(high, 100 + room)
 
     first, last = 24.0, 24.0 + ROW * (len(rows) + 1.4 + (band is not None))
-    picture, x = Picture(820, last + 42), Scale(low, high, START, END)
+    picture, x = Picture(820, last + 42), AxisScale(low, high, START, END)
     picture.write(LEFT, 14, "Client", bold=True)
     for end, head in ((ROWS, "Test rows"), (VALUE, "Value"), (INTERVAL, "Interval")):
         picture.write(end, 14, head, anchor="end", bold=True)
     # Draw band, grid and average first, behind the marks.
     if band is not None:
         left, right = (min(max(x.at(end), START), END) for end in band)
+        # At least a pixel, as a band of a single value would be invisible.
         width = max(1.0, right - left)
         picture.draw("rect", x=left, y=first, width=width, height=last - first, fill_opacity=FAINT)
     for value, label in x.ticks():
@@ -103,44 +105,45 @@ def _forest(assessment: Assessment, shown: Sequence[int], part: Sequence[int]) -
     return picture.text
 
 
-def legend(found: Assessment) -> str:
+def legend(assessment: Assessment) -> str:
     """Explain how to read the plot."""
-    percent = f"{100 * found.level:g} %"
+    percent = f"{100 * assessment.level:g} %"
     lines = [
         f"Filled square: could be the worst client ({percent} confidence). Open circle: could not. Line: the client's "
-        f"{percent} confidence interval, simultaneous over the clients of an algorithm (Bonferroni; {found.method}). "
+        f"{percent} confidence interval, simultaneous over the clients of an algorithm (Bonferroni; "
+        f"{assessment.method}). "
         "Diamond: confidence interval for the true value of the worst client, whichever it is. Dotted line: average "
         "over clients."
     ]
-    if found.equal is not None:
+    if assessment.equal is not None:
         lines.append(
             "Last row and grey band (expected if equal): the worst value to expect from sampling noise alone if all "
             "clients were equally good, on average and in 95 of 100 federations."
         )
     # Unbounded values have infinite intervals if there are few rows.
-    if any(math.isinf(x) for ends in (found.low, found.high) for x in ends.tolist()):
+    if any(math.isinf(x) for ends in (assessment.low, assessment.high) for x in ends.tolist()):
         lines.append("Arrow: the interval extends beyond the axis.")
     return " ".join(lines)
 
 
-def in_words(found: Assessment, label: str) -> str:
+def describe_forest(assessment: Assessment, label: str) -> str:
     """Describe the plot in words, for readers who cannot see it.
 
     Args:
-        found: The assessment with display names.
+        assessment: The assessment with display names.
         label: Label of the algorithm.
     """
-    measure, i = found.measure, found.order[0]
-    ends = measure.interval(float(found.low[i]), float(found.high[i]))
+    measure, i = assessment.measure, assessment.order[0]
+    ends = measure.interval(float(assessment.low[i]), float(assessment.high[i]))
+    percent, candidates = f"{100 * assessment.level:g} %", count(float(assessment.candidates.sum()))
     return (
-        f"Clients' test {measure.words} with {100 * found.level:g} % confidence intervals, the worst first. {label}: "
-        f"{found.names[i]} measures worst, {measure.words} {measure.shown(float(found.values[i]))}, "
-        f"{100 * found.level:g} %: {ends}; {count(float(found.candidates.sum()))} of {count(len(found.names))} could "
-        f"be the worst{found.note}"
+        f"Clients' test {measure.words} with {percent} confidence intervals, the worst first. {label}: "
+        f"{assessment.names[i]} measures worst, {measure.words} {measure.shown(float(assessment.values[i]))}, "
+        f"{percent}: {ends}; {candidates} of {count(len(assessment.names))} could be the worst{assessment.note}"
     )
 
 
-def _mark(picture: Picture, x: Scale, y: float, value: float, low: float, high: float, *, filled: bool) -> None:
+def _mark(picture: Picture, x: AxisScale, y: float, value: float, low: float, high: float, *, filled: bool) -> None:
     """Draw a client's interval and its value: a filled square, or an open circle."""
     place, radius = x.at(value), 3.6
     for end, direction in ((low, -1), (high, 1)):

@@ -46,7 +46,7 @@ def percent(values: Sequence[float], digits: int = 1) -> str:
     return spread([100 * value for value in values], digits)
 
 
-def scored(values: Sequence[float], score: Measure) -> str:
+def score_text(values: Sequence[float], score: Measure) -> str:
     """Format values of a score like :func:`percent`, in the score's own scale and without its unit."""
     return spread([score.scale * value for value in values], score.digits)
 
@@ -73,6 +73,7 @@ def size(count: float) -> str:
         return NOTHING
     units = ("B", "kB", "MB", "GB", "TB", "PB")
     power = 0
+    # Three digits print 999.5 as 1e+03.
     while count >= 999.5 and power < len(units) - 1:
         count, power = count / 1000, power + 1
     return f"{count:.3g}{THIN}{units[power]}"

@@ -107,9 +107,9 @@ class Group:
         return any(run.stopped_on_test for run in self.runs)
 
     @property
-    def reference(self) -> bool:
+    def is_reference(self) -> bool:
         """Whether it is a reference: not federated, to show the costs and gains of federation."""
-        return self.runs[0].reference
+        return self.runs[0].is_reference
 
     @property
     def measures(self) -> tuple[Measure, ...]:
@@ -152,7 +152,7 @@ class Group:
         return self._aligned([(run.history["round"], run.history[column].to_numpy(np.float64)) for run in self.runs])
 
     @property
-    def certified(self) -> bool:
+    def has_certificate(self) -> bool:
         """Whether every run has a column of duality gaps."""
         return all("gap" in run.history.columns for run in self.runs)
 
@@ -177,6 +177,7 @@ class Group:
         import numpy as np
 
         lookups = [dict(zip(map(int, rounds), values, strict=True)) for rounds, values in series]
+        # A mean over a changing set of seeds would jump where a run has no value.
         shared = sorted(set.intersection(*(set(lookup) for lookup in lookups)))
         values = np.array([[lookup[r] for r in shared] for lookup in lookups], dtype=np.float64)
         # Failed seeds make means NaN: a mean over the other seeds would flatter the algorithm.
@@ -199,6 +200,7 @@ def group_runs(records: Sequence[RunRecord], failed: Sequence[FailedRun] = ()) -
         settings = {name: text(record.summary, name) for name in ("algorithm", "dataset", "clients")}
         flat = flatten(record.config)
         settings |= {f"config.{name}": flat[name] for name in flat if name.rsplit(".", 1)[-1] not in INCIDENTAL}
+        # Sort the keys: the order in which a file lists settings does not matter.
         runs.setdefault(json.dumps(settings, sort_keys=True), []).append(record)
 
     # Name groups of one algorithm by the settings in which they differ.
@@ -225,7 +227,7 @@ def group_runs(records: Sequence[RunRecord], failed: Sequence[FailedRun] = ()) -
     return sorted(groups, key=lambda group: bool(group.failed))
 
 
-def at_one_seed(groups: Sequence[Group]) -> list[RunRecord]:
+def runs_at_one_seed(groups: Sequence[Group]) -> list[RunRecord]:
     """Return one run of each algorithm: at the first seed that all have, or each one's first run."""
     # In reverse order, so that the first of two runs at one seed wins.
     seeds = [{run.seed: run for run in reversed(group.runs)} for group in groups]
@@ -234,10 +236,10 @@ def at_one_seed(groups: Sequence[Group]) -> list[RunRecord]:
 
 
 def which_seed(groups: Sequence[Group]) -> str:
-    """Name the seed of :func:`at_one_seed`: "" if each algorithm has one run, "seed 0", or "first seed"."""
+    """Name the seed of :func:`runs_at_one_seed`: "" if each algorithm has one run, "seed 0", or "first seed"."""
     if all(len(group.runs) == 1 for group in groups):
         return ""
-    seeds = {run.seed for run in at_one_seed(groups)}
+    seeds = {run.seed for run in runs_at_one_seed(groups)}
     return f"seed {clean(seeds.pop(), 24)}" if len(seeds) == 1 else "first seed"
 
 

@@ -7,7 +7,7 @@ from importlib import resources
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from drfl.report.content import Document, plain
+from drfl.report.content import Document, to_plain
 from drfl.report.write import write_bytes
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ def render_html(document: Document) -> str:
     The page loads nothing from the network and runs no script. Its content security policy forbids both.
     """
     style = resources.files("drfl.report").joinpath("style.css").read_text(encoding="utf-8").strip()
-    return _environment().get_template("report.html.j2").render(document=plain(document), style=style)
+    return _environment().get_template("report.html.j2").render(document=to_plain(document), style=style)
 
 
 def write_html(document: Document, path: Path) -> None:
@@ -42,7 +42,9 @@ def _environment() -> Environment:
 
     return Environment(
         loader=PackageLoader("drfl.report"),
+        # Names of clients and columns come from users and sites, and must not become HTML.
         autoescape=True,
+        # A misspelt name in a template is then an error instead of an empty text.
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,

@@ -27,7 +27,9 @@ def in_glyphs(text: str) -> str:
     """Replace each character that the PDF's fonts lack by a box."""
     if text.isascii():  # fast path: most names are ASCII, and there may be a million
         return text
-    return "".join(c if _has_glyph(c) else BOX for c in unicodedata.normalize("NFC", text))
+    covered = ((ISOLATE, ISOLATE), (ISOLATE_END, ISOLATE_END), *((chr(low), chr(high)) for low, high in GLYPHS))
+    composed = unicodedata.normalize("NFC", text)
+    return "".join(c if any(low <= c <= high for low, high in covered) else BOX for c in composed)
 
 
 def display_names(names: Sequence[str]) -> tuple[str, ...]:
@@ -44,7 +46,3 @@ def display_names(names: Sequence[str]) -> tuple[str, ...]:
         name if name and BOX not in glyphs and occurrences[glyphs] == 1 else f"{name or BOX} (no. {place})"
         for place, (name, glyphs) in enumerate(zip(plain, printed, strict=True), start=1)
     )
-
-
-def _has_glyph(character: str) -> bool:
-    return character in (ISOLATE, ISOLATE_END) or any(low <= ord(character) <= high for low, high in GLYPHS)

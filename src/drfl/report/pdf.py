@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from drfl.core.errors import InputError
-from drfl.report.content import Block, Document, Fold, TableBlock, plain
+from drfl.report.content import Block, Document, Fold, TableBlock, to_plain
 from drfl.report.formatting import UNDEFINED
 from drfl.report.names import in_glyphs
 from drfl.report.svg import width_of
@@ -28,7 +28,7 @@ STANDARD = "ua-1"
 """PDF/UA-1, for screen readers: typst fails on content that would not be accessible."""
 
 
-def check() -> None:
+def check_typst() -> None:
     """Check that a PDF can be made.
 
     Raises:
@@ -48,13 +48,13 @@ def render_pdf(document: Document) -> bytes:
     Raises:
         InputError: If the package typst is not installed.
     """
-    check()
+    check_typst()
     import typst
 
     sections = [dataclasses.replace(section, blocks=_printed(section.blocks)) for section in document.sections]
     printed = dataclasses.replace(document, head=_printed(document.head), sections=sections)
     # Names chosen by users reach typst only as data, which the template shows as text and never evaluates.
-    content = json.dumps(_in_glyphs(plain(printed)))
+    content = json.dumps(_in_glyphs(to_plain(printed)))
     template = resources.files("drfl.report").joinpath("templates", "report.typ").read_bytes()
     data = typst.compile(
         template, font_paths=_fonts(), sys_inputs={"document": content}, format="pdf", pdf_standards=[STANDARD]

@@ -104,7 +104,8 @@ class RunRecord:
 
     def final(self, metric: str) -> float:
         """Return a field of :class:`drfl.training.history.Metrics` or another measure's column; NaN if not finite."""
-        return number(table(self.summary, "final"), metric.replace("_score", f"_{self.score.name}"))
+        # Files name these columns after the measure, such as worst_accuracy; reports call all of them worst_score.
+        return number(nested_table(self.summary, "final"), metric.replace("_score", f"_{self.score.name}"))
 
     def undefined(self, measure: Measure) -> int:
         """Count the clients at which a measure is undefined."""
@@ -122,13 +123,13 @@ class RunRecord:
         return display_names(self.clients["client"].tolist())
 
     @property
-    def drawn(self) -> tuple[str | None, str | None]:
+    def draw_digests(self) -> tuple[str | None, str | None]:
         """Digests of the test rows and of the initial model; None if unknown."""
         rows, model = self.summary.get("test_rows"), self.summary.get("initial_model")
         return rows if isinstance(rows, str) else None, model if isinstance(model, str) else None
 
     @property
-    def reference(self) -> bool:
+    def is_reference(self) -> bool:
         """Whether it is a reference: not federated, to show the costs and gains of federation."""
         return self.summary.get("reference", self.algorithm in ("LocalOnly", "Pooled")) is True
 
@@ -156,25 +157,25 @@ class RunRecord:
     @property
     def deployed(self) -> bool:
         """Whether the clients are the sites of a deployment."""
-        return bool(listed(self.config, "sites"))
+        return bool(nested_list(self.config, "sites"))
 
-    def most_shown(self, most: int) -> int:
+    def display_limit(self, most: int) -> int:
         """Return how many clients a table or figure shows: the ``most`` worst, or every site of a deployment."""
         return len(self.clients) if self.deployed else most
 
     @property
-    def proven(self) -> bool:
+    def is_proven(self) -> bool:
         """Whether the lower bound of the final certificate is proven."""
-        return table(self.summary, "final").get("proven") is True
+        return nested_table(self.summary, "final").get("proven") is True
 
     def ledger(self, counter: str) -> float:
         """Return a counter of the run's ledger (bytes, messages or evaluations); NaN if missing."""
-        return number(table(self.summary, "ledger"), counter)
+        return number(nested_table(self.summary, "ledger"), counter)
 
     @property
-    def diverged(self) -> bool:
+    def has_diverged(self) -> bool:
         """Whether a loss of the final model is not a finite number; a missing certificate does not count."""
-        final = table(self.summary, "final")
+        final = nested_table(self.summary, "final")
         return any(math.isnan(number(final, f"{statistic}_loss")) for statistic in ("avg", "worst"))
 
 
@@ -284,7 +285,7 @@ def _columns(
 
 def constant_line(summary: Mapping[str, object]) -> str | None:
     """Describe the score of always predicting one class, if that looks good; None if it does not."""
-    constant = table(summary, "constant")
+    constant = nested_table(summary, "constant")
     overall, worst = (100 * number(constant, name) for name in ("accuracy", "worst_accuracy"))
     if not math.isfinite(overall):
         return None
@@ -295,7 +296,7 @@ def constant_line(summary: Mapping[str, object]) -> str | None:
 
 def threshold_line(summary: Mapping[str, object]) -> str | None:
     """Describe the threshold above which rates such as sensitivity call a row positive; None without one."""
-    threshold = table(summary, "threshold")
+    threshold = nested_table(summary, "threshold")
     probability = number(threshold, "probability")
     if not math.isfinite(probability):
         return None
@@ -304,12 +305,12 @@ def threshold_line(summary: Mapping[str, object]) -> str | None:
     return f"rates use the threshold {probability:.3g}, which maximises sensitivity plus specificity on validation rows"
 
 
-def lines_beside(summary: Mapping[str, object]) -> list[str]:
+def remark_lines(summary: Mapping[str, object]) -> list[str]:
     """Collect the remarks with which accuracies and rates must be read, one line each."""
     return [line for line in (constant_line(summary), threshold_line(summary)) if line is not None]
 
 
-def worst_first(run: RunRecord) -> pd.DataFrame:
+def sort_worst_first(run: RunRecord) -> pd.DataFrame:
     """Sort the clients of a run, the worst first; clients with an undefined score come last."""
     return run.clients.sort_values("score", kind="stable", ascending=run.score.more_is_better)
 
@@ -324,7 +325,7 @@ def measures_of(summary: Mapping[str, object]) -> tuple[Measure, ...]:
                 percent=bool(m["percent"]),
                 rows=Rows(str(m.get("rows", Rows.WHOLE))),  # older runs have none
             )
-            for m in cast("list[dict[str, object]]", listed(summary, "measures"))
+            for m in cast("list[dict[str, object]]", nested_list(summary, "measures"))
         )
     except (AttributeError, KeyError, TypeError, ValueError):
         return (PLAIN,)
@@ -347,13 +348,13 @@ def text(values: Mapping[str, object], key: str) -> str:
     return "?" if value is None else str(value)
 
 
-def listed(values: Mapping[str, object], key: str) -> list[object]:
+def nested_list(values: Mapping[str, object], key: str) -> list[object]:
     """Return a nested list; empty if it is missing or not a list."""
     value = values.get(key)
     return list(value) if isinstance(value, list) else []
 
 
-def table(values: Mapping[str, object], key: str) -> dict[str, object]:
+def nested_table(values: Mapping[str, object], key: str) -> dict[str, object]:
     """Return a nested table; empty if it is missing or not a table."""
     value = values.get(key)
     return cast("dict[str, object]", value) if isinstance(value, dict) else {}

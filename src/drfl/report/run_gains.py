@@ -17,7 +17,7 @@ from drfl.assessment.seeds import FAILED, SeedDifference, holm_family, seed_diff
 from drfl.core.errors import InputError, Notice
 from drfl.core.files import read_csv
 from drfl.data.row_scores import RowScores
-from drfl.report.assessed import assessment_of, why_nothing
+from drfl.report.assessed import assessment_of, missing_reason
 from drfl.report.read_run import RunRecord
 from drfl.task.measure import Measure, Rows, undefined_share
 
@@ -35,7 +35,7 @@ class AssessedRun(NamedTuple):
     Args:
         record: The run.
         measure: The measure of the assessment.
-        assessment: Assessment of its returned model; None if there is none, see :func:`nothing_said`.
+        assessment: Assessment of its returned model; None if there is none, see :func:`no_assessment`.
         rows: Scores of that model on every test row; None for a deployment.
     """
 
@@ -45,7 +45,7 @@ class AssessedRun(NamedTuple):
     rows: RowScores | None
 
 
-def assessed(
+def assess_record(
     record: RunRecord,
     measure: Measure | None = None,
     level: float = 0.95,
@@ -66,6 +66,7 @@ def assessed(
         InputError: If a file of the run is damaged.
     """
     assessed_measure, rows = record.score if measure is None else measure, record.row_scores()
+    # Clients with common test rows have dependent results, for which intervals and sets are wider.
     shared = record.shared_test_rows if rows is None else rows.has_shared_rows
     assessment = assessment_of(
         record, assessed_measure, level, independent=not shared, auc_interval=auc_interval, equality=equality
@@ -73,9 +74,9 @@ def assessed(
     return AssessedRun(record, assessed_measure, assessment, rows)
 
 
-def nothing_said(run: AssessedRun) -> Notice:
+def no_assessment(run: AssessedRun) -> Notice:
     """Explain why a run has no assessment, with the remedy."""
-    return why_nothing(run.record, run.measure).within(run.record.label)
+    return missing_reason(run.record, run.measure).within(run.record.label)
 
 
 class PairedRuns(NamedTuple):
@@ -92,13 +93,13 @@ class PairedRuns(NamedTuple):
     gain: GainAssessment
 
 
-class OverSeeds(NamedTuple):
+class SeedComparison(NamedTuple):
     """Two algorithms compared over their common seeds.
 
     Args:
         first: The baseline.
         second: The algorithm whose gain it is.
-        gain: The second's worst client minus the first's, turned so that larger is better.
+        gain: The second's worst client minus the first's, flip_direction so that larger is better.
         verdict: Verdict on the second, after Holm's correction over all pairs of the table.
         undefined: Share of clients that are excluded from the search for the worst one, because the measure is
             undefined there.
@@ -113,7 +114,7 @@ class OverSeeds(NamedTuple):
     scope: str
 
 
-def paired(runs: Sequence[AssessedRun]) -> tuple[list[PairedRuns], list[str]]:
+def pair_runs(runs: Sequence[AssessedRun]) -> tuple[list[PairedRuns], list[str]]:
     """Compare the first algorithm's run with each other's on the same test rows, at the first run's seed only.
 
     Args:
@@ -138,7 +139,7 @@ def paired(runs: Sequence[AssessedRun]) -> tuple[list[PairedRuns], list[str]]:
     return pairs, list(dict.fromkeys(reasons))
 
 
-def over_seeds(runs: Sequence[AssessedRun], failed: Collection[str] = ()) -> list[OverSeeds]:
+def compare_over_seeds(runs: Sequence[AssessedRun], failed: Collection[str] = ()) -> list[SeedComparison]:
     """Compare the worst clients of the first algorithm and of each other one, paired over at least two seeds.
 
     If the measure is undefined at all clients of a run, the run has no pair. An algorithm with a run that test rows
@@ -162,6 +163,7 @@ def over_seeds(runs: Sequence[AssessedRun], failed: Collection[str] = ()) -> lis
         pairs = [_worst(second) - _worst(first) for first, second in both]
         # A gain is NaN if the measure is undefined at every client of a run.
         known = [gain for gain in pairs if np.isfinite(gain)]
+        # A single pair has no spread over seeds, so nothing can be tested.
         if len(known) > 1:
             tested = [run.assessment for pair in both for run in pair if run.assessment is not None]
             counts, clients = (
@@ -173,15 +175,15 @@ def over_seeds(runs: Sequence[AssessedRun], failed: Collection[str] = ()) -> lis
             )
     # Correct all pairs as one family, because readers look for the best of them.
     family = holm_family([gain for _, gain, _ in differences])
-    scope = Redrawn.of([run.record.drawn for run in by_seed[names[0]].values()]).words
+    scope = Redrawn.of([run.record.draw_digests for run in by_seed[names[0]].values()]).words
     return [
-        OverSeeds(names[0], name, gain, FAILED if name in excluded else verdict(gain, p), share, scope)
+        SeedComparison(names[0], name, gain, FAILED if name in excluded else verdict(gain, p), share, scope)
         for (name, gain, share), p in zip(differences, family.tolist(), strict=True)
     ]
 
 
 def _worst(run: AssessedRun) -> float:
-    """Return the worst client's measured value, turned so that larger is better."""
+    """Return the worst client's measured value, flip_direction so that larger is better."""
     if run.assessment is None:
         return np.nan
     return float(flip_direction(np.array([run.assessment.worst.value]), run.assessment.measure)[0])
@@ -206,7 +208,7 @@ def gain_over(first: AssessedRun, second: AssessedRun) -> GainAssessment:
     rows: list[RowScores] = []
     for run in (first, second):
         if run.record.stopped_on_test:
-            why = nothing_said(run)
+            why = no_assessment(run)
             raise InputError(why, code=why.code, field=why.field)
         if run.rows is None:
             raise InputError(
@@ -224,7 +226,7 @@ def gain_over(first: AssessedRun, second: AssessedRun) -> GainAssessment:
     sums = sums_of_pair(measure, rows, labels)
     assessment = first.assessment
     if assessment is None:
-        why = nothing_said(first)
+        why = no_assessment(first)
         raise InputError(why, code=why.code, field=why.field)
     return _assessed(assessment, *sums)
 
@@ -243,7 +245,7 @@ def _assessed(assessment: Assessment, first: Floats, second: Floats, products: F
     )
 
 
-def over_last(run: AssessedRun) -> GainAssessment | None:
+def gain_over_last(run: AssessedRun) -> GainAssessment | None:
     """Compute the returned model's gain over the last iterate, for a deployment whose last test was of both; else None.
 
     Raises:

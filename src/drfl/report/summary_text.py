@@ -7,7 +7,7 @@ import re
 from collections.abc import Sequence
 
 from drfl.core.run_end import ON_TEST, RESET
-from drfl.report.compared import Against, Standing
+from drfl.report.compared import Ranking, RivalComparison
 from drfl.report.content import Card, Paragraph
 from drfl.report.formatting import (
     NOTHING,
@@ -17,12 +17,12 @@ from drfl.report.formatting import (
     listing,
     mean,
     plural,
-    scored,
+    score_text,
     size,
     span,
 )
-from drfl.report.groups import Group, at_one_seed
-from drfl.report.read_run import FailedRun, RunRecord, listed, number, text, worst_first
+from drfl.report.groups import Group, runs_at_one_seed
+from drfl.report.read_run import FailedRun, RunRecord, nested_list, number, sort_worst_first, text
 
 NAMED = 5
 """Maximum number of algorithms that a sentence names."""
@@ -85,7 +85,7 @@ def notices(groups: Sequence[Group], lost: Sequence[str] = ()) -> list[str]:
     for group in groups:
         for run in group.runs:
             lines = [text(run.summary, "failure")] if run.summary.get("failure") else []
-            for line in (*lines, *map(str, listed(run.summary, "warnings"))):
+            for line in (*lines, *map(str, nested_list(run.summary, "warnings"))):
                 runs_by_line.setdefault(line, []).append((group.label, run))
     run_lines = []
     for line, owners in runs_by_line.items():
@@ -104,7 +104,7 @@ def _notices_on(group: Group, most: int) -> list[str]:
         lines.append(
             f": {hows}{_seeds(group.failed)}. No mean is given, because a mean over the other seeds would flatter it."
         )
-    diverged = [run for run in runs if run.diverged]
+    diverged = [run for run in runs if run.has_diverged]
     if diverged:
         lines.append(f" diverged{_seeds(diverged)}: some final metrics are not finite numbers.")
     if len(runs) + len(group.failed) < most:
@@ -136,15 +136,15 @@ def _seeds(runs: Sequence[RunRecord | FailedRun]) -> str:
     return f" ({'seed' if len(runs) == 1 else 'seeds'} {listing([clean(run.seed, 24) for run in runs])})"
 
 
-def cards(groups: Sequence[Group], found: Standing | None) -> list[Card]:
+def cards(groups: Sequence[Group], ranking: Ranking | None) -> list[Card]:
     """Return the key numbers: of the only algorithm, or the best of several with the algorithm's name.
 
     Args:
         groups: The algorithms.
-        found: Their ranking; None if there is none.
+        ranking: Their ranking; None if there is none.
     """
     if len(groups) > 1:
-        best = "Best for the worst client" if found is not None and found.reach else "Worst client, best measured"
+        best = "Best for the worst client" if ranking is not None and ranking.reach else "Worst client, best measured"
         return [
             _best_card(groups, "worst_score", best),
             _best_card(groups, "worst20_score", f"Worst 20{THIN}% of clients, best measured"),
@@ -156,7 +156,7 @@ def cards(groups: Sequence[Group], found: Standing | None) -> list[Card]:
     first = group.runs[0]
     # With several seeds each run has a different worst client.
     named = len(group.runs) == 1 and first.clients["score"].notna().any()
-    worst_name = first.display_names[int(worst_first(first).index[0])] if named else ""
+    worst_name = first.display_names[int(sort_worst_first(first).index[0])] if named else ""
     note = f"{worst_name}{group.note(group.score)}".strip()
     worst = "; ".join(filter(None, (note, _surely(groups, group))))
     return [
@@ -179,7 +179,7 @@ def _surely(groups: Sequence[Group], group: Group, among: int = 1) -> str:
     """
     from drfl.report.assessed import worst_interval  # this import loads scipy
 
-    run = at_one_seed(groups)[groups.index(group)]
+    run = runs_at_one_seed(groups)[groups.index(group)]
     ends = worst_interval(run, alpha=0.05 / among)
     if ends is None:
         return f"no interval: {ON_TEST}" if run.stopped_on_test else "no interval is known"
@@ -192,17 +192,17 @@ def _surely(groups: Sequence[Group], group: Group, among: int = 1) -> str:
     )
 
 
-def takeaway(groups: Sequence[Group], found: Standing | None) -> Paragraph | None:
+def takeaway(groups: Sequence[Group], ranking: Ranking | None) -> Paragraph | None:
     """Name the algorithm whose worst client measures best, with its lead and the scope; None for fewer than two rivals.
 
     Args:
         groups: The algorithms.
-        found: Their ranking; None if there is none.
+        ranking: Their ranking; None if there is none.
     """
-    if found is None:
+    if ranking is None:
         # If all others have failed runs, one algorithm remains without a rival.
-        competitors = [group for group in groups if not group.reference]
-        whole = [group for group in competitors if not group.failed and not any(run.diverged for run in group.runs)]
+        competitors = [group for group in groups if not group.is_reference]
+        whole = [group for group in competitors if not group.failed and not any(run.has_diverged for run in group.runs)]
         if len(whole) != 1 or len(competitors) < 2 or any(run.stopped_on_test for run in whole[0].runs):
             return None
         failed = listing([group.label for group in competitors if group is not whole[0]])
@@ -211,14 +211,16 @@ def takeaway(groups: Sequence[Group], found: Standing | None) -> Paragraph | Non
     from drfl.assessment.seeds import T_FROM
     from drfl.assessment.sentences import signed_interval  # this import loads scipy
 
-    best, score = found.best, found.best.score
+    best, score = ranking.best, ranking.best.score
     # Compare with FedAvg if it is among them, because every reader knows it.
-    rival = next((comparison for comparison in found.against if comparison.rival.label == "FedAvg"), found.against[0])
-    worst = scored(best.finals("worst_score"), score)
+    rival = next(
+        (comparison for comparison in ranking.comparisons if comparison.rival.label == "FedAvg"), ranking.comparisons[0]
+    )
+    worst = score_text(best.finals("worst_score"), score)
     value = f"{worst}{THIN}%" if score.percent else f"{score.words} {worst}"
     note, rival_note, gain = best.note(score), rival.rival.note(score), rival.gain
     ahead = gain.mean
-    if not gain.n:  # no seed has the same clients: use the difference of means, turned so that larger is better
+    if not gain.n:  # no seed has the same clients: use the difference of means, flip_direction so that larger is better
         ahead = mean(best.finals("worst_score")) - mean(rival.rival.finals("worst_score"))
         ahead = ahead if score.more_is_better else -ahead
     less = "less" if (ahead < 0) == score.more_is_better else "more"
@@ -228,24 +230,24 @@ def takeaway(groups: Sequence[Group], found: Standing | None) -> Paragraph | Non
         _, ends = signed_interval(score, gain.mean, gain.low, gain.high)
         value += f" (95{THIN}% confidence interval of the worst client's gain over seeds: {ends})"
     value += rival_note if rival_note != note else ""
-    rest = " ".join([f"{value}.", *_significance(found)])
-    rest += f" Ranked last: {listing(found.failed)}." if found.failed else ""
-    if found.reach > Reach.NOWHERE:
-        scope = POPULATION if found.reach is Reach.POPULATION else found.redrawn.words
+    rest = " ".join([f"{value}.", *_significance(ranking)])
+    rest += f" Ranked last: {listing(ranking.failed)}." if ranking.failed else ""
+    if ranking.reach > Reach.NOWHERE:
+        scope = POPULATION if ranking.reach is Reach.POPULATION else ranking.redrawn.words
         return Paragraph(f"serves the worst client best {scope}: {rest}", start=best.label)
-    if found.rivals("better"):
+    if ranking.rivals("better"):
         return Paragraph(f"measures best for the worst client: {rest}", start=best.label)
-    start = "No significant difference:" if found.rivals("not significant") else "Not decided:"
+    start = "No significant difference:" if ranking.rivals("not significant") else "Not decided:"
     return Paragraph(f"{best.label} measures best for the worst client, {rest}", start=start)
 
 
-def _significance(ranking: Standing) -> list[str]:
+def _significance(ranking: Ranking) -> list[str]:
     """Name the algorithms that the best is significantly better than, with the scope, and report on the others."""
     from drfl.assessment.scope import POPULATION, Reach
     from drfl.assessment.seeds import T_FROM  # this import loads scipy
 
     everywhere, here = (
-        [comparison for comparison in ranking.against if comparison.reach is reach]
+        [comparison for comparison in ranking.comparisons if comparison.reach is reach]
         for reach in (Reach.POPULATION, Reach.SEEDS)
     )
     equal = ranking.rivals("not significant", "worse")
@@ -278,23 +280,23 @@ def _significance(ranking: Standing) -> list[str]:
             )
     if few:
         n = max(comparison.gain.n for comparison in few)
-        against = f" against {_labels(few)}" if len(few) < len(ranking.against) else ""
+        subject = f"For {_labels(few)}, " if len(few) < len(ranking.comparisons) else ""
         lines.append(
-            f"Not decided{against}: {plural(n, 'seed')} {'is' if n == 1 else 'are'} too few; {T_FROM} are needed."
+            f"{subject}{plural(n, 'seed')} {'is' if n == 1 else 'are'} too few for a verdict; {T_FROM} are needed."
         )
         if n == 1:
             lines.append("To compare two runs on the same test rows, use drfl assess RUN RUN.")
     if unpaired:
-        lines.append(f"Not decided against {_labels(unpaired)}: the clients are not the same at any seed.")
+        lines.append(f"There is no comparison with {_labels(unpaired)}: the clients are not the same at any seed.")
     return lines
 
 
-def _others(ranking: Standing, part: Sequence[Against]) -> str:
+def _others(ranking: Ranking, part: Sequence[RivalComparison]) -> str:
     """Name some of the rivals, or all of them in one phrase."""
-    return "each of the others" if 1 < len(part) == len(ranking.against) else _labels(part)
+    return "each of the others" if 1 < len(part) == len(ranking.comparisons) else _labels(part)
 
 
-def _labels(rivals: Sequence[Against]) -> str:
+def _labels(rivals: Sequence[RivalComparison]) -> str:
     """Name the rivals, only the first ones if there are many."""
     labels = [comparison.rival.label for comparison in rivals]
     return listing(labels if len(labels) <= NAMED + 1 else [*labels[:NAMED], f"{len(labels) - NAMED} more"])
@@ -307,7 +309,7 @@ def _best_card(groups: Sequence[Group], metric: str, title: str) -> Card:
     best = min if metric == "std_score" or not score.more_is_better else max
     # Compare rounded values, so that algorithms with the same displayed score tie.
     means = {group.key: round(score.scale * mean(group.finals(metric)), score.digits) for group in groups}
-    rivals = [group for group in groups if math.isfinite(means[group.key]) and not group.reference]
+    rivals = [group for group in groups if math.isfinite(means[group.key]) and not group.is_reference]
     if not rivals:
         return Card(title, NOTHING)
     top = best(means[group.key] for group in rivals)
@@ -319,7 +321,7 @@ def _best_card(groups: Sequence[Group], metric: str, title: str) -> Card:
 
 
 def _card(title: str, group: Group, metric: str, note: str = "") -> Card:
-    value = scored(group.finals(metric), group.score)
+    value = score_text(group.finals(metric), group.score)
     # The card shows the spread in a smaller font, so separate it.
     middle, _, spread = value.partition(" ± ")
     unit = f"{THIN}%" if group.score.percent and value != NOTHING else ""

@@ -33,7 +33,7 @@ TICKS = 6
 NARROW, WIDE = "iIjl.,:;'|!()[] ftr1", "mwMW%@ABCDGHKNOQRUVXYZ_"
 
 
-class Scale(NamedTuple):
+class AxisScale(NamedTuple):
     """Map from values to positions in a picture.
 
     Args:
@@ -123,10 +123,10 @@ class Picture:
             opacity: Less than 1 for text beside the data.
         """
         weight = {"font_weight": "bold"} if bold else {}
-        words = html.escape(fitted(text, width / size))
+        words = html.escape(fit_text(text, width / size))
         self.draw("text", words, x=x, y=y, text_anchor=anchor, font_size=size, fill_opacity=opacity, **weight)
 
-    def frame(self, x: Scale, y: Scale, x_title: str, y_title: str, *, whole: bool = False) -> None:
+    def frame(self, x: AxisScale, y: AxisScale, x_title: str, y_title: str, *, whole: bool = False) -> None:
         """Add the axes below and left of a plot, with a grid of horizontal lines.
 
         Args:
@@ -146,7 +146,7 @@ class Picture:
         self.write((x.start + x.end) / 2, y.start + 33, x_title, anchor="middle", opacity=SOFT)
         self.write(x.start, y.end - 8, y_title, opacity=SOFT)
 
-    def window(self, x: Scale, y: Scale, content: Sequence[str]) -> None:
+    def window(self, x: AxisScale, y: AxisScale, content: Sequence[str]) -> None:
         """Add elements that are clipped at the axes.
 
         Args:
@@ -156,6 +156,7 @@ class Picture:
         """
         width, height = x.end - x.start, y.start - y.end
         self.draw(
+            # A nested svg element clips its content at its border.
             "svg", "".join(content), x=x.start, y=y.end, width=width, height=height,
             viewBox=f"{number(x.start)} {number(y.end)} {number(width)} {number(height)}",
         )  # fmt: skip
@@ -213,7 +214,7 @@ def swatch(colour: str, dash: str, shape: str) -> str:
     return picture.text
 
 
-def fitted(text: str, width: float) -> str:
+def fit_text(text: str, width: float) -> str:
     """Cut text to a width in units of its letters' height; widths are estimates, because no font is known."""
     if width_of(text) <= width:
         return text

@@ -17,12 +17,12 @@ from drfl.report.formatting import (
     count,
     mean,
     scientific,
-    scored,
+    score_text,
     size,
     spread,
 )
-from drfl.report.groups import Group, at_one_seed, which_seed
-from drfl.report.read_run import RunRecord, lines_beside, number, table, worst_first
+from drfl.report.groups import Group, runs_at_one_seed, which_seed
+from drfl.report.read_run import RunRecord, nested_table, number, remark_lines, sort_worst_first
 from drfl.task.measure import Measure, undefined_share
 
 METRICS = {
@@ -47,18 +47,18 @@ def summary_table(groups: Sequence[Group]) -> TableBlock:
         head.append(title)
         # Print in bold all values that are displayed as equal to the best, but never a reference.
         means = [round(measure.scale * mean(group.finals(name)), measure.digits) for group in groups]
-        rivals = [v for v, group in zip(means, groups, strict=True) if math.isfinite(v) and not group.reference]
+        rivals = [v for v, group in zip(means, groups, strict=True) if math.isfinite(v) and not group.is_reference]
         smaller = name == "std_score" or not measure.more_is_better
         top = (min if smaller else max)(rivals) if rivals and len(groups) > 1 else None
         shown.append(
             [
-                TableCell(scored(group.finals(name), measure), strong=value == top and not group.reference)
+                TableCell(score_text(group.finals(name), measure), strong=value == top and not group.is_reference)
                 for group, value in zip(groups, means, strict=True)
             ]
         )
         if name.startswith("worst_"):
             head.append(interval_head(groups))
-            shown.append([interval_cell(run, measure) for run in at_one_seed(groups)])
+            shown.append([interval_cell(run, measure) for run in runs_at_one_seed(groups)])
             undefined = [group.undefined(measure) for group in groups]
             if any(undefined):
                 head.append(UNDEFINED)
@@ -79,14 +79,14 @@ def summary_table(groups: Sequence[Group]) -> TableBlock:
         f"{'; mean ± sample standard deviation over seeds' * many}{'; best measured value in bold' * (len(groups) > 1)}"
         f"; 95{THIN}%: confidence interval for the true value of the worst client, whichever it is"
     )
-    caption += beside(at_one_seed(groups))
+    caption += common_remarks(runs_at_one_seed(groups))
     notes = legends((f"{g.label} seed {clean(run.seed, 24)}", run.marks) for g in groups for run in g.runs)
     return TableBlock("; ".join((caption, *notes)), ["Algorithm", *head, "Sent up", "Sent down", "Seeds"], rows)
 
 
-def beside(runs: Sequence[RunRecord]) -> str:
+def common_remarks(runs: Sequence[RunRecord]) -> str:
     """Return the remarks on accuracies and rates that apply to all of these runs, to follow a caption."""
-    lines = [lines_beside(run.summary) for run in runs]
+    lines = [remark_lines(run.summary) for run in runs]
     return "".join(f"; {clean(line)}" for line in lines[0] if all(line in run_lines for run_lines in lines))
 
 
@@ -113,7 +113,7 @@ def certificate_table(groups: Sequence[Group]) -> TableBlock:
         [
             TableCell(group.label, swatch=swatch_of(group)),
             *(scientific(group.finals(name)) for name in ("primal", "lower", "gap", "gradient_norm")),
-            "yes" if all(run.proven for run in group.runs) else "no",
+            "yes" if all(run.is_proven for run in group.runs) else "no",
         ]
         for group in groups
     ]
@@ -129,7 +129,7 @@ def runs_table(evidence: Evidence) -> TableBlock:
     for group in groups:
         for record in group.runs:
             run = evidence.of(record)
-            place, assessment = int(worst_first(record).index[0]), run.assessment
+            place, assessment = int(sort_worst_first(record).index[0]), run.assessment
             could = NOTHING if assessment is None else f"{int(assessment.candidates.sum())} of {len(assessment.names)}"
             rows.append(
                 [
@@ -138,8 +138,8 @@ def runs_table(evidence: Evidence) -> TableBlock:
                     run.names[place] if math.isfinite(record.final("worst_score")) else NOTHING,
                     f"{count(record.marks.effective_rounds)} of " * bool(record.marks.rollbacks)
                     + count(number(record.summary, "rounds")),
-                    scored([record.final("avg_score")], score),
-                    scored([record.final("worst_score")], score),
+                    score_text([record.final("avg_score")], score),
+                    score_text([record.final("worst_score")], score),
                     interval_cell(record, score),
                     could,
                     *([undefined_share([record.undefined(score)], [len(record.clients)])] if some else []),
@@ -184,7 +184,7 @@ def versions_table(groups: Sequence[Group]) -> TableBlock | None:
     versions_of: dict[str, list[str]] = {}
     for group in groups:
         for run in group.runs:
-            for name, version in table(run.summary, "versions").items():
+            for name, version in nested_table(run.summary, "versions").items():
                 seen = versions_of.setdefault(name, [])
                 if str(version) not in seen:
                     seen.append(str(version))

@@ -41,6 +41,7 @@ def read(path: Path) -> RowScores:
     starts, rows = scores.starts, scores.rows
     if starts.dtype != torch.int64 or rows.dtype != torch.int64 or starts.dim() != 1 or rows.dim() != 1:
         raise _damaged(path, f"'{STARTS}' and '{ROWS}' must be one-dimensional and of type int64")
+    # Wrong indices would pair the rows of one client with those of another.
     if len(starts) < 2 or int(starts[0]) or int(starts[-1]) != len(rows) or bool((starts.diff() < 1).any()):
         raise _damaged(path, f"'{STARTS}' are not valid indices of the clients' first rows")
     if bool((rows < 0).any()):

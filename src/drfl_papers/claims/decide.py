@@ -15,19 +15,19 @@ from drfl.training.history import csv_text
 from drfl_papers.claims import verdicts
 from drfl_papers.claims.findings import (
     OPPOSITE,
-    SHOWN,
+    SIGNIFICANT,
     UNDECIDED,
     EverySeed,
     Finding,
-    InSetting,
     Lead,
-    as_worded,
-    outcomes,
+    SettingOutcome,
+    count_outcomes,
+    decide_as_worded,
 )
 from drfl_papers.claims.results import StoredResults
 from drfl_papers.claims.rules import AnyClaim, Derived, MeasuredClaim, Untestable
 from drfl_papers.claims.verdicts import Verdict, verdict
-from drfl_papers.claims.wording import told
+from drfl_papers.claims.wording import describe
 from drfl_papers.specification import load_spec, names
 
 # The column names are part of the file format: they stay when the wording of an outcome changes.
@@ -53,13 +53,13 @@ class ClaimsFile(BaseModel):
 
 
 @dataclass(frozen=True)
-class Decided:
+class ClaimDecision:
     """A claim with its verdict.
 
     Args:
         claim: The claim.
         verdict: One of :data:`drfl_papers.claims.verdicts.VERDICTS`.
-        found: All comparisons; empty for claims that no measurement decides.
+        findings: All comparisons; empty for claims that no measurement decides.
         settings: The outcome of the claim as worded in each of its settings; empty for claims that no measurement
             decides.
         decides: The numbers behind the verdict, in words.
@@ -67,8 +67,8 @@ class Decided:
 
     claim: AnyClaim
     verdict: Verdict
-    found: tuple[Finding, ...]
-    settings: tuple[InSetting, ...]
+    findings: tuple[Finding, ...]
+    settings: tuple[SettingOutcome, ...]
     decides: str
 
 
@@ -94,10 +94,10 @@ def load(path: Path) -> tuple[AnyClaim, ...]:
     return tuple(claims)
 
 
-def decide(claim: AnyClaim, stored: StoredResults) -> Decided:
+def decide(claim: AnyClaim, stored: StoredResults) -> ClaimDecision:
     """Apply a claim's rule to the stored results."""
     if isinstance(claim, Untestable):
-        return Decided(claim, verdicts.UNTESTABLE, (), (), claim.why)
+        return ClaimDecision(claim, verdicts.UNTESTABLE, (), (), claim.why)
     if isinstance(claim, Derived):
         texts = []
         for confirmation in claim.confirmed_by:
@@ -106,19 +106,19 @@ def decide(claim: AnyClaim, stored: StoredResults) -> Decided:
             texts.append(f"{confirmation.says} {' to '.join(ends)}")
         agrees = all(confirmation.agrees(stored) for confirmation in claim.confirmed_by)
         decides = f"[derivation]({claim.page}); {', '.join(texts)}"
-        return Decided(claim, claim.verdict if agrees else verdicts.OPEN, (), (), decides)
-    comparisons, settings = as_worded(claim.found(stored), claim.setting_of)
-    not_run = left_out_of(claim, stored)
-    beside = {"Failed": broken_off(comparisons, stored), "Not run": not_run}
-    worded = f"As worded: significant in {sum(s.shown for s in settings)} of {len(settings)} settings"
+        return ClaimDecision(claim, claim.verdict if agrees else verdicts.OPEN, (), (), decides)
+    comparisons, settings = decide_as_worded(claim.compare(stored), claim.setting_of)
+    not_run = missing_settings(claim, stored)
+    beside = {"Failed": failed_methods(comparisons, stored), "Not run": not_run}
+    worded = f"As worded: significant in {sum(s.is_significant for s in settings)} of {len(settings)} settings"
     texts = [worded] if len(settings) > 1 else []
-    texts.append(told(comparisons, along=claim.kind == "trend") if comparisons else "not run")
+    texts.append(describe(comparisons, along=claim.kind == "trend") if comparisons else "not run")
     texts += [f"{label}: {', '.join(items)}" for label, items in beside.items() if items]
     by_rule = verdict(settings, claim.needed, bool(not_run))
-    return Decided(claim, by_rule, tuple(comparisons), tuple(settings), ". ".join(texts))
+    return ClaimDecision(claim, by_rule, tuple(comparisons), tuple(settings), ". ".join(texts))
 
 
-def broken_off(found: Sequence[Finding], stored: StoredResults) -> list[str]:
+def failed_methods(found: Sequence[Finding], stored: StoredResults) -> list[str]:
     """List the compared methods that have failed runs, with the number of these runs."""
     pairs = [(f.first, f.second) if isinstance(f, Lead) else (f.place,) for f in found]
     counts: dict[str, int] = {}
@@ -127,7 +127,7 @@ def broken_off(found: Sequence[Finding], stored: StoredResults) -> list[str]:
     return [f"{method} {n} {'run' if n == 1 else 'runs'}" for method, n in counts.items() if n]
 
 
-def left_out_of(claim: MeasuredClaim, stored: StoredResults) -> list[str]:
+def missing_settings(claim: MeasuredClaim, stored: StoredResults) -> list[str]:
     """List the settings that the paper has and the results lack, for a claim on all settings."""
     if claim.settings is not None or claim.kind == "trend":
         return []
@@ -140,25 +140,25 @@ def left_out_of(claim: MeasuredClaim, stored: StoredResults) -> list[str]:
     ]
 
 
-def claims_csv(decided: Sequence[Decided]) -> str:
+def claims_csv(decided: Sequence[ClaimDecision]) -> str:
     """Format the claims as CSV text, one row per claim."""
     lines = []
     for item in decided:
-        claim, counts = item.claim, outcomes(item.found)
-        settings = (len(item.settings), sum(s.shown for s in item.settings))
-        numbers = (*settings, len(item.found), counts[SHOWN], counts[OPPOSITE], counts[UNDECIDED])
+        claim, counts = item.claim, count_outcomes(item.findings)
+        settings = (len(item.settings), sum(s.is_significant for s in item.settings))
+        numbers = (*settings, len(item.findings), counts[SIGNIFICANT], counts[OPPOSITE], counts[UNDECIDED])
         texts = (claim.id, claim.paper, claim.where, claim.says, claim.kind)
         lines.append([*texts, item.verdict, *numbers, item.decides, claim.remark])
     return csv_text(COLUMNS, lines)
 
 
-def findings_csv(decided: Sequence[Decided]) -> str:
+def findings_csv(decided: Sequence[ClaimDecision]) -> str:
     """Format the comparisons as CSV text, one row each.
 
     Leads are in the unit of the stored numbers; a positive lead agrees with the claim.
     """
     rows: list[list[object]] = []
-    for name, finding in ((item.claim.id, finding) for item in decided for finding in item.found):
+    for name, finding in ((item.claim.id, finding) for item in decided for finding in item.findings):
         if isinstance(finding, EverySeed):
             # A count of seeds has no second place and no tests, so those columns stay empty.
             n = len(finding.values)

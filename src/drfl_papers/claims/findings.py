@@ -22,7 +22,12 @@ from typing import NamedTuple, Protocol
 from drfl.assessment.seeds import LEVEL, T_FROM, SeedDifference, holm, seed_difference
 from drfl.experiments.run.measures import Column
 
-SHOWN, NOT_SHOWN, OPPOSITE, UNDECIDED = "significant", "not significant", "opposite significant", "not decided"
+SIGNIFICANT, NOT_SIGNIFICANT, OPPOSITE, UNDECIDED = (
+    "significant",
+    "not significant",
+    "opposite significant",
+    "not decided",
+)
 SIGNS_FROM = 6
 """Fewest pairs with which the sign test can reach LEVEL: 2/2ⁿ is 0.0625 at n = 5."""
 
@@ -36,7 +41,7 @@ class MeasureLike(Protocol):
         ...
 
     @property
-    def shown(self) -> Column:
+    def display(self) -> Column:
         """How its numbers are displayed."""
         ...
 
@@ -59,7 +64,7 @@ class Lead:
 
     Args:
         metric: Name of the measure.
-        shown: How its numbers are displayed.
+        display: How its numbers are displayed.
         first: The place that the claim says is ahead.
         second: The other place.
         leads: One value per seed that both places have; ±inf if one of them never reaches the level, 0 if neither does.
@@ -73,7 +78,7 @@ class Lead:
     """
 
     metric: str
-    shown: Column
+    display: Column
     first: Place
     second: Place
     leads: tuple[float, ...]
@@ -110,14 +115,14 @@ class EverySeed(NamedTuple):
 
     Args:
         metric: Name of the measure.
-        shown: How its numbers are displayed.
+        display: How its numbers are displayed.
         place: The place.
         values: One number per seed.
         agree: Number of seeds within the bounds.
     """
 
     metric: str
-    shown: Column
+    display: Column
     place: Place
     values: tuple[float, ...]
     agree: int
@@ -128,12 +133,12 @@ class EverySeed(NamedTuple):
         n = len(self.values)
         if n < T_FROM:
             return UNDECIDED
-        return SHOWN if self.agree == n else NOT_SHOWN if self.agree else OPPOSITE
+        return SIGNIFICANT if self.agree == n else NOT_SIGNIFICANT if self.agree else OPPOSITE
 
     @property
     def p_claim(self) -> float:
         """0 if the outcome is significant, else 1, as seeds are counted and not tested; NaN if it is not decided."""
-        return math.nan if self.outcome == UNDECIDED else float(self.outcome != SHOWN)
+        return math.nan if self.outcome == UNDECIDED else float(self.outcome != SIGNIFICANT)
 
     @property
     def share(self) -> tuple[float, float]:
@@ -148,20 +153,20 @@ class EverySeed(NamedTuple):
 Finding = Lead | EverySeed
 
 
-class InSetting(NamedTuple):
+class SettingOutcome(NamedTuple):
     """The outcome of a claim as worded in one of its settings.
 
     Args:
         p: Its p-value, corrected over the settings; NaN if it is not decided.
-        shown: Whether it is significant.
-        opposite: Whether the opposite of one of its findings is significant.
-        undecided: Whether one of its findings is not decided.
+        is_significant: Whether it is significant.
+        has_opposite: Whether the opposite of one of its findings is significant.
+        is_undecided: Whether one of its findings is not decided.
     """
 
     p: float
-    shown: bool
-    opposite: bool
-    undecided: bool
+    is_significant: bool
+    has_opposite: bool
+    is_undecided: bool
 
 
 def lead_of(
@@ -190,7 +195,7 @@ def lead_of(
     else:
         tests = seed_difference(leads)
     ours, theirs = (measure.paper(*place) for place in places)
-    return Lead(measure.name, measure.shown, *places, leads, tests, sign * (ours - theirs))
+    return Lead(measure.name, measure.display, *places, leads, tests, sign * (ours - theirs))
 
 
 def sign_test_p(wins: int, losses: int) -> float:
@@ -203,7 +208,7 @@ def sign_test_p(wins: int, losses: int) -> float:
     return min(1.0, 2 * tail)
 
 
-def ahead(lead: Lead, p_holm: float) -> Lead:
+def with_lead_outcome(lead: Lead, p_holm: float) -> Lead:
     """Add the outcome for the claim that the first place is ahead.
 
     Args:
@@ -214,8 +219,8 @@ def ahead(lead: Lead, p_holm: float) -> Lead:
         return replace(lead, p_holm=math.nan, outcome=UNDECIDED)
     forward = lead.wins > lead.losses if lead.by_signs else lead.tests.mean > 0
     if lead.tests.p_flips > LEVEL:  # with too few pairs p_flips is NaN, and only the t-test decides
-        return replace(lead, p_holm=p_holm, outcome=NOT_SHOWN, p_claim=1.0)
-    outcome = NOT_SHOWN if not p_holm <= LEVEL else SHOWN if forward else OPPOSITE
+        return replace(lead, p_holm=p_holm, outcome=NOT_SIGNIFICANT, p_claim=1.0)
+    outcome = NOT_SIGNIFICANT if not p_holm <= LEVEL else SIGNIFICANT if forward else OPPOSITE
     return replace(lead, p_holm=p_holm, outcome=outcome, p_claim=lead.tests.p_t if forward else 1.0)
 
 
@@ -240,7 +245,7 @@ def beyond_p(lead: Lead, margin: float, both_sides: bool) -> float:
     return seed_difference([value - edge for value in lead.leads]).p_t
 
 
-def level(lead: Lead, p_holm: float, margin: float, both_sides: bool) -> Lead:
+def with_level_outcome(lead: Lead, p_holm: float, margin: float, both_sides: bool) -> Lead:
     """Add the outcome for the claim that the first place is level with the second, or not behind it.
 
     Args:
@@ -255,7 +260,7 @@ def level(lead: Lead, p_holm: float, margin: float, both_sides: bool) -> Lead:
     if math.isnan(low):  # equal at every seed
         low = high = lead.tests.mean
     within = low >= -margin and (high <= margin or not both_sides)
-    outcome = OPPOSITE if p_holm <= LEVEL else SHOWN if within else NOT_SHOWN
+    outcome = OPPOSITE if p_holm <= LEVEL else SIGNIFICANT if within else NOT_SIGNIFICANT
     return replace(lead, p_holm=p_holm, outcome=outcome, p_claim=within_p(lead, margin, both_sides))
 
 
@@ -277,7 +282,9 @@ def within_p(lead: Lead, margin: float, both_sides: bool) -> float:
     return max(seed_difference([value - edge for value in lead.leads]).p_t for edge in edges)
 
 
-def as_worded(found: Sequence[Finding], setting: Callable[[Finding], object]) -> tuple[list[Finding], list[InSetting]]:
+def decide_as_worded(
+    found: Sequence[Finding], setting: Callable[[Finding], object]
+) -> tuple[list[Finding], list[SettingOutcome]]:
     """Test a claim that needs all its findings in a setting at once.
 
     Args:
@@ -292,15 +299,17 @@ def as_worded(found: Sequence[Finding], setting: Callable[[Finding], object]) ->
         groups.setdefault(setting(finding), []).append(finding)
     # A finding that is not decided has p = NaN and leaves the setting undecided.
     p = [max((f.p_claim for f in group), key=lambda p: (math.isnan(p), p)) for group in groups.values()]
-    settings: dict[object, InSetting] = {}
+    settings: dict[object, SettingOutcome] = {}
     for (name, group), corrected in zip(groups.items(), holm(p).tolist(), strict=True):
         kinds = {f.outcome for f in group}
-        settings[name] = InSetting(corrected, corrected <= LEVEL, OPPOSITE in kinds, UNDECIDED in kinds)
+        settings[name] = SettingOutcome(corrected, corrected <= LEVEL, OPPOSITE in kinds, UNDECIDED in kinds)
     worded: list[Finding] = []
     for finding in found:
         place = settings[setting(finding)]
         if isinstance(finding, Lead):
-            worded.append(replace(finding, p_worded=place.p, outcome=SHOWN if place.shown else finding.outcome))
+            worded.append(
+                replace(finding, p_worded=place.p, outcome=SIGNIFICANT if place.is_significant else finding.outcome)
+            )
         else:
             worded.append(finding)
     return worded, list(settings.values())
@@ -309,9 +318,9 @@ def as_worded(found: Sequence[Finding], setting: Callable[[Finding], object]) ->
 def every_seed(measure: MeasureLike, place: Place, values: Mapping[int, float], least: float, most: float) -> EverySeed:
     """Count the seeds whose number lies between two bounds, both included."""
     numbers = tuple(values[seed] for seed in sorted(values))
-    return EverySeed(measure.name, measure.shown, place, numbers, sum(least <= value <= most for value in numbers))
+    return EverySeed(measure.name, measure.display, place, numbers, sum(least <= value <= most for value in numbers))
 
 
-def outcomes(found: Sequence[Finding]) -> dict[str, int]:
+def count_outcomes(found: Sequence[Finding]) -> dict[str, int]:
     """Count the findings of each outcome."""
-    return {name: sum(f.outcome == name for f in found) for name in (SHOWN, NOT_SHOWN, OPPOSITE, UNDECIDED)}
+    return {name: sum(f.outcome == name for f in found) for name in (SIGNIFICANT, NOT_SIGNIFICANT, OPPOSITE, UNDECIDED)}

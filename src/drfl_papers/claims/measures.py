@@ -30,7 +30,7 @@ class Part(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
-def shown_as(metric: str) -> Column:
+def display_of(metric: str) -> Column:
     """Return how numbers of a metric are displayed; differences of percentages are points."""
     if metric == "squared_distance":
         return DISTANCE
@@ -67,9 +67,9 @@ class LastModel(_Measure):
         return self.metric if self.file == "cells.csv" else f"{self.metric}, {self.file.removesuffix('.csv')}"
 
     @property
-    def shown(self) -> Column:
+    def display(self) -> Column:
         """How its numbers are displayed."""
-        return shown_as(self.metric)
+        return display_of(self.metric)
 
     def values(self, stored: StoredResults, result: str, setting: str, method: str) -> dict[int, float]:
         """Return the values by seed."""
@@ -103,9 +103,9 @@ class DuringTraining(_Measure):
         return f"{self.metric}, {'mean over rounds' if self.round is None else f'round {self.round}'}"
 
     @property
-    def shown(self) -> Column:
+    def display(self) -> Column:
         """How its numbers are displayed."""
-        display = shown_as(self.metric)
+        display = display_of(self.metric)
         when = "mean over the rounds" if self.round is None else f"after {self.round} rounds"
         return display._replace(name=f"{display.name}, {when}")
 
@@ -138,9 +138,9 @@ class ToLevel(_Measure):
         return f"{self.count} at {self.metric} {self.level:g}"
 
     @property
-    def shown(self) -> Column:
+    def display(self) -> Column:
         """How its numbers are displayed."""
-        of, unit = shown_as(self.metric), "rounds" if self.count == "round" else "iterations"
+        of, unit = display_of(self.metric), "rounds" if self.count == "round" else "iterations"
         percent = " %" if of.scale != 1 else ""
         return Column(f"{unit} to {of.scale * self.level:.4g}{percent} {of.name}", unit, 1.0, 0, True)
 
@@ -159,7 +159,7 @@ class ToLevel(_Measure):
                 if int(row["seed"]) not in broken
             }
         # The specification has no such target: find in the curves when the metric first reached the level.
-        small, counts = shown_as(self.metric).small, {}
+        small, counts = display_of(self.metric).small, {}
         for row in stored.of(result, "curves.csv", setting, method):
             seed, value = int(row["seed"]), float(row[self.metric])
             counts.setdefault(seed, math.inf)
@@ -179,7 +179,7 @@ class Straightness(_Measure):
         return "r2"
 
     @property
-    def shown(self) -> Column:
+    def display(self) -> Column:
         """How its numbers are displayed."""
         return Column("R²", "", 1.0, 4, False)
 
@@ -210,7 +210,7 @@ class LeastEnergySteps(_Measure):
         return f"least-energy steps to {self.level:g}"
 
     @property
-    def shown(self) -> Column:
+    def display(self) -> Column:
         """How its numbers are displayed."""
         return Column("least-energy τ", "steps", 1.0, 0, True)
 

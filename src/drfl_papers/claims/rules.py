@@ -77,7 +77,7 @@ class Ahead(Measured):
     kind: Literal["ahead"]
     others: list[str] = Field(min_length=1)
 
-    def found(self, stored: StoredResults) -> Sequence[Finding]:
+    def compare(self, stored: StoredResults) -> Sequence[Finding]:
         """Return every comparison."""
         return _with_p_values(stored, _between(self, self.others, stored))
 
@@ -96,11 +96,13 @@ class Level(Measured):
     margin: float = Field(gt=0)
     both_sides: bool = False
 
-    def found(self, stored: StoredResults) -> Sequence[Finding]:
+    def compare(self, stored: StoredResults) -> Sequence[Finding]:
         """Return every comparison."""
         leads = _between(self, self.others, stored)
         p = holm([findings.beyond_p(lead, self.margin, self.both_sides) for lead in leads]).tolist()
-        return [findings.level(lead, q, self.margin, self.both_sides) for lead, q in zip(leads, p, strict=True)]
+        return [
+            findings.with_level_outcome(lead, q, self.margin, self.both_sides) for lead, q in zip(leads, p, strict=True)
+        ]
 
 
 class TrendValue(Part):
@@ -128,7 +130,7 @@ class Trend(Measured):
     compared: Literal["neighbours", "ends"] = "neighbours"
     direction: Literal["rises", "falls"]
 
-    def found(self, stored: StoredResults) -> Sequence[Finding]:
+    def compare(self, stored: StoredResults) -> Sequence[Finding]:
         """Return the comparison of each value with the one before it."""
         pairs: list[tuple[TrendValue, TrendValue]] = []
         for named in self._rows():
@@ -174,7 +176,7 @@ class Every(Measured):
     least: float = -math.inf
     most: float = math.inf
 
-    def found(self, stored: StoredResults) -> Sequence[Finding]:
+    def compare(self, stored: StoredResults) -> Sequence[Finding]:
         """Return one finding per place."""
         return [
             findings.every_seed(measure, place, measure.values(stored, *place), self.least, self.most)
@@ -261,7 +263,7 @@ def _between(claim: Measured, others: Sequence[str], stored: StoredResults) -> l
 
 def _lead(stored: StoredResults, measure: Measure, places: tuple[Place, Place], sign: int | None = None) -> Lead:
     """Compute a lead; without a sign the measure says whether more or less is better."""
-    sign = sign or (-1 if measure.shown.small else 1)
+    sign = sign or (-1 if measure.display.small else 1)
     first, second = (measure.values(stored, *place) for place in places)
     return lead_of(measure, places, (first, second), sign)
 
@@ -284,4 +286,4 @@ def _with_p_values(stored: StoredResults, leads: Sequence[Lead]) -> list[Finding
         p = holm([lead.tests.p_t if lead.testable else math.nan for lead in leads]).tolist()
     else:
         p = [float(text) if text else math.nan for text in printed]
-    return [findings.ahead(lead, corrected) for lead, corrected in zip(leads, p, strict=True)]
+    return [findings.with_lead_outcome(lead, corrected) for lead, corrected in zip(leads, p, strict=True)]

@@ -4,28 +4,42 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from typing import TypeVar
 
-from drfl.experiments.run.measures import Column, signed
-from drfl_papers.claims.findings import OPPOSITE, SHOWN, UNDECIDED, EverySeed, Finding, Lead
+from drfl.experiments.run.measures import Column, signed_text
+from drfl_papers.claims.findings import OPPOSITE, SIGNIFICANT, UNDECIDED, EverySeed, Finding, Lead
 
 T = TypeVar("T")
 MOST_PLACES = 3
 """Most places of a statement about every seed that are listed one by one if all of them agree."""
 
 
-def told(found: Sequence[Finding], along: bool) -> str:
+def describe(found: Sequence[Finding], along: bool) -> str:
     """Describe all findings of a claim in one line.
 
     Args:
         found: At least one finding.
         along: Whether the findings follow a trend, from the second place of each to the first.
     """
+
+    def pair(lead: Lead, several: bool) -> str:
+        if not along:
+            return f"{lead.first.method} − {lead.second.method}" if several else lead.second.method
+        if lead.first.method != lead.second.method:
+            return f"{lead.second.method} → {lead.first.method}"
+        return f"{lead.first.method}, " * several + f"{lead.second.setting} → {lead.first.setting}"
+
     parts = []
     for findings in _groups(found, lambda f: f.metric).values():
         leads = [f for f in findings if isinstance(f, Lead)]
-        text = _leads(leads, along) if leads else _every([f for f in findings if isinstance(f, EverySeed)])
-        shown = findings[0].shown
+        if leads:
+            several = len({lead.first.method for lead in leads}) > 1
+            pairs = _groups(leads, partial(pair, several=several))
+            text = "; ".join(f"{name} {_over_settings(group)}" for name, group in pairs.items())
+        else:
+            text = _every([f for f in findings if isinstance(f, EverySeed)])
+        shown = findings[0].display
         unit = ", points" if shown.unit == "points" else ""
         parts.append(f"{shown.name[0].upper()}{shown.name[1:]}{unit}: {text}")
     counts = sorted({len(f.leads if isinstance(f, Lead) else f.values) for f in found})
@@ -35,32 +49,20 @@ def told(found: Sequence[Finding], along: bool) -> str:
     return ". ".join([*parts, f"{prefix}{seeds} {'seed' if seeds == '1' else 'seeds'}"])
 
 
-def _leads(leads: Sequence[Lead], along: bool) -> str:
-    """Describe the leads of each compared pair over the settings."""
-    several = len({lead.first.method for lead in leads}) > 1
-
-    def name(lead: Lead) -> str:
-        if not along:
-            return f"{lead.first.method} − {lead.second.method}" if several else lead.second.method
-        if lead.first.method != lead.second.method:
-            return f"{lead.second.method} → {lead.first.method}"
-        return f"{lead.first.method}, " * several + f"{lead.second.setting} → {lead.first.setting}"
-
-    return "; ".join(f"{key} {_over_settings(group)}" for key, group in _groups(leads, name).items())
-
-
 def _over_settings(leads: Sequence[Lead]) -> str:
     """Describe one comparison in all its settings: extreme means and interval ends, and how many are significant."""
     parts = []
     finite = [lead for lead in leads if lead.leads and not lead.by_signs]
     signs = [lead for lead in leads if lead.by_signs]
     if finite:
-        shown = finite[0].shown
+        shown = finite[0].display
         text = _ends([lead.tests.mean for lead in finite], shown)
         known = [lead for lead in finite if not math.isnan(lead.tests.low)]
         if known:
             low, high = min(lead.tests.low for lead in known), max(lead.tests.high for lead in known)
-            text += f" [{signed(shown.scale * low, shown.digits)}, {signed(shown.scale * high, shown.digits)}]"
+            text += (
+                f" [{signed_text(shown.scale * low, shown.digits)}, {signed_text(shown.scale * high, shown.digits)}]"
+            )
         parts.append(text)
     if signs:
         wins, losses, n = (sum(each) for each in zip(*((x.wins, x.losses, len(x.leads)) for x in signs), strict=True))
@@ -69,11 +71,11 @@ def _over_settings(leads: Sequence[Lead]) -> str:
     notes = []
     papers = [lead.paper for lead in leads if lead.leads and not math.isnan(lead.paper)]
     if papers:
-        notes.append(f"paper {_ends(papers, leads[0].shown)}")
+        notes.append(f"paper {_ends(papers, leads[0].display)}")
     outcomes = [lead.outcome for lead in leads]
     if outcomes.count(UNDECIDED) < len(leads):
         opposite, undecided = outcomes.count(OPPOSITE), outcomes.count(UNDECIDED)
-        counts = [f"{SHOWN} in {outcomes.count(SHOWN)} of {len(leads)}"]
+        counts = [f"{SIGNIFICANT} in {outcomes.count(SIGNIFICANT)} of {len(leads)}"]
         counts += [f"opposite in {opposite}"] * bool(opposite) + [f"not decided in {undecided}"] * bool(undecided)
         notes.append(", ".join(counts) if len(leads) > 1 else outcomes[0])
     beside = f" ({'; '.join(notes)})" if notes else ""
@@ -82,7 +84,7 @@ def _over_settings(leads: Sequence[Lead]) -> str:
 
 def _ends(values: Sequence[float], shown: Column) -> str:
     """Format the smallest and the largest value as leads."""
-    texts = [signed(shown.scale * value, shown.digits) for value in (min(values), max(values))]
+    texts = [signed_text(shown.scale * value, shown.digits) for value in (min(values), max(values))]
     return " to ".join(dict.fromkeys(texts))
 
 
@@ -90,7 +92,7 @@ def _every(statements: Sequence[EverySeed]) -> str:
     if len(statements) > MOST_PLACES and all(f.agree == len(f.values) > 0 for f in statements):
         values = [value for f in statements for value in f.values]
         places = f"all {len(statements)} combinations of setting and method"
-        return f"every seed in {places} ({_values(values, statements[0].shown)})"
+        return f"every seed in {places} ({_values(values, statements[0].display)})"
     methods, settings = (len({f.place[k] for f in statements}) > 1 for k in (2, 1))
     texts = []
     for f in statements:
@@ -101,7 +103,7 @@ def _every(statements: Sequence[EverySeed]) -> str:
             share = (
                 f"; 95 % interval of the share {100 * low:.0f} to {100 * high:.0f} %" if f.outcome != UNDECIDED else ""
             )
-            count = f"{f.agree} of {len(f.values)} seeds ({_values(f.values, f.shown)}{share})"
+            count = f"{f.agree} of {len(f.values)} seeds ({_values(f.values, f.display)}{share})"
         texts.append(f"{name} {count}".strip())
     return "; ".join(texts)
 

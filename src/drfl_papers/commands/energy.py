@@ -19,7 +19,7 @@ from drfl.experiments.config.data_settings import load_data
 from drfl.experiments.config.hyperparameters import algorithm_name
 from drfl.experiments.config.ready_run import Job
 from drfl.experiments.run.artifacts import json_text, versions
-from drfl.experiments.run.run_directory import check_free, claimed, filled
+from drfl.experiments.run.run_directory import check_free, claim_folder, fill_folder
 from drfl.experiments.run.runner import execute, parse_seeds
 from drfl.task.measure import NOTHING
 from drfl.training.model_selection import TEST
@@ -167,7 +167,7 @@ class Devices(NamedTuple):
     radio: Radio
 
 
-class Found(NamedTuple):
+class PlanInputs(NamedTuple):
     """The input of the plan.
 
     Args:
@@ -204,7 +204,7 @@ def energy_command(options: EnergyOptions) -> int:
 
     folder = out or Path("runs") / name
     job = f"{label_of(config.algorithm)} on {config.dataset}"
-    with claimed(folder, "plan", overwrite=overwrite, anew=out is None, tell=console.warn) as claim:
+    with claim_folder(folder, "plan", overwrite=overwrite, numbered=out is None, warn=console.warn) as claim:
         inputs = _plan_inputs(options, config, places)
         cycles = options.cycles_per_sample
         processor = _processor(options, CYCLES_PER_FLOP * inputs.study.flops() if cycles is None else cycles)
@@ -221,7 +221,7 @@ def energy_command(options: EnergyOptions) -> int:
             "plan.md": output.to_markdown(result),
             "summary.json": json_text(content, indent=2) + "\n",
         }
-        with filled(claim) as stage:
+        with fill_folder(claim) as stage:
             for file, text in texts.items():
                 (stage / file).write_text(text, encoding="utf-8")
             pictures = [stage / "heatmap.png", stage / "heatmap.svg"]
@@ -313,27 +313,27 @@ def _config(options: EnergyOptions) -> Config:
     return config if "rounds" in config.model_fields_set else config.model_copy(update={"rounds": ROUNDS})
 
 
-def _plan_inputs(options: EnergyOptions, config: Config, places: list[LinkConditions]) -> Found:
+def _plan_inputs(options: EnergyOptions, config: Config, places: list[LinkConditions]) -> PlanInputs:
     """Get the rounds until the target: from given runs, from the file, or from new runs."""
     target = options.target_worst
     if options.runs:
         read, notes = measurements.from_runs(options.runs, target)
         check_complete(read)
-        return Found(Study.of(config), read, notes, "runs")
+        return PlanInputs(Study.of(config), read, notes, "runs")
     if options.measurements is not None:
         read = measurements.read_csv(options.measurements)
         check_complete(read)
         config = with_steps(config, min(run.tau for run in read), config.seed)
-        return Found(Study.of(config), read, [], "file")
+        return PlanInputs(Study.of(config), read, [], "file")
     steps, seeds = _steps(options), parse_seeds(options.seeds or SEEDS)
     study = Study.of(with_steps(config, steps[0], seeds[0]))
     runs = list(measure(study, steps, seeds, places, target, options.as_json))
     rare = f"the runs were evaluated every {config.evaluate_every} rounds, so their rounds are rounded up"
-    return Found(study, runs, [rare] if config.evaluate_every > 1 else [], "here")
+    return PlanInputs(study, runs, [rare] if config.evaluate_every > 1 else [], "here")
 
 
 def _summary(
-    inputs: Found,
+    inputs: PlanInputs,
     target: float,
     devices: Devices,
     payloads: Mapping[float, Payload],

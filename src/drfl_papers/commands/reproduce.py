@@ -16,14 +16,14 @@ from drfl.cli import console, signals
 from drfl.core.errors import InputError
 from drfl.core.files import read_text
 from drfl.core.screen import Table
-from drfl.experiments.execution.executor import workers_by_options
-from drfl.experiments.execution.run_cells import Done
+from drfl.experiments.execution.executor import workers_of_options
+from drfl.experiments.execution.run_cells import CompletedCell
 from drfl.experiments.run.artifacts import json_text
 from drfl_papers import output
 from drfl_papers.commands.options import ReproduceOptions
 from drfl_papers.data_source import Source, Sources
 from drfl_papers.execute import check_place, reproduce
-from drfl_papers.plan import Collected, Plan, Scale
+from drfl_papers.plan import CollectedRuns, Plan, Scale
 from drfl_papers.specification import Specification, load_spec, names
 
 RESULTS = Path("evidence/results")
@@ -53,7 +53,7 @@ def reproduce_command(options: ReproduceOptions) -> int:
         console.out.print(f"Run some with 'drfl reproduce NAME …', all with --all. Results go to {out}.", markup=False)
         return 0
     with signals.at_once():  # nothing to tidy up yet
-        workers = workers_by_options(options.jobs, options.ray, os.cpu_count() or 1)
+        workers = workers_of_options(options.jobs, options.ray, os.cpu_count() or 1)
         plans, skipped = _plans(chosen, options, out)
     # The command in its shortest form, without paths of this machine.
     words = ["drfl", "reproduce", *(["--all"] if options.everything else options.names or [])]
@@ -67,7 +67,7 @@ def reproduce_command(options: ReproduceOptions) -> int:
         words += ["--data", options.data]
     written: dict[str, str] = {}
 
-    def keep(collected: Collected, folder: Path) -> None:
+    def keep(collected: CollectedRuns, folder: Path) -> None:
         written[collected.plan.spec.name] = str(folder)
 
     with console.interruptible("now: finished cells are stored") as watch, _progress(quiet) as done:
@@ -132,7 +132,7 @@ def _report(written: Mapping[str, str], skipped: Sequence[str], quiet: bool) -> 
 
 
 @contextmanager
-def _progress(quiet: bool) -> Iterator[Callable[[Done], None]]:
+def _progress(quiet: bool) -> Iterator[Callable[[CompletedCell], None]]:
     """Show cells done and time left: a live bar on a terminal, else one line per cell."""
     start = time.monotonic()
     if quiet:
@@ -142,14 +142,14 @@ def _progress(quiet: bool) -> Iterator[Callable[[Done], None]]:
         with Progress(*columns, console=console.err, transient=True) as bar:
             task = bar.add_task("cells", total=None, left="")
 
-            def live(done: Done) -> None:
+            def live(done: CompletedCell) -> None:
                 bar.update(task, completed=done.finished, total=done.total, left=_left(done, start))
 
             yield live
     else:
 
-        def plain(done: Done) -> None:
-            if not done.known:
+        def plain(done: CompletedCell) -> None:
+            if not done.was_stored:
                 job = done.cell.job
                 run = f"{job.get('algorithm')}, seed {job.get('seed')}: {done.record.get('stopped')}"
                 line = f"[{done.finished}/{done.total}] {run}; {_left(done, start)}"
@@ -158,7 +158,7 @@ def _progress(quiet: bool) -> Iterator[Callable[[Done], None]]:
         yield plain
 
 
-def _left(done: Done, start: float) -> str:
+def _left(done: CompletedCell, start: float) -> str:
     """Estimate the time left from the cost of the work since the start."""
     if not 0 < done.share < 1:
         return "writing files" if done.share else ""

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from drfl.core.errors import InputError
 from drfl.core.files import read_text
-from drfl.report.read_run import RunRecord, load_run, table
+from drfl.report.read_run import RunRecord, load_run, nested_table
 from drfl.task.measure import PLAIN, undefined_note
 from drfl.training.history import csv_text
 from drfl.training.model_selection import TEST
@@ -166,7 +166,7 @@ def _measured(path: Path, run: RunRecord, target: float) -> Measurement:
 
 def _algorithm_table(run: RunRecord) -> dict[str, object]:
     """Return the algorithm's own table of the configuration."""
-    return table(table(run.config, "algorithms"), run.algorithm)
+    return nested_table(nested_table(run.config, "algorithms"), run.algorithm)
 
 
 def _job(run: RunRecord) -> dict[str, object]:

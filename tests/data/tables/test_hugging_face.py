@@ -85,7 +85,7 @@ def test_train_and_test_splits_are_kept_with_their_clients():
     assert job.data.names == ("A", "B")
     assert [len(rows) for rows in job.data.train] == [20, 40]
     assert [rows.tolist() for rows in job.data.test] == [[0, 3], [1, 2, 4, 5]]
-    anew = build(load_config(None, {**job.settings.plain(), "test_fraction": 0.5}))
+    anew = build(load_config(None, {**job.settings.to_plain(), "test_fraction": 0.5}))
     assert [len(rows) for rows in anew.data.test] == [11, 22]
     alone = datasets.DatasetDict(train=table(), test=test.select([0, 3]))
     saved(alone, "alone")

@@ -16,7 +16,7 @@ import drfl
 from drfl.cli.app import call
 from drfl.data import ClientData
 from drfl.experiments.assess.assess_runs import assess_run
-from drfl.report.run_gains import over_seeds
+from drfl.report.run_gains import compare_over_seeds
 
 
 @pytest.fixture(scope="module")
@@ -76,9 +76,9 @@ def test_an_algorithm_that_test_rows_have_stopped_at_one_seed_is_not_compared_at
         return run._replace(record=record, assessment=None if more else run.assessment)
 
     one, other = (run for run in runs if run.record.seed == "0")
-    assert [row.gain.n for row in over_seeds([*runs, at_third(one), at_third(other)])] == [3]
+    assert [row.gain.n for row in compare_over_seeds([*runs, at_third(one), at_third(other)])] == [3]
     stopped = at_third(one, stopped="target", stopped_on="test")
-    assert over_seeds([*runs, stopped, at_third(other)]) == []
+    assert compare_over_seeds([*runs, stopped, at_third(other)]) == []
 
 
 @pytest.mark.parametrize(("measure", "pairs"), [("auc", 1), ("brier", 1), ("sensitivity", 0)])

@@ -15,7 +15,7 @@ from drfl.experiments.config import data_settings as module
 from drfl.experiments.config.build import build
 from drfl.experiments.config.config import Config
 from drfl.experiments.config.data_settings import load_data
-from drfl.experiments.run.run_directory import claimed
+from drfl.experiments.run.run_directory import claim_folder
 from drfl.experiments.run.runner import StopSignal, execute
 from drfl.task.models import cnn
 from drfl.training.loop import run
@@ -111,7 +111,7 @@ def test_a_comparison_makes_them_once(features, tmp_path, monkeypatch):
     said: list[str] = []
     config = Config(**features, **SMALL)
     ready = PreparedComparison.of(Design(config, ("FedAvg", "DRDM"), (0, 1)), from_config(config, said.append))
-    with claimed(tmp_path / "out", "comparison") as claim:
+    with claim_folder(tmp_path / "out", "comparison") as claim:
         assert len(list(compare(ready, claim, StopSignal()))) == 4
     assert len(asked) == 1
     assert said == [f"features of digits by {features['backbone']}: 1797 images"]

@@ -42,4 +42,4 @@ def test_the_recipe_is_what_the_keys_say():
 def test_the_default_cohort(algorithm, clients, m):
     for options, size in (({}, m), ({"cohort": 5}, 5)):
         config = load_config(None, options)
-        assert parameters_of(config.built(algorithm, clients), clients)["m"] == size
+        assert parameters_of(config.build_algorithm(algorithm, clients), clients)["m"] == size

@@ -15,7 +15,7 @@ from tests.support.refusals import refused
 
 from drfl.core.errors import DrflError, InputError, StoppedError
 from drfl.experiments.execution import executor, shared_tensors
-from drfl.experiments.execution.executor import as_ended
+from drfl.experiments.execution.executor import iterate_completed
 from drfl.experiments.execution.processes import LostWorkerError, Processes
 from drfl.experiments.run.runner import StopSignal
 
@@ -137,11 +137,11 @@ def test_an_object_that_cannot_be_made_elsewhere_is_refused_by_every_call():
 
 
 def test_a_signal_ends_the_wait(monkeypatch):
-    monkeypatch.setattr(executor, "LOOK", 0.01)
+    monkeypatch.setattr(executor, "POLL_INTERVAL", 0.01)
     watch = StopSignal()
     watch.signal = signal.SIGTERM
     with refused("interrupted", kind=StoppedError) as stopped, Processes(1, "call") as workers:
-        list(as_ended({workers.submit(until_asked): 0}, watch))
+        list(iterate_completed({workers.submit(until_asked): 0}, watch))
     assert stopped.value.exit_code == 143
 
 

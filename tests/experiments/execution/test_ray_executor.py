@@ -20,8 +20,8 @@ from drfl.data import Dataset
 from drfl.engine.ray_cluster import Cluster
 from drfl.experiments.execution import cells
 from drfl.experiments.execution.cells import Cell
-from drfl.experiments.execution.executor import workers_by_options, workers_of
-from drfl.experiments.execution.run_cells import run_all
+from drfl.experiments.execution.executor import workers_of, workers_of_options
+from drfl.experiments.execution.run_cells import run_all_cells
 from drfl_papers.execute import run_cell
 from drfl_papers.plan import Scale, plan
 
@@ -56,7 +56,7 @@ def files(folder):
 
 
 def records(folder, workers, some, run=run_cell):
-    assert len(list(run_all(some, folder, run, workers=workers))) == len(some)
+    assert len(list(run_all_cells(some, folder, run, workers=workers))) == len(some)
     return files(folder)
 
 
@@ -123,11 +123,11 @@ def test_a_search(ray):
 
 def test_what_jobs_and_options_stand_for():
     assert workers_of("ray") == Cluster()
-    assert workers_of(3) == workers_by_options(3, None, 1) == 3
-    assert workers_by_options(2, "local", 1) == Cluster("local", 2)
-    assert workers_by_options(None, "head:6379", 1) == Cluster("head:6379")
+    assert workers_of(3) == workers_of_options(3, None, 1) == 3
+    assert workers_of_options(2, "local", 1) == Cluster("local", 2)
+    assert workers_of_options(None, "head:6379", 1) == Cluster("head:6379")
     with refused("conflicting-options", "jobs", "--jobs"):
-        workers_by_options(2, "head:6379", 1)
+        workers_of_options(2, "head:6379", 1)
     with refused("invalid-value", "jobs", "'rya'", "'ray'"):
         workers_of("rya")
 

@@ -17,7 +17,7 @@ from tests.support.small_spec import small_spec
 
 from drfl.experiments.execution import cells
 from drfl.experiments.execution.cells import Cell
-from drfl.experiments.execution.run_cells import run_all
+from drfl.experiments.execution.run_cells import run_all_cells
 from drfl_papers.execute import run_cell
 from drfl_papers.plan import Scale, plan
 
@@ -33,8 +33,8 @@ def without_time(record):
 @pytest.mark.long
 def test_records_are_the_same_however_many_processes_there_are(tmp_path):
     few = wanted(repeats=1)
-    one = {end.cell.key: end.record for end in run_all(few, tmp_path / "one", run_cell, workers=1)}
-    two = {end.cell.key: end.record for end in run_all(few, tmp_path / "two", run_cell, workers=2)}
+    one = {end.cell.key: end.record for end in run_all_cells(few, tmp_path / "one", run_cell, workers=1)}
+    two = {end.cell.key: end.record for end in run_all_cells(few, tmp_path / "two", run_cell, workers=2)}
     here = {cell.key: run_cell(cell, None) for cell in few}
     assert one.keys() == two.keys() == here.keys()
     for key, record in one.items():
@@ -47,12 +47,12 @@ def test_records_are_the_same_however_many_processes_there_are(tmp_path):
 @pytest.mark.long
 def test_what_is_known_is_not_run_again(tmp_path):
     some = wanted(repeats=1, settings=[{"name": "a"}], values={})
-    first = list(run_all([*some, *some], tmp_path, run_cell, workers=2))
+    first = list(run_all_cells([*some, *some], tmp_path, run_cell, workers=2))
     assert [end.finished for end in first] == [1, 2]
     assert first[-1].share == pytest.approx(1)
     stamps = {path: path.stat().st_mtime_ns for path in tmp_path.iterdir()}
-    again = list(run_all(some, tmp_path, run_cell, workers=2))
-    assert all(end.known for end in again)
+    again = list(run_all_cells(some, tmp_path, run_cell, workers=2))
+    assert all(end.was_stored for end in again)
     assert {path: path.stat().st_mtime_ns for path in tmp_path.iterdir()} == stamps
     assert {e.cell.key: e.record for e in again} == {e.cell.key: e.record for e in first}
 
@@ -90,7 +90,7 @@ def test_a_run_that_breaks_off_is_a_result():
 def test_a_job_that_cannot_start_ends_it_all(tmp_path):
     impossible = Cell("training", {**wanted()[0].job, "cohort": 99}, 1.0)
     with refused("out-of-range", "m", "99"):
-        list(run_all([impossible], tmp_path, run_cell, workers=1))
+        list(run_all_cells([impossible], tmp_path, run_cell, workers=1))
     assert not list(tmp_path.iterdir())
 
 

@@ -12,7 +12,7 @@ from tests.support.small_spec import small_spec
 from torch import nn
 
 from drfl.experiments.execution import shared_tensors
-from drfl.experiments.execution.run_cells import pool_of
+from drfl.experiments.execution.run_cells import make_pool
 from drfl.experiments.execution.shared_tensors import SharedTensors
 from drfl.experiments.execution.training_cells import run_cell
 from drfl_papers.plan import Scale, plan
@@ -77,7 +77,7 @@ def test_what_is_mapped_outlives_the_files(tensors):
 def test_cells_get_their_data_so_and_nothing_is_left(tmp_path, monkeypatch):
     monkeypatch.setattr(shared_tensors, "LARGE", 1000)
     cells = [planned.cell for planned in plan(small_spec(), Scale()).cells][:3]
-    with pool_of(2, run_cell, shared=True) as pool:
+    with make_pool(2, run_cell, shared=True) as pool:
         futures = [pool.submit(cell, tmp_path) for cell in cells]
         assert any(data.shared._tensors._files for data in pool._data.values())
         records = [future.result() for future in futures]

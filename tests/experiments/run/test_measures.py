@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from tests.support.refusals import refused
 
 from drfl.experiments.compare.outcomes import Spread
-from drfl.experiments.run.measures import Interval, as_printed, column, signed
+from drfl.experiments.run.measures import Interval, column, paper_text, signed_text
 from drfl.training.history import ACCURACY_COLUMNS
 
 
@@ -42,12 +42,12 @@ def test_three_values_by_hand():
     [(1.25, "+1.2"), (-1.26, "−1.3"), (0.0, "0.0"), (-0.04, "0.0"), (0.04, "0.0"), (-0.05001, "−0.1")],
 )
 def test_differences_have_a_sign_unless_they_round_to_zero(value, text):
-    assert signed(value, 1) == text
+    assert signed_text(value, 1) == text
 
 
 @pytest.mark.parametrize(("value", "text"), [(80.7, "80.70"), (8.494, "8.494"), (90.0, "90.00"), (2.37, "2.37")])
 def test_a_papers_number_stays_as_printed(value, text):
-    assert as_printed(value) == text
+    assert paper_text(value) == text
 
 
 def test_every_metric_is_shown_the_way_it_is_judged():

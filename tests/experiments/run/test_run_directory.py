@@ -12,12 +12,12 @@ from tests.support.refusals import refused
 
 from drfl.core.errors import DivergedError
 from drfl.experiments.run.manifest import KINDS, Manifest, read_manifest
-from drfl.experiments.run.run_directory import check_free, claimed, default_directory, filled
+from drfl.experiments.run.run_directory import check_free, claim_folder, default_directory, fill_folder
 
 
 def fill(path, text="mine", names=("summary.json", "plan.csv"), **options):
-    with claimed(path, "plan", **options) as claim:
-        with filled(claim) as stage:
+    with claim_folder(path, "plan", **options) as claim:
+        with fill_folder(claim) as stage:
             for name in names:
                 (stage / name).write_text(text)
         claim.finished = True
@@ -26,7 +26,7 @@ def fill(path, text="mine", names=("summary.json", "plan.csv"), **options):
 
 def checkpointed(path, **options):
     """A run that was stopped after it had kept a checkpoint."""
-    with claimed(path, **options) as claim:
+    with claim_folder(path, **options) as claim:
         (claim.checkpoints / "config.toml").write_text("rounds = 1")
         (claim.checkpoints / "round-00000001").mkdir()
         for name in ("state.safetensors", "run.json", "SHA256SUMS"):
@@ -48,7 +48,7 @@ def test_a_folder_appears_with_its_parents_and_says_what_it_is(tmp_path):
 @pytest.mark.parametrize("error", [ValueError, KeyboardInterrupt, DivergedError])
 def test_a_failure_leaves_nothing_not_even_parents(error, tmp_path):
     def fail():
-        with claimed(tmp_path / "a/b/c", "plan") as claim, filled(claim) as stage:
+        with claim_folder(tmp_path / "a/b/c", "plan") as claim, fill_folder(claim) as stage:
             (stage / "plan.csv").write_text("half")
             raise error
 
@@ -56,14 +56,14 @@ def test_a_failure_leaves_nothing_not_even_parents(error, tmp_path):
         fail()
     assert names(tmp_path) == []
     (tmp_path / "empty").mkdir()
-    with pytest.raises(error), claimed(tmp_path / "empty", "plan"):
+    with pytest.raises(error), claim_folder(tmp_path / "empty", "plan"):
         raise error
     assert names(tmp_path) == ["empty"]
 
 
 def test_a_failure_leaves_what_others_put_into_the_parents(tmp_path):
     def fail():
-        with claimed(tmp_path / "runs/a"):
+        with claim_folder(tmp_path / "runs/a"):
             fill(tmp_path / "runs/b")
             raise ValueError("x")
 
@@ -88,7 +88,7 @@ def test_overwriting_replaces_what_is_listed_and_tells_what_stays(tmp_path):
 
 def test_the_old_results_stay_until_there_are_new_ones(tmp_path):
     fill(tmp_path / "a", "old")
-    with pytest.raises(ValueError, match="x"), claimed(tmp_path / "a", "plan", overwrite=True):
+    with pytest.raises(ValueError, match="x"), claim_folder(tmp_path / "a", "plan", overwrite=True):
         raise ValueError("x")
     assert (tmp_path / "a/plan.csv").read_text() == "old"
     assert names(tmp_path / "a") == ["manifest.json", "plan.csv", "summary.json"]
@@ -111,7 +111,7 @@ def test_a_folder_without_a_manifest_is_somebody_elses(overwrite, tmp_path):
 
 def test_a_folder_of_another_kind_is_left_alone(tmp_path):
     fill(tmp_path / "a")
-    with refused("foreign-folder", str(tmp_path / "a"), "plan", "run"), claimed(tmp_path / "a", overwrite=True):
+    with refused("foreign-folder", str(tmp_path / "a"), "plan", "run"), claim_folder(tmp_path / "a", overwrite=True):
         pytest.fail("it was taken")
     assert names(tmp_path / "a") == ["manifest.json", "plan.csv", "summary.json"]
 
@@ -190,7 +190,7 @@ def test_a_link_in_the_checkpoints_is_refused(link, how, tmp_path):
     os.rename(run / link, tmp_path / "aside")
     (run / link).symlink_to(target)
     before = names(tmp_path)
-    with refused("link-in-the-way", str(run / link)), claimed(run, **{how: True}):
+    with refused("link-in-the-way", str(run / link)), claim_folder(run, **{how: True}):
         pytest.fail("it was taken")
     assert names(tmp_path) == before
     assert {path.read_text() for path in folder.rglob("*") if path.is_file()} == {"mine"}
@@ -203,7 +203,7 @@ def test_a_cell_that_is_a_link_is_refused(tmp_path):
     before = names(tmp_path)
     with (
         refused("link-in-the-way", str(tmp_path / "a/DRDM-seed0"), "DRDM-seed0"),
-        claimed(tmp_path / "a", "comparison", overwrite=True),
+        claim_folder(tmp_path / "a", "comparison", overwrite=True),
     ):
         pytest.fail("it was taken")
     assert names(tmp_path) == before
@@ -226,7 +226,7 @@ def test_what_is_not_of_a_checkpoint_stays_in_it(tmp_path):
     for name in ("checkpoint/mine.txt", "checkpoint/round-00000001/mine.txt", "checkpoint/mine/run.json"):
         (run / name).parent.mkdir(exist_ok=True)
         (run / name).write_text("mine")
-    with claimed(run, overwrite=True) as claim:
+    with claim_folder(run, overwrite=True) as claim:
         assert not (run / "checkpoint/round-00000001/run.json").exists()
         claim.finished = True
     assert [name for name in names(run) if (run / name).is_file()] == [
@@ -246,7 +246,7 @@ def test_a_file_of_somebody_else_is_not_written_over(tmp_path):
     (tmp_path / "a/plan.csv").unlink()
 
     def beside():
-        with claimed(tmp_path / "a", "plan", overwrite=True) as claim, filled(claim) as stage:
+        with claim_folder(tmp_path / "a", "plan", overwrite=True) as claim, fill_folder(claim) as stage:
             (tmp_path / "a/plan.csv").write_text("mine")
             (stage / "plan.csv").write_text("new")
 

@@ -21,7 +21,7 @@ from drfl.cli.app import call
 from drfl.data.row_scores import RowScores
 from drfl.experiments.assess.assess_runs import assess_run
 from drfl.report import load_run, test_rows
-from drfl.report.run_gains import nothing_said, over_seeds, paired
+from drfl.report.run_gains import compare_over_seeds, no_assessment, pair_runs
 from drfl.task.measure import undefined_note, undefined_share
 from drfl.training.history import undefined_names, undefined_notices
 
@@ -154,7 +154,7 @@ def test_where_no_client_has_a_value_a_dash_stands_for_it(tmp_path, capsys):
     assert undefined_share([SITES], [SITES]) in shown.out
     found = printed(capsys, "assess", tmp_path / "run").out
     assert "nan" not in found
-    assert nothing_said(assess_run(tmp_path / "run")).code == "undefined-metric"
+    assert no_assessment(assess_run(tmp_path / "run")).code == "undefined-metric"
     with refused("undefined-metric", "auc"):
         drfl.assess(tmp_path / "run")
     assert "nan" not in printed(capsys, "report", tmp_path / "run", "--pdf", tmp_path / "run.pdf").out
@@ -190,12 +190,12 @@ def test_a_comparison_shows_it(comparison, table, tmp_path, capsys):
 
 
 def test_no_algorithm_is_best_by_a_value_that_is_undefined():
-    from drfl.experiments.compare.outcomes import Spread, best
+    from drfl.experiments.compare.outcomes import Spread, best_algorithms
 
     measures = (drfl.metrics.METRICS["auc"],)
     spreads = {name: {"worst_auc": Spread(value, 0.0)} for name, value in (("A", math.nan), ("B", 0.4), ("C", 0.5))}
-    assert best(spreads, "worst_auc", measures) == {"C"}
-    assert best({"A": spreads["A"]}, "worst_auc", measures) == set()
+    assert best_algorithms(spreads, "worst_auc", measures) == {"C"}
+    assert best_algorithms({"A": spreads["A"]}, "worst_auc", measures) == set()
     assert "nan" not in spreads["A"]["worst_auc"].text(".3f", ".3f")
 
 
@@ -209,7 +209,7 @@ def test_an_assessment_shows_it(single, comparison, capsys):
     rows = [line for line in printed(capsys, "assess", comparison).out.splitlines() if "-seed" in line and "│" in line]
     assert len(rows) == 4
     assert all(SHARE in row for row in rows)
-    (seeds,) = over_seeds([assess_run(path) for path in sorted(comparison.glob("*-seed*"))])
+    (seeds,) = compare_over_seeds([assess_run(path) for path in sorted(comparison.glob("*-seed*"))])
     assert seeds.undefined == SHARE
 
 
@@ -229,7 +229,7 @@ def test_a_report_shows_it(single, comparison, tmp_path):
 
 def test_the_measure_that_was_asked_for_is_the_one_that_is_named(single, comparison):
     found = assess_run(comparison / "FedAvg-seed0", "f1")
-    why = nothing_said(found)
+    why = no_assessment(found)
     assert (why.code, why.field) == ("unsupported-metric", "f1")
     assert "F1" in why
     assert "AUC" not in why
@@ -242,21 +242,21 @@ def test_the_measure_that_was_asked_for_is_the_one_that_is_named(single, compari
 def test_the_reason_why_two_runs_cannot_be_paired_is_the_true_one(single, comparison, capsys):
     folders = [comparison / "FedAvg-seed0", comparison / "DualDRDM-seed0"]
     same, other = [assess_run(path, "f1") for path in folders], assess_run(comparison / "DualDRDM-seed1")
-    pairs, (reason,) = paired(same)
+    pairs, (reason,) = pair_runs(same)
     assert not pairs
     assert "different test rows" not in reason
     assert "F1" in reason
     assert reason in printed(capsys, "assess", *folders, "--measure", "f1").out
     assert json.loads(printed(capsys, "assess", *folders, "--measure", "f1", "--json").out)["unpaired"] == [reason]
     by_rows = [assess_run(path, "accuracy") for path in folders]
-    assert [len(part) for part in paired(by_rows)] == [1, 0]
-    assert [len(part) for part in paired([by_rows[0], other])] == [0, 1]
+    assert [len(part) for part in pair_runs(by_rows)] == [1, 0]
+    assert [len(part) for part in pair_runs([by_rows[0], other])] == [0, 1]
     with refused("runs-differ"):
         drfl.assess_gain(folders[0], comparison / "DualDRDM-seed1", measure="accuracy")
     without = by_rows[1]._replace(rows=None)
-    assert without.record.label in paired([by_rows[0], without])[1][0]
-    assert [len(part) for part in paired([by_rows[0], same[1]])] == [0, 1]  # one by accuracy, one by F1
-    assert paired(by_rows[:1]) == ([], [])
+    assert without.record.label in pair_runs([by_rows[0], without])[1][0]
+    assert [len(part) for part in pair_runs([by_rows[0], same[1]])] == [0, 1]  # one by accuracy, one by F1
+    assert pair_runs(by_rows[:1]) == ([], [])
 
 
 def test_a_gain_is_over_the_clients_that_both_models_have_a_value_of():
@@ -285,8 +285,8 @@ def test_a_row_without_a_value_is_the_reason_why_accuracy_cannot_be_paired(compa
     lacking = lacking._replace(record=dataclasses.replace(run.record, summary={**run.record.summary, "algorithm": "X"}))
     test_rows.write(tmp_path / "rows.safetensors", lacking.rows)
     assert test_rows.read(tmp_path / "rows.safetensors").same_rows(run.rows)
-    assert [len(part) for part in paired([run, lacking])] == [0, 1]
-    assert "undefined" in paired([run, lacking])[1][0]
+    assert [len(part) for part in pair_runs([run, lacking])] == [0, 1]
+    assert "undefined" in pair_runs([run, lacking])[1][0]
 
 
 def federation(**options):

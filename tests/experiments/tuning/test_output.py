@@ -10,7 +10,7 @@ from tests.support.refusals import refused
 from tests.support.small_search import small_search
 
 from drfl.experiments.config.config import load_config
-from drfl.experiments.tuning.job import JUDGED
+from drfl.experiments.tuning.job import VALIDATION_SETTINGS
 from drfl.experiments.tuning.output import check_place, make_place, write
 from drfl.experiments.tuning.suggestion import Trial
 from drfl_papers.plan import hyperparameters
@@ -67,7 +67,7 @@ def test_reproduce_reads_it(written):
     tables = hyperparameters(folder, "small")["algorithms"]
     assert tables == content["algorithms"]
     for name, table in tables.items():
-        values = {**search.about["job"], **JUDGED, "algorithms": {name: table}}
+        values = {**search.about["job"], **VALIDATION_SETTINGS, "algorithms": {name: table}}
         assert load_config(None, values).parameters(name)["lr"] > 0
 
 

@@ -9,8 +9,8 @@ from tests.support.refusals import refused
 
 from drfl.core.key import Key
 from drfl.experiments.tuning.criterion import Criterion
-from drfl.experiments.tuning.spaces import SPACES, draw, rounded
-from drfl.experiments.tuning.suggestion import STARTUP, SearchPoint, Trial, best, needed, suggest
+from drfl.experiments.tuning.spaces import SPACES, draw, round_value
+from drfl.experiments.tuning.suggestion import STARTUP, SearchPoint, Trial, best, import_optuna, suggest
 from drfl.task.metrics import ACCURACY
 
 SPACE = SPACES["DRDM"]
@@ -49,7 +49,7 @@ def test_points_are_in_the_space_and_have_few_digits():
         for dimension in SPACE:
             value = trial.point[dimension.name]
             assert dimension.low <= value <= dimension.high
-            assert rounded(value) == value
+            assert round_value(value) == value
 
 
 def test_it_learns():
@@ -96,4 +96,4 @@ def test_a_run_that_halves_its_step_size_is_out_where_multiples_of_it_are_compar
 def test_without_optuna_the_remedy_is_told(monkeypatch):
     monkeypatch.setitem(sys.modules, "optuna", None)
     with refused("package-missing", "optuna", "'drfl[experiments]'"):
-        needed()
+        import_optuna()

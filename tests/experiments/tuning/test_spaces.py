@@ -9,17 +9,17 @@ from hypothesis import strategies as st
 from drfl.algorithms import ALGORITHMS
 from drfl.ambiguity import parse
 from drfl.experiments.config.config import load_config
-from drfl.experiments.config.hyperparameters import make, takes
+from drfl.experiments.config.hyperparameters import has_parameter, make_algorithm
 from drfl.experiments.tuning.spaces import (
     LR,
     MULTIPLE,
     SPACES,
     Dimension,
-    around,
     default_point,
     default_table,
-    fixed,
-    rounded,
+    fixed_parameters,
+    round_value,
+    space_around,
     table_at,
 )
 from drfl.optim.schedules import Constant
@@ -31,7 +31,7 @@ def config(algorithm, table=None, **values):
 
 
 def place(algorithm, run):
-    return default_point(run.parameters(algorithm), around(algorithm, 0.1))
+    return default_point(run.parameters(algorithm), space_around(algorithm, 0.1))
 
 
 def test_all_spaces_are_of_algorithms_and_have_the_same_range_of_step_sizes():
@@ -40,7 +40,7 @@ def test_all_spaces_are_of_algorithms_and_have_the_same_range_of_step_sizes():
 
 
 def test_of_an_algorithm_without_a_space_the_step_size_is_tuned():
-    space = around("mine.py:Own", 1.0)
+    space = space_around("mine.py:Own", 1.0)
     assert space == (LR,)
     assert table_at(space, {"m": 2}, {"lr": 0.3}) == {"m": 2, "lr": 0.3}
 
@@ -49,8 +49,8 @@ def test_of_an_algorithm_without_a_space_the_step_size_is_tuned():
 def test_both_ends_of_a_space_are_possible_and_reach_the_algorithm(algorithm):
     for end in ("low", "high"):
         point = {d.name: getattr(d, end) for d in SPACES[algorithm]}
-        table = table_at(SPACES[algorithm], {"m": 2} if takes(algorithm, "m") else {}, point)
-        made = make(algorithm, table)
+        table = table_at(SPACES[algorithm], {"m": 2} if has_parameter(algorithm, "m") else {}, point)
+        made = make_algorithm(algorithm, table)
         for dimension in SPACES[algorithm]:
             if dimension.name == "rho":
                 assert made.ambiguity == parse(f"chi-square:rho={point['rho']}")
@@ -61,7 +61,7 @@ def test_both_ends_of_a_space_are_possible_and_reach_the_algorithm(algorithm):
 
 @given(st.sampled_from([d for space in SPACES.values() for d in space]), st.floats(0, 1))
 def test_rounding_leaves_the_range_and_three_digits(dimension, share):
-    value = rounded(dimension.low + share * (dimension.high - dimension.low))
+    value = round_value(dimension.low + share * (dimension.high - dimension.low))
     assert dimension.low <= value <= dimension.high
     assert float(f"{value:.2e}") == value
 
@@ -85,7 +85,9 @@ def test_the_first_trial_is_the_defaults():
         run = config(algorithm)
         table = default_table(run, {})
         assert table == {}, "η is found in the run"
-        assert make(algorithm, {**run.parameters(algorithm), **table}) == make(algorithm, run.parameters(algorithm))
+        assert make_algorithm(algorithm, {**run.parameters(algorithm), **table}) == make_algorithm(
+            algorithm, run.parameters(algorithm)
+        )
 
 
 def test_a_default_that_is_a_rule_has_no_place_in_the_space():
@@ -102,32 +104,34 @@ def test_what_the_job_says_comes_before_the_defaults():
 
 
 def test_eta_is_looked_for_around_one_over_the_curvature():
-    assert around("DRDM", 1.0) == SPACES["DRDM"]
-    lr, *others = around("DRDM", 3e-4)
+    assert space_around("DRDM", 1.0) == SPACES["DRDM"]
+    lr, *others = space_around("DRDM", 3e-4)
     assert (lr.low, lr.high, lr.log) == (7.5e-5, 1.2e-3, True)
     assert tuple(others) == SPACES["DRDM"][1:]
 
 
 def test_eta_is_looked_for_in_multiples_of_what_a_run_finds():
-    multiple, *others = around("FedProx", None)
+    multiple, *others = space_around("FedProx", None)
     assert (multiple, tuple(others)) == (MULTIPLE, SPACES["FedProx"][1:])
     assert (multiple.name, multiple.low, multiple.high, multiple.log) == LR[:4]
-    local = make("FedProx", table_at(around("FedProx", None), {}, {"lr": 2.5, "mu": 0.2})).local
+    local = make_algorithm("FedProx", table_at(space_around("FedProx", None), {}, {"lr": 2.5, "mu": 0.2})).local
     assert (local.lr, local.lr_schedule) == (None, Constant(2.5))
 
 
 def test_among_the_multiples_the_default_is_one():
     run = config("FedProx")
-    point = default_point(run.parameters("FedProx"), around("FedProx", None))
+    point = default_point(run.parameters("FedProx"), space_around("FedProx", None))
     assert point == {"lr": 1.0, "mu": 0.1}
-    written = table_at(around("FedProx", None), {}, point)
-    assert make("FedProx", written) == make("FedProx", run.parameters("FedProx")), "the first trial is at its place"
+    written = table_at(space_around("FedProx", None), {}, point)
+    assert make_algorithm("FedProx", written) == make_algorithm("FedProx", run.parameters("FedProx")), (
+        "the first trial is at its place"
+    )
 
 
 def test_scaffpd_asks_everybody_unless_the_job_says_otherwise():
-    assert [name for name in SPACES if fixed(name, {}, 30)] == ["ScaffPD"]
-    assert fixed("ScaffPD", {}, 30) == {"m": 30}
-    assert fixed("ScaffPD", {"m": 7, "dual_batch": 5}, 30) == {"m": 7, "dual_batch": 5}
+    assert [name for name in SPACES if fixed_parameters(name, {}, 30)] == ["ScaffPD"]
+    assert fixed_parameters("ScaffPD", {}, 30) == {"m": 30}
+    assert fixed_parameters("ScaffPD", {"m": 7, "dual_batch": 5}, 30) == {"m": 7, "dual_batch": 5}
 
 
 def test_a_dimension_says_its_range():

@@ -454,7 +454,7 @@ def test_a_site_that_fails_or_was_never_reached_passes(tmp_path, capsys, monkeyp
     def push(messages):
         messages = list(messages)
         if grid.count[3] >= 2:
-            grid.away = {3}
+            grid.offline = {3}
         return whole(messages)
 
     monkeypatch.setattr(grid, "push_messages", push)

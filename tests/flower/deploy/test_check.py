@@ -15,7 +15,7 @@ from tests.support.refusals import quotes, refused
 from drfl.core.errors import DrflError
 from drfl.flower.deploy import check, check_network, flower_cli
 from drfl.flower.deploy.init import DeploymentPlan, write
-from drfl.flower.deploy.paths import Address, DeploymentFolder, find
+from drfl.flower.deploy.paths import Address, DeploymentFolder, find_folder
 
 HTTP = b"HTTP/1.1 404 Not Found\r\n\r\n"
 
@@ -85,7 +85,9 @@ def test_nothing_listens(with_keys, monkeypatch):
 
 def certificate_problems(root, host="localhost"):
     folder = DeploymentFolder(root)
-    look = check_network.guarded("certificate", lambda: check_network.superlink(folder, Address(host, 1, False)))
+    look = check_network.run_check(
+        "certificate", lambda: check_network.check_superlink(folder, Address(host, 1, False))
+    )
     return problems(look)
 
 
@@ -131,51 +133,51 @@ def test_certificates_end(with_keys, monkeypatch, days, message):
 
 def test_keys_that_do_not_fit(copy):
     folder = DeploymentFolder(copy)
-    assert problems(check_network.keys(folder, folder.sites())) == []
+    assert problems(check_network.check_keys(folder, folder.sites())) == []
     shutil.copy(copy / "keys/a.pub", copy / "keys/b.pub")
-    (found,) = problems(check_network.keys(folder, folder.sites()))
+    (found,) = problems(check_network.check_keys(folder, folder.sites()))
     assert re.match(r"b: .*\ba\b", found)
     shutil.copy(copy / "sites/b/key.pub", copy / "keys/a.pub")
-    found = problems(check_network.keys(folder, folder.sites()))
+    found = problems(check_network.check_keys(folder, folder.sites()))
     assert re.match(rf"a: {copy}/sites/a/key .*{copy}/keys/a\.pub;", found[0])
     (copy / "keys/a.pub").unlink()
-    assert quotes(problems(check_network.keys(folder, folder.sites()))[0], "a.pub", "./make-keys.sh")
+    assert quotes(problems(check_network.check_keys(folder, folder.sites()))[0], "a.pub", "./make-keys.sh")
     (copy / "keys/a.pub").write_text("ssh-rsa nonsense")
-    assert "ECDSA" in problems(check_network.keys(folder, folder.sites()))[0]
+    assert "ECDSA" in problems(check_network.check_keys(folder, folder.sites()))[0]
 
 
 def nodes(monkeypatch, **states):
     answer = {"nodes": [{"node-id": number.lstrip("n"), "status": state} for number, state in states.items()]}
-    monkeypatch.setattr(flower_cli, "ask", lambda home, arguments: answer)
+    monkeypatch.setattr(flower_cli, "run_flwr", lambda home, arguments: answer)
 
 
 def test_who_is_online(copy, monkeypatch):
     folder = DeploymentFolder(copy)
     (copy / "keys/a.node").write_text("11\n")
     nodes(monkeypatch, n11="online")
-    a, b = check.online(folder, folder.sites(), False)
+    a, b = check.check_online(folder, folder.sites(), False)
     assert a.ok
     assert "11" in a.text
     assert not b.ok
     assert "run ./register-sites.sh" in b.text
     (copy / "keys/b.node").write_text("12\n")
     nodes(monkeypatch, n11="offline", n12="registered")
-    first, second = problems(check.online(folder, folder.sites(), False))
+    first, second = problems(check.check_online(folder, folder.sites(), False))
     assert "offline" in first
     assert "offline" not in second
     assert all("./start-supernode.sh" in text for text in (first, second))
     nodes(monkeypatch, n13="online")
-    assert quotes(problems(check.online(folder, folder.sites(), False))[0], "11", "./register-sites.sh")
+    assert quotes(problems(check.check_online(folder, folder.sites(), False))[0], "11", "./register-sites.sh")
 
 
 def test_who_is_online_without_keys(copy, monkeypatch):
     folder = DeploymentFolder(copy)
     nodes(monkeypatch, n1="online", n2="offline")
-    (found,) = check.online(folder, folder.sites(), True)
+    (found,) = check.check_online(folder, folder.sites(), True)
     assert not found.ok
     assert all(part in found.text for part in ("1 of 2", "./start-supernode.sh"))
     nodes(monkeypatch, n1="online", n2="online")
-    assert problems(check.online(folder, folder.sites(), True)) == []
+    assert problems(check.check_online(folder, folder.sites(), True)) == []
 
 
 def test_a_deployment_that_was_moved(copy, monkeypatch):
@@ -184,8 +186,8 @@ def test_a_deployment_that_was_moved(copy, monkeypatch):
     def fails(home, arguments):
         raise DrflError("no SuperLink")
 
-    monkeypatch.setattr(flower_cli, "ask", fails)
-    found = problems(check.check_deployment(find(copy)))
+    monkeypatch.setattr(flower_cli, "run_flwr", fails)
+    found = problems(check.check_deployment(find_folder(copy)))
     assert [text.split(":")[0] for text in found] == ["flwr/config.toml", "sites"]
     assert f'root-certificates = "{copy / "certificates/ca.crt"}"' in found[0]
     assert found[1] == "sites: no SuperLink"
@@ -194,28 +196,28 @@ def test_a_deployment_that_was_moved(copy, monkeypatch):
 def test_a_broken_server_toml_is_one_problem(copy):
     for text, message in (("x =", "is not valid TOML"), ("", "names no sites"), ("[[sites]]", "needs a name")):
         (copy / "server.toml").write_text(text)
-        (found,) = problems(check.check_deployment(find(copy)))
+        (found,) = problems(check.check_deployment(find_folder(copy)))
         assert message in found
 
 
 def test_the_rows_that_the_server_holds_are_loaded(copy):
     folder, path = DeploymentFolder(copy), copy / "server.toml"
-    assert list(check.probes(folder)) == []
+    assert list(check.check_probes(folder)) == []
     (copy / "rows.csv").write_text("age,sick\n61,1\n47,0\n58,1\n")
     text = path.read_text().replace('public_key = "', 'probe = {csv = "rows.csv", target = "sick"}\npublic_key = "')
     path.write_text(text)
     with refused("invalid-value", None, "job.aggregator"):
-        list(check.probes(folder))
+        list(check.check_probes(folder))
     text = text.replace("\n[job]", '\n[job]\naggregator = "probe"', 1)
     path.write_text(text)
-    (found,) = check.probes(folder)
+    (found,) = check.check_probes(folder)
     assert found.ok
     assert "3 of a, 3 of b" in found.text
     path.write_text(text.replace("rows.csv", "none.csv", 1))
     with refused("file-not-found", str(copy / "none.csv"), "none.csv"):
-        list(check.probes(folder))
+        list(check.check_probes(folder))
 
 
 def test_what_is_no_deployment(tmp_path):
     with refused("not-a-deployment", str(tmp_path), "server.toml"):
-        find(tmp_path)
+        find_folder(tmp_path)

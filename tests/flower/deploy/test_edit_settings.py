@@ -7,7 +7,7 @@ import tomllib
 import pytest
 from tests.support.refusals import refused
 
-from drfl.flower.deploy.edit_settings import replace, with_limits, without_site
+from drfl.flower.deploy.edit_settings import add_limits, remove_site, replace
 
 TEXT = """\
 out = "run"   # here
@@ -44,7 +44,7 @@ note = "[[sites]]"
 
 
 def test_a_site_goes_with_its_own_comments_and_tables_alone():
-    found = without_site(TEXT, "b")
+    found = remove_site(TEXT, "b")
     start, stop = TEXT.index("# Hospital B"), TEXT.index("\n# The south")
     assert found == TEXT[:start] + TEXT[stop + 1 :]
 
@@ -54,21 +54,21 @@ def test_a_site_goes_with_its_own_comments_and_tables_alone():
 def test_every_site_can_go_and_the_rest_means_the_same(name, end):
     text = TEXT.replace("\n", end)
     before = tomllib.loads(text)
-    after = tomllib.loads(without_site(text, name))
+    after = tomllib.loads(remove_site(text, name))
     assert after == {**before, "sites": [site for site in before["sites"] if site["name"] != name]}
     for comment in ("# The sites", "# The south", "# last"):
-        assert comment in without_site(text, name)
-    assert without_site(text, name).count("\r") in (0, without_site(text, name).count("\n"))
+        assert comment in remove_site(text, name)
+    assert remove_site(text, name).count("\r") in (0, remove_site(text, name).count("\n"))
 
 
 def test_the_last_line_needs_no_end():
     text = '[job]\n[[sites]]\nname = "a"\n\n[[sites]]\nname = "b"'
-    assert without_site(text, "b") == '[job]\n[[sites]]\nname = "a"'
-    assert tomllib.loads(with_limits(text, {"b": {"rows": 2}}))["sites"] == [{"name": "a"}, {"name": "b", "rows": 2}]
+    assert remove_site(text, "b") == '[job]\n[[sites]]\nname = "a"'
+    assert tomllib.loads(add_limits(text, {"b": {"rows": 2}}))["sites"] == [{"name": "a"}, {"name": "b", "rows": 2}]
 
 
 def test_limits_come_below_the_names():
-    found = with_limits(TEXT, {"b": {"rows": 9, "max_share": 0.5}})
+    found = add_limits(TEXT, {"b": {"rows": 9, "max_share": 0.5}})
     assert "name = 'b'\nrows = 9\nmax_share = 0.5\n# rows = 300\n" in found
     assert tomllib.loads(found)["sites"][0] == {"name": "a"}
 
@@ -85,13 +85,13 @@ def test_limits_come_below_the_names():
 def test_what_cannot_be_edited_line_by_line_is_refused(text):
     tomllib.loads(text)
     with refused("cannot-edit", "server.toml"):
-        without_site(text, "b")
+        remove_site(text, "b")
 
 
 def test_limits_that_would_come_into_a_text_are_refused():
     text = '[[sites]]\nnote = """\nname = 1\n"""\nname = "a"\n'
     with refused("cannot-edit", "server.toml"):
-        with_limits(text, {"a": {"rows": 2}})
+        add_limits(text, {"a": {"rows": 2}})
 
 
 def test_the_file_before_is_kept_and_a_link_stays_one(tmp_path):

@@ -48,8 +48,8 @@ def superlink(copy, monkeypatch):
         nodes = [{"node-id": n, "status": "unregistered" if n in gone else "online"} for n in ("11", "12", "13")]
         return {"success": True, "node-id": "99", "nodes": nodes}
 
-    monkeypatch.setattr(keys, "ask", ask)
-    monkeypatch.setattr(flower_cli, "ask", ask)
+    monkeypatch.setattr(keys, "run_flwr", ask)
+    monkeypatch.setattr(flower_cli, "run_flwr", ask)
     return asked, failing
 
 
@@ -123,7 +123,7 @@ def test_two_sites_must_remain_but_a_key_alone_can_always_be_revoked(superlink, 
 def test_a_revocation_that_was_cut_off_can_be_repeated_but_a_refusal_changes_nothing(superlink, copy, failing):
     folder = DeploymentFolder(copy)
     if failing == "gone":
-        keys.ask(folder.home, ["supernode", "unregister", "12"])  # and then the machine lost power
+        keys.run_flwr(folder.home, ["supernode", "unregister", "12"])  # and then the machine lost power
     superlink[1].extend({"unregister", failing})
     before = {path: path.read_bytes() for path in copy.rglob("*") if path.is_file()}
     if failing == "unregister":
@@ -205,7 +205,7 @@ def test_make_keys_knows_a_revoked_key_by_itself_and_not_by_its_file(superlink, 
     done = make_keys(copy)
     assert done.returncode == 1
     assert "keys/c.pub" in done.stderr
-    (found,) = (finding for finding in check_network.keys(folder, folder.sites()) if not finding.ok)
+    (found,) = (finding for finding in check_network.check_keys(folder, folder.sites()) if not finding.ok)
     assert found.subject == "c"
     assert str(old) in found.text
     (copy / "keys/c.pub").unlink()

@@ -88,12 +88,12 @@ def test_a_changed_log_is_nothing_to_go_by(tmp_path):
 
 def test_check_shows_the_proposal_as_advice_and_how_many_requests_a_run_takes(tmp_path):
     folder = deployed(tmp_path / "fl", a=5, b=7, c=6)
-    found = list(check.limits(folder))
+    found = list(check.check_limits(folder))
     assert all(one.ok and isinstance(one.text, Notice) for one in found)
     assert [one.text.code for one in found] == ["unprotected-sites", "proposed-limits", "requests-of-a-run"]
-    assert tomllib.loads("\n".join(found[1].below))["sites"][1]["rows"] == 14
+    assert tomllib.loads("\n".join(found[1].details))["sites"][1]["rows"] == 14
     call(["deploy", "check", str(folder.root), "--write"])
-    assert [one.subject for one in check.limits(folder)] == ["limits", "requests"]
+    assert [one.subject for one in check.check_limits(folder)] == ["limits", "requests"]
 
 
 def test_limits_are_written_at_the_server_alone(tmp_path, capsys):

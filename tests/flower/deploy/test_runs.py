@@ -14,7 +14,7 @@ from tests.support.refusals import check_refusal, quotes, refusal, refused
 
 from drfl.cli import deploy
 from drfl.cli.app import call
-from drfl.experiments.run.run_directory import claimed
+from drfl.experiments.run.run_directory import claim_folder
 from drfl.flower.deploy import flower_cli, runs
 
 FLWR = """#!{python} -IS
@@ -43,8 +43,8 @@ def flwr(copy, tmp_path, monkeypatch):
     path.parent.mkdir()
     path.write_text(FLWR.format(python=sys.executable))
     path.chmod(0o755)
-    monkeypatch.setattr(runs, "program", lambda name: path)
-    monkeypatch.setattr(flower_cli, "program", lambda name: path)
+    monkeypatch.setattr(runs, "find_program", lambda name: path)
+    monkeypatch.setattr(flower_cli, "find_program", lambda name: path)
     monkeypatch.setattr(flower_cli, "flower_version", lambda: "1.41.0")
     started = json.dumps({"success": True, "run-id": "7"}, indent=2)
     log = "INFO : Starting logstream for run_id `7`\nround 1\nround 2\n"
@@ -89,7 +89,7 @@ def test_a_run_that_does_not(flwr, copy, capsys, status, details, line):
 
 
 def test_a_run_that_did_not_end_continues(flwr, copy, capsys):
-    with pytest.raises(KeyboardInterrupt), claimed(copy / "run", config="rounds = 1"):
+    with pytest.raises(KeyboardInterrupt), claim_folder(copy / "run", config="rounds = 1"):
         raise KeyboardInterrupt
     flwr(list=ended("finished:failed", "No heartbeat"))
     assert call(["deploy", "follow", str(copy), "7"]) == 1
@@ -177,7 +177,7 @@ def test_stop(flwr, copy, capsys):
 def test_flowers_programs_get_an_environment_of_their_own(tmp_path, monkeypatch):
     monkeypatch.setenv("FLWR_HOME", "/home/user/.flwr")
     monkeypatch.setenv("FORCE_COLOR", "1")
-    found = flower_cli.environment(tmp_path)
+    found = flower_cli.make_environment(tmp_path)
     assert (found["FLWR_HOME"], found["FLWR_TELEMETRY_ENABLED"]) == (str(tmp_path), "0")
     assert "FORCE_COLOR" not in found
     assert found["PATH"].split(os.pathsep)[0] == os.path.dirname(sys.executable)
@@ -190,11 +190,11 @@ def test_a_program_is_found_beside_python_before_the_path(tmp_path, monkeypatch)
         (tmp_path / folder / "flwr").chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path / "elsewhere"))
     monkeypatch.setattr(flower_cli.sys, "executable", str(tmp_path / "beside/python"))
-    assert flower_cli.program("flwr") == tmp_path / "beside/flwr"
+    assert flower_cli.find_program("flwr") == tmp_path / "beside/flwr"
     (tmp_path / "beside/flwr").unlink()
-    assert flower_cli.program("flwr") == tmp_path / "elsewhere/flwr"
+    assert flower_cli.find_program("flwr") == tmp_path / "elsewhere/flwr"
     with refused("package-missing", "flower-nothing"):
-        flower_cli.program("flower-nothing")
+        flower_cli.find_program("flower-nothing")
 
 
 @pytest.mark.parametrize(
@@ -202,7 +202,7 @@ def test_a_program_is_found_beside_python_before_the_path(tmp_path, monkeypatch)
     [("1.39.0", False), ("1.40.0", True), ("1.42.9", True), ("1.43.0", False), ("2.0.0", False), ("x", False)],
 )
 def test_versions(version, fits):
-    assert flower_cli.fits(version) is fits
+    assert flower_cli.is_supported(version) is fits
 
 
 @pytest.mark.parametrize("command", ["init x --sites a", "check x", "run x", "follow x 1", "stop x 1"])

@@ -8,7 +8,7 @@ import pytest
 from scipy.stats import binomtest, ttest_1samp
 
 from drfl_papers.claims import findings
-from drfl_papers.claims.findings import NOT_SHOWN, OPPOSITE, SHOWN, UNDECIDED, Place, lead_of, sign_test_p
+from drfl_papers.claims.findings import NOT_SIGNIFICANT, OPPOSITE, SIGNIFICANT, UNDECIDED, Place, lead_of, sign_test_p
 from drfl_papers.claims.measures import LastModel, ToLevel
 
 ACCURACY = LastModel(of="last model", metric="worst_accuracy")
@@ -18,23 +18,23 @@ NEVER = math.inf
 
 
 def lead(ours, theirs, measure=ACCURACY):
-    sign = -1 if measure.shown.small else 1
+    sign = -1 if measure.display.small else 1
     return lead_of(measure, PLACES, (dict(enumerate(ours)), dict(enumerate(theirs))), sign)
 
 
 def ahead(ours, theirs, measure=ACCURACY, tests=1):
     found = lead(ours, theirs, measure)
-    return findings.ahead(found, min(1.0, tests * found.tests.p_t)).outcome
+    return findings.with_lead_outcome(found, min(1.0, tests * found.tests.p_t)).outcome
 
 
 LOW, HIGH = [0.50, 0.52, 0.49, 0.51, 0.50], [0.61, 0.60, 0.62, 0.59, 0.60]
 
 
 def test_a_lead_is_shown_or_its_opposite_or_nothing():
-    assert ahead(HIGH, LOW) == SHOWN
+    assert ahead(HIGH, LOW) == SIGNIFICANT
     assert ahead(LOW, HIGH) == OPPOSITE
-    assert ahead(LOW, [0.51, 0.50, 0.50, 0.50, 0.51]) == NOT_SHOWN
-    assert ahead(HIGH, LOW, tests=1000) == NOT_SHOWN
+    assert ahead(LOW, [0.51, 0.50, 0.50, 0.50, 0.51]) == NOT_SIGNIFICANT
+    assert ahead(HIGH, LOW, tests=1000) == NOT_SIGNIFICANT
 
 
 def test_its_p_value_is_that_of_the_paired_t_test():
@@ -55,7 +55,7 @@ def test_only_seeds_that_both_have_are_pairs():
 
 
 def test_fewer_rounds_lead():
-    assert ahead([10, 12, 11, 9, 10], [20, 23, 21, 20, 19], ROUNDS) == SHOWN
+    assert ahead([10, 12, 11, 9, 10], [20, 23, 21, 20, 19], ROUNDS) == SIGNIFICANT
 
 
 @pytest.mark.parametrize(("wins", "losses"), [(5, 0), (6, 0), (9, 1), (3, 3), (2, 7), (0, 0)])
@@ -66,10 +66,10 @@ def test_signs_are_tested_exactly(wins, losses):
 
 def test_who_never_arrives_is_later_and_six_seeds_can_show_it():
     sooner = [10, 12, 11, 9, 10, 10]
-    assert ahead(sooner, [NEVER] * 6, ROUNDS) == SHOWN
+    assert ahead(sooner, [NEVER] * 6, ROUNDS) == SIGNIFICANT
     assert ahead([NEVER] * 6, sooner, ROUNDS) == OPPOSITE
     assert ahead(sooner[:5], [NEVER] * 5, ROUNDS) == UNDECIDED
-    assert ahead(sooner, [9, NEVER, NEVER, NEVER, NEVER, NEVER], ROUNDS) == NOT_SHOWN
+    assert ahead(sooner, [9, NEVER, NEVER, NEVER, NEVER, NEVER], ROUNDS) == NOT_SIGNIFICANT
 
 
 def test_who_both_never_arrive_are_level():
@@ -81,36 +81,41 @@ def test_who_both_never_arrive_are_level():
 def level(ours, theirs, margin, both_sides=False, measure=ACCURACY, tests=1):
     found = lead(ours, theirs, measure)
     p = min(1.0, tests * findings.beyond_p(found, margin, both_sides)) if found.testable else math.nan
-    return findings.level(found, p, margin, both_sides).outcome
+    return findings.with_level_outcome(found, p, margin, both_sides).outcome
 
 
 def test_level_needs_the_whole_interval_within_the_margin():
     near = [x + 0.001 * (-1) ** k for k, x in enumerate(LOW)]
-    assert level(near, LOW, 0.01) == SHOWN
-    assert level(near, LOW, 0.001) == NOT_SHOWN  # the interval is wider
+    assert level(near, LOW, 0.01) == SIGNIFICANT
+    assert level(near, LOW, 0.001) == NOT_SIGNIFICANT  # the interval is wider
     assert level(near[:4], LOW[:4], 0.01) == UNDECIDED
 
 
 def test_being_ahead_counts_against_level_only_where_asked():
-    assert level(HIGH, LOW, 0.01) == SHOWN
+    assert level(HIGH, LOW, 0.01) == SIGNIFICANT
     assert level(HIGH, LOW, 0.01, both_sides=True) == OPPOSITE
     assert level(LOW, HIGH, 0.01) == OPPOSITE
-    assert level(LOW, HIGH, 0.01, tests=1000) == NOT_SHOWN
-    assert level(LOW, HIGH, 0.2) == SHOWN
+    assert level(LOW, HIGH, 0.01, tests=1000) == NOT_SIGNIFICANT
+    assert level(LOW, HIGH, 0.2) == SIGNIFICANT
 
 
 def test_equal_numbers_are_level():
-    assert level([640.0] * 5, [640.0] * 5, 0.5, both_sides=True) == SHOWN
+    assert level([640.0] * 5, [640.0] * 5, 0.5, both_sides=True) == SIGNIFICANT
 
 
 def test_one_that_never_arrives_is_not_level():
     assert level([NEVER] * 6, [10.0] * 6, 30, both_sides=True, measure=ROUNDS) == OPPOSITE
-    assert level([10.0] * 6, [NEVER] * 6, 30, measure=ROUNDS) == NOT_SHOWN
+    assert level([10.0] * 6, [NEVER] * 6, 30, measure=ROUNDS) == NOT_SIGNIFICANT
 
 
 @pytest.mark.parametrize(
     ("values", "outcome"),
-    [([1, 2, 3, 3, 3], SHOWN), ([1, 2, 3, 3, 4], NOT_SHOWN), ([4, 5, 6, NEVER, 9], OPPOSITE), ([1, 2, 3], UNDECIDED)],
+    [
+        ([1, 2, 3, 3, 3], SIGNIFICANT),
+        ([1, 2, 3, 3, 4], NOT_SIGNIFICANT),
+        ([4, 5, 6, NEVER, 9], OPPOSITE),
+        ([1, 2, 3], UNDECIDED),
+    ],
 )
 def test_every_seed_or_none_of_at_least_five(values, outcome):
     found = findings.every_seed(ROUNDS, PLACES[0], dict(enumerate(values)), 1, 3)

@@ -89,7 +89,7 @@ def test_the_tables_own_correction_is_taken_for_each_difference_alone(made):
     head = ("setting", "metric", "reference", "method", "p_holm")
     for p, expected in (("0.01", "opposite significant"), ("0.2", "not significant")):
         paired = (head, [["s", "worst_accuracy", "theirs", "ours", p]])
-        (found,) = made(AHEAD, cells(LOW, HIGH), paired=paired).found
+        (found,) = made(AHEAD, cells(LOW, HIGH), paired=paired).findings
         assert found.outcome == expected
 
 
@@ -102,7 +102,7 @@ def test_a_claim_on_several_differences_needs_all_of_them_in_a_setting(made):
     first = cells(HIGH, LOW) | {("s", "third"): [x + 0.1 for x in same]}
     second = cells(HIGH, [x + 0.1 for x in same], "t") | {("t", "third"): LOW}
     found = made(BOTH, first | second)
-    assert [one.outcome for one in found.found].count("significant") == 2
+    assert [one.outcome for one in found.findings].count("significant") == 2
     assert found.verdict == "not significant"
     assert found.decides.startswith("As worded: significant in 0 of 2 settings. ")
     assert made(BOTH, first | cells(HIGH, LOW, "t") | {("t", "third"): LOW}).verdict == "holds partly"
@@ -112,15 +112,15 @@ def test_the_weakest_difference_decides_a_setting_and_settings_are_corrected_for
     """Several differences at once need no correction among them, several settings do."""
     weak = [0.53, 0.53, 0.51, 0.52, 0.53]
     alone = made(BOTH, cells(weak, LOW) | {("s", "third"): LOW})
-    (p,) = {round(one.tests.p_t, 9) for one in alone.found}
+    (p,) = {round(one.tests.p_t, 9) for one in alone.findings}
     assert 0.025 > p > 0.05 / 8
-    assert {round(one.p_worded, 9) for one in alone.found} == {p}
+    assert {round(one.p_worded, 9) for one in alone.findings} == {p}
     assert alone.verdict == "holds"
     many = {}
     for k in range(8):
         many |= cells(weak, LOW, f"setting {k}") | {(f"setting {k}", "third"): LOW}
     found = made(BOTH, many)
-    assert [one.p_worded for one in found.found] == pytest.approx([8 * p] * 16, abs=1e-7)
+    assert [one.p_worded for one in found.findings] == pytest.approx([8 * p] * 16, abs=1e-7)
     assert (found.verdict, len(found.settings)) == ("not significant", 8)
     (line,) = csv.DictReader(io.StringIO(claims_csv([found])))
     assert (line["settings"], line["shown as worded"]) == ("8", "0")
@@ -130,7 +130,7 @@ def test_where_the_claim_is_shown_as_worded_so_are_its_differences(made):
     head = ("setting", "metric", "reference", "method", "p_holm")
     paired = (head, [["s", "worst_accuracy", "theirs", "ours", "0.2"]])
     found = made(AHEAD, cells(HIGH, LOW), paired=paired)
-    assert (found.verdict, found.found[0].outcome) == ("holds", "significant")
+    assert (found.verdict, found.findings[0].outcome) == ("holds", "significant")
 
 
 def test_but_only_for_its_own_numbers_and_where_it_has_all_comparisons(made):
@@ -216,7 +216,7 @@ def test_a_trend_over_settings_needs_all_methods_in_a_row(made):
     second = {("c", "m"): LOW, ("c", "n"): LOW, ("d", "m"): HIGH, ("d", "n"): flat}
     found = made(rule, first | second)
     assert found.verdict == "holds partly"
-    assert [(s.shown, s.opposite) for s in found.settings] == [(True, False), (False, False)]
+    assert [(s.is_significant, s.has_opposite) for s in found.settings] == [(True, False), (False, False)]
 
 
 def test_a_trend_over_settings_may_go_from_one_result_to_another(made, tmp_path):

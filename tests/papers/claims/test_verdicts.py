@@ -7,23 +7,32 @@ import math
 import pytest
 from tests.support.scripts import script
 
-from drfl_papers.claims.findings import NOT_SHOWN, OPPOSITE, SHOWN, UNDECIDED, EverySeed, InSetting, Place, as_worded
+from drfl_papers.claims.findings import (
+    NOT_SIGNIFICANT,
+    OPPOSITE,
+    SIGNIFICANT,
+    UNDECIDED,
+    EverySeed,
+    Place,
+    SettingOutcome,
+    decide_as_worded,
+)
 from drfl_papers.claims.measures import Straightness
 from drfl_papers.claims.verdicts import FALSE, HOLDS, OPEN, PARTLY, VERDICTS, verdict
-from drfl_papers.claims.verdicts import NOT_SHOWN as NOTHING
+from drfl_papers.claims.verdicts import NOT_SIGNIFICANT as NOTHING
 
-NUMBERS = {SHOWN: (5, 5), NOT_SHOWN: (5, 2), OPPOSITE: (5, 0), UNDECIDED: (4, 4)}
-LETTERS = {"s": SHOWN, "n": NOT_SHOWN, "o": OPPOSITE, "u": UNDECIDED}
+NUMBERS = {SIGNIFICANT: (5, 5), NOT_SIGNIFICANT: (5, 2), OPPOSITE: (5, 0), UNDECIDED: (4, 4)}
+LETTERS = {"s": SIGNIFICANT, "n": NOT_SIGNIFICANT, "o": OPPOSITE, "u": UNDECIDED}
 
 
 def settings(words):
     """A word a setting, a letter an outcome."""
-    shown, found = Straightness(of="straightness").shown, []
+    shown, found = Straightness(of="straightness").display, []
     for k, letters in enumerate(words.split()):
         for letter in letters:
             n, agree = NUMBERS[LETTERS[letter]]
             found.append(EverySeed("r2", shown, Place("r", f"setting {k}", "m"), (1.0,) * n, agree))
-    return as_worded(found, lambda one: one.place.setting)[1]
+    return decide_as_worded(found, lambda one: one.place.setting)[1]
 
 
 @pytest.mark.parametrize(
@@ -39,8 +48,8 @@ def test_of_a_claim_on_all_settings(outcomes, expected):
 
 
 def test_settings_that_were_not_run_leave_it_partly():
-    assert verdict(settings("s s"), "all", left_out=True) == PARTLY
-    assert verdict(settings("n n"), "all", left_out=True) == NOTHING
+    assert verdict(settings("s s"), "all", has_missing=True) == PARTLY
+    assert verdict(settings("n n"), "all", has_missing=True) == NOTHING
 
 
 @pytest.mark.parametrize(
@@ -56,11 +65,11 @@ def test_of_a_claim_on_most_settings(outcomes, expected):
 
 
 def test_what_is_not_decided_in_a_setting_leaves_the_setting_undecided():
-    assert [(s.shown, s.opposite, s.undecided) for s in settings("su sn o")] == [
+    assert [(s.is_significant, s.has_opposite, s.is_undecided) for s in settings("su sn o")] == [
         (False, False, True), (False, False, False), (False, True, False),
     ]  # fmt: skip
     assert math.isnan(settings("su")[0].p)
-    assert settings("ss") == [InSetting(0.0, True, False, False)]
+    assert settings("ss") == [SettingOutcome(0.0, True, False, False)]
 
 
 def test_the_page_says_what_every_verdict_means():

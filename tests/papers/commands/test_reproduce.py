@@ -15,7 +15,7 @@ from tests.support.small_spec import SMALL
 
 from drfl.cli.app import call
 from drfl.experiments.execution import run_cells
-from drfl.experiments.execution.executor import Here
+from drfl.experiments.execution.executor import LocalExecutor
 from drfl.experiments.execution.run_cells import CellPool
 from drfl_papers import specification
 
@@ -56,9 +56,9 @@ def test_a_signal_stops_it_with_its_code_and_it_continues(number, code, monkeypa
     def here(workers, run, *given, **more):
         if number is not None:
             signal.raise_signal(number)
-        return CellPool(Here(run))
+        return CellPool(LocalExecutor(run))
 
-    monkeypatch.setattr(run_cells, "pool_of", here)
+    monkeypatch.setattr(run_cells, "make_pool", here)
     assert call(["reproduce", "small-table-1", *QUICK, "--out", "a"]) == code
     assert not (tmp_path / "a/small-table-1").exists()
     number = None

@@ -12,7 +12,7 @@ from tests.support.refusals import refused
 from drfl.core.errors import InputError
 from drfl.experiments.config.build import build
 from drfl.experiments.config.config import Config
-from drfl.experiments.run.run_directory import claimed
+from drfl.experiments.run.run_directory import claim_folder
 from drfl.experiments.run.runner import execute, write_results
 from drfl_papers.energy import Measurement, from_runs, read_csv
 from drfl_papers.energy.measurements import to_csv
@@ -95,7 +95,7 @@ def made(tmp_path_factory):
         job = {"algorithm": "FedAvg", "clients": 4, "engine": "loop", "rounds": 8, "lr": 0.5, **options}
         path = folder / name
         if not path.exists():
-            with claimed(path) as claim:
+            with claim_folder(path) as claim:
                 write_results(execute(build(Config.model_validate(job))), claim)
         return path
 

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from drfl.algorithms import ALGORITHMS
 from drfl.core.key import Key
-from drfl.experiments.config.hyperparameters import make, takes
+from drfl.experiments.config.hyperparameters import has_parameter, make_algorithm
 from drfl.federation.client_table import ClientTable
 from drfl.resilience import Clip, FailureModel, Faulty, OverSelection, Protected, Quorum, RobustClip
 from drfl.training.averages import Average
@@ -51,7 +51,7 @@ def same(a, b):
 def test_every_state_comes_back_whole(name):
     fed = digits()
     given = {"m": 6, "steps": 2, "lr": 0.05}
-    algorithm = make(name, {k: v for k, v in given.items() if takes(name, k)})
+    algorithm = make_algorithm(name, {k: v for k, v in given.items() if has_parameter(name, k)})
     state = algorithm.init(fed)
     for r in (1, 2):
         state, _ = algorithm.round(state, fed, Key(r))
@@ -66,7 +66,7 @@ def test_every_state_comes_back_whole(name):
 def test_every_average_comes_back_whole(name):
     fed, kept = digits(), []
     given = {"m": 6, "steps": 2, "lr": 0.05}
-    algorithm = make(name, {k: v for k, v in given.items() if takes(name, k)})
+    algorithm = make_algorithm(name, {k: v for k, v in given.items() if has_parameter(name, k)})
     whole = run(algorithm, fed, rounds=3, averaged=True, keep=lambda progress, stopping: kept.append(progress))
     fresh, last = first(algorithm, fed, averaged=True), kept[-1]
     tensors = {**tensors_of(last.state), **tensors_of(last.average, "average")}
@@ -93,7 +93,7 @@ AROUND = {
 @pytest.mark.parametrize(("around", "name"), crossed(AROUND, ["DRDM", "ScaffPD", "FedAvg"]))
 def test_what_wrappers_remember_keeps_its_shape_too(name, around):
     fed = digits()
-    algorithm, kept = around(make(name, {"m": 6, "steps": 1})), []
+    algorithm, kept = around(make_algorithm(name, {"m": 6, "steps": 1})), []
     fresh = first(algorithm, fed, averaged=True)
     run(algorithm, fed, rounds=6, averaged=True, keep=lambda progress, stopping: kept.append(progress))
     assert len(kept) == 5

@@ -14,7 +14,7 @@ from drfl.core.errors import RunWarning, unknown
 from drfl.engine.simulation import Simulation
 from drfl.experiments.run.manifest import interruption
 from drfl.report.read_run import load_run
-from drfl.report.run_gains import AssessedRun, assessed, gain_over
+from drfl.report.run_gains import AssessedRun, assess_record, gain_over
 from drfl.task.measure import Measure
 
 
@@ -33,7 +33,7 @@ def assess_run(
         InputError: If the folder is not a run's, is damaged, or has no such metric.
     """
     record = load_run(directory)
-    return assessed(record, _chosen(record.measures, measure), level, auc_interval=auc_interval)
+    return assess_record(record, _chosen(record.measures, measure), level, auc_interval=auc_interval)
 
 
 def warn_of_interruption(directory: Path, stacklevel: int) -> None:
@@ -57,10 +57,11 @@ def gain_of_folders(
 
     Raises:
         InputError: See :func:`assess_run`; or if the runs cannot be compared row by row, see
-            :func:`drfl.report.run_gains.paired`.
+            :func:`drfl.report.run_gains.pair_runs`.
     """
     runs = [assess_run(directory, measure, level, auc_interval) for directory in (first, second)]
     for directory in (first, second):
+        # Level 4 is the line of the user that calls drfl.assess_gain.
         warn_of_interruption(directory, stacklevel=4)
     return gain_over(*runs)
 

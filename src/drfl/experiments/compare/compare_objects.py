@@ -24,13 +24,13 @@ from drfl.experiments.compare.comparison import (
     Design,
     PreparedComparison,
     check_cells_same,
-    kept_outcomes,
+    read_outcomes,
 )
 from drfl.experiments.compare.comparison_results import Comparison
 from drfl.experiments.compare.objects import (
     check_algorithms,
-    object_jobs,
-    rules,
+    object_job_builder,
+    rule_objects,
     run_settings,
     sources_of,
     user_modules,
@@ -40,7 +40,7 @@ from drfl.experiments.compare.run_comparison import run_comparison
 from drfl.experiments.config.data_settings import DataSettings
 from drfl.experiments.execution.executor import Workers, workers_of
 from drfl.experiments.run.manifest import is_finished
-from drfl.experiments.run.resume import check_received, kept_config
+from drfl.experiments.run.resume import check_folder_signatures, find_stored_config
 from drfl.experiments.run.run_directory import check_free, tidy
 from drfl.experiments.run.runner import StopSignal
 from drfl.federation.algorithm import Algorithm
@@ -87,8 +87,8 @@ def compare_objects(
         raise InputError(
             f"seeds must be at least one, and no seed twice, got {list(seeds)}", code="invalid-value", field="seeds"
         )
-    clients = clients_of_seed(data)
-    learned = of_seed("task", task, Task)
+    clients = clients_by_seed(data)
+    learned = as_seed_function("task", task, Task)
     if not isinstance(algorithms, Mapping) or not algorithms:
         raise InputError(
             'algorithms must be a mapping of names, such as {"DRFA": drfl.DRFA(m=10)}',
@@ -98,10 +98,10 @@ def compare_objects(
     check_algorithms(algorithms)
     first = learned(seeds[0])
     run = run_settings(settings, first)
-    objects = [*algorithms.values(), first.model, *rules(run)]
+    objects = [*algorithms.values(), first.model, *rule_objects(run)]
     design, build = (
         Design(run, tuple(algorithms), seeds),
-        object_jobs(run, algorithms, clients, learned, sources_of(objects)),
+        object_job_builder(run, algorithms, clients, learned, sources_of(objects)),
     )
     # Workers may be unable to import the user's modules, so the modules themselves are sent.
     modules = user_modules(objects)
@@ -125,15 +125,16 @@ def _compared(
     out: Path,
     options: ComparisonOptions,
     workers: Workers,
-    own: Collection[ModuleType],
+    modules: Collection[ModuleType],
 ) -> Comparison:
-    """Run or resume a comparison in a folder; ``own`` are the user's modules."""
+    """Run or resume a comparison in a folder; ``modules`` are the user's modules."""
     stored_config = None
     if options.resume:
+        # The folder may come from someone else: a module in it must not be imported in place of another one.
         block_folder(out)
         # Check all signatures before any file of the folder is parsed.
-        check_received(out, design.settings.checkpoint_key)
-        stored_config = kept_config(out, "comparison", overwrite=options.overwrite, given=True)
+        check_folder_signatures(out, design.settings.checkpoint_key)
+        stored_config = find_stored_config(out, "comparison", overwrite=options.overwrite, given=True)
         check_cells_same(out, design)
     else:
         check_free(out, "comparison", overwrite=options.overwrite)
@@ -141,11 +142,11 @@ def _compared(
     # If nothing is left to run, read the results.
     if stored_config is not None and is_finished(out):
         tidy(out, "comparison")
-        return ready.compared(kept_outcomes(out, ready), out)
+        return ready.compared(read_outcomes(out, ready), out)
     with _shown(options.progress, ready) as (warn, ended):
         comparison = run_comparison(
             ready, out, StopSignal(), workers, ended=ended, warn=warn, resume=options.resume,
-            overwrite=options.overwrite, own=own,
+            overwrite=options.overwrite, modules=modules,
         )  # fmt: skip
         if not comparison.outcomes:
             raise StoppedError("interrupted before a run was finished")
@@ -180,12 +181,12 @@ def _told(outcome: Outcome, done: int, ready: PreparedComparison) -> str:
     return head + describe(outcome.metrics, score, outcome.note(score.name, ready.clients))
 
 
-def clients_of_seed(given: ClientData | DataSettings | Callable[[int], ClientData]) -> Callable[[int], ClientData]:
-    """Return the clients' samples as a function of the seed, see :func:`of_seed`."""
-    return given.at if isinstance(given, DataSettings) else of_seed("data", given, ClientData)
+def clients_by_seed(given: ClientData | DataSettings | Callable[[int], ClientData]) -> Callable[[int], ClientData]:
+    """Return the clients' samples as a function of the seed, see :func:`as_seed_function`."""
+    return given.for_seed if isinstance(given, DataSettings) else as_seed_function("data", given, ClientData)
 
 
-def of_seed(what: str, given: T | Callable[[int], T], kind: type[T]) -> Callable[[int], T]:
+def as_seed_function(what: str, given: T | Callable[[int], T], kind: type[T]) -> Callable[[int], T]:
     """Return a function of the seed. While a user's function runs, torch's generator depends on the seed.
 
     Raises:

@@ -14,9 +14,9 @@ from drfl.core.errors import InputError, Notice
 from drfl.core.files import read_json, read_toml
 from drfl.core.user_code import label_of
 from drfl.experiments.compare.comparison_results import Comparison, cell_name
-from drfl.experiments.compare.outcomes import Outcome, ran
+from drfl.experiments.compare.outcomes import Outcome, run_to_outcome
 from drfl.experiments.config.about_run import AboutRun, comparison_toml, run_toml
-from drfl.experiments.config.build import JobBuilder, job_of_config, setup_of_config
+from drfl.experiments.config.build import JobBuilder, build_job, build_setup
 from drfl.experiments.config.config import Config
 from drfl.experiments.config.data_settings import load_data
 from drfl.experiments.config.ready_run import Job
@@ -35,7 +35,7 @@ from drfl.experiments.run.resume import (
     key_of,
     load_resume_point,
 )
-from drfl.experiments.run.run_directory import ClaimedFolder, claimed, filled, tidy
+from drfl.experiments.run.run_directory import ClaimedFolder, claim_folder, fill_folder, tidy
 from drfl.experiments.run.runner import StopSignal, execute
 from drfl.task.measure import Measure
 from drfl.training.checkpoint import DamagedError
@@ -60,6 +60,7 @@ class Design(NamedTuple):
     @property
     def order(self) -> tuple[tuple[str, int], ...]:
         """Algorithm and seed of each run, in the order in which they run."""
+        # Seed by seed: consecutive runs share data and model, and an interrupted comparison has whole seeds to compare.
         return tuple((algorithm, seed) for seed, algorithm in itertools.product(self.seeds, self.algorithms))
 
     def in_order(self, outcomes: Iterable[Outcome]) -> tuple[Outcome, ...]:
@@ -172,12 +173,12 @@ def from_config(config: Config, log: Callable[[str], None] | None = None) -> Bui
     # Runs divide the same data in different ways.
     dataset = load_data(config, log)
     return JobBuilder(
-        lambda seed: setup_of_config(config.model_copy(update={"seed": seed}), dataset),
-        lambda setup, algorithm, seed: job_of_config(config.for_algorithm(algorithm, seed), setup),
+        lambda seed: build_setup(config.model_copy(update={"seed": seed}), dataset),
+        lambda setup, algorithm, seed: build_job(config.for_algorithm(algorithm, seed), setup),
     )
 
 
-def kept_cells(directory: Path) -> tuple[list[str], list[int]]:
+def read_cells(directory: Path) -> tuple[list[str], list[int]]:
     """Return the algorithms and seeds of the comparison in a folder; empty if there is none.
 
     Raises:
@@ -195,7 +196,7 @@ def check_cells_same(directory: Path, design: Design) -> None:
     Raises:
         InputError: If it has others.
     """
-    algorithms, seeds = kept_cells(directory)
+    algorithms, seeds = read_cells(directory)
     labels = [label_of(algorithm) for algorithm in design.algorithms]
     for kind, stored, requested in (("algorithms", algorithms, labels), ("seeds", seeds, design.seeds)):
         if stored and tuple(stored) != tuple(requested):
@@ -211,7 +212,7 @@ def _list(values: Sequence[object]) -> str:
     return ", ".join(map(str, values))
 
 
-def start(claim: ClaimedFolder, ready: PreparedComparison, warn: Callable[[str], None]) -> None:
+def start_comparison(claim: ClaimedFolder, ready: PreparedComparison, warn: Callable[[str], None]) -> None:
     """Store the identity of the comparison, or check that the comparison to resume has the same data.
 
     Args:
@@ -239,7 +240,7 @@ class _Finished(BaseModel):
     outcomes: tuple[Outcome, ...]
 
 
-def kept_outcomes(directory: Path, ready: PreparedComparison) -> tuple[Outcome, ...]:
+def read_outcomes(directory: Path, ready: PreparedComparison) -> tuple[Outcome, ...]:
     """Return the outcomes of a finished comparison.
 
     Raises:
@@ -315,30 +316,30 @@ def run_or_recall(
 
     The arguments are those of :func:`compare`.
     """
-    outcome = recalled(claim, algorithm, seed)
+    outcome = recall_outcome(claim, algorithm, seed)
     if outcome is not None:
         ready.jobs.pop(algorithm, None)  # to free its memory
         return outcome
     name, job = cell_name(algorithm, seed), ready.job(algorithm, seed)
     key = key_of(job.settings, claim.directory)
     config = run_toml(job.about)
-    with claimed(claim.directory / name, resume=True, config=config, key=key) as cell:
+    with claim_folder(claim.directory / name, resume=True, config=config, key=key) as cell:
         before = load_resume_point(cell, job, lambda notice: warn(notice.within(name)), key)
         start, keep = None if before is None else before.progress, checkpoint_writer(cell, job, key)
-        outcome, finished = ran(
+        outcome, finished = run_to_outcome(
             algorithm, seed, lambda: execute(job, progress(algorithm, seed), watch, start=start, keep=keep)
         )
-        if finished is not None and not finished.ended:
+        if finished is not None and not finished.has_ended:
             return None
         _keep(claim, outcome)  # before the results, so that results always have a record
         if finished is not None:
-            with filled(cell) as folder:
+            with fill_folder(cell) as folder:
                 write_run(folder, finished)
         cell.finished = True  # even if it failed, as it would fail again
     return outcome
 
 
-def recalled(claim: ClaimedFolder, algorithm: str, seed: int) -> Outcome | None:
+def recall_outcome(claim: ClaimedFolder, algorithm: str, seed: int) -> Outcome | None:
     """Return the stored outcome of a run; None if there is none."""
     folder = claim.directory / cell_name(algorithm, seed)
     record = records.read(claim.checkpoints, folder.name, claim.key)
@@ -356,7 +357,7 @@ def recalled(claim: ClaimedFolder, algorithm: str, seed: int) -> Outcome | None:
     return outcome
 
 
-def store(claim: ClaimedFolder, outcome: Outcome, files: Mapping[str, bytes] | None) -> None:
+def store_outcome(claim: ClaimedFolder, outcome: Outcome, files: Mapping[str, bytes] | None) -> None:
     """Store a run that another machine has computed.
 
     Args:
@@ -368,10 +369,10 @@ def store(claim: ClaimedFolder, outcome: Outcome, files: Mapping[str, bytes] | N
         InputError: If the folder cannot be written to.
     """
     place = claim.directory / cell_name(outcome.algorithm, outcome.seed)
-    with claimed(place, resume=True, key=claim.key) as cell:
+    with claim_folder(place, resume=True, key=claim.key) as cell:
         _keep(claim, outcome)
         if files is not None:
-            with filled(cell) as folder:
+            with fill_folder(cell) as folder:
                 for name, content in files.items():
                     (folder / name).write_bytes(content)
         cell.finished = True

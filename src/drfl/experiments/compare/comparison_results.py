@@ -14,7 +14,15 @@ from drfl.core.errors import Notice
 from drfl.core.files import read_csv
 from drfl.core.run_end import DAGGER, DOUBLE_DAGGER, add_marks, late_rollbacks, legends
 from drfl.core.user_code import label_of
-from drfl.experiments.compare.outcomes import Outcome, best, equal_worst, failures, first_intervals, gaps, spreads
+from drfl.experiments.compare.outcomes import (
+    Outcome,
+    best_algorithms,
+    equal_worst,
+    failure_text,
+    first_intervals,
+    gaps,
+    spreads,
+)
 from drfl.experiments.config.about_run import AboutRun, comparison_toml
 from drfl.experiments.config.run_settings import RunSettings
 from drfl.experiments.run.artifacts import json_text, versions
@@ -306,13 +314,13 @@ def write_comparison(comparison: Comparison, folder: Path, identity: Mapping[str
 
 def verdict_line(comparison: Comparison) -> str | None:
     """Return the report's sentence on which algorithm has the best worst client; None for one algorithm."""
-    from drfl.report.compared import standing
+    from drfl.report.compared import rank_algorithms
     from drfl.report.groups import group_runs, lost_algorithms
     from drfl.report.summary_text import takeaway
 
     failed = comparison.failed_runs
     groups = group_runs(comparison.records, failed)
-    sentence = takeaway(groups, standing(groups, lost_algorithms(groups, failed))) if groups else None
+    sentence = takeaway(groups, rank_algorithms(groups, lost_algorithms(groups, failed))) if groups else None
     return None if sentence is None else f"{sentence.start} {sentence.text}"
 
 
@@ -349,7 +357,7 @@ def table(
     references = {o.algorithm for o in comparison.outcomes if o.reference}
     rivals = {name: row for name, row in known.items() if name not in references}
     # References show the cost of federation, so they do not compete.
-    winners = {name: best(rivals, name, measures) for name in shown}
+    winners = {name: best_algorithms(rivals, name, measures) for name in shown}
     beside = {f"worst_{m.name}": _undefined(comparison, m) for m in measures}
     if worst in shown:
         # These columns show the uncertainty of the worst client.
@@ -369,7 +377,7 @@ def table(
     for name, row in known.items():
         cells: list[str | T] = [add_marks(name, (o.marks for o in comparison.outcomes if o.algorithm == name))]
         for i, of in enumerate(shown):
-            text = failures(comparison.outcomes, name) if i == 0 else NOTHING
+            text = failure_text(comparison.outcomes, name) if i == 0 else NOTHING
             if of in row:
                 look = column(of, measures)
                 text = row[of].text(f".{look.digits}f", f".{look.digits}f", scale=look.scale)

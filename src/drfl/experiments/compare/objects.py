@@ -17,13 +17,13 @@ from pydantic import ValidationError
 from drfl.core.errors import InputError
 from drfl.data import ClientData
 from drfl.experiments.config.about_run import AboutRun
-from drfl.experiments.config.build import JobBuilder, Setup, job_on, set_up
+from drfl.experiments.config.build import JobBuilder, Setup, make_job, make_setup
 from drfl.experiments.config.hyperparameters import parameters_of
 from drfl.experiments.config.learned import Origin
 from drfl.experiments.config.ready_run import Job
 from drfl.experiments.config.run_settings import RunSettings
 from drfl.experiments.config.strict import input_error
-from drfl.experiments.run.manifest import CALLED
+from drfl.experiments.run.manifest import ALGORITHM_NAME
 from drfl.federation.algorithm import Algorithm
 from drfl.task.task import Task
 
@@ -38,7 +38,7 @@ def check_algorithms(algorithms: Mapping[str, Algorithm]) -> None:
         InputError: If one is not.
     """
     for name, algorithm in algorithms.items():
-        if not isinstance(name, str) or re.fullmatch(CALLED, name) is None:
+        if not isinstance(name, str) or re.fullmatch(ALGORITHM_NAME, name) is None:
             raise InputError(
                 f"algorithm {name!r}: folders get this name, so it must begin with a letter, contain only letters, "
                 "digits, spaces and any of _.()=+-, and end with a letter, a digit or )",
@@ -73,7 +73,7 @@ def run_settings(values: Mapping[str, object], task: Task) -> RunSettings:
     return settings
 
 
-def rules(settings: RunSettings) -> list[object]:
+def rule_objects(settings: RunSettings) -> list[object]:
     """Return the objects of the settings that may be of a user's class."""
     return [*settings.guards, settings.engine, *([] if settings.aggregator is None else [settings.aggregator])]
 
@@ -97,9 +97,11 @@ def about_objects(
     about: dict[str, object] = {"model": model, "loss": _named(task.criterion.given), "score": score, "dtype": dtype}
     if others:
         about["metrics"] = others
-    kinds = (f"class {type(thing).__qualname__}" for thing in (algorithm, task.model, *rules(settings)))
+    kinds = (f"class {type(thing).__qualname__}" for thing in (algorithm, task.model, *rule_objects(settings)))
     files = {kind: sources[kind] for kind in kinds if kind in sources}
-    return AboutRun(name, parameters_of(algorithm, clients), None, model, dtype, {**settings.plain(), **about}, files)
+    return AboutRun(
+        name, parameters_of(algorithm, clients), None, model, dtype, {**settings.to_plain(), **about}, files
+    )
 
 
 def user_modules(things: Iterable[object]) -> list[ModuleType]:
@@ -139,7 +141,7 @@ def _named(thing: object) -> str:
     return f"{getattr(kind, '__module__', '')}.{getattr(kind, '__qualname__', '')}"
 
 
-def object_jobs(
+def object_job_builder(
     settings: RunSettings,
     algorithms: Mapping[str, Algorithm],
     data: Callable[[int], ClientData],
@@ -158,18 +160,18 @@ def object_jobs(
     """
 
     def digests(*things: object) -> Mapping[str, str]:
-        return sources_of([*things, *rules(settings)]) if sources is None else sources
+        return sources_of([*things, *rule_objects(settings)]) if sources is None else sources
 
     def setup(seed: int) -> Setup:
         clients, learned = data(seed), task(seed)
         kind = type(learned.model)
         source = digests(learned.model).get(f"class {kind.__qualname__}")
         module = {"class": _named(kind)} | ({} if source is None else {"sha256": source})
-        return set_up(settings, None, clients, learned, Origin(module, _named(learned.criterion.given)))
+        return make_setup(settings, None, clients, learned, Origin(module, _named(learned.criterion.given)))
 
     def job(setup: Setup, name: str, seed: int) -> Job:
         seeded, algorithm, learned = settings.model_copy(update={"seed": seed}), algorithms[name], setup.task
         about = about_objects(seeded, name, algorithm, setup.data.n, learned, digests(algorithm, learned.model))
-        return job_on(setup, seeded, about, algorithm)
+        return make_job(setup, seeded, about, algorithm)
 
     return JobBuilder(setup, job)

@@ -12,9 +12,9 @@ from drfl.assessment.equal_clients import EqualClients, equal_clients
 from drfl.core.errors import DivergedError, InputError
 from drfl.core.run_end import Marks
 from drfl.core.user_code import label_of
-from drfl.experiments.run.finished import Finished
+from drfl.experiments.run.finished import FinishedRun
 from drfl.experiments.run.measures import column, deviation
-from drfl.report.read_run import lines_beside
+from drfl.report.read_run import remark_lines
 from drfl.task.measure import NOTHING, Measure, undefined_note
 from drfl.task.metrics import ACCURACY
 from drfl.training.certificate import Certificate
@@ -47,7 +47,7 @@ class Outcome(NamedTuple):
         test_rows: A digest of the test rows; "" if it is not known.
         initial_model: A digest of the initial model; "" if it is not known.
         reference: Whether the run is not federated, but shows the cost and the gain of federation.
-        beside: Lines that help to read accuracies and rates, see :func:`drfl.report.read_run.lines_beside`.
+        beside: Lines that help to read accuracies and rates, see :func:`drfl.report.read_run.remark_lines`.
     """
 
     algorithm: str
@@ -86,7 +86,7 @@ class Outcome(NamedTuple):
         return undefined_note([len(self.undefined.get(measure, ()))], [clients])
 
 
-def ran(algorithm: str, seed: int, run: Callable[[], Finished]) -> tuple[Outcome, Finished | None]:
+def run_to_outcome(algorithm: str, seed: int, run: Callable[[], FinishedRun]) -> tuple[Outcome, FinishedRun | None]:
     """Run an algorithm, and return its outcome and, unless it fails, the finished run.
 
     Args:
@@ -101,7 +101,7 @@ def ran(algorithm: str, seed: int, run: Callable[[], Finished]) -> tuple[Outcome
         how = "diverged" if isinstance(error, DivergedError) else "refused"
         return Outcome(label_of(algorithm), seed, how, reason=str(error)), None
     result, last, score = finished.result, finished.result.history.last, finished.job.fed.measures[0]
-    if not finished.ended:
+    if not finished.has_ended:
         return Outcome(label_of(algorithm), seed, finished.stopped, result.rounds), finished
     evaluation, measures = result.evaluation, finished.job.fed.measures
     # The value expected if all clients were equal can only be computed from right and wrong answers.
@@ -112,13 +112,13 @@ def ran(algorithm: str, seed: int, run: Callable[[], Finished]) -> tuple[Outcome
         label_of(algorithm), seed, finished.stopped, result.rounds, last.metrics, last.certificate,
         finished.checks.failure or "", equal, dict(last.others), finished.worst_interval,
         undefined_names(evaluation, measures, finished.job.data.names), result.stopped_on or "",
-        result.rollbacks, result.rounds - result.effective_rounds, tuple(lines_beside(finished.beside)),
+        result.rollbacks, result.rounds - result.effective_rounds, tuple(remark_lines(finished.reading_aids)),
         finished.test_rows or "", finished.initial_model, finished.is_reference,
     )  # fmt: skip
     return outcome, finished
 
 
-def failures(outcomes: Sequence[Outcome], algorithm: str) -> str:
+def failure_text(outcomes: Sequence[Outcome], algorithm: str) -> str:
     """Say how the failed runs of an algorithm ended: "2 of 14 diverged", "diverged" if all did, "" if none failed.
 
     With a failed run, the other runs do not describe the algorithm: a mean over the seeds at which it happens to work
@@ -161,7 +161,7 @@ def spreads(outcomes: Sequence[Outcome], score: str) -> dict[str, dict[str, Spre
     for name in dict.fromkeys(outcome.algorithm for outcome in outcomes):
         pairs = ((o.metrics, o.others) for o in outcomes if o.algorithm == name)
         cells = [{**metrics.as_dict(score), **others} for metrics, others in pairs if metrics is not None]
-        whole = cells and not failures(outcomes, name)
+        whole = cells and not failure_text(outcomes, name)
         table[name] = {c: Spread.of([cell[c] for cell in cells]) for c in cells[0]} if whole else {}
     return dict(sorted(table.items(), key=lambda entry: not entry[1]))
 
@@ -172,6 +172,7 @@ def gaps(outcomes: Sequence[Outcome]) -> dict[str, Spread]:
     for name in dict.fromkeys(outcome.algorithm for outcome in outcomes):
         cells = [o.certificate for o in outcomes if o.algorithm == name]
         known = [certificate.gap for certificate in cells if certificate is not None]
+        # The runs with a certificate alone would be a selected subset.
         if known and len(known) == len(cells):
             spreads_of_gap[name] = Spread.of(known)
     return spreads_of_gap
@@ -184,7 +185,7 @@ def equal_worst(outcomes: Sequence[Outcome]) -> dict[str, float]:
     """
     values_of: dict[str, list[float]] = {}
     for outcome in outcomes:
-        if outcome.equal is not None and not failures(outcomes, outcome.algorithm):
+        if outcome.equal is not None and not failure_text(outcomes, outcome.algorithm):
             values_of.setdefault(outcome.algorithm, []).append(outcome.equal.worst)
     return {name: statistics.fmean(values) for name, values in values_of.items()}
 
@@ -203,7 +204,7 @@ def first_intervals(outcomes: Sequence[Outcome]) -> tuple[int, dict[str, tuple[f
     return (seed, intervals) if intervals else None
 
 
-def best(table: dict[str, dict[str, Spread]], name: str, measures: Sequence[Measure]) -> set[str]:
+def best_algorithms(table: dict[str, dict[str, Spread]], name: str, measures: Sequence[Measure]) -> set[str]:
     """Return the algorithms whose mean is best to a thousandth, a tenth of a percent, as tables show it.
 
     Args:

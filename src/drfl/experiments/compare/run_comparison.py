@@ -12,17 +12,17 @@ from drfl.engine.ray_cluster import Cluster
 from drfl.experiments.compare.comparison import (
     PreparedComparison,
     compare,
-    recalled,
+    recall_outcome,
     run_or_recall,
-    start,
-    store,
+    start_comparison,
+    store_outcome,
 )
 from drfl.experiments.compare.comparison_results import Comparison, write_comparison
-from drfl.experiments.compare.outcomes import Outcome, ran
-from drfl.experiments.execution.executor import LOOK, Workers, executor_of
+from drfl.experiments.compare.outcomes import Outcome, run_to_outcome
+from drfl.experiments.execution.executor import POLL_INTERVAL, Workers, executor_of
 from drfl.experiments.run.artifacts import write_run
 from drfl.experiments.run.resume import key_of
-from drfl.experiments.run.run_directory import ClaimedFolder, claimed, filled
+from drfl.experiments.run.run_directory import ClaimedFolder, claim_folder, fill_folder
 from drfl.experiments.run.runner import StopSignal, execute
 from drfl.training.loop import Callback
 
@@ -41,8 +41,8 @@ def run_comparison(
     progress: Callable[[str, int], Sequence[Callback]] = lambda algorithm, seed: (),
     resume: bool = False,
     overwrite: bool = False,
-    anew: bool = False,
-    own: Collection[ModuleType] = (),
+    numbered: bool = False,
+    modules: Collection[ModuleType] = (),
 ) -> Comparison:
     """Run the missing runs of a comparison, and write its results unless no run has ended.
 
@@ -54,33 +54,33 @@ def run_comparison(
         ended: Called with the outcome of each run, in order, and the number of outcomes so far.
         warn: Called with lines for the user.
         progress: Returns the callbacks of a run; used with one worker only.
-        resume: See :func:`drfl.experiments.run.run_directory.claimed`.
+        resume: See :func:`drfl.experiments.run.run_directory.claim_folder`.
         overwrite: See there.
-        anew: See there.
-        own: The user's modules, see :func:`drfl.experiments.execution.executor.pickled`.
+        numbered: See there.
+        modules: The user's modules, see :func:`drfl.experiments.execution.executor.pickle_for_workers`.
 
     Raises:
         InputError: If a run cannot be built, or the folder holds something else or cannot be written to.
         DrflError: If a worker was lost.
     """
     design, outcomes = ready.design, list[Outcome]()
-    with claimed(
-        place, "comparison", resume=resume, overwrite=overwrite, anew=anew, cells=design.cells,
-        config=ready.config, tell=warn, key=key_of(design.settings, place),
+    with claim_folder(
+        place, "comparison", resume=resume, overwrite=overwrite, numbered=numbered, cells=design.cells,
+        config=ready.config, warn=warn, key=key_of(design.settings, place),
     ) as claim:  # fmt: skip
-        start(claim, ready, warn)
+        start_comparison(claim, ready, warn)
         for line in ready.warnings:
             warn(line)
         if workers == 1:
             runs = compare(ready, claim, watch, progress, warn)
         else:
-            runs = compare_in_parallel(ready, claim, watch, workers, warn, own)
+            runs = compare_in_parallel(ready, claim, watch, workers, warn, modules)
         for outcome in runs:
             outcomes.append(outcome)
             ended(outcome, len(outcomes))
         comparison = ready.compared(outcomes, claim.directory)
         if outcomes:
-            with filled(claim) as folder:
+            with fill_folder(claim) as folder:
                 write_comparison(comparison, folder, ready.identity)
         # Checkpoints and records are needed until all runs have ended.
         claim.finished = comparison.is_complete
@@ -93,7 +93,7 @@ def compare_in_parallel(
     watch: StopSignal,
     workers: Workers,
     warn: Callable[[str], None],
-    own: Collection[ModuleType] = (),
+    modules: Collection[ModuleType] = (),
 ) -> Iterator[Outcome]:
     """Run a comparison like :func:`drfl.experiments.compare.comparison.compare`, with several runs at a time.
 
@@ -107,7 +107,7 @@ def compare_in_parallel(
         watch: Tells whether to stop.
         workers: Executor of the runs.
         warn: Called with a line if a run continues from a checkpoint.
-        own: The user's modules, see :func:`drfl.experiments.execution.executor.pickled`.
+        modules: The user's modules, see :func:`drfl.experiments.execution.executor.pickle_for_workers`.
 
     Raises:
         InputError: If the comparison cannot be sent to another process, or the cluster does not answer, or see
@@ -117,12 +117,12 @@ def compare_in_parallel(
     order = ready.design.order
     # Outcomes that are stored are not computed again.
     known: dict[tuple[str, int], Outcome | None] = {
-        cell: stored for cell in order if (stored := recalled(claim, *cell)) is not None
+        cell: stored for cell in order if (stored := recall_outcome(claim, *cell)) is not None
     }
     is_local = not isinstance(workers, Cluster)
     ready.jobs.clear()  # workers build their own
     # A cluster does not get the claim, which holds the key that signs checkpoints.
-    with executor_of(workers, (ready, claim) if is_local else ready, own) as executor:
+    with executor_of(workers, (ready, claim) if is_local else ready, modules) as executor:
         call = _run_here if is_local else _run_elsewhere
         futures: dict[Future[tuple[Outcome | None, Files | None, list[str]]], tuple[str, int]] = {
             executor.submit(call, *cell): cell for cell in order if cell not in known
@@ -132,12 +132,12 @@ def compare_in_parallel(
                 while cell not in known:
                     # Store outcomes as they arrive, but yield them in the order of the design. Wake up regularly, as
                     # a signal only sets a flag.
-                    done = wait(futures, LOOK, FIRST_COMPLETED).done
+                    done = wait(futures, POLL_INTERVAL, FIRST_COMPLETED).done
                     # Results first: they are stored before an error is raised.
                     for future in sorted(done, key=lambda future: future.exception() is not None):
                         outcome, files, lines = future.result()
                         if outcome is not None and not is_local:
-                            store(claim, outcome, files)
+                            store_outcome(claim, outcome, files)
                         for line in lines:
                             warn(line)
                         known[futures.pop(future)] = outcome
@@ -169,7 +169,7 @@ def _run_elsewhere(
 ) -> tuple[Outcome, Files | None, list[str]]:
     """Run on another machine, and return the files of the run's folder."""
     job = ready.job(algorithm, seed)
-    outcome, finished = ran(algorithm, seed, lambda: execute(job))
+    outcome, finished = run_to_outcome(algorithm, seed, lambda: execute(job))
     if finished is None:
         return outcome, None, []
     with tempfile.TemporaryDirectory(prefix="drfl-") as folder:

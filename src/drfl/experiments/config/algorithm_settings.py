@@ -12,9 +12,9 @@ from drfl.experiments.config.hyperparameters import (
     algorithm_class,
     algorithm_name,
     default_cohort,
-    make,
-    over_defaults,
-    takes,
+    has_parameter,
+    make_algorithm,
+    with_defaults,
 )
 from drfl.experiments.config.settings import AlgorithmFields
 from drfl.experiments.config.strict import StrictSettings
@@ -54,10 +54,10 @@ class AlgorithmSettings(StrictSettings, AlgorithmFields):
     @model_validator(mode="after")
     def _parameters_fit(self) -> Self:
         for name in {self.algorithm, *self.algorithms}:
-            self.built(name, None)
+            self.build_algorithm(name, None)
         return self
 
-    def built(self, algorithm: str, clients: int | None) -> Algorithm:
+    def build_algorithm(self, algorithm: str, clients: int | None) -> Algorithm:
         """Return an algorithm with its hyperparameters. The same hyperparameters give the same object.
 
         Args:
@@ -69,12 +69,14 @@ class AlgorithmSettings(StrictSettings, AlgorithmFields):
             InputError: If a hyperparameter is unknown, missing or impossible.
         """
         values = self.parameters(algorithm)
-        if takes(algorithm, "m") and "m" not in values:
+        if has_parameter(algorithm, "m") and "m" not in values:
             values["m"] = 1 if clients is None else default_cohort(algorithm_class(algorithm), clients)
-        return make(algorithm, values)
+        return make_algorithm(algorithm, values)
 
     def parameters(self, algorithm: str) -> dict[str, Value]:
         """Return an algorithm's parameters: its own table, then the common options, then the defaults."""
         common = {parameter: getattr(self, option) for option, parameter in COMMON.items()}
-        explicit = {name: value for name, value in common.items() if value is not None and takes(algorithm, name)}
-        return over_defaults(algorithm, {**explicit, **self.algorithms.get(algorithm, {})})
+        explicit = {
+            name: value for name, value in common.items() if value is not None and has_parameter(algorithm, name)
+        }
+        return with_defaults(algorithm, {**explicit, **self.algorithms.get(algorithm, {})})

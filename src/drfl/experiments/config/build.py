@@ -20,7 +20,7 @@ from drfl.experiments.config.latest import Latest
 from drfl.experiments.config.learned import Origin, make_loss, make_model, model_source
 from drfl.experiments.config.ready_run import Job
 from drfl.experiments.config.run_settings import RunSettings
-from drfl.experiments.config.wrap import over_selected, wrap_algorithm
+from drfl.experiments.config.wrap import add_over_selection, wrap_algorithm
 from drfl.federation.algorithm import Algorithm
 from drfl.federation.federation import Ledger
 from drfl.task.task import Task
@@ -82,10 +82,10 @@ def build(config: Config, dataset: Dataset | None = None) -> Job:
         InputError: If data, partition, model, algorithm or device do not work together, or a certificate cannot be
             made.
     """
-    return job_of_config(config, setup_of_config(config, dataset))
+    return build_job(config, build_setup(config, dataset))
 
 
-def setup_of_config(config: Config, dataset: Dataset | None = None) -> Setup:
+def build_setup(config: Config, dataset: Dataset | None = None) -> Setup:
     """Make the setup that all algorithms of a configuration share; see :func:`build`."""
     dataset = load_data(config, device=config.device) if dataset is None else dataset
     key = Key(config.seed)
@@ -107,16 +107,18 @@ def setup_of_config(config: Config, dataset: Dataset | None = None) -> Setup:
         model = make_model(config.model, shape, dataset.classes)
     task = Task(model.to(getattr(torch, config.dtype)), make_loss(config.loss), score, tuple(others))
     origin = Origin(model_source(config.model, shape, dataset.classes), config.loss)
-    return set_up(config, partition, data, task, origin)
+    return make_setup(config, partition, data, task, origin)
 
 
-def job_of_config(config: Config, setup: Setup) -> Job:
+def build_job(config: Config, setup: Setup) -> Job:
     """Make the run of a configuration's algorithm; see :func:`build`."""
-    algorithm = config.built(config.algorithm, setup.data.n)
-    return job_on(setup, config, config.about(algorithm, setup.data.n), algorithm)
+    algorithm = config.build_algorithm(config.algorithm, setup.data.n)
+    return make_job(setup, config, config.about(algorithm, setup.data.n), algorithm)
 
 
-def set_up(settings: RunSettings, partition: Partition | None, data: ClientData, task: Task, origin: Origin) -> Setup:
+def make_setup(
+    settings: RunSettings, partition: Partition | None, data: ClientData, task: Task, origin: Origin
+) -> Setup:
     """Put clients into a simulation in this process. The arguments are those of :class:`Setup`.
 
     Raises:
@@ -133,7 +135,7 @@ def set_up(settings: RunSettings, partition: Partition | None, data: ClientData,
     return Setup(partition, data, task, fed, origin)
 
 
-def job_on(setup: Setup, settings: RunSettings, about: AboutRun, algorithm: Algorithm) -> Job:
+def make_job(setup: Setup, settings: RunSettings, about: AboutRun, algorithm: Algorithm) -> Job:
     """Make the run of an algorithm, with the wrappers that its settings ask for.
 
     Args:
@@ -149,7 +151,7 @@ def job_on(setup: Setup, settings: RunSettings, about: AboutRun, algorithm: Algo
     # Runs share the clients' data but count their own costs.
     fed = copy.copy(setup.fed)
     fed.ledger = Ledger()
-    inner, keep = over_selected(settings, algorithm, data.n)
+    inner, keep = add_over_selection(settings, algorithm, data.n)
     wrapped = wrap_algorithm(settings, inner, keep, data, task)
     start = first(
         wrapped,

@@ -59,7 +59,7 @@ class Config(DataSettings, TaskSettings, AlgorithmSettings, RunSettings):
             algorithm: The algorithm, without wrappers.
             clients: N.
         """
-        plain = {name: value for name, value in self.plain().items() if name not in APART}
+        plain = {name: value for name, value in self.to_plain().items() if name not in NAMED_SEPARATELY}
         return AboutRun(
             self.algorithm,
             parameters_of(algorithm, clients),
@@ -75,7 +75,7 @@ class Config(DataSettings, TaskSettings, AlgorithmSettings, RunSettings):
         return self.model_copy(update={"algorithm": algorithm, "seed": seed})
 
 
-APART = ("algorithm", "algorithms", "files", *COMMON)
+NAMED_SEPARATELY = ("algorithm", "algorithms", "files", *COMMON)
 """Keys that other fields of :class:`AboutRun` hold, so they are not among its settings."""
 
 

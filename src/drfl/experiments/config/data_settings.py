@@ -127,18 +127,18 @@ class DataSettings(StrictSettings, DataFields):
     @property
     def key(self) -> DataKey:
         """The settings that the loaded data depend on. The partition is not among them."""
-        return tuple(getattr(self, name) for name in LOADED)
+        return tuple(getattr(self, name) for name in LOADING_SETTINGS)
 
-    def at(self, seed: int) -> ClientData:
+    def for_seed(self, seed: int) -> ClientData:
         """Return the clients' samples at a seed."""
-        dataset = loaded(self)
+        dataset = load_latest(self)
         return ClientData.from_dataset(dataset, divide(self, dataset, seed))
 
 
-DIVIDING = ("partition", "clients", "alpha", "zipf")
+PARTITION_SETTINGS = ("partition", "clients", "alpha", "zipf")
 """The settings that define the partition."""
 
-LOADED = tuple(field.name for field in fields(DataFields) if field.name not in DIVIDING)
+LOADING_SETTINGS = tuple(field.name for field in fields(DataFields) if field.name not in PARTITION_SETTINGS)
 """The settings that the loaded data depend on."""
 
 DataKey = tuple[object, ...]
@@ -149,7 +149,7 @@ LATEST = Latest[Dataset]()
 """The data that this process loaded last, as consecutive runs mostly share them."""
 
 
-def loaded(data: DataSettings) -> Dataset:
+def load_latest(data: DataSettings) -> Dataset:
     """Return the data, loaded unless they are the last ones."""
     return LATEST.get(data.key, lambda: load_data(data))
 

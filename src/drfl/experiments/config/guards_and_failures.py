@@ -90,7 +90,7 @@ def guards_of(given: object) -> tuple[Guard | ProbeAudit, ...]:
         elif isinstance(guard, ProbeAudit) or callable(getattr(guard, "judge", None)):
             guards.append(cast("Guard", guard))
         else:
-            raise not_a("guard", guard, "drfl.resilience.RobustClip()", "robust:k=3")
+            raise wrong_type_error("guard", guard, "drfl.resilience.RobustClip()", "robust:k=3")
     return tuple(guards)
 
 
@@ -109,7 +109,7 @@ def rule_text(known: Mapping[str, Callable[..., object]], rule: object) -> str:
         return ADDRESS.sub("", repr(rule))
 
 
-def not_a(what: str, given: object, example: str, text: str) -> InputError:
+def wrong_type_error(what: str, given: object, example: str, text: str) -> InputError:
     """Return the error for a value that is not a rule of this kind."""
     return InputError(
         f"{what}: expected an object such as {example} or a text such as '{text}', got {type(given).__name__}",
@@ -140,7 +140,7 @@ def aggregator_of(given: object) -> Aggregator | ProbeRule | None:
         return from_text("aggregator", AGGREGATORS, given)
     if given is None or isinstance(given, ProbeRule) or callable(getattr(given, "expected", None)):
         return cast("Aggregator | ProbeRule | None", given)
-    raise not_a("aggregator", given, "drfl.resilience.Krum(f=2)", "krum:f=2")
+    raise wrong_type_error("aggregator", given, "drfl.resilience.Krum(f=2)", "krum:f=2")
 
 
 def aggregator_text(rule: Aggregator | ProbeRule | None) -> str | None:
@@ -157,7 +157,7 @@ def step_bound_of(given: object) -> StepBound | None:
     if given is None or isinstance(given, StepBound):
         return given
     if isinstance(given, bool) or not isinstance(given, int | float):
-        raise not_a("step_bound", given, "drfl.resilience.StepBound(100)", "100")
+        raise wrong_type_error("step_bound", given, "drfl.resilience.StepBound(100)", "100")
     if given and not 1 < given < math.inf:
         raise InputError(
             f"step_bound must be above 1 (the cohort's median update), or 0 for no bound, got {given:g}",
@@ -183,7 +183,7 @@ def failures_of(given: object) -> FailureModel | None:
     if given is None or isinstance(given, FailureModel):
         return given
     if not isinstance(given, Mapping):
-        raise not_a("faults", given, "drfl.resilience.FailureModel(drop=0.3)", "drop=0.3")
+        raise wrong_type_error("faults", given, "drfl.resilience.FailureModel(drop=0.3)", "drop=0.3")
     # Check the names first: pydantic would not suggest the nearest one.
     known = [field.name for field in fields(FailureModel)]
     for name in given:

@@ -40,7 +40,7 @@ SAMPLINGS: dict[str, Sampling] = {
 KNOWN = {**ALGORITHMS, **BASELINES}
 """All algorithms with a name."""
 
-PARSED: dict[type, Callable[[str], object]] = {
+PARSERS: dict[type, Callable[[str], object]] = {
     Schedule: schedules.parse,
     LocalOptimizer: local_optimizers.parse,
     ServerOptimizer: server_optimizers.parse,
@@ -122,7 +122,7 @@ def _fields(algorithm: str) -> tuple[dataclasses.Field[typing.Any], ...]:
 ADDRESS = re.compile(r" at 0x[0-9a-f]+")
 
 
-def plain(value: object) -> Value:
+def to_plain(value: object) -> Value:
     """Return a hyperparameter as files hold it: a number, or the text that it is made from.
 
     Raises:
@@ -130,7 +130,7 @@ def plain(value: object) -> Value:
     """
     if isinstance(value, bool | int | float | str | None):
         return value
-    if isinstance(value, tuple(PARSED)):
+    if isinstance(value, tuple(PARSERS)):
         return str(value)
     name = next((name for name, draw in SAMPLINGS.items() if draw is value), None)
     return text_of(AMBIGUITY_SETS, value) if name is None else name
@@ -144,13 +144,13 @@ def defaults_of(algorithm: str) -> dict[str, Value]:
         default = field.default if factory is dataclasses.MISSING else factory()
         if field.name != "local" and default is not dataclasses.MISSING:
             with contextlib.suppress(ValueError):
-                values[field.name] = plain(default)
-    return {**values, **plain_local(_local_of(algorithm))}
+                values[field.name] = to_plain(default)
+    return {**values, **local_to_plain(_local_of(algorithm))}
 
 
-def plain_local(local: LocalSGD) -> dict[str, Value]:
+def local_to_plain(local: LocalSGD) -> dict[str, Value]:
     """Return a local solver's fields as plain values."""
-    return {name: plain(getattr(local, name)) for name in LOCAL}
+    return {name: to_plain(getattr(local, name)) for name in LOCAL}
 
 
 def parameters_of(algorithm: Algorithm, clients: int) -> dict[str, Value]:
@@ -166,10 +166,10 @@ def parameters_of(algorithm: Algorithm, clients: int) -> dict[str, Value]:
     for field in dataclasses.fields(algorithm) if dataclasses.is_dataclass(algorithm) else ():
         value = getattr(algorithm, field.name)
         if field.name == "local":
-            parameters |= plain_local(value)
+            parameters |= local_to_plain(value)
             continue
         try:
-            parameters[field.name] = plain(value)
+            parameters[field.name] = to_plain(value)
         except ValueError:
             if value is not field.default:
                 # Memory addresses differ between processes, and would make equal runs look different.
@@ -184,7 +184,7 @@ def default_cohort(algorithm: type[Algorithm], clients: int) -> int:
     return clients if issubclass(algorithm, FULL_PARTICIPATION) else sampling.size(None, clients)
 
 
-def over_defaults(algorithm: str, given: Mapping[str, Value]) -> dict[str, Value]:
+def with_defaults(algorithm: str, given: Mapping[str, Value]) -> dict[str, Value]:
     """Return all parameters: those given, then the defaults. If epochs are given they replace steps."""
     values = defaults_of(algorithm)
     if given.get("epochs") not in (None, "none"):
@@ -194,7 +194,7 @@ def over_defaults(algorithm: str, given: Mapping[str, Value]) -> dict[str, Value
     return {**values, **{name: None if name in usual else value for name, value in given.items()}}
 
 
-def takes(algorithm: str, name: str) -> bool:
+def has_parameter(algorithm: str, name: str) -> bool:
     """Return whether an algorithm, or its local solver, has this parameter."""
     return name in LOCAL or name in {field.name for field in _fields(algorithm)} - {"local"}
 
@@ -205,7 +205,7 @@ def _local_of(algorithm: str) -> LocalSGD:
     return typing.cast(Callable[[], LocalSGD], field.default_factory)()
 
 
-def make(algorithm: str, values: Mapping[str, Value]) -> Algorithm:
+def make_algorithm(algorithm: str, values: Mapping[str, Value]) -> Algorithm:
     """Make an algorithm from plain values.
 
     Args:
@@ -260,28 +260,31 @@ def _made(algorithm: str, cls: type[Algorithm], items: tuple[tuple[str, type, Va
 
 
 def _checked(algorithm: str, cls: type, values: Mapping[str, Value]) -> dict[str, typing.Any]:
-    hints = typing.get_type_hints(cls)
-    return {name: _convert(f"{algorithm}.{name}", hints[name], value) for name, value in values.items()}
-
-
-def _convert(name: str, hint: typing.Any, value: Value) -> object:  # noqa: ANN401 - a type hint has no type
-    if hint is Sampling:
-        return SAMPLINGS[canonical("sampling", str(value), SAMPLINGS)]
-    if hint is AmbiguitySet:
-        return ambiguity.parse(str(value))
-    if hint == ServerOptimizer | None and value is None:
-        return None
-    if (value == "full" and hint == int | None) or (value == "none" and types.NoneType in typing.get_args(hint)):
-        return None
-    for kind, parse in PARSED.items():
-        if hint in (kind, kind | None):
-            return parse(str(value))
-    if isinstance(value, bool) and hint is not bool:  # Python would accept true as 1
-        raise InputError(f"{name} = {str(value).lower()}: give a number", code="wrong-type", field=name)
-    try:
-        return TypeAdapter(hint).validate_python(value)
-    except ValidationError as error:
-        reason = error.errors()[0]["msg"]
-        raise InputError(
-            f"{name} = {value!r}: {reason[0].lower()}{reason[1:]}", code="wrong-type", field=name
-        ) from None
+    """Convert plain values to the types of a class's fields."""
+    hints, converted = typing.get_type_hints(cls), dict[str, typing.Any]()
+    for field, value in values.items():
+        name, hint = f"{algorithm}.{field}", hints[field]
+        parse = next((parse for kind, parse in PARSERS.items() if hint in (kind, kind | None)), None)
+        if hint is Sampling:
+            converted[field] = SAMPLINGS[canonical("sampling", str(value), SAMPLINGS)]
+        elif hint is AmbiguitySet:
+            converted[field] = ambiguity.parse(str(value))
+        elif (
+            (hint == ServerOptimizer | None and value is None)
+            or (value == "full" and hint == int | None)
+            or (value == "none" and types.NoneType in typing.get_args(hint))
+        ):
+            converted[field] = None
+        elif parse is not None:
+            converted[field] = parse(str(value))
+        elif isinstance(value, bool) and hint is not bool:  # Python would accept true as 1
+            raise InputError(f"{name} = {str(value).lower()}: give a number", code="wrong-type", field=name)
+        else:
+            try:
+                converted[field] = TypeAdapter(hint).validate_python(value)
+            except ValidationError as error:
+                reason = error.errors()[0]["msg"]
+                raise InputError(
+                    f"{name} = {value!r}: {reason[0].lower()}{reason[1:]}", code="wrong-type", field=name
+                ) from None
+    return converted

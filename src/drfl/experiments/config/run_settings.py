@@ -24,9 +24,9 @@ from drfl.experiments.config.guards_and_failures import (
     failures_table,
     guard_texts,
     guards_of,
-    not_a,
     step_bound_of,
     step_bound_text,
+    wrong_type_error,
 )
 from drfl.experiments.config.hyperparameters import ADDRESS, canonical
 from drfl.experiments.config.settings import RunFields
@@ -45,7 +45,7 @@ def engine_of(given: object) -> Engine:
     if isinstance(given, str):
         return ENGINES[canonical("engine", given, ENGINES)]()
     if isinstance(given, type) or not callable(getattr(given, "train", None)):
-        raise not_a("engine", given, "drfl.Stacked()", "stacked")
+        raise wrong_type_error("engine", given, "drfl.Stacked()", "stacked")
     return cast("Engine", given)
 
 
@@ -154,6 +154,6 @@ class RunSettings(StrictSettings, RunFields):
         """The folder of the server's client tables, as :func:`drfl.run` takes it."""
         return None if self.table_dir is None else str(self.table_dir)
 
-    def plain(self) -> dict[str, object]:
+    def to_plain(self) -> dict[str, object]:
         """Return all settings that are not None, as plain values that a file can hold."""
         return {name: value for name, value in self.model_dump(mode="json").items() if value is not None}

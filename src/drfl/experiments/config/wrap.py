@@ -33,7 +33,7 @@ NEEDS_ROWS = (
 """Why a probe cannot be used if only the clients have data."""
 
 
-def over_selected(settings: RunSettings, algorithm: Algorithm, clients: int) -> tuple[Algorithm, int | None]:
+def add_over_selection(settings: RunSettings, algorithm: Algorithm, clients: int) -> tuple[Algorithm, int | None]:
     """Return the algorithm with an enlarged cohort, and the number of replies to use; None = all.
 
     Args:

@@ -66,7 +66,7 @@ class Executor(Protocol):
         ...
 
 
-class Here:
+class LocalExecutor:
     """Makes calls in this process as soon as they are submitted. Errors are raised by ``submit``.
 
     Args:
@@ -110,13 +110,13 @@ class _Itself(Generic[T]):
         pass
 
 
-def executor_of(workers: Workers, what: object, own: Collection[ModuleType] = ()) -> Executor:
+def executor_of(workers: Workers, what: object, modules: Collection[ModuleType] = ()) -> Executor:
     """Return the executor for some workers.
 
     Args:
         workers: Workers that run the calls.
         what: The object that functions get.
-        own: The user's modules that define it, see :func:`pickled`.
+        modules: The user's modules that define it, see :func:`pickle_for_workers`.
 
     Raises:
         InputError: If the object cannot be sent to another process, or the cluster does not answer.
@@ -124,27 +124,27 @@ def executor_of(workers: Workers, what: object, own: Collection[ModuleType] = ()
     if isinstance(workers, Cluster):
         from drfl.experiments.execution.ray_executor import RayExecutor
 
-        return RayExecutor(workers, what, own)
+        return RayExecutor(workers, what, modules)
     from drfl.experiments.execution.processes import Processes
 
-    return Processes(workers, what, own)
+    return Processes(workers, what, modules)
 
 
-def pickled(
-    what: object, own: Collection[ModuleType] = (), dumps: Callable[[object], bytes] = cloudpickle.dumps
+def pickle_for_workers(
+    what: object, modules: Collection[ModuleType] = (), dumps: Callable[[object], bytes] = cloudpickle.dumps
 ) -> bytes:
     """Pickle an object for workers with cloudpickle, which also handles classes defined in a notebook.
 
     Args:
         what: The object.
-        own: The user's modules. They are sent by value, as workers may be unable to import them.
+        modules: The user's modules. They are sent by value, as workers may be unable to import them.
         dumps: The function that pickles; :meth:`drfl.experiments.execution.shared_tensors.SharedTensors.dumps` for
             workers on this machine.
 
     Raises:
         InputError: If the object cannot be sent to another process.
     """
-    for module in own:
+    for module in modules:
         cloudpickle.register_pickle_by_value(module)
     try:
         return dumps(what)
@@ -154,7 +154,8 @@ def pickled(
             f"cannot send the runs to another process ({why}): remove jobs", code="not-picklable", field="jobs"
         ) from error
     finally:
-        for module in own:
+        for module in modules:
+            # The registration is global in cloudpickle, so it must not outlast this call.
             cloudpickle.unregister_pickle_by_value(module)
 
 
@@ -174,7 +175,7 @@ def workers_of(jobs: int | str) -> Workers:
     return jobs
 
 
-def workers_by_options(jobs: int | None, ray: str | None, default: int) -> Workers:
+def workers_of_options(jobs: int | None, ray: str | None, default: int) -> Workers:
     """Return the workers for the options ``--jobs`` and ``--ray``.
 
     Raises:
@@ -182,6 +183,7 @@ def workers_by_options(jobs: int | None, ray: str | None, default: int) -> Worke
     """
     if ray is None:
         return jobs or default
+    # A cluster that is already running has a fixed number of CPUs. Only one that drfl starts can be made smaller.
     if jobs is not None and ray != LOCAL:
         raise InputError(
             f"--jobs counts processes on this machine, but --ray {ray} uses all CPUs of a cluster: remove --jobs",
@@ -191,11 +193,11 @@ def workers_by_options(jobs: int | None, ray: str | None, default: int) -> Worke
     return Cluster(ray, jobs)
 
 
-LOOK = 0.2
+POLL_INTERVAL = 0.2
 """Seconds between checks for a signal."""
 
 
-def as_ended(futures: Collection[Future[T]], watch: StopSignal) -> Iterator[Future[T]]:
+def iterate_completed(futures: Collection[Future[T]], watch: StopSignal) -> Iterator[Future[T]]:
     """Yield futures as they end. The caller may add more to the collection meanwhile.
 
     Raises:
@@ -203,7 +205,8 @@ def as_ended(futures: Collection[Future[T]], watch: StopSignal) -> Iterator[Futu
     """
     while futures:
         # Wait on the current set every time, as callers may add futures.
-        done = wait(futures, LOOK, FIRST_COMPLETED).done
+        # Wake up regularly, as a signal only sets a flag.
+        done = wait(futures, POLL_INTERVAL, FIRST_COMPLETED).done
         if watch.stop:
             raise StoppedError("interrupted: finished runs are stored, and the same command continues", watch.code)
         yield from done

@@ -23,7 +23,7 @@ import cloudpickle
 
 from drfl.core.errors import DrflError, InputError
 from drfl.core.user_code import block_folder, blocked_folders
-from drfl.experiments.execution.executor import THREADS, pickled
+from drfl.experiments.execution.executor import THREADS, pickle_for_workers
 from drfl.experiments.execution.shared_tensors import SharedTensors
 from drfl.experiments.run.runner import StopSignal
 
@@ -101,20 +101,21 @@ class Processes:
     Args:
         count: The number of processes.
         what: The object that functions get. All processes map one copy of its large tensors.
-        own: The user's modules that define it.
+        modules: The user's modules that define it.
 
     Raises:
         InputError: If the object cannot be sent to another process.
     """
 
-    def __init__(self, count: int, what: object, own: Collection[ModuleType] = ()) -> None:
+    def __init__(self, count: int, what: object, modules: Collection[ModuleType] = ()) -> None:
         self._tensors = SharedTensors()
+        # Not fork: this process has threads, and a fork copies the locks that they hold at that moment.
         context = multiprocessing.get_context("spawn")
         self._calls: queue.SimpleQueue[_Call | None] = queue.SimpleQueue()
         stop_pipe, self._stop = context.Pipe(duplex=False)
         # Not passed as an argument of the process: multiprocessing writes arguments before the process reads them, and
         # waits for ever if they exceed the pipe's buffer and the process dies first.
-        self._first = pickled((what, blocked_folders()), own, self._tensors.dumps)
+        self._first = pickle_for_workers((what, blocked_folders()), modules, self._tensors.dumps)
         self._lost = False
         self._processes, self._threads = [], []
         before = {name: os.environ.get(name) for name in THREADS}
@@ -157,7 +158,7 @@ class Processes:
     def share(self, thing: T) -> MappedObject[T]:
         """See :class:`drfl.experiments.execution.executor.Executor`."""
         tensors = SharedTensors()
-        return MappedObject(pickled(thing, dumps=tensors.dumps), tensors)
+        return MappedObject(pickle_for_workers(thing, dumps=tensors.dumps), tensors)
 
     def ask_to_stop(self) -> None:
         """Set the flag that all workers see."""
@@ -176,6 +177,7 @@ class Processes:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         """End the workers."""
+        # A generator that is closed early is no failure: its caller has what it needs.
         if kind is not None and not issubclass(kind, GeneratorExit):
             self.kill()
         while True:  # cancel calls that have not begun
@@ -222,14 +224,22 @@ class Processes:
 
 
 def _work(pipe: Connection, asked: Connection) -> None:
+    # Ctrl-C reaches all processes of a terminal, but the parent alone decides whether runs may finish.
     for number in SIGNALS:
         signal.signal(number, signal.SIG_IGN)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
     parent = multiprocessing.parent_process()
+
+    def leave_with_parent(sentinel: int) -> None:
+        wait([sentinel])
+        # Exit at once: a worker must not outlive its parent.
+        os._exit(1)
+
     if parent is not None:
-        threading.Thread(target=_leave_with, args=(parent.sentinel,), daemon=True).start()
+        threading.Thread(target=leave_with_parent, args=(parent.sentinel,), daemon=True).start()
     import torch
 
+    # Another number of threads would sum in another order, and results would depend on the number of workers.
     torch.set_num_threads(1)
     try:
         payload = pipe.recv_bytes()
@@ -277,9 +287,3 @@ def _unpickled(payload: bytes) -> tuple[object, InputError | None]:
             f"cannot build the runs in another process ({why}): remove jobs", code="not-picklable", field="jobs"
         )
     return shared_object, None
-
-
-def _leave_with(sentinel: int) -> None:
-    wait([sentinel])
-    # Exit at once: a worker must not outlive its parent.
-    os._exit(1)

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Collection
 from concurrent.futures import Future
 from types import ModuleType, TracebackType
-from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
+from typing import TYPE_CHECKING, Generic, Self, TypeVar
 
 import cloudpickle
 
 from drfl.core.errors import DrflError, InputError
 from drfl.engine.ray_cluster import LOST, RETRIES, Cluster
-from drfl.experiments.execution.executor import THREADS, pickled
+from drfl.experiments.execution.executor import THREADS, pickle_for_workers
 from drfl.experiments.run.runner import StopSignal
 
 if TYPE_CHECKING:
@@ -50,14 +50,14 @@ class RayExecutor:
     Args:
         cluster: The cluster.
         what: The object that functions get. Each worker fetches it once.
-        own: The user's modules that define it.
+        modules: The user's modules that define it.
 
     Raises:
         InputError: If the object cannot be sent, or the cluster does not answer.
     """
 
-    def __init__(self, cluster: Cluster, what: object, own: Collection[ModuleType] = ()) -> None:
-        payload = pickled(what, own)
+    def __init__(self, cluster: Cluster, what: object, modules: Collection[ModuleType] = ()) -> None:
+        payload = pickle_for_workers(what, modules)
         self._ray = cluster.connected()
         self._what = self._ray.put(payload)
         environment = {"env_vars": dict.fromkeys(THREADS, "1")}
@@ -70,23 +70,21 @@ class RayExecutor:
         self._open[ref] = None
 
         def ended(_: object) -> None:
+            self._open.pop(ref, None)
+            # An exception here would be lost in Ray's thread, so hand it to the caller of the future's result().
             try:
-                future.set_result(self._result(ref))
-            except BaseException as error:  # raised where the future's result is asked for
+                future.set_result(self._ray.get(ref))
+            except self._ray.exceptions.RayTaskError as error:
+                future.set_exception(error.cause)
+            except self._ray.exceptions.RayError as error:
+                remedy = "finished runs are stored; run the command again with more memory per CPU"
+                text = f"{LOST} ({type(error).__name__}): {remedy}"
+                future.set_exception(DrflError(text, code="worker-lost", field="ray"))
+            except BaseException as error:
                 future.set_exception(error)
 
         ref.future().add_done_callback(ended)
         return future
-
-    def _result(self, ref: ObjectRef) -> Any:  # noqa: ANN401 - whatever the call gives
-        self._open.pop(ref, None)
-        try:
-            return self._ray.get(ref)
-        except self._ray.exceptions.RayTaskError as error:
-            raise error.cause from None
-        except self._ray.exceptions.RayError as error:
-            remedy = "finished runs are stored; run the command again with more memory per CPU"
-            raise DrflError(f"{LOST} ({type(error).__name__}): {remedy}", code="worker-lost", field="ray") from None
 
     def share(self, thing: T) -> StoredObject[T]:
         """See :class:`drfl.experiments.execution.executor.Executor`."""

@@ -44,6 +44,7 @@ def write(folder: Path, name: str, content: Mapping[str, object], key: bytes | N
             code="cannot-write",
             field=str(folder),
         ) from None
+    # Parse the text again, so that a new record has the same types as a stored one.
     return json.loads(text)
 
 

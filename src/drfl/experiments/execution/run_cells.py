@@ -11,10 +11,10 @@ from typing import NamedTuple, Self
 
 from drfl.data import Dataset
 from drfl.engine.ray_cluster import Cluster
-from drfl.experiments.config.data_settings import LATEST, DataKey, loaded
+from drfl.experiments.config.data_settings import LATEST, DataKey, load_latest
 from drfl.experiments.execution import cells, training_cells
 from drfl.experiments.execution.cells import Cell
-from drfl.experiments.execution.executor import Executor, Shared, Workers, as_ended, executor_of
+from drfl.experiments.execution.executor import Executor, Shared, Workers, executor_of, iterate_completed
 from drfl.experiments.execution.records import Record
 from drfl.experiments.run.runner import StopSignal
 
@@ -44,14 +44,16 @@ class CellPool:
 
         If the worker is lost, for example because the system ran out of memory, the future fails with an error of drfl.
         """
-        settings, data = training_cells.data_of(cell, self._data_dir) if self._shared else None, None
+        settings, data = training_cells.data_settings_of(cell, self._data_dir) if self._shared else None, None
         if settings is None:
             inner = self._executor.submit(_work, cell, self._data_dir)
         else:
             with self._lock:
                 if settings.key not in self._data:
-                    self._drop()
-                    self._data[settings.key] = _SharedData(self._executor.share(loaded(settings)))
+                    # Free data sets that no cell uses only now, not when a cell ends: the next cell may need the same.
+                    for key in [key for key, shared_data in self._data.items() if not shared_data.cells]:
+                        self._data.pop(key).shared.close()
+                    self._data[settings.key] = _SharedData(self._executor.share(load_latest(settings)))
                 data = self._data[settings.key]
                 data.cells += 1
             inner = self._executor.submit(_work, cell, self._data_dir, settings.key, data.shared)
@@ -69,12 +71,6 @@ class CellPool:
 
         inner.add_done_callback(ended)
         return outer
-
-    def _drop(self) -> None:
-        """Free data sets that no cell uses, before another one is loaded."""
-        # Not when a cell ends: the next cell may need the same data set.
-        for key in [key for key, data in self._data.items() if not data.cells]:
-            self._data.pop(key).shared.close()
 
     def __enter__(self) -> Self:
         """Return the pool."""
@@ -112,20 +108,25 @@ def _work(
     return run(cell, data_dir)
 
 
-def pool_of(
-    workers: Workers, run: Run, data_dir: Path | None = None, own: Collection[ModuleType] = (), *, shared: bool = False
+def make_pool(
+    workers: Workers,
+    run: Run,
+    data_dir: Path | None = None,
+    modules: Collection[ModuleType] = (),
+    *,
+    shared: bool = False,
 ) -> CellPool:
     """Return a pool for these workers; see :func:`drfl.experiments.execution.executor.executor_of`."""
-    return CellPool(executor_of(workers, run, own), data_dir, shared=shared)
+    return CellPool(executor_of(workers, run, modules), data_dir, shared=shared)
 
 
-class Done(NamedTuple):
+class CompletedCell(NamedTuple):
     """A cell that ended.
 
     Args:
         cell: The cell.
         record: Its record.
-        known: Whether the record was stored before.
+        was_stored: Whether the record was stored before.
         finished: The number of cells that have ended, those with stored records included.
         total: The number of all cells.
         share: The finished share of the cost of the cells that had to run, in [0, 1].
@@ -133,13 +134,13 @@ class Done(NamedTuple):
 
     cell: Cell
     record: Record
-    known: bool
+    was_stored: bool
     finished: int
     total: int
     share: float
 
 
-def run_all(
+def run_all_cells(
     wanted: Iterable[Cell],
     folder: Path,
     run: Run,
@@ -147,7 +148,7 @@ def run_all(
     workers: Workers,
     data_dir: Path | None = None,
     watch: StopSignal | None = None,
-) -> Iterator[Done]:
+) -> Iterator[CompletedCell]:
     """Yield cells as they end: first those with stored records, which are not run again, then the others.
 
     Args:
@@ -167,16 +168,16 @@ def run_all(
     distinct = {cell.key: cell for cell in wanted}
     stored = {key: record for key, cell in distinct.items() if (record := cells.read(folder, cell)) is not None}
     for finished, (key, record) in enumerate(stored.items(), 1):
-        yield Done(distinct[key], record, True, finished, len(distinct), 0.0)
+        yield CompletedCell(distinct[key], record, True, finished, len(distinct), 0.0)
     missing = [cell for key, cell in distinct.items() if key not in stored]
     if not missing:
         return
     total, whole, spent, finished = len(distinct), sum(cell.cost for cell in missing), 0.0, len(stored)
     # Do not start more processes than there are cells: each takes seconds to start.
     count = workers if isinstance(workers, Cluster) else min(workers, len(missing))
-    with pool_of(count, run, data_dir, shared=True) as pool:
+    with make_pool(count, run, data_dir, shared=True) as pool:
         futures = {pool.submit(cell, folder): cell for cell in missing}
-        for future in as_ended(futures, watch or StopSignal()):
+        for future in iterate_completed(futures, watch or StopSignal()):
             cell, record = futures.pop(future), future.result()
             spent, finished = spent + cell.cost, finished + 1
-            yield Done(cell, record, False, finished, total, spent / whole)
+            yield CompletedCell(cell, record, False, finished, total, spent / whole)

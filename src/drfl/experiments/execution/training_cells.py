@@ -16,11 +16,11 @@ from drfl.data.tables.table_files import files_of
 from drfl.experiments.config.about_run import AboutRun
 from drfl.experiments.config.build import build
 from drfl.experiments.config.config import Config, load_config
-from drfl.experiments.config.data_settings import DataSettings, loaded
+from drfl.experiments.config.data_settings import DataSettings, load_latest
 from drfl.experiments.config.ready_run import Job
 from drfl.experiments.execution.cells import Cell
 from drfl.experiments.execution.records import Record
-from drfl.experiments.run.artifacts import rounded, versions
+from drfl.experiments.run.artifacts import round_metrics, versions
 from drfl.experiments.run.runner import execute
 from drfl.training.callbacks import Participation
 from drfl.training.history import DIGITS, LEDGER_COLUMNS
@@ -29,7 +29,7 @@ NOT_IN_JOB = ("data_dir", "table_dir", "threads")
 """Settings that do not affect the result, so they are not part of a cell's job. Cells always run on one thread."""
 
 
-def job_of(config: Config) -> dict[str, object]:
+def job_from_config(config: Config) -> dict[str, object]:
     """Return a configuration as the job of a cell: plain values, without the tables of other algorithms.
 
     ``files`` holds the digests of the user's Python files and tables: if one changes, the cell is another one.
@@ -40,16 +40,17 @@ def job_of(config: Config) -> dict[str, object]:
     for path in files_of(config.data) if config.data is not None else []:
         state = path.stat()
         files[path.as_posix()] = _sha256(path, state.st_mtime_ns, state.st_size)
-    plain = config.model_copy(update={"algorithms": table, "files": files}).plain()
+    plain = config.model_copy(update={"algorithms": table, "files": files}).to_plain()
     return {name: value for name, value in plain.items() if name not in NOT_IN_JOB}
 
 
-def cell_job(about: AboutRun) -> dict[str, object]:
+def job_from_about(about: AboutRun) -> dict[str, object]:
     """Return the job of a cell that runs objects, from the description that the run's files have."""
     plain = {name: value for name, value in about.settings.items() if name not in NOT_IN_JOB}
     return {**plain, "algorithm": about.algorithm, "files": dict(about.files)}
 
 
+# Time and size of the file are part of the key: a file that changes is read again.
 @functools.lru_cache(maxsize=1024)
 def _sha256(path: Path, modified: int, size: int) -> str:
     return sha256_of(path)
@@ -86,7 +87,7 @@ def train(job: Mapping[str, object], data_dir: Path | None) -> Record:
     """Run the job of a training cell.
 
     Args:
-        job: See :func:`job_of`.
+        job: See :func:`job_from_config`.
         data_dir: The folder of the data set's files.
 
     Returns:
@@ -100,14 +101,14 @@ def train(job: Mapping[str, object], data_dir: Path | None) -> Record:
         InputError: If the job cannot start.
     """
     config = _config(job, data_dir)
-    return record_of(build(config, loaded(config)))
+    return run_job(build(config, load_latest(config)))
 
 
 def _config(job: Mapping[str, object], data_dir: Path | None) -> Config:
     return load_config(None, {**job, "threads": 1, **({"data_dir": data_dir} if data_dir else {})})
 
 
-def record_of(ready: Job) -> Record:
+def run_job(ready: Job) -> Record:
     """Run a job, and return its record; see :func:`train`."""
     head: Record = {"parameters": dict(ready.about.parameters), "versions": versions()}
     participation, start = Participation(), time.perf_counter()
@@ -124,7 +125,7 @@ def record_of(ready: Job) -> Record:
     rows = [
         {
             "round": row.round,
-            **rounded(row.metrics.as_dict(score)),
+            **round_metrics(row.metrics.as_dict(score)),
             **{name: row.ledger[name] for name in LEDGER_COLUMNS},
         }
         for row in result.history.rows
@@ -146,7 +147,7 @@ def record_of(ready: Job) -> Record:
     }
 
 
-def set_back(record: Record) -> str:
+def rollback_text(record: Record) -> str:
     """Say how many rounds of a run count, as in "2 of 15 rounds count", if it was rolled back; otherwise return "".
 
     Args:
@@ -157,7 +158,7 @@ def set_back(record: Record) -> str:
     return Marks(False, rollbacks, rounds, effective).rounds_text if rollbacks else ""
 
 
-def data_of(cell: Cell, data_dir: Path | None) -> DataSettings | None:
+def data_settings_of(cell: Cell, data_dir: Path | None) -> DataSettings | None:
     """Return the data settings of a cell; None if it has no data.
 
     Args:

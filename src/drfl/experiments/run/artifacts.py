@@ -20,7 +20,7 @@ from drfl.data.model_file import model_bytes
 from drfl.engine import Simulation
 from drfl.experiments.config.about_run import run_toml
 from drfl.experiments.config.ready_run import Running
-from drfl.experiments.run.finished import Finished
+from drfl.experiments.run.finished import FinishedRun
 from drfl.federation.algorithm import State, flagged
 from drfl.federation.federation import Evaluation
 from drfl.report import test_rows
@@ -46,7 +46,7 @@ FREE = ("data_dir", "data", "table_dir", "checkpoint_every", "checkpoint_key")
 PACKAGES = ("drfl", "torch", "numpy", "scikit-learn")
 
 
-def write_run(directory: Path, finished: Finished) -> None:
+def write_run(directory: Path, finished: FinishedRun) -> None:
     """Write all files of a run, except for the report, into an empty folder.
 
     Args:
@@ -92,7 +92,7 @@ def write_run(directory: Path, finished: Finished) -> None:
         test_rows.write(directory / TEST_ROWS, scores._replace(data=data))
 
 
-def summary(finished: Finished) -> dict[str, object]:
+def summary(finished: FinishedRun) -> dict[str, object]:
     """Return the run as one object: settings, data, outcome and cost."""
     job, result, checks = finished.job, finished.result, finished.checks
     about, settings = job.about, job.settings
@@ -142,13 +142,13 @@ def summary(finished: Finished) -> dict[str, object]:
             for m in job.fed.measures
         ],
         "undefined": {name: len(clients) for name, clients in undefined.items()},
-        **finished.beside,
+        **finished.reading_aids,
         "reference": finished.is_reference,
         "test_rows": finished.test_rows,
         "initial_model": finished.initial_model,
         "shared_test_rows": isinstance(job.fed, Simulation) and job.fed.data.shares_test_rows,
         "final": _end({**last.metrics.as_dict(score), **last.others}, certified, last.certificate),
-        "last": rounded(last.last_metrics.as_dict(score)),
+        "last": round_metrics(last.last_metrics.as_dict(score)),
         "averaged": averaged,
         "ledger": last.ledger,
         "wall_seconds": round(last.seconds, 3),
@@ -188,7 +188,7 @@ def json_text(content: Mapping[str, object], indent: int | None = None) -> str:
     return json.dumps(plain(content), indent=indent, allow_nan=False)
 
 
-def rounded(values: Mapping[str, float]) -> dict[str, float]:
+def round_metrics(values: Mapping[str, float]) -> dict[str, float]:
     """Round metrics to the digits of the CSV files."""
     return {name: round(x, DIGITS) for name, x in values.items()}
 
@@ -196,11 +196,11 @@ def rounded(values: Mapping[str, float]) -> dict[str, float]:
 def _end(metrics: Mapping[str, float], asked: bool, certificate: Certificate | None) -> dict[str, object]:
     """Return the metrics, and the certificate if the run asked for it, with NaN if there is none."""
     if not asked:
-        return {**rounded(metrics)}
+        return {**round_metrics(metrics)}
     # A run that asked for a certificate has these columns even if there is none.
     names = (*CERTIFICATE_COLUMNS, "gradient_norm")
     values = {name: round(getattr(certificate, name, math.nan), GAP_DIGITS) for name in names}
-    return {**rounded(metrics), **values, "proven": certificate is not None and certificate.proven}
+    return {**round_metrics(metrics), **values, "proven": certificate is not None and certificate.proven}
 
 
 def versions() -> dict[str, str]:
@@ -241,7 +241,7 @@ def about_model(job: Running, data: str) -> dict[str, object]:
     return {**about, "run": digest_of([job.task.w0], json_text(decisive_settings(job)) + data)}
 
 
-def _model_metrics(finished: Finished, evaluation: Evaluation) -> dict[str, float]:
+def _model_metrics(finished: FinishedRun, evaluation: Evaluation) -> dict[str, float]:
     """Return the defined metrics of a model over the clients, with the 95 % interval of the worst client's true score.
 
     Clients at which the score is undefined are counted, but no metric includes them. There is no interval if test rows
@@ -252,11 +252,11 @@ def _model_metrics(finished: Finished, evaluation: Evaluation) -> dict[str, floa
     ends = {f"worst_{score.name}_low": low, f"worst_{score.name}_high": high}
     metrics = {**Metrics.of(evaluation, score).as_dict(score.name), **ends}
     # The metadata of a model file is JSON, which has no NaN.
-    defined = rounded({name: value for name, value in metrics.items() if math.isfinite(value)})
+    defined = round_metrics({name: value for name, value in metrics.items() if math.isfinite(value)})
     return {"clients": len(evaluation.score), "undefined": undefined_counts(evaluation)[0], **defined}
 
 
-def exact(value: float, *, whole: bool = False) -> str:
+def exact_text(value: float, *, whole: bool = False) -> str:
     """Format a number with enough digits to read the same number back; with ``whole`` as a whole number, unless NaN."""
     return str(int(value)) if whole and math.isfinite(value) else repr(value)
 
@@ -266,21 +266,24 @@ def sum_columns(measures: Sequence[Measure], sums: Tensor) -> dict[str, list[str
     columns: dict[str, list[str]] = {}
     for measure, (first, second, third, *squares) in zip(measures, sums.permute(1, 2, 0).tolist(), strict=True):
         if measure.rows is Rows.BINARY:
-            columns[f"{measure.name}_count"] = [exact(x, whole=True) for x in second]
+            columns[f"{measure.name}_count"] = [exact_text(x, whole=True) for x in second]
         elif measure.rows is Rows.RATE:
-            columns[f"{measure.name}_rows"] = [exact(x, whole=True) for x in first]
-            columns[f"{measure.name}_count"] = [exact(x, whole=True) for x in second]
+            columns[f"{measure.name}_rows"] = [exact_text(x, whole=True) for x in first]
+            columns[f"{measure.name}_count"] = [exact_text(x, whole=True) for x in second]
         elif measure.rows is Rows.RANKS:
-            columns[f"{measure.name}_positive"] = [exact(x, whole=True) for x in first]
-            columns[f"{measure.name}_pairs"] = [exact(x) for x in third]
+            columns[f"{measure.name}_positive"] = [exact_text(x, whole=True) for x in first]
+            columns[f"{measure.name}_pairs"] = [exact_text(x) for x in third]
             for name, each in zip(("positive", "negative"), squares, strict=False):
-                columns[f"{measure.name}_{name}_squares"] = [exact(x) for x in each]
+                columns[f"{measure.name}_{name}_squares"] = [exact_text(x) for x in each]
         elif measure.rows.mean:
-            columns |= {f"{measure.name}_sum": [*map(exact, second)], f"{measure.name}_squares": [*map(exact, third)]}
+            columns |= {
+                f"{measure.name}_sum": [*map(exact_text, second)],
+                f"{measure.name}_squares": [*map(exact_text, third)],
+            }
     return columns
 
 
-def _clients_csv(finished: Finished) -> str:
+def _clients_csv(finished: FinishedRun) -> str:
     from drfl.assessment.evaluation import client_intervals  # scipy takes a while to load
 
     job, result = finished.job, finished.result

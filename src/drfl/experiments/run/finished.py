@@ -23,7 +23,7 @@ from drfl.training.loop import Result
 
 
 @dataclass(frozen=True, eq=False)
-class Finished:
+class FinishedRun:
     """A run that stopped. Values that take time are computed once.
 
     Args:
@@ -40,7 +40,7 @@ class Finished:
         return self.result.stopped
 
     @property
-    def ended(self) -> bool:
+    def has_ended(self) -> bool:
         """Whether it reached its end."""
         return self.stopped in ENDS
 
@@ -70,7 +70,7 @@ class Finished:
     @cached_property
     def checks(self) -> EndChecks:
         """The checks at its end; empty if it was interrupted."""
-        return end_checks(self.job, self.result) if self.ended else EndChecks()
+        return end_checks(self.job, self.result) if self.has_ended else EndChecks()
 
     @cached_property
     def data_warnings(self) -> tuple[Notice, ...]:
@@ -110,7 +110,7 @@ class Finished:
         return ConstantAnswer(None, float(shares @ rows / rows.sum()), shares)
 
     @property
-    def beside(self) -> dict[str, object]:
+    def reading_aids(self) -> dict[str, object]:
         """Values that help to read accuracies and rates: a constant answer's scores, and the threshold."""
         constant, threshold, evaluation = None, None, self.result.evaluation
         if self.constant is not None:

@@ -35,10 +35,10 @@ Kind = Literal["run", "comparison", "reproduction", "plan", "search"]
 COMMANDS: Mapping[Kind, str] = {"run": "run", "comparison": "compare"}
 """The commands that resume work with ``--resume``."""
 
-CALLED = r"[^\W\d_](?:[\w .()=+-]{0,98}[\w)])?"
+ALGORITHM_NAME = r"[^\W\d_](?:[\w .()=+-]{0,98}[\w)])?"
 """The names that algorithms may have: names of their runs' folders begin so, on every system."""
 
-CELL = rf"{CALLED}-seed(?:0|[1-9][0-9]*)"
+CELL = rf"{ALGORITHM_NAME}-seed(?:0|[1-9][0-9]*)"
 """The names of a comparison's runs: algorithm and seed."""
 
 _PART = r"\.[0-9a-f]{32}\.part"
@@ -161,7 +161,7 @@ def entries(folder: Path) -> set[str]:
     return {path.name for path in folder.iterdir() if not (_LEFT.fullmatch(path.name) and is_file(path))}
 
 
-def foreign(folder: Path, manifest: Manifest) -> list[str]:
+def foreign_names(folder: Path, manifest: Manifest) -> list[str]:
     """Return the names in a folder that are not drfl's."""
     # A search writes no checkpoints, so such a folder is not its own.
     known = {*manifest.files, *manifest.cells, NAME}

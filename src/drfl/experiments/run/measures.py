@@ -102,7 +102,7 @@ class Interval(NamedTuple):
         return middle if math.isnan(self.half) else f"{middle} ± {scale * self.half:.{digits}f}"
 
 
-def signed(value: float, digits: int) -> str:
+def signed_text(value: float, digits: int) -> str:
     """Format a difference with its sign; a value that rounds to zero has none."""
     shown = f"{abs(value):.{digits}f}"
     if float(shown) == 0:
@@ -110,6 +110,6 @@ def signed(value: float, digits: int) -> str:
     return f"{'+' if value > 0 else '−'}{shown}"
 
 
-def as_printed(value: float) -> str:
+def paper_text(value: float) -> str:
     """Format a paper's number with at least two digits after the point, and with more if it was printed with more."""
     return f"{value:.{max(2, len(repr(float(value)).partition('.')[2]))}f}"

@@ -18,7 +18,7 @@ from drfl.experiments.config.ready_run import Running
 from drfl.experiments.config.run_settings import RunSettings
 from drfl.experiments.run.artifacts import FREE, decisive_settings, versions
 from drfl.experiments.run.manifest import CHECKPOINT, CONFIG, Kind, check_signatures
-from drfl.experiments.run.run_directory import ClaimedFolder, held
+from drfl.experiments.run.run_directory import ClaimedFolder, check_manifest
 from drfl.training.checkpoint import Checkpoints, DamagedError, ResumePoint, read_key, resume_point
 from drfl.training.checkpoint.record import first_fault
 from drfl.training.run_state import CheckpointWriter
@@ -142,7 +142,7 @@ def _shown(values: Mapping[str, object], name: str) -> str:
     return SHORT.repr(values[name]) if name in values else "no value"
 
 
-def kept_config(directory: Path | None, kind: Kind = "run", *, overwrite: bool, given: bool) -> Path | None:
+def find_stored_config(directory: Path | None, kind: Kind = "run", *, overwrite: bool, given: bool) -> Path | None:
     """Return the configuration file of the run or comparison to resume; None if there is none yet.
 
     Args:
@@ -166,7 +166,7 @@ def kept_config(directory: Path | None, kind: Kind = "run", *, overwrite: bool, 
         )
     try:
         # Checks that the folder is of this kind and contains no links.
-        manifest = held(directory, kind, resume=True)
+        manifest = check_manifest(directory, kind, resume=True)
     except OSError as error:
         raise InputError(
             f"cannot read {directory} ({error.strerror}): give another --out",
@@ -188,7 +188,7 @@ def _config_in(directory: Path) -> Path | None:
     return next((path for path in (directory / CHECKPOINT / CONFIG, directory / CONFIG) if path.is_file()), None)
 
 
-def check_kept(directory: Path, job: Running) -> None:
+def check_stored_config(directory: Path, job: Running) -> None:
     """Check that the run to resume has the configuration in its folder, if there is one.
 
     Raises:
@@ -224,7 +224,7 @@ def key_of(settings: RunSettings, directory: Path) -> bytes | None:
     return key
 
 
-def check_received(directory: Path | None, path: object) -> None:
+def check_folder_signatures(directory: Path | None, path: object) -> None:
     """Check that all files that resuming reads in a folder are signed, if the user gives the key.
 
     A key that only the folder's own configuration names proves nothing: an attacker who writes the one can name another

@@ -29,7 +29,7 @@ from drfl.experiments.run.manifest import (
     clear,
     clear_checkpoint,
     entries,
-    foreign,
+    foreign_names,
     has_checkpoints,
     is_finished,
     read_manifest,
@@ -78,14 +78,14 @@ def check_free(path: Path, kind: Kind, *, overwrite: bool = False) -> None:
                 code="cannot-write",
                 field=str(place),
             ) from None
-        held(path, kind, overwrite=overwrite)
+        check_manifest(path, kind, overwrite=overwrite)
     except OSError as error:  # such as a name that is too long
         raise InputError(
             f"cannot write into {path} ({error.strerror}): give another --out", code="cannot-write", field=str(path)
         ) from None
 
 
-def held(path: Path, kind: Kind, *, resume: bool = False, overwrite: bool = False) -> Manifest | None:
+def check_manifest(path: Path, kind: Kind, *, resume: bool = False, overwrite: bool = False) -> Manifest | None:
     """Return the manifest of a folder of this kind; None if there is nothing yet.
 
     Args:
@@ -125,7 +125,7 @@ def held(path: Path, kind: Kind, *, resume: bool = False, overwrite: bool = Fals
         )
     # A link could redirect writes and deletions outside the folder.
     check_links(path)
-    for name in foreign(path, manifest):
+    for name in foreign_names(path, manifest):
         if name in KINDS[kind].fixed:
             raise InputError(
                 f"{path / name} is not a file of this {kind}, but has the name of one: move it elsewhere",
@@ -149,7 +149,7 @@ def check_cells(path: Path, cells: Collection[str]) -> None:
             raise InputError(
                 f"{cell} is a link or a file, not a folder: remove it", code="link-in-the-way", field=str(cell)
             )
-        held(cell, "run", resume=True)
+        check_manifest(cell, "run", resume=True)
 
 
 @dataclass
@@ -176,7 +176,7 @@ class ClaimedFolder:
         return self.directory / CHECKPOINT
 
     @property
-    def resumable(self) -> bool:
+    def is_resumable(self) -> bool:
         """Whether there is something to resume: a checkpoint, or a run that has started or ended."""
         cells = self.manifest.cells
         begun = any((self.directory / cell).is_dir() or (self.checkpoints / f"{cell}.json").is_file() for cell in cells)
@@ -211,16 +211,16 @@ class ClaimedFolder:
 
 
 @contextmanager
-def claimed(
+def claim_folder(
     directory: Path,
     kind: Kind = "run",
     *,
     resume: bool = False,
     overwrite: bool = False,
-    anew: bool = False,
+    numbered: bool = False,
     cells: tuple[str, ...] = (),
     config: str | None = None,
-    tell: Callable[[str], None] = lambda line: None,
+    warn: Callable[[str], None] = lambda line: None,
     key: bytes | None = None,
 ) -> Iterator[ClaimedFolder]:
     """Lock a folder, which is made if it does not exist. A second process gets an error.
@@ -234,11 +234,11 @@ def claimed(
         kind: The kind of results.
         resume: Whether to continue the work in it.
         overwrite: Whether to replace it: checkpoints and runs now, results when there are new ones.
-        anew: Make a new folder, with a number added to its name if it exists.
+        numbered: Make a new folder, with a number added to its name if it exists.
         cells: The sub-folders that will be runs.
         config: The configuration of work that can resume, see :meth:`ClaimedFolder.begin`. Work to resume keeps its own
             until it has been checked.
-        tell: Called with a line if files that are not drfl's stay in a folder that is overwritten.
+        warn: Called with a line if files that are not drfl's stay in a folder that is overwritten.
         key: Signs the files that resuming reads.
 
     Raises:
@@ -247,9 +247,9 @@ def claimed(
     made: list[Path] = []
     lock = None
     try:
-        directory, made = _make(directory, anew)
+        directory, made = _make(directory, numbered)
         lock, new = _locked(directory, kind, resume, overwrite, key)
-        claim = _taken(directory, kind, cells, config, resume, overwrite, new, tell, key)
+        claim = _taken(directory, kind, cells, config, resume, overwrite, new, warn, key)
     except (InputError, OSError) as error:  # leave nothing behind
         if lock is not None:
             lock.release()
@@ -274,7 +274,7 @@ def claimed(
         with suppress(OSError):
             # Clean up under the lock, before another process can lock the folder.
             begun = is_file(claim.checkpoints / CONFIG)
-            if claim.finished or not (claim.resumable or (begun and (claim.continued or not refused))):
+            if claim.finished or not (claim.is_resumable or (begun and (claim.continued or not refused))):
                 clear_checkpoint(claim.directory, claim.manifest.kind)
                 if entries(claim.directory) == {NAME, CHECKPOINT} and entries(claim.checkpoints) == {LOCK}:
                     (claim.directory / NAME).unlink()
@@ -292,23 +292,23 @@ def tidy(directory: Path, kind: Kind = "run") -> None:
         InputError: If another process has locked it, it holds something else, or it cannot be written to.
     """
     if os.path.lexists(directory / CHECKPOINT):
-        with claimed(directory, kind, resume=True) as claim:
+        with claim_folder(directory, kind, resume=True) as claim:
             claim.finished = True
 
 
-def _make(directory: Path, anew: bool) -> tuple[Path, list[Path]]:
+def _make(directory: Path, numbered: bool) -> tuple[Path, list[Path]]:
     """Make a folder, with the next free name if it must be new; return it and all folders that were made."""
     while True:
-        place = default_directory(directory.parent, directory.name) if anew else directory
+        place = default_directory(directory.parent, directory.name) if numbered else directory
         # Listed before they are made, so that a failed attempt removes these and no others.
         made = missing_folders(place)
         try:
             place.parent.mkdir(parents=True, exist_ok=True)
             # mkdir is atomic, so only one of two processes gets a new folder.
-            place.mkdir(exist_ok=not anew)
+            place.mkdir(exist_ok=not numbered)
             return place, made
         except FileExistsError:  # another process made it first
-            if not anew:
+            if not numbered:
                 raise
         except OSError:
             remove_empty(made)
@@ -320,7 +320,7 @@ def _locked(directory: Path, kind: Kind, resume: bool, overwrite: bool, key: byt
 
     The manifest is written first, so that a folder can be identified even if the process is killed.
     """
-    new = held(directory, kind, resume=resume, overwrite=overwrite) is None
+    new = check_manifest(directory, kind, resume=resume, overwrite=overwrite) is None
     if new:
         # Remove partial manifests that a killed process left.
         for name in {path.name for path in directory.iterdir()} - entries(directory):
@@ -353,7 +353,7 @@ def _taken(
 ) -> ClaimedFolder:
     """Check the folder under its lock, and prepare it for the work."""
     # Read again under the lock, as another process may have written meanwhile.
-    manifest = held(directory, kind, resume=True) or Manifest.new(kind)
+    manifest = check_manifest(directory, kind, resume=True) or Manifest.new(kind)
     if manifest.files and not (new or resume or overwrite):
         raise InputError(
             f"{directory} exists already: give another --out, or --overwrite to replace it",
@@ -377,7 +377,7 @@ def _taken(
     if cells and claim.manifest.cells != cells:
         claim.write(Manifest.new(kind, claim.manifest.files, cells))
     unfinished = (f"{CHECKPOINT}/{name}" for name in sorted(entries(claim.checkpoints) - {LOCK, CONFIG}))
-    kept = [*foreign(directory, claim.manifest), *unfinished] if overwrite else []
+    kept = [*foreign_names(directory, claim.manifest), *unfinished] if overwrite else []
     if kept:
         text = f"{directory}: files that are not of the {kind} were kept: {', '.join(kept)}"
         tell(Notice(text, "foreign-file", str(directory)))
@@ -385,7 +385,7 @@ def _taken(
 
 
 @contextmanager
-def filled(claim: ClaimedFolder) -> Iterator[Path]:
+def fill_folder(claim: ClaimedFolder) -> Iterator[Path]:
     """Yield a temporary folder whose files are moved into the folder, summary.json last, if the block succeeds.
 
     Results of earlier work that are not written again are removed.

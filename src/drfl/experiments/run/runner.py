@@ -10,8 +10,8 @@ import torch
 from drfl.core.errors import InputError
 from drfl.experiments.config.ready_run import Running
 from drfl.experiments.run.artifacts import write_run
-from drfl.experiments.run.finished import Finished
-from drfl.experiments.run.run_directory import ClaimedFolder, filled
+from drfl.experiments.run.finished import FinishedRun
+from drfl.experiments.run.run_directory import ClaimedFolder, fill_folder
 from drfl.training.loop import Callback, run
 from drfl.training.run_state import CheckpointWriter, RunState
 
@@ -47,7 +47,7 @@ def execute(
     *,
     start: RunState | None = None,
     keep: CheckpointWriter | None = None,
-) -> Finished:
+) -> FinishedRun:
     """Run a job to its end, its target or an interruption.
 
     Args:
@@ -86,10 +86,10 @@ def execute(
         )
     finally:
         torch.set_num_threads(before)
-    return Finished(job, result)
+    return FinishedRun(job, result)
 
 
-def write_results(finished: Finished, claim: ClaimedFolder, more: Mapping[str, str] | None = None) -> None:
+def write_results(finished: FinishedRun, claim: ClaimedFolder, more: Mapping[str, str] | None = None) -> None:
     """Write the results and the report of a run into its folder.
 
     Args:
@@ -102,7 +102,7 @@ def write_results(finished: Finished, claim: ClaimedFolder, more: Mapping[str, s
     """
     from drfl.report import document, load_run, write_html
 
-    with filled(claim) as folder:
+    with fill_folder(claim) as folder:
         write_run(folder, finished)
         for name, text in (more or {}).items():
             (folder / name).write_text(text, encoding="utf-8")
@@ -110,7 +110,7 @@ def write_results(finished: Finished, claim: ClaimedFolder, more: Mapping[str, s
         record = dataclasses.replace(load_run(folder), label=claim.directory.name)
         write_html(document([record]), folder / "report.html")
     # An interrupted run keeps its checkpoint.
-    claim.finished = finished.ended
+    claim.finished = finished.has_ended
 
 
 def parse_seeds(text: str) -> list[int]:

@@ -16,12 +16,12 @@ from drfl.experiments.config.data_settings import load_data
 from drfl.experiments.config.hyperparameters import Value
 from drfl.experiments.config.ready_run import Job
 from drfl.experiments.execution.cells import Cell
-from drfl.experiments.execution.training_cells import cost_of, job_of
+from drfl.experiments.execution.training_cells import cost_of, job_from_config
 from drfl.experiments.tuning import own_spaces, spaces
 from drfl.experiments.tuning.criterion import Criterion
 from drfl.experiments.tuning.job import FIRST_SEED, TunedMethod, TuningJob
 from drfl.experiments.tuning.search import Search
-from drfl.experiments.tuning.suggestion import SearchPoint, needed
+from drfl.experiments.tuning.suggestion import SearchPoint, import_optuna
 from drfl.training import step_size
 
 if TYPE_CHECKING:
@@ -38,47 +38,47 @@ class Configured:
         clients: N.
         eta: 1/L̂ of the job, see :func:`step_size_from_curvature`; None if η is searched for in multiples of each run's
             own.
-        own: The reference of the user's search space; None = the space of the class, or drfl's.
+        space_reference: The reference of the user's search space; None = the space of the class, or drfl's.
     """
 
     job: TuningJob
     method: TunedMethod
     clients: int
     eta: float | None
-    own: str | None = None
+    space_reference: str | None = None
 
     @property
     def base(self) -> dict[str, Value]:
         """The parameters that all trials share."""
-        return spaces.fixed(self.method.algorithm, self.method.table, self.clients)
+        return spaces.fixed_parameters(self.method.algorithm, self.method.table, self.clients)
 
     @property
     def space(self) -> spaces.Space:
         """The search space of drfl, for algorithms without their own."""
-        whole = spaces.around(self.method.algorithm, self.eta)
+        whole = spaces.space_around(self.method.algorithm, self.eta)
         held = self.method.table if self.method.held else {}
         return tuple(d for d in whole if (d.parameter or d.name) not in held)
 
     def fingerprint(self) -> dict[str, object]:
         """See :class:`drfl.experiments.tuning.search.SearchSubject`."""
         name = self.method.algorithm
-        space = own_spaces.of_name(name, self.own)
+        space = own_spaces.space_of(name, self.space_reference)
         table = {f"{name}.{parameter}": value for parameter, value in self.base.items()}
         table |= {f"{key} of the method": value for key, value in self.method.changes.items()}
         files = self.job.config(self.method, self.base, FIRST_SEED).user_files(name)
         if space is None:
             ranges = {f"the range of {name}.{d.parameter or d.name}": str(d) for d in self.space}
             return {**table, **ranges, **_named(files)}
-        if self.own is not None:
-            files |= user_code.digests(self.own)
-        return {**table, f"the space of {name}": self.own or "its class's", **_named(files)}
+        if self.space_reference is not None:
+            files |= user_code.digests(self.space_reference)
+        return {**table, f"the space of {name}": self.space_reference or "its class's", **_named(files)}
 
     def defaults(self) -> SearchPoint:
         """Return the parameters of the job, then the defaults."""
         base, algorithm = self.base, self.method.algorithm
         config = self.job.config(self.method, base, FIRST_SEED)
         table = spaces.default_table(config, base)
-        if own_spaces.of_name(algorithm, self.own) is not None:
+        if own_spaces.space_of(algorithm, self.space_reference) is not None:
             return SearchPoint({}, table)
         values = spaces.default_point(config.parameters(algorithm), self.space)
         return SearchPoint(values, table, spaces.places(self.space) if values else {})
@@ -93,7 +93,7 @@ class Configured:
         config = self.job.config(self.method, self.base, FIRST_SEED)
         for parameter, free in (("lr", None), ("lr_schedule", "constant")):
             value = config.parameters(name)[parameter]
-            if value != free and own_spaces.of_name(name, self.own) is None:
+            if value != free and own_spaces.space_of(name, self.space_reference) is None:
                 raise InputError(
                     f"the job sets {parameter} = {value!r} for {name}, but --relative-step-size searches for multiples "
                     "of the step size that a run chooses: remove one of them",
@@ -103,7 +103,7 @@ class Configured:
 
     def draw(self, trial: optuna.Trial) -> SearchPoint:
         """See :class:`drfl.experiments.tuning.search.SearchSubject`."""
-        space = own_spaces.of_name(self.method.algorithm, self.own)
+        space = own_spaces.space_of(self.method.algorithm, self.space_reference)
         if space is None:
             values = spaces.draw(self.space, trial)
             return SearchPoint(values, spaces.table_at(self.space, self.base, values))
@@ -113,7 +113,7 @@ class Configured:
     def cells(self, table: Mapping[str, Value], seeds: Sequence[int]) -> list[Cell]:
         """See :class:`drfl.experiments.tuning.search.SearchSubject`."""
         configs = [self.job.config(self.method, table, seed) for seed in seeds]
-        return [Cell("training", job_of(config), cost_of(config)) for config in configs]
+        return [Cell("training", job_from_config(config), cost_of(config)) for config in configs]
 
 
 def _named(files: Mapping[str, str]) -> dict[str, object]:
@@ -133,7 +133,8 @@ def step_size_from_curvature(jobs: Sequence[Job]) -> float:
     for job in jobs:
         key = Key(job.settings.seed).fold("step size")  # the same key as in a run
         sizes.append(float(step_size.find(job.algorithm, job.fed, job.fed.w0, key).eta))
-    return spaces.rounded(statistics.median(sizes))
+    # The median, because the curvature at a single initial model may be an outlier.
+    return spaces.round_value(statistics.median(sizes))
 
 
 def prepare(
@@ -165,7 +166,7 @@ def prepare(
         InputError: If the data are not available, an algorithm or a space does not work with them, or Optuna is
             missing.
     """
-    needed()
+    import_optuna()
     judge = Criterion(criterion, job.measure(), halving_diverges=relative)
     where = {} if data_dir is None else {"data_dir": data_dir}
     first = [job.config(PLAIN, {}, FIRST_SEED + k) for k in range(repeats)]
@@ -179,7 +180,7 @@ def prepare(
     eta = step_size_from_curvature(jobs)
     around, n = None if relative else eta, jobs[0].data.n
     subjects = {name: Configured(job, job.method(name), n, around, references.get(name)) for name in names}
-    common = {key: value for key, value in job_of(first[0]).items() if key not in OF_ONE}
+    common = {key: value for key, value in job_from_config(first[0]).items() if key not in OF_ONE}
     about = {
         "rounds": first[0].rounds,
         "validation": first[0].validation,
@@ -195,6 +196,6 @@ def prepare(
         if relative:
             subject.check_step_size()
         build(job.config(subject.method, subject.defaults().table, FIRST_SEED), dataset)
-        if own_spaces.of_name(subject.method.algorithm, subject.own) is not None:  # try the user's space
+        if own_spaces.space_of(subject.method.algorithm, subject.space_reference) is not None:  # try the user's space
             build(job.config(subject.method, search.suggested(name, ()).table, FIRST_SEED), dataset)
     return search

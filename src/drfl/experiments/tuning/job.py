@@ -22,10 +22,10 @@ from drfl.task.measure import Measure
 FIRST_SEED = 1000
 """The first seed for tuning. It differs from 0, 1, … so that tuning has other partitions and initial models."""
 
-JUDGED = {"judged_on": "validation", "select": None, "patience": None, "until": None}
+VALIDATION_SETTINGS = {"judged_on": "validation", "select": None, "patience": None, "until": None}
 """The rows that runs of a job are tested on. Nothing else may use these rows."""
 
-OURS = ("algorithm", "seed", "evaluate_every", "until", "certificate", "select", "patience", "judged_on")
+SEARCH_SETTINGS = ("algorithm", "seed", "evaluate_every", "until", "certificate", "select", "patience", "judged_on")
 """Keys of a configuration that tuning sets itself; those of a job are ignored."""
 
 ELSEWHERE = {
@@ -88,12 +88,12 @@ class TuningJob:
             InputError: If a value is impossible.
         """
         choice = {"algorithm": method.algorithm, "algorithms": {method.algorithm: table}, "seed": seed}
-        config = load_config(None, {**self.values, **method.changes, **JUDGED, **choice})
+        config = load_config(None, {**self.values, **method.changes, **VALIDATION_SETTINGS, **choice})
         return config.model_copy(update={"evaluate_every": config.rounds})
 
     def measure(self) -> Measure:
         """Return the runs' score."""
-        return load_config(None, {**self.values, **JUDGED}).measures()[0]
+        return load_config(None, {**self.values, **VALIDATION_SETTINGS}).measures()[0]
 
 
 class NamedJobs(Protocol):
@@ -148,10 +148,10 @@ def from_file(path: Path, changes: Mapping[str, object], *, trust: bool = False)
         InputError: If there is no such file, or a value is impossible.
     """
     values = read_file(path, references_of(changes), trust=trust)
-    return of_values(path.stem, values, changes, config_of(values, {**changes, **JUDGED}))
+    return make_job(path.stem, values, changes, config_of(values, {**changes, **VALIDATION_SETTINGS}))
 
 
-def of_values(
+def make_job(
     name: str,
     values: Mapping[str, object],
     changes: Mapping[str, object],
@@ -177,7 +177,7 @@ def of_values(
     """
     if config.rounds < 1:
         raise InputError("rounds must be at least 1 for tuning, got 0", code="out-of-range", field="rounds")
-    left_out = (*OURS, *NOT_IN_JOB, "algorithms")
+    left_out = (*SEARCH_SETTINGS, *NOT_IN_JOB, "algorithms")
     plain = {key: value for key, value in {**values, **changes}.items() if key not in left_out}
     return TuningJob(
         name,
@@ -222,12 +222,14 @@ def changes_of(texts: Sequence[str]) -> dict[str, object]:
             raise InputError(
                 f"--set '{text}' must have the form KEY=VALUE, such as clients=10", code="invalid-format", field="set"
             )
-        if key in OURS:
+        if key in SEARCH_SETTINGS:
             raise InputError(f"--set '{text}': tuning sets {key} itself: remove it", code="unused-option", field=key)
         if key in ELSEWHERE:
             raise InputError(f"--set '{text}': {ELSEWHERE[key]}", code="unused-option", field=key)
         if key not in Config.model_fields:
-            raise unknown("key", key, [k for k in Config.model_fields if k not in OURS and k not in ELSEWHERE])
+            raise unknown(
+                "key", key, [k for k in Config.model_fields if k not in SEARCH_SETTINGS and k not in ELSEWHERE]
+            )
         if key in changes:
             raise InputError(f"--set gives {key} twice: remove one", code="given-twice", field=key)
         try:

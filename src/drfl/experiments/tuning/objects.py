@@ -14,12 +14,12 @@ from drfl.core.errors import DrflError, InputError
 from drfl.core.key import Key
 from drfl.data import ClientData
 from drfl.data.validation_split import held_out_training
-from drfl.experiments.compare.compare_objects import clients_of_seed, of_seed
+from drfl.experiments.compare.compare_objects import as_seed_function, clients_by_seed
 from drfl.experiments.compare.objects import (
     about_objects,
     check_algorithms,
-    object_jobs,
-    rules,
+    object_job_builder,
+    rule_objects,
     run_settings,
     sources_of,
     user_modules,
@@ -31,10 +31,10 @@ from drfl.experiments.config.hyperparameters import Value
 from drfl.experiments.config.ready_run import Job
 from drfl.experiments.config.run_settings import RunSettings
 from drfl.experiments.execution.cells import Cell
-from drfl.experiments.execution.executor import Here, Workers, workers_of
+from drfl.experiments.execution.executor import LocalExecutor, Workers, workers_of
 from drfl.experiments.execution.records import Record
-from drfl.experiments.execution.run_cells import CellPool, pool_of
-from drfl.experiments.execution.training_cells import cell_job, cost, record_of
+from drfl.experiments.execution.run_cells import CellPool, make_pool
+from drfl.experiments.execution.training_cells import cost, job_from_about, run_job
 from drfl.experiments.run.resume import identity
 from drfl.experiments.tuning import own_spaces
 from drfl.experiments.tuning.configured import OF_ONE
@@ -43,8 +43,8 @@ from drfl.experiments.tuning.job import FIRST_SEED
 from drfl.experiments.tuning.output import check_place, make_place, write
 from drfl.experiments.tuning.own_spaces import AlgorithmSpace
 from drfl.experiments.tuning.search import Search
-from drfl.experiments.tuning.study import Ended, run
-from drfl.experiments.tuning.suggestion import SearchPoint, needed, suggest
+from drfl.experiments.tuning.study import EndedTrial, run
+from drfl.experiments.tuning.suggestion import SearchPoint, import_optuna, suggest
 from drfl.experiments.tuning.tuned import Tuned
 from drfl.federation.algorithm import Algorithm
 from drfl.task.task import Task
@@ -66,10 +66,10 @@ def _at(name: str, space: AlgorithmSpace, table: Mapping[str, Value]) -> _At:
     Raises:
         InputError: If the space fails, or asks for a parameter that the table lacks.
     """
-    trial = cast("optuna.Trial", needed().trial.FixedTrial(dict(table)))  # spaces cannot tell it from a trial
+    trial = cast("optuna.Trial", import_optuna().trial.FixedTrial(dict(table)))  # spaces cannot tell it from a trial
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message=".* out of the range of the distribution")  # allowed in a first trial
-        return _At(own_spaces.call(name, space, trial), trial)
+        return _At(own_spaces.call_space(name, space, trial), trial)
 
 
 @dataclass(frozen=True)
@@ -110,9 +110,10 @@ class ObjectRuns:
         """
 
         def clients(seed: int) -> ClientData:
+            # Test rows must not choose hyperparameters.
             return held_out_training(self.data(seed), self.validation, Key(seed))
 
-        return object_jobs(self.settings, {name: algorithm}, clients, self.task)(name, seed)
+        return object_job_builder(self.settings, {name: algorithm}, clients, self.task)(name, seed)
 
     def __call__(self, cell: Cell, data_dir: Path | None = None) -> Record:
         """Run a cell that :meth:`ObjectSubject.cells` made."""
@@ -120,7 +121,7 @@ class ObjectRuns:
         assert isinstance(name, str)
         assert isinstance(table, Mapping)
         assert isinstance(seed, int)
-        return record_of(self.job(name, self.algorithm(name, table), seed))
+        return run_job(self.job(name, self.algorithm(name, table), seed))
 
 
 @dataclass(frozen=True)
@@ -162,7 +163,7 @@ class ObjectSubject:
 
     def draw(self, trial: optuna.Trial) -> SearchPoint:
         """Draw another trial."""
-        own_spaces.call(self.name, self.runs.space, trial)
+        own_spaces.call_space(self.name, self.runs.space, trial)
         return SearchPoint(dict(trial.params), dict(trial.params))
 
     def cells(self, table: Mapping[str, Value], seeds: Sequence[int]) -> list[Cell]:
@@ -170,14 +171,14 @@ class ObjectSubject:
         algorithm, cells = self.runs.algorithm(self.name, table), list[Cell]()
         for seed in seeds:
             about = self.about(algorithm, seed)
-            job = {**cell_job(about), "trial": dict(table), "parameters": about.parameters, **self.known[seed]}
+            job = {**job_from_about(about), "trial": dict(table), "parameters": about.parameters, **self.known[seed]}
             cells.append(Cell("training", job, cost(self.runs.settings.rounds, about.parameters, self.clients)))
         return cells
 
     def about(self, algorithm: Algorithm, seed: int) -> AboutRun:
         """Return the description of a run for its files."""
         task, settings = self.runs.task(seed), self.runs.settings.model_copy(update={"seed": seed})
-        sources = sources_of([algorithm, task.model, *rules(settings)])
+        sources = sources_of([algorithm, task.model, *rule_objects(settings)])
         return about_objects(settings, self.name, algorithm, self.clients, task, sources)
 
 
@@ -209,7 +210,7 @@ def tune_objects(
         settings: The settings of every run.
         options: Execution and storage of the search.
     """
-    needed()
+    import_optuna()
     for name in ("trials", "seeds"):
         checks.integer(name, getattr(options, name))
     workers = workers_of(options.jobs)
@@ -220,9 +221,9 @@ def tune_objects(
             code="wrong-type",
             field="space",
         )
-    learned, seeds = of_seed("task", task, Task), range(FIRST_SEED, FIRST_SEED + options.seeds)
+    learned, seeds = as_seed_function("task", task, Task), range(FIRST_SEED, FIRST_SEED + options.seeds)
     model = learned(seeds[0])
-    runs = ObjectRuns(space, clients_of_seed(data), learned, run_settings(settings, model))
+    runs = ObjectRuns(space, clients_by_seed(data), learned, run_settings(settings, model))
     criterion = Criterion(options.criterion, model.measures[0])
     point = suggest(ObjectSubject("algorithm", runs, {}, 0, None, {}).draw, (), Key(0).fold("tuning", "name"))
     algorithm = runs.algorithm("algorithm", point.table)
@@ -235,7 +236,7 @@ def tune_objects(
     first = jobs[seeds[0]]
     subject = ObjectSubject(name, runs, known, first.data.n, options.first, first.about.parameters)
     subject.defaults()  # raises an error if a parameter is missing
-    common = {key: value for key, value in cell_job(first.about).items() if key not in OF_ONE}
+    common = {key: value for key, value in job_from_about(first.about).items() if key not in OF_ONE}
     common["loss"] = own_spaces.code_of(model.loss)
     for kind, digest in first.about.files.items():
         common[f"the SHA-256 of {kind}"] = digest[:12]
@@ -255,14 +256,14 @@ def _tuned(
 
     def pool() -> CellPool:
         if workers == 1:
-            return CellPool(Here(runs))
+            return CellPool(LocalExecutor(runs))
         # One algorithm of the space shows which modules workers need.
         algorithm = runs.algorithm(search.name, search.following(search.name, ()).table)
-        modules = user_modules([algorithm, runs.task(FIRST_SEED).model, runs.space, *rules(runs.settings)])
-        return pool_of(workers, runs, own=modules)
+        modules = user_modules([algorithm, runs.task(FIRST_SEED).model, runs.space, *rule_objects(runs.settings)])
+        return make_pool(workers, runs, modules=modules)
 
-    def ended(end: Ended) -> None:
-        options.progress(f"[{end.finished}/{end.total}] {end.told(search.criterion.shown)}")
+    def ended(end: EndedTrial) -> None:
+        options.progress(f"[{end.finished}/{end.total}] {end.line(search.criterion.shown)}")
 
     trials = run(search, out, pool=pool, ended=ended)
     write(search, trials, out, "drfl.tune")

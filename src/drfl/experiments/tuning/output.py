@@ -13,10 +13,10 @@ from drfl.core.errors import InputError
 from drfl.core.run_end import FAILURES
 from drfl.experiments.run.artifacts import versions
 from drfl.experiments.run.manifest import Manifest, read_manifest
-from drfl.experiments.run.run_directory import held
+from drfl.experiments.run.run_directory import check_manifest
 from drfl.experiments.tuning.search import Search
 from drfl.experiments.tuning.study import FILE
-from drfl.experiments.tuning.suggestion import Trial, needed
+from drfl.experiments.tuning.suggestion import Trial, import_optuna
 from drfl.task.measure import undefined_share
 from drfl.training.history import DIGITS, csv_text
 
@@ -36,7 +36,7 @@ def check_place(folder: Path, name: str) -> None:
     if os.path.exists(folder) and not folder.is_dir():  # unlike pathlib's, False for a name that is too long
         raise InputError(f"{folder} is a file: give another --out", code="not-a-folder", field=str(folder))
     try:
-        manifest = held(folder, "search", resume=True)
+        manifest = check_manifest(folder, "search", resume=True)
     except OSError as error:
         raise InputError(
             f"cannot write into {folder} ({error.strerror}): give another --out", code="cannot-write", field=str(folder)
@@ -103,7 +103,7 @@ def write(search: Search, trials: Mapping[str, Sequence[Trial]], folder: Path, c
 
 def content(search: Search, trials: Mapping[str, Sequence[Trial]], command: str) -> dict[str, object]:
     """Return the content of the hyperparameter file as plain values."""
-    all_versions = {**versions(), "optuna": needed().__version__}
+    all_versions = {**versions(), "optuna": import_optuna().__version__}
     algorithms: dict[str, object] = {}
     scores: dict[str, object] = {}
     for name, of_algorithm in trials.items():

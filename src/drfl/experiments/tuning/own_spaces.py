@@ -26,7 +26,7 @@ OwnSpace = Callable[["optuna.Trial"], Mapping[str, Value]]
 """Returns the parameters that are searched for, by name, from a trial's ``suggest_…`` methods."""
 
 
-def of_class(cls: type) -> OwnSpace | None:
+def class_space(cls: type) -> OwnSpace | None:
     """Return the static or class method ``space(trial)`` of a user's algorithm; None if it has none.
 
     Raises:
@@ -45,7 +45,7 @@ def of_class(cls: type) -> OwnSpace | None:
     return cast("OwnSpace", getattr(cls, "space"))  # noqa: B009 - of a class that need not have it
 
 
-def referenced(reference: str) -> OwnSpace:
+def load_space(reference: str) -> OwnSpace:
     """Return the function behind a reference ``FILE.py:NAME``.
 
     Raises:
@@ -93,17 +93,17 @@ def spaces_of(texts: list[str], algorithms: list[str]) -> dict[str, str]:
             raise InputError(
                 f"--space gives {user_code.label_of(name)} two spaces: remove one", code="given-twice", field="space"
             )
-        referenced(reference)
+        load_space(reference)
         spaces[name] = reference
     return spaces
 
 
-def of_name(algorithm: str, reference: str | None) -> OwnSpace | None:
+def space_of(algorithm: str, reference: str | None) -> OwnSpace | None:
     """Return the user's space of an algorithm: the one referred to, else its class's; None if there is none."""
-    return of_class(algorithm_class(algorithm)) if reference is None else referenced(reference)
+    return class_space(algorithm_class(algorithm)) if reference is None else load_space(reference)
 
 
-def call(name: str, space: Callable[[optuna.Trial], T], trial: optuna.Trial) -> T:
+def call_space(name: str, space: Callable[[optuna.Trial], T], trial: optuna.Trial) -> T:
     """Call the user's function.
 
     Args:
@@ -141,7 +141,7 @@ def parameters(name: str, space: OwnSpace, trial: optuna.Trial) -> dict[str, Val
     Raises:
         InputError: If it fails, or returns something else than parameters.
     """
-    values = call(name, space, trial)
+    values = call_space(name, space, trial)
     if not isinstance(values, Mapping):
         raise InputError(
             f"the space of {name} returned a {type(values).__name__}: return parameters, such as "

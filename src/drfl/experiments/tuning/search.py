@@ -13,7 +13,7 @@ from drfl.experiments.execution import cells
 from drfl.experiments.execution.cells import Cell
 from drfl.experiments.tuning.criterion import Criterion
 from drfl.experiments.tuning.job import FIRST_SEED
-from drfl.experiments.tuning.suggestion import SearchPoint, Trial, best, needed, suggest
+from drfl.experiments.tuning.suggestion import SearchPoint, Trial, best, import_optuna, suggest
 
 if TYPE_CHECKING:
     import optuna
@@ -81,7 +81,8 @@ class Search:
             "metric": self.criterion.metric,
             "seeds": self.repeats,
             **self.subjects[name].fingerprint(),
-            "optuna": needed().__version__,
+            # Another version may suggest other points from the same trials.
+            "optuna": import_optuna().__version__,
             "the format of records": cells.FORMAT,
         }
 

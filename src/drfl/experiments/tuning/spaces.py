@@ -79,12 +79,12 @@ DIGITS = 3
 """Significant digits of values that are tried."""
 
 
-def rounded(value: float) -> float:
+def round_value(value: float) -> float:
     """Round a value to few digits. It stays within its range, as the range's ends have no more digits."""
     return float(f"{value:.{DIGITS}g}")
 
 
-def fixed(algorithm: str, table: Mapping[str, Value], clients: int) -> dict[str, Value]:
+def fixed_parameters(algorithm: str, table: Mapping[str, Value], clients: int) -> dict[str, Value]:
     """Return the parameters that all trials of an algorithm share.
 
     Args:
@@ -96,20 +96,20 @@ def fixed(algorithm: str, table: Mapping[str, Value], clients: int) -> dict[str,
     return {**everybody, **table}  # unless the job says otherwise
 
 
-def around(algorithm: str, eta: float | None) -> Space:
+def space_around(algorithm: str, eta: float | None) -> Space:
     """Return the algorithm's space.
 
     Args:
         algorithm: Its name.
         eta: 1/L̂; η ranges from a quarter of it to four times it. None = the same range relative to each run's own.
     """
-    step_size = MULTIPLE if eta is None else LR._replace(low=rounded(LR.low * eta), high=rounded(LR.high * eta))
+    step_size = MULTIPLE if eta is None else LR._replace(low=round_value(LR.low * eta), high=round_value(LR.high * eta))
     return tuple(step_size if dimension is LR else dimension for dimension in SPACES.get(algorithm, (LR,)))
 
 
 def draw(space: Space, trial: optuna.Trial) -> dict[str, Value]:
     """Draw a value for each dimension, with three significant digits."""
-    return {d.name: rounded(trial.suggest_float(d.name, d.low, d.high, log=d.log)) for d in space}
+    return {d.name: round_value(trial.suggest_float(d.name, d.low, d.high, log=d.log)) for d in space}
 
 
 def table_at(space: Space, base: Mapping[str, Value], point: Mapping[str, Value]) -> dict[str, Value]:

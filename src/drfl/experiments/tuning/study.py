@@ -15,14 +15,14 @@ from drfl.core.run_end import FAILURES, RESET
 from drfl.core.user_code import label_of
 from drfl.experiments.execution import cells
 from drfl.experiments.execution.cells import Cell
-from drfl.experiments.execution.executor import as_ended
+from drfl.experiments.execution.executor import iterate_completed
 from drfl.experiments.execution.records import CELLS, Record
 from drfl.experiments.execution.run_cells import CellPool
-from drfl.experiments.execution.training_cells import set_back
+from drfl.experiments.execution.training_cells import rollback_text
 from drfl.experiments.run.measures import Column
 from drfl.experiments.run.runner import StopSignal
 from drfl.experiments.tuning.search import Search
-from drfl.experiments.tuning.suggestion import SearchPoint, Trial, direction, needed
+from drfl.experiments.tuning.suggestion import SearchPoint, Trial, direction, import_optuna
 
 if TYPE_CHECKING:
     from optuna import Study
@@ -50,7 +50,7 @@ class TrialStore:
     """
 
     def __init__(self, folder: Path, *, smaller: bool = False) -> None:
-        optuna, self._direction = needed(), direction(smaller)
+        optuna, self._direction = import_optuna(), direction(smaller)
         self.path = folder / FILE
         with self._readable():
             # A function opens the file, as characters such as ? and { in the path have a meaning in a URL.
@@ -80,7 +80,7 @@ class TrialStore:
         Raises:
             InputError: If the file's trials are of another job, space or criterion, or it is damaged.
         """
-        optuna = needed()
+        optuna = import_optuna()
         with self._readable():
             study = optuna.create_study(
                 storage=self._storage, study_name=algorithm, direction=self._direction, load_if_exists=True
@@ -126,7 +126,7 @@ class TrialStore:
         Raises:
             DrflError: If the file cannot be written to.
         """
-        optuna = needed()
+        optuna = import_optuna()
         counts = trial.undefined, trial.clients, trial.set_back
         content = [trial.number, trial.table, trial.scores, trial.stopped, *counts]
         # One transaction, so that a killed process leaves no trial without its score.
@@ -150,7 +150,7 @@ class TrialStore:
     def _readable(self) -> Iterator[None]:
         from sqlalchemy.exc import SQLAlchemyError
 
-        optuna = needed()
+        optuna = import_optuna()
         try:
             yield
         except (SQLAlchemyError, sqlite3.Error, optuna.exceptions.OptunaError, RuntimeError) as error:
@@ -162,7 +162,7 @@ class TrialStore:
             ) from None
 
 
-class Ended(NamedTuple):
+class EndedTrial(NamedTuple):
     """A finished trial, and the progress of the search.
 
     Args:
@@ -181,7 +181,7 @@ class Ended(NamedTuple):
     total: int
     share: float
 
-    def told(self, column: Column) -> str:
+    def line(self, column: Column) -> str:
         """Describe the trial in one line.
 
         Args:
@@ -212,7 +212,7 @@ def run(
     folder: Path,
     *,
     pool: MakePool,
-    ended: Callable[[Ended], None] = lambda end: None,
+    ended: Callable[[EndedTrial], None] = lambda end: None,
     watch: StopSignal | None = None,
 ) -> dict[str, list[Trial]]:
     """Run the trials that are missing.
@@ -251,7 +251,7 @@ class _Loop:
         pool: CellPool,
         folder: Path,
         trials: dict[str, list[Trial]],
-        ended: Callable[[Ended], None],
+        ended: Callable[[EndedTrial], None],
         watch: StopSignal,
     ) -> None:
         self._search, self._store, self._pool, self._folder = search, store, pool, folder
@@ -265,9 +265,10 @@ class _Loop:
         self._spent = 0.0
 
     def run(self) -> None:
+        # Algorithms run side by side, but each one's trials in order, because a trial depends on those before it.
         for algorithm in self._search.subjects:
             self._go_on(algorithm)
-        for future in as_ended(self._futures, self._watch):
+        for future in iterate_completed(self._futures, self._watch):
             algorithm, cell = self._futures.pop(future)
             self._running[algorithm].records[cell.key] = future.result()
             self._go_on(algorithm)
@@ -307,7 +308,7 @@ class _Loop:
                     clients=tuple(clients for _, clients in tested),
                     set_back=tuple(
                         f"seed {seed} ({count})"
-                        for seed, count in zip(self._search.seeds, map(set_back, records), strict=True)
+                        for seed, count in zip(self._search.seeds, map(rollback_text, records), strict=True)
                         if count
                     ),
                 )
@@ -318,6 +319,6 @@ class _Loop:
                 total = self._search.trials * len(self._trials)
                 finished = sum(map(len, self._trials.values()))
                 best = self._search.best(trials).score
-                self._ended(Ended(algorithm, trial, best, finished, total, self._spent / self._whole))
+                self._ended(EndedTrial(algorithm, trial, best, finished, total, self._spent / self._whole))
             else:
                 return

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 Places = Mapping[str, "BaseDistribution"]
 """The distributions from which a point's parameters were drawn, in Optuna's terms."""
 
-NOWHERE: Places = MappingProxyType({})
+NO_PLACES: Places = MappingProxyType({})
 
 
 class SearchPoint(NamedTuple):
@@ -35,7 +35,7 @@ class SearchPoint(NamedTuple):
 
     values: dict[str, Value]
     table: dict[str, Value]
-    places: Places = NOWHERE
+    places: Places = NO_PLACES
 
 
 class Trial(NamedTuple):
@@ -58,7 +58,7 @@ class Trial(NamedTuple):
     table: dict[str, Value]
     scores: tuple[float, ...]
     stopped: tuple[str, ...]
-    places: Places = NOWHERE
+    places: Places = NO_PLACES
     undefined: tuple[int, ...] = ()
     clients: tuple[int, ...] = ()
     set_back: tuple[str, ...] = ()
@@ -92,7 +92,7 @@ STARTUP = 8
 """The number of points that are drawn at random before the estimator suggests points."""
 
 
-def needed() -> ModuleType:
+def import_optuna() -> ModuleType:
     """Import Optuna, with its log reduced to errors.
 
     Raises:
@@ -121,11 +121,13 @@ def suggest(
         key: Names the draws; another key for every trial.
         smaller: Whether less is better.
     """
-    optuna = needed()
+    optuna = import_optuna()
     sampler = optuna.samplers.TPESampler(
         seed=key.integer(0, 2**32 - 1),
         n_startup_trials=STARTUP,
+        # Step sizes and other parameters interact, so model them jointly.
         multivariate=True,
+        # Trials of an algorithm run one after another, so there are no pending trials to guess values for.
         constant_liar=False,
     )
     # A new study for every point, so that the sampler keeps no state.

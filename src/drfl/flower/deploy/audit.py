@@ -7,10 +7,10 @@ from pathlib import Path
 
 from drfl.core.audit_log import BrokenLogError, LogContent, read
 from drfl.core.errors import Notice, unknown
-from drfl.flower.deploy.audit_comparison import compared, same_history
-from drfl.flower.deploy.audit_findings import Finding, few, quoted, say
-from drfl.flower.deploy.audit_keys import SERVER, TrustedKeys, signatures
-from drfl.flower.deploy.audit_one_log import ServerRuns, records, requests_of_site
+from drfl.flower.deploy.audit_comparison import check_same_history, compare_logs
+from drfl.flower.deploy.audit_findings import Finding, limit_findings, make_finding, quote
+from drfl.flower.deploy.audit_keys import SERVER, TrustedKeys, check_signatures
+from drfl.flower.deploy.audit_one_log import ServerRuns, check_records, check_site_requests
 
 
 def audit(paths: Sequence[Path], keys: TrustedKeys | None = None, without: Sequence[str] = ()) -> Iterator[Finding]:
@@ -25,7 +25,7 @@ def audit(paths: Sequence[Path], keys: TrustedKeys | None = None, without: Seque
     Raises:
         InputError: If a file or a key cannot be read, or a name in ``without`` is not a site.
     """
-    trusted = TrustedKeys.beside(paths) if keys is None else keys
+    trusted = TrustedKeys.of_logs(paths) if keys is None else keys
     logs: list[LogContent] = []
     for path in paths:
         try:
@@ -37,19 +37,19 @@ def audit(paths: Sequence[Path], keys: TrustedKeys | None = None, without: Seque
     names = {log.path: log.name if server is None else _name_in_server_toml(log, server) for log in sites}
     for log in logs:
         name = SERVER if log.role == "server" else names[log.path] or log.name
-        findings = [*few(records(log)), *signatures(log, name, trusted)]
+        findings = [*limit_findings(check_records(log)), *check_signatures(log, name, trusted)]
         # The next checks need complete records.
         if all(finding.text.code != "bad-record" for finding in findings):
-            findings += few(ServerRuns(log).findings() if log.role == "server" else requests_of_site(log))
+            findings += limit_findings(ServerRuns(log).findings() if log.role == "server" else check_site_requests(log))
         yield from findings
         if all(finding.kind != "problem" for finding in findings):
-            yield say(log, "ok", f"{len(log.records)} lines, last digest {log.heads[-1].digest}", "whole")
-    yield from same_history(sites)
+            yield make_finding(log, "ok", f"{len(log.records)} lines, last digest {log.heads[-1].digest}", "whole")
+    yield from check_same_history(sites)
     if server is None:
         reason = "there are logs of several servers" if servers else "the log of the server is missing"
         for log in logs:
             text = f"not compared with other logs, because {reason}. Give the log of one server"
-            yield say(log, "problem", text, "not-compared")
+            yield make_finding(log, "problem", text, "not-compared")
     else:
         yield from _compare_all(server, sites, names, without)
 
@@ -62,15 +62,17 @@ def _compare_all(
     for log in sites:
         name = names[log.path]
         if name is None:
-            text = f"this is the log of '{log.name}', which does not match any site in {quoted(server)}"
-            yield say(log, "problem", text, "unknown-site")
+            text = f"this is the log of '{log.name}', which does not match any site in {quote(server)}"
+            yield make_finding(log, "problem", text, "unknown-site")
         elif name in by_name:
-            text = f"{quoted(by_name[name])} is also the log of {name}. Give one of them"
-            yield say(log, "problem", text, "two-logs")
+            text = f"{quote(by_name[name])} is also the log of {name}. Give one of them"
+            yield make_finding(log, "problem", text, "two-logs")
         else:
             by_name[name] = log
     if not by_name:
-        yield say(server, "problem", "not compared with other logs. Give the logs of its sites", "not-compared")
+        yield make_finding(
+            server, "problem", "not compared with other logs. Give the logs of its sites", "not-compared"
+        )
     joined = [str(record.get("site")) for record in server.records if record["event"] == "joined"]
     for name in without:
         if name not in joined:
@@ -78,12 +80,12 @@ def _compare_all(
     # Sites join in every run: compare each site once, in the order in which the sites joined first.
     for name in dict.fromkeys(joined):
         if name in by_name:
-            yield from compared(server, by_name[name], name)
+            yield from compare_logs(server, by_name[name], name)
         elif name in without:
-            yield say(server, "note", f"{name}: not compared, because its log is not available", "left-out")
+            yield make_finding(server, "note", f"{name}: not compared, because its log is not available", "left-out")
         else:
             text = f"{name}: the log of this site is missing. Give it too, or use --without {name}"
-            yield say(server, "problem", text, "missing-log")
+            yield make_finding(server, "problem", text, "missing-log")
 
 
 def _name_in_server_toml(log: LogContent, server: LogContent) -> str | None:

@@ -6,10 +6,10 @@ from collections.abc import Iterator, Sequence
 
 from drfl.core.audit_log import Head, LogContent, Record
 from drfl.core.audit_signatures import fingerprint
-from drfl.flower.deploy.audit_findings import Finding, few, line_of, quoted, say
+from drfl.flower.deploy.audit_findings import Finding, limit_findings, line_of, make_finding, quote
 
 
-def same_history(sites: Sequence[LogContent]) -> Iterator[Finding]:
+def check_same_history(sites: Sequence[LogContent]) -> Iterator[Finding]:
     """Check that all sites recorded the same history of the server's log."""
     first: dict[int, tuple[str, LogContent, object]] = {}
     for log in sites:
@@ -21,8 +21,8 @@ def same_history(sites: Sequence[LogContent]) -> Iterator[Finding]:
             # All later logs must agree with the first log that records a line of the server's log.
             digest, other, n = first.setdefault(head.n, (head.digest, log, record["n"]))
             if digest != head.digest:
-                text = f"it records another line {head.n} of the server's log than line {n} of {quoted(other)}"
-                yield say(log, "problem", text, "two-histories", record["n"])
+                text = f"it records another line {head.n} of the server's log than line {n} of {quote(other)}"
+                yield make_finding(log, "problem", text, "two-histories", record["n"])
                 break
 
 
@@ -48,27 +48,29 @@ def _recorded_line(
     try:
         head = Head.parse(str(record.get(name)))
     except ValueError:
-        return say(log, "problem", f"the message did not contain the head of {quoted(other)}", "without-head", n)
+        return make_finding(
+            log, "problem", f"the message did not contain the head of {quote(other)}", "without-head", n
+        )
     # A valid signature proves that the owner of the other log wrote this head.
     signed = head.by in keys and head.is_signed_by(keys[head.by])
     proof = "the head is signed with a key of that log" if signed else "the head is not signed with a key of that log"
     # A log must still have every line whose head was sent.
     if head.n > len(other.heads):
-        text = f"it records line {head.n} of {quoted(other)}, which has only {len(other.heads)} lines: lines were"
-        return say(log, "problem", f"{text} removed from that log ({proof})", "truncated-log", n)
+        text = f"it records line {head.n} of {quote(other)}, which has only {len(other.heads)} lines: lines were"
+        return make_finding(log, "problem", f"{text} removed from that log ({proof})", "truncated-log", n)
     if other.heads[head.n - 1].digest != head.digest:
-        text = f"it records another line {head.n} of {quoted(other)} than is there now: that log was rewritten"
-        return say(log, "problem", f"{text}, or this line was ({proof})", "rewritten-log", n)
+        text = f"it records another line {head.n} of {quote(other)} than is there now: that log was rewritten"
+        return make_finding(log, "problem", f"{text}, or this line was ({proof})", "rewritten-log", n)
     if other.heads[head.n - 1].by and not signed:
-        text = f"it records another signature of line {head.n} of {quoted(other)}"
-        return say(log, "problem", text, "bad-signature", n)
+        text = f"it records another signature of line {head.n} of {quote(other)}"
+        return make_finding(log, "problem", text, "bad-signature", n)
     return head.n
 
 
-def compared(server: LogContent, site: LogContent, name: str) -> Iterator[Finding]:
+def compare_logs(server: LogContent, site: LogContent, name: str) -> Iterator[Finding]:
     """Compare the server's log with that of a site, in both directions."""
-    findings = list(few(_site_by_server(server, site, name)))
-    findings += few(_server_by_site(server, site, name))
+    findings = list(limit_findings(_site_by_server(server, site, name)))
+    findings += limit_findings(_server_by_site(server, site, name))
     yield from findings
     # A message that was lost in transit is in one log only. The logs cannot prove that it was lost.
     requests = [record["n"] for record in server.records if record["event"] == "asked" and record.get("site") == name]
@@ -77,16 +79,14 @@ def compared(server: LogContent, site: LogContent, name: str) -> Iterator[Findin
     replies = [head for record, head in zip(site.records, site.heads, strict=True) if record["event"] == "sent"]
     missed, late = sum(n not in arrived for n in requests), sum(str(head) not in received for head in replies)
     if missed:
-        text = f"{name}: {missed} of {len(requests)} requests are not in {quoted(site)}: they did not reach the site"
-        yield say(server, "note", text, "requests-lost")
+        text = f"{name}: {missed} of {len(requests)} requests are not in {quote(site)}: they did not reach the site"
+        yield make_finding(server, "note", text, "requests-lost")
     if late:
-        text = f"{name}: {late} of {len(replies)} replies are not in {quoted(server)}: they came too late or were lost"
-        yield say(site, "note", text, "replies-lost")
+        text = f"{name}: {late} of {len(replies)} replies are not in {quote(server)}: they came too late or were lost"
+        yield make_finding(site, "note", text, "replies-lost")
     if all(finding.kind != "problem" for finding in findings):
-        text = (
-            f"{name}: {len(requests) - missed} requests and {len(replies) - late} replies agree with {quoted(server)}"
-        )
-        yield say(site, "ok", text, "agrees")
+        text = f"{name}: {len(requests) - missed} requests and {len(replies) - late} replies agree with {quote(server)}"
+        yield make_finding(site, "ok", text, "agrees")
 
 
 def _site_by_server(server: LogContent, site: LogContent, name: str) -> Iterator[Finding]:
@@ -105,25 +105,25 @@ def _site_by_server(server: LogContent, site: LogContent, name: str) -> Iterator
             continue
         if record.get("run") != runs[line - 1]:
             text = (
-                f"it belongs to run {record.get('run')}, but line {line} of {quoted(server)} belongs to run "
+                f"it belongs to run {record.get('run')}, but line {line} of {quote(server)} belongs to run "
                 f"'{runs[line - 1]}'"
             )
-            yield say(site, "problem", text, "other-run", record["n"])
+            yield make_finding(site, "problem", text, "other-run", record["n"])
         if record["event"] == "asked":
             counterpart, n = server.records[line - 1], record["n"]
             if counterpart["event"] != "asked":
-                text = f"it refers to line {line} of {quoted(server)}, which does not record this request"
-                yield say(site, "problem", text, "request-not-recorded", n)
+                text = f"it refers to line {line} of {quote(server)}, which does not record this request"
+                yield make_finding(site, "problem", text, "request-not-recorded", n)
                 continue
             expected = {"site": name, "what": record.get("what"), "digest": record.get("digest")}
             different = [field for field, value in expected.items() if counterpart.get(field) != value]
             for field in different:
-                text = f"its {field} differs from that of the request in line {line} of {quoted(server)}"
-                yield say(site, "problem", text, "other-request", n)
+                text = f"its {field} differs from that of the request in line {line} of {quote(server)}"
+                yield make_finding(site, "problem", text, "other-request", n)
         elif record["event"] == "closed" and (server.records[line - 1]["event"] != "closing" or ends[-1:] < [line]):
-            text = f"the server closed run {record.get('run')}, but the end of the run is missing from {quoted(server)}"
+            text = f"the server closed run {record.get('run')}, but the end of the run is missing from {quote(server)}"
             text = f"{text}. If the server was killed at that moment, resume the run"
-            yield say(site, "problem", text, "end-missing", record["n"])
+            yield make_finding(site, "problem", text, "end-missing", record["n"])
 
 
 def _server_by_site(server: LogContent, site: LogContent, name: str) -> Iterator[Finding]:
@@ -141,10 +141,10 @@ def _server_by_site(server: LogContent, site: LogContent, name: str) -> Iterator
             continue
         counterpart, n = site.records[line - 1], record["n"]
         if counterpart["event"] != expected[event]:
-            text = f"it records '{event}', but line {line} of {quoted(site)} records '{counterpart['event']}'"
-            yield say(server, "problem", text, "reply-not-sent", n)
+            text = f"it records '{event}', but line {line} of {quote(site)} records '{counterpart['event']}'"
+            yield make_finding(server, "problem", text, "reply-not-sent", n)
             continue
         for key in ("digest", "request"):
             if key in record and key in counterpart and counterpart[key] != record[key]:
-                text = f"its {key} differs from that in line {line} of {quoted(site)}, which the site wrote"
-                yield say(server, "problem", text, "other-reply", n)
+                text = f"its {key} differs from that in line {line} of {quote(site)}, which the site wrote"
+                yield make_finding(server, "problem", text, "other-reply", n)

@@ -9,7 +9,7 @@ from typing import Literal, NamedTuple
 from drfl.core.audit_log import Head, LogContent
 from drfl.core.errors import Notice
 
-MOST = 5
+MOST_PER_CODE = 5
 """Number of findings with the same code that are printed for one log."""
 
 
@@ -25,30 +25,34 @@ class Finding(NamedTuple):
     text: Notice
 
 
-def quoted(log: LogContent) -> str:
+def quote(log: LogContent) -> str:
     """Return the path of a log in quotes."""
     return f"'{log.path}'"
 
 
-def say(log: LogContent, kind: Literal["ok", "note", "problem"], text: str, code: str, n: object = None) -> Finding:
+def make_finding(
+    log: LogContent, kind: Literal["ok", "note", "problem"], text: str, code: str, n: object = None
+) -> Finding:
     """Make a finding about a log, or about line ``n`` of it."""
     line = "" if n is None else f", line {n}"
-    return Finding(kind, Notice(f"{quoted(log)}{line}: {text}", code, str(log.path)))
+    return Finding(kind, Notice(f"{quote(log)}{line}: {text}", code, str(log.path)))
 
 
-def few(findings: Iterator[Finding]) -> Iterator[Finding]:
+def limit_findings(findings: Iterator[Finding]) -> Iterator[Finding]:
     """Limit the findings of each code to the first ones, and count the rest: one change can affect all later lines."""
     counts: Counter[str] = Counter()
     last: dict[str, Finding] = {}
     for finding in findings:
         counts[finding.text.code] += 1
         last[finding.text.code] = finding
-        if counts[finding.text.code] <= MOST:
+        if counts[finding.text.code] <= MOST_PER_CODE:
             yield finding
     for code, count in counts.items():
-        if count > MOST:
+        if count > MOST_PER_CODE:
             text = Notice(
-                f"'{last[code].text.field}': {count - MOST} more findings of kind {code}", code, last[code].text.field
+                f"'{last[code].text.field}': {count - MOST_PER_CODE} more findings of kind {code}",
+                code,
+                last[code].text.field,
             )
             yield Finding(last[code].kind, text)
 

@@ -9,8 +9,8 @@ from pathlib import Path
 
 from drfl.core.audit_log import LogContent
 from drfl.core.audit_signatures import fingerprint, read_public_key
-from drfl.flower.deploy.audit_findings import Finding, say
-from drfl.flower.deploy.paths import DeploymentFolder, SiteFolder, find, read_toml
+from drfl.flower.deploy.audit_findings import Finding, make_finding
+from drfl.flower.deploy.paths import DeploymentFolder, SiteFolder, find_folder, read_toml
 
 SERVER = "superlink"
 """The server's name among the owners of keys; no site can have this name."""
@@ -39,7 +39,7 @@ class TrustedKeys:
         Raises:
             InputError: If the folder is neither, or a key cannot be read.
         """
-        owner = find(folder)
+        owner = find_folder(folder)
         if isinstance(owner, SiteFolder):
             settings = read_toml(owner.settings)
             files = {str(settings.get("name")): owner.root / "key.pub"}
@@ -61,7 +61,7 @@ class TrustedKeys:
         return cls(secure, current, revoked)
 
     @classmethod
-    def beside(cls, logs: Sequence[Path]) -> TrustedKeys:
+    def of_logs(cls, logs: Sequence[Path]) -> TrustedKeys:
         """Read the keys in the deployment's folder that contains one of the logs; return no keys if there is none."""
         for log in logs:
             # Take keys from the operator's folder, never from the log that they verify.
@@ -70,19 +70,19 @@ class TrustedKeys:
         return cls()
 
 
-def signatures(log: LogContent, name: str, trusted: TrustedKeys) -> Iterator[Finding]:
+def check_signatures(log: LogContent, name: str, trusted: TrustedKeys) -> Iterator[Finding]:
     """Check that each line is signed with the key in use at that line, and that the operator trusts this key."""
     first = log.records[0].get("key")
     if not isinstance(first, str):
         signed = next((head.n for head in log.heads if head.by or head.signature), None)
         if signed is not None:
-            yield say(log, "problem", "it is signed, but the log does not name a key", "bad-signature", signed)
+            yield make_finding(log, "problem", "it is signed, but the log does not name a key", "bad-signature", signed)
         if trusted.secure:
             text = "unsigned, although the sites of this deployment have keys. Set 'key' in the settings"
-            yield say(log, "problem", text, "unsigned-log")
+            yield make_finding(log, "problem", text, "unsigned-log")
         else:
             text = "unsigned: anyone with write access to the file could have written it"
-            yield say(log, "note", text, "unsigned")
+            yield make_finding(log, "note", text, "unsigned")
         return
     key, revoked = first, trusted.revoked.get(name, set())
     for record, head in zip(log.records, log.heads, strict=True):
@@ -91,21 +91,21 @@ def signatures(log: LogContent, name: str, trusted: TrustedKeys) -> Iterator[Fin
         signer = new if isinstance(new, str) and head.by == fingerprint(new) else key
         if head.by != fingerprint(signer) or not head.is_signed_by(signer):
             text = "it is not signed with the log's key, so it was written without that key"
-            yield say(log, "problem", text, "bad-signature", head.n)
+            yield make_finding(log, "problem", text, "bad-signature", head.n)
             return
         if isinstance(new, str):
             if signer == key:
-                yield say(log, "note", "a new key, signed by the previous one", "new-key", head.n)
+                yield make_finding(log, "note", "a new key, signed by the previous one", "new-key", head.n)
             elif key in revoked:
                 # A revoked key may be lost, so it need not have signed the new key.
                 text = "a new key, after the operator revoked the previous one"
-                yield say(log, "note", text, "new-key", head.n)
+                yield make_finding(log, "note", text, "new-key", head.n)
             else:
                 text = "a new key that the previous key did not sign, although that key was not revoked"
-                yield say(log, "problem", text, "new-key-without-the-old", head.n)
+                yield make_finding(log, "problem", text, "new-key-without-the-old", head.n)
             key = new
     if key not in {trusted.current.get(name), *revoked}:
         problem = "is not the key of" if name in trusted.current else "cannot be compared with the key of"
         remedy = "See keys/" if name in trusted.current else "Give the folder with the keys: --deployment DIR"
         text = f"signed with key {fingerprint(key)}, which {problem} '{name}'. {remedy}"
-        yield say(log, "problem", text, "unknown-key")
+        yield make_finding(log, "problem", text, "unknown-key")

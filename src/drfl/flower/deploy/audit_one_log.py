@@ -5,30 +5,31 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from drfl.core.audit_log import LogContent, Record, wrong_field
-from drfl.flower.deploy.audit_findings import Finding, line_of, say
+from drfl.flower.deploy.audit_findings import Finding, line_of, make_finding
 
 OUTCOMES = ("received", "lacking", "unusable", "failed", "silent", "lost")
 """Events in the server's log that record the outcome of a request; each request has exactly one of them."""
 
 
-def records(log: LogContent) -> Iterator[Finding]:
+def check_records(log: LogContent) -> Iterator[Finding]:
     """Check the fields, times and names of the records."""
     latest = ""
     for record in log.records:
         n, wrong = record["n"], wrong_field(log.role, record)
         if wrong:
-            yield say(log, "problem", f"drfl does not write this record: {wrong}", "bad-record", n)
+            yield make_finding(log, "problem", f"drfl does not write this record: {wrong}", "bad-record", n)
         if record["event"] == "opened" and n != 1:
-            yield say(log, "problem", "it opens the log a second time", "bad-record", n)
+            yield make_finding(log, "problem", "it opens the log a second time", "bad-record", n)
+        # Times are ISO 8601 in UTC, so their texts sort like the times.
         if str(record["at"]) < latest:
-            yield say(log, "problem", f"time goes back, from {latest} to {record['at']}", "time-goes-back", n)
+            yield make_finding(log, "problem", f"time goes back, from {latest} to {record['at']}", "time-goes-back", n)
         latest = max(latest, str(record["at"]))
         if log.role == "site" and "site" in record and record["site"] != log.name:
             text = f"it names the site '{record['site']}' in the log of '{log.name}'"
-            yield say(log, "problem", text, "several-sites", n)
+            yield make_finding(log, "problem", text, "several-sites", n)
 
 
-def requests_of_site(log: LogContent) -> Iterator[Finding]:
+def check_site_requests(log: LogContent) -> Iterator[Finding]:
     """Check that every reply in a site's log follows a request in it."""
     requests: set[tuple[object, object]] = set()
     for record in log.records:
@@ -42,7 +43,7 @@ def requests_of_site(log: LogContent) -> Iterator[Finding]:
             and not is_refused_head
             and (record.get("request"), record.get("what")) not in requests
         ):
-            yield say(
+            yield make_finding(
                 log, "problem", "it answers a request that is not in the log", "answer-without-request", record["n"]
             )
 
@@ -88,10 +89,10 @@ class ServerRuns:
                 yield from self._exchange(record)
         if self.run is not None:
             text = f"the log ends during run {self.run}: the server was killed or still runs, or the end was removed"
-            yield say(self.log, "note", text, "unfinished-run")
+            yield make_finding(self.log, "note", text, "unfinished-run")
 
     def _problem(self, text: str, code: str, record: Record) -> Finding:
-        return say(self.log, "problem", text, code, record["n"])
+        return make_finding(self.log, "problem", text, code, record["n"])
 
     def _exchange(self, record: Record) -> Iterator[Finding]:
         """Check a request, its outcome, or the use of a reply."""

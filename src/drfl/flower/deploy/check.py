@@ -7,12 +7,20 @@ from collections.abc import Iterator
 from drfl.core.errors import DrflError, InputError, Notice
 from drfl.core.files import read_text
 from drfl.flower.deploy import check_network
-from drfl.flower.deploy.check_network import CheckResult, bad, guarded, note, ok
-from drfl.flower.deploy.flower_cli import GONE, NEWEST, OLDEST, fits, flower_version, node_states, program
+from drfl.flower.deploy.check_network import CheckResult, advice, problem, run_check, success
+from drfl.flower.deploy.flower_cli import (
+    NEWEST,
+    OLDEST,
+    REMOVED_STATUSES,
+    find_program,
+    flower_version,
+    is_supported,
+    node_states,
+)
 from drfl.flower.deploy.paths import Address, DeploymentFolder, SiteFolder, SitePaths, read_toml
 
 
-def settings(site: SiteFolder) -> Iterator[CheckResult]:
+def check_settings(site: SiteFolder) -> Iterator[CheckResult]:
     """Check that ``site.toml`` can be read and names a site.
 
     Raises:
@@ -20,12 +28,12 @@ def settings(site: SiteFolder) -> Iterator[CheckResult]:
     """
     name = read_toml(site.settings).get("name")
     if isinstance(name, str) and name:
-        yield ok("site.toml", f"belongs to site {name}")
+        yield success("site.toml", f"belongs to site {name}")
     else:
-        yield bad("site.toml", 'names no site; add a line name = "…" with the name from server.toml')
+        yield problem("site.toml", 'names no site; add a line name = "…" with the name from server.toml')
 
 
-def data(site: SiteFolder) -> Iterator[CheckResult]:
+def check_data(site: SiteFolder) -> Iterator[CheckResult]:
     """Check that the data can be loaded, and report their size, shape and column statistics."""
     from drfl.flower.client_app import Site, identity  # imported here because it imports torch
     from drfl.flower.messages import SiteIdentity
@@ -37,30 +45,32 @@ def data(site: SiteFolder) -> Iterator[CheckResult]:
         loaded = load_site(site.settings)
         about = read(identity(Site(read_site(site.settings).name, loaded)), SiteIdentity)
     except DrflError as error:
-        yield bad("data", str(error))
+        yield problem("data", str(error))
         return
     except Exception as error:  # a site's own loader may raise any exception
-        yield bad("data", f"cannot load the data: {type(error).__name__}: {error}; correct [data] in {site.settings}")
+        yield problem(
+            "data", f"cannot load the data: {type(error).__name__}: {error}; correct [data] in {site.settings}"
+        )
         return
     shape = "×".join(map(str, loaded.inputs.shape[1:])) or "one number"
     kinds = [str(values.dtype).removeprefix("torch.") for values in (loaded.inputs, loaded.targets)]
     counts = f"{sum(map(len, loaded.train)):,} training and {sum(map(len, loaded.test)):,} test samples"
-    yield ok("data", f"{counts}, inputs {kinds[0]} of shape {shape}, targets {kinds[1]}")
+    yield success("data", f"{counts}, inputs {kinds[0]} of shape {shape}, targets {kinds[1]}")
     text = f"suggested for this site in server.toml: rows = {2 * about.train}, classes = {about.classes}"
-    yield note("limits", Notice(f"{text} (twice its present rows, and its present classes)", "proposed-limits"))
+    yield advice("limits", Notice(f"{text} (twice its present rows, and its present classes)", "proposed-limits"))
     moments = about.moments
     if moments is not None:
         try:
             moments.check("this site")  # the server makes the same check
         except DrflError as error:
-            yield bad("columns", str(error))
+            yield problem("columns", str(error))
             return
         deviations = moments.variance.sqrt()
         spread = f"standard deviations from {float(deviations.min()):.3g} to {float(deviations.max()):.3g}"
-        yield ok("columns", f"{len(deviations)}, {spread}; the server gets the mean and the variance of each")
+        yield success("columns", f"{len(deviations)}, {spread}; the server gets the mean and the variance of each")
 
 
-def online(folder: DeploymentFolder, sites: tuple[SitePaths, ...], insecure: bool) -> Iterator[CheckResult]:
+def check_online(folder: DeploymentFolder, sites: tuple[SitePaths, ...], insecure: bool) -> Iterator[CheckResult]:
     """Check that each site is registered and connected; in an insecure deployment only count the connected sites.
 
     Raises:
@@ -71,22 +81,26 @@ def online(folder: DeploymentFolder, sites: tuple[SitePaths, ...], insecure: boo
         count = sum(state == "online" for state in states.values())
         text = f"{count} of {len(sites)} online"
         complete = count >= len(sites)
-        yield ok("sites", text) if complete else bad("sites", f"{text}; start the others with ./start-supernode.sh")
+        yield (
+            success("sites", text)
+            if complete
+            else problem("sites", f"{text}; start the others with ./start-supernode.sh")
+        )
         return
     for site in sites:
         try:
             node = read_text(site.node).strip()
         except InputError:
-            yield bad(site.name, "was not registered from this folder; run ./register-sites.sh")
+            yield problem(site.name, "was not registered from this folder; run ./register-sites.sh")
             continue
         state = states.get(node)
-        if state is None or state in GONE:
-            yield bad(site.name, f"the SuperLink no longer knows its node ID {node}; run ./register-sites.sh")
+        if state is None or state in REMOVED_STATUSES:
+            yield problem(site.name, f"the SuperLink no longer knows its node ID {node}; run ./register-sites.sh")
         elif state == "online":
-            yield ok(site.name, f"is online as node {node}")
+            yield success(site.name, f"is online as node {node}")
         else:
             when = "has never connected" if state == "registered" else f"is {state}"
-            yield bad(site.name, f"{when}; run ./start-supernode.sh at the site, and read its output")
+            yield problem(site.name, f"{when}; run ./start-supernode.sh at the site, and read its output")
 
 
 def check_deployment(folder: DeploymentFolder) -> Iterator[CheckResult]:
@@ -95,41 +109,41 @@ def check_deployment(folder: DeploymentFolder) -> Iterator[CheckResult]:
     try:
         sites, address = folder.sites(), folder.address()
     except InputError as error:
-        yield bad("server.toml", str(error))
+        yield problem("server.toml", str(error))
         return
-    yield ok("server.toml", f"names {len(sites)} site{'s' * (len(sites) > 1)}: {', '.join(s.name for s in sites)}")
-    yield from guarded("server.toml", lambda: _settings_agree(folder, address))
-    yield from guarded("probes", lambda: probes(folder))
-    yield from guarded("limits", lambda: limits(folder))
+    yield success("server.toml", f"names {len(sites)} site{'s' * (len(sites) > 1)}: {', '.join(s.name for s in sites)}")
+    yield from run_check("server.toml", lambda: _settings_agree(folder, address))
+    yield from run_check("probes", lambda: check_probes(folder))
+    yield from run_check("limits", lambda: check_limits(folder))
     if not address.insecure:
-        yield from guarded("certificate", lambda: check_network.superlink(folder, address))
-        yield from guarded("keys", lambda: check_network.keys(folder, sites))
+        yield from run_check("certificate", lambda: check_network.check_superlink(folder, address))
+        yield from run_check("keys", lambda: check_network.check_keys(folder, sites))
     # Only a reachable SuperLink can list the sites.
     is_reachable = True
     for result in check_network.check_connection(address, folder.certificates / "ca.crt"):
         yield result
         is_reachable = is_reachable and result.ok
     if is_reachable:
-        yield from guarded("sites", lambda: online(folder, sites, address.insecure))
+        yield from run_check("sites", lambda: check_online(folder, sites, address.insecure))
 
 
-def probes(folder: DeploymentFolder) -> Iterator[CheckResult]:
+def check_probes(folder: DeploymentFolder) -> Iterator[CheckResult]:
     """Check that the server's probe rows can be loaded; yield nothing if there are none.
 
     Raises:
         InputError: If they cannot be loaded.
     """
     from drfl.flower.settings import read_server  # imported here because it imports torch
-    from drfl.flower.site_data import held_rows
+    from drfl.flower.site_data import load_probe_rows
 
     settings = read_server(folder.settings)
-    probe = held_rows(settings.sites, folder.settings.parent, settings.job.dtype)
+    probe = load_probe_rows(settings.sites, folder.settings.parent, settings.job.dtype)
     if probe is not None:
         counts = ", ".join(f"{len(rows)} of {name}" for name, rows in zip(probe.names, probe.train, strict=True))
-        yield ok("probes", f"probe rows at the server: {counts}")
+        yield success("probes", f"probe rows at the server: {counts}")
 
 
-def limits(folder: DeploymentFolder) -> Iterator[CheckResult]:
+def check_limits(folder: DeploymentFolder) -> Iterator[CheckResult]:
     """Suggest limits on the sites' reports, and state how many requests a run needs.
 
     Raises:
@@ -139,26 +153,26 @@ def limits(folder: DeploymentFolder) -> Iterator[CheckResult]:
     from drfl.flower.settings import read_server
 
     settings = read_server(folder.settings)
-    notice = settings.unprotected()
+    notice = settings.protection_notice()
     if notice is not None:
-        yield note("sites", notice)
+        yield advice("sites", notice)
     proposal = propose(folder)
     for text in proposal.notices:
-        yield note("limits", text)
+        yield advice("limits", text)
     if proposal.limits:
         text = (
             f"server.toml lacks limits for {', '.join(proposal.limits)}. "
             f"'drfl deploy check {folder.root} --write' adds these, computed from the sites' last reports:"
         )
-        yield note("limits", Notice(text, "proposed-limits", "sites"), tuple(proposal.toml().splitlines()))
+        yield advice("limits", Notice(text, "proposed-limits", "sites"), tuple(proposal.toml().splitlines()))
     elif not proposal.notices:
-        yield ok("limits", "server.toml has limits for all sites")
-    requests = settings.job.most_requests
+        yield success("limits", "server.toml has limits for all sites")
+    requests = settings.job.max_requests
     text = (
         f"a run of {settings.job.rounds} rounds sends each site up to {requests:,} requests. If a site limits them, "
         f"policy.requests_a_day = {2 * requests} allows one run a day and one restart"
     )
-    yield note("requests", Notice(text, "requests-of-a-run", "requests_a_day"))
+    yield advice("requests", Notice(text, "requests-of-a-run", "requests_a_day"))
 
 
 def check_site(site: SiteFolder) -> Iterator[CheckResult]:
@@ -167,42 +181,44 @@ def check_site(site: SiteFolder) -> Iterator[CheckResult]:
     try:
         address = site.address()
     except InputError as error:
-        yield bad("superlink.env", str(error))
+        yield problem("superlink.env", str(error))
         return
     if not address.insecure:
         text = f"{site.key} is missing; run make-keys.sh on the SuperLink's machine"
-        yield from guarded("key", lambda: check_network.own_key(site, None) or [bad("key", text)])
-        yield from guarded("certificate", lambda: check_network.authority(site))
+        yield from run_check("key", lambda: check_network.check_own_key(site, None) or [problem("key", text)])
+        yield from run_check("certificate", lambda: check_network.check_authority(site))
     yield from check_network.check_connection(address, site.authority)
-    yield from guarded("site.toml", lambda: settings(site))
-    yield from guarded("data", lambda: data(site))
+    yield from run_check("site.toml", lambda: check_settings(site))
+    yield from run_check("data", lambda: check_data(site))
 
 
 def _flower(*programs: str) -> Iterator[CheckResult]:
     version = flower_version() or "0"
     supported = f"{OLDEST[0]}.{OLDEST[1]} or later, below {NEWEST[0]}.{NEWEST[1]}"
-    if fits(version):
-        yield ok("flwr", f"version {version}")
+    if is_supported(version):
+        yield success("flwr", f"version {version}")
     else:
-        yield bad("flwr", f"version {version} is not supported, expected {supported}; run pip install 'drfl[flower]'")
+        yield problem(
+            "flwr", f"version {version} is not supported, expected {supported}; run pip install 'drfl[flower]'"
+        )
     for name in programs:
         try:
-            program(name)
+            find_program(name)
         except InputError as error:
-            yield bad("flwr", str(error))
+            yield problem("flwr", str(error))
 
 
 def _settings_agree(folder: DeploymentFolder, address: Address) -> Iterator[CheckResult]:
     # These files must agree: Flower reads config.toml, drfl reads server.toml, and the scripts read superlink.env.
     insecure = read_toml(folder.settings).get("insecure", False)
     if insecure is not address.insecure:
-        yield bad("server.toml", "insecure contradicts INSECURE in superlink.env; write a new folder with init")
+        yield problem("server.toml", "insecure contradicts INSECURE in superlink.env; write a new folder with init")
     superlinks = read_toml(folder.home / "config.toml").get("superlink")
     entry = superlinks.get("deployment") if isinstance(superlinks, dict) else None
     link = entry if isinstance(entry, dict) else {}
     expected = None if address.insecure else str(folder.certificates / "ca.crt")
     if link.get("address") != str(address) or link.get("root-certificates") != expected:
-        yield bad(
+        yield problem(
             "flwr/config.toml",
             f'the folder was moved or edited; set in [superlink.deployment] address = "{address}"'
             + (f' and root-certificates = "{expected}"' if expected else ""),

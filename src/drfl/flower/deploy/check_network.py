@@ -32,43 +32,43 @@ class CheckResult(NamedTuple):
         subject: The file, site or connection that was checked.
         ok: Whether the check passed.
         text: The finding. For a problem it ends with a semicolon and the remedy. A ``Notice`` is advice, not a problem.
-        below: Lines to print below the text.
+        details: Lines to print below the text.
     """
 
     subject: str
     ok: bool
     text: str
-    below: tuple[str, ...] = ()
+    details: tuple[str, ...] = ()
 
 
-def ok(subject: str, text: str) -> CheckResult:
+def success(subject: str, text: str) -> CheckResult:
     """Make the result of a check that passed."""
     return CheckResult(subject, True, text)
 
 
-def note(subject: str, text: Notice, below: tuple[str, ...] = ()) -> CheckResult:
+def advice(subject: str, text: Notice, details: tuple[str, ...] = ()) -> CheckResult:
     """Make a result that is advice, not a problem."""
-    return CheckResult(subject, True, text, below)
+    return CheckResult(subject, True, text, details)
 
 
-def bad(subject: str, text: str) -> CheckResult:
+def problem(subject: str, text: str) -> CheckResult:
     """Make the result of a check that failed; the text ends with the remedy."""
     return CheckResult(subject, False, text)
 
 
-def guarded(subject: str, look: Callable[[], Iterable[CheckResult]]) -> Iterator[CheckResult]:
+def run_check(subject: str, look: Callable[[], Iterable[CheckResult]]) -> Iterator[CheckResult]:
     """Yield the results of a check, and turn a ``DrflError`` that it raises into a failed result."""
     try:
         yield from look()
     except DrflError as error:
-        yield bad(subject, str(error))
+        yield problem(subject, str(error))
 
 
-SOON = 30
+EXPIRY_WARNING_DAYS = 30
 """Days before its expiry at which a certificate counts as a problem."""
 
 
-def superlink(folder: DeploymentFolder, address: Address) -> Iterator[CheckResult]:
+def check_superlink(folder: DeploymentFolder, address: Address) -> Iterator[CheckResult]:
     """Check that the certificates of the authority and the SuperLink are present, valid, signed and for this host."""
     certificates = folder.certificates
     authority, certificate = _certificate(certificates / "ca.crt"), _certificate(certificates / "superlink.crt")
@@ -83,26 +83,28 @@ def superlink(folder: DeploymentFolder, address: Address) -> Iterator[CheckResul
     try:
         certificate.verify_directly_issued_by(authority)
     except (InvalidSignature, ValueError, TypeError, UnsupportedAlgorithm):
-        yield bad("certificate", "superlink.crt is not signed by ca.crt; delete superlink.* and run ./make-keys.sh")
+        yield problem("certificate", "superlink.crt is not signed by ca.crt; delete superlink.* and run ./make-keys.sh")
         return
     if _public(certificate.public_key()) != _public(key.public_key()):
-        yield bad("certificate", "superlink.key does not belong to superlink.crt; delete both and run ./make-keys.sh")
+        yield problem(
+            "certificate", "superlink.key does not belong to superlink.crt; delete both and run ./make-keys.sh"
+        )
         return
     # Flower accepts a key that other users can read, so drfl has to report it.
     yield from _check_permissions(path)
     for name, checked in (("ca.crt", authority), ("superlink.crt", certificate)):
         yield _check_dates(name, checked)
-    if covers(certificate, address.host):
-        yield ok("certificate", f"is valid for {address.host}")
+    if is_valid_for_host(certificate, address.host):
+        yield success("certificate", f"is valid for {address.host}")
     else:
-        yield bad(
+        yield problem(
             "certificate",
             f"is not valid for {address.host}, only for {', '.join(_names(certificate))}; correct the names in "
             "make-keys.sh, delete certificates/superlink.* and run make-keys.sh",
         )
 
 
-def covers(certificate: x509.Certificate, host: str) -> bool:
+def is_valid_for_host(certificate: x509.Certificate, host: str) -> bool:
     """Return whether a certificate is valid for a host, judged by its alternative names only."""
     names = _names(certificate)
     try:
@@ -112,26 +114,30 @@ def covers(certificate: x509.Certificate, host: str) -> bool:
         return host.lower() in (name.lower() for name in names)
 
 
-def keys(folder: DeploymentFolder, sites: tuple[SitePaths, ...]) -> Iterator[CheckResult]:
+def check_keys(folder: DeploymentFolder, sites: tuple[SitePaths, ...]) -> Iterator[CheckResult]:
     """Check that the sites' public keys are present, distinct and not revoked, and match any private keys here."""
     owners: dict[str, str] = {}
     for site in sites:
         try:
             public = read_public_key(site.public_key, MAKE_KEYS)
-            twin = revoked_twin(folder.keys / "revoked", site.public_key)
+            twin = find_revoked_key(folder.keys / "revoked", site.public_key)
             if twin is not None:
-                yield bad(site.name, f"its key was revoked (see {twin}); delete {site.public_key} and get a new one")
+                yield problem(
+                    site.name, f"its key was revoked (see {twin}); delete {site.public_key} and get a new one"
+                )
                 continue
             if public in owners:
-                yield bad(site.name, f"has the same key as {owners[public]}; each site needs its own")
+                yield problem(site.name, f"has the same key as {owners[public]}; each site needs its own")
                 continue
             owners[public] = site.name
-            yield from own_key(folder.site(site.name), site.public_key) or (ok(site.name, "its public key is present"),)
+            yield from check_own_key(folder.site(site.name), site.public_key) or (
+                success(site.name, "its public key is present"),
+            )
         except InputError as error:
-            yield bad(site.name, str(error))
+            yield problem(site.name, str(error))
 
 
-def revoked_twin(revoked: Path, path: Path) -> Path | None:
+def find_revoked_key(revoked: Path, path: Path) -> Path | None:
     """Return the file of a revoked key that equals a public key; None if there is none.
 
     Args:
@@ -150,18 +156,18 @@ def revoked_twin(revoked: Path, path: Path) -> Path | None:
     return None
 
 
-def own_key(site: SiteFolder, registered: Path | None) -> list[CheckResult]:
+def check_own_key(site: SiteFolder, registered: Path | None) -> list[CheckResult]:
     """Check that a site's private key, if present, matches its public key and is readable by its owner only."""
     if not site.key.exists():
         return []
     name = site.root.name
     if registered is not None and read_signing_key(site.key).public != read_public_key(registered):
-        return [bad(name, f"{site.key} does not match {registered}; make both again, or restore the right one")]
+        return [problem(name, f"{site.key} does not match {registered}; make both again, or restore the right one")]
     text = "its key is present" if registered is None else "its keys match"
-    return list(_check_permissions(site.key)) or [ok(name, text)]
+    return list(_check_permissions(site.key)) or [success(name, text)]
 
 
-def authority(site: SiteFolder) -> Iterator[CheckResult]:
+def check_authority(site: SiteFolder) -> Iterator[CheckResult]:
     """Check the dates of the certificate with which a site verifies the SuperLink."""
     yield _check_dates("ca.crt", _certificate(site.authority))
 
@@ -171,17 +177,19 @@ def _check_dates(name: str, certificate: x509.Certificate) -> CheckResult:
     left = (end - now).days
     remedy = "delete it with its key and run ./make-keys.sh" if name == "superlink.crt" else "make all keys again"
     if now < start:
-        return bad("certificate", f"{name} is valid only from {start:%Y-%m-%d %H:%M} UTC; check this machine's clock")
+        return problem(
+            "certificate", f"{name} is valid only from {start:%Y-%m-%d %H:%M} UTC; check this machine's clock"
+        )
     if now > end:
-        return bad("certificate", f"{name} expired on {end:%Y-%m-%d}; {remedy}")
-    if left < SOON:
-        return bad("certificate", f"{name} expires in {left} days, on {end:%Y-%m-%d}; {remedy}")
-    return ok("certificate", f"{name} is valid until {end:%Y-%m-%d}")
+        return problem("certificate", f"{name} expired on {end:%Y-%m-%d}; {remedy}")
+    if left < EXPIRY_WARNING_DAYS:
+        return problem("certificate", f"{name} expires in {left} days, on {end:%Y-%m-%d}; {remedy}")
+    return success("certificate", f"{name} is valid until {end:%Y-%m-%d}")
 
 
 def _check_permissions(path: Path) -> Iterator[CheckResult]:
     if path.stat().st_mode & (stat.S_IRWXG | stat.S_IRWXO):
-        yield bad(path.name, f"other users have access to {path}; run chmod 600 on it")
+        yield problem(path.name, f"other users have access to {path}; run chmod 600 on it")
 
 
 def _names(certificate: x509.Certificate) -> list[str]:
@@ -214,10 +222,10 @@ def _bytes(path: Path) -> bytes:
     return read_bytes(path, remedy=MAKE_KEYS)
 
 
-PATIENCE = 5.0
+CONNECTION_TIMEOUT = 5.0
 """Timeout in seconds of a connection and of an answer on it."""
 
-QUESTION = b"GET / HTTP/1.0\r\nHost: localhost\r\n\r\n"
+HTTP_REQUEST = b"GET / HTTP/1.0\r\nHost: localhost\r\n\r\n"
 
 WRONG_HOST = 62, 64
 """OpenSSL's error numbers for a certificate of another host name or IP address."""
@@ -234,40 +242,41 @@ def check_connection(address: Address, authority: Path) -> Iterator[CheckResult]
         authority: Certificate with which to verify the SuperLink; not used if the deployment is insecure.
     """
     try:
-        with socket.create_connection((address.host, address.port), timeout=PATIENCE):
-            yield ok("SuperLink", f"a program listens at {address}")
+        # Test plain TCP first, because its errors (name, firewall, no program) have other remedies than those of TLS.
+        with socket.create_connection((address.host, address.port), timeout=CONNECTION_TIMEOUT):
+            yield success("SuperLink", f"a program listens at {address}")
     except socket.gaierror:
         text = f"cannot resolve the host name {address.host}; correct it in superlink.env or in DNS"
-        yield bad("SuperLink", text)
+        yield problem("SuperLink", text)
         return
     except ConnectionRefusedError:
         text = f"no program listens at {address}; run ./start-superlink.sh on the SuperLink's machine"
-        yield bad("SuperLink", text)
+        yield problem("SuperLink", text)
         return
     except TimeoutError:
         text = f"no answer from {address}; if there is a firewall, open the port for this machine"
-        yield bad("SuperLink", text)
+        yield problem("SuperLink", text)
         return
     except OSError as error:
-        yield bad("SuperLink", f"cannot connect to {address} ({error.strerror or error}); check the network")
+        yield problem("SuperLink", f"cannot connect to {address} ({error.strerror or error}); check the network")
         return
     if not address.insecure:
         yield _check_tls(address, authority)
     elif _speaks_http(address):
-        yield ok("HTTP", "plain HTTP, because the deployment is insecure")
+        yield success("HTTP", "plain HTTP, because the deployment is insecure")
     else:
         # Accept any certificate, because the advice depends only on whether the other end speaks TLS.
         context = ssl.create_default_context()
         context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
         try:
             with (
-                socket.create_connection((address.host, address.port), timeout=PATIENCE) as plain,
+                socket.create_connection((address.host, address.port), timeout=CONNECTION_TIMEOUT) as plain,
                 context.wrap_socket(plain, server_hostname=address.host),
             ):
                 text = f"found TLS at {address}, expected plain HTTP; start the SuperLink of this --insecure deployment"
         except OSError as error:
             text = _not_a_superlink(address, error)
-        yield bad("HTTP", text)
+        yield problem("HTTP", text)
 
 
 def _check_tls(address: Address, authority: Path) -> CheckResult:
@@ -275,16 +284,16 @@ def _check_tls(address: Address, authority: Path) -> CheckResult:
         # Trust only the deployment's authority, not those of the system.
         context = ssl.create_default_context(cafile=str(authority))
     except (OSError, ssl.SSLError):
-        return bad("TLS", f"{authority} is missing or invalid; run ./make-keys.sh on the SuperLink's machine")
+        return problem("TLS", f"{authority} is missing or invalid; run ./make-keys.sh on the SuperLink's machine")
     try:
         with (
-            socket.create_connection((address.host, address.port), timeout=PATIENCE) as plain,
+            socket.create_connection((address.host, address.port), timeout=CONNECTION_TIMEOUT) as plain,
             context.wrap_socket(plain, server_hostname=address.host) as wrapped,
         ):
-            wrapped.sendall(QUESTION)
+            wrapped.sendall(HTTP_REQUEST)
             if wrapped.recv(5) == b"HTTP/":
-                return ok("TLS", f"{wrapped.version()}, with a certificate signed by {authority.name}")
-            return bad("TLS", "the answer is not HTTP, so not from a SuperLink; check which program uses the port")
+                return success("TLS", f"{wrapped.version()}, with a certificate signed by {authority.name}")
+            return problem("TLS", "the answer is not HTTP, so not from a SuperLink; check which program uses the port")
     except ssl.SSLCertVerificationError as error:
         if error.verify_code in WRONG_HOST:
             text = f"the certificate is not valid for {address.host}; correct the names in make-keys.sh, or ADDRESS"
@@ -295,18 +304,18 @@ def _check_tls(address: Address, authority: Path) -> CheckResult:
                 f"the certificate of the SuperLink at {address} is not signed by {authority} ({error.verify_message}); "
                 "copy certificates/ca.crt from the SuperLink's machine, or check whether another SuperLink answers"
             )
-        return bad("TLS", text)
+        return problem("TLS", text)
     except OSError as error:
         # A plain HTTP server answers a TLS handshake with an unspecific error, so try HTTP.
         if _speaks_http(address):
-            return bad("TLS", f"found plain HTTP at {address}, expected TLS; start it with ./start-superlink.sh")
-        return bad("TLS", _not_a_superlink(address, error))
+            return problem("TLS", f"found plain HTTP at {address}, expected TLS; start it with ./start-superlink.sh")
+        return problem("TLS", _not_a_superlink(address, error))
 
 
 def _speaks_http(address: Address) -> bool:
     try:
-        with socket.create_connection((address.host, address.port), timeout=PATIENCE) as connection:
-            connection.sendall(QUESTION)
+        with socket.create_connection((address.host, address.port), timeout=CONNECTION_TIMEOUT) as connection:
+            connection.sendall(HTTP_REQUEST)
             return connection.recv(5) == b"HTTP/"
     except OSError:
         return False

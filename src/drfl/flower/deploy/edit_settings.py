@@ -24,7 +24,7 @@ _HEADER = re.compile(r"\s*\[\[?[^\[\]]*\]\]?\s*(?:#.*)?$")
 _NAME = re.compile(r"""\s*(?:name|"name"|'name')\s*=""")
 
 
-def without_site(text: str, name: str) -> str:
+def remove_site(text: str, name: str) -> str:
     """Remove a site's ``[[sites]]`` table and the comments adjacent to it from ``server.toml``.
 
     Args:
@@ -54,7 +54,7 @@ def without_site(text: str, name: str) -> str:
     return _verify("\n".join(lines[:start] + lines[stop:]), {**settings, "sites": others})
 
 
-def with_limits(text: str, limits: Mapping[str, Mapping[str, int | float]]) -> str:
+def add_limits(text: str, limits: Mapping[str, Mapping[str, int | float]]) -> str:
     """Add keys to the ``[[sites]]`` tables of ``server.toml``, below each site's name.
 
     Args:
@@ -93,7 +93,7 @@ def replace(path: Path, text: str) -> Path:
         InputError: If the file cannot be written. It is unchanged then.
     """
     real = path.resolve()  # write to the target of a link, so that the link stays
-    backup = real.with_name(f"{real.name}.{stamp()}")
+    backup = real.with_name(f"{real.name}.{timestamp()}")
     try:
         shutil.copy2(real, backup)
         try:
@@ -110,7 +110,7 @@ def replace(path: Path, text: str) -> Path:
     return backup
 
 
-def stamp() -> str:
+def timestamp() -> str:
     """Format the current time for the name of a backup file or revoked key; make-keys.sh relies on this format."""
     return f"{datetime.now(UTC):%Y%m%dT%H%M%S.%f}"
 

@@ -18,17 +18,17 @@ MISSING = "drfl deploy needs flwr. Run: pip install 'drfl[flower]'"
 OLDEST, NEWEST = (1, 40), (1, 43)
 """The supported versions of Flower: at least the first, below the second. The scripts and these calls rely on them."""
 
-QUIET = {
+QUIET_ENVIRONMENT = {
     "FLWR_TELEMETRY_ENABLED": "0",
     "FLWR_DISABLE_UPDATE_CHECK": "1",
     "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
 }
 """Environment variables that keep Flower from sending usage data, checking for updates and installing packages."""
 
-STYLED = ("FORCE_COLOR", "CLICOLOR_FORCE", "TTY_COMPATIBLE")
+STYLE_VARIABLES = ("FORCE_COLOR", "CLICOLOR_FORCE", "TTY_COMPATIBLE")
 """Variables, set by notebooks and CI, that make rich write terminal codes. Flower writes these codes into JSON too."""
 
-ATTEMPT = 120.0
+CALL_TIMEOUT = 120.0
 """Timeout of a call in seconds."""
 
 
@@ -40,20 +40,20 @@ def flower_version() -> str | None:
         return None
 
 
-def require() -> None:
+def require_flower() -> None:
     """Raise an ``InputError`` unless Flower is installed."""
     if flower_version() is None:
         raise InputError(MISSING, code="package-missing", field="flwr")
 
 
-def fits(version: str) -> bool:
+def is_supported(version: str) -> bool:
     """Return whether a version of Flower is supported."""
     # Compare only major and minor version, as the third part may contain letters, as in a release candidate.
     numbers = [int(part) if part.isdecimal() else 0 for part in version.split(".")[:2]]
     return OLDEST <= tuple(numbers) < NEWEST
 
 
-def program(name: str) -> Path:
+def find_program(name: str) -> Path:
     """Find one of Flower's programs, first beside the running python, then on PATH.
 
     Raises:
@@ -70,13 +70,13 @@ def program(name: str) -> Path:
     return Path(path)
 
 
-def environment(home: Path) -> dict[str, str]:
+def make_environment(home: Path) -> dict[str, str]:
     """Make the environment for Flower's programs, with the deployment's settings of Flower instead of the user's."""
     folder = str(Path(sys.executable).parent)
     # drfl parses Flower's messages, and Flower wraps them at the terminal's width: set many columns and no colours.
     return {
-        **{name: value for name, value in os.environ.items() if name not in STYLED},
-        **QUIET,
+        **{name: value for name, value in os.environ.items() if name not in STYLE_VARIABLES},
+        **QUIET_ENVIRONMENT,
         "FLWR_HOME": str(home),
         "PATH": os.pathsep.join((folder, os.environ.get("PATH", os.defpath))),
         "PYTHONIOENCODING": "utf-8",
@@ -85,7 +85,7 @@ def environment(home: Path) -> dict[str, str]:
     }
 
 
-def ask(home: Path, arguments: Sequence[str]) -> Mapping[str, object]:
+def run_flwr(home: Path, arguments: Sequence[str]) -> Mapping[str, object]:
     """Run a ``flwr`` command and return its JSON answer.
 
     Args:
@@ -95,25 +95,27 @@ def ask(home: Path, arguments: Sequence[str]) -> Mapping[str, object]:
     Raises:
         DrflError: If the command fails; the message is Flower's.
     """
-    command = [str(program("flwr")), *arguments, "--format", "json"]
+    command = [str(find_program("flwr")), *arguments, "--format", "json"]
     try:
+        # A new session, so that Ctrl-C does not reach flwr in the middle of a change at the SuperLink.
         process = subprocess.run(
-            command, env=environment(home), stdin=subprocess.DEVNULL, capture_output=True, encoding="utf-8",
-            errors="replace", timeout=ATTEMPT, start_new_session=True,
+            command, env=make_environment(home), stdin=subprocess.DEVNULL, capture_output=True, encoding="utf-8",
+            errors="replace", timeout=CALL_TIMEOUT, start_new_session=True,
         )  # fmt: skip
     except subprocess.TimeoutExpired:
         raise DrflError(
-            f"'flwr {arguments[0]}' did not answer within {ATTEMPT:g} seconds. Check that the SuperLink is running",
+            f"'flwr {arguments[0]}' did not answer within {CALL_TIMEOUT:g} seconds. Check that the SuperLink is "
+            "running",
             code="superlink-failed",
         ) from None
-    answer = last_object(process.stdout)
+    answer = parse_last_object(process.stdout)
     # flwr also exits with 0 after a failure, so only its answer shows whether it succeeded.
     if answer is None or answer.get("success") is not True:
-        raise DrflError(reason(answer, process.stderr or process.stdout), code="superlink-failed")
+        raise DrflError(failure_reason(answer, process.stderr or process.stdout), code="superlink-failed")
     return answer
 
 
-GONE = "unregistered", "deleted"
+REMOVED_STATUSES = "unregistered", "deleted"
 """The SuperLink's statuses of a node that it no longer accepts."""
 
 
@@ -126,13 +128,13 @@ def node_states(home: Path) -> dict[str, str]:
     Raises:
         DrflError: If the SuperLink does not answer.
     """
-    nodes = ask(home, ["supernode", "list"]).get("nodes")
+    nodes = run_flwr(home, ["supernode", "list"]).get("nodes")
     if not isinstance(nodes, list):
         raise DrflError("the SuperLink did not list its nodes. See 'flwr supernode list'", code="superlink-failed")
     return {str(node.get("node-id")): str(node.get("status")) for node in nodes if isinstance(node, dict)}
 
 
-def last_object(text: str) -> dict[str, object] | None:
+def parse_last_object(text: str) -> dict[str, object] | None:
     """Return the JSON object at the end of a text, or None; other lines may precede it."""
     # flwr prints notes before its JSON, which begins on a new line.
     for start in (index for index, c in enumerate(text) if c == "{" and (index == 0 or text[index - 1] == "\n")):
@@ -145,7 +147,7 @@ def last_object(text: str) -> dict[str, object] | None:
     return None
 
 
-def reason(answer: Mapping[str, object] | None, output: str) -> str:
+def failure_reason(answer: Mapping[str, object] | None, output: str) -> str:
     """Return why a call failed: the first paragraph of its error message, else the last line of its output."""
     message = "" if answer is None else str(answer.get("error-message") or "")
     # The message first repeats flwr's normal output, which begins like this.

@@ -141,7 +141,7 @@ def _ip_address(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | No
 DAYS, CA_DAYS = 825, 3650
 """Days for which the certificates of the SuperLink and of its authority are valid."""
 
-AWKWARD = "\"'\\$`%:\n"
+FORBIDDEN_CHARACTERS = "\"'\\$`%:\n"
 """Characters that a path must not contain, because shells, systemd, compose files and Flower quote them differently."""
 
 
@@ -161,7 +161,7 @@ def write(plan: DeploymentPlan, path: Path, keys: bool = False) -> None:
     if ".." in root.parts:
         root = root.resolve()  # systemd does not accept paths that contain ".."
     check_new(path)
-    if any(c in AWKWARD or not c.isprintable() for c in str(root)) or str(root).endswith(" "):
+    if any(c in FORBIDDEN_CHARACTERS or not c.isprintable() for c in str(root)) or str(root).endswith(" "):
         raise InputError(
             f"cannot use the path {root}. The scripts do not support quotes, backslashes, backticks, $, %, :, control "
             "characters or a final space in it",

@@ -12,15 +12,15 @@ from drfl.core.audit_signatures import read_public_key
 from drfl.core.errors import DrflError, InputError, Notice, unknown
 from drfl.core.files import read_text, read_toml
 from drfl.flower.deploy import edit_settings
-from drfl.flower.deploy.check_network import revoked_twin
-from drfl.flower.deploy.flower_cli import GONE, ask, node_states
+from drfl.flower.deploy.check_network import find_revoked_key
+from drfl.flower.deploy.flower_cli import REMOVED_STATUSES, node_states, run_flwr
 from drfl.flower.deploy.paths import DeploymentFolder, SitePaths
 
-FEWEST = 2
+MIN_SITES = 2
 """Smallest number of sites that must remain. With one site there is nothing to average or compare."""
 
 
-class Revoked(NamedTuple):
+class Revocation(NamedTuple):
     """The result of revoking a site's key.
 
     Args:
@@ -34,7 +34,7 @@ class Revoked(NamedTuple):
     notices: tuple[Notice, ...] = ()
 
 
-def revoke(folder: DeploymentFolder, name: str, key_only: bool = False) -> Revoked:
+def revoke(folder: DeploymentFolder, name: str, key_only: bool = False) -> Revocation:
     """Revoke a site's key at the SuperLink and remove the site from ``server.toml``.
 
     The public key moves to the folder of revoked keys. Nothing changes unless the SuperLink accepts the request.
@@ -55,22 +55,22 @@ def revoke(folder: DeploymentFolder, name: str, key_only: bool = False) -> Revok
     text = None
     if not key_only:
         remaining = [site.name for site in folder.sites() if site.name != name]
-        if len(remaining) < FEWEST:
+        if len(remaining) < MIN_SITES:
             raise InputError(
                 f"without {name} the deployment would have {len(remaining)} site{'s' * (len(remaining) != 1)}, but a "
-                f"run needs {FEWEST}. Replace its key with 'drfl deploy rotate', or use --key-only to revoke only the "
-                "key",
+                f"run needs {MIN_SITES}. Replace its key with 'drfl deploy rotate', or use --key-only to revoke only "
+                "the key",
                 code="too-few-sites",
                 field="SITE",
             )
-        text = edit_settings.without_site(read_text(folder.settings), name)
+        text = edit_settings.remove_site(read_text(folder.settings), name)
     if site.node.exists():
         node = _node(site)
         try:
-            ask(folder.home, ["supernode", "unregister", node])
+            run_flwr(folder.home, ["supernode", "unregister", node])
         except DrflError:
             # An earlier call that was interrupted may have unregistered the site already.
-            if node_states(folder.home).get(node, GONE[0]) not in GONE:
+            if node_states(folder.home).get(node, REMOVED_STATUSES[0]) not in REMOVED_STATUSES:
                 raise
     elif not _has_revoked_key(site):
         raise InputError(
@@ -80,8 +80,8 @@ def revoke(folder: DeploymentFolder, name: str, key_only: bool = False) -> Revok
         )
     key = _move_to_revoked(site)
     if text is None:
-        return Revoked(key, None)
-    return Revoked(key, edit_settings.replace(folder.settings, text), tuple(_consequences(folder)))
+        return Revocation(key, None)
+    return Revocation(key, edit_settings.replace(folder.settings, text), tuple(_consequences(folder)))
 
 
 def rotate(folder: DeploymentFolder, name: str, key: Path) -> str:
@@ -101,14 +101,14 @@ def rotate(folder: DeploymentFolder, name: str, key: Path) -> str:
     """
     site = _site(folder, name)
     read_public_key(key)
-    twin = revoked_twin(_revoked_keys(site), key)
+    twin = find_revoked_key(_revoked_keys(site), key)
     if twin is not None:
         raise InputError(
             f"this key was revoked (see {twin}). Make a new one at the site: ssh-keygen -t ecdsa -b 384",
             code="revoked-key",
             field="--key",
         )
-    answer = ask(folder.home, ["supernode", "register", str(key.absolute())])
+    answer = run_flwr(folder.home, ["supernode", "register", str(key.absolute())])
     node = str(answer.get("node-id") or "")
     if not node:
         raise DrflError(
@@ -118,11 +118,11 @@ def rotate(folder: DeploymentFolder, name: str, key: Path) -> str:
         )
     if site.node.exists():
         try:
-            ask(folder.home, ["supernode", "unregister", _node(site)])
+            run_flwr(folder.home, ["supernode", "unregister", _node(site)])
         except DrflError:
             # Otherwise a second attempt would fail because the new key is in use.
             with suppress(DrflError):
-                ask(folder.home, ["supernode", "unregister", node])
+                run_flwr(folder.home, ["supernode", "unregister", node])
             raise
         _move_to_revoked(site)
     site.public_key.parent.mkdir(parents=True, exist_ok=True)
@@ -190,7 +190,7 @@ def _has_revoked_key(site: SitePaths) -> bool:
 def _move_to_revoked(site: SitePaths) -> Path:
     """Move a site's public key to the revoked keys, and delete the file with its node ID."""
     # The file name contains the time, as a site can have several revoked keys.
-    path = _revoked_keys(site) / f"{site.name}-{edit_settings.stamp()}.pub"
+    path = _revoked_keys(site) / f"{site.name}-{edit_settings.timestamp()}.pub"
     path.parent.mkdir(parents=True, exist_ok=True)
     if site.public_key.exists():
         site.public_key.rename(path)

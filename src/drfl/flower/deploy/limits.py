@@ -47,7 +47,7 @@ def propose(folder: DeploymentFolder) -> Proposal:
         InputError: If ``server.toml`` or the audit log cannot be read.
     """
     settings = read_server(folder.settings)
-    reports = reported(folder, settings)
+    reports = read_reports(folder, settings)
     names = [site.name for site in settings.sites]
     unknown = [name for name in names if name not in reports]
     if unknown:
@@ -65,6 +65,7 @@ def propose(folder: DeploymentFolder) -> Proposal:
         rows, _ = reports[site.name]
         # Suggest twice the present rows, so that a site can grow before its limit has to change.
         suggested: dict[str, int | float | None] = {"rows": 2 * rows, "classes": classes or None, "max_share": share}
+        # A limit below the present share would stop the next run.
         if share is not None and site.max_share is None and rows > share * total:
             text = f"{site.name} has {rows / total:.0%} of all rows, more than {share:g}. Set its max_share yourself"
             notices.append(Notice(text, "large-share", "max_share"))
@@ -75,7 +76,7 @@ def propose(folder: DeploymentFolder) -> Proposal:
     return Proposal(limits, tuple(notices))
 
 
-def reported(folder: DeploymentFolder, settings: ServerSettings) -> dict[str, tuple[int, int]]:
+def read_reports(folder: DeploymentFolder, settings: ServerSettings) -> dict[str, tuple[int, int]]:
     """Read each site's last report of its rows and classes from the server's audit log.
 
     Returns:
@@ -106,5 +107,5 @@ def write(folder: DeploymentFolder, limits: Limits) -> Path:
     Raises:
         InputError: If ``server.toml`` cannot be edited or written to.
     """
-    text = edit_settings.with_limits(read_text(folder.settings), limits)
+    text = edit_settings.add_limits(read_text(folder.settings), limits)
     return edit_settings.replace(folder.settings, text)

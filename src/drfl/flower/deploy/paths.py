@@ -154,7 +154,7 @@ class DeploymentFolder:
         return self.root / str(out) / "summary.json"
 
 
-def find(path: Path) -> DeploymentFolder | SiteFolder:
+def find_folder(path: Path) -> DeploymentFolder | SiteFolder:
     """Return the deployment's folder or the site's folder at a path.
 
     Raises:
@@ -172,13 +172,13 @@ def find(path: Path) -> DeploymentFolder | SiteFolder:
     )
 
 
-def deployment(path: Path) -> DeploymentFolder:
+def find_deployment(path: Path) -> DeploymentFolder:
     """Return the deployment's folder at a path.
 
     Raises:
         InputError: If there is none, or only the folder of a site.
     """
-    folder = find(path)
+    folder = find_folder(path)
     if isinstance(folder, SiteFolder):
         raise InputError(
             f"{path} is the folder of a site. Run this command in the deployment's folder on the SuperLink's machine",

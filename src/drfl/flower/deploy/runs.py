@@ -13,7 +13,7 @@ from drfl.core.screen import Screen, Table
 from drfl.experiments.compare.comparison_results import UNDEFINED, columns_beside, score_columns
 from drfl.experiments.run.manifest import is_finished, read_manifest
 from drfl.experiments.run.measures import column
-from drfl.flower.deploy.flower_cli import ask, environment, program
+from drfl.flower.deploy.flower_cli import find_program, make_environment, run_flwr
 from drfl.flower.deploy.paths import DeploymentFolder
 from drfl.report import read_run as parts
 from drfl.task.measure import undefined_share
@@ -39,7 +39,7 @@ def print_result(folder: DeploymentFolder) -> None:
         "worst_loss": "worst loss",
     }
     cells: list[str] = []
-    undefined, clients = parts.table(summary, "undefined"), parts.number(summary, "clients")
+    undefined, clients = parts.nested_table(summary, "undefined"), parts.number(summary, "clients")
     counts = {f"worst_{name}": parts.number(undefined, name) for name in undefined}
     for name, heading in headings.items():
         table.add_column(heading, justify="right")
@@ -53,7 +53,7 @@ def print_result(folder: DeploymentFolder) -> None:
     out.print(f"folder: {path.parent}", markup=False, soft_wrap=True)
 
 
-def can_go_on(folder: DeploymentFolder) -> bool:
+def is_resumable(folder: DeploymentFolder) -> bool:
     """Return whether this machine has the folder of an unfinished run, so that the run can be resumed."""
     try:
         run = folder.summary().parent
@@ -81,19 +81,19 @@ class Status(NamedTuple):
     details: str
 
     @property
-    def finished(self) -> bool:
+    def is_finished(self) -> bool:
         """Whether the run has ended."""
         return self.name.startswith("finished")
 
     @property
-    def completed(self) -> bool:
+    def is_completed(self) -> bool:
         """Whether the run has succeeded."""
         return self.name == COMPLETED
 
     def __str__(self) -> str:
         outcomes = {"finished:failed": "failed", "finished:stopped": "was stopped", COMPLETED: "completed"}
         text = outcomes.get(self.name, f"is {self.name}")
-        return f"{text}: {self.details}" if self.details and not self.completed else text
+        return f"{text}: {self.details}" if self.details and not self.is_completed else text
 
 
 def submit(folder: DeploymentFolder) -> str:
@@ -104,7 +104,7 @@ def submit(folder: DeploymentFolder) -> str:
     """
     # The folder may have been moved since it was written, so override the path in its app.
     override = f'deployment="{folder.settings}"'
-    answer = ask(folder.home, ["run", str(folder.app), "--run-config", override])
+    answer = run_flwr(folder.home, ["run", str(folder.app), "--run-config", override])
     number = answer.get("run-id")
     if not number:
         raise DrflError("the SuperLink accepted the run but returned no number", code="superlink-failed")
@@ -118,7 +118,7 @@ def status(folder: DeploymentFolder, number: str) -> Status:
         InputError: If ``number`` is not a number.
         DrflError: If the SuperLink does not know the run or does not answer.
     """
-    runs = ask(folder.home, ["list", "--run-id", _checked_number(number)]).get("runs")
+    runs = run_flwr(folder.home, ["list", "--run-id", _checked_number(number)]).get("runs")
     if not isinstance(runs, list) or not runs or not isinstance(runs[0], dict):
         raise DrflError(f"the SuperLink does not know run {number}", code="unknown-name", field="run")
     # Flower's reason may be a whole traceback, so join its lines.
@@ -133,7 +133,7 @@ def stop(folder: DeploymentFolder, number: str) -> None:
         InputError: If ``number`` is not a number.
         DrflError: If the SuperLink refuses or does not answer.
     """
-    ask(folder.home, ["stop", _checked_number(number)])
+    run_flwr(folder.home, ["stop", _checked_number(number)])
 
 
 def follow(folder: DeploymentFolder, number: str, show: Callable[[str], None]) -> Status:
@@ -149,9 +149,9 @@ def follow(folder: DeploymentFolder, number: str, show: Callable[[str], None]) -
         DrflError: If the SuperLink was unreachable for too long.
         KeyboardInterrupt: If the user stops following. The run continues.
     """
-    command = [str(program("flwr")), "log", _checked_number(number), "--stream"]
+    command = [str(find_program("flwr")), "log", _checked_number(number), "--stream"]
     with subprocess.Popen(
-        command, env={**environment(folder.home), "PYTHONUNBUFFERED": "1"}, stdin=subprocess.DEVNULL,
+        command, env={**make_environment(folder.home), "PYTHONUNBUFFERED": "1"}, stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, encoding="utf-8", errors="replace",
         start_new_session=True,  # this process handles Ctrl-C; the child must not receive it
     ) as process:  # fmt: skip
@@ -161,13 +161,14 @@ def follow(folder: DeploymentFolder, number: str, show: Callable[[str], None]) -
                 if not (line.startswith("Using SuperLink:") or "logstream for run_id" in line):
                     show(line.rstrip("\n"))
         finally:
+            # The child has its own session, so Ctrl-C does not end it.
             process.kill()
     # The log may stop before the run ends, for example if the connection breaks.
     limit = time.monotonic() + PATIENCE
     while True:
         try:
             current = status(folder, number)
-            if current.finished:
+            if current.is_finished:
                 return current
             limit = time.monotonic() + PATIENCE
         except InputError:

@@ -10,9 +10,9 @@ from drfl.report.evidence import LOCAL, Evidence, RunEvidence
 from drfl.report.formatting import NOTHING, clean, count, listing, plural
 from drfl.report.groups import Group
 from drfl.report.sections.comparisons import gains_table
-from drfl.report.sections.worst import MOST, places
+from drfl.report.sections.worst import MOST, order_of_clients
 
-ASKED = "What would each client achieve alone?"
+QUESTION = "What would each client achieve alone?"
 
 BASELINES = (LOCAL, "Pooled", "FineTuned")
 
@@ -39,12 +39,12 @@ GAIN = (
 )
 
 
-def alone(evidence: Evidence) -> Section:
+def baselines_section(evidence: Evidence) -> Section:
     """Build the section: clients against baselines and federated models, and which clients gain by joining."""
-    baselines = [pair for name in BASELINES for pair in evidence.shown if pair[1].record.algorithm == name]
-    federated = [pair for pair in evidence.shown if pair[1].record.algorithm not in BASELINES]
+    baselines = [pair for name in BASELINES for pair in evidence.representatives if pair[1].record.algorithm == name]
+    federated = [pair for pair in evidence.representatives if pair[1].record.algorithm not in BASELINES]
     if not baselines:
-        return Section("alone", ASKED, NONE, [Points([HOW])])
+        return Section("alone", QUESTION, NONE, [Points([HOW])])
     shown = [*federated[:ALGORITHMS], *baselines]
     blocks: list[Block] = [_table(shown), Paragraph(NOTE, small=True)]
     if len(federated) > ALGORITHMS:
@@ -70,7 +70,7 @@ def alone(evidence: Evidence) -> Section:
             f"significantly better than alone and {count(worse)} significantly worse; for {count(remaining)} the "
             f"difference is not significant{gain.note}."
         )
-    return Section("alone", ASKED, answer, blocks)
+    return Section("alone", QUESTION, answer, blocks)
 
 
 def _table(shown: Sequence[tuple[Group, RunEvidence]]) -> TableBlock:
@@ -95,7 +95,7 @@ def _table(shown: Sequence[tuple[Group, RunEvidence]]) -> TableBlock:
     samples = first.clients["samples"].to_numpy(float)
     rows = [
         [runs[0].names[i], count(samples[i]), *(column[i] for column in columns)]
-        for i in places(first)[: first.most_shown(MOST)]
+        for i in order_of_clients(first)[: first.display_limit(MOST)]
     ]
     caption = (
         f"{measure.words[:1].upper()}{measure.words[1:]}{f', {measure.unit}' if measure.unit else ''} by client, seed "

@@ -9,10 +9,10 @@ from drfl.report.content import Block, Paragraph, Points, Section, TableBlock
 from drfl.report.evidence import Evidence, RunEvidence
 from drfl.report.formatting import NOTHING, UNDEFINED, clean, count, listing
 from drfl.report.read_run import RunRecord
-from drfl.report.sections.worst import MOST, places
+from drfl.report.sections.worst import MOST, order_of_clients
 from drfl.task.measure import Measure, undefined_note, undefined_share
 
-ASKED = "Are the predicted probabilities reliable at every client?"
+QUESTION = "Are the predicted probabilities reliable at every client?"
 
 ERROR, MEASURES = "calibration_error", ("calibration_error", "brier", "log_loss")
 """Measures of the quality of probabilities."""
@@ -36,11 +36,11 @@ NOTE = (
 )
 
 
-def calibrated(evidence: Evidence) -> Section:
+def calibration_section(evidence: Evidence) -> Section:
     """Build the section: each client's calibration error, Brier score and log loss."""
     measures = [m for name in MEASURES for m in evidence.runs[0].record.measures if m.name == name]
     if not measures:
-        return Section("calibration", ASKED, NONE, [Points([HOW])])
+        return Section("calibration", QUESTION, NONE, [Points([HOW])])
     groups, several = evidence.groups, len(evidence.runs) > 1
     blocks: list[Block] = []
     if several:
@@ -65,13 +65,14 @@ def calibrated(evidence: Evidence) -> Section:
             )
         )
     blocks += [
-        _clients(run, measures, clean(group.label, 60), len(groups) > 1) for group, run in evidence.shown[:TABLES]
+        _clients(run, measures, clean(group.label, 60), len(groups) > 1)
+        for group, run in evidence.representatives[:TABLES]
     ]
     if len(groups) > TABLES:
         more = listing([clean(group.label, 60) for group in groups[TABLES:]])
         blocks.append(Paragraph(f"For the values by client of {more}, see the clients.csv of their runs.", small=True))
     blocks.append(Paragraph(NOTE, small=True))
-    return Section("calibration", ASKED, _answer(evidence.runs[0], measures, several=several), blocks)
+    return Section("calibration", QUESTION, _answer(evidence.runs[0], measures, several=several), blocks)
 
 
 def _answer(run: RunEvidence, measures: Sequence[Measure], *, several: bool) -> str:
@@ -105,7 +106,7 @@ def _clients(run: RunEvidence, measures: Sequence[Measure], label: str, several:
     samples = record.clients["samples"].to_numpy(float)
     columns = [_measured(record, measure) for measure in measures]
     rows = []
-    for i in places(record)[: record.most_shown(MOST)]:
+    for i in order_of_clients(record)[: record.display_limit(MOST)]:
         cells = []
         for measure, values, assessed in zip(measures, columns, assessments, strict=True):
             if not math.isfinite(values[i]):

@@ -12,9 +12,9 @@ from drfl.report.evidence import Evidence, RowGain
 from drfl.report.formatting import NOTHING, UNDEFINED, clean, listing, plural
 from drfl.task.measure import Measure, undefined_share
 
-ASKED = "Compared with what?"
+QUESTION = "Compared with what?"
 
-SAID = {
+VERDICT_PHRASES = {
     "better": "the worst client is significantly better with",
     "worse": "the worst client is significantly worse with",
     "not significant": "there is no significant difference for",
@@ -24,10 +24,10 @@ SAID = {
 """Phrase of the answer for each verdict, followed by the names of the algorithms."""
 
 
-def compared(evidence: Evidence) -> Section:
+def comparisons_section(evidence: Evidence) -> Section:
     """Build the section: gains over the first algorithm, over seeds and row by row."""
     last = []
-    for gain in (run.over_last for run in evidence.runs if run.over_last is not None):
+    for gain in (run.gain_over_last for run in evidence.runs if run.gain_over_last is not None):
         value, interval = signed_interval(gain.measure, gain.worst.value, gain.worst.low, gain.worst.high)
         last.append(
             f"The returned model compared with the last iterate, row by row: {gain.worst.shown}; the worst client's "
@@ -39,7 +39,7 @@ def compared(evidence: Evidence) -> Section:
         if len(evidence.runs) > 1:
             extent = f"its {plural(len(evidence.runs), 'seed')} show how much it varies, not what it gains"
         answer = f"Nothing: {_first(evidence)} is the only algorithm in this report; {extent}."
-        return Section("compared", ASKED, answer, [*blocks, Points([REMEDY])])
+        return Section("compared", QUESTION, answer, [*blocks, Points([REMEDY])])
     if evidence.over_seeds:
         measure, rows = evidence.runs[0].record.score, []
         for pair in evidence.over_seeds:
@@ -62,9 +62,11 @@ def compared(evidence: Evidence) -> Section:
         blocks += [TableBlock(caption, head, rows, words=2), Paragraph(note, small=True)]
     if evidence.by_rows:
         blocks += gains_table(evidence.by_rows, f"Compared with {_first(evidence)}, on the same test rows", GAIN)
-    reasons = [Paragraph(f"Not compared row by row: {clean(reason)}.", small=True) for reason in evidence.unpaired]
+    reasons = [
+        Paragraph(f"Not compared row by row: {clean(reason)}.", small=True) for reason in evidence.unpaired_reasons
+    ]
     blocks += reasons
-    return Section("compared", ASKED, _answer(evidence), blocks)
+    return Section("compared", QUESTION, _answer(evidence), blocks)
 
 
 REMEDY = (
@@ -104,7 +106,7 @@ def _answer(evidence: Evidence) -> str:
 def _verdicts(verdicts: Sequence[tuple[str, str]]) -> str:
     """Group the algorithms by verdict, one clause per verdict."""
     clauses = []
-    for verdict, words in SAID.items():
+    for verdict, words in VERDICT_PHRASES.items():
         labels = [clean(label, 60) for label, label_verdict in verdicts if label_verdict == verdict]
         if labels:
             clauses.append(f"{words} {listing(labels)}")

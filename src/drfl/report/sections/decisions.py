@@ -10,9 +10,9 @@ from drfl.core.run_end import RESET
 from drfl.report.content import Paragraph, Points, Section, TableBlock
 from drfl.report.evidence import Evidence, RunEvidence
 from drfl.report.formatting import NOTHING, clean, count, listing
-from drfl.report.read_run import RunRecord, listed, number, table, text
+from drfl.report.read_run import RunRecord, nested_list, nested_table, number, text
 
-ASKED = "What was decided on which data?"
+QUESTION = "What was decided on which data?"
 
 
 class Decision(NamedTuple):
@@ -20,14 +20,14 @@ class Decision(NamedTuple):
 
     Args:
         what: The decision.
-        by: The rows that it used.
-        came: The outcome, with {} for a number.
+        basis: The rows that it used.
+        outcome: The outcome, with {} for a number.
         value: That number; NaN if there is none.
     """
 
     what: str
-    by: str
-    came: str
+    basis: str
+    outcome: str
     value: float = math.nan
 
 
@@ -45,7 +45,7 @@ RETURNED = {
 """How the returned model was chosen, by the entry `returned` of the summary."""
 
 
-def decided(evidence: Evidence) -> Section:
+def decisions_section(evidence: Evidence) -> Section:
     """Build the section: the decisions with the rows that they used, and the number of rows."""
     # One row per decision if all runs made it in the same way, apart from numbers; otherwise one row per way, with its
     # runs.
@@ -80,11 +80,11 @@ def decided(evidence: Evidence) -> Section:
     counted = [["All clients" if len(sizes) == 1 else _some(run_labels), *cells] for cells, run_labels in sizes.items()]
     parts = ["", "Training", "Validation", "Test"]
     counts = TableBlock("Rows over all clients (smallest to largest client)", parts, counted)
-    remarks = [Points(_remarks(evidence)), Paragraph(KEPT, small=True)]
-    return Section("decisions", ASKED, _answer(evidence), [decisions, counts, *remarks])
+    remarks = [Points(_remarks(evidence)), Paragraph(ARCHIVE_NOTE, small=True)]
+    return Section("decisions", QUESTION, _answer(evidence), [decisions, counts, *remarks])
 
 
-KEPT = (
+ARCHIVE_NOTE = (
     "The table is based on the files of the runs. They do not record earlier trials, by hand or with drfl tune. If you "
     "archive this report, add which rows were used to choose the settings."
 )
@@ -110,11 +110,11 @@ def _answer(evidence: Evidence) -> str:
         return (
             f"{subject} stopped when a metric on the test rows reached a target, so the test rows influenced the model."
         )
-    if any(table(record.summary, "selection").get("metric") is not None for record in records):
+    if any(nested_table(record.summary, "selection").get("metric") is not None for record in records):
         return "Validation rows chose the round of the model; the test rows did not influence it."
     if any(text(record.summary, "stopped") in ("patience", "target") for record in records):
         return "Validation rows stopped the training; the test rows did not influence the model."
-    if any(decision.by == UNKNOWN for run in evidence.runs for decision in _decisions(run)):
+    if any(decision.basis == UNKNOWN for run in evidence.runs for decision in _decisions(run)):
         return "The files of these runs do not record every decision on the model: see the table."
     return "The models depend on training rows only; within these runs the test rows did not influence them."
 
@@ -126,7 +126,7 @@ def _decisions(run: RunEvidence) -> list[Decision]:
     # {} is a placeholder for a number. Decisions that differ only in the number share a row.
     decisions = [Decision("Model and the clients' weights λ", "training rows", "in {} rounds", rounds)]
 
-    decision, step_size = "Local step size", table(summary, "step_size")
+    decision, step_size = "Local step size", nested_table(summary, "step_size")
     lr = number(step_size, "lr")
     # A finite lr here was found by drfl; otherwise lr is a parameter.
     if math.isfinite(lr):
@@ -136,7 +136,7 @@ def _decisions(run: RunEvidence) -> list[Decision]:
         outcome += f"; {RESET}, {record.marks.rounds_text}" if record.marks.rollbacks else ""
         decisions.append(Decision(decision, "training rows", outcome, lr))
     else:
-        lr = number(table(summary, "parameters"), "lr")
+        lr = number(nested_table(summary, "parameters"), "lr")
         decisions.append(
             Decision(decision, "not in the run's files", "set to {}" if math.isfinite(lr) else "set by the user", lr)
         )
@@ -150,7 +150,7 @@ def _decisions(run: RunEvidence) -> list[Decision]:
     }.get(text(summary, "stopped"), (UNKNOWN, "{}"))
     decisions.append(Decision("Number of rounds", basis, outcome, rounds))
 
-    selection, returned = table(summary, "selection"), text(summary, "returned")
+    selection, returned = nested_table(summary, "selection"), text(summary, "returned")
     if selection.get("metric") is None:
         decisions.append(RETURNED.get(returned, Decision(MODEL, UNKNOWN, clean(returned, 60))))
     else:
@@ -215,6 +215,6 @@ def _remarks(evidence: Evidence) -> list[str]:
             name += f" ({', '.join(parameters)})" if parameters else ""
         partitions.add(clean(name))
     remarks.append(f"Partition: {listing(sorted(partitions))}.")
-    if any(listed(run.record.summary, "warnings") for run in evidence.runs):
+    if any(nested_list(run.record.summary, "warnings") for run in evidence.runs):
         remarks.append("Warnings about the data are at the beginning of the report.")
     return remarks

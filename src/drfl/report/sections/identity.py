@@ -13,7 +13,7 @@ from drfl.report.read_run import number, text
 from drfl.report.sections.decisions import label_of
 from drfl.report.tables import ledger_table, versions_table
 
-ASKED = "Which model, which data, which software?"
+QUESTION = "Which model, which data, which software?"
 
 MODEL, CONFIG, ROWS = "model.safetensors", "config.toml", "test-rows.safetensors"
 FEW = (MODEL, CONFIG, ROWS)
@@ -37,7 +37,7 @@ DATA = (
 )
 
 
-def identified(evidence: Evidence) -> Section:
+def identity_section(evidence: Evidence) -> Section:
     """Build the section: digests, versions, configurations and commands."""
     several = len(evidence.runs) > 1
     rows = [
@@ -61,7 +61,7 @@ def identified(evidence: Evidence) -> Section:
         if MODEL not in run.files:
             digests.append(["", MODEL, "missing"])
     known = TableBlock("Digests", ["Folder", "What", "Digest"], digests, words=3)
-    configurations: list[Block] = [_configuration(evidence, group, run) for group, run in evidence.shown]
+    configurations: list[Block] = [_configuration(evidence, group, run) for group, run in evidence.representatives]
     if len(evidence.runs) > len(evidence.groups):
         configurations.append(Paragraph("The configurations of other seeds differ only in the seed.", small=True))
     versions = versions_table(evidence.groups)
@@ -82,7 +82,7 @@ def identified(evidence: Evidence) -> Section:
         which = f"is the file whose SHA-256 begins with {model[:16]}" if model else "has no file in the folder"
         data = f"the digest of the data is {only.data}" if only.data else "the folder contains no digest of the data"
         answer = f"The model, trained with {clean(only.record.algorithm, 60)}, {which}; {data}."
-    return Section("identity", ASKED, answer, blocks)
+    return Section("identity", QUESTION, answer, blocks)
 
 
 def _configuration(evidence: Evidence, group: Group, run: RunEvidence) -> Code:

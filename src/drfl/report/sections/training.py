@@ -7,21 +7,38 @@ from collections.abc import Sequence
 from drfl.report import figures as draw
 from drfl.report.content import Block, Figure, Figures, Heading, Legend, Paragraph, Section
 from drfl.report.evidence import Evidence
-from drfl.report.formatting import THIN, clean, listing, percent, plural, scientific, scored
+from drfl.report.formatting import THIN, clean, listing, percent, plural, scientific, score_text
 from drfl.report.groups import Group
 from drfl.report.tables import certificate_table
 from drfl.task.measure import undefined_share
 
-ASKED = "How did training go?"
+QUESTION = "How did training go?"
 
 
-def training(evidence: Evidence) -> Section:
+def training_section(evidence: Evidence) -> Section:
     """Build the section: score, loss, λ and, if there are certificates, the duality gap over the rounds."""
     groups = evidence.groups
-    certified = [group for group in groups if group.certified]
-    blocks = [*legend_of(groups), *_curves(groups), *_mixture(groups), *_losses(groups)]
-    blocks += _certificate(certified) if certified else []
-    return Section("training", ASKED, "", blocks)
+    losses = [
+        Figure(draw.curves(groups, column, "Test loss", unit=""), f"{title} over the rounds", heading=title)
+        for column, title in (("avg_loss", "Average loss"), ("worst_loss", "Worst client's loss"))
+    ]
+    blocks = [*legend_of(groups), *_curves(groups), *_mixture(groups)]
+    blocks += [Heading("Test loss over the rounds"), Figures(losses)]
+    certified = [group for group in groups if group.has_certificate]
+    if certified:
+        ends = ", ".join(f"{clean(group.label, 60)} {scientific(group.finals('gap'))}" for group in certified)
+        alt = f"Duality gap over the rounds, on a logarithmic axis; final: {ends}"
+        note = (
+            "The distance of (w, λ) from the saddle point, on the clients' training data: the worst case over Λ of "
+            "this model, minus a lower bound of the objective of every model under this λ. At 0 both are optimal."
+        )
+        if not all(run.is_proven for group in certified for run in group.runs):
+            note += " If the lower bound is not proven, the gap may be larger; the error grows with the gradient norm."
+        if any((group.curve("gap")[1] <= 0).any() for group in certified):
+            note += " Gaps of 0, or below 0 by rounding, are not drawn."
+        plot = Figures([Figure(draw.gaps(certified), alt)])
+        blocks += [Heading("Duality gap"), Paragraph(note, small=True), plot, certificate_table(certified)]
+    return Section("training", QUESTION, "", blocks)
 
 
 def legend_of(groups: Sequence[Group]) -> list[Block]:
@@ -33,7 +50,7 @@ def alt_of(what: str, groups: Sequence[Group], metric: str, name: str = "final")
     """Describe a figure in words, with each algorithm's final number."""
     score = groups[0].score
     finals = ", ".join(
-        f"{clean(group.label, 60)} {scored(group.finals(metric), score)} {score.unit}".rstrip() + group.note(score)
+        f"{clean(group.label, 60)} {score_text(group.finals(metric), score)} {score.unit}".rstrip() + group.note(score)
         for group in groups
     )
     return f"{what}; {name}: {finals}"
@@ -69,15 +86,6 @@ def _curves(groups: Sequence[Group]) -> list[Block]:
         note = "Lines are means over seeds; bands extend from the lowest to the highest seed. " + note
     title = f"{score.words[:1].upper()}{score.words[1:]} over the rounds"
     return [Heading(title), Paragraph(note + undefined_sentence(groups), small=True), Figures(plots)]
-
-
-def _losses(groups: Sequence[Group]) -> list[Block]:
-    panels = (("avg_loss", "Average loss"), ("worst_loss", "Worst client's loss"))
-    plots = [
-        Figure(draw.curves(groups, column, "Test loss", unit=""), f"{title} over the rounds", heading=title)
-        for column, title in panels
-    ]
-    return [Heading("Test loss over the rounds"), Figures(plots)]
 
 
 def _mixture(groups: Sequence[Group]) -> list[Block]:
@@ -120,19 +128,3 @@ def _mixture(groups: Sequence[Group]) -> list[Block]:
     if still:
         note += f" {constant} it constant."
     return [heading, Paragraph(note, small=True), Figures([spread, *maps])]
-
-
-def _certificate(groups: Sequence[Group]) -> list[Block]:
-    """Show the duality gap over the rounds and both sides of it at the end."""
-    ends = ", ".join(f"{clean(group.label, 60)} {scientific(group.finals('gap'))}" for group in groups)
-    alt = f"Duality gap over the rounds, on a logarithmic axis; final: {ends}"
-    note = (
-        "The distance of (w, λ) from the saddle point, on the clients' training data: the worst case over Λ of this "
-        "model, minus a lower bound of the objective of every model under this λ. At 0 both are optimal."
-    )
-    if not all(run.proven for group in groups for run in group.runs):
-        note += " If the lower bound is not proven, the gap may be larger; the error grows with the gradient norm."
-    if any((group.curve("gap")[1] <= 0).any() for group in groups):
-        note += " Gaps of 0, or below 0 by rounding, are not drawn."
-    plot = Figures([Figure(draw.gaps(groups), alt)])
-    return [Heading("Duality gap"), Paragraph(note, small=True), plot, certificate_table(groups)]

@@ -10,15 +10,15 @@ from drfl.report import figures
 from drfl.report.client_tables import by_client_tables, client_table
 from drfl.report.content import Block, Figure, Fold, Heading, Paragraph, Points, Section, TableBlock
 from drfl.report.evidence import Evidence, RunEvidence
-from drfl.report.forest import forests, in_words, legend
+from drfl.report.forest import describe_forest, draw_forests, legend
 from drfl.report.formatting import NOTHING, clean, count, plural
 from drfl.report.groups import Group
-from drfl.report.read_run import RunRecord, constant_line, worst_first
+from drfl.report.read_run import RunRecord, constant_line, sort_worst_first
 from drfl.report.sections.training import alt_of, legend_of, undefined_sentence
 from drfl.report.tables import runs_table
 from drfl.task.measure import PLAIN, undefined_note
 
-ASKED = "Which client is the worst, and how certain is that?"
+QUESTION = "Which client is the worst, and how certain is that?"
 
 MOST = 30
 """Maximum number of clients in the forest plot of a single algorithm."""
@@ -27,19 +27,19 @@ FEW = 12
 """Maximum number of clients in each plot of several algorithms."""
 
 
-def worst(evidence: Evidence) -> Section:
+def worst_section(evidence: Evidence) -> Section:
     """Build the section: a forest plot for each algorithm, its runs, and all clients."""
     groups = evidence.groups
     plots: list[Block] = []
     read: list[Block] = []
-    for group, run in evidence.shown:
+    for group, run in evidence.representatives:
         plots += _one(group, run, several=len(groups) > 1, seeds=len(evidence.runs) > len(groups))
         # Explain the plots once, before the first one.
-        if run.named is not None and not read:
+        if run.named_assessment is not None and not read:
             alone = " Each plot is of one seed, because each seed gives another model." * (
                 len(evidence.runs) > len(groups)
             )
-            read = [Paragraph(legend(run.named) + alone, small=True)]
+            read = [Paragraph(legend(run.named_assessment) + alone, small=True)]
     blocks: list[Block] = [*read, *plots, runs_table(evidence)]
     if len(groups) > 1:
         blocks.append(
@@ -53,18 +53,30 @@ def worst(evidence: Evidence) -> Section:
     blocks += [Fold("Clients by algorithm", tables)] if tables else []
     if len(evidence.runs) == 1:
         blocks.append(Fold("All clients", [client_table(evidence.runs[0])]))
-    return Section("worst", ASKED, _answer(evidence), [*blocks, *_by_rank(groups)])
+    score = groups[0].score
+    note = "Each mark is a client under the final model."
+    if max(len(group.runs) for group in groups) > 1:
+        note += " Lines are means over seeds at each rank; a rank is not the same client at every seed."
+    if figures.has_omitted_ranks(groups):
+        note += " There are too many clients for the page: the marks are evenly spaced ranks, including the worst and"
+        note += " the best; see clients.csv for all."
+    if len(groups) > 1:
+        note += " If all clients were served equally, the line would be flat."
+    alt = alt_of(f"Clients' final test {score.words}, from worst to best", groups, "worst_score", "worst client")
+    picture = Figure(figures.client_scores(groups), alt, caption=note + undefined_sentence(groups))
+    blocks += [Heading("All clients, from worst to best"), *legend_of(groups), picture]
+    return Section("worst", QUESTION, _answer(evidence), blocks)
 
 
-def places(record: RunRecord) -> list[int]:
+def order_of_clients(record: RunRecord) -> list[int]:
     """Return the clients' positions in clients.csv, the worst measured first, those without a value last."""
-    return [int(place) for place in worst_first(record).index]
+    return [int(place) for place in sort_worst_first(record).index]
 
 
 def _answer(evidence: Evidence) -> str:
     if len(evidence.runs) == 1:
         (run,) = evidence.runs
-        return _unsure(run) if run.named is None else f"{headline(run.named)}."
+        return _unsure(run) if run.named_assessment is None else f"{headline(run.named_assessment)}."
     score = evidence.runs[0].record.score
     label = {id(run): group.label for group in evidence.groups for run in group.runs}
     worsts = [(run.record.final("worst_score"), run.record) for run in evidence.runs]
@@ -87,11 +99,13 @@ def _answer(evidence: Evidence) -> str:
 
 def _unsure(run: RunEvidence) -> str:
     """Name the client that measures worst, without an interval."""
-    score, i, frame = run.record.score, places(run.record)[0], run.record.clients
+    score, i, frame = run.record.score, order_of_clients(run.record)[0], run.record.clients
     if not frame["score"].notna().any():
-        return run.nothing
+        return run.missing_reason
     value, rows = score.shown(float(frame["score"].iloc[i])), count(float(frame["samples"].iloc[i]))
-    return f"{run.names[i]} measures worst, {score.words} {value} on {rows} test rows{_note([run])}. {run.nothing}"
+    return (
+        f"{run.names[i]} measures worst, {score.words} {value} on {rows} test rows{_note([run])}. {run.missing_reason}"
+    )
 
 
 def _note(runs: Sequence[RunEvidence]) -> str:
@@ -110,11 +124,11 @@ def _one(group: Group, run: RunEvidence, *, several: bool, seeds: bool) -> list[
         seeds: Whether there are other seeds, each of which gives another model.
     """
     title = f"{group.label}, seed {clean(run.record.seed, 24)}" if several or seeds else ""
-    assessment = run.named
+    assessment = run.named_assessment
     if assessment is None:
         head = [Heading(title), Paragraph(_unsure(run))] if title else []
         return [*head, _values(run)]
-    most = run.record.most_shown(FEW if several else MOST)
+    most = run.record.display_limit(FEW if several else MOST)
     which = _which(min(most, len(assessment.names)), len(assessment.names))
     heading = f"{title}: {which}" if title else which[:1].upper() + which[1:]
     lines = sentences(assessment)
@@ -126,8 +140,8 @@ def _one(group: Group, run: RunEvidence, *, several: bool, seeds: bool) -> list[
         lines = lines[: 2 + bool(assessment.undefined) + (beside is not None)]
     elif not seeds:  # the section's answer has the first sentence
         lines = lines[1:]
-    alt = in_words(assessment, group.label)
-    first, *more = forests(assessment, most)
+    alt = describe_forest(assessment, group.label)
+    first, *more = draw_forests(assessment, most)
     return [Figure(first, alt, heading=heading), *(Figure(plot, f"{alt} (continued)") for plot in more), Points(lines)]
 
 
@@ -143,23 +157,7 @@ def _values(run: RunEvidence) -> TableBlock:
     values, samples = (run.record.clients[column].to_numpy(float) for column in ("score", "samples"))
     rows = [
         [run.names[i], count(samples[i]), score.shown(values[i]) if math.isfinite(values[i]) else NOTHING]
-        for i in places(run.record)[: run.record.most_shown(MOST)]
+        for i in order_of_clients(run.record)[: run.record.display_limit(MOST)]
     ]
     caption = f"{score.words[:1].upper()}{score.words[1:]}: {_which(len(rows), len(values))}"
     return TableBlock(caption, ["Client", "Test rows", score.words], rows)
-
-
-def _by_rank(groups: Sequence[Group]) -> list[Block]:
-    """Plot the final score of every client, from worst to best."""
-    score = groups[0].score
-    note = "Each mark is a client under the final model."
-    if max(len(group.runs) for group in groups) > 1:
-        note += " Lines are means over seeds at each rank; a rank is not the same client at every seed."
-    if figures.ranks_left_out(groups):
-        note += " There are too many clients for the page: the marks are evenly spaced ranks, including the worst and"
-        note += " the best; see clients.csv for all."
-    if len(groups) > 1:
-        note += " If all clients were served equally, the line would be flat."
-    alt = alt_of(f"Clients' final test {score.words}, from worst to best", groups, "worst_score", "worst client")
-    picture = Figure(figures.client_scores(groups), alt, caption=note + undefined_sentence(groups))
-    return [Heading("All clients, from worst to best"), *legend_of(groups), picture]
