@@ -191,14 +191,7 @@ class Problem:
         Raises:
             InputError: If λ is not a non-negative vector (N,) with a positive sum.
         """
-        lam = lam.detach().to("cpu", torch.float64)
-        if lam.shape != (self.N,) or not (lam.isfinite().all() and lam.min() >= 0 and lam.sum() > 0):
-            raise InputError(
-                f"lam must be a mixture of {self.N} clients, non-negative and with a positive sum",
-                code="invalid-value",
-                field="lam",
-            )
-        return self._minimiser(lam)
+        return self._minimiser(self._mixture("lam", lam))
 
     def saddle(self, ambiguity: AmbiguitySet) -> Saddle:
         """Return the saddle point of min_w max_{λ∈Λ} Σ_i λ_i f_i(w) − ψ(λ).
@@ -213,6 +206,16 @@ class Problem:
         if mixtures not in self._saddles:
             self._saddles[mixtures] = solve(self.functions, mixtures)
         return self._saddles[mixtures]
+
+    def _mixture(self, name: str, lam: Tensor) -> Tensor:
+        lam = lam.detach().to("cpu", torch.float64)
+        if lam.shape != (self.N,) or not (lam.isfinite().all() and lam.min() >= 0 and lam.sum() > 0):
+            raise InputError(
+                f"{name} must be a mixture of {self.N} clients, non-negative and with a positive sum",
+                code="invalid-value",
+                field=name,
+            )
+        return lam
 
     def _model(self, w: Tensor) -> Tensor:
         if w.shape != (self.d,):
