@@ -17,7 +17,7 @@ from drfl.training import figures
 from drfl.training.history import csv_text
 from drfl_papers import plots
 from drfl_papers.plan import CollectedRuns
-from drfl_papers.plots import spaced, title
+from drfl_papers.plots import marker_positions, title
 from drfl_papers.records import Place, fate, places, seeds
 from drfl_papers.tables import ResultTable, TableEntry
 
@@ -174,7 +174,7 @@ def draw(collected: CollectedRuns, folder: Path) -> list[str]:
                     axis.fill_between(range(len(low)), low, high, color=look.colour, alpha=0.15, linewidth=0)
                 axis.semilogy(
                     middle, color=look.colour, linestyle=look.dash, marker=look.marker, label=method.name,
-                    markevery=spaced(len(middle), place),
+                    markevery=marker_positions(len(middle), place),
                 )  # fmt: skip
             axis.set(title=title(collected, setting), xlabel="communication rounds", ylabel=DISTANCE)
         figures.level(axes)

@@ -36,9 +36,9 @@ from drfl_papers.energy.cost import CYCLES_PER_FLOP
 from drfl_papers.energy.output import hertz, save_heatmap
 from drfl_papers.plan import CollectedRuns
 from drfl_papers.plan import Plan as Planned
-from drfl_papers.plots import numbered, title
+from drfl_papers.plots import figure_names, title
 from drfl_papers.records import Run, runs
-from drfl_papers.rounds_to_target import first_reached, needed
+from drfl_papers.rounds_to_target import energy_target, first_reached
 from drfl_papers.specification import Energy
 from drfl_papers.tables import ResultTable, TableEntry, sentence
 
@@ -66,7 +66,7 @@ def plans(collected: CollectedRuns) -> dict[str, LocalStepsPlan]:
             operations cannot be counted without its data.
     """
     energy, run_groups = _grid(collected.plan), runs(collected)
-    target = needed(energy)
+    target = energy_target(energy)
     places = [LinkConditions(snr, bandwidth) for snr in energy.snr for bandwidth in energy.bandwidth]
     planned = {}
     for setting in collected.plan.settings:
@@ -186,7 +186,7 @@ def draw(collected: CollectedRuns, folder: Path) -> list[str]:
     Raises:
         InputError: If matplotlib is not installed.
     """
-    names = numbered(collected)
+    names = figure_names(collected)
     for name, (setting, planned) in zip(names, plans(collected).items(), strict=True):
         save_heatmap(planned, [folder / f"{name}.png", folder / f"{name}.svg"], title(collected, setting))
     return names

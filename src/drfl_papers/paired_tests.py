@@ -47,7 +47,7 @@ class Difference(NamedTuple):
     p_holm: float
 
     @property
-    def seen(self) -> str:
+    def verdict(self) -> str:
         """The verdict on the reference, see :func:`drfl.assessment.seeds.verdict`."""
         return verdict(self.difference, self.p_holm, less_is_better=column(self.metric).small)
 
@@ -70,7 +70,7 @@ def differences(plan: Plan, found: Runs) -> tuple[Difference, ...]:
     """
     return _family(
         ((setting, metric, reference, method), list(_by_seed(found, setting, metric, reference, method).values()))
-        for metric, reference, method in _compared(plan.spec)
+        for metric, reference, method in _comparisons(plan.spec)
         for setting in plan.settings
     )
 
@@ -89,7 +89,7 @@ def over_settings(plan: Plan, found: Runs) -> tuple[Difference, ...]:
     if plan.spec.kind != "table" or len(plan.settings) < 2:
         return ()
     family: list[tuple[Names, list[float]]] = []
-    for metric, reference, method in _compared(plan.spec):
+    for metric, reference, method in _comparisons(plan.spec):
         each = [_by_seed(found, setting, metric, reference, method) for setting in plan.settings]
         seeds = [seed for seed in each[0] if all(seed in other for other in each)]
         values = [fmean(by_seed[seed] for by_seed in each) for seed in seeds]
@@ -97,7 +97,7 @@ def over_settings(plan: Plan, found: Runs) -> tuple[Difference, ...]:
     return _family(family)
 
 
-def _compared(spec: Specification) -> list[tuple[str, str, str]]:
+def _comparisons(spec: Specification) -> list[tuple[str, str, str]]:
     """List metric, reference and other method of every comparison."""
     reference = spec.reference or spec.methods[0].name
     others = [method.name for method in spec.methods if method.name != reference]
@@ -165,7 +165,7 @@ def to_csv(found: Sequence[Difference]) -> str:
         n, *ends, p_t, p_flips = d.difference
         numbers = ["" if math.isnan(value) else f"{value:.{DIGITS}f}" for value in ends]
         chances = ["" if math.isnan(p) else f"{p:.4g}" for p in (p_t, p_flips, d.p_holm)]
-        rows.append([*d[:4], n, *numbers, *chances, d.seen])
+        rows.append([*d[:4], n, *numbers, *chances, d.verdict])
     return csv_text(COLUMNS, rows)
 
 
@@ -202,6 +202,6 @@ def _text(d: Difference) -> str:
     scale = column(d.metric).scale
     middle = signed_text(scale * mean, 2)
     if n < 2:
-        return f"{middle} ({d.seen})"
+        return f"{middle} ({d.verdict})"
     ends = "" if math.isnan(low) else f" [{signed_text(scale * low, 2)}, {signed_text(scale * high, 2)}]"
-    return f"{middle}{ends} {d.seen}"
+    return f"{middle}{ends} {d.verdict}"

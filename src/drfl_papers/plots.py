@@ -60,7 +60,7 @@ class Curve(NamedTuple):
     half: tuple[float, ...]
 
     @property
-    def banded(self) -> bool:
+    def has_band(self) -> bool:
         """Whether there is an interval to show."""
         return not any(math.isnan(half) for half in self.half)
 
@@ -118,7 +118,7 @@ def draw(collected: CollectedRuns, folder: Path) -> list[str]:
     Returns:
         The figures' names, without file extension.
     """
-    run_groups, names, spec = runs(collected), numbered(collected), collected.plan.spec
+    run_groups, names, spec = runs(collected), figure_names(collected), collected.plan.spec
     panels = spec.panels or [Panel()]
     for name, setting in zip(names, collected.plan.settings, strict=True):
         groups = {method.name: run_groups[setting, method.name] for method in spec.methods}
@@ -137,7 +137,7 @@ def draw(collected: CollectedRuns, folder: Path) -> list[str]:
     return names
 
 
-def numbered(collected: CollectedRuns) -> list[str]:
+def figure_names(collected: CollectedRuns) -> list[str]:
     """Name a figure for each setting, without file extension; the names are numbered if there are several."""
     count = len(collected.plan.settings)
     return ["figure"] if count == 1 else [f"figure-{k}" for k in range(1, count + 1)]
@@ -155,13 +155,13 @@ def _curves(axis: Axes, panel: Panel, groups: Mapping[str, Sequence[Run]]) -> No
         if means is None:
             continue
         mean, half = shown.scale * np.array(means.mean), shown.scale * np.array(means.half)
-        if means.banded:
+        if means.has_band:
             low = np.maximum(mean - half, 0.0)  # no metric is negative, and no accuracy is above 1
             high = np.minimum(mean + half, shown.scale if shown.unit == "%" else np.inf)
             axis.fill_between(means.x, low, high, color=style.colour, alpha=0.13, linewidth=0)
         axis.plot(
             means.x, mean, color=style.colour, linestyle=style.dash, marker=style.marker, label=method,
-            markevery=spaced(len(mean), place),
+            markevery=marker_positions(len(mean), place),
         )  # fmt: skip
     axis.set(xlabel=AXES[panel.x], ylabel=sentence(shown.label))
     if panel.x != "bytes":
@@ -185,7 +185,7 @@ def _points(axis: Axes, panel: Panel, groups: Mapping[str, Sequence[Run]]) -> No
     axis.set(xlabel=sentence(across.label), ylabel=sentence(up.label))
 
 
-def spaced(points: int, place: int) -> tuple[int, int]:
+def marker_positions(points: int, place: int) -> tuple[int, int]:
     """Choose the points of a curve that carry a marker; they differ by method, so that markers do not overlap."""
     step = max(1, points // MARKS)
     return (place * max(1, step // 4)) % step, step

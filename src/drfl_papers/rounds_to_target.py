@@ -35,12 +35,12 @@ class TargetReached(NamedTuple):
 def levels(spec: Specification) -> tuple[TargetLevel, ...]:
     """Return the levels of a specification: its targets, and an energy map's worst accuracy."""
     targets = list(spec.targets)
-    if spec.energy is not None and needed(spec.energy) not in targets:
-        targets.append(needed(spec.energy))
+    if spec.energy is not None and energy_target(spec.energy) not in targets:
+        targets.append(energy_target(spec.energy))
     return tuple(targets)
 
 
-def needed(energy: Energy) -> TargetLevel:
+def energy_target(energy: Energy) -> TargetLevel:
     """Return the target whose energy is counted."""
     return TargetLevel(metric="worst_accuracy", value=energy.target)
 

@@ -144,13 +144,13 @@ def handlers():
 def test_the_handlers_are_as_they_were():
     default = handlers()
     assert default == [signal.default_int_handler, signal.SIG_DFL]
-    with signals.at_once():
+    with signals.end_at_once():
         leave = handlers()
         assert not set(leave) & set(default)
-        with signals.at_once(), signals.as_stopped():
+        with signals.end_at_once(), signals.raise_on_signal():
             assert not set(handlers()) & {*leave, *default}
         assert handlers() == leave
-    with refused("interrupted", kind=StoppedError), signals.as_stopped():
+    with refused("interrupted", kind=StoppedError), signals.raise_on_signal():
         signal.raise_signal(signal.SIGTERM)
     assert handlers() == default
 
@@ -161,7 +161,7 @@ def test_a_handler_of_another_and_a_signal_that_is_ignored_stay(number):
     try:
         for handler in (signal.SIG_IGN, lambda signum, frame: None):
             signal.signal(number, handler)
-            with signals.at_once(), signals.as_stopped(), signals.deferred(pytest.fail):
+            with signals.end_at_once(), signals.raise_on_signal(), signals.call_on_signal(pytest.fail):
                 assert signal.getsignal(number) is handler
             assert signal.getsignal(number) is handler
     finally:

@@ -145,7 +145,7 @@ pytestmark = pytest.mark.usefixtures("ray", "global_generator_untouched")
 )
 def test_reports_gradients_and_tests_are_torchs(engine, name, dense, large, monkeypatch):
     if large:
-        for module, constant in ((full_batch, "LARGE"), (full_batch, "MINIBATCH"), (evaluation, "TRACED")):
+        for module, constant in ((full_batch, "LARGE"), (full_batch, "MINIBATCH"), (evaluation, "MIN_TRACED")):
             monkeypatch.setattr(module, constant, 0)
         monkeypatch.setattr(sgd, "BYTES", 12 * 8 * 3)
     data = clients(name, dense)

@@ -192,7 +192,7 @@ def test_a_site_of_one_class_is_left_out_of_the_auc_and_named(tmp_path, caplog):
 def test_its_folder_makes_a_report_to_print(tmp_path):
     folder = server_app.serve(grid_of(), settings(tmp_path))
     (run,) = gather_evidence([load_run(folder)]).runs
-    assert (run.deployed, run.data, run.shared) == (True, "", None)
+    assert (run.is_deployed, run.data, run.shared) == (True, "", None)
     assert run.over_last is not None
     page = (folder / "report.html").read_text(encoding="utf-8")
     assert "The returned model compared with the last iterate" in page

@@ -20,7 +20,7 @@ from drfl.experiments.run import manifest
 from drfl_papers.execute import size
 from drfl_papers.output import check, write
 from drfl_papers.plan import Scale
-from drfl_papers.plots import look, spaced
+from drfl_papers.plots import look, marker_positions
 
 CURVES = {
     "kind": "curves",
@@ -261,7 +261,7 @@ def test_a_dozen_methods_look_different_also_in_grey():
 
 
 def test_markers_are_few_and_staggered():
-    start, step = spaced(80, 1)
+    start, step = marker_positions(80, 1)
     assert step == 10
     assert 0 < start < step
-    assert spaced(3, 5) == (0, 1)
+    assert marker_positions(3, 5) == (0, 1)

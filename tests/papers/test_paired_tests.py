@@ -34,7 +34,7 @@ def to_csv(plan, found):
 
 
 def seen(collected):
-    return {d.metric: d.seen for d in differences(*of(collected))}
+    return {d.metric: d.verdict for d in differences(*of(collected))}
 
 
 FAR = (0.80, 0.81, 0.82, 0.80, 0.83), (0.70, 0.72, 0.73, 0.70, 0.72)
@@ -100,7 +100,7 @@ def test_a_lead_too_small_for_any_setting_is_shown_over_all():
     noise = np.array([[0.03, -0.03] * 3, [-0.03, 0.03] * 3]) + 0.002 * np.arange(6)
     collected = in_both_settings(noise)
     assert set(seen(collected).values()) == {"not significant"}
-    assert [d.seen for d in over_settings(*of(collected)) if d.metric == "worst_accuracy"] == ["better"]
+    assert [d.verdict for d in over_settings(*of(collected)) if d.metric == "worst_accuracy"] == ["better"]
     last = tables(*of(collected))[-1]
     assert last.title == "Paired differences: mean over the settings, points"
     assert last.header == ("difference", "average accuracy", "worst accuracy", "standard deviation")
@@ -120,8 +120,8 @@ def test_one_setting_and_curves_have_no_mean_over_settings():
 
 def test_a_method_with_a_failed_seed_is_not_compared_over_the_others():
     found = differences(*of(by_seed((0.80, None, 0.82, 0.81, 0.83, 0.84), (0.70, 0.72, 0.71, 0.73, 0.70, 0.72))))
-    assert [d.seen for d in found] == ["no pair"] * 3
-    assert [d.seen for d in differences(*of(by_seed((None, 0.8), (0.7, None))))] == ["no pair"] * 3
+    assert [d.verdict for d in found] == ["no pair"] * 3
+    assert [d.verdict for d in differences(*of(by_seed((None, 0.8), (0.7, None))))] == ["no pair"] * 3
 
 
 def test_the_table_is_in_points_and_the_file_in_fractions():

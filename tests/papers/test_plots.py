@@ -23,13 +23,13 @@ def test_the_mean_and_its_interval():
     assert found.x == (0, 1)
     assert found.mean == pytest.approx((0.1, 0.81))
     assert found.half == pytest.approx((0.0, 12.7062 * 0.01), abs=1e-5)
-    assert found.banded
+    assert found.has_band
 
 
 def test_one_repeat_has_no_band():
     found = curve(group(trained(0.1, 0.8)), "round", "worst_accuracy")
     assert found.mean == (0.1, 0.8)
-    assert not found.banded
+    assert not found.has_band
 
 
 def test_the_curve_ends_where_the_first_seed_does():

@@ -45,7 +45,7 @@ def test_runs_are_known_by_digests_and_rows(runs):
     model = runs[0] / "model.safetensors"
     assert first.files["model.safetensors"] == hashlib.sha256(model.read_bytes()).hexdigest()
     assert first.shared is False
-    assert not first.deployed
+    assert not first.is_deployed
     trained = first.record.clients["train_samples"].sum()
     assert trained + sum(first.validation) == 494  # as the data set divides it
     assert sum(first.validation) == pytest.approx(494 / 5, abs=4)
@@ -85,7 +85,7 @@ def test_a_deployment_is_known_by_its_traffic(runs, tmp_path):
     folder = shutil.copytree(runs[0], tmp_path / "run", ignore=shutil.ignore_patterns(TEST_ROWS, "partition.json"))
     (folder / "traffic.json").write_text("{}")
     (one,) = gathered_from([folder]).runs
-    assert (one.deployed, one.data, one.shared, one.validation) == (True, "", None, None)
+    assert (one.is_deployed, one.data, one.shared, one.validation) == (True, "", None, None)
     known = section(gathered_from([folder]), "identity")
     assert "contains no digest" in known.answer
     (configuration,) = known.blocks[-1].blocks

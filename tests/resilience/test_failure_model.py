@@ -67,9 +67,9 @@ def test_at_the_ends_of_their_ranges_all_times_are_finite():
     assert faults.draw_outages(torch.zeros(1, dtype=torch.int64), key).tolist() == [10**6]
 
 
-@pytest.mark.parametrize("draw", ["dropped", "crashed"])
+@pytest.mark.parametrize("draw", ["draw_dropout", "draw_crashes"])
 def test_probabilities(draw):
-    name = {"dropped": "drop", "crashed": "crash"}[draw]
+    name = {"draw_dropout": "drop", "draw_crashes": "crash"}[draw]
     hit = [getattr(FailureModel(**{name: p}), draw)(N, Key(1).fold("round", 1)) for p in (0.0, 0.2, 0.5, 1.0)]
     for p, found in zip((0.0, 0.2, 0.5, 1.0), hit, strict=True):
         assert abs(float(found.double().mean()) - p) <= 4 * (p * (1 - p) / N) ** 0.5

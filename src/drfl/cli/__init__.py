@@ -12,7 +12,7 @@ def main() -> None:
 
     The exit code is 0, 1 (a run diverged), 2 (a user's mistake), 130 (SIGINT) or 143 (SIGTERM).
     """
-    signals.at_once().set()
+    signals.end_at_once().set()
     from drfl.cli.app import call
 
     code = call(sys.argv[1:])

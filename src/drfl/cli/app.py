@@ -135,7 +135,7 @@ def run(options: o.RunOptions) -> int:
     """Train with one algorithm and write the results to a folder."""
     from drfl.cli.run import run_command
 
-    with signals.as_stopped():
+    with signals.raise_on_signal():
         return run_command(options)
 
 
@@ -148,7 +148,7 @@ def compare(options: o.CompareOptions) -> int:
     """
     from drfl.cli.compare import compare_command
 
-    with signals.as_stopped():
+    with signals.raise_on_signal():
         return compare_command(options)
 
 
@@ -158,7 +158,7 @@ def report(options: o.ReportOptions) -> int:
     """Write one report on finished runs, as HTML or PDF."""
     from drfl.cli.report import report_command
 
-    with signals.as_stopped():
+    with signals.raise_on_signal():
         return report_command(options)
 
 
@@ -172,7 +172,7 @@ def assess(options: o.AssessOptions) -> int:
     """
     from drfl.cli.assess import assess_command
 
-    with signals.as_stopped():
+    with signals.raise_on_signal():
         return assess_command(options)
 
 
@@ -186,7 +186,7 @@ def tune(options: o.TuneOptions) -> int:
     """
     from drfl.cli.tune import tune_command
 
-    with signals.as_stopped():
+    with signals.raise_on_signal():
         return tune_command(options)
 
 
@@ -198,7 +198,7 @@ def new(directory: Annotated[Path, typer.Argument(metavar="DIR", help="A new or 
     """
     from drfl.cli.new import write
 
-    with signals.as_stopped():
+    with signals.raise_on_signal():
         write(directory)
         say(f"{directory}: written. Run 'drfl compare study.toml' there; its README.md explains the files.")
     return 0
@@ -209,7 +209,7 @@ def algorithms(as_json: o.Json = False) -> None:
     """List the algorithms with their parameters and defaults."""
     from drfl.cli.list_registries import algorithms_command
 
-    with signals.as_stopped():
+    with signals.raise_on_signal():
         algorithms_command(as_json)
 
 
@@ -218,5 +218,5 @@ def datasets(as_json: o.Json = False) -> None:
     """List the data sets and the locations of their files."""
     from drfl.cli.list_registries import datasets_command
 
-    with signals.as_stopped():
+    with signals.raise_on_signal():
         datasets_command(as_json)

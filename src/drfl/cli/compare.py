@@ -55,7 +55,7 @@ SEEDS = "5"
 def compare_command(options: CompareOptions) -> int:
     """Run every algorithm at every seed, write and print the results, and return the exit code."""
     out, quiet, resume, overwrite = options.out, options.as_json, options.resume, options.overwrite
-    with signals.at_once():  # there is nothing to clean up yet
+    with signals.end_at_once():  # there is nothing to clean up yet
         workers = workers_of_options(options.jobs, options.ray, 1)
         config, design, kept = _design(options)
         if out is not None and resume:

@@ -48,7 +48,7 @@ def init(
 
     It contains settings, scripts and services, for the SuperLink and for each site.
     """
-    with signals.as_stopped():
+    with signals.raise_on_signal():
         _require()
         from drfl.flower.deploy.init import DeploymentPlan, write
 
@@ -74,7 +74,7 @@ def check(
 
     In the folder of a site the command checks that site.
     """
-    with signals.as_stopped():
+    with signals.raise_on_signal():
         _require()
         from drfl.core.errors import InputError, Notice, unknown
         from drfl.flower.deploy.check import check_deployment, check_site
@@ -121,7 +121,7 @@ def run(
 
     The exit code is 0 only if the run completed.
     """
-    with signals.as_stopped():
+    with signals.raise_on_signal():
         _require()
         from drfl.flower.deploy.paths import find_deployment
         from drfl.flower.deploy.runs import submit
@@ -141,7 +141,7 @@ def follow(directory: Place, number: Number) -> int:
 
     The exit code is 0 only if the run completed.
     """
-    with signals.as_stopped():
+    with signals.raise_on_signal():
         _require()
         return _follow(directory, number)
 
@@ -149,7 +149,7 @@ def follow(directory: Place, number: Number) -> int:
 @app.command(cls=Command)
 def stop(directory: Place, number: Number) -> int:
     """Stop a run."""
-    with signals.as_stopped():
+    with signals.raise_on_signal():
         _require()
         from drfl.flower.deploy.paths import find_deployment
         from drfl.flower.deploy.runs import stop as stop_run
@@ -174,7 +174,7 @@ def revoke(
 
     From now on the SuperLink refuses the key. The command also removes the site from server.toml.
     """
-    with signals.as_stopped():
+    with signals.raise_on_signal():
         _require()
         from drfl.flower.deploy.keys import revoke as revoke_key
         from drfl.flower.deploy.paths import find_deployment
@@ -194,7 +194,7 @@ def rotate(
     key: Annotated[Path, typer.Option(help="New public key of the site, which keeps the private key")],
 ) -> int:
     """Replace the key of a site."""
-    with signals.as_stopped():
+    with signals.raise_on_signal():
         _require()
         from drfl.flower.deploy.keys import rotate as rotate_key
         from drfl.flower.deploy.paths import find_deployment
@@ -221,7 +221,7 @@ def audit(
     The logs are also compared with each other.
     The exit code is 1 if there is a problem.
     """
-    with signals.as_stopped():
+    with signals.raise_on_signal():
         from drfl.flower.deploy.audit import TrustedKeys
         from drfl.flower.deploy.audit import audit as findings_of
 

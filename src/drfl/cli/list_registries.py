@@ -30,10 +30,10 @@ def algorithms_command(as_json: bool) -> None:
     local = {name: value for name, value in rows[0][2].items() if name in LOCAL}
     for name, text, values in rows:
         specific = {k: v for k, v in values.items() if k != "m" and (k not in LOCAL or v != local[k])}
-        table.add_row(name, text, _shown(specific))
+        table.add_row(name, text, _join_values(specific))
     console.out.print(table)
     without = ", ".join(name for name in (*ALGORITHMS, *BASELINES) if not has_parameter(name, "m"))
-    console.out.print(f"All algorithms take the parameters of the local solver, {_shown(local)}.")
+    console.out.print(f"All algorithms take the parameters of the local solver, {_join_values(local)}.")
     console.out.print(f"All except {without} take the cohort size m: all of up to ten clients, else two thirds")
     console.out.print("(ScaffPD: all clients).")
     console.out.print(f"sampling: {', '.join(SAMPLINGS)}")
@@ -58,5 +58,5 @@ def datasets_command(as_json: bool) -> None:
     console.out.print(table)
 
 
-def _shown(values: dict[str, Value]) -> str:
+def _join_values(values: dict[str, Value]) -> str:
     return ", ".join(f"{name}={'none' if value is None else value}" for name, value in values.items())

@@ -43,7 +43,7 @@ FAILED = 1
 def run_command(options: RunOptions) -> int:
     """Execute a run, write and print its results, and return the exit code."""
     out, resume, quiet = options.out, options.resume, options.as_json
-    with signals.at_once():  # there is nothing to clean up yet
+    with signals.end_at_once():  # there is nothing to clean up yet
         config = _config(options)
         default = Path("runs") / f"{label_of(config.algorithm)}-{config.data_label}-seed{config.seed}".lower()
         key = key_of(config, out or default)

@@ -35,7 +35,7 @@ def code_of(error: KeyboardInterrupt) -> int:
     return 128 + (error.number if isinstance(error, Signalled) else signal.SIGINT)
 
 
-def at_once() -> _Handled:
+def end_at_once() -> _SignalHandlers:
     """Let a signal end the process at once within this context: for parsing and imports, which need no clean-up.
 
     An exception is not enough. If it is raised while torch is imported, a destructor or a module that catches all
@@ -46,18 +46,18 @@ def at_once() -> _Handled:
         os.write(2, b"drfl: interrupted\n")
         os._exit(128 + number)  # skip Python's shutdown, which would wait for threads of a half-loaded torch
 
-    return _Handled(leave)
+    return _SignalHandlers(leave)
 
 
 @contextmanager
-def as_stopped() -> Iterator[None]:
+def raise_on_signal() -> Iterator[None]:
     """Let a signal raise :class:`Signalled` within this context, so that files are cleaned up.
 
     Raises:
         StoppedError: If a signal arrives. (typer would turn a KeyboardInterrupt into an exit without a message.)
     """
     try:
-        with _Handled(raised):
+        with _SignalHandlers(raise_signal):
             yield
     except KeyboardInterrupt as error:
         from drfl.core.errors import StoppedError
@@ -71,16 +71,16 @@ def ignore() -> None:
     On exit Python resets other handlers to the system's, but leaves ignored signals ignored.
     """
     for number in NUMBERS:
-        if isinstance(signal.getsignal(number), _Handled):
+        if isinstance(signal.getsignal(number), _SignalHandlers):
             signal.signal(number, signal.SIG_IGN)
 
 
-def deferred(act: Callable[[int], None]) -> _Handled:
+def call_on_signal(act: Callable[[int], None]) -> _SignalHandlers:
     """Let a signal call a function with its number within this context."""
-    return _Handled(act)
+    return _SignalHandlers(act)
 
 
-def raised(number: int) -> None:
+def raise_signal(number: int) -> None:
     """Raise a signal as an exception.
 
     Raises:
@@ -89,7 +89,7 @@ def raised(number: int) -> None:
     raise Signalled(number)
 
 
-class _Handled:
+class _SignalHandlers:
     """A context in which the signals call a function with their number.
 
     A signal that is ignored, as under nohup, or that the calling program handles, stays so. Only the main thread can
@@ -108,7 +108,7 @@ class _Handled:
         """Set the handlers, permanently unless the context is left."""
         for number in NUMBERS:
             current = signal.getsignal(number)
-            if current in (signal.SIG_DFL, signal.default_int_handler) or isinstance(current, _Handled):
+            if current in (signal.SIG_DFL, signal.default_int_handler) or isinstance(current, _SignalHandlers):
                 try:
                     self._before[number] = signal.signal(number, self)
                 except ValueError:  # not the main thread

@@ -54,7 +54,7 @@ def overrides(
                     field="fault",
                 ) from None
         values["faults"] = shares
-    parsed = _parsed(params or (), names)
+    parsed = _parse_params(params or (), names)
     for option, target in COMMON.items():
         if option in values:
             _check_used(option, target, names, parsed)
@@ -66,7 +66,7 @@ def overrides(
     return {**values, "algorithms": tables} if tables else values
 
 
-def _parsed(texts: Sequence[str], names: Sequence[str]) -> list[_Param]:
+def _parse_params(texts: Sequence[str], names: Sequence[str]) -> list[_Param]:
     """Parse the texts of ``--param``; no two may set the same parameter."""
     params: list[_Param] = []
     for text in texts:

@@ -40,7 +40,7 @@ BROKEN = 1
 
 def tune_command(options: TuneOptions) -> int:
     """Search hyperparameters, write and print them, and return the exit code."""
-    with signals.at_once():  # there is nothing to clean up yet
+    with signals.end_at_once():  # there is nothing to clean up yet
         workers = workers_of_options(options.jobs, options.ray, os.cpu_count() or 1)
         quiet, changes = options.as_json, changes_of(options.changes or [])
         if options.rounds is not None:

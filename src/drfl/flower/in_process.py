@@ -77,14 +77,14 @@ class InProcessGrid(Grid):
             self.count[node] += 1
             # Like the SuperLink, accept messages to nodes that are offline, and never answer them.
             if node not in self.offline:
-                self._replies[name] = self.answer(_serialised(message), self.contexts[node])
+                self._replies[name] = self.answer(_copy_by_bytes(message), self.contexts[node])
             ids.append(name)
         return ids
 
     def answer(self, message: Message, context: Context) -> Message:
         """Run the app and return its reply; an exception becomes an error reply, as in Flower."""
         try:
-            return _serialised(self.app(message, context))
+            return _copy_by_bytes(self.app(message, context))
         except Exception as error:
             return Message(Error(CRASHED, f"{type(error).__name__}: {error}"), reply_to=message)
 
@@ -97,6 +97,6 @@ class InProcessGrid(Grid):
         return self.pull_messages(self.push_messages(messages))
 
 
-def _serialised(message: Message) -> Message:
+def _copy_by_bytes(message: Message) -> Message:
     """Return a copy of the message made from its bytes."""
     return message_from_proto(message_to_proto(message))

@@ -183,7 +183,7 @@ def _gains(pairs: Sequence[tuple[RunRecord, RunRecord]]) -> list[float]:
 
 def have_same_clients(one: RunRecord, other: RunRecord) -> bool:
     """Check that two runs have the same data set, the same client names and equally many test rows at each."""
-    return one.tested == other.tested
+    return one.test_setting == other.test_setting
 
 
 def _by_seed(group: Group) -> dict[str, RunRecord]:

@@ -52,7 +52,7 @@ class RunEvidence:
         data: Digest of the clients' rows, including which client holds which; "" if the folder has none.
         shared: Whether two clients share a test row; None if unknown.
         validation: (N,) Validation rows of the clients; None if unknown.
-        deployed: Whether the data stayed at sites.
+        is_deployed: Whether the data stayed at sites.
         gain_over_last: Gain of the returned model over the last iterate; None unless both were tested row by row.
     """
 
@@ -63,7 +63,7 @@ class RunEvidence:
     data: str = ""
     shared: bool | None = None
     validation: tuple[int, ...] | None = None
-    deployed: bool = False
+    is_deployed: bool = False
     gain_over_last: GainAssessment | None = None
 
     @property
@@ -229,7 +229,7 @@ def _evidence_on(run: AssessedRun) -> RunEvidence:
         data="" if run.rows is None else run.rows.data,
         shared=None if run.rows is None else run.rows.has_shared_rows,
         validation=held_out,
-        deployed=DEPLOYED in names,
+        is_deployed=DEPLOYED in names,
         gain_over_last=gain_over_last(run),
     )
 

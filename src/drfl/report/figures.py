@@ -272,12 +272,12 @@ def _chart(
         parts = [hint(f"{group.label}: {middle[shown[-1]]:{digits}} in round {rounds[shown[-1]]}")]
         if len(values) > 1:
             # The outline of the band goes forth along the largest values and back along the smallest.
-            tops, bottoms = (_thinned(rounds[shown], end[shown]) for end in (values.max(0), values.min(0)))
+            tops, bottoms = (_thin_out(rounds[shown], end[shown]) for end in (values.max(0), values.min(0)))
             edge = [(x.at(r), y.at(value)) for r, value in (*tops, *reversed(bottoms))]
             parts.append(element("path", d=f"{path(edge)}z", fill_opacity=0.16))
         # Interrupt the line at missing values.
         for part in np.split(shown, np.flatnonzero(np.diff(shown) > 1) + 1):
-            points = [(x.at(r), y.at(value)) for r, value in _thinned(rounds[part], middle[part])]
+            points = [(x.at(r), y.at(value)) for r, value in _thin_out(rounds[part], middle[part])]
             parts.append(element("path", d=path(points), **_stroke(group)))
         marked = shown
         if len(shown) > FEW_ROUNDS:
@@ -296,7 +296,7 @@ def _stroke(group: Group) -> dict[str, str | float]:
     return {"fill": "none", "stroke": group.colour, "stroke_width": 1.8, "stroke_linejoin": "round", **more}
 
 
-def _thinned(rounds: np.ndarray, values: np.ndarray) -> list[tuple[float, float]]:
+def _thin_out(rounds: np.ndarray, values: np.ndarray) -> list[tuple[float, float]]:
     """Thin out the points of a line: of each short stretch keep the smallest and largest, so that no peak is lost."""
     import numpy as np
 

@@ -51,8 +51,10 @@ def render_pdf(document: Document) -> bytes:
     check_typst()
     import typst
 
-    sections = [dataclasses.replace(section, blocks=_printed(section.blocks)) for section in document.sections]
-    printed = dataclasses.replace(document, head=_printed(document.head), sections=sections)
+    sections = [
+        dataclasses.replace(section, blocks=_split_wide_tables(section.blocks)) for section in document.sections
+    ]
+    printed = dataclasses.replace(document, head=_split_wide_tables(document.head), sections=sections)
     # Names chosen by users reach typst only as data, which the template shows as text and never evaluates.
     content = json.dumps(_in_glyphs(to_plain(printed)))
     template = resources.files("drfl.report").joinpath("templates", "report.typ").read_bytes()
@@ -94,7 +96,7 @@ def _in_glyphs(content: object) -> object:
     return content
 
 
-def _printed(blocks: Sequence[Block]) -> list[Block]:
+def _split_wide_tables(blocks: Sequence[Block]) -> list[Block]:
     """Split tables that are wider than a page."""
     printed: list[Block] = []
     for block in blocks:
@@ -102,7 +104,9 @@ def _printed(blocks: Sequence[Block]) -> list[Block]:
             printed += _parts(block)
         else:
             printed.append(
-                dataclasses.replace(block, blocks=_printed(block.blocks)) if isinstance(block, Fold) else block
+                dataclasses.replace(block, blocks=_split_wide_tables(block.blocks))
+                if isinstance(block, Fold)
+                else block
             )
     return printed
 

@@ -113,7 +113,7 @@ class RunRecord:
         return int(self.clients[column].isna().sum()) if column in self.clients else 0
 
     @cached_property
-    def tested(self) -> tuple[str, list[str], list[float]]:
+    def test_setting(self) -> tuple[str, list[str], list[float]]:
         """The test: data set, names of the clients, and number of rows of each client."""
         return text(self.summary, "dataset"), self.clients["client"].tolist(), self.clients["samples"].tolist()
 
@@ -155,13 +155,13 @@ class RunRecord:
         )
 
     @property
-    def deployed(self) -> bool:
+    def is_deployed(self) -> bool:
         """Whether the clients are the sites of a deployment."""
         return bool(nested_list(self.config, "sites"))
 
     def display_limit(self, most: int) -> int:
         """Return how many clients a table or figure shows: the ``most`` worst, or every site of a deployment."""
-        return len(self.clients) if self.deployed else most
+        return len(self.clients) if self.is_deployed else most
 
     @property
     def is_proven(self) -> bool:

@@ -16,7 +16,7 @@ def reproduce(options: ReproduceOptions) -> int:
     """
     from drfl_papers.commands.reproduce import reproduce_command
 
-    with signals.as_stopped():
+    with signals.raise_on_signal():
         return reproduce_command(options)
 
 
@@ -28,5 +28,5 @@ def energy(options: EnergyOptions) -> int:
     """
     from drfl_papers.commands.energy import energy_command
 
-    with signals.as_stopped():
+    with signals.raise_on_signal():
         return energy_command(options)

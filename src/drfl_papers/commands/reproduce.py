@@ -52,7 +52,7 @@ def reproduce_command(options: ReproduceOptions) -> int:
         console.out.print(table)
         console.out.print(f"Run some with 'drfl reproduce NAME …', all with --all. Results go to {out}.", markup=False)
         return 0
-    with signals.at_once():  # nothing to tidy up yet
+    with signals.end_at_once():  # nothing to tidy up yet
         workers = workers_of_options(options.jobs, options.ray, os.cpu_count() or 1)
         plans, skipped = _plans(chosen, options, out)
     # The command in its shortest form, without paths of this machine.

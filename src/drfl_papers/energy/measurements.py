@@ -110,7 +110,7 @@ def from_runs(directories: Iterable[Path], target: float) -> tuple[list[Measurem
                 code="unsupported-metric",
                 field=str(path),
             )
-    measured = [_measured(path, run, target) for path, run in runs]
+    measured = [_read_measurement(path, run, target) for path, run in runs]
     for path, run in runs[1:]:
         first, reference = runs[0]
         for mine, theirs, free in (
@@ -134,7 +134,7 @@ def from_runs(directories: Iterable[Path], target: float) -> tuple[list[Measurem
     return measured, notes
 
 
-def _measured(path: Path, run: RunRecord, target: float) -> Measurement:
+def _read_measurement(path: Path, run: RunRecord, target: float) -> Measurement:
     """Read a run's rounds to the target, its local steps and its seed."""
     tau = _number(_algorithm_table(run).get("steps", run.config.get("steps")), 0)
     if tau < 1:

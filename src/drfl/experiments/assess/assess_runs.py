@@ -33,7 +33,7 @@ def assess_run(
         InputError: If the folder is not a run's, is damaged, or has no such metric.
     """
     record = load_run(directory)
-    return assess_record(record, _chosen(record.measures, measure), level, auc_interval=auc_interval)
+    return assess_record(record, _measure_named(record.measures, measure), level, auc_interval=auc_interval)
 
 
 def warn_of_interruption(directory: Path, stacklevel: int) -> None:
@@ -88,7 +88,7 @@ def gain_of_models(
     Raises:
         InputError: If there is no such metric, or it has no value for a row.
     """
-    chosen = _chosen(fed.measures, measure)
+    chosen = _measure_named(fed.measures, measure)
     if not chosen.rows.paired:
         raise no_row_values(chosen, fed.measures)
     rows = fed.row_scores(first), fed.row_scores(second)
@@ -97,7 +97,7 @@ def gain_of_models(
     return assess_gain(chosen, fed.data.names, *sums, level=level, independent=independent, auc_interval=auc_interval)
 
 
-def _chosen(measures: Sequence[Measure], name: str | None) -> Measure:
+def _measure_named(measures: Sequence[Measure], name: str | None) -> Measure:
     """Return the metric of this name; None = the first, the score.
 
     Raises:

@@ -112,14 +112,14 @@ def compare_objects(
             )
         with tempfile.TemporaryDirectory(prefix="drfl-") as folder:
             # The folder is deleted on exit, so the tables of its files are read now.
-            comparison = _compared(build, design, Path(folder) / "comparison", options, workers, modules)
+            comparison = _run_in_folder(build, design, Path(folder) / "comparison", options, workers, modules)
             return replace(
                 comparison, directory=None, histories=comparison.to_histories(), client_rows=comparison.to_clients()
             )
-    return _compared(build, design, options.out, options, workers, modules)
+    return _run_in_folder(build, design, options.out, options, workers, modules)
 
 
-def _compared(
+def _run_in_folder(
     build: Build,
     design: Design,
     out: Path,
@@ -142,8 +142,8 @@ def _compared(
     # If nothing is left to run, read the results.
     if stored_config is not None and is_finished(out):
         tidy(out, "comparison")
-        return ready.compared(read_outcomes(out, ready), out)
-    with _shown(options.progress, ready) as (warn, ended):
+        return ready.to_comparison(read_outcomes(out, ready), out)
+    with _show_progress(options.progress, ready) as (warn, ended):
         comparison = run_comparison(
             ready, out, StopSignal(), workers, ended=ended, warn=warn, resume=options.resume,
             overwrite=options.overwrite, modules=modules,
@@ -156,23 +156,23 @@ def _compared(
 
 
 @contextmanager
-def _shown(
+def _show_progress(
     progress: Callable[[str], None] | Literal["bar"], ready: PreparedComparison
 ) -> Iterator[tuple[Callable[[str], None], Callable[[Outcome, int], None]]]:
     """Yield a function for lines of text, and one for runs that have ended."""
     if progress != "bar":
-        yield progress, lambda outcome, done: progress(_told(outcome, done, ready))
+        yield progress, lambda outcome, done: progress(_describe_end(outcome, done, ready))
         return
     with bar(len(ready.design.cells), "drfl.compare", "run") as live_bar:
 
         def ended(outcome: Outcome, done: int) -> None:
-            live_bar.set_postfix_str(_told(outcome, done, ready).partition("] ")[2], refresh=False)
+            live_bar.set_postfix_str(_describe_end(outcome, done, ready).partition("] ")[2], refresh=False)
             live_bar.update(done - live_bar.n)
 
         yield partial(live_bar.write, file=sys.stderr), ended
 
 
-def _told(outcome: Outcome, done: int, ready: PreparedComparison) -> str:
+def _describe_end(outcome: Outcome, done: int, ready: PreparedComparison) -> str:
     """Describe a run that ended in one line."""
     head = f"[{done}/{len(ready.design.cells)}] {outcome.algorithm}, seed {outcome.seed}: "
     if outcome.metrics is None:

@@ -117,7 +117,7 @@ class PreparedComparison(NamedTuple):
         """The configuration as TOML, from which the comparison resumes."""
         return comparison_toml(self.about)
 
-    def compared(self, outcomes: Iterable[Outcome], directory: Path) -> Comparison:
+    def to_comparison(self, outcomes: Iterable[Outcome], directory: Path) -> Comparison:
         """Return the comparison with the runs that have ended.
 
         Args:

@@ -94,7 +94,12 @@ def about_objects(
     score, *others = (metric.name for metric in task.measures)
     dtype = str(task.layout.dtype).rpartition(".")[2]
     model = type(task.model).__name__
-    about: dict[str, object] = {"model": model, "loss": _named(task.criterion.given), "score": score, "dtype": dtype}
+    about: dict[str, object] = {
+        "model": model,
+        "loss": _qualified_name(task.criterion.given),
+        "score": score,
+        "dtype": dtype,
+    }
     if others:
         about["metrics"] = others
     kinds = (f"class {type(thing).__qualname__}" for thing in (algorithm, task.model, *rule_objects(settings)))
@@ -106,11 +111,11 @@ def about_objects(
 
 def user_modules(things: Iterable[object]) -> list[ModuleType]:
     """Return the modules of the user's classes and functions behind these objects, but not the main program."""
-    names = dict.fromkeys(kind.__module__ for kind in _own(things))
+    names = dict.fromkeys(kind.__module__ for kind in _user_kinds(things))
     return [sys.modules[name] for name in names if name != "__main__" and name in sys.modules]
 
 
-def _own(things: Iterable[object]) -> list[Kind]:
+def _user_kinds(things: Iterable[object]) -> list[Kind]:
     """Return the user's functions and classes among these objects: those that no installed package defines."""
     kinds: list[Kind] = []
     for kind in dict.fromkeys(thing if isinstance(thing, FunctionType) else type(thing) for thing in things):
@@ -125,14 +130,14 @@ def _own(things: Iterable[object]) -> list[Kind]:
 def sources_of(things: Iterable[object]) -> dict[str, str]:
     """Return the SHA-256 of the source of each user's class behind these objects, unless it was typed at a prompt."""
     digests: dict[str, str] = {}
-    for kind in _own(things):
+    for kind in _user_kinds(things):
         # A class typed in at a prompt has no source.
         with suppress(OSError, TypeError):
             digests[f"class {kind.__qualname__}"] = hashlib.sha256(inspect.getsource(kind).encode()).hexdigest()
     return digests
 
 
-def _named(thing: object) -> str:
+def _qualified_name(thing: object) -> str:
     """Return module and name of a class or function, or of an object's class."""
     # A functools.partial has no __qualname__.
     while isinstance(thing, functools.partial):
@@ -166,8 +171,8 @@ def object_job_builder(
         clients, learned = data(seed), task(seed)
         kind = type(learned.model)
         source = digests(learned.model).get(f"class {kind.__qualname__}")
-        module = {"class": _named(kind)} | ({} if source is None else {"sha256": source})
-        return make_setup(settings, None, clients, learned, Origin(module, _named(learned.criterion.given)))
+        module = {"class": _qualified_name(kind)} | ({} if source is None else {"sha256": source})
+        return make_setup(settings, None, clients, learned, Origin(module, _qualified_name(learned.criterion.given)))
 
     def job(setup: Setup, name: str, seed: int) -> Job:
         seeded, algorithm, learned = settings.model_copy(update={"seed": seed}), algorithms[name], setup.task

@@ -78,7 +78,7 @@ def run_comparison(
         for outcome in runs:
             outcomes.append(outcome)
             ended(outcome, len(outcomes))
-        comparison = ready.compared(outcomes, claim.directory)
+        comparison = ready.to_comparison(outcomes, claim.directory)
         if outcomes:
             with fill_folder(claim) as folder:
                 write_comparison(comparison, folder, ready.identity)

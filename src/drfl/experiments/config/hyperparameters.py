@@ -217,24 +217,24 @@ def make_algorithm(algorithm: str, values: Mapping[str, Value]) -> Algorithm:
         InputError: If a name is unknown, or a value has the wrong type or is impossible.
     """
     items = tuple((name, type(value), value) for name, value in values.items())  # with types, as 1 == True in Python
-    return _made(algorithm, algorithm_class(algorithm), items)
+    return _make_cached(algorithm, algorithm_class(algorithm), items)
 
 
 # A configuration builds its algorithms to check them, and the run uses the same objects. The class is part of the key,
 # as the user's file may change.
 @functools.lru_cache(maxsize=256)
-def _made(algorithm: str, cls: type[Algorithm], items: tuple[tuple[str, type, Value], ...]) -> Algorithm:
+def _make_cached(algorithm: str, cls: type[Algorithm], items: tuple[tuple[str, type, Value], ...]) -> Algorithm:
     values, label = {name: value for name, _, value in items}, user_code.label_of(algorithm)
     known = [*(field.name for field in _fields(algorithm) if field.name != "local"), *LOCAL]
     for name in values:
         if name not in known:
             raise unknown(f"parameter of {label}", name, known, field=f"{label}.{name}")
     # In files, the local solver and the algorithm share one table.
-    local_values = _checked(label, LocalSGD, {k: v for k, v in values.items() if k in LOCAL})
+    local_values = _convert_values(label, LocalSGD, {k: v for k, v in values.items() if k in LOCAL})
     # `epochs` replaces `steps`, whose default would conflict with it.
     without = {"steps": None} if local_values.get("epochs") is not None and "steps" not in local_values else {}
     local = dataclasses.replace(_local_of(algorithm), **without, **local_values)
-    own_values = _checked(label, cls, {k: v for k, v in values.items() if k not in LOCAL})
+    own_values = _convert_values(label, cls, {k: v for k, v in values.items() if k not in LOCAL})
     missing = [
         f.name
         for f in _fields(algorithm)
@@ -259,7 +259,7 @@ def _made(algorithm: str, cls: type[Algorithm], items: tuple[tuple[str, type, Va
         ) from error
 
 
-def _checked(algorithm: str, cls: type, values: Mapping[str, Value]) -> dict[str, typing.Any]:
+def _convert_values(algorithm: str, cls: type, values: Mapping[str, Value]) -> dict[str, typing.Any]:
     """Convert plain values to the types of a class's fields."""
     hints, converted = typing.get_type_hints(cls), dict[str, typing.Any]()
     for field, value in values.items():

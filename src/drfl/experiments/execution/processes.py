@@ -246,7 +246,7 @@ def _work(pipe: Connection, asked: Connection) -> None:
     except EOFError:
         return
     watch = StopFlag(asked)
-    shared_object, failed = _unpickled(payload)
+    shared_object, failed = _unpickle(payload)
     while True:
         try:
             function, arguments = pipe.recv()
@@ -275,7 +275,7 @@ def _answer(
         return False, error
 
 
-def _unpickled(payload: bytes) -> tuple[object, InputError | None]:
+def _unpickle(payload: bytes) -> tuple[object, InputError | None]:
     """Return the object that functions get, or the error for every call, as an error raised here looks like a crash."""
     try:
         shared_object, folders = cloudpickle.loads(payload)

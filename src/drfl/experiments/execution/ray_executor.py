@@ -61,7 +61,7 @@ class RayExecutor:
         self._ray = cluster.connected()
         self._what = self._ray.put(payload)
         environment = {"env_vars": dict.fromkeys(THREADS, "1")}
-        self._call = self._ray.remote(num_cpus=1, max_retries=RETRIES, runtime_env=environment)(_called)
+        self._call = self._ray.remote(num_cpus=1, max_retries=RETRIES, runtime_env=environment)(_call_in_worker)
         self._open: dict[ObjectRef, None] = {}
 
     def submit(self, function: Callable[..., T], *arguments: object) -> Future[T]:
@@ -114,7 +114,7 @@ class _Worker:
     what: object = None
 
 
-def _called(function: Callable[..., object], what: list[ObjectRef], *arguments: object) -> object:
+def _call_in_worker(function: Callable[..., object], what: list[ObjectRef], *arguments: object) -> object:
     import ray
     import torch
 

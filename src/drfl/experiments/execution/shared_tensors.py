@@ -56,10 +56,10 @@ class _Pickler(cloudpickle.Pickler):
     def reducer_override(self, obj: Any) -> Any:  # noqa: ANN401 - as cloudpickle declares it
         # Parameters and other subclasses hold more than their numbers, so they are pickled as usual.
         if type(obj) is Tensor and obj.device.type == "cpu" and not obj.requires_grad and obj.nbytes >= LARGE:
-            return _mapped, (self._write(obj), obj.dtype, tuple(obj.shape))
+            return _map_tensor, (self._write(obj), obj.dtype, tuple(obj.shape))
         return super().reducer_override(obj)
 
 
-def _mapped(path: str, dtype: torch.dtype, shape: tuple[int, ...]) -> Tensor:
+def _map_tensor(path: str, dtype: torch.dtype, shape: tuple[int, ...]) -> Tensor:
     # shared=False maps the file privately: processes share a page until one of them writes to it.
     return torch.from_file(path, shared=False, size=torch.Size(shape).numel(), dtype=dtype).view(shape)

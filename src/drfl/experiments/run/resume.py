@@ -124,7 +124,7 @@ def check_settings(job: Running, kept: Mapping[str, object]) -> None:
             )
         if own.get(name) != stored.get(name):
             raise InputError(
-                f"the run to resume has {name} = {_shown(stored, name)}, not {_shown(own, name)}: give the "
+                f"the run to resume has {name} = {_value_text(stored, name)}, not {_value_text(own, name)}: give the "
                 "same options, or another --out",
                 code="other-run",
                 field=name,
@@ -138,7 +138,7 @@ def _flat(table: Mapping[str, object], prefix: str = "") -> dict[str, object]:
     return flat
 
 
-def _shown(values: Mapping[str, object], name: str) -> str:
+def _value_text(values: Mapping[str, object], name: str) -> str:
     return SHORT.repr(values[name]) if name in values else "no value"
 
 

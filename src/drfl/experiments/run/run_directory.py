@@ -247,9 +247,9 @@ def claim_folder(
     made: list[Path] = []
     lock = None
     try:
-        directory, made = _make(directory, numbered)
-        lock, new = _locked(directory, kind, resume, overwrite, key)
-        claim = _taken(directory, kind, cells, config, resume, overwrite, new, warn, key)
+        directory, made = _make_folder(directory, numbered)
+        lock, new = _lock_folder(directory, kind, resume, overwrite, key)
+        claim = _prepare_folder(directory, kind, cells, config, resume, overwrite, new, warn, key)
     except (InputError, OSError) as error:  # leave nothing behind
         if lock is not None:
             lock.release()
@@ -296,7 +296,7 @@ def tidy(directory: Path, kind: Kind = "run") -> None:
             claim.finished = True
 
 
-def _make(directory: Path, numbered: bool) -> tuple[Path, list[Path]]:
+def _make_folder(directory: Path, numbered: bool) -> tuple[Path, list[Path]]:
     """Make a folder, with the next free name if it must be new; return it and all folders that were made."""
     while True:
         place = default_directory(directory.parent, directory.name) if numbered else directory
@@ -315,7 +315,9 @@ def _make(directory: Path, numbered: bool) -> tuple[Path, list[Path]]:
             raise
 
 
-def _locked(directory: Path, kind: Kind, resume: bool, overwrite: bool, key: bytes | None) -> tuple[FileLock, bool]:
+def _lock_folder(
+    directory: Path, kind: Kind, resume: bool, overwrite: bool, key: bytes | None
+) -> tuple[FileLock, bool]:
     """Return the lock of a folder, and whether the folder was new.
 
     The manifest is written first, so that a folder can be identified even if the process is killed.
@@ -340,7 +342,7 @@ def _locked(directory: Path, kind: Kind, resume: bool, overwrite: bool, key: byt
     return lock, new
 
 
-def _taken(
+def _prepare_folder(
     directory: Path,
     kind: Kind,
     cells: tuple[str, ...],

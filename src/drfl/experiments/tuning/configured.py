@@ -68,10 +68,10 @@ class Configured:
         files = self.job.config(self.method, self.base, FIRST_SEED).user_files(name)
         if space is None:
             ranges = {f"the range of {name}.{d.parameter or d.name}": str(d) for d in self.space}
-            return {**table, **ranges, **_named(files)}
+            return {**table, **ranges, **_file_digests(files)}
         if self.space_reference is not None:
             files |= user_code.digests(self.space_reference)
-        return {**table, f"the space of {name}": self.space_reference or "its class's", **_named(files)}
+        return {**table, f"the space of {name}": self.space_reference or "its class's", **_file_digests(files)}
 
     def defaults(self) -> SearchPoint:
         """Return the parameters of the job, then the defaults."""
@@ -116,7 +116,7 @@ class Configured:
         return [Cell("training", job_from_config(config), cost_of(config)) for config in configs]
 
 
-def _named(files: Mapping[str, str]) -> dict[str, object]:
+def _file_digests(files: Mapping[str, str]) -> dict[str, object]:
     return {f"the SHA-256 of {path}": digest[:12] for path, digest in files.items()}
 
 
@@ -197,5 +197,5 @@ def prepare(
             subject.check_step_size()
         build(job.config(subject.method, subject.defaults().table, FIRST_SEED), dataset)
         if own_spaces.space_of(subject.method.algorithm, subject.space_reference) is not None:  # try the user's space
-            build(job.config(subject.method, search.suggested(name, ()).table, FIRST_SEED), dataset)
+            build(job.config(subject.method, search.suggest_point(name, ()).table, FIRST_SEED), dataset)
     return search

@@ -60,7 +60,7 @@ class _At(NamedTuple):
     trial: optuna.Trial
 
 
-def _at(name: str, space: AlgorithmSpace, table: Mapping[str, Value]) -> _At:
+def _algorithm_at(name: str, space: AlgorithmSpace, table: Mapping[str, Value]) -> _At:
     """Call a space with these values as suggestions.
 
     Raises:
@@ -100,7 +100,7 @@ class ObjectRuns:
         Raises:
             InputError: If the space fails, or asks for a parameter that the point lacks.
         """
-        return _at(name, self.space, table).algorithm
+        return _algorithm_at(name, self.space, table).algorithm
 
     def job(self, name: str, algorithm: Algorithm, seed: int) -> Job:
         """Build a run that is tested on validation rows only.
@@ -155,7 +155,7 @@ class ObjectSubject:
         """Return the first trial, if its parameters were given."""
         if self.first is None:
             return None
-        trial = _at(self.name, self.runs.space, self.first).trial
+        trial = _algorithm_at(self.name, self.runs.space, self.first).trial
         # Parameters outside the space run too, but Optuna cannot learn from them.
         table, places = dict(trial.params), dict(trial.distributions)
         inside = all(places[name]._contains(places[name].to_internal_repr(value)) for name, value in table.items())
@@ -244,11 +244,11 @@ def tune_objects(
     search = Search(name, {name: subject}, options.trials, options.seeds, criterion, common, about)
     if options.out is None:
         with tempfile.TemporaryDirectory(prefix="drfl-") as folder:
-            return _tuned(search, runs, Path(folder) / "search", options, workers, kept=False)
-    return _tuned(search, runs, options.out, options, workers, kept=True)
+            return _run_search(search, runs, Path(folder) / "search", options, workers, kept=False)
+    return _run_search(search, runs, options.out, options, workers, kept=True)
 
 
-def _tuned(
+def _run_search(
     search: Search, runs: ObjectRuns, out: Path, options: SearchOptions, workers: Workers, *, kept: bool
 ) -> Tuned:
     check_place(out, search.name)
@@ -258,7 +258,7 @@ def _tuned(
         if workers == 1:
             return CellPool(LocalExecutor(runs))
         # One algorithm of the space shows which modules workers need.
-        algorithm = runs.algorithm(search.name, search.following(search.name, ()).table)
+        algorithm = runs.algorithm(search.name, search.next_point(search.name, ()).table)
         modules = user_modules([algorithm, runs.task(FIRST_SEED).model, runs.space, *rule_objects(runs.settings)])
         return make_pool(workers, runs, modules=modules)
 

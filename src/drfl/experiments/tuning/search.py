@@ -90,14 +90,14 @@ class Search:
         """Return the best trial; of equally good ones the earliest."""
         return best(trials, smaller=self.criterion.smaller)
 
-    def following(self, name: str, trials: Sequence[Trial]) -> SearchPoint:
+    def next_point(self, name: str, trials: Sequence[Trial]) -> SearchPoint:
         """Return the point of the trial after these."""
         subject = self.subjects[name]
         # The first trial runs the defaults, so that tuning never returns less than they give.
         defaults = None if trials else subject.defaults()
-        return self.suggested(name, trials) if defaults is None else defaults
+        return self.suggest_point(name, trials) if defaults is None else defaults
 
-    def suggested(self, name: str, trials: Sequence[Trial]) -> SearchPoint:
+    def suggest_point(self, name: str, trials: Sequence[Trial]) -> SearchPoint:
         """Return the point that Optuna suggests after these trials."""
         # The key depends on the trial's number, not on earlier runs, so a resumed search draws the same trials.
         key = Key(0).fold("tuning", json.dumps(dict(self.common), sort_keys=True), name, len(trials))

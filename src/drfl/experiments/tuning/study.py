@@ -260,7 +260,7 @@ class _Loop:
         self._futures: dict[Future[Record], tuple[str, Cell]] = {}
         missing = {a: search.trials - len(own) for a, own in trials.items()}
         # All trials have the same number of rounds, so they cost as much as the first one.
-        self._cost = {a: sum(c.cost for c in search.cells(a, search.following(a, ()).table)) for a in search.subjects}
+        self._cost = {a: sum(c.cost for c in search.cells(a, search.next_point(a, ()).table)) for a in search.subjects}
         self._whole = sum(self._cost[a] * missing[a] for a in search.subjects)
         self._spent = 0.0
 
@@ -281,7 +281,7 @@ class _Loop:
                 if len(self._trials[algorithm]) == self._search.trials:
                     return
                 # The point depends only on earlier trials, which are all stored.
-                point = self._search.following(algorithm, self._trials[algorithm])
+                point = self._search.next_point(algorithm, self._trials[algorithm])
                 running = self._running[algorithm] = _Running(point, self._search.cells(algorithm, point.table))
                 missing = list[Cell]()
                 for cell in running.cells:

@@ -78,7 +78,7 @@ def calibration_section(evidence: Evidence) -> Section:
 def _answer(run: RunEvidence, measures: Sequence[Measure], *, several: bool) -> str:
     """Name the worst client by the first of the measures."""
     first, frame = measures[0], run.record.clients
-    values = _measured(run.record, first)
+    values = _values_of(run.record, first)
     known = [i for i in range(len(values)) if math.isfinite(values[i])]
     if not known:
         return f"Unknown: {first.words} is undefined on every client's test rows."
@@ -93,7 +93,7 @@ def _answer(run: RunEvidence, measures: Sequence[Measure], *, several: bool) -> 
     )
 
 
-def _measured(record: RunRecord, measure: Measure) -> list[float]:
+def _values_of(record: RunRecord, measure: Measure) -> list[float]:
     """Return the values (N,) of the clients."""
     # The column of the score is called "score" for every measure.
     return record.clients["score" if measure.name == record.score.name else measure.name].to_numpy(float).tolist()
@@ -104,7 +104,7 @@ def _clients(run: RunEvidence, measures: Sequence[Measure], label: str, several:
     record = run.record
     assessments = [run.by(measure) for measure in measures]
     samples = record.clients["samples"].to_numpy(float)
-    columns = [_measured(record, measure) for measure in measures]
+    columns = [_values_of(record, measure) for measure in measures]
     rows = []
     for i in order_of_clients(record)[: record.display_limit(MOST)]:
         cells = []

@@ -199,7 +199,7 @@ def _remarks(evidence: Evidence) -> list[str]:
             "It is unknown whether clients share test rows, because the rows stayed at the sites. The report assumes "
             "that they do not."
         )
-    if any(run.deployed for run in evidence.runs):
+    if any(run.is_deployed for run in evidence.runs):
         remarks.append("In a deployment, the sites split their rows themselves; there are no validation rows.")
     partitions = set()
     for summary in (run.record.summary for run in evidence.runs):

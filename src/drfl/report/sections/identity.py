@@ -97,7 +97,7 @@ def _configuration(evidence: Evidence, group: Group, run: RunEvidence) -> Code:
             settings = json.dumps(record.config, indent=2, default=str, ensure_ascii=False)
     lines = [clean(line, LONGEST) for line in settings.splitlines()] or [NO_SETTINGS]
     command = clean(f"drfl run {shlex.quote(f'{record.label}/config.toml')}", LONGEST)
-    how = DEPLOYMENT if run.deployed else f"{command}, from the folder that holds {clean(record.label)}"
-    if len(group.runs) > 1 and not run.deployed:
+    how = DEPLOYMENT if run.is_deployed else f"{command}, from the folder that holds {clean(record.label)}"
+    if len(group.runs) > 1 and not run.is_deployed:
         how += "; --seed sets another seed"
     return Code(f"To repeat {', seed '.join(label_of(evidence, run))}: {how}", lines)
