@@ -63,7 +63,7 @@ def _print_one(run: AssessedRun) -> None:
         table.add_column(head, justify=flush)  # pyright: ignore[reportArgumentType]
     table.add_column(f"{_percent(assessment.level)} interval", justify="right")
     table.add_column("could be the worst")
-    most = run.record.most_shown(MOST)
+    most = run.record.display_limit(MOST)
     for i in assessment.order[:most]:  # the worst first
         if math.isnan(assessment.values[i]):
             cells = (NOTHING, NOTHING, "unknown")
