@@ -218,7 +218,7 @@ def record_of(setting: Setting, algorithm: int, seed: int, right: np.ndarray, ro
 def is_false(found: Ranking, case: Case) -> bool:
     """Whether the best is claimed to be better than a rival where it is not."""
     setting, best = case.world.setting, NAMES.index(found.best.runs[0].algorithm)
-    claims = [(NAMES.index(one.rival.runs[0].algorithm), one.reach) for one in found.against if one.reach]
+    claims = [(NAMES.index(one.rival.runs[0].algorithm), one.reach) for one in found.comparisons if one.reach]
     gained = setting.what == "gain" and not best  # all others are equal
     if gained or not claims:
         return False
@@ -251,7 +251,7 @@ def rates(setting: Setting) -> list[object]:
     for number in range(CASES):
         case = case_of(setting, number)
         found = rank_algorithms(group_runs(case.records, case.failed))
-        reached[Reach.NOWHERE if found is None else max(one.reach for one in found.against)] += 1
+        reached[Reach.NOWHERE if found is None else max(one.reach for one in found.comparisons)] += 1
         false += found is not None and is_false(found, case)
         before += claims_before(case)
     counted = (reached[Reach.SEEDS], reached[Reach.POPULATION])

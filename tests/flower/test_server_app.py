@@ -104,8 +104,8 @@ def test_a_deployment_stops_by_test_rows_if_that_is_asked_for_and_then_has_no_in
     with (out / "clients.csv").open(newline="") as file:
         assert not any(name.endswith("_low") for name in next(csv.reader(file)))
     (run,) = gather_evidence([load_run(out)]).runs
-    assert (run.assessment, run.over_last) == (None, None)
-    assert ON_TEST in run.nothing
+    assert (run.assessment, run.gain_over_last) == (None, None)
+    assert ON_TEST in run.missing_reason
     with refused("no-results"):
         drfl.assess(out)
 
@@ -193,7 +193,7 @@ def test_its_folder_makes_a_report_to_print(tmp_path):
     folder = server_app.serve(grid_of(), settings(tmp_path))
     (run,) = gather_evidence([load_run(folder)]).runs
     assert (run.is_deployed, run.data, run.shared) == (True, "", None)
-    assert run.over_last is not None
+    assert run.gain_over_last is not None
     page = (folder / "report.html").read_text(encoding="utf-8")
     assert "The returned model compared with the last iterate" in page
     assert "drfl deploy run" in page
