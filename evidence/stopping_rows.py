@@ -187,7 +187,7 @@ def stored_rows() -> list[Mapping[str, str]]:
 
 
 def page() -> str:
-    """What docs/uncertainty.md shows of them: a row a setting, and what became of the other runs."""
+    """Write the block of docs/uncertainty.md: a row per setting, and the other runs."""
     rows = stored_rows()
     lines: dict[tuple[str, ...], list[str]] = {}
     for row in rows:
@@ -199,10 +199,10 @@ def page() -> str:
     most = max(missed / runs for missed, _, runs in spared)
     missed, others, _ = max(spared, key=lambda one: one[0] / one[1])
     said = f"""
-    The simulation has {int(rows[0]["runs"]):,} runs in each setting. A run that test rows could have stopped and did
-    not keeps its interval. Over all runs of a setting such an interval was given and missed in at most
-    {100 * most:.1f} %. If nearly all other runs stopped, the few that did not are the unlucky ones: in one setting the
-    interval missed in {missed} of these {others}.
+    The simulation has {int(rows[0]["runs"]):,} runs in each setting. A run that test rows could have stopped, but
+    did not, keeps its interval. These intervals miss in at most {100 * most:.1f} % of all runs of a setting. If nearly
+    all other runs stopped, the remaining ones are a selection too: in one setting the interval missed in {missed} of
+    {others}.
     """
     return f"{markdown(head, list(lines.values()))}\n\n{paragraph(said)}"
 

@@ -120,13 +120,13 @@ def certificate_gaps() -> str:
 
 
 def certificate_one_step() -> str:
-    """DRFA's gap where its local steps cannot drift."""
+    """Report DRFA's gap with a single local step, which cannot drift."""
     gap = gaps("digits_certificate_steps/one_step.md")["DRFA"]
     return paragraph(
         f"""
-        - **DRFA** stops at a tenth: its local steps drift. With one local step in a round instead of five (2000 rounds,
-        γ = 0.05, so that as many steps are taken and τγ is the same) the gap is {gap}
-        ([one_step.md](../evidence/results/digits_certificate_steps/one_step.md)): drift was the only obstacle.
+        - **DRFA** stops at a gap of about 0.1, because its local steps drift. With one local step per round instead of
+        five, the gap is {gap} ([one_step.md](../evidence/results/digits_certificate_steps/one_step.md)), so drift was
+        the only obstacle. That run has 2000 rounds and γ = 0.05, which keeps the number of steps and τγ the same.
         """,
         indent="  ",
     )
