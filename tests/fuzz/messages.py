@@ -209,7 +209,7 @@ def use(content: RecordDict) -> None:
     grid, fed = deployed()
     grid.content = content
     for health in fed._transport.health.values():
-        health.good()
+        health.record_usable()
     everybody, local = torch.arange(3), LocalSGD(steps=1, lr=0.1, batch=4)
     log = logging.getLogger("drfl.flower")
     log.disabled = True  # a line for every input would be too many

@@ -26,7 +26,7 @@ def test_every_option_is_one_of_both_commands_and_a_key():
 def test_backbones_of_the_page_are_known():
     named = set(re.findall(r"`((?:resnet18|cnn)-[a-z0-9-]+)`", TEXT))
     assert len(named) >= 4
-    assert named <= set(recipe.names())
+    assert named <= set(recipe.backbone_names())
     assert f"{recipe.COUNT:,}" in TEXT
 
 

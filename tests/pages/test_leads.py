@@ -43,7 +43,7 @@ def test_leads_at_equal_gradients_are_those_of_the_table(result):
         for (name, cells), (method, lead) in zip(rows, found.items(), strict=True):
             assert name.endswith(f" − {method}")
             cell = cells.split("|")[at].strip()
-            assert cell.startswith(f"{LEADS.signed(100 * lead.difference.mean, 2)} [")
+            assert cell.startswith(f"{LEADS.signed_text(100 * lead.difference.mean, 2)} [")
             assert lead.shown == cell.endswith(SHOWN)
 
 

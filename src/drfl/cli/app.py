@@ -11,10 +11,11 @@ from typing import Annotated, cast
 
 import typer
 
-from drfl.cli import console, deploy, signals
+from drfl.cli import deploy, signals
 from drfl.cli import options as o
 from drfl.cli.command_help import Command, CommandGroup
 from drfl.cli.options import expand
+from drfl.core import screen
 from drfl.core.errors import DivergedError, DrflError, InputError, StoppedError, unknown
 from drfl.core.plugins import plugins
 from drfl.core.screen import say
@@ -40,7 +41,7 @@ def call(arguments: Sequence[str]) -> int:
     printed on stdout.
     """
     as_json = "--json" in arguments
-    console.warnings.clear()
+    screen.warnings.clear()
     try:
         add_plugins(arguments)
         code = app(expand(arguments), prog_name="drfl", standalone_mode=False)
@@ -108,7 +109,7 @@ def _complain(error: DrflError, exit_code: int, as_json: bool) -> int:
     say(f"drfl: {message}", err=True)
     if as_json:
         found = {"code": error.code, "field": error.field, "message": message}
-        print(json.dumps({"error": found, "warnings": console.warnings}))
+        print(json.dumps({"error": found, "warnings": screen.warnings}))
     return exit_code
 
 

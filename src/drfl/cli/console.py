@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from drfl.cli import signals
+from drfl.core import screen
 from drfl.core.screen import Screen
 from drfl.experiments.run.runner import StopSignal
 from drfl.task.measure import NOTHING
@@ -76,13 +77,9 @@ def lines(quiet: bool) -> Callable[[str], None] | None:
     return None if quiet else lambda line: err.print(line, markup=False)
 
 
-warnings: list[str] = []
-"""The warnings of this command, which the JSON object of an error repeats."""
-
-
 def warn(line: str) -> None:
     """Print a line on stderr, also if stdout gets only JSON."""
-    warnings.append(line)
+    screen.warnings.append(line)
     err.print(line, markup=False)
 
 

@@ -64,6 +64,10 @@ class Table(RichTable):
         super().add_row(*shown, style=style, end_section=end_section)
 
 
+warnings: list[str] = []
+"""The warnings that the command has printed. The JSON object of an error repeats them."""
+
+
 def say(text: object, err: bool = False) -> None:
     """Print a text as one line on stdout, or on stderr if ``err`` is true."""
     print(printable(text), file=sys.stderr if err else sys.stdout, flush=True)

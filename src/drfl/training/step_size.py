@@ -218,7 +218,8 @@ def find(algorithm: Algorithm, fed: Federation, w: Tensor, key: Key) -> StepSize
 def _unfit(fed: Federation, why: str) -> InputError:
     """Return an error about inputs without a suitable step size; it names columns and clients if the data are here."""
     notes = fed.data_warnings() if isinstance(fed, DataChecked) else ()
-    culprits = next((f" ({note.partition(':')[0]})" for note in notes if note.startswith("values beyond")), "")
+    # The cases of a notice come before its advice.
+    culprits = next((f" ({note.partition(';')[0]})" for note in notes if note.startswith("values beyond")), "")
     what = "targets" if fed.target_advice() and not culprits else "inputs"
     return InputError(
         f"no local step size suits these {what}: {why}{culprits}. Standardise the {what}, or scale them to about 1.",

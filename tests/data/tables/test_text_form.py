@@ -32,7 +32,7 @@ FORMS = [
     ("a.csv", text(";", ",").encode("cp1252"), TextForm(";", ",", "cp1252")),
     ("a.tsv", text("\t").encode(), TextForm("\t")),
     ("a.csv", text("|").encode(), TextForm("|")),
-    ("a.csv.gz", gzip.compress(text().encode()), TextForm()),
+    ("a.csv.gz", gzip.compress(text().encode(), mtime=0), TextForm()),
 ]
 
 
