@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import torch
@@ -21,7 +22,9 @@ from drfl.data.partition.row_lists import as_tensors, blocks, held_out, joined, 
 from drfl.data.pools import ConstantAnswer, check_indices, check_pool, constant_answer, majority_shares
 from drfl.data.standardisation import Standardisation, is_table, of_all
 from drfl.data.tables import convert
+from drfl.data.tables.conform import conform, target_tensor
 from drfl.data.tables.convert import encode_targets, feature_columns, feature_matrix, require_present
+from drfl.data.tables.schema import TableSchema
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -54,6 +57,8 @@ class ClientData:
             by, at least one; None = there are none.
         columns: (p,) what the columns of inputs (n, p) are called, where they have names.
         notices: What a user should check, as the reader of the files found it; see :func:`drfl.data.data_warnings`.
+        schema: Digest of the :class:`drfl.TableSchema` by which a table was encoded; "" if there is none. With it,
+            inputs may be NaN where values are missing, until they are standardised.
 
     Raises:
         InputError: when any of this does not hold; names the client.
@@ -71,6 +76,7 @@ class ClientData:
     validation: tuple[Tensor, ...] | None = None
     columns: tuple[str, ...] | None = None
     notices: tuple[Notice, ...] = ()
+    schema: str = ""
 
     def __post_init__(self) -> None:
         if not len(self.train) == len(self.test) == len(self.names) or not self.names:
@@ -82,10 +88,11 @@ class ClientData:
             )
         if len(set(self.names)) < len(self.names):
             raise InputError("the names of clients must differ from each other", code="duplicate-name", field="names")
-        check_pool("training", self.inputs, self.targets)
+        missing = bool(self.schema) and self.standardisation is None
+        check_pool("training", self.inputs, self.targets, missing)
         # If both parts share one pool, it is checked once.
         if self.test_inputs is not self.inputs or self.test_targets is not self.targets:
-            check_pool("test", self.test_inputs, self.test_targets)
+            check_pool("test", self.test_inputs, self.test_targets, missing)
             for what, a, b in (
                 ("inputs", self.inputs, self.test_inputs),
                 ("targets", self.targets, self.test_targets),
@@ -161,6 +168,12 @@ class ClientData:
         # Partitions lend a test row to a client that has none.
         return len(rows.unique()) < len(rows)
 
+    @cached_property
+    def has_missing(self) -> bool:
+        """Whether inputs are NaN where values are missing, which standardising replaces by the mean."""
+        pools = (self.inputs,) if self.test_inputs is self.inputs else (self.inputs, self.test_inputs)
+        return bool(self.schema) and self.standardisation is None and any(bool(x.isnan().any()) for x in pools)
+
     def tensors(self) -> list[Tensor]:
         """Everything that it is made of, for a digest."""
         held = self.validation or ()
@@ -231,7 +244,7 @@ class ClientData:
 
         No test row has a say; test rows are scaled like the others. Clients could find these numbers by telling
         nothing but their counts, means and variances, which is how they are computed here. A column that is constant
-        becomes 0.
+        becomes 0, and so does a missing value (NaN).
 
         Args:
             by: mean and scale to take instead.
@@ -301,6 +314,7 @@ class ClientData:
             classes=dataset.class_names,
             columns=dataset.columns,
             notices=dataset.notices,
+            schema=dataset.schema,
         )
         # Rounded to float32 once it is scaled, see from_arrays.
         return data.standardised().to(dtype=torch.float32) if dataset.standardise else data
@@ -385,9 +399,10 @@ class ClientData:
         cls,
         frame: pd.DataFrame,
         *,
-        group: str,
-        target: str | Sequence[str],
+        group: str | None = None,
+        target: str | Sequence[str] | None = None,
         features: Sequence[str] | None = None,
+        schema: TableSchema | str | Path | None = None,
         test_fraction: float = 0.2,
         key: Key = _KEY,
         dtype: torch.dtype = torch.float32,
@@ -402,6 +417,8 @@ class ClientData:
                 sorted order, with the labels in `classes`. Several columns are numbers (n, k), as labels 0 and 1
                 of a multi-label task are.
             features: numeric columns to learn from; all others if None.
+            schema: What each column holds, or the path of its file. It names the client, the target and the features,
+                and encodes categories, dates and missing values.
             test_fraction: share of each client's rows for testing.
             key: names the draws of that split.
             dtype: of the features and of a floating target.
@@ -410,22 +427,53 @@ class ClientData:
 
         Raises:
             InputError: when a column is missing, not numeric, or has missing or infinite values, or a group
-                has a single row; names the column or group.
+                has a single row; names the column or group. With a schema: when the table does not conform to it.
         """
         # Columns may be numbered, but names in files and messages are strings.
         frame = frame.rename(columns=str)
-        targets = (target,) if isinstance(target, str) else tuple(target)
-        columns = feature_columns(frame, group, targets, features)
+        targets = (target,) if isinstance(target, str) else None if target is None else tuple(target)
         if not len(frame):
             raise InputError("the table has no rows: give at least two a client", code="no-rows")
+        if schema is not None:
+            schema = schema if isinstance(schema, TableSchema) else TableSchema.read(schema)
+            schema.check_options(targets, group)
+            group = group_of(schema, features)
+            rows = conform(schema, frame, lambda row: f"row {row}")
+            columns, inputs, classes, digest = schema.features, rows.inputs, schema.classes, schema.digest
+            Y, _ = target_tensor(schema, rows.targets)
+        else:
+            if group is None:
+                raise InputError("group or schema must name each row's client", code="missing-option", field="group")
+            columns = tuple(feature_columns(frame, group, targets or (), features))
+            inputs, digest = feature_matrix(frame, columns), ""
+            y, classes = encode_targets(frame, targets or ())
+            Y = torch.from_numpy(y)
         require_present(frame[group], group)
-        X = torch.from_numpy(feature_matrix(frame, columns))
-        y, classes = encode_targets(frame, targets)
-        Y = torch.from_numpy(y)
+        X = torch.from_numpy(inputs)
         groups = frame[group].to_numpy(dtype=object)
-        split = split_groups(groups, None if classes is None else y, key, test_fraction)
+        split = split_groups(groups, None if classes is None else Y.numpy(), key, test_fraction)
         data = cls(
-            X, Y, as_tensors(split.train), X, Y, as_tensors(split.test), split.names, classes, columns=tuple(columns)
-        )
+            X, Y, as_tensors(split.train), X, Y, as_tensors(split.test), split.names, classes, columns=columns,
+            schema=digest,
+        )  # fmt: skip
         # Rounded to dtype once it is scaled, see from_arrays.
         return (data.standardised() if standardise else data).to(dtype=dtype)
+
+
+def group_of(schema: TableSchema, features: Sequence[str] | None) -> str:
+    """The column of a schema that names the client.
+
+    Raises:
+        InputError: If there is none, or features are given too.
+    """
+    if features is not None:
+        raise InputError(
+            "features and schema are both given: remove features", code="conflicting-options", field="features"
+        )
+    if schema.client is None:
+        raise InputError(
+            'the schema has no column with role = "client", which names each row\'s client',
+            code="missing-option",
+            field="group",
+        )
+    return schema.client

@@ -39,6 +39,8 @@ class Dataset:
         test_groups: (k,) who each test row belongs to, where there are groups and a test part of its own.
         class_names: what the classes are called, where the data say so.
         notices: What a user should check, as the reader of the files found it.
+        schema: Digest of the :class:`drfl.TableSchema` by which a table was encoded; "" if there is none. With it,
+            inputs may be NaN where values are missing.
 
     Raises:
         InputError: when lengths or shapes disagree, a part is empty, an input or a target is not finite, a label is out
@@ -58,6 +60,7 @@ class Dataset:
     test_groups: tuple[str, ...] | None = None
     class_names: tuple[str, ...] | None = None
     notices: tuple[Notice, ...] = ()
+    schema: str = ""
 
     def __post_init__(self) -> None:
         checks.whole("classes", self.classes)
@@ -147,7 +150,7 @@ class Dataset:
             )
         if not len(targets):
             raise InputError(f"{what} has no {part} samples: give at least one", code="no-rows", field=part)
-        checks.finite(f"{what}: {part} inputs", inputs)
+        checks.finite(f"{what}: {part} inputs", inputs, missing=bool(self.schema))
         if self.labels:
             checks.labels(f"{what}: {part} labels", targets.numpy(force=True), self.classes)
         elif self.task == "regression":

@@ -11,13 +11,14 @@ from drfl.core import checks
 from drfl.core.errors import InputError
 
 
-def check_pool(part: str, inputs: Tensor, targets: Tensor) -> None:
+def check_pool(part: str, inputs: Tensor, targets: Tensor, missing: bool = False) -> None:
     """Make sure that a pool is one.
 
     Args:
         part: "training" or "test", for errors.
         inputs: (n, ...).
         targets: (n, ...).
+        missing: Whether inputs may be NaN.
 
     Raises:
         InputError: lengths differ, a value is not finite, or targets are neither labels nor floating.
@@ -30,7 +31,7 @@ def check_pool(part: str, inputs: Tensor, targets: Tensor) -> None:
             field="targets",
         )
     # A NaN would reach all clients with the first average, and no later error could name its source.
-    checks.finite(f"{part} inputs", inputs)
+    checks.finite(f"{part} inputs", inputs, missing=missing)
     checks.finite(f"{part} targets", targets)
     if targets.is_floating_point():
         return

@@ -33,20 +33,30 @@ class Moments:
     Args:
         count: how many rows, at least 1.
         mean: (p,) float64.
-        variance: (p,) float64, over the rows themselves (divided by ``count``); exactly 0 where all values are equal.
+        variance: (p,) float64, over the rows themselves (divided by their number); exactly 0 if all values are equal.
+        counts: (p,) float64, values of each column that are not missing; None = all. A column without any has mean and
+            variance 0.
     """
 
     count: int
     mean: Tensor
     variance: Tensor
+    counts: Tensor | None = None
 
     @classmethod
     def of(cls, inputs: Tensor, rows: Tensor) -> Moments:
-        """Of some rows (k,) of a pool (n, p), read a few at a time; in float64 whatever the pool's type."""
+        """Of some rows (k,) of a pool (n, p), read a few at a time; in float64 whatever the pool's type.
+
+        NaN is a missing value and does not count.
+        """
         size = max(1, AT_A_TIME // max(1, inputs.shape[1]))
         parts = []
         for some in rows.split(size):
             x = inputs[some].double()
+            known = ~x.isnan()
+            if not bool(known.all()):
+                parts.append(_of_known(x, known))
+                continue
             # Differences to the first row make the variance of a constant column exactly 0.
             difference = x - x[0]
             mean = difference.mean(0)
@@ -62,6 +72,8 @@ class Moments:
                 whose they are, and the column.
         """
         good = (self.mean.abs() <= LARGEST) & (self.variance >= 0) & (self.variance <= LARGEST**2)
+        if self.counts is not None:
+            good &= (self.counts >= 0) & (self.counts <= self.count)
         if self.count >= 1 and bool(good.all()):
             return
         column = int((~good).int().argmax())
@@ -73,13 +85,35 @@ class Moments:
         )
 
 
+def _of_known(x: Tensor, known: Tensor) -> Moments:
+    """Of the values of x (k, p) that are known."""
+    counts = known.sum(0).double()
+    first = torch.where(counts > 0, x[known.int().argmax(0), torch.arange(x.shape[1], device=x.device)], 0.0)
+    difference = torch.where(known, x - first, 0.0)
+    mean = difference.sum(0) / counts.clamp(min=1)
+    variance = torch.where(known, difference - mean, 0.0).square().sum(0) / counts.clamp(min=1)
+    return Moments(len(x), (first + mean).cpu(), variance.cpu(), counts.cpu())
+
+
 def combined(parts: Sequence[Moments]) -> Moments:
     """The moments of the rows of several groups together, at least one."""
-    if len(parts) == 1:
-        return parts[0]
-    counts = torch.tensor([part.count for part in parts], dtype=torch.float64)
+    return parts[0] if len(parts) == 1 else _combined_moments(parts, _counts(parts))
+
+
+def _counts(parts: Sequence[Moments]) -> Tensor:
+    """Values per group and column, (k, p) float64; (k, 1) if none is missing."""
+    if all(part.counts is None for part in parts):
+        return torch.tensor([[part.count] for part in parts], dtype=torch.float64)
+    return torch.stack(
+        [torch.full_like(part.mean, part.count) if part.counts is None else part.counts for part in parts]
+    )
+
+
+def _combined_moments(parts: Sequence[Moments], counts: Tensor) -> Moments:
+    """The moments of several groups together, of which each counts for these values, (k, p) or (k, 1)."""
     means, variances = (torch.stack([getattr(part, name) for part in parts]) for name in ("mean", "variance"))
-    return Moments(sum(part.count for part in parts), *_combined(counts, means, variances))
+    of_columns = None if all(part.counts is None for part in parts) else counts.sum(0)
+    return Moments(sum(part.count for part in parts), *_combined(counts, means, variances), of_columns)
 
 
 def of_all(inputs: Tensor, clients: Sequence[Tensor], names: Sequence[str]) -> Moments:
@@ -95,22 +129,27 @@ def of_all(inputs: Tensor, clients: Sequence[Tensor], names: Sequence[str]) -> M
     """
     n, p = len(clients), inputs.shape[1]
     # Not a list of moments: a million of them would take gigabytes.
-    counts, means = torch.empty(n, dtype=torch.float64), torch.empty(n, p, dtype=torch.float64)
-    variances = torch.empty_like(means)
+    counts, means = torch.empty(n, 1, dtype=torch.float64), torch.empty(n, p, dtype=torch.float64)
+    variances, has_missing = torch.empty_like(means), False
     for i, (name, rows) in enumerate(zip(names, clients, strict=True)):
         own = Moments.of(inputs, rows)
         own.check(f"client '{name}'")
-        counts[i], means[i], variances[i] = own.count, own.mean, own.variance
+        if own.counts is not None and not has_missing:
+            has_missing, counts = True, counts.expand(n, p).clone()
+        counts[i] = own.count if own.counts is None else own.counts
+        means[i], variances[i] = own.mean, own.variance
+    rows, of_columns = sum(map(len, clients)), counts.sum(0) if has_missing else None
     if n == 1:
-        return Moments(int(counts), means[0], variances[0])
-    return Moments(int(counts.sum()), *_combined(counts, means, variances))
+        return Moments(rows, means[0], variances[0], of_columns)
+    return Moments(rows, *_combined(counts, means, variances), of_columns)
 
 
 def _combined(counts: Tensor, means: Tensor, variances: Tensor) -> tuple[Tensor, Tensor]:
-    """Mean and variance (p,) from counts (k,), means and variances (k, p): Chan's formula for k groups at once."""
-    weights = (counts / counts.sum())[:, None]
+    """Mean and variance (p,) from counts (k, p) or (k, 1), means and variances (k, p): Chan's formula for k groups."""
+    weights = counts / counts.sum(0).clamp(min=1)
     # Relative to the first group's mean: where all means are equal the result is that number, to the last digit.
-    mean = means[0] + (weights * (means - means[0])).sum(0)
+    first = means[0] if bool((counts > 0).all()) else means.gather(0, (counts > 0).int().argmax(0)[None])[0]
+    mean = first + (weights * (means - first)).sum(0)
     return mean, (weights * (variances + (means - mean).square())).sum(0)
 
 
@@ -186,6 +225,8 @@ class Standardisation:
 class Standardise(nn.Module):
     """The layer (x − mean)/scale, in float64 and back to the type of x; nothing in it is trained.
 
+    A missing value (NaN) becomes 0, the mean of its column.
+
     Args:
         by: mean and scale.
     """
@@ -199,7 +240,8 @@ class Standardise(nn.Module):
         """Rows (B, p) in standard units; whole numbers become torch's default type."""
         # The scaling is in float64: subtracting a large mean in float32 would lose most digits.
         kind = x.dtype if x.is_floating_point() else torch.get_default_dtype()
-        return ((x.to(self.mean.dtype) - self.mean) / self.scale).to(kind)
+        scaled = (x.to(self.mean.dtype) - self.mean) / self.scale
+        return torch.where(scaled.isnan(), 0.0, scaled).to(kind)
 
 
 class Bounded(NamedTuple):
@@ -266,10 +308,12 @@ def bounded(parts: Sequence[Moments]) -> Bounded:
 
 def _capped(parts: Sequence[Moments]) -> Moments:
     """The combined moments, in which one group counts for at most three times the rows of the others."""
-    counts = [part.count for part in parts]
+    if len(parts) == 1:
+        return parts[0]
+    counts = _counts(parts)
     # A client that claims very many rows must not determine the scale alone.
-    most = 3 * (sum(counts) - max(counts))
-    return combined([Moments(min(part.count, most or part.count), part.mean, part.variance) for part in parts])
+    most = 3 * (counts.sum(0) - counts.amax(0))
+    return _combined_moments(parts, torch.where(most > 0, counts.minimum(most), counts))
 
 
 def _positive(scale: Tensor) -> Tensor:
