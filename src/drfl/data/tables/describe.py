@@ -20,7 +20,7 @@ from drfl.data.tables.conform import SchemaRows, encode, level_text, stripped, t
 from drfl.data.tables.levels import check_levels, level_notices
 from drfl.data.tables.propose import propose
 from drfl.data.tables.schema import NUMBERS, WITH_LEVELS, Column, TableSchema
-from drfl.data.tables.table_files import Table, client_of_rows, files_of, form_notices
+from drfl.data.tables.table_files import Table, client_of_rows, files_of, form_notices, unread_notices
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -151,7 +151,7 @@ def describe(
     except InputError as error:
         problems.append(error)
         clients = [str(table.path) for table in used for _ in range(len(table.frame))]
-    collected = [*form_notices(used), *notices]
+    collected = [*unread_notices(paths), *form_notices(used), *notices]
     frame = _together(used, schema)
     for words, is_feature in ((frame[_words(schema, True)], True), (frame[_words(schema, False)], False)):
         _collect_levels(words, is_feature, clients, problems, collected)

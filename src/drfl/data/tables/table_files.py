@@ -78,7 +78,7 @@ def name_of(path: Path) -> str:
     )
 
 
-def _unread(paths: Sequence[Path]) -> list[Notice]:
+def unread_notices(paths: Sequence[Path]) -> list[Notice]:
     """A warning of what lies in the folders and is not read."""
     left = [
         item.name + "/" * item.is_dir()
@@ -189,7 +189,7 @@ def read_tables(
     x, y = read.inputs, read.targets
     return Dataset(
         label_of_files(paths), x, y, x, y, read.outputs, None if read.groups is None else tuple(read.groups),
-        x.ndim == 2, task, read.columns, class_names=read.classes, notices=(*_unread(paths), *read.notices),
+        x.ndim == 2, task, read.columns, class_names=read.classes, notices=(*unread_notices(paths), *read.notices),
         schema="" if schema is None else schema.digest,
     )  # fmt: skip
 
