@@ -205,24 +205,24 @@ def _check_stems(files: Sequence[Path], group: str | None) -> None:
         )
 
 
-class SiteTable(NamedTuple):
-    """The table of one site.
+class SiteRows(NamedTuple):
+    """The rows of one site.
 
     Args:
-        train: Inputs (n, p) and targets of the training rows.
+        train: Inputs (n, …) and targets of the training rows. With a schema, inputs are NaN where values are missing.
         test: The same for the test rows; None if they have no file of their own.
-        columns: (p,) names of the inputs.
-        classes: Names of the classes; None without classes.
+        columns: (p,) names of inputs (n, p); None if they have none.
+        classes: Names of the classes; None if they have none.
         schema: Digest of the schema; "" without one.
         notices: What a user should check.
     """
 
     train: tuple[Tensor, Tensor]
     test: tuple[Tensor, Tensor] | None
-    columns: tuple[str, ...]
-    classes: tuple[str, ...] | None
-    schema: str
-    notices: tuple[Notice, ...]
+    columns: tuple[str, ...] | None = None
+    classes: tuple[str, ...] | None = None
+    schema: str = ""
+    notices: tuple[Notice, ...] = ()
 
 
 def read_site_table(
@@ -231,7 +231,7 @@ def read_site_table(
     target: str | None,
     task: TaskName | None = None,
     schema: TableSchema | None = None,
-) -> SiteTable:
+) -> SiteRows:
     """Read the table of one site of a deployment.
 
     Args:
@@ -254,8 +254,8 @@ def read_site_table(
     # The training file comes first.
     at = len(read.inputs) if test is None else read.sizes[0]
     tests = None if test is None else (read.inputs[at:], read.targets[at:])
-    return SiteTable(
-        (read.inputs[:at], read.targets[:at]), tests, read.columns or (), read.classes,
+    return SiteRows(
+        (read.inputs[:at], read.targets[:at]), tests, read.columns, read.classes,
         "" if schema is None else schema.digest, read.notices,
     )  # fmt: skip
 
