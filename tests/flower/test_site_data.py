@@ -79,6 +79,13 @@ def test_a_table_is_read_as_by_the_command(tmp_path):
     assert load_site(numbers).targets.tolist() == [1.5, 2.5]
 
 
+@pytest.mark.parametrize("words", [("0", "1"), ("0.0", "1.0"), ("False", "True"), ("FALSE", "TRUE")])
+def test_classes_are_the_same_however_a_site_writes_zero_and_one(tmp_path, words):
+    (tmp_path / "a.csv").write_text("age,ill\n" + "".join(f"{k},{words[k % 2]}\n" for k in range(8)))
+    data = load_site(site(tmp_path, 'table = "a.csv"\ntarget = "ill"'))
+    assert (data.classes, data.targets.tolist()) == (("0", "1"), [0, 1] * 4)
+
+
 def test_a_table_with_a_schema(tmp_path):
     columns = (
         Column("sex", "category", levels=("f", "m")),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, cast
 
 import typer
 
@@ -14,6 +14,7 @@ from drfl.core.screen import say
 
 if TYPE_CHECKING:
     from drfl.core.errors import InputError, Notice
+    from drfl.data.dataset import TaskName
     from drfl.data.tables.describe import ColumnSummary, Description
 
 app = typer.Typer(
@@ -60,10 +61,9 @@ def describe(
                 code="already-exists",
                 field=str(out),
             )
-        known = {name: name for name in TASKS}
-        if task is not None and task not in known:
-            raise unknown("task", task, known)
-        found = describe_tables(paths, target, group, drop or (), None if task is None else known[task])
+        if task is not None and task not in TASKS:
+            raise unknown("task", task, TASKS)
+        found = describe_tables(paths, target, group, drop or (), cast("TaskName | None", task))
         if found.schema is not None and out is not None:
             found.schema.write(out)
         if as_json:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import re
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, cast
 
 import numpy as np
 import torch
@@ -76,7 +76,8 @@ def encode(schema: TableSchema, table: pd.DataFrame, row_name: RowName, place: s
             inputs += [np.full(n, np.nan)] * len(column.features)
             targets += [np.full(n, np.nan)] if column.role == "target" else []
             continue
-        cells = _Cells.of(column, table[column.name])
+        # By position, as a name that is there twice would give two columns.
+        cells = _Cells.of(column, table.iloc[:, names.index(column.name)])
         problems += cells.problems(row_name)
         wrong |= cells.wrong
         if column.role == "target":
@@ -146,24 +147,23 @@ class _Cells(NamedTuple):
     is_code: np.ndarray
 
     @classmethod
-    def of(cls, column: Column, cells: pd.Series | pd.DataFrame) -> _Cells:
+    def of(cls, column: Column, cells: pd.Series) -> _Cells:
         """Read the cells of a column."""
         import pandas as pd
         from pandas.api.types import is_bool_dtype, is_complex_dtype, is_datetime64_any_dtype, is_numeric_dtype
 
-        if isinstance(cells, pd.DataFrame):  # a column that is there twice
-            cells = cells.iloc[:, 0]
         is_number = is_numeric_dtype(cells) and not is_bool_dtype(cells) and not is_complex_dtype(cells)
         if is_datetime64_any_dtype(cells):
             cells = cells.dt.strftime("%Y-%m-%dT%H:%M:%S.%f%z").astype(object)
         if not is_number:
             cells = stripped(cells)
         codes, different = pd.factorize(cells)
-        texts: Sequence[object] = different if is_number else [*map(str, different)]
+        # Numbers stay an array: a text for each of a million would take long.
+        texts = cast("Sequence[object]", different if is_number else [*map(str, different)])
         if is_number:
             amounts = np.asarray(different, dtype=np.float64)
         else:
-            amounts = np.asarray(pd.to_numeric(pd.Series(texts, dtype=object), errors="coerce"), dtype=np.float64)
+            amounts = np.asarray(pd.to_numeric(pd.Series([*texts], dtype=object), errors="coerce"), dtype=np.float64)
         # -9 in a file of numbers is the code "-9", and so is -9.0.
         missing = [amount for amount in map(_amount, column.missing) if amount is not None]
         is_code = np.isin(amounts, missing)

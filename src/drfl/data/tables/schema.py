@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from functools import cached_property
 from pathlib import Path
-from typing import Literal, cast, get_args
+from typing import Any, Literal, cast, get_args
 
 from drfl.core.atomic_files import atomic_write
 from drfl.core.errors import InputError, unknown
@@ -377,4 +377,5 @@ def _column(name: str, values: Mapping[str, object]) -> Column:
     if "type" not in values:
         raise InputError(f"{place} has no type", code="missing-option", field=name)
     # Lists of a file are tuples here, as a frozen dataclass must not change.
-    return Column(name, **{key: tuple(value) if isinstance(value, list) else value for key, value in values.items()})
+    content: dict[str, Any] = {key: tuple(v) if isinstance(v, list) else v for key, v in values.items()}
+    return Column(name, **content)

@@ -10,7 +10,7 @@ from contextlib import suppress
 from functools import partial
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import torch
@@ -280,7 +280,11 @@ def _encoded(
         rows = _arrays(files, targets, group, drop, task)
     else:
         rows = _columns(files, targets, group, drop, task, words)
-    y, outputs, classes = encoded(rows.targets, task)
+    targets_by_name = rows.targets
+    if not words:
+        # Sites cannot see each other's files: True and 1 are the same class at all of them.
+        targets_by_name = {name: y.astype(int) if y.dtype.kind == "b" else y for name, y in rows.targets.items()}
+    y, outputs, classes = encoded(targets_by_name, task)
     x = torch.from_numpy(rows.inputs)
     return _Encoded(x, y, outputs, classes, rows.groups, rows.columns, rows.notices, rows.sizes)
 
@@ -515,7 +519,7 @@ def _parquet(path: Path, drop: Sequence[str]) -> pd.DataFrame:
         ) from None
 
 
-def _options(form: TextForm) -> dict[str, str]:
+def _options(form: TextForm) -> dict[str, Any]:
     return {"sep": form.delimiter, "decimal": form.decimal, "encoding": form.encoding}
 
 
