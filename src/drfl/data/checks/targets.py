@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import numpy as np
-from scipy.stats import rankdata
 
 from drfl.core.errors import Notice
 from drfl.data.checks.columns import odd_medians
@@ -76,6 +75,8 @@ def _rule(values: np.ndarray, targets: np.ndarray) -> float:
 
 
 def _giving_away_numbers(table: RawTable) -> list[Notice]:
+    from scipy.stats import rankdata  # imported here, as drfl.data loads torch and NumPy only
+
     rows = np.concatenate(table.rows)
     ranks = rankdata(table.targets[rows])
     if len(rows) < FEW or ranks.std() == 0:
@@ -151,6 +152,8 @@ def _opposite(table: RawTable) -> list[Notice]:
 
 def _auc(scores: np.ndarray, targets: np.ndarray) -> tuple[float, float]:
     """The area under the ROC curve, and its standard error if scores and targets were independent."""
+    from scipy.stats import rankdata  # imported here, as drfl.data loads torch and NumPy only
+
     ones = float(targets.sum())
     zeros = len(targets) - ones
     area = (rankdata(scores)[targets > 0].sum() - ones * (ones + 1) / 2) / (ones * zeros)

@@ -223,45 +223,45 @@ class _Cells(NamedTuple):
             text = f"{row_name(int(first[-1]))}, column '{name}': the cell is blank{_times(counts[0])}. {remedy}"
             found.append(InputError(text, code="missing-values", field=name))
         faults = self._faults()
-        for k, (code, problem) in list(faults.items())[:MOST]:
+        for k, fault in list(faults.items())[:MOST]:
             remedy = "Correct it" if is_target else "Correct it, or add it to 'missing' in the schema"
-            if code == "unknown-level":
+            if fault.code == "unknown-level":
                 remedy = _near(str(self.texts[k]), self.column.levels)[2:] or "Correct it, or edit levels in the schema"
-            text = f"{row_name(int(first[k]))}, column '{name}': {problem}{_times(counts[k + 1])}. {remedy}"
-            found.append(InputError(text, code=code, field=name))
+            text = f"{row_name(int(first[k]))}, column '{name}': {fault}{_times(counts[k + 1])}. {remedy}"
+            found.append(InputError(text, code=fault.code, field=name))
         if len(faults) > MOST:
             text = f"column '{name}': {len(faults) - MOST} more values are wrong, too"
             found.append(InputError(text, code=found[-1].code, field=name))
         return found
 
-    def _faults(self) -> dict[int, tuple[str, str]]:
-        """What is wrong with contents that are no codes: code and text, by position."""
-        column, numbers, texts = self.column, self.numbers, self.texts
-        found: dict[int, tuple[str, str]] = {}
+    def _faults(self) -> dict[int, InputError]:
+        """What is wrong with contents that are no codes, by position; the texts do not name row and column."""
+        column, numbers, texts, name = self.column, self.numbers, self.texts, self.column.name
+        found = {k: self._unreadable(str(texts[k])) for k in np.flatnonzero(np.isnan(numbers)).tolist()}
         largest = FAR if column.role == "target" else LARGEST
-        for k in np.flatnonzero(np.isnan(numbers)).tolist():
-            found[k] = self._unreadable(str(texts[k]))
         if column.type in NUMBERS:
             for k in np.flatnonzero(np.abs(numbers) >= largest).tolist():
-                found[k] = "not-finite", f"{level_text(texts[k])} is infinite or beyond {largest:g}"
+                text = f"{level_text(texts[k])} is infinite or beyond {largest:g}"
+                found[k] = InputError(text, code="not-finite", field=name)
         if column.type == "whole number":
             for k in np.flatnonzero((numbers != np.round(numbers)) & np.isfinite(numbers)).tolist():
-                found[k] = "out-of-range", f"expected a whole number, found {texts[k]}"
+                text = f"expected a whole number, found {texts[k]}"
+                found[k] = InputError(text, code="out-of-range", field=name)
         if column.range is not None:
             low, high = column.range
             for k in np.flatnonzero((numbers < low) | (numbers > high)).tolist():
-                found.setdefault(
-                    k, ("out-of-range", f"{level_text(texts[k])} is outside the range {low:g} to {high:g}")
-                )
+                text = f"{level_text(texts[k])} is outside the range {low:g} to {high:g}"
+                found.setdefault(k, InputError(text, code="out-of-range", field=name))
         return {k: fault for k, fault in sorted(found.items()) if not self.is_code[k]}
 
-    def _unreadable(self, text: str) -> tuple[str, str]:
+    def _unreadable(self, cell: str) -> InputError:
+        name = self.column.name
         if self.column.type in NUMBERS:
-            return "not-a-number", f"expected a number, found '{text}'"
+            return InputError(f"expected a number, found '{cell}'", code="not-a-number", field=name)
         if self.column.type == "date":
-            return "not-a-date", f"expected a date such as 2021-03-31, found '{text}'"
+            return InputError(f"expected a date such as 2021-03-31, found '{cell}'", code="not-a-date", field=name)
         levels = listed([f"'{level}'" for level in self.column.levels], "level")
-        return "unknown-level", f"'{text}' is not a level of the schema ({levels})"
+        return InputError(f"'{cell}' is not a level of the schema ({levels})", code="unknown-level", field=name)
 
 
 def stripped(cells: pd.Series) -> pd.Series:
