@@ -46,6 +46,7 @@ from drfl.data import DirichletDrop as DirichletDrop
 from drfl.data import Natural as Natural
 from drfl.data import OneClass as OneClass
 from drfl.data import Partition as Partition
+from drfl.data import TableSchema as TableSchema
 from drfl.data import ZipfDirichlet as ZipfDirichlet
 from drfl.data import load as load
 from drfl.data import read_model as read_model

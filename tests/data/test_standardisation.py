@@ -274,3 +274,44 @@ def test_a_simulation_knows_the_majorities():
     fed = drfl.Simulation(data, drfl.Task(torch.nn.Linear(5, 2)))
     assert torch.equal(fed.majority, data.majority)
     assert drfl.federation.federation.WrappedFederation(fed).majority is fed.majority
+
+
+def test_missing_values_do_not_count():
+    x = np.random.default_rng(0).normal(3, 2, size=(60, 4))
+    x[::3, 1] = np.nan
+    x[:20, 2] = np.nan
+    x[:, 3] = np.nan
+    known = x[:, :3]
+    for found in (
+        moments(x),
+        combine([moments(part) for part in np.split(x, [20, 40])]),
+        standardisation.client_moments(torch.from_numpy(x), torch.arange(60).split(20), "abc"),
+    ):
+        assert (found.count, found.counts.tolist()) == (60, [60, 40, 40, 0])
+        np.testing.assert_allclose(found.mean, [*np.nanmean(known, 0), 0], rtol=1e-14)
+        np.testing.assert_allclose(found.variance, [*np.nanvar(known, 0), 0], rtol=1e-12)
+    by = bound_standardisation([moments(part) for part in np.split(x, [20, 40])]).standardisation
+    np.testing.assert_allclose(by.scale[:3], np.nanstd(known, 0), rtol=1e-12)
+    scaled = by.apply(torch.from_numpy(x))
+    assert (scaled[np.isnan(x)] == 0).all()
+    assert torch.equal(by.before(torch.nn.Identity())(torch.from_numpy(x)), scaled)
+
+
+def test_a_claim_of_more_values_than_rows_is_refused():
+    own = Moments(3, *torch.zeros(2, 1).double(), counts=torch.tensor([4.0]).double())
+    with refused("invalid-statistics", "site 'b'"):
+        own.check("site 'b'")
+
+
+def test_raw_inputs_with_missing_values_cannot_be_trained_on():
+    frame = table()
+    frame.loc[3, "b"] = np.nan
+    columns = [drfl.data.Column(name, "number", missing=("",)) for name in "abcd"]
+    target = drfl.data.Column("ill", "yes/no", levels=("False", "True"), role="target")
+    schema = drfl.TableSchema((*columns, target, drfl.data.Column("site", "text", role="client")))
+    frame = frame.drop(columns="flat")
+    raw = ClientData.from_frame(frame, schema=schema, standardise=False)
+    model = torch.nn.Linear(8, 2)
+    with refused("missing-values", "standardise"):
+        drfl.Simulation(raw, drfl.Task(model))
+    assert drfl.Simulation(raw.standardised(), drfl.Task(model)).n == 3

@@ -2,15 +2,17 @@
 
 import re
 
+import msgspec
 import pytest
+import torch
 from tests.support.refusals import logged, refused
 
 from drfl.flower import nodes, server_app
 from drfl.flower.claims import admit
 from drfl.flower.client_app import client_app, identity, task_of
 from drfl.flower.in_process import InProcessGrid
-from drfl.flower.messages import Model, SiteIdentity
-from drfl.flower.records import read
+from drfl.flower.messages import Model, SiteIdentity, short_name
+from drfl.flower.records import read, write
 from drfl.flower.settings import SiteEntry, read_server
 
 from .conftest import grid_of, site, with_field
@@ -56,6 +58,57 @@ def test_a_site_that_calls_itself_otherwise_is_told(caplog):
     admit({0: member("a"), 1: member("=1+1"), 2: member("c")}, entries())
     assert logged(caplog) == [("other-name", "b")]
     assert "'=1+1'" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("usual", "odd", "quoted"),
+    [
+        ({"schema": "a" * 64}, {"schema": "b" * 64}, ("bbbbbbbb…", "aaaaaaaa…")),
+        ({"schema": "a" * 64}, {}, ("aaaaaaaa…",)),
+        ({"features": tuple("uvwxyz")}, {"features": tuple("uwvxyz")}, ("column 2", "'w'", "'v'")),
+        ({"class_names": ("0", "1", "2")}, {"class_names": ("1", "2", "3")}, ("'1'", "'0'")),
+        ({"majority": 0.5}, {}, ("targets",)),
+    ],
+)
+@pytest.mark.parametrize("place", [0, 2])
+def test_sites_that_differ_are_refused_by_name(usual, odd, quoted, place):
+    names = "abc"
+    reports = {
+        i: msgspec.structs.replace(member(name), **(odd if i == place else usual)) for i, name in enumerate(names)
+    }
+    with refused("sites-differ", names[place], f"'{names[place]}'", *quoted):
+        admit(reports, [SiteEntry(name=name) for name in names])
+
+
+def test_sites_without_names_of_columns_are_not_compared():
+    reports = {0: member("a"), 1: msgspec.structs.replace(member("b"), features=tuple("uvwxyz"))}
+    admit(reports, [SiteEntry(name=name) for name in "ab"])
+
+
+@pytest.mark.parametrize(
+    ("claims", "reason"),
+    [
+        ({"features": ("a",)}, "one name for each column"),
+        ({"class_names": ("a",)}, "one name for each class"),
+        ({"features": ("a", "b", "c", "d", "e", "\x1b[2J")}, "printable"),
+        ({"counts": torch.ones(3, dtype=torch.float64)}, "counts"),
+    ],
+)
+def test_descriptions_that_contradict_themselves_are_refused(claims, reason):
+    with pytest.raises(ValueError, match=reason):
+        msgspec.structs.replace(member(), **claims)
+
+
+def test_long_names_stay_distinct_and_fit_a_message():
+    names = ["x" * 300 + end for end in "ab"]
+    short = [short_name(name) for name in names]
+    assert len(set(short)) == 2
+    assert max(map(len, short)) <= 128
+    assert short_name("age") == "age"
+    about = SiteIdentity(
+        "a", (4096,), 2, 30, 15, "0" * 32, features=tuple(short_name(f"{k} " + "é" * 200) for k in range(4096))
+    )
+    assert read(write(about), SiteIdentity).features == about.features
 
 
 def test_nothing_is_trained_and_no_folder_left_where_a_site_is_refused(tmp_path):

@@ -6,7 +6,10 @@ import torch
 from tests.support.refusals import refused
 
 from drfl.data.datasets.formats import write_idx
-from drfl.flower.client_app import HungError, run_within
+from drfl.data.tables.schema import Column, TableSchema
+from drfl.flower.client_app import HungError, Site, identity, run_within
+from drfl.flower.messages import SiteIdentity
+from drfl.flower.records import read
 from drfl.flower.site_data import load_site
 
 X = np.arange(40, dtype=np.float32).reshape(10, 4)
@@ -33,10 +36,10 @@ def test_without_test_rows_some_are_kept_for_testing(tmp_path):
     assert (len(data.train[0]), len(data.test[0])) == (6, 4)
 
 
-def test_csv_takes_its_target_by_name_and_the_type_of_the_site(tmp_path):
+def test_a_table_takes_its_target_by_name_and_the_type_of_the_site(tmp_path):
     rows = "\n".join(f"{a},{y},{b}" for a, b, y in zip(X[:, 0], X[:, 1], Y, strict=True))
     (tmp_path / "a.csv").write_text(f"age,ill,dose\n{rows}\n")
-    data = load_site(site(tmp_path, 'csv = "a.csv"\ntarget = "ill"', 'dtype = "float64"'))
+    data = load_site(site(tmp_path, 'table = "a.csv"\ntarget = "ill"', 'dtype = "float64"'))
     assert data.inputs.dtype == torch.float64
     assert sorted(data.inputs[:, 1].tolist()) == sorted(X[:, 1].tolist())
     assert data.targets.dtype == torch.int64
@@ -61,19 +64,66 @@ def test_a_loader_is_looked_for_beside_the_file(tmp_path):
         load_site(site(tmp_path, 'loader = "own_loader:two"'))
 
 
+def test_a_table_is_read_as_by_the_command(tmp_path):
+    (tmp_path / "a.tsv").write_text("age\till\n1,5\tno\n2,5\tyes\n3,5\tno\n4,5\tyes\n")
+    (tmp_path / "b.csv").write_text("ill,age\nyes,7\n")
+    data = load_site(site(tmp_path, 'table = "a.tsv"\ntest_table = "b.csv"\ntarget = "ill"'))
+    assert (data.columns, data.classes) == (("age",), ("no", "yes"))
+    assert data.inputs[:, 0].tolist() == [1.5, 2.5, 3.5, 4.5]
+    assert (data.test_inputs.tolist(), data.test_targets.tolist()) == ([[7]], [1])
+    assert [notice.code for notice in data.notices] == ["table-format"]
+    numbers = site(tmp_path, 'table = "a.tsv"\ntarget = "age"\ntask = "regression"')
+    with refused("not-a-number", "ill", "a.tsv"):
+        load_site(numbers)
+    (tmp_path / "a.tsv").write_text("age\tdose\n1.5\t1\n2.5\t2\n")
+    assert load_site(numbers).targets.tolist() == [1.5, 2.5]
+
+
+@pytest.mark.parametrize("words", [("0", "1"), ("0.0", "1.0"), ("False", "True"), ("FALSE", "TRUE")])
+def test_classes_are_the_same_however_a_site_writes_zero_and_one(tmp_path, words):
+    (tmp_path / "a.csv").write_text("age,ill\n" + "".join(f"{k},{words[k % 2]}\n" for k in range(8)))
+    data = load_site(site(tmp_path, 'table = "a.csv"\ntarget = "ill"'))
+    assert (data.classes, data.targets.tolist()) == (("0", "1"), [0, 1] * 4)
+
+
+def test_a_table_with_a_schema(tmp_path):
+    columns = (
+        Column("sex", "category", levels=("f", "m")),
+        Column("age", "number", missing=("",)),
+        Column("ill", "yes/no", levels=("no", "yes"), role="target"),
+    )
+    TableSchema(columns).write(tmp_path / "schema.toml")
+    (tmp_path / "a.csv").write_text("age,sex,ill\n1,f,no\n,m,no\n3,f,no\n4,m,no\n")
+    data = load_site(site(tmp_path, 'table = "a.csv"\nschema = "schema.toml"'))
+    assert (data.columns, data.classes) == (("sex_m", "age", "age missing"), ("no", "yes"))
+    assert data.schema == TableSchema(columns).digest
+    assert data.inputs[:, 1].isnan().tolist() == [False, True, False, False]
+    told = read(identity(Site("a", data)), SiteIdentity)
+    assert (told.features, told.schema, told.classes) == (data.columns, data.schema, 2)
+    assert told.class_names == ("no", "yes")
+    assert told.counts[1] == len(data.train[0]) - int(data.inputs[data.train[0], 1].isnan().sum())
+    with refused("conflicting-options", "target"):
+        load_site(site(tmp_path, 'table = "a.csv"\nschema = "schema.toml"\ntarget = "sex"'))
+    (tmp_path / "a.csv").write_text("age,sex,ill\nold,f,no\n")
+    with refused("not-a-number", "age", "a.csv, line 2", "'old'"):
+        load_site(site(tmp_path, 'table = "a.csv"\nschema = "schema.toml"'))
+
+
 @pytest.mark.parametrize(
     ("data", "error"),
     [
         ("", ("invalid-value", "data")),
-        ('npz = "a.npz"\ncsv = "a.csv"', ("invalid-value", "data")),
-        ('csv = "a.csv"', ("invalid-value", "data", "'csv'", "'target'")),
+        ('npz = "a.npz"\ntable = "a.csv"', ("invalid-value", "data")),
+        ('table = "a.csv"', ("invalid-value", "data", "'table'", "'target'")),
         ('images = "x"', ("invalid-value", "data", "'images'", "'labels'")),
         ('npz = "none.npz"', ("file-not-found", None, "none.npz")),
         ('npz = "text.csv"', ("damaged-file", None, "text.csv")),
         ('npz = "half.npz"', ("missing-column",)),
         ('npz = "empty.npz"', ("missing-column", None, "train_inputs")),
-        ('csv = "text.csv"\ntarget = "ill"', ("not-a-number", "who")),
-        ('csv = "text.csv"\ntarget = "no"', ("missing-column", "no")),
+        ('table = "text.csv"\ntarget = "ill"', ("not-a-number", "who")),
+        ('table = "text.csv"\ntarget = "no"', ("unknown-name", "target", "'no'")),
+        ('table = "blank.csv"\ntarget = "ill"', ("missing-values", "age", "blank.csv, line 3")),
+        ('npz = "a.npz"\nschema = "s.toml"', ("invalid-value", "data", "'schema'", "'table'")),
         ('loader = "no_such_module:load"', ("unknown-name", "loader")),
         ('loader = "json:no"', ("unknown-name", "loader")),
         ('loader = ""', ("unknown-name", "loader")),
@@ -83,6 +133,7 @@ def test_a_loader_is_looked_for_beside_the_file(tmp_path):
 )
 def test_what_cannot_be_had_is_one_line(tmp_path, data, error):
     (tmp_path / "text.csv").write_text("who,ill\nx,1\ny,0\n")
+    (tmp_path / "blank.csv").write_text("age,ill\n1,1\n,0\n")
     np.savez(tmp_path / "half.npz", train_inputs=X, train_targets=Y, test_inputs=X)
     np.savez(tmp_path / "empty.npz", x=X)
     with refused(*error) as caught:

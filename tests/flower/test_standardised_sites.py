@@ -14,7 +14,7 @@ from tests.support.refusals import logged, quotes, refused
 
 import drfl
 from drfl.core.key import Key
-from drfl.data import ClientData
+from drfl.data import ClientData, Column, TableSchema
 from drfl.experiments.config.wrap import wrap_algorithm
 from drfl.flower import nodes, server_app, transport
 from drfl.flower.claims import standardisation_of
@@ -63,7 +63,7 @@ def written(folder, table):
         (folder / name).mkdir()
         rows.drop(columns="site").to_csv(folder / name / "rows.csv", index=False)
         path = folder / name / "site.toml"
-        path.write_text(f'name = "{name}"\n[data]\ncsv = "rows.csv"\ntarget = "ill"\n')
+        path.write_text(f'name = "{name}"\n[data]\ntable = "rows.csv"\ntarget = "ill"\n')
         sites[name] = Site(name, load_site(path))
     return sites
 
@@ -310,3 +310,50 @@ def test_a_federation_knows_the_majorities_where_all_sites_tell_them():
 
     assert majority(members).tolist() == [0.5] * 4
     assert majority({**members, 2: msgspec.structs.replace(members[2], majority=None)}) is None
+
+
+def with_gaps(folder, more=""):
+    """Three sites with a schema, of which one never measured a column; the sites by name, and the whole table."""
+    whole = frame().rename(columns={"ill": "sick"})
+    whole["sick"] = np.where(whole["sick"] == 1, "yes", "no")
+    rng = np.random.default_rng(1)
+    whole.loc[rng.random(len(whole)) < 0.2, "x"] = np.nan
+    whole.loc[whole["site"] == "b", "z"] = np.nan
+    columns = [Column(name, "number", missing=("",) if name in "xz" else ()) for name in "wxyz"]
+    target = Column("sick", "yes/no", levels=("no", "yes"), role="target")
+    schema = TableSchema((*columns, target, Column("site", "text", role="client")))
+    sites = {}
+    for name, rows in whole.groupby("site"):
+        (folder / name).mkdir()
+        order = list(rows.columns[::-1] if name == "c" else rows.columns)
+        rows[order].to_csv(folder / name / "rows.csv", index=False)
+        schema.write(folder / name / "schema.toml")
+        path = folder / name / "site.toml"
+        path.write_text(f'name = "{name}"\n[data]\ntable = "rows.csv"\nschema = "schema.toml"\n')
+        sites[name] = Site(name, load_site(path))
+    return sites, whole, schema
+
+
+def test_missing_values_are_imputed_as_in_a_simulation(tmp_path):
+    sites, whole, schema = with_gaps(tmp_path)
+    path = server(tmp_path, sites)
+    out = server_app.serve(grid_of(sites), path)
+    data = ClientData.from_frame(whole, schema=schema)
+    with Key(1).fold("model").torch_scope():
+        task = task_of(Model("linear", "cross-entropy", "float32", 2), (6,))
+    fed = drfl.Simulation(data, task, engine=drfl.engine.Loop())
+    config = read_server(path).job
+    found = drfl.run(wrap_algorithm(config, config.built("FedAvg", 3), None, None, task), fed, rounds=5, seed=1)
+    expected = dict(zip(data.names, found.evaluation.score.tolist(), strict=True))
+    assert accuracies(out) == pytest.approx(expected, abs=1e-6)
+    saved = drfl.read_model(out / "model.safetensors")
+    torch.testing.assert_close(saved.standardisation.mean, data.standardisation.mean, rtol=1e-6, atol=1e-9)
+    served = saved.into(task.model)
+    raw = ClientData.from_frame(whole, schema=schema, standardise=False)
+    assert torch.equal(served(raw.inputs).isnan().any(), torch.tensor(False))
+
+
+def test_missing_values_need_standardised_inputs(tmp_path):
+    sites, _, _ = with_gaps(tmp_path)
+    with refused("missing-values", "a", "'a'"):
+        server_app.serve(grid_of(sites), server(tmp_path, sites, more="standardise = false"))

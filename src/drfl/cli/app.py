@@ -11,7 +11,7 @@ from typing import Annotated, cast
 
 import typer
 
-from drfl.cli import deploy, signals
+from drfl.cli import data, deploy, signals
 from drfl.cli import options as o
 from drfl.cli.command_help import Command, CommandGroup
 from drfl.cli.options import expand
@@ -31,6 +31,7 @@ app = typer.Typer(
     rich_markup_mode="rich",
     pretty_exceptions_enable=False,
 )
+app.add_typer(data.app, rich_help_panel=START)
 app.add_typer(deploy.app, rich_help_panel=DEPLOY)
 
 
@@ -74,7 +75,7 @@ def add_plugins(arguments: Sequence[str]) -> None:
     """
     first = arguments[0] if arguments else "--help"
     names = {command.name or getattr(command.callback, "__name__", "") for command in app.registered_commands}
-    names.add("deploy")
+    names |= {"data", "deploy"}
     if first in names or (first.startswith("-") and first not in ("--help", "--help-all")):
         return
     for name, function in plugins("drfl.commands"):

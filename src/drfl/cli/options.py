@@ -335,6 +335,7 @@ class TuneOptions:
     jobs: Jobs = None
     ray: Ray = None
     data_dir: DataDir = None
+    schema: Annotated[Path | None, setting("data_schema")] = None
     trust: Trust = False
     out: Annotated[
         Path | None, option("Folder for the results", OUTPUT, default="evidence/results/tuning/JOB", common=True)

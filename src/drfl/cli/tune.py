@@ -42,15 +42,7 @@ def tune_command(options: TuneOptions) -> int:
     """Search hyperparameters, write and print them, and return the exit code."""
     with signals.end_at_once():  # there is nothing to clean up yet
         workers = workers_of_options(options.jobs, options.ray, os.cpu_count() or 1)
-        quiet, changes = options.as_json, changes_of(options.changes or [])
-        if options.rounds is not None:
-            if "rounds" in changes:
-                raise InputError(
-                    "--rounds and --set rounds set the same value: remove one of them",
-                    code="given-twice",
-                    field="rounds",
-                )
-            changes["rounds"] = options.rounds
+        quiet, changes = options.as_json, _changes(options)
         job = resolve(options.job, changes, stand_in=options.stand_in, trust=options.trust)
         folder = options.out or RESULTS / job.name
         check_place(folder, job.name)
@@ -80,7 +72,8 @@ def tune_command(options: TuneOptions) -> int:
         words.append("--relative-step-size")
     if options.stand_in:
         words.append("--stand-in")
-    for option, texts in (("--space", options.space), ("--set", options.changes)):
+    schema = [] if options.schema is None else [options.schema.name]
+    for option, texts in (("--schema", schema), ("--space", options.space), ("--set", options.changes)):
         for text in texts or []:
             words += [option, text]
     command = shlex.join(words)
@@ -100,6 +93,20 @@ def tune_command(options: TuneOptions) -> int:
         _print(search, trials, path)
     ends = [end for searched in trials.values() for trial in searched for end in trial.stopped]
     return 0 if "rounds" in ends else BROKEN
+
+
+def _changes(options: TuneOptions) -> dict[str, object]:
+    """Return the keys of the job that options change."""
+    changes = changes_of(options.changes or [])
+    schema = None if options.schema is None else str(options.schema)
+    for option, key, value in (("rounds", "rounds", options.rounds), ("schema", "data_schema", schema)):
+        if value is not None and key in changes:
+            raise InputError(
+                f"--{option} and --set {key} set the same value: remove one of them", code="given-twice", field=key
+            )
+        if value is not None:
+            changes[key] = value
+    return changes
 
 
 def _print(search: Search, trials: Mapping[str, Sequence[Trial]], path: Path) -> None:

@@ -88,17 +88,18 @@ def concentration(alpha: float) -> None:
         )
 
 
-def finite(name: str, values: Tensor) -> None:
+def finite(name: str, values: Tensor, *, missing: bool = False) -> None:
     """Raise InputError if a floating-point tensor holds NaN or infinity; the message counts and locates the values.
 
-    The tensor is read once, a few rows at a time, so a tensor mapped from a file needs little memory.
+    The tensor is read once, a few rows at a time, so a tensor mapped from a file needs little memory. If ``missing``,
+    NaN stands for a missing value and is allowed.
     """
     if not values.is_floating_point():
         return
     bad, first, start = 0, (), 0
     # Split to save memory: the mask of a whole float32 data set would take a quarter of its size.
     for part in values.split(max(1, AT_A_TIME // max(1, values[:1].numel()))) if values.ndim else (values,):
-        good = torch.isfinite(part)
+        good = ~torch.isinf(part) if missing else torch.isfinite(part)
         if not bool(good.all()):
             places = torch.nonzero(~good)
             if not bad:

@@ -13,12 +13,14 @@ from drfl.data.partition.partition import Partition, PartitionMethod
 from drfl.data.partition.partitioners import IID, PARTITIONS, DirichletDrop, OneClass, ZipfDirichlet
 from drfl.data.partition.splitting import largest_remainder
 from drfl.data.standardisation import Standardisation, Standardise
+from drfl.data.tables.schema import Column, TableSchema
 
 __all__ = [
     "DATASETS",
     "IID",
     "PARTITIONS",
     "ClientData",
+    "Column",
     "Dataset",
     "DatasetInfo",
     "DirichletDrop",
@@ -30,6 +32,7 @@ __all__ = [
     "SavedModel",
     "Standardisation",
     "Standardise",
+    "TableSchema",
     "ZipfDirichlet",
     "data_warnings",
     "describe",

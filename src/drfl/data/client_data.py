@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import torch
@@ -21,7 +22,9 @@ from drfl.data.partition.row_lists import as_tensors, blocks, join, lengths, pie
 from drfl.data.pools import ConstantAnswer, check_indices, check_pool, constant_answer, majority_shares
 from drfl.data.standardisation import Standardisation, client_moments, is_table
 from drfl.data.tables import convert
+from drfl.data.tables.conform import conform, target_tensor
 from drfl.data.tables.convert import encode_targets, feature_columns, feature_matrix, require_present
+from drfl.data.tables.schema import TableSchema
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -55,6 +58,8 @@ class ClientData:
             used to select a model, not to train it. None if there are none.
         columns: (p,) Names of the columns of inputs (n, p); None if they have none.
         notices: Findings of the reader of the files that the user should check; see :func:`drfl.data.data_warnings`.
+        schema: Digest of the :class:`drfl.TableSchema` that encoded the table; "" if there is none. With a schema,
+            inputs may be NaN for missing values until they are standardised.
 
     Raises:
         InputError: If a value does not meet these requirements; the message names the client if there is one.
@@ -72,6 +77,7 @@ class ClientData:
     validation: tuple[Tensor, ...] | None = None
     columns: tuple[str, ...] | None = None
     notices: tuple[Notice, ...] = ()
+    schema: str = ""
 
     def __post_init__(self) -> None:
         if not len(self.train) == len(self.test) == len(self.names) or not self.names:
@@ -85,10 +91,11 @@ class ClientData:
             raise InputError(
                 "two clients have the same name. Give each client its own name", code="duplicate-name", field="names"
             )
-        check_pool("training", self.inputs, self.targets)
+        missing = bool(self.schema) and self.standardisation is None
+        check_pool("training", self.inputs, self.targets, missing)
         # If both parts share one pool, it is checked once.
         if self.test_inputs is not self.inputs or self.test_targets is not self.targets:
-            check_pool("test", self.test_inputs, self.test_targets)
+            check_pool("test", self.test_inputs, self.test_targets, missing)
             for what, a, b in (
                 ("inputs", self.inputs, self.test_inputs),
                 ("targets", self.targets, self.test_targets),
@@ -164,6 +171,12 @@ class ClientData:
         rows = torch.cat(self.test)
         # A partition may lend a test row to a client that would otherwise have none.
         return len(rows.unique()) < len(rows)
+
+    @cached_property
+    def has_missing(self) -> bool:
+        """Whether inputs are NaN where values are missing, which standardising replaces by the mean."""
+        pools = (self.inputs,) if self.test_inputs is self.inputs else (self.inputs, self.test_inputs)
+        return bool(self.schema) and self.standardisation is None and any(bool(x.isnan().any()) for x in pools)
 
     def tensors(self) -> list[Tensor]:
         """Return all tensors of the data, for a digest."""
@@ -245,7 +258,7 @@ class ClientData:
 
         Test rows do not influence the scale; they are scaled like the training rows. The mean and the scale are
         computed from each client's counts, means and variances alone, so clients could obtain them without sharing
-        rows. A constant column becomes 0.
+        rows. A constant column and a missing value (NaN) become 0.
 
         Args:
             by: Mean and scale to use instead of the computed ones.
@@ -317,6 +330,7 @@ class ClientData:
             classes=dataset.class_names,
             columns=dataset.columns,
             notices=dataset.notices,
+            schema=dataset.schema,
         )
         # Round to float32 only after scaling, see from_arrays.
         return data.standardised().to(dtype=torch.float32) if dataset.standardise else data
@@ -404,9 +418,10 @@ class ClientData:
         cls,
         frame: pd.DataFrame,
         *,
-        group: str,
-        target: str | Sequence[str],
+        group: str | None = None,
+        target: str | Sequence[str] | None = None,
         features: Sequence[str] | None = None,
+        schema: TableSchema | str | Path | None = None,
         test_fraction: float = 0.2,
         key: Key = _KEY,
         dtype: torch.dtype = torch.float32,
@@ -421,6 +436,8 @@ class ClientData:
                 0..C-1 in sorted order, with their names in `classes`. Several columns are read as numbers (n, k), such
                 as the labels 0 and 1 of a multi-label task.
             features: Numeric columns to learn from; None uses all other columns.
+            schema: Meaning of each column, or the path of a schema file. It names the client, the target and the
+                features, and encodes categories, dates and missing values.
             test_fraction: Share of each client's rows for testing.
             key: Key of that split.
             dtype: Type of the features and of a floating-point target.
@@ -429,22 +446,53 @@ class ClientData:
 
         Raises:
             InputError: If a column does not exist, is not numeric, or has missing or infinite values, or a group has
-                only one row. The message names the column or group.
+                only one row. The message names the column or group. With a schema: if the table does not conform to it.
         """
         # Columns may be numbered, but names in files and messages are strings.
         frame = frame.rename(columns=str)
-        targets = (target,) if isinstance(target, str) else tuple(target)
-        columns = feature_columns(frame, group, targets, features)
+        targets = (target,) if isinstance(target, str) else None if target is None else tuple(target)
         if not len(frame):
             raise InputError("the table has no rows. Each client needs at least two", code="no-rows")
+        if schema is not None:
+            schema = schema if isinstance(schema, TableSchema) else TableSchema.read(schema)
+            schema.check_options(targets, group)
+            group = group_of(schema, features)
+            rows = conform(schema, frame, lambda row: f"row {row}")
+            columns, inputs, classes, digest = schema.features, rows.inputs, schema.classes, schema.digest
+            Y, _ = target_tensor(schema, rows.targets)
+        else:
+            if group is None:
+                raise InputError("group or schema must name each row's client", code="missing-option", field="group")
+            columns = tuple(feature_columns(frame, group, targets or (), features))
+            inputs, digest = feature_matrix(frame, columns), ""
+            y, classes = encode_targets(frame, targets or ())
+            Y = torch.from_numpy(y)
         require_present(frame[group], group)
-        X = torch.from_numpy(feature_matrix(frame, columns))
-        y, classes = encode_targets(frame, targets)
-        Y = torch.from_numpy(y)
+        X = torch.from_numpy(inputs)
         groups = frame[group].to_numpy(dtype=object)
-        split = split_groups(groups, None if classes is None else y, key, test_fraction)
+        split = split_groups(groups, None if classes is None else Y.numpy(), key, test_fraction)
         data = cls(
-            X, Y, as_tensors(split.train), X, Y, as_tensors(split.test), split.names, classes, columns=tuple(columns)
-        )
+            X, Y, as_tensors(split.train), X, Y, as_tensors(split.test), split.names, classes, columns=columns,
+            schema=digest,
+        )  # fmt: skip
         # Round to dtype only after scaling, see from_arrays.
         return (data.standardised() if standardise else data).to(dtype=dtype)
+
+
+def group_of(schema: TableSchema, features: Sequence[str] | None) -> str:
+    """The column of a schema that names the client.
+
+    Raises:
+        InputError: If there is none, or features are given too.
+    """
+    if features is not None:
+        raise InputError(
+            "features and schema are both given: remove features", code="conflicting-options", field="features"
+        )
+    if schema.client is None:
+        raise InputError(
+            'the schema has no column with role = "client", which names each row\'s client',
+            code="missing-option",
+            field="group",
+        )
+    return schema.client

@@ -39,6 +39,8 @@ class Dataset:
         test_groups: (k,) Group of each test row; None if there are no groups or there is no separate test part.
         class_names: Names of the classes; None if the data do not contain them.
         notices: Findings of the reader of the files that the user should check.
+        schema: Digest of the :class:`drfl.TableSchema` that encoded the table; "" if there is none. With a schema,
+            inputs may be NaN for missing values.
 
     Raises:
         InputError: If lengths, shapes or types do not match this description, a part is empty, an input or target is
@@ -58,6 +60,7 @@ class Dataset:
     test_groups: tuple[str, ...] | None = None
     class_names: tuple[str, ...] | None = None
     notices: tuple[Notice, ...] = ()
+    schema: str = ""
 
     def __post_init__(self) -> None:
         checks.integer("classes", self.classes)
@@ -147,7 +150,7 @@ class Dataset:
             )
         if not len(targets):
             raise InputError(f"{what} has no {part} samples. Add at least one", code="no-rows", field=part)
-        checks.finite(f"{what}: {part} inputs", inputs)
+        checks.finite(f"{what}: {part} inputs", inputs, missing=bool(self.schema))
         if self.has_labels:
             checks.labels(f"{what}: {part} labels", targets.numpy(force=True), self.classes)
         elif self.task == "regression":

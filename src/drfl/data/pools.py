@@ -11,13 +11,14 @@ from drfl.core import checks
 from drfl.core.errors import InputError
 
 
-def check_pool(part: str, inputs: Tensor, targets: Tensor) -> None:
+def check_pool(part: str, inputs: Tensor, targets: Tensor, missing: bool = False) -> None:
     """Raise InputError unless inputs and targets form a valid pool.
 
     Args:
         part: "training" or "test", for errors.
         inputs: (n, ...) Inputs.
         targets: (n, ...) Targets.
+        missing: Whether inputs may be NaN.
 
     Raises:
         InputError: If lengths differ, a value is not finite, or the targets are neither labels nor floating-point
@@ -31,7 +32,7 @@ def check_pool(part: str, inputs: Tensor, targets: Tensor) -> None:
             field="targets",
         )
     # A NaN would spread to all clients with the first average, and no later error could name its source.
-    checks.finite(f"{part} inputs", inputs)
+    checks.finite(f"{part} inputs", inputs, missing=missing)
     checks.finite(f"{part} targets", targets)
     if targets.is_floating_point():
         return

@@ -33,20 +33,31 @@ class Moments:
     Args:
         count: Number of rows, at least 1.
         mean: (p,) float64 means.
-        variance: (p,) float64 variances with divisor ``count``; exactly 0 for constant columns.
+        variance: (p,) float64 variances over the known values, with their number as divisor; exactly 0 for constant
+            columns.
+        counts: (p,) float64 number of values of each column that are not missing; None if no value is missing. A column
+            without values has mean and variance 0.
     """
 
     count: int
     mean: Tensor
     variance: Tensor
+    counts: Tensor | None = None
 
     @classmethod
     def of(cls, inputs: Tensor, rows: Tensor) -> Moments:
-        """Compute the moments of rows (k,) of a pool (n, p) in float64, a few rows at a time."""
+        """Compute the moments of rows (k,) of a pool (n, p) in float64, a few rows at a time.
+
+        Missing values (NaN) do not count.
+        """
         size = max(1, AT_A_TIME // max(1, inputs.shape[1]))
         parts = []
         for some in rows.split(size):
             x = inputs[some].double()
+            known = ~x.isnan()
+            if not bool(known.all()):
+                parts.append(_of_known(x, known))
+                continue
             # Differences from the first row make the variance of a constant column exactly 0.
             difference = x - x[0]
             mean = difference.mean(0)
@@ -65,6 +76,8 @@ class Moments:
                 negative.
         """
         good = (self.mean.abs() <= LARGEST) & (self.variance >= 0) & (self.variance <= LARGEST**2)
+        if self.counts is not None:
+            good &= (self.counts >= 0) & (self.counts <= self.count)
         if self.count >= 1 and bool(good.all()):
             return
         column = int((~good).int().argmax())
@@ -77,13 +90,35 @@ class Moments:
         )
 
 
+def _of_known(x: Tensor, known: Tensor) -> Moments:
+    """Compute the moments of the known values of x (k, p)."""
+    counts = known.sum(0).double()
+    first = torch.where(counts > 0, x[known.int().argmax(0), torch.arange(x.shape[1], device=x.device)], 0.0)
+    difference = torch.where(known, x - first, 0.0)
+    mean = difference.sum(0) / counts.clamp(min=1)
+    variance = torch.where(known, difference - mean, 0.0).square().sum(0) / counts.clamp(min=1)
+    return Moments(len(x), (first + mean).cpu(), variance.cpu(), counts.cpu())
+
+
 def combine(parts: Sequence[Moments]) -> Moments:
     """Combine the moments of at least one group of rows into those of all rows."""
-    if len(parts) == 1:
-        return parts[0]
-    counts = torch.tensor([part.count for part in parts], dtype=torch.float64)
+    return parts[0] if len(parts) == 1 else _combine_moments(parts, _counts(parts))
+
+
+def _counts(parts: Sequence[Moments]) -> Tensor:
+    """Return the number of values per group and column, (k, p) float64; (k, 1) if none is missing."""
+    if all(part.counts is None for part in parts):
+        return torch.tensor([[part.count] for part in parts], dtype=torch.float64)
+    return torch.stack(
+        [torch.full_like(part.mean, part.count) if part.counts is None else part.counts for part in parts]
+    )
+
+
+def _combine_moments(parts: Sequence[Moments], counts: Tensor) -> Moments:
+    """Combine the moments of several groups, weighted by these numbers of values, (k, p) or (k, 1)."""
     means, variances = (torch.stack([getattr(part, name) for part in parts]) for name in ("mean", "variance"))
-    return Moments(sum(part.count for part in parts), *_combine(counts, means, variances))
+    of_columns = None if all(part.counts is None for part in parts) else counts.sum(0)
+    return Moments(sum(part.count for part in parts), *_combine(counts, means, variances), of_columns)
 
 
 def client_moments(inputs: Tensor, clients: Sequence[Tensor], names: Sequence[str]) -> Moments:
@@ -99,22 +134,27 @@ def client_moments(inputs: Tensor, clients: Sequence[Tensor], names: Sequence[st
     """
     n, p = len(clients), inputs.shape[1]
     # Use tensors, not a list of moments: a million of them would take gigabytes.
-    counts, means = torch.empty(n, dtype=torch.float64), torch.empty(n, p, dtype=torch.float64)
-    variances = torch.empty_like(means)
+    counts, means = torch.empty(n, 1, dtype=torch.float64), torch.empty(n, p, dtype=torch.float64)
+    variances, has_missing = torch.empty_like(means), False
     for i, (name, rows) in enumerate(zip(names, clients, strict=True)):
         own = Moments.of(inputs, rows)
         own.check(f"client '{name}'")
-        counts[i], means[i], variances[i] = own.count, own.mean, own.variance
+        if own.counts is not None and not has_missing:
+            has_missing, counts = True, counts.expand(n, p).clone()
+        counts[i] = own.count if own.counts is None else own.counts
+        means[i], variances[i] = own.mean, own.variance
+    rows, of_columns = sum(map(len, clients)), counts.sum(0) if has_missing else None
     if n == 1:
-        return Moments(int(counts), means[0], variances[0])
-    return Moments(int(counts.sum()), *_combine(counts, means, variances))
+        return Moments(rows, means[0], variances[0], of_columns)
+    return Moments(rows, *_combine(counts, means, variances), of_columns)
 
 
 def _combine(counts: Tensor, means: Tensor, variances: Tensor) -> tuple[Tensor, Tensor]:
-    """Return mean and variance (p,) from counts (k,), means and variances (k, p), by Chan's formula for k groups."""
-    weights = (counts / counts.sum())[:, None]
+    """Return mean and variance (p,) from counts (k, p) or (k, 1), means and variances (k, p), by Chan's formula."""
+    weights = counts / counts.sum(0).clamp(min=1)
     # Relative to the first group's mean, so that equal means give exactly this mean.
-    mean = means[0] + (weights * (means - means[0])).sum(0)
+    first = means[0] if bool((counts > 0).all()) else means.gather(0, (counts > 0).int().argmax(0)[None])[0]
+    mean = first + (weights * (means - first)).sum(0)
     return mean, (weights * (variances + (means - mean).square())).sum(0)
 
 
@@ -190,6 +230,8 @@ class Standardisation:
 class Standardise(nn.Module):
     """The layer (x − mean)/scale, computed in float64 and returned in the type of x. It has no trainable parameters.
 
+    A missing value (NaN) becomes 0, the mean of its column.
+
     Args:
         by: Mean and scale.
     """
@@ -203,7 +245,8 @@ class Standardise(nn.Module):
         """Standardise rows (B, p); integers become torch's default type."""
         # Scale in float64: subtracting a large mean in float32 would lose most digits.
         kind = x.dtype if x.is_floating_point() else torch.get_default_dtype()
-        return ((x.to(self.mean.dtype) - self.mean) / self.scale).to(kind)
+        scaled = (x.to(self.mean.dtype) - self.mean) / self.scale
+        return torch.where(scaled.isnan(), 0.0, scaled).to(kind)
 
 
 class BoundedStandardisation(NamedTuple):
@@ -270,10 +313,12 @@ def bound_standardisation(parts: Sequence[Moments]) -> BoundedStandardisation:
 
 def _capped(parts: Sequence[Moments]) -> Moments:
     """Combine moments, with one group counting for at most three times the rows of the others."""
-    counts = [part.count for part in parts]
+    if len(parts) == 1:
+        return parts[0]
+    counts = _counts(parts)
     # A site that claims very many rows must not determine the scale alone.
-    most = 3 * (sum(counts) - max(counts))
-    return combine([Moments(min(part.count, most or part.count), part.mean, part.variance) for part in parts])
+    most = 3 * (counts.sum(0) - counts.amax(0))
+    return _combine_moments(parts, torch.where(most > 0, counts.minimum(most), counts))
 
 
 def _positive(scale: Tensor) -> Tensor:

@@ -84,6 +84,7 @@ class Simulation(Federation):
                 code="wrong-type",
                 field="engine",
             )
+        _check_complete(data)
         place, dtype = _device(device), task.layout.dtype
 
         def bring(t: Tensor) -> Tensor:
@@ -329,6 +330,15 @@ class Simulation(Federation):
         score, *others = tests.values
         sums = sums_of(self.measures, rows, tests)
         return Evaluation(score, tests.loss, rows.sizes, tuple(others), sums, tests.threshold)
+
+
+def _check_complete(data: ClientData) -> None:
+    if data.has_missing:
+        raise InputError(
+            "inputs have missing values: standardise them, which puts the mean of the column in their place",
+            code="missing-values",
+            field="standardise",
+        )
 
 
 def counted_rows(data: ClientData, loss: Loss) -> tuple[ClientData, Tensor | None, Tensor | None]:

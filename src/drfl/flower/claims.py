@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import logging
+from collections import Counter
 from collections.abc import Mapping, Sequence
+from itertools import zip_longest
 
-from drfl.core.errors import InputError, Notice
+from drfl.core.errors import InputError, Notice, listing
 from drfl.data.standardisation import Standardisation, bound_standardisation
 from drfl.flower.messages import MOST_COLUMNS, SiteIdentity
 from drfl.flower.records import printable
@@ -31,6 +33,60 @@ def check_same_shape(members: Mapping[int, SiteIdentity]) -> None:
             )
 
 
+def agree(members: Mapping[int, SiteIdentity], names: Sequence[str]) -> None:
+    """Check that all sites have the same schema, features in the same order, classes, and kind of target.
+
+    Args:
+        members: Each client's description of itself.
+        names: (N,) names of the sites.
+
+    Raises:
+        InputError: If two sites differ; the message names them.
+    """
+    reports = [members[client] for client in sorted(members)]
+    advice = "Make one schema with 'drfl data describe', give it to all sites, and set schema in each site.toml"
+
+    def odd(values: Sequence[object]) -> tuple[int, int] | None:
+        """A site unlike the others, and one of those that most sites are like; sites without a value are skipped."""
+        known = [value for value in values if value is not None]
+        if len(set(known)) < 2:
+            return None
+        usual = Counter(known).most_common(1)[0][0]
+        return next(i for i, value in enumerate(values) if value not in (None, usual)), values.index(usual)
+
+    for values, difference in (
+        ([report.schema for report in reports], lambda i, j: _schemas_differ(reports, names, i, j)),
+        ([report.features or None for report in reports], lambda i, j: _features_differ(reports, names, i, j)),
+        ([report.majority is None for report in reports], lambda i, j: _kinds_differ(reports, names, i, j)),
+        ([report.class_names or None for report in reports], lambda i, j: _classes_differ(reports, names, i, j)),
+    ):
+        pair = odd(values)
+        if pair is not None:
+            raise InputError(f"{difference(*pair)}. {advice}", code="sites-differ", field=names[pair[0]])
+
+
+def _schemas_differ(reports: Sequence[SiteIdentity], names: Sequence[str], i: int, j: int) -> str:
+    shown = [f"the schema {reports[k].schema[:8]}…" if reports[k].schema else "no schema" for k in (i, j)]
+    return f"site '{names[i]}' has {shown[0]}, but site '{names[j]}' has {shown[1]}"
+
+
+def _features_differ(reports: Sequence[SiteIdentity], names: Sequence[str], i: int, j: int) -> str:
+    pairs = zip_longest(reports[i].features, reports[j].features)
+    at, (own, other) = next((k, pair) for k, pair in enumerate(pairs, 1) if pair[0] != pair[1])
+    shown = ["missing" if name is None else f"'{name}'" for name in (own, other)]
+    return f"column {at} is {shown[0]} at site '{names[i]}', but {shown[1]} at site '{names[j]}'"
+
+
+def _kinds_differ(reports: Sequence[SiteIdentity], names: Sequence[str], i: int, j: int) -> str:
+    kinds = ["numbers" if reports[k].majority is None else "classes" for k in (i, j)]
+    return f"targets are {kinds[0]} at site '{names[i]}', but {kinds[1]} at site '{names[j]}'"
+
+
+def _classes_differ(reports: Sequence[SiteIdentity], names: Sequence[str], i: int, j: int) -> str:
+    shown = [listing([f"'{name}'" for name in reports[k].class_names], "class") for k in (i, j)]
+    return f"the classes are {shown[0]} at site '{names[i]}', but {shown[1]} at site '{names[j]}'"
+
+
 def admit(members: Mapping[int, SiteIdentity], entries: Sequence[SiteEntry]) -> None:
     """Check the sites' reports against the limits in ``server.toml``.
 
@@ -42,8 +98,10 @@ def admit(members: Mapping[int, SiteIdentity], entries: Sequence[SiteEntry]) -> 
         entries: (N,) the ``[[sites]]`` tables of ``server.toml``.
 
     Raises:
-        InputError: If a site reports too many rows or classes, or too large a share of all rows.
+        InputError: If sites differ in columns, classes or schema, or a site reports too many rows or classes, or too
+            large a share of all rows.
     """
+    agree(members, [entry.name for entry in entries])
     # The total includes unverified reports. A site that reports more rows raises its own share, which max_share limits.
     total = sum(member.train for member in members.values())
     for client, entry in enumerate(entries):
@@ -89,6 +147,14 @@ def standardisation_of(
     if wanted is None and not reports and len(members[0].shape) == 1:
         text = f"inputs are not standardised, which needs vectors of at most {MOST_COLUMNS} floating-point numbers"
         LOG.warning(Notice(text, "not-standardised", "standardise"))
+    for client, name in enumerate(parts) if wanted is False else ():
+        if members[client].counts is not None:
+            raise InputError(
+                f"site '{name}' has missing values, which standardising replaces by the mean. Remove standardise = "
+                "false from server.toml, or the missing values",
+                code="missing-values",
+                field=name,
+            )
     if wanted is False or (wanted is None and not reports):
         return None
     # Moments of different columns cannot be combined.

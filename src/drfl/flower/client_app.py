@@ -25,7 +25,17 @@ from drfl.data.standardisation import Moments, is_table
 from drfl.engine import ENGINES, Engine, Loop, Simulation, Threads
 from drfl.engine.simulation import counted_rows
 from drfl.federation.requests import Request, TrainRequest
-from drfl.flower.messages import MOST_COLUMNS, Answer, Ask, Model, SiteIdentity, SiteTest, request_of, version
+from drfl.flower.messages import (
+    MOST_COLUMNS,
+    Answer,
+    Ask,
+    Model,
+    SiteIdentity,
+    SiteTest,
+    request_of,
+    short_name,
+    version,
+)
 from drfl.flower.records import (
     array_of,
     digest_of_content,
@@ -337,8 +347,9 @@ def server_head(message: Message, site: Site) -> Head | None:
 def identity(site: Site) -> RecordDict:
     """Describe a site to the server before a run. The description contains no sample.
 
-    If inputs are vectors, it contains the mean and variance of every column over the training rows. The digest lets the
-    server check, with every reply and when a run is resumed, that the data are unchanged.
+    If inputs are vectors, it contains the mean and variance of every column over the training rows, and the names of
+    the columns and classes if they have names. The digest lets the server check, with every reply and when a run is
+    resumed, that the data are unchanged.
 
     Raises:
         InputError: If the site has no samples, or a number is too large for a message.
@@ -356,16 +367,22 @@ def identity(site: Site) -> RecordDict:
                 code="out-of-range",
                 field="targets",
             )
-        classes = int(high) + 1
+        classes = max(int(high) + 1, len(data.classes or ()))
     majority = None if data.majority is None else float(data.majority)
-    columns = None
+    columns, counts, features = None, None, tuple[str, ...]()
     if is_table(data.inputs) and data.inputs.shape[1] <= MOST_COLUMNS:
         moments = Moments.of(data.inputs, data.train[0])
-        columns = moments.mean, moments.variance
+        columns, counts = (moments.mean, moments.variance), moments.counts
+        features = tuple(map(short_name, data.columns or ()))
+    class_names = tuple(map(short_name, data.classes or ()))
     shape, digest = tuple(data.inputs.shape[1:]), site.digest
     rows, tests = len(data.train[0]), len(data.test[0])
     try:
-        content = write(SiteIdentity(site.name, shape, classes, rows, tests, digest, majority, columns))
+        about = SiteIdentity(
+            site.name, shape, classes, rows, tests, digest, majority, columns, counts, features, data.schema,
+            class_names if len(class_names) == classes else (),
+        )  # fmt: skip
+        content = write(about)
         # Read the description here too, so that the site's operator sees why the server would refuse it.
         read(content, SiteIdentity)
     except ValueError as error:

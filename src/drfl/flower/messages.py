@@ -12,13 +12,13 @@ from __future__ import annotations
 import hashlib
 import math
 import sys
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 import torch
 from msgspec import Meta
 from torch import Tensor
 
-from drfl.core.errors import InputError
+from drfl.core.errors import InputError, printable
 from drfl.core.key import Key
 from drfl.data.standardisation import Moments, Standardisation
 from drfl.federation.requests import GradientRequest, LossRequest, Request, TrainRequest
@@ -47,7 +47,10 @@ MOST_PARTS = 3
 """Maximum number of vectors in a reply: a model, a snapshot and an average."""
 
 MOST_NAME = 128
-"""Maximum number of characters of a site's name."""
+"""Maximum number of characters of the name of a site, a feature or a class."""
+
+MOST_NAMED_CLASSES = 1000
+"""Maximum number of classes with names."""
 
 Short = Annotated[str, Meta(max_length=64)]
 Index = Annotated[int, Meta(ge=0, le=2**31)]
@@ -56,6 +59,8 @@ Rows = Annotated[int, Meta(ge=1, le=MOST_ROWS)]
 Counted = Annotated[int, Meta(ge=0, le=MOST_COUNTED)]
 Finite = Annotated[float, Meta(ge=-sys.float_info.max, le=sys.float_info.max)]
 Digest = Annotated[str, Meta(pattern=r"\A[0-9a-f]{32}\Z")]
+SchemaDigest = Annotated[str, Meta(pattern=r"\A([0-9a-f]{64})?\Z")]
+Name = Annotated[str, Meta(max_length=MOST_NAME)]
 Version = Annotated[str, Meta(pattern=r"\A(zero|[0-9a-f]{24})?\Z")]
 """A vector's version, see :func:`version`; "" without a vector."""
 
@@ -223,8 +228,14 @@ class SiteIdentity(Message, frozen=True):
         majority: Share of the most frequent class among its test rows; None if its targets are not class labels.
         columns: Mean and variance (p,) float64 of the columns of its training rows; None if its inputs are not vectors
             or have too many columns. :meth:`drfl.data.standardisation.Moments.check` checks whether they are possible.
+        counts: (p,) float64, values of each column that are not missing; None if none is.
+        features: (p,) names of its inputs; empty if they have none, or too many.
+        schema: Digest of its :class:`drfl.TableSchema`; "" without one.
+        class_names: Names of its classes; empty if they have none.
     """
 
+    # Names of many columns take more space than the fields of other messages.
+    limit: ClassVar[int] = 2**22
     name: str
     shape: Annotated[tuple[Annotated[int, Meta(ge=1, le=MOST_INPUT)], ...], Meta(max_length=8)]
     classes: Annotated[int, Meta(ge=1, le=MOST_CLASSES)]
@@ -233,21 +244,31 @@ class SiteIdentity(Message, frozen=True):
     digest: Digest
     majority: Annotated[float, Meta(ge=0, le=1)] | None = None
     columns: tuple[Tensor, Tensor] | None = None
+    counts: Tensor | None = None
+    features: Annotated[tuple[Name, ...], Meta(max_length=MOST_COLUMNS)] = ()
+    schema: SchemaDigest = ""
+    class_names: Annotated[tuple[Name, ...], Meta(max_length=MOST_NAMED_CLASSES)] = ()
 
     def __post_init__(self) -> None:
         site_name(self.name)
+        if self.features and self.shape != (len(self.features),):
+            raise ValueError("features must be one name for each column")
+        if self.class_names and len(self.class_names) != self.classes:
+            raise ValueError("class_names must be one name for each class")
+        if not all(name.isprintable() for name in (*self.features, *self.class_names)):
+            raise ValueError("names of features and classes must be printable")
         if math.prod(self.shape) > MOST_INPUT:
             raise ValueError(f"an input must have at most {MOST_INPUT} values")
         # Only inputs that are vectors have columns.
         length = self.shape if len(self.shape) == 1 and self.shape[0] <= MOST_COLUMNS else None
-        for vector in self.columns or ():
+        for vector in (*(self.columns or ()), *(() if self.counts is None else (self.counts,))):
             if vector.dtype != torch.float64 or vector.shape != length:
-                raise ValueError("mean and variance must have one float64 number for each column")
+                raise ValueError("mean, variance and counts must have one float64 number for each column")
 
     @property
     def moments(self) -> Moments | None:
         """Mean and variance of the columns of its training rows; None if it reports none."""
-        return None if self.columns is None else Moments(self.train, *self.columns)
+        return None if self.columns is None else Moments(self.train, *self.columns, self.counts)
 
 
 def site_name(text: str) -> str:
@@ -259,6 +280,14 @@ def site_name(text: str) -> str:
     if not 1 <= len(text) <= MOST_NAME or not text.isprintable():
         raise ValueError(f"a site's name must have 1 to {MOST_NAME} printable characters")
     return text
+
+
+def short_name(text: str) -> str:
+    """Return the name of a feature or a class as messages have it: printable, and short with a digest if it is long."""
+    if len(text) <= MOST_NAME and text.isprintable():
+        return text
+    digest = hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=8).hexdigest()
+    return f"{printable(text, MOST_NAME - 20)} #{digest}"
 
 
 def version(vector: Tensor) -> str:
@@ -342,4 +371,4 @@ def max_reply_bytes(w: Tensor) -> int:
 
 def max_identity_bytes() -> int:
     """Return the size in bytes of the largest valid description of a site."""
-    return MOST_FIELDS + 2 * MOST_COLUMNS * TYPES["float64"]
+    return SiteIdentity.limit + 3 * MOST_COLUMNS * TYPES["float64"]

@@ -6,7 +6,7 @@ A vector is sent in its own data type and never pickled. A message has one valid
 from __future__ import annotations
 
 import hashlib
-from typing import TypeVar
+from typing import ClassVar, TypeVar
 
 import msgspec
 import numpy as np
@@ -18,7 +18,7 @@ from drfl.core.audit_log import Head
 from drfl.core.errors import InputError
 from drfl.core.errors import printable as one_line
 
-PROTOCOL = 8
+PROTOCOL = 9
 """Version of the protocol; both ends must have the same. Increase it with every incompatible change of a message."""
 
 MESSAGE, VECTORS, AUDIT = "message", "vectors", "audit"
@@ -31,7 +31,7 @@ TYPES = {"float32": 4, "float64": 8}
 """Allowed data types of a vector, with the bytes per number."""
 
 MOST_FIELDS = 2**16
-"""Maximum number of bytes of a message without its vectors."""
+"""Maximum number of bytes of a message without its vectors, unless its class has another ``limit``."""
 
 MOST_SHOWN = 200
 """Maximum number of characters of a site's text in a log line."""
@@ -45,6 +45,8 @@ class ProtocolError(InputError):
 
 class Message(msgspec.Struct, frozen=True, forbid_unknown_fields=True, eq=False):
     """A message or a part of it. :func:`read` checks every field against the type and range in its annotation."""
+
+    limit: ClassVar[int] = MOST_FIELDS
 
 
 M = TypeVar("M", bound=Message)
@@ -115,7 +117,7 @@ def read(content: RecordDict, kind: type[M]) -> M:
     Raises:
         ProtocolError: If the records contain another message, or one of another protocol version.
     """
-    fields, arrays = _fields_and_vectors(content)
+    fields, arrays = _fields_and_vectors(content, kind.limit)
     unread, encoded = dict(arrays), dict[Tensor, int | float]()
 
     def tensor(field: type, value: object) -> Tensor:
@@ -148,7 +150,7 @@ def read(content: RecordDict, kind: type[M]) -> M:
     return message
 
 
-def _fields_and_vectors(content: RecordDict) -> tuple[bytes, ArrayRecord]:
+def _fields_and_vectors(content: RecordDict, limit: int) -> tuple[bytes, ArrayRecord]:
     """Return the encoded fields of a message and its vectors."""
     record, arrays = content.get(MESSAGE), content.get(VECTORS)
     if not isinstance(record, ConfigRecord):
@@ -163,7 +165,7 @@ def _fields_and_vectors(content: RecordDict) -> tuple[bytes, ArrayRecord]:
     if not isinstance(arrays, ArrayRecord) or set(content) - {AUDIT} != {MESSAGE, VECTORS}:
         raise ProtocolError("a message does not consist of drfl's records")
     # Check the length before parsing, which takes time before it fails.
-    if set(record) != {"protocol", "fields"} or not isinstance(fields, bytes) or len(fields) > MOST_FIELDS:
+    if set(record) != {"protocol", "fields"} or not isinstance(fields, bytes) or len(fields) > limit:
         raise ProtocolError("the fields of a message are missing or too long")
     return fields, arrays
 

@@ -43,7 +43,7 @@ from drfl.flower.claims import admit, standardisation_of
 from drfl.flower.client_app import task_of
 from drfl.flower.closing import SERVER, AuditedRun
 from drfl.flower.federation import FlowerFederation
-from drfl.flower.messages import Model, SiteIdentity
+from drfl.flower.messages import Model, SiteIdentity, short_name
 from drfl.flower.nodes import InsecureRoster, KeyRoster, Member, Roster, gather_members
 from drfl.flower.paired import paired_csv
 from drfl.flower.settings import ServerSettings, read_server
@@ -325,6 +325,17 @@ def prepare_probe_rows(settings: ServerSettings, folder: Path, sites: Sites) -> 
             code="wrong-shape",
             field="probe",
         )
+    site = sites.members[0]
+    for what, own, theirs in (
+        ("columns", tuple(map(short_name, probe.columns or ())), site.features),
+        ("classes", tuple(map(short_name, probe.classes or ())), site.class_names),
+    ):
+        if own and theirs and own != theirs:
+            raise InputError(
+                f"the probes in server.toml have other {what} than site '{site.name}': give them the sites' schema",
+                code="sites-differ",
+                field="probe",
+            )
     return probe if sites.standardisation is None else probe.standardised(sites.standardisation)
 
 

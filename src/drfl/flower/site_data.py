@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import importlib
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -12,9 +13,11 @@ import torch
 from torch import Tensor
 
 from drfl.core.errors import InputError
-from drfl.core.files import open_arrays, read_csv
+from drfl.core.files import open_arrays
 from drfl.data import ClientData
 from drfl.data.datasets.formats import read_idx
+from drfl.data.tables.schema import TableSchema
+from drfl.data.tables.table_files import SiteRows, read_site_table
 from drfl.flower.settings import SiteData, SiteEntry, read_site
 
 ARRAYS = ("train_inputs", "train_targets", "test_inputs", "test_targets")
@@ -34,10 +37,10 @@ def load_site(path: Path) -> ClientData:
     source = settings.data
     if source.loader is not None:
         return _run_loader(source.loader, folder)
-    train, test = _read_files(source, folder)
-    tests = None if test is None else {settings.name: test}
+    rows = _read_files(source, folder)
+    tests = None if rows.test is None else {settings.name: rows.test}
     dtype = getattr(torch, settings.dtype)
-    return ClientData.from_arrays({settings.name: train}, tests, test_fraction=source.test_fraction, dtype=dtype)
+    return _client_data(rows, {settings.name: rows.train}, tests, dtype, source.test_fraction)
 
 
 def load_probe_rows(sites: Sequence[SiteEntry], folder: Path, dtype: str) -> ClientData | None:
@@ -52,21 +55,57 @@ def load_probe_rows(sites: Sequence[SiteEntry], folder: Path, dtype: str) -> Cli
         The rows; None if no site has a probe.
 
     Raises:
-        InputError: If rows are missing, cannot be read, or differ in shape between sites.
+        InputError: If rows are missing, cannot be read, or differ in shape, columns or classes between sites.
     """
     probes = {site.name: site.probe for site in sites if site.probe is not None}
     if not probes:
         return None
-    rows: dict[str, Pair] = {}
+    rows: dict[str, SiteRows] = {}
     for name, probe in probes.items():
         if probe.loader is None:
-            rows[name] = _read_files(probe, folder)[0]
+            rows[name] = _read_files(probe, folder)
         else:
             # A loader returns a whole client, so take only its training rows.
             data = _run_loader(probe.loader, folder)
-            rows[name] = data.inputs[data.train[0]], data.targets[data.train[0]]
-    # Give them as test rows too: otherwise a share of them would be split off for testing.
-    return ClientData.from_arrays(rows, rows, dtype=getattr(torch, dtype))
+            train = data.inputs[data.train[0]], data.targets[data.train[0]]
+            rows[name] = SiteRows(train, None, data.columns, data.classes, data.schema)
+    first_name, first = next(iter(rows.items()))
+    for name, other in rows.items():
+        if (other.columns, other.classes, other.schema) != (first.columns, first.classes, first.schema):
+            raise InputError(
+                f"the probes of '{first_name}' and '{name}' differ in columns, classes or schema: give both the same",
+                code="columns-differ",
+                field=name,
+            )
+    # Give the rows as test rows too: otherwise a share of them would be split off for testing.
+    pairs = {name: each.train for name, each in rows.items()}
+    return _client_data(first, pairs, pairs, getattr(torch, dtype))
+
+
+def _client_data(
+    about: SiteRows,
+    train: Mapping[str, Pair],
+    test: Mapping[str, Pair] | None,
+    dtype: torch.dtype,
+    test_fraction: float = 0.2,
+) -> ClientData:
+    """Make clients of these rows, with the description of ``about``. Inputs may be NaN if there is a schema."""
+
+    def complete(pairs: Mapping[str, Pair]) -> dict[str, Pair]:
+        return {name: (torch.where(x.isnan(), 0.0, x) if about.schema else x, y) for name, (x, y) in pairs.items()}
+
+    def raw(pairs: Mapping[str, Pair]) -> Tensor:
+        return torch.cat([x for x, _ in pairs.values()]).to(dtype)
+
+    data = ClientData.from_arrays(
+        complete(train), None if test is None else complete(test), test_fraction=test_fraction, dtype=dtype
+    )
+    inputs = {}
+    if about.schema:
+        inputs["inputs"] = raw(train)
+        inputs["test_inputs"] = inputs["inputs"] if test is None else raw(test)
+    more = {"columns": about.columns, "classes": about.classes, "schema": about.schema, "notices": about.notices}
+    return replace(data, **inputs, **more)
 
 
 def _run_loader(name: str, folder: Path) -> ClientData:
@@ -92,8 +131,8 @@ def _run_loader(name: str, folder: Path) -> ClientData:
     return data
 
 
-def _read_files(source: SiteData, folder: Path) -> tuple[Pair, Pair | None]:
-    """Read (inputs, targets) of the training rows and of the test rows; None without a test file."""
+def _read_files(source: SiteData, folder: Path) -> SiteRows:
+    """Read the rows of a source that is not a loader."""
     if source.npz is not None:
         path = folder / source.npz
         with open_arrays(path) as arrays:
@@ -108,34 +147,15 @@ def _read_files(source: SiteData, folder: Path) -> tuple[Pair, Pair | None]:
             )
         # Integer inputs are columns of a table, not tokens.
         values[::2] = [x if x.is_floating_point() or x.is_complex() else x.double() for x in values[::2]]
-        return (values[0], values[1]), (values[2], values[3]) if len(values) == 4 else None
-    if source.csv is not None:
-        target = str(source.target)
-        test = None if source.test_csv is None else _read_table(folder / source.test_csv, target)
-        return _read_table(folder / source.csv, target), test
+        return SiteRows((values[0], values[1]), (values[2], values[3]) if len(values) == 4 else None)
+    if source.table is not None:
+        schema = None if source.schema_file is None else TableSchema.read(folder / source.schema_file)
+        tests = None if source.test_table is None else folder / source.test_table
+        return read_site_table(folder / source.table, tests, source.target, source.task, schema)
     test = None
     if source.test_images is not None:
         test = _read_images(folder / source.test_images, folder / str(source.test_labels))
-    return _read_images(folder / str(source.images), folder / str(source.labels)), test
-
-
-def _read_table(path: Path, target: str) -> Pair:
-    import pandas as pd  # imported here, because the import would delay every message by half a second
-
-    table = read_csv(path)
-    if target not in table:
-        raise InputError(f"'{path}' has no column '{target}'", code="missing-column", field=target)
-    targets, inputs = table[target], table.drop(columns=target)
-    textual = [str(name) for name in inputs if not pd.api.types.is_numeric_dtype(inputs[name])]
-    if textual or not pd.api.types.is_numeric_dtype(targets):
-        raise InputError(
-            f"'{path}', column '{[*textual, target][0]}': expected numbers. Encode it in the same way at all sites",
-            code="not-a-number",
-            field=[*textual, target][0],
-        )
-    # Integers are class labels; other numbers are regression targets.
-    kind = np.int64 if pd.api.types.is_integer_dtype(targets) else np.float64
-    return torch.from_numpy(np.array(inputs, np.float64)), torch.from_numpy(np.array(targets, kind))
+    return SiteRows(_read_images(folder / str(source.images), folder / str(source.labels)), test)
 
 
 def _read_images(images: Path, labels: Path) -> Pair:

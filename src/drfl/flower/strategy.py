@@ -47,6 +47,7 @@ from drfl.core import checks
 from drfl.core.errors import InputError, unknown
 from drfl.engine import ENGINES
 from drfl.federation.algorithm import Algorithm, Sized, Wrapping
+from drfl.flower.claims import agree
 from drfl.flower.federation import FlowerFederation
 from drfl.flower.messages import Model
 from drfl.flower.nodes import NameRoster, gather_sites
@@ -165,6 +166,7 @@ class DrflStrategy(Strategy):
         # Sort by name, as node IDs change from start to start: client i keeps its site, and so its random draws.
         members = dict(enumerate(sorted(nodes.values(), key=lambda member: member.name)))
         names = [member.name for member in members.values()]
+        agree(members, names)
         roster = NameRoster(names, min(timeout, NAME_TIMEOUT), {node: member.name for node, member in nodes.items()})
         log(INFO, "%d sites, in the order of lambda: %s", len(names), ", ".join(names))
         # The names are empty, because the sites define model and loss.

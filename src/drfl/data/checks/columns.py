@@ -148,6 +148,8 @@ def _constant(table: RawTable) -> list[Notice]:
     low, high = values.min(0), values.max(0)
     several = ((values != low) & (values != high)).any(0)
     spread = np.stack([np.ptp(values[table.rows[i]], axis=0) for i in table.large])
+    if table.known is not None:  # a column that is not measured at a client is no surprise
+        spread[np.stack([~table.known[table.rows[i]].any(0) for i in table.large])] = np.inf
     where = [(k, table.names[table.large[j]]) for j, k in np.argwhere((spread == 0) & several)]
     if not where:
         return []
@@ -234,32 +236,49 @@ def _units(table: RawTable, coded: set[int]) -> list[Notice]:
 def odd_medians(table: RawTable) -> Iterator[tuple[int, int, str]]:
     """Columns, indices of `large` clients and descriptions of medians that are far from all others."""
     for k in range(table.values.shape[1]):
-        of_clients = [table.values[table.rows[i], k] for i in table.large]
-        members = np.arange(len(of_clients))
-        low, middle, high = table.quartiles[:, :, k]
-        mostly_zero = abs(np.median(middle)) <= table.resolution[k] and low.min() >= -table.resolution[k]
-        if mostly_zero or np.median(high - low) <= table.resolution[k]:
-            # Of counts of rare events compare those that are not 0.
-            of_clients = [values[np.abs(values) > table.resolution[k]] for values in of_clients]
-            members = np.array([j for j in members if len(of_clients[j]) >= SEVERAL])
-            if len(members) < 2:
-                continue
-            of_clients = [of_clients[j] for j in members]
-            low, middle, high = np.stack([np.quantile(values, (0.25, 0.5, 0.75)) for values in of_clients], axis=1)
-        values = np.concatenate(of_clients)
-        if len(np.unique(values[:: -(-len(values) // SAMPLE)])) <= SEVERAL or np.median(high - low) <= 0:
-            continue
-        spread, sizes, pair = (high - low) / 1.349, np.array(list(map(len, of_clients))), len(members) == 2
-        positive = np.array([bool((values > table.resolution[k]).all()) for values in of_clients])
-        for j in np.argsort(-spread):  # of two clients, the one with the larger values is named
-            text = None
-            if np.delete(positive, j).all():
-                text = _ratio(middle, low, high, sizes, j, RATIO_OF_TWO if pair else RATIO)
-            text = text or _spread(spread, j) or _shift(middle, spread, sizes, j, SHIFT_OF_TWO if pair else SHIFT)
-            if text is not None:
-                yield k, int(members[j]), text
-                if pair:
-                    break
+        yield from ((k, j, text) for j, text in _odd_in_column(table, k))
+
+
+def _odd_in_column(table: RawTable, k: int) -> Iterator[tuple[int, str]]:
+    """Indices of `large` clients and descriptions of their medians in a column."""
+    of_clients = [table.values_at(i, k) for i in table.large]
+    members = np.arange(len(of_clients))
+    low, middle, high = table.quartiles[:, :, k]
+    if table.known is not None:
+        members, of_clients, quartiles = _with_several(members, of_clients)
+        if len(members) < 2:
+            return
+        low, middle, high = quartiles
+    mostly_zero = abs(np.median(middle)) <= table.resolution[k] and low.min() >= -table.resolution[k]
+    if mostly_zero or np.median(high - low) <= table.resolution[k]:
+        # Of counts of rare events compare those that are not 0.
+        of_clients = [values[np.abs(values) > table.resolution[k]] for values in of_clients]
+        members, of_clients, quartiles = _with_several(members, of_clients)
+        if len(members) < 2:
+            return
+        low, middle, high = quartiles
+    values = np.concatenate(of_clients)
+    if len(np.unique(values[:: -(-len(values) // SAMPLE)])) <= SEVERAL or np.median(high - low) <= 0:
+        return
+    spread, sizes, pair = (high - low) / 1.349, np.array(list(map(len, of_clients))), len(members) == 2
+    positive = np.array([bool((values > table.resolution[k]).all()) for values in of_clients])
+    for j in np.argsort(-spread):  # of two clients, the one with the larger values is named
+        text = None
+        if np.delete(positive, j).all():
+            text = _ratio(middle, low, high, sizes, j, RATIO_OF_TWO if pair else RATIO)
+        text = text or _spread(spread, j) or _shift(middle, spread, sizes, j, SHIFT_OF_TWO if pair else SHIFT)
+        if text is not None:
+            yield int(members[j]), text
+            if pair:
+                break
+
+
+def _with_several(members: np.ndarray, of_clients: list[np.ndarray]) -> tuple[np.ndarray, list[np.ndarray], np.ndarray]:
+    """The clients with at least SEVERAL values, these values, and their quartiles (3, clients)."""
+    enough = [j for j, values in enumerate(of_clients) if len(values) >= SEVERAL]
+    kept = [of_clients[j] for j in enough]
+    quartiles = [np.quantile(values, (0.25, 0.5, 0.75)) for values in kept]
+    return members[enough], kept, np.stack(quartiles, axis=1) if kept else np.empty((3, 0))
 
 
 def _ratio(

@@ -12,6 +12,7 @@ from torch import Tensor
 from drfl.core.errors import listing
 from drfl.data.client_data import ClientData
 from drfl.data.standardisation import is_table
+from drfl.data.tables.schema import MISSING
 
 FEW = 20
 """Rows below which a client's quartiles say little, and test rows below which one answer is 5 points of accuracy."""
@@ -28,13 +29,15 @@ class RawTable:
     """A table in raw units and the rows of each client.
 
     Args:
-        values: (n, p) float64, training pool, and below it the test pool if that is another.
+        values: (n, p) float64, training pool, and below it the test pool if that is another. A missing value is the
+            median of its column at the client, or at all clients if the client has none.
         targets: (n, …) the targets of these rows.
         train: Per client, its rows of training and validation, in ascending order.
         test: Per client, its test rows.
         names: Per client, its name.
         columns: (p,) names of columns as messages show them: "column 'age'", or "column 3".
         resolution: (p,) differences below this may come from the rounding of standardised float32 values.
+        known: (n, p) whether a value is not missing; None if none is.
     """
 
     values: np.ndarray
@@ -44,6 +47,7 @@ class RawTable:
     names: tuple[str, ...]
     columns: tuple[str, ...]
     resolution: np.ndarray
+    known: np.ndarray | None = None
 
     @classmethod
     def of(cls, data: ClientData) -> RawTable | None:
@@ -60,13 +64,22 @@ class RawTable:
             targets = np.concatenate((targets, _numbers(data.test_targets)))
             test = [rows + len(inputs) for rows in test]
         # The spacing of float32 numbers at the largest standardised value, doubled.
-        resolution = 2.4e-7 * np.abs(values).max(0)
+        resolution = 2.4e-7 * np.abs(np.nan_to_num(values, nan=0.0)).max(0)
         if data.standardisation is not None:
             scale, mean = data.standardisation.scale.numpy(), data.standardisation.mean.numpy()
             values, resolution = values * scale + mean, resolution * scale
         p = values.shape[1]
         names = [f"column {k}" for k in range(p)] if data.columns is None else [f"column '{k}'" for k in data.columns]
-        return cls(values, targets, tuple(train), tuple(test), data.names, tuple(names), resolution)
+        known = None
+        if data.schema and data.columns is not None:
+            values, kept = _without_indicators(values, data.columns)
+            names, resolution = [names[k] for k in kept], resolution[kept]
+            known = ~np.isnan(values)
+        if known is None or known.all():
+            return cls(values, targets, tuple(train), tuple(test), data.names, tuple(names), resolution)
+        for rows in [np.union1d(*parts) for parts in zip(train, test, strict=True)]:
+            values[rows] = _filled(values[rows])
+        return cls(_filled(values), targets, tuple(train), tuple(test), data.names, tuple(names), resolution, known)
 
     @property
     def n(self) -> int:
@@ -97,6 +110,11 @@ class RawTable:
         parts = [np.quantile(self.values[self.rows[i]], (0.25, 0.5, 0.75), axis=0) for i in self.large]
         return np.stack(parts, axis=1)
 
+    def values_at(self, client: int, column: int) -> np.ndarray:
+        """The values of a column at a client that are not missing."""
+        rows = self.rows[client]
+        return self.values[rows, column] if self.known is None else self.values[rows, column][self.known[rows, column]]
+
     @cached_property
     def is_whole(self) -> np.ndarray:
         """(p,) whether a column is known to hold whole numbers only."""
@@ -106,6 +124,29 @@ class RawTable:
     def share(self, hits: np.ndarray) -> np.ndarray:
         """(N, p) the share of each client's rows at which ``hits`` (n, p) is true."""
         return np.stack([hits[rows].mean(0) for rows in self.rows])
+
+
+def _without_indicators(values: np.ndarray, columns: Sequence[str]) -> tuple[np.ndarray, list[int]]:
+    """The columns that do not say whether others are missing, with NaN for missing values; and which they are.
+
+    A table that was standardised has the mean in place of missing values.
+    """
+    values = values.copy()
+    indicators = [k for k, name in enumerate(columns) if k and name.endswith(MISSING)]
+    for k in indicators:
+        values[values[:, k] > 0.5, k - 1] = np.nan
+    kept = [k for k in range(len(columns)) if k not in indicators]
+    return values[:, kept], kept
+
+
+def _filled(values: np.ndarray) -> np.ndarray:
+    """The values with the median of the column in place of NaN; columns of NaN alone stay as they are."""
+    values = values.copy()
+    for k in np.flatnonzero(np.isnan(values).any(0)):
+        missing = np.isnan(values[:, k])
+        if not missing.all():
+            values[missing, k] = np.median(values[~missing, k])
+    return values
 
 
 def sentence(problem: str, cases: Sequence[str], what: str, advice: str) -> str:

@@ -70,7 +70,7 @@ def check_blanks(frame: pd.DataFrame, row_name: RowName) -> None:
         row, column = (int(k[0]) for k in blank.nonzero())
         raise InputError(
             f"{row_name(row)}: column '{frame.columns[column]}' is blank ({int(blank.sum())} blanks in the file): "
-            "fill or remove such rows, or leave the column out with drop",
+            "fill or remove such rows, exclude the column, or say in a schema that blanks are missing values",
             code="missing-values",
             field=str(frame.columns[column]),
         )

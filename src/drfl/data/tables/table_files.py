@@ -5,19 +5,22 @@ from __future__ import annotations
 import csv
 import os
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from functools import partial
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from drfl.core.errors import InputError, Notice, listing, unknown
 from drfl.core.files import lines, open_arrays, open_file, open_text, read_csv, read_parquet
 from drfl.data.dataset import Dataset, TaskName
 from drfl.data.tables.columns import (
+    RowName,
     check_alike,
     check_blanks,
     check_known,
@@ -27,8 +30,10 @@ from drfl.data.tables.columns import (
     one_hot,
     values_of,
 )
+from drfl.data.tables.conform import conform, level_text, stripped, target_tensor
 from drfl.data.tables.levels import check_levels, level_notices
-from drfl.data.tables.targets import check_values, columns_of, encoded
+from drfl.data.tables.schema import NUMBERS, TableSchema
+from drfl.data.tables.targets import check_values, check_varies, columns_of, encoded
 from drfl.data.tables.text_form import TextForm
 
 if TYPE_CHECKING:
@@ -77,7 +82,7 @@ def _first(names: Sequence[str]) -> str:
     return ", ".join(names[:10]) + " …" * (len(names) > 10)
 
 
-def _unread(paths: Sequence[Path], files: Sequence[Path]) -> list[Notice]:
+def unread_notices(paths: Sequence[Path], files: Sequence[Path]) -> list[Notice]:
     """Warn of files and subfolders in the folders that are not read, and name the files that are."""
     left = [
         item.name + "/" * item.is_dir()
@@ -109,6 +114,7 @@ class _Rows(NamedTuple):
         groups: (n,) who each row belongs to; None where nothing says so.
         columns: (p,) the names of inputs (n, p); None where they have none.
         notices: what a user should check.
+        sizes: Rows of each file.
     """
 
     inputs: np.ndarray
@@ -116,14 +122,40 @@ class _Rows(NamedTuple):
     groups: list[str] | None
     columns: tuple[str, ...] | None = None
     notices: tuple[Notice, ...] = ()
+    sizes: tuple[int, ...] = ()
+
+
+class _Encoded(NamedTuple):
+    """The rows of all files as a data set has them.
+
+    Args:
+        inputs: (n, …).
+        targets: (n, …).
+        outputs: How many outputs a model needs.
+        classes: Names of the classes; None without classes.
+        groups: (n,) the client of each row; None if nothing names it.
+        columns: (p,) names of the columns of inputs (n, p); None if they have none.
+        notices: What a user should check.
+        sizes: Rows of each file.
+    """
+
+    inputs: Tensor
+    targets: Tensor
+    outputs: int
+    classes: tuple[str, ...] | None
+    groups: list[str] | None
+    columns: tuple[str, ...] | None
+    notices: tuple[Notice, ...]
+    sizes: tuple[int, ...]
 
 
 def read_tables(
     paths: Sequence[Path],
-    target: str | Sequence[str],
+    target: str | Sequence[str] | None = None,
     group: str | None = None,
     drop: Sequence[str] = (),
-    task: TaskName = "classification",
+    task: TaskName | None = None,
+    schema: TableSchema | None = None,
 ) -> Dataset:
     """Read a data set of one pool whose clients are its groups, and which is to be standardised.
 
@@ -138,19 +170,37 @@ def read_tables(
             in sorted order; regression: numbers; multi-label: several of 0 and 1.
         group: The column that names the client; None = none, or the files.
         drop: Columns to leave out.
-        task: What the targets are.
+        task: What the targets are; None = classification.
+        schema: What each column holds. It names target, group and task; options beside it must not contradict it.
 
     Raises:
         InputError: A file cannot be read, or a column is missing, has blanks, mixes numbers and text, or spells one
-            value in two ways; names file, line and column.
+            value in two ways, or does not conform to the schema; names file, line and column.
     """
-    names = (target,) if isinstance(target, str) else tuple(target)
+    names = (target,) if isinstance(target, str) else None if target is None else tuple(target)
     files = files_of(paths)
-    kinds = {path.suffix.lower() == ".npz" for path in files}
-    if len(kinds) > 1:
-        raise InputError(
-            "npz files and tables cannot be mixed: give files of one kind", code="conflicting-options", field="data"
-        )
+    if schema is None:
+        task = task or "classification"
+        _check_stems(files, group)
+        read = _encoded(files, names or (), group, drop, task)
+    else:
+        schema.check_options(names, group, drop, task)
+        task = schema.task
+        read = _by_schema(files, schema)
+        for column, values in zip(schema.targets, read.targets.reshape(len(read.targets), -1).numpy().T, strict=True):
+            check_varies(column.name, values, schema.classes)
+    if read.groups is not None:
+        check_alike(sorted(set(read.groups)))
+    x, y = read.inputs, read.targets
+    return Dataset(
+        label_of_files(paths), x, y, x, y, read.outputs, None if read.groups is None else tuple(read.groups),
+        x.ndim == 2, task, read.columns, class_names=read.classes,
+        notices=(*unread_notices(paths, files), *read.notices),
+        schema="" if schema is None else schema.digest,
+    )  # fmt: skip
+
+
+def _check_stems(files: Sequence[Path], group: str | None) -> None:
     stems = [name_of(path) for path in files]
     if group is None and len(set(stems)) < len(stems):
         twice = next(stem for stem in stems if stems.count(stem) > 1)
@@ -159,26 +209,144 @@ def read_tables(
             code="duplicate-name",
             field=twice,
         )
-    read = _arrays if kinds == {True} else _columns
-    rows = read(files, names, group, drop, task)
-    named = None if rows.groups is None else tuple(rows.groups)
-    if named is not None:
-        check_alike(sorted(set(named)))
-    x = torch.from_numpy(rows.inputs)
-    y, classes, class_names = encoded(rows.targets, task)
-    return Dataset(
-        label_of_files(paths), x, y, x, y, classes, named, x.ndim == 2, task, rows.columns, class_names=class_names,
-        notices=(*_unread(paths, files), *rows.notices),
+
+
+class SiteRows(NamedTuple):
+    """The rows of one site.
+
+    Args:
+        train: Inputs (n, …) and targets of the training rows. With a schema, inputs are NaN where values are missing.
+        test: The same for the test rows; None if they have no file of their own.
+        columns: (p,) names of inputs (n, p); None if they have none.
+        classes: Names of the classes; None if they have none.
+        schema: Digest of the schema; "" without one.
+        notices: What a user should check.
+    """
+
+    train: tuple[Tensor, Tensor]
+    test: tuple[Tensor, Tensor] | None
+    columns: tuple[str, ...] | None = None
+    classes: tuple[str, ...] | None = None
+    schema: str = ""
+    notices: tuple[Notice, ...] = ()
+
+
+def read_site_table(
+    train: Path,
+    test: Path | None,
+    target: str | None,
+    task: TaskName | None = None,
+    schema: TableSchema | None = None,
+) -> SiteRows:
+    """Read the table of one site of a deployment.
+
+    Args:
+        train: File of the training rows.
+        test: File of test rows with the same columns, in any order.
+        target: The column to predict; None with a schema.
+        task: What the target is; None = classification.
+        schema: What each column holds. Without one, features are in the order of the file, and text is refused: each
+            site would encode it by its own words.
+
+    Raises:
+        InputError: See :func:`read_tables`.
+    """
+    files = files_of([train] if test is None else [train, test])
+    if schema is None:
+        read = _encoded(files, () if target is None else (target,), None, (), task or "classification", words=False)
+    else:
+        schema.check_options(None if target is None else (target,), task=task)
+        read = _by_schema(files, schema)
+    # The training file comes first.
+    at = len(read.inputs) if test is None else read.sizes[0]
+    tests = None if test is None else (read.inputs[at:], read.targets[at:])
+    return SiteRows(
+        (read.inputs[:at], read.targets[:at]), tests, read.columns, read.classes,
+        "" if schema is None else schema.digest, read.notices,
     )  # fmt: skip
 
 
+def _encoded(
+    files: Sequence[Path],
+    targets: Sequence[str],
+    group: str | None,
+    drop: Sequence[str],
+    task: TaskName,
+    words: bool = True,
+) -> _Encoded:
+    """The rows of files without a schema; ``words``: whether columns to learn from may hold text."""
+    if not targets:
+        raise InputError("there is no target: name the column to predict", code="missing-option", field="target")
+    kinds = {path.suffix.lower() == ".npz" for path in files}
+    if len(kinds) > 1:
+        raise InputError(
+            "npz files and tables cannot be mixed: give files of one kind", code="conflicting-options", field="data"
+        )
+    if kinds == {True}:
+        rows = _arrays(files, targets, group, drop, task)
+    else:
+        rows = _columns(files, targets, group, drop, task, words)
+    targets_by_name = rows.targets
+    if not words:
+        # Sites cannot see each other's files: True and 1 are the same class at all of them.
+        targets_by_name = {name: y.astype(int) if y.dtype.kind == "b" else y for name, y in rows.targets.items()}
+    y, outputs, classes = encoded(targets_by_name, task)
+    x = torch.from_numpy(rows.inputs)
+    return _Encoded(x, y, outputs, classes, rows.groups, rows.columns, rows.notices, rows.sizes)
+
+
+def _by_schema(files: Sequence[Path], schema: TableSchema) -> _Encoded:
+    """The rows of files that conform to a schema."""
+    if schema.client is None:
+        _check_stems(files, None)
+    tables = [Table.by_schema(path, schema) for path in files]
+    parts = [conform(schema, table.frame, table.row_names(), str(table.path)) for table in tables]
+    y, outputs = target_tensor(schema, np.concatenate([part.targets for part in parts]))
+    return _Encoded(
+        torch.from_numpy(np.concatenate([part.inputs for part in parts])), y, outputs, schema.classes,
+        client_of_rows(tables, schema.client), schema.features, _merged(form_notices(tables)),
+        tuple(len(table.frame) for table in tables),
+    )  # fmt: skip
+
+
+def client_of_rows(tables: Sequence[Table], client: str | None) -> list[str] | None:
+    """The client of each row: by the column, or by the file if no file has the column."""
+    lacking = [table for table in tables if client not in table.frame.columns]
+    if client is not None and (0 < len(lacking) < len(tables)):
+        raise InputError(
+            f"{lacking[0].path} has no column '{client}', which names the client in other files",
+            code="missing-column",
+            field=client,
+        )
+    if not lacking:
+        columns = [stripped(table.frame[client]) for table in tables]
+        for table, column in zip(tables, columns, strict=True):
+            check_blanks(column.to_frame(client), table.line)
+        return [level_text(value) for column in columns for value in column]
+    if len(tables) == 1:
+        return None
+    _check_stems([table.path for table in tables], None)
+    return [name_of(table.path) for table in tables for _ in range(len(table.frame))]
+
+
+def form_notices(tables: Sequence[Table]) -> list[Notice]:
+    """Warnings of files that are not plain CSV in UTF-8."""
+    found = [None if table.form is None else table.form.notice(table.path) for table in tables]
+    return [notice for notice in found if notice is not None]
+
+
 def _columns(
-    files: Sequence[Path], targets: Sequence[str], group: str | None, drop: Sequence[str], task: TaskName
+    files: Sequence[Path],
+    targets: Sequence[str],
+    group: str | None,
+    drop: Sequence[str],
+    task: TaskName,
+    words: bool,
 ) -> _Rows:
     """The rows of tables, inputs (n, p) float64."""
     import pandas as pd
 
-    tables = [_Table.read(path, (*targets, *([] if group is None else [group])), drop) for path in files]
+    tables = [Table.read(path, (*targets, *([] if group is None else [group])), drop) for path in files]
     first = list(tables[0].frame.columns)
     check_known(str(files[0]), first, targets, group, drop)
     for table in tables:
@@ -197,6 +365,8 @@ def _columns(
         features = kept.drop(columns=[*targets, *([] if group is None else [group])])
         check_numbers(features, line)
         check_size(features, line)
+        if not words:
+            _check_no_words(features, table.path)
     # The order of most files: one site that permutes its columns must not change the model.
     order = list(Counter(tuple(table.frame.columns) for table in tables).most_common(1)[0][0])
     whole = pd.concat([table.frame[order] for table in tables], ignore_index=True).drop(columns=list(drop))
@@ -206,10 +376,7 @@ def _columns(
     inputs = whole.drop(columns=[*targets, *([] if group is None else [group])])
     classes = whole[list(targets)] if task == "classification" else whole[[]]
     check_levels(pd.concat([inputs, classes], axis=1), owners)
-    notices = level_notices(inputs, classes, owners)
-    for table in tables:
-        notice = None if table.form is None else table.form.notice(table.path)
-        notices += [] if notice is None else [notice]
+    notices = [*level_notices(inputs, classes, owners), *form_notices(tables)]
     features = one_hot(inputs, str(files[0]))
     return _Rows(
         features.to_numpy(dtype=np.float64, copy=True),  # what pandas lends is read-only
@@ -217,7 +384,26 @@ def _columns(
         owners,
         tuple(map(str, features.columns)),
         _merged(notices),
+        tuple(len(table.frame) for table in tables),
     )
+
+
+def _check_no_words(features: pd.DataFrame, path: Path) -> None:
+    """Make sure that no column holds text.
+
+    Raises:
+        InputError: Names the first that does.
+    """
+    from pandas.api.types import is_numeric_dtype
+
+    name = next((str(name) for name in features if not is_numeric_dtype(features[name])), None)
+    if name is not None:
+        raise InputError(
+            f"{path}, column '{name}': text needs a schema, by which all sites encode it alike. Make one with 'drfl "
+            "data describe', give it to every site, and set schema in site.toml",
+            code="not-a-number",
+            field=name,
+        )
 
 
 def _merged(notices: Sequence[Notice]) -> tuple[Notice, ...]:
@@ -233,7 +419,7 @@ def _merged(notices: Sequence[Notice]) -> tuple[Notice, ...]:
     return (*(notice for notice in notices if notice.code != "table-format"), merged)
 
 
-class _Table(NamedTuple):
+class Table(NamedTuple):
     """A file with columns.
 
     Args:
@@ -247,20 +433,62 @@ class _Table(NamedTuple):
     form: TextForm | None
 
     @classmethod
-    def read(cls, path: Path, text: Sequence[str], drop: Sequence[str]) -> _Table:
+    def read(cls, path: Path, text: Sequence[str], drop: Sequence[str]) -> Table:
         """Read a file; ``text`` are columns whose words, such as "NA", are names and never mean "missing"."""
         if path.suffix.lower() == ".parquet":
-            try:
-                frame, form = read_parquet(path, drop), None
-            except ImportError:
-                raise InputError(
-                    f"{path}: reading Parquet needs pyarrow: pip install pyarrow, or give CSV",
-                    code="package-missing",
-                    field="pyarrow",
-                ) from None
-        else:
-            form = TextForm.of(path)
-            frame = _with_words(path, read_csv(path, index_col=False, **form.options()), text, form)
+            return cls._checked(path, _parquet(path, drop), None)
+        form = TextForm.of(path)
+        frame = _with_words(path, read_csv(path, index_col=False, **form.options()), text, form)
+        return cls._checked(path, frame, form)
+
+    @classmethod
+    def by_schema(cls, path: Path, schema: TableSchema) -> Table:
+        """Read a file without the columns that the schema does not use."""
+        texts = [column.name for column in schema.columns if column.type not in NUMBERS]
+        table = cls.raw(path, texts)
+        unused = [
+            column.name
+            for column in schema.columns
+            if not column.is_feature and column.role not in ("target", "client") and column.name in table.frame
+        ]
+        return table._replace(frame=table.frame.drop(columns=unused))
+
+    @classmethod
+    def raw(cls, path: Path, text: Sequence[str]) -> Table:
+        """Read a file whose blank cells and words are text, and so are all cells of the columns ``text``.
+
+        Decimal commas become points if the file uses them. Columns of numbers alone are numbers.
+
+        Raises:
+            InputError: If the file cannot be read.
+        """
+        from pandas.api.types import is_bool_dtype, is_numeric_dtype
+
+        if path.suffix.lower() == ".npz":
+            raise InputError(
+                f"{path} holds arrays, which have no columns: give CSV, TSV or Parquet",
+                code="unsupported-file",
+                field=str(path),
+            )
+        if path.suffix.lower() == ".parquet":
+            return cls._checked(path, _parquet(path, ()), None)
+        form = TextForm.of(path)
+        options = {**form.options(), "index_col": False, "keep_default_na": False}
+        head = read_csv(path, nrows=0, **options)
+        words = {name: str for name in head.columns if str(name).strip() in text}
+        frame = read_csv(path, low_memory=False, dtype=words, **options)
+        truths = [name for name in frame if is_bool_dtype(frame[name])]
+        if truths:  # "TRUE" would become True
+            again = read_csv(path, usecols=truths, dtype=str, **options)
+            frame = frame.assign(**{str(name): again[name] for name in truths})
+        if form.decimal == ",":
+            for name in (name for name in frame if not is_numeric_dtype(frame[name])):
+                frame[name] = frame[name].str.replace(r"^(\s*[-+]?\d+),(\d+\s*)$", r"\1.\2", regex=True)
+        return cls._checked(path, frame, form)
+
+    @classmethod
+    def _checked(cls, path: Path, frame: pd.DataFrame, form: TextForm | None) -> Table:
+        """The table with names of columns without outer blanks."""
         frame.columns = [str(name).strip() for name in frame.columns]
         columns = list(frame.columns)
         if len(set(columns)) < len(columns):
@@ -273,6 +501,28 @@ class _Table(NamedTuple):
     def line(self, row: int) -> str:
         """A row as people find it."""
         return _line(self.path, row, self.form)
+
+    def row_names(self) -> RowName:
+        """The same for many rows, for which the file is read once."""
+        starts: list[int] = []
+
+        def name(row: int) -> str:
+            if not starts and self.form is not None:
+                starts.extend(_starts(self.path, self.form))
+            return f"{self.path}, line {starts[row]}" if row < len(starts) else f"{self.path}, row {row + 1}"
+
+        return name
+
+
+def _parquet(path: Path, drop: Sequence[str]) -> pd.DataFrame:
+    try:
+        return read_parquet(path, drop)
+    except ImportError:
+        raise InputError(
+            f"{path}: reading Parquet needs pyarrow: pip install pyarrow, or give CSV",
+            code="package-missing",
+            field="pyarrow",
+        ) from None
 
 
 def _with_words(path: Path, frame: pd.DataFrame, text: Sequence[str], form: TextForm) -> pd.DataFrame:
@@ -298,18 +548,21 @@ def _with_words(path: Path, frame: pd.DataFrame, text: Sequence[str], form: Text
 
 def _line(path: Path, row: int, form: TextForm | None = None) -> str:
     """A row as people find it: in a text file by its line, of which some are blank, and a cell may fill several."""
-    if form is None:
-        return f"{path}, row {row + 1}"
+    start = None if form is None else next(islice(_starts(path, form), row, None), None)
+    return f"{path}, row {row + 1}" if start is None else f"{path}, line {start}"
+
+
+def _starts(path: Path, form: TextForm) -> Iterator[int]:
+    """The line in which each row starts."""
     with open_text(path) as file, suppress(csv.Error):  # of a cell that is too long for it
         reader = csv.reader(lines(file, path, form.encoding), delimiter=form.delimiter)
-        start, seen = 1, -1  # the head
+        start, is_head = 1, True
         for cells in reader:
             if "".join(cells).strip() or len(cells) > 1:
-                if seen == row:
-                    return f"{path}, line {start}"
-                seen += 1
+                if not is_head:
+                    yield start
+                is_head = False
             start = reader.line_num + 1
-    return f"{path}, row {row + 1}"
 
 
 def _arrays(
@@ -345,7 +598,8 @@ def _arrays(
                 field=name,
             )
     whole = {name: np.concatenate(parts) for name, parts in found.items()}
-    return _Rows(np.concatenate(inputs), whole, None if group is None and len(files) == 1 else groups)
+    sizes = tuple(map(len, inputs))
+    return _Rows(np.concatenate(inputs), whole, None if group is None and len(files) == 1 else groups, sizes=sizes)
 
 
 def _npz(path: Path, targets: Sequence[str], group: str | None) -> tuple[np.ndarray, dict[str, np.ndarray], list[str]]:

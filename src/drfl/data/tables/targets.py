@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import torch
@@ -59,12 +59,7 @@ def encoded(columns: Mapping[str, np.ndarray], task: TaskName) -> tuple[Tensor, 
     """
     check_count(task, len(columns))
     for name, values in columns.items():
-        if (values == values[0]).all():
-            raise InputError(
-                f"the target '{name}' is {values[0]} in every row, so there is nothing to learn",
-                code="constant-target",
-                field=name,
-            )
+        check_varies(name, values)
     if task == "classification":
         ((name, values),) = columns.items()
         different, codes = np.unique(values, return_inverse=True)
@@ -80,6 +75,26 @@ def encoded(columns: Mapping[str, np.ndarray], task: TaskName) -> tuple[Tensor, 
     whole = np.stack([values.astype(np.float32) for values in columns.values()], axis=1)
     plain = task == "regression" and len(columns) == 1
     return torch.from_numpy(whole[:, 0] if plain else whole), len(columns), None
+
+
+def check_varies(name: str, values: np.ndarray, classes: Sequence[str] | None = None) -> None:
+    """Raise InputError unless a target column has more than one value.
+
+    Args:
+        name: Name of the column.
+        values: (n,) its values.
+        classes: Names of the classes 0 to C - 1, if values are classes.
+
+    Raises:
+        InputError: If all values are the same.
+    """
+    if (values == values[0]).all():
+        shown = values[0] if classes is None else classes[int(values[0])]
+        raise InputError(
+            f"the target '{name}' is {shown} in every row, so there is nothing to learn",
+            code="constant-target",
+            field=name,
+        )
 
 
 def check_values(name: str, values: np.ndarray, task: TaskName, row_name: RowName) -> None:

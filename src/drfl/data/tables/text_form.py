@@ -53,9 +53,10 @@ class TextForm(NamedTuple):
         delimiter = max(DELIMITERS, key=bare.count)
         decimal, cells = ".", []
         if delimiter != ",":
+            cells: list[str] = []
             with open_text(path) as file, reading(path), suppress(csv.Error):
                 rows = islice(csv.reader(lines(file, path, encoding), delimiter=delimiter), 1, ROWS)
-                cells = [cell for row in rows for cell in row]
+                cells.extend(cell for row in rows for cell in row)
             if any(map(WITH_COMMA.fullmatch, cells)) and not any(map(WITH_POINT.fullmatch, cells)):
                 decimal = ","
         return cls(delimiter, decimal, encoding)

@@ -18,6 +18,7 @@ from drfl.data.features.images import folder as feature_cache
 from drfl.data.features.images import load_images
 from drfl.data.features.recipe import COUNT, IMAGENET, Recipe
 from drfl.data.tables.hugging_face import Columns, hub_name, read_hub, read_saved
+from drfl.data.tables.schema import TableSchema
 from drfl.data.tables.table_files import read_tables
 from drfl.experiments.config.hyperparameters import canonical
 from drfl.experiments.config.latest import Latest
@@ -177,7 +178,10 @@ def load_data(data: DataSettings, log: Callable[[str], None] | None = None, devi
         elif saved is not None:
             dataset = read_saved(saved, columns)
         else:
-            dataset = read_tables(data.data, columns.targets, columns.group, columns.drop, task)
+            schema = None if data.data_schema is None else TableSchema.read(data.data_schema)
+            # A schema's client column may be absent from files that are one client each.
+            group = columns.group if schema is None else None
+            dataset = read_tables(data.data, columns.targets, group, columns.drop, task, schema)
     elif recipe is None:
         dataset = load(data.dataset, data_dir=data.data_dir, group=data.group)
     else:

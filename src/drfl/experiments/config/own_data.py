@@ -12,6 +12,7 @@ from drfl.data.dataset import TaskName
 from drfl.data.partition.natural import WITHOUT_CLASSES, needs_classes_message
 from drfl.data.tables.columns import check_roles
 from drfl.data.tables.hugging_face import PREFIX, check_installed, folder_name, hub_name, is_saved, pin_revision
+from drfl.data.tables.schema import TableSchema
 from drfl.data.tables.table_files import files_of, label_of_files
 from drfl.data.tables.targets import check_count
 from drfl.task.metrics import METRICS, OF_CLASSES, Metric
@@ -29,7 +30,7 @@ LOSSES_OF: Mapping[TaskName, tuple[str, ...]] = {
 OF_NUMBERS = frozenset(METRICS[name].function for name in ("mae", "rmse", "r2"))
 """Metrics that compare numbers with numbers."""
 
-OWN_DATA = ("target", "group", "drop", "task")
+OWN_DATA = ("target", "group", "drop", "task", "data_schema")
 """Settings for the user's own data only. Exception: group, for a data set whose rows can be grouped in several ways."""
 
 
@@ -50,6 +51,8 @@ def with_data_defaults(values: Mapping[str, object]) -> dict[str, object]:
             )
         del settings["dataset"]
         settings["data"] = [str(folder)]
+    if settings.get("data") is not None and settings.get("data_schema") is not None:
+        settings |= _of_schema(settings)
     task = settings.get("task") or CLASSIFICATION
     free = "zipf-dirichlet" if task == CLASSIFICATION else "iid"
     if settings.get("data") is not None:
@@ -60,17 +63,7 @@ def with_data_defaults(values: Mapping[str, object]) -> dict[str, object]:
         _default(settings, "partition", "natural" if groups else free)
     elif is_hub(settings.get("dataset")):
         name = str(settings["dataset"])
-        hub_name(name)  # raises an error if the name is not valid
-        check_installed(f"dataset '{name}'")
-        if not settings.get("target"):
-            raise InputError(
-                f"dataset '{name}' needs target, the column with the classes", code="missing-option", field="target"
-            )
-        if settings.get("data_dir") is not None:
-            raise InputError(
-                f"data_dir has no effect on dataset '{name}': remove it", code="unused-option", field="data_dir"
-            )
-        _check_roles(settings, may_have_columns=True)
+        _check_hub(name, settings)
         settings["dataset"] = pin_revision(name)  # so that reruns and resumed runs read the same data
         _default(settings, "partition", "natural" if settings.get("group") is not None else free)
     else:
@@ -87,6 +80,34 @@ def with_data_defaults(values: Mapping[str, object]) -> dict[str, object]:
             spec.reader(None if settings.get("group") is None else str(settings["group"]))
             _default(settings, "partition", spec.info.partition)
     return settings
+
+
+def _of_schema(values: Mapping[str, object]) -> dict[str, object]:
+    """Return target, group and task of the schema, as settings.
+
+    Raises:
+        InputError: If the schema cannot be read, contradicts an option, or cannot be used for the data.
+    """
+    if saved_folder(paths_of(values["data"])) is not None:
+        raise _without_schema("a saved data set")
+    schema = TableSchema.read(str(values["data_schema"]))
+    target, group, task = values.get("target"), values.get("group"), values.get("task")
+    schema.check_options(
+        None if target is None else names_of(target),
+        None if group is None else str(group),
+        names_of(values.get("drop") or ()),
+        None if task is None else str(task),
+    )
+    found: dict[str, object] = {"target": [column.name for column in schema.targets], "task": schema.task}
+    return found if schema.client is None else {**found, "group": schema.client}
+
+
+def _without_schema(what: str) -> InputError:
+    return InputError(
+        f"a schema is for tables in files, not for {what}: remove data_schema",
+        code="unsupported-combination",
+        field="data_schema",
+    )
 
 
 def with_loss(values: Mapping[str, object]) -> dict[str, object]:
@@ -135,6 +156,22 @@ def saved_folder(paths: Sequence[Path]) -> Path | None:
             field="data",
         )
     return saved
+
+
+def _check_hub(name: str, values: Mapping[str, object]) -> None:
+    hub_name(name)  # raises an error if the name is not valid
+    if values.get("data_schema") is not None:
+        raise _without_schema(f"dataset '{name}'")
+    check_installed(f"dataset '{name}'")
+    if not values.get("target"):
+        raise InputError(
+            f"dataset '{name}' needs target, the column with the classes", code="missing-option", field="target"
+        )
+    if values.get("data_dir") is not None:
+        raise InputError(
+            f"data_dir has no effect on dataset '{name}': remove it", code="unused-option", field="data_dir"
+        )
+    _check_roles(values, may_have_columns=True)
 
 
 def _label(values: Mapping[str, object], paths: Sequence[Path]) -> str:

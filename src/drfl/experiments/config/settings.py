@@ -103,6 +103,11 @@ class DataFields:
     drop: Annotated[tuple[str, ...] | None, Setting("Column of --data to ignore, such as a name; repeatable", DATA)] = (
         None
     )
+    # Not "schema", which is a method of pydantic's models.
+    data_schema: Annotated[
+        Path | None,
+        Setting("Schema of the columns of --data, from 'drfl data describe'", DATA, flag="--schema", common=True),
+    ] = None
     dataset: Annotated[
         str,
         Setting("Data set (see 'drfl datasets'), or hf:NAME or hf:FOLDER with --target", DATA, common=True),

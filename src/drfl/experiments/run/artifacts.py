@@ -40,7 +40,7 @@ from drfl.training.history import (
     undefined_names,
 )
 
-FREE = ("data_dir", "data", "table_dir", "checkpoint_every", "checkpoint_key")
+FREE = ("data_dir", "data", "data_schema", "table_dir", "checkpoint_every", "checkpoint_key")
 """Keys of a configuration that do not affect the results."""
 
 PACKAGES = ("drfl", "torch", "numpy", "scikit-learn")
@@ -236,6 +236,7 @@ def about_model(job: Running, data: str) -> dict[str, object]:
         columns, classes = job.data.columns, job.data.classes
         about |= {"columns": list(columns)} if columns is not None else {}
         about |= {"classes": list(classes)} if classes is not None else {}
+        about |= {"schema": job.data.schema} if job.data.schema else {}
         if classes is not None and len(classes) == 2:  # accuracy, AUC and F1 depend on these
             about |= {"positive_class": classes[1], "threshold": 0.5}
     return {**about, "run": digest_of([job.task.w0], json_text(decisive_settings(job)) + data)}

@@ -55,7 +55,10 @@ def check_data(site: SiteFolder) -> Iterator[CheckResult]:
     shape = "×".join(map(str, loaded.inputs.shape[1:])) or "one number"
     kinds = [str(values.dtype).removeprefix("torch.") for values in (loaded.inputs, loaded.targets)]
     counts = f"{sum(map(len, loaded.train)):,} training and {sum(map(len, loaded.test)):,} test samples"
-    yield success("data", f"{counts}, inputs {kinds[0]} of shape {shape}, targets {kinds[1]}")
+    schema = f", schema {loaded.schema[:8]}" if loaded.schema else ""
+    yield success("data", f"{counts}, inputs {kinds[0]} of shape {shape}, targets {kinds[1]}{schema}")
+    for notice in loaded.notices:
+        yield advice("data", notice)
     text = f"suggested for this site in server.toml: rows = {2 * about.train}, classes = {about.classes}"
     yield advice("limits", Notice(f"{text} (twice its present rows, and its present classes)", "proposed-limits"))
     moments = about.moments

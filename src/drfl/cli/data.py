@@ -1,0 +1,157 @@
+"""The commands of ``drfl data``."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, cast
+
+import typer
+
+from drfl.cli import signals
+from drfl.cli.command_help import Command, CommandGroup
+from drfl.core.screen import say
+
+if TYPE_CHECKING:
+    from drfl.core.errors import InputError, Notice
+    from drfl.data.dataset import TaskName
+    from drfl.data.tables.describe import ColumnSummary, Description
+
+app = typer.Typer(
+    name="data",
+    cls=CommandGroup,
+    help="Describe and check tables before training.\n\nA schema says what each column holds, the same at all sites.",
+    no_args_is_help=True,
+)
+
+Paths = Annotated[list[Path], typer.Argument(metavar="PATHS", help="CSV, TSV or Parquet files, or folders of them")]
+Json = Annotated[bool, typer.Option("--json", help="Print a single JSON object on stdout")]
+
+WRONG = 2
+"""Exit code if a table does not conform to its schema."""
+
+
+@app.command(cls=Command)
+def describe(
+    paths: Paths,
+    target: Annotated[list[str], typer.Option(help="Column to predict; repeatable for several numbers or labels")],
+    group: Annotated[
+        str | None, typer.Option(help="Column that names each row's client (default: a client per file)")
+    ] = None,
+    drop: Annotated[list[str] | None, typer.Option(help="Column to exclude, such as a name; repeatable")] = None,
+    task: Annotated[
+        str | None, typer.Option(help="classification, regression or multi-label (default: by the target)")
+    ] = None,
+    out: Annotated[Path | None, typer.Option(help="Write the proposed schema to this TOML file")] = None,
+    force: Annotated[bool, typer.Option("--force", help="Replace the file of --out")] = False,
+    as_json: Json = False,
+) -> int:
+    """Show each client's columns and all problems, and propose a schema.
+
+    Check the schema before you ship it to other sites: types, levels, codes for missing values, units and ranges.
+    """
+    with signals.raise_on_signal():
+        from drfl.core.errors import InputError, unknown
+        from drfl.data.tables.describe import describe as describe_tables
+        from drfl.data.tables.schema import TASKS
+
+        if out is not None and out.exists() and not force:
+            raise InputError(
+                f"{out} exists: choose another file, or replace it with --force",
+                code="already-exists",
+                field=str(out),
+            )
+        if task is not None and task not in TASKS:
+            raise unknown("task", task, TASKS)
+        found = describe_tables(paths, target, group, drop or (), cast("TaskName | None", task))
+        if found.schema is not None and out is not None:
+            found.schema.write(out)
+        if as_json:
+            print(json.dumps(_as_json(found, out)))
+        else:
+            _print(found, out)
+    return 0
+
+
+@app.command(cls=Command)
+def check(
+    paths: Paths,
+    schema: Annotated[Path, typer.Option(help="Schema, as written by 'drfl data describe'")],
+    as_json: Json = False,
+) -> int:
+    """Check tables against a schema, and list every problem.
+
+    The exit code is 0 if there is none, and 2 otherwise.
+    """
+    with signals.raise_on_signal():
+        from drfl.data.tables.describe import check_files
+        from drfl.data.tables.schema import TableSchema
+
+        checks = check_files(paths, TableSchema.read(schema))
+        good = not any(found.problems for found in checks)
+        if as_json:
+            files = [
+                {
+                    "file": str(found.path),
+                    "rows": found.rows,
+                    "problems": [_entry(problem) for problem in found.problems],
+                }
+                for found in checks
+            ]
+            print(json.dumps({"ok": good, "files": files}))
+            return 0 if good else WRONG
+        for found in checks:
+            if not found.problems:
+                say(f"ok       {found.path}: {found.rows:,} rows")
+            for problem in found.problems:
+                say(f"problem  {problem}")
+    return 0 if good else WRONG
+
+
+def _entry(message: InputError | Notice) -> dict[str, str | None]:
+    return {"code": message.code, "field": message.field, "message": str(message)}
+
+
+def _as_json(found: Description, out: Path | None) -> dict[str, object]:
+    return {
+        "clients": [
+            {
+                "name": site.name,
+                "rows": site.rows,
+                "positive": site.positive,
+                "columns": {name: column._asdict() for name, column in site.columns.items()},
+            }
+            for site in found.sites
+        ],
+        "problems": [_entry(problem) for problem in found.problems],
+        "warnings": [_entry(notice) for notice in found.notices],
+        "schema": None if out is None or found.schema is None else str(out),
+        "digest": None if found.schema is None else found.schema.digest,
+    }
+
+
+def _print(found: Description, out: Path | None) -> None:
+    positive = None if found.schema is None or found.schema.classes is None else found.schema.classes[-1]
+    for site in found.sites:
+        of_class = "" if site.positive is None else f", {site.positive:,} of class '{positive}'"
+        say(f"{site.name}: {site.rows:,} rows{of_class}")
+        width = max(map(len, site.columns))
+        for name, column in site.columns.items():
+            say(f"  {name:{width}}  {column.type:12}  {_content(column)}")
+    for problem in found.problems:
+        say(f"problem  {problem}")
+    for notice in found.notices:
+        say(f"warning  {notice}")
+    if found.schema is None:
+        say("no schema: no file could be read")
+    elif out is not None:
+        features = len(found.schema.features)
+        say(f"{out}: written, {len(found.schema.columns)} columns, {features} features. Check it before you use it")
+
+
+def _content(column: ColumnSummary) -> str:
+    if column.levels is not None:
+        text = ", ".join(f"{level} {count:,}" for level, count in column.levels.items())
+    else:
+        text = "no values" if column.range is None else f"{column.range[0]} to {column.range[1]}"
+    return f"{text}; {column.missing:,} missing" if column.missing else text

@@ -1,0 +1,296 @@
+"""Check tables against a schema, and encode them as inputs and targets of a model."""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, NamedTuple, cast
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from drfl.core.errors import InputError, listing
+from drfl.data.tables.columns import LARGEST, RowName
+from drfl.data.tables.schema import NUMBERS, Column, TableSchema
+from drfl.data.tables.targets import FAR
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+MOST = 20
+"""Different wrong values of a column that are listed."""
+
+DATE = r"\d{4}-\d{2}-\d{2}(?:[T ].*)?"
+"""How dates are written."""
+
+WHOLE = re.compile(r"\A([-+]?\d+)\.0*\Z")
+"""A whole number with a decimal point."""
+
+
+class SchemaRows(NamedTuple):
+    """The rows of a table, encoded by its schema.
+
+    Args:
+        inputs: (n, p) float64, a column per feature of the schema; NaN where a number, date or yes/no value is missing.
+        targets: (n,) int64 classes in the order of the schema; (n,) float64 for a single target of numbers; else (n, k)
+            float64.
+        wrong: (n,) whether a row has a wrong value. Such values are NaN, or no class at all (-1).
+        problems: What is wrong, a line each.
+    """
+
+    inputs: np.ndarray
+    targets: np.ndarray
+    wrong: np.ndarray
+    problems: tuple[InputError, ...]
+
+
+def conform(schema: TableSchema, table: pd.DataFrame, row_name: RowName, place: str = "the table") -> SchemaRows:
+    """Encode a table, all of whose values the schema allows.
+
+    Args:
+        schema: The schema.
+        table: Has the schema's columns in any order. Columns that are neither features nor targets may be absent.
+        row_name: What a row is called in errors.
+        place: What the table is called in errors.
+
+    Raises:
+        InputError: If a column is missing or unknown, or a value is wrong; names row, column and value.
+    """
+    found = encode(schema, table, row_name, place)
+    if found.problems:
+        raise found.problems[0]
+    return found
+
+
+def encode(schema: TableSchema, table: pd.DataFrame, row_name: RowName, place: str = "the table") -> SchemaRows:
+    """Encode a table and list all that the schema does not allow; see :func:`conform`."""
+    names, n = [str(name) for name in table.columns], len(table)
+    problems = _column_problems(schema, names, place)
+    inputs, targets, wrong = list[np.ndarray](), list[np.ndarray](), np.zeros(n, bool)
+    for column in schema.columns:
+        if not column.is_feature and column.role != "target":
+            continue
+        if column.name not in names:
+            inputs += [np.full(n, np.nan)] * len(column.features)
+            targets += [np.full(n, np.nan)] if column.role == "target" else []
+            continue
+        # By position, as a name that is there twice would give two columns.
+        cells = _Cells.of(column, table.iloc[:, names.index(column.name)])
+        problems += cells.problems(row_name)
+        wrong |= cells.wrong
+        if column.role == "target":
+            targets.append(cells.values)
+        else:
+            inputs += cells.features()
+    whole = np.stack(inputs, axis=1)
+    if schema.classes is not None:
+        order = [schema.targets[0].levels.index(name) for name in schema.classes]
+        codes = np.append(np.argsort(order), -1)  # the last one is for wrong values
+        return SchemaRows(whole, codes[np.nan_to_num(targets[0], nan=-1).astype(int)], wrong, tuple(problems))
+    y = targets[0] if schema.task == "regression" and len(targets) == 1 else np.stack(targets, axis=1)
+    return SchemaRows(whole, y, wrong, tuple(problems))
+
+
+def target_tensor(schema: TableSchema, targets: np.ndarray) -> tuple[Tensor, int]:
+    """The targets as :class:`drfl.data.Dataset` has them, and how many outputs a model needs."""
+    if schema.classes is not None:
+        return torch.from_numpy(targets), len(schema.classes)
+    return torch.from_numpy(targets.astype(np.float32)), len(schema.targets)
+
+
+def _column_problems(schema: TableSchema, names: Sequence[str], place: str) -> list[InputError]:
+    """Columns that a table lacks, or has twice or beside those of the schema."""
+    known = [column.name for column in schema.columns]
+    found = []
+    for column in schema.columns:
+        needed = column.is_feature or column.role == "target"
+        if needed and column.name not in names:
+            text = f"{place} has no column '{column.name}', which the schema needs{_near(column.name, names)}"
+            found.append(InputError(text, code="missing-column", field=column.name))
+    for name in names:
+        if name not in known:
+            text = (
+                f"{place} has the column '{name}', which the schema does not have{_near(name, known)}. Remove it, or "
+                'add it to the schema, with role = "excluded" if it is not a feature'
+            )
+            found.append(InputError(text, code="extra-column", field=name))
+    for name in known:
+        if names.count(name) > 1:
+            found.append(InputError(f"{place}: column '{name}' is there twice", code="duplicate-column", field=name))
+    return found
+
+
+def _near(name: str, names: Sequence[str]) -> str:
+    by_lower = {known.lower(): known for known in names}
+    near = difflib.get_close_matches(name.lower(), by_lower, n=1, cutoff=0.6)
+    return f". Did you mean '{by_lower[near[0]]}'?" if near else ""
+
+
+class _Cells(NamedTuple):
+    """The cells of a column, each different content once.
+
+    Args:
+        column: The column.
+        codes: (n,) the content of each cell; -1 for a blank one.
+        texts: (k,) the contents.
+        numbers: (k,) their values: numbers, days, or positions among the levels; NaN where that is not possible, and
+            the number of levels for a value beside them.
+        is_code: (k,) whether a content means "missing".
+    """
+
+    column: Column
+    codes: np.ndarray
+    texts: Sequence[object]
+    numbers: np.ndarray
+    is_code: np.ndarray
+
+    @classmethod
+    def of(cls, column: Column, cells: pd.Series) -> _Cells:
+        """Read the cells of a column."""
+        import pandas as pd
+        from pandas.api.types import is_bool_dtype, is_complex_dtype, is_datetime64_any_dtype, is_numeric_dtype
+
+        is_number = is_numeric_dtype(cells) and not is_bool_dtype(cells) and not is_complex_dtype(cells)
+        if is_datetime64_any_dtype(cells):
+            cells = cells.dt.strftime("%Y-%m-%dT%H:%M:%S.%f%z").astype(object)
+        if not is_number:
+            cells = stripped(cells)
+        codes, different = pd.factorize(cells)
+        # Numbers stay an array: a text for each of a million would take long.
+        texts = cast("Sequence[object]", different if is_number else [*map(str, different)])
+        if is_number:
+            amounts = np.asarray(different, dtype=np.float64)
+        else:
+            amounts = np.asarray(pd.to_numeric(pd.Series([*texts], dtype=object), errors="coerce"), dtype=np.float64)
+        # -9 in a file of numbers is the code "-9", and so is -9.0.
+        missing = [amount for amount in map(_amount, column.missing) if amount is not None]
+        is_code = np.isin(amounts, missing)
+        if not is_number:
+            is_code |= np.isin(np.array(texts, dtype=object), np.array(column.missing, dtype=object))
+        if column.type in NUMBERS:
+            numbers = amounts
+        elif column.type == "date":
+            numbers = _days(pd.Series([str(text) for text in texts], dtype=object))
+        else:
+            beside = len(column.levels) if column.other else np.nan
+            by_text = {level: k for k, level in enumerate(column.levels)}
+            plain = [str(text) if str(text) in by_text else level_text(text) for text in texts]
+            numbers = np.array([by_text.get(text, beside) for text in plain], dtype=np.float64)
+        return cls(column, codes, texts, numbers, is_code)
+
+    @property
+    def missing(self) -> np.ndarray:
+        """(n,) whether a cell is missing as the schema allows."""
+        return np.append(self.is_code, "" in self.column.missing)[self.codes]
+
+    @property
+    def values(self) -> np.ndarray:
+        """(n,) the values; NaN for missing and wrong ones."""
+        good = np.where(self.is_code, np.nan, self.numbers)
+        good[list(self._faults())] = np.nan
+        return np.append(good, np.nan)[self.codes]
+
+    @property
+    def wrong(self) -> np.ndarray:
+        """(n,) whether a cell is wrong."""
+        return np.isnan(self.values) & ~self.missing
+
+    def features(self) -> list[np.ndarray]:
+        """The column's features, (n,) each."""
+        column, values = self.column, self.values
+        if column.type == "yes/no" or not column.levels:
+            found = [values]
+        else:
+            count = len(column.levels) + column.other
+            found = [(values == k).astype(np.float64) for k in range(1, count)]
+        if column.missing:
+            found.append(self.missing.astype(np.float64))
+        return found
+
+    def problems(self, row_name: RowName) -> list[InputError]:
+        """What is wrong, one for each different content."""
+        found = []
+        first = np.full(len(self.texts) + 1, len(self.codes))
+        np.minimum.at(first, self.codes, np.arange(len(self.codes)))
+        counts = np.bincount(self.codes + 1, minlength=len(self.texts) + 1)
+        name, is_target = self.column.name, self.column.role == "target"
+        if counts[0] and "" not in self.column.missing:
+            remedy = (
+                "Remove such rows" if is_target else "Fill it, or add \"\" to 'missing' of the column in the schema"
+            )
+            text = f"{row_name(int(first[-1]))}, column '{name}': the cell is blank{_times(counts[0])}. {remedy}"
+            found.append(InputError(text, code="missing-values", field=name))
+        faults = self._faults()
+        for k, fault in list(faults.items())[:MOST]:
+            remedy = "Correct it" if is_target else "Correct it, or add it to 'missing' in the schema"
+            if fault.code == "unknown-level":
+                remedy = _near(str(self.texts[k]), self.column.levels)[2:] or "Correct it, or edit levels in the schema"
+            text = f"{row_name(int(first[k]))}, column '{name}': {fault}{_times(counts[k + 1])}. {remedy}"
+            found.append(InputError(text, code=fault.code, field=name))
+        if len(faults) > MOST:
+            text = f"column '{name}': {len(faults) - MOST} more values are wrong, too"
+            found.append(InputError(text, code=found[-1].code, field=name))
+        return found
+
+    def _faults(self) -> dict[int, InputError]:
+        """What is wrong with contents that are no codes, by position; the texts do not name row and column."""
+        column, numbers, texts, name = self.column, self.numbers, self.texts, self.column.name
+        found = {k: self._unreadable(str(texts[k])) for k in np.flatnonzero(np.isnan(numbers)).tolist()}
+        largest = FAR if column.role == "target" else LARGEST
+        if column.type in NUMBERS:
+            for k in np.flatnonzero(np.abs(numbers) >= largest).tolist():
+                text = f"{level_text(texts[k])} is infinite or beyond {largest:g}"
+                found[k] = InputError(text, code="not-finite", field=name)
+        if column.type == "whole number":
+            for k in np.flatnonzero((numbers != np.round(numbers)) & np.isfinite(numbers)).tolist():
+                text = f"expected a whole number, found {texts[k]}"
+                found[k] = InputError(text, code="out-of-range", field=name)
+        if column.range is not None:
+            low, high = column.range
+            for k in np.flatnonzero((numbers < low) | (numbers > high)).tolist():
+                text = f"{level_text(texts[k])} is outside the range {low:g} to {high:g}"
+                found.setdefault(k, InputError(text, code="out-of-range", field=name))
+        return {k: fault for k, fault in sorted(found.items()) if not self.is_code[k]}
+
+    def _unreadable(self, cell: str) -> InputError:
+        name = self.column.name
+        if self.column.type in NUMBERS:
+            return InputError(f"expected a number, found '{cell}'", code="not-a-number", field=name)
+        if self.column.type == "date":
+            return InputError(f"expected a date such as 2021-03-31, found '{cell}'", code="not-a-date", field=name)
+        levels = listing([f"'{level}'" for level in self.column.levels], "level")
+        return InputError(f"'{cell}' is not a level of the schema ({levels})", code="unknown-level", field=name)
+
+
+def stripped(cells: pd.Series) -> pd.Series:
+    """The cells as text without outer blanks; NaN for blank ones."""
+    text = cells.astype(object).where(cells.notna(), "").astype(str).str.strip()
+    return text.astype(object).where(text != "", None)
+
+
+def level_text(value: object) -> str:
+    """A value as the text of a level: 1.0 is the level "1"."""
+    return WHOLE.sub(r"\1", str(value))
+
+
+def _amount(value: object) -> float | None:
+    """The number that a value is; None if it is none or not finite."""
+    try:
+        amount = float(str(value))
+    except ValueError:
+        return None
+    return amount if np.isfinite(amount) else None
+
+
+def _days(texts: pd.Series) -> np.ndarray:
+    """Days since 1970-01-01; NaN for what is not a date."""
+    import pandas as pd
+
+    dates = pd.to_datetime(texts.where(texts.str.fullmatch(DATE)), format="ISO8601", errors="coerce", utc=True)
+    return ((dates - pd.Timestamp(0, tz="UTC")) / pd.Timedelta(days=1)).to_numpy(dtype=np.float64)
+
+
+def _times(count: int) -> str:
+    return f" ({count} such cells)" if count > 1 else ""

@@ -1,0 +1,246 @@
+"""Describe tables per client and list all their problems, for ``drfl data describe`` and ``drfl data check``."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+import torch
+
+from drfl.core.errors import InputError, Notice
+from drfl.core.key import Key
+from drfl.data.checks import data_warnings
+from drfl.data.client_data import ClientData
+from drfl.data.dataset import TaskName
+from drfl.data.partition.natural import split_groups
+from drfl.data.partition.row_lists import as_tensors
+from drfl.data.tables.conform import SchemaRows, encode, level_text, stripped, target_tensor
+from drfl.data.tables.levels import check_levels, level_notices
+from drfl.data.tables.propose import propose
+from drfl.data.tables.schema import NUMBERS, WITH_LEVELS, Column, TableSchema
+from drfl.data.tables.table_files import Table, client_of_rows, files_of, form_notices, unread_notices
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+class ColumnSummary(NamedTuple):
+    """A column at one client.
+
+    Args:
+        type: Its type in the schema.
+        missing: Cells that are blank or a code for missing values.
+        levels: Rows of each value, for yes/no and category columns.
+        range: Smallest and largest number or date; None if there is none.
+    """
+
+    type: str
+    missing: int
+    levels: dict[str, int] | None = None
+    range: tuple[str, str] | None = None
+
+
+class SiteSummary(NamedTuple):
+    """The rows of one client.
+
+    Args:
+        name: The client.
+        rows: Its rows.
+        positive: Rows of the positive class; None if there are not two classes.
+        columns: Its features and targets.
+    """
+
+    name: str
+    rows: int
+    positive: int | None
+    columns: dict[str, ColumnSummary]
+
+
+class Description(NamedTuple):
+    """What tables hold.
+
+    Args:
+        sites: Per client.
+        problems: All that drfl would refuse.
+        notices: All that looks wrong.
+        schema: The proposed schema; None if no file could be read, or none can be proposed.
+    """
+
+    sites: tuple[SiteSummary, ...]
+    problems: tuple[InputError, ...]
+    notices: tuple[Notice, ...]
+    schema: TableSchema | None
+
+
+class FileCheck(NamedTuple):
+    """A file that was checked against a schema.
+
+    Args:
+        path: The file.
+        rows: Its rows; None if it cannot be read.
+        problems: What is wrong.
+    """
+
+    path: Path
+    rows: int | None
+    problems: tuple[InputError, ...]
+
+
+def check_files(paths: Sequence[Path], schema: TableSchema) -> list[FileCheck]:
+    """Check all files against a schema. Problems do not stop the check.
+
+    Raises:
+        InputError: If there are no such files.
+    """
+    found = []
+    for path in files_of(paths):
+        try:
+            table = Table.by_schema(path, schema)
+        except InputError as error:
+            found.append(FileCheck(path, None, (error,)))
+            continue
+        problems = encode(schema, table.frame, table.row_names(), str(path)).problems
+        found.append(FileCheck(path, len(table.frame), problems))
+    return found
+
+
+def describe(
+    paths: Sequence[Path],
+    target: str | Sequence[str],
+    group: str | None = None,
+    drop: Sequence[str] = (),
+    task: TaskName | None = None,
+) -> Description:
+    """Describe tables, propose a schema for them, and collect all problems.
+
+    Rows with a wrong value are left out of the checks that compare clients.
+
+    Args:
+        paths: Files, or folders of them.
+        target: The columns to predict.
+        group: The column that names the client; None for a client per file.
+        drop: Columns to leave out.
+        task: What the targets are; by default inferred.
+
+    Raises:
+        InputError: If there are no such files, or a named column does not exist.
+    """
+    targets = (target,) if isinstance(target, str) else tuple(target)
+    texts = (*targets, *drop, *(() if group is None else (group,)))
+    tables, problems = list[Table](), list[InputError]()
+    files = files_of(paths)
+    for path in files:
+        try:
+            tables.append(Table.raw(path, texts))
+        except InputError as error:
+            problems.append(error)
+    if not tables:
+        return Description((), tuple(problems), (), None)
+    schema, notices = propose([table.frame for table in tables], targets, group, drop, task)
+    parts, used = list[SchemaRows](), list[Table]()
+    for table in tables:
+        unused = [column.name for column in schema.columns if column.role == "excluded"]
+        table = table._replace(frame=table.frame.drop(columns=unused, errors="ignore"))
+        rows = encode(schema, table.frame, table.row_names(), str(table.path))
+        problems += rows.problems
+        parts.append(rows)
+        used.append(table)
+    try:
+        clients = client_of_rows(used, group) or ["all rows"] * len(parts[0].targets)
+    except InputError as error:
+        problems.append(error)
+        clients = [str(table.path) for table in used for _ in range(len(table.frame))]
+    collected = [*unread_notices(paths, files), *form_notices(used), *notices]
+    frame = _together(used, schema)
+    for words, is_feature in ((frame[_words(schema, True)], True), (frame[_words(schema, False)], False)):
+        _collect_levels(words, is_feature, clients, problems, collected)
+    collected += _warnings(schema, parts, clients)
+    sites = tuple(_site(schema, frame[[owner == name for owner in clients]], name) for name in dict.fromkeys(clients))
+    return Description(sites, tuple(problems), tuple(dict.fromkeys(collected)), schema)
+
+
+def _together(tables: Sequence[Table], schema: TableSchema) -> pd.DataFrame:
+    """All rows, with blank columns for those that a file lacks."""
+    import pandas as pd
+
+    names = [column.name for column in schema.columns if column.is_feature or column.role == "target"]
+    frames = [table.frame.reindex(columns=names) for table in tables]
+    return pd.concat([frame.astype(object) for frame in frames], ignore_index=True)
+
+
+def _words(schema: TableSchema, is_feature: bool) -> list[str]:
+    """Columns of words, of features or of classes."""
+    return [
+        column.name
+        for column in schema.columns
+        if column.type in WITH_LEVELS and (column.is_feature if is_feature else column.role == "target")
+    ]
+
+
+def _collect_levels(
+    words: pd.DataFrame, is_feature: bool, clients: Sequence[str], problems: list[InputError], notices: list[Notice]
+) -> None:
+    """Add values that are spelt in two ways, and values of a single client."""
+    for name in words:
+        column = stripped(words[name]).map(level_text, na_action="ignore").to_frame(str(name))
+        known = column[str(name)].notna().to_numpy()
+        owners = [client for client, is_known in zip(clients, known, strict=True) if is_known]
+        column = column[known]
+        empty = column.iloc[:, :0]
+        try:
+            check_levels(column, owners)
+            notices += level_notices(column if is_feature else empty, empty if is_feature else column, owners)
+        except InputError as error:
+            problems.append(error)
+
+
+def _warnings(schema: TableSchema, parts: Sequence[SchemaRows], clients: Sequence[str]) -> tuple[Notice, ...]:
+    """Likely errors in the rows without wrong values."""
+    good = ~np.concatenate([part.wrong for part in parts])
+    owners = np.array(clients, dtype=object)[good]
+    inputs = np.concatenate([part.inputs for part in parts])[good]
+    targets, _ = target_tensor(schema, np.concatenate([part.targets for part in parts])[good])
+    several = {name for name in set(owners.tolist()) if (owners == name).sum() > 1}
+    used = np.array([name in several for name in owners], dtype=bool)
+    if not used.any():
+        return ()
+    x, y = torch.from_numpy(inputs[used]), targets[torch.from_numpy(used)]
+    split = split_groups(owners[used], None if schema.classes is None else y.numpy(), Key(0), 1 / 3)
+    # Not standardised, as standardised rows do not show which values are missing.
+    data = ClientData(
+        x, y, as_tensors(split.train), x, y, as_tensors(split.test), split.names, schema.classes,
+        columns=schema.features, schema=schema.digest,
+    )  # fmt: skip
+    return tuple(notice for notice in data_warnings(data) if notice.code != "not-standardised")
+
+
+def _site(schema: TableSchema, frame: pd.DataFrame, name: str) -> SiteSummary:
+    columns = {
+        column.name: _column(column, frame[column.name]) for column in schema.columns if column.name in frame.columns
+    }
+    positive, classes = None, schema.classes
+    if classes is not None and len(classes) == 2:
+        positive = (columns[schema.targets[0].name].levels or {}).get(classes[1], 0)
+    return SiteSummary(name, len(frame), positive, columns)
+
+
+def _column(column: Column, cells: pd.Series) -> ColumnSummary:
+    import pandas as pd
+
+    texts = stripped(cells)
+    is_missing = texts.isna() | texts.isin(column.missing)
+    known = texts[~is_missing]
+    count = int(is_missing.sum())
+    if column.type in WITH_LEVELS:
+        counts = known.map(level_text).value_counts()
+        beside = [str(text) for text in sorted(counts.index) if text not in column.levels]
+        found = {level: int(counts.get(level, 0)) for level in (*column.levels, *beside)}
+        return ColumnSummary(column.type, count, found)
+    if column.type in NUMBERS:
+        numbers = pd.to_numeric(known, errors="coerce").dropna()
+        bounds = (f"{numbers.min():g}", f"{numbers.max():g}") if len(numbers) else None
+    else:
+        bounds = (str(known.min()), str(known.max())) if len(known) else None
+    return ColumnSummary(column.type, count, None, bounds)

@@ -1,0 +1,212 @@
+"""Propose a schema for tables that have none."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from drfl.core.errors import InputError, Notice, unknown
+from drfl.data.dataset import TaskName
+from drfl.data.tables.columns import CATEGORIES, check_roles
+from drfl.data.tables.columns import NUMBERS as SHARE_OF_NUMBERS
+from drfl.data.tables.conform import DATE, level_text, stripped
+from drfl.data.tables.schema import Column, TableSchema
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+RARE = 5
+"""A level with fewer rows is not written into a schema, which leaves the site: it might identify a person."""
+
+NEARLY_ALL = 0.98
+"""A column is an identifier if this share of its values occurs once."""
+
+FEW, SEVERAL = 20, 50
+"""Rows below which words, and whole numbers, that all differ are not taken for identifiers."""
+
+OPPOSITES = {
+    "no": "yes", "n": "y", "false": "true", "nein": "ja", "non": "oui", "absent": "present", "negative": "positive",
+}  # fmt: skip
+"""Pairs of words in lower case that answer yes or no, the negative one first."""
+
+NA_WORDS = ("NA", "N/A", "n/a", "NaN", "nan", "NULL", "null", "None", "#N/A", "?", "-", ".")
+"""Words that mean "missing" in columns of numbers and dates."""
+
+
+class Proposal(NamedTuple):
+    """A schema, and what a user should check in it."""
+
+    schema: TableSchema
+    notices: tuple[Notice, ...]
+
+
+def propose(
+    tables: Sequence[pd.DataFrame],
+    target: str | Sequence[str],
+    group: str | None = None,
+    drop: Sequence[str] = (),
+    task: TaskName | None = None,
+) -> Proposal:
+    """Infer a schema from tables.
+
+    Levels with fewer than :data:`RARE` rows are left out, and become "other". Ranges are left out too, because the
+    smallest and the largest value belong to single persons.
+
+    Args:
+        tables: Tables with the same columns in any order. Blank cells are NaN or empty text.
+        target: The columns to predict.
+        group: The column that names the client.
+        drop: Columns that get the role "excluded".
+        task: What the targets are; by default inferred.
+
+    Raises:
+        InputError: If a named column does not exist, or there are too few classes.
+    """
+    import pandas as pd
+
+    targets = (target,) if isinstance(target, str) else tuple(target)
+    tables = [table.rename(columns=str) for table in tables]
+    names = list(dict.fromkeys(name for table in tables for name in table.columns))
+    named = [*((name, "target") for name in targets), (group, "group"), *((name, "drop") for name in drop)]
+    for name, what in named:
+        if name is not None and name not in names:
+            raise unknown(f"column for {what}", name, names, field=what)
+    check_roles(targets, group, drop)
+    cells = {name: pd.concat([t[name] for t in tables if name in t], ignore_index=True) for name in names}
+    task = task or _task([_Values.of(cells[name]) for name in targets])
+    columns, notices = [], list[Notice]()
+    for name in names:
+        if name == group:
+            columns.append(Column(name, "text", role="client"))
+        elif name in drop:
+            columns.append(Column(name, "text", role="excluded"))
+        elif name in targets:
+            columns.append(_target(name, _Values.of(cells[name]), task, notices))
+        else:
+            parts = [table[name] for table in tables if name in table]
+            columns.append(_feature(name, _Values.of(cells[name]), parts, notices))
+    levels = next(column.levels for column in columns if column.name == targets[0])
+    positive = levels[-1] if task == "classification" and len(levels) == 2 else None
+    return Proposal(TableSchema(tuple(columns), task, positive), tuple(notices))
+
+
+class _Values(NamedTuple):
+    """The different values of a column.
+
+    Args:
+        texts: (k,) the values, as levels are written.
+        counts: (k,) their rows.
+        blanks: Blank cells.
+        numbers: (k,) the values as numbers; NaN for others.
+    """
+
+    texts: np.ndarray
+    counts: np.ndarray
+    blanks: int
+    numbers: np.ndarray
+
+    @classmethod
+    def of(cls, cells: pd.Series) -> _Values:
+        import pandas as pd
+
+        plain = stripped(cells)
+        texts, counts = np.unique(
+            np.array([level_text(text) for text in plain.dropna()], dtype=object), return_counts=True
+        )
+        numbers = pd.to_numeric(pd.Series(texts, dtype=object), errors="coerce").to_numpy(dtype=np.float64)
+        return cls(texts, counts, int(plain.isna().sum()), np.where(np.isfinite(numbers), numbers, np.nan))
+
+    @property
+    def rows(self) -> int:
+        """Cells that are not blank."""
+        return int(self.counts.sum())
+
+    def share(self, hits: np.ndarray) -> float:
+        """The share of the cells whose value is among the hits."""
+        return float(self.counts[hits].sum() / self.rows) if self.rows else 0.0
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether all numbers are whole."""
+        known = self.numbers[~np.isnan(self.numbers)]
+        return bool((known == np.round(known)).all())
+
+    def sorted_texts(self, least: int = 1) -> list[str]:
+        """The values with at least so many rows, in ascending order, and negative words first."""
+        texts = [str(text) for text in self.texts[self.counts >= least]]
+        if all(text.lower() in (*OPPOSITES, *OPPOSITES.values()) for text in texts):
+            return sorted(texts, key=lambda text: (text.lower() not in OPPOSITES, text))
+        by_text = dict(zip(self.texts, self.numbers, strict=True))
+        return sorted(texts, key=lambda text: (np.isnan(by_text[text]), np.nan_to_num(by_text[text]), text))
+
+
+def _task(targets: Sequence[_Values]) -> TaskName:
+    are_labels = all(set(values.texts) <= {"0", "1"} for values in targets)
+    if len(targets) > 1:
+        return "multi-label" if are_labels else "regression"
+    numbers = targets[0].numbers
+    quantity = not np.isnan(numbers).any() and (not targets[0].is_whole or len(numbers) > CATEGORIES)
+    return "regression" if quantity and len(numbers) else "classification"
+
+
+def _target(name: str, values: _Values, task: TaskName, notices: list[Notice]) -> Column:
+    if task == "regression":
+        return Column(name, "whole number" if values.is_whole else "number", role="target")
+    levels = values.sorted_texts(RARE)
+    rare = int((values.counts < RARE).sum())
+    if rare:
+        text = (
+            f"target '{name}': the schema leaves out classes with fewer than {RARE} rows ({rare}). Add them to levels "
+            "if the schema may name them, or remove these rows"
+        )
+        notices.append(Notice(text, "rare-levels", name))
+    if len(levels) < 2:
+        raise InputError(
+            f"target '{name}' has fewer than two classes with at least {RARE} rows: a schema needs at least two",
+            code="constant-target",
+            field=name,
+        )
+    return Column(name, "yes/no" if len(levels) == 2 else "category", levels=tuple(levels), role="target")
+
+
+def _feature(name: str, values: _Values, parts: Sequence[pd.Series], notices: list[Notice]) -> Column:
+    is_number = ~np.isnan(values.numbers)
+    blank = ("",) if values.blanks else ()
+    words = tuple(str(text) for text in values.texts[~is_number] if text in NA_WORDS)
+    if values.share(is_number | np.isin(values.texts, words)) >= SHARE_OF_NUMBERS and is_number.any():
+        if values.is_whole and _numbers_rows(values, parts):
+            notices.append(Notice(f"column '{name}' looks like an identifier and is not a feature", "identifier", name))
+            return Column(name, "id")
+        return Column(name, "whole number" if values.is_whole else "number", missing=(*blank, *words))
+    texts = [str(text) for text in values.texts]
+    is_date = np.array([re.fullmatch(DATE, text) is not None for text in texts], dtype=bool)
+    if values.share(is_date) >= SHARE_OF_NUMBERS:
+        return Column(name, "date", missing=(*blank, *words))
+    if values.rows >= FEW and len(texts) >= NEARLY_ALL * values.rows:
+        notices.append(Notice(f"column '{name}' looks like an identifier and is not a feature", "identifier", name))
+        return Column(name, "id")
+    levels, rare = values.sorted_texts(RARE), int((values.counts < RARE).sum())
+    if len(levels) > CATEGORIES or not levels:
+        text = f"column '{name}' has {len(texts)} different words, so it is text and not a feature"
+        notices.append(Notice(text, "too-many-categories", name))
+        return Column(name, "text")
+    if rare:
+        text = f"column '{name}': values with fewer than {RARE} rows ({rare}) are not in the schema and count as other"
+        notices.append(Notice(text, "rare-levels", name))
+    lower = [level.lower() for level in levels]
+    if len(levels) == 2 and not rare and OPPOSITES.get(lower[0]) == lower[1]:
+        return Column(name, "yes/no", missing=blank, levels=tuple(levels))
+    return Column(name, "category", missing=blank, levels=tuple(levels), other=bool(rare))
+
+
+def _numbers_rows(values: _Values, parts: Sequence[pd.Series]) -> bool:
+    """Whether whole numbers count the rows of every table, or differ in (nearly) every row of a long one."""
+    import pandas as pd
+
+    if values.rows >= SEVERAL and len(values.texts) >= NEARLY_ALL * values.rows:
+        return True
+    steps = [np.diff(pd.to_numeric(part, errors="coerce").to_numpy(dtype=np.float64)) for part in parts]
+    return values.rows >= FEW and all(len(step) > 1 and bool((step == 1).all()) for step in steps)

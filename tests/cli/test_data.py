@@ -1,0 +1,135 @@
+"""``drfl data describe`` and ``drfl data check``, and schemas in runs."""
+
+from __future__ import annotations
+
+import json
+import tomllib
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+from tests.support.refusals import check_refusal, quotes
+
+import drfl
+from drfl.cli.app import call
+from drfl.data.tables.schema import TableSchema
+from drfl.experiments.config.build import build
+from drfl.experiments.config.config import load_config
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path("in").mkdir()
+    for seed, name in enumerate("abc"):
+        rng = np.random.default_rng(seed)
+        rows = pd.DataFrame({"age": rng.integers(20, 80, 40), "sex": rng.choice(["f", "m"], 40)})
+        rows["dose"] = (rows["age"] / 10 + rng.normal(size=40)).round(1).astype(str)
+        rows.loc[:3, "dose"] = ""
+        rows["ill"] = np.where(rows["age"] + rng.normal(0, 9, 40) > 50, "yes", "no")
+        rows.to_csv(f"in/{name}.csv", index=False)
+    return tmp_path
+
+
+def drfl_(words):
+    return call(words.split())
+
+
+def refused(words, *error):
+    check_refusal(words.split(), *error)
+
+
+def describe(*more):
+    return call(["data", "describe", "in", "--target", "ill", *more])
+
+
+def test_a_schema_is_described_checked_and_used(capsys):
+    assert describe("--out", "s.toml") == 0
+    out = capsys.readouterr().out.splitlines()
+    assert out[0].startswith("a: 40 rows, ")
+    assert any(quotes(line, "dose", "number", "4 missing") for line in out)
+    schema = TableSchema.read("s.toml")
+    assert (schema.features, schema.classes) == (("age", "sex_m", "dose", "dose missing"), ("no", "yes"))
+    assert drfl_("data check in --schema s.toml") == 0
+    assert capsys.readouterr().out.splitlines() == [f"ok       in/{name}.csv: 40 rows" for name in "abc"]
+    assert drfl_("run --data in --schema s.toml --rounds 2 --algorithm FedAvg --out r") == 0
+    config = tomllib.loads(Path("r/config.toml").read_text())
+    assert (config["data_schema"], config["target"], config["partition"]) == ("s.toml", ["ill"], "natural")
+    saved = drfl.read_model("r/model.safetensors")
+    assert saved.standardisation.mean.shape == (4,)
+    assert saved.about["schema"] == schema.digest
+    assert call(["run", "r/config.toml", "--out", "again"]) == 0
+    assert Path("again/history.csv").read_bytes() == Path("r/history.csv").read_bytes()
+
+
+def test_a_description_as_json(capsys):
+    assert describe("--json") == 0
+    found = json.loads(capsys.readouterr().out)
+    assert [client["name"] for client in found["clients"]] == ["a", "b", "c"]
+    assert found["clients"][0]["columns"]["dose"]["missing"] == 4
+    assert (found["schema"], len(found["digest"]), found["problems"]) == (None, 64, [])
+
+
+def test_a_file_is_not_overwritten(capsys):
+    Path("s.toml").write_text("mine")
+    refused("data describe in --target ill --out s.toml", "already-exists", "s.toml")
+    assert Path("s.toml").read_text() == "mine"
+    assert describe("--out", "s.toml", "--force") == 0
+    assert TableSchema.read("s.toml").classes == ("no", "yes")
+
+
+def test_every_problem_is_a_line(capsys):
+    describe("--out", "s.toml")
+    text = Path("in/b.csv").read_text().splitlines()
+    text[2] = text[2].replace(text[2].split(",")[0], "old", 1)
+    text[4] = text[4].rpartition(",")[0] + ",maybe"
+    Path("in/b.csv").write_text("\n".join(text))
+    capsys.readouterr()
+    assert drfl_("data check in --schema s.toml") == 2
+    out = capsys.readouterr().out.splitlines()
+    assert [line.split()[0] for line in out] == ["ok", "problem", "problem", "ok"]
+    assert quotes(out[1], "in/b.csv, line 3", "'age'", "'old'")
+    assert quotes(out[2], "in/b.csv, line 5", "'ill'", "'maybe'")
+    assert drfl_("data check in --schema s.toml --json") == 2
+    found = json.loads(capsys.readouterr().out)
+    assert (found["ok"], [len(file["problems"]) for file in found["files"]]) == (False, [0, 2, 0])
+    refused("run --data in --schema s.toml --out r", "not-a-number", "age", "in/b.csv, line 3")
+
+
+@pytest.mark.parametrize(
+    ("words", "error"),
+    [
+        ("data describe none --target ill", ("file-not-found", "none")),
+        ("data describe in --target il", ("unknown-name", "target", "'ill'")),
+        ("data describe in --target ill --task regresion", ("unknown-name", "task", "'regression'")),
+        ("data check in --schema none.toml", ("file-not-found", "none.toml")),
+        ("run --data in --schema s.toml --target age --out r", ("conflicting-options", "target")),
+        ("run --data in --schema s.toml --task regression --out r", ("conflicting-options", "task")),
+        ("run --data in --schema s.toml --group sex --out r", ("conflicting-options", "group")),
+        ("run --data in --schema s.toml --drop age --out r", ("conflicting-options", "drop")),
+        ("run --dataset digits --schema s.toml --out r", ("unused-option", "data_schema")),
+        ("run --data a.npz --schema s.toml --out r", ("unsupported-file", "a.npz")),
+    ],
+)
+def test_a_mistake_is_one_line(words, error, capsys):
+    describe("--out", "s.toml")
+    np.savez("a.npz", inputs=np.ones((4, 2)), ill=np.arange(4) % 2)
+    refused(words, *error)
+
+
+def test_a_column_of_clients_in_the_schema_divides_the_data():
+    whole = pd.concat([pd.read_csv(f"in/{name}.csv").assign(site=name) for name in "abc"])
+    whole.to_csv("all.csv", index=False)
+    assert drfl_("data describe all.csv --target ill --group site --out s.toml") == 0
+    job = build(load_config(None, {"data": "all.csv", "data_schema": "s.toml"}))
+    assert job.data.names == ("a", "b", "c")
+    assert not job.data.inputs.isnan().any()
+
+
+def test_a_search_takes_a_schema(capsys):
+    describe("--out", "s.toml")
+    Path("job.toml").write_text('data = "in"\nmodel = "linear"\nalgorithm = "FedAvg"\n')
+    words = "tune job.toml --schema s.toml --algorithms FedAvg --trials 1 --seeds 1 --rounds 1 --jobs 1 --out t"
+    assert drfl_(words) == 0
+    refused(f"{words} --set data_schema=s.toml", "given-twice", "data_schema")

@@ -1,0 +1,136 @@
+"""Schemas that are proposed for tables, and the description of tables."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+from tests.support.refusals import quotes, refused
+
+from drfl.data.tables.describe import check_files, describe
+from drfl.data.tables.propose import propose
+
+
+def table(n=60, seed=0, **changes):
+    rng = np.random.default_rng(seed)
+    columns = {
+        "row": range(n),
+        "age": rng.integers(20, 80, n),
+        "dose": rng.normal(size=n).round(2),
+        "sex": rng.choice(["f", "m"], n),
+        "smoker": rng.choice(["Yes", "No"], n),
+        "grade": rng.choice(["a", "b", "c"], n),
+        "seen": rng.choice(["2021-03-01", "2021-04-01"], n),
+        "flag": rng.integers(0, 2, n),
+        "name": [f"Person {seed} {k}" for k in range(n)],
+        "note": [f"words {k % 35}" for k in range(n)],
+        "ill": rng.integers(0, 2, n),
+    }
+    return pd.DataFrame({**columns, **changes})
+
+
+def columns_of(schema):
+    return {column.name: column for column in schema.columns}
+
+
+def test_types_are_inferred():
+    found = propose([table(), table(seed=1).iloc[:, ::-1]], "ill", drop=["note"])
+    columns = columns_of(found.schema)
+    assert {name: column.type for name, column in columns.items()} == {
+        "row": "id", "age": "whole number", "dose": "number", "sex": "category", "smoker": "yes/no",
+        "grade": "category", "seen": "date", "flag": "whole number", "name": "id", "note": "text", "ill": "yes/no",
+    }  # fmt: skip
+    assert columns["smoker"].levels == ("No", "Yes")
+    assert (columns["ill"].levels, found.schema.positive, found.schema.task) == (("0", "1"), "1", "classification")
+    assert columns["note"].role == "excluded"
+    assert columns["age"].range is None
+    assert [(notice.code, notice.field) for notice in found.notices] == [("identifier", "row"), ("identifier", "name")]
+
+
+def test_rare_values_are_not_written():
+    grades = ["a", "b"] * 28 + ["rare"] * 4
+    found = propose([table(grade=grades)], "ill", drop=["note"])
+    grade = columns_of(found.schema)["grade"]
+    assert (grade.levels, grade.other) == (("a", "b"), True)
+    assert ("rare-levels", "grade") in [(notice.code, notice.field) for notice in found.notices]
+    target = propose([table(ill=grades)], "ill", drop=["note"])
+    assert target.schema.classes == ("a", "b")
+    assert ("rare-levels", "ill") in [(notice.code, notice.field) for notice in target.notices]
+    with refused("constant-target", "ill"):
+        propose([table(ill=["a"] * 56 + ["rare"] * 4)], "ill")
+
+
+def test_missing_values_get_their_codes():
+    words = ["1.5", "", "NA", "?"] + ["2"] * 56
+    found = columns_of(propose([table(dose=words, sex=[""] + ["f", "m"] * 29 + ["f"])], "ill").schema)
+    assert found["dose"].missing == ("", "?", "NA")
+    assert found["sex"].missing == ("",)
+
+
+def test_the_task_follows_from_the_target():
+    assert propose([table()], "dose").schema.task == "regression"
+    assert propose([table()], ("dose", "age")).schema.task == "regression"
+    assert propose([table()], ("flag", "ill")).schema.task == "multi-label"
+    assert propose([table()], "flag", task="regression").schema.targets[0].type == "whole number"
+    with refused("unknown-name", "target", "'ill'"):
+        propose([table()], "il")
+    with refused("conflicting-options", "ill"):
+        propose([table()], "ill", "ill")
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path("in").mkdir()
+    for seed, name in enumerate("abc"):
+        rows = table(seed=seed).drop(columns=["row", "name", "note"])
+        if name == "a":
+            rows["dose"] = ["1.0", "<0.5", ""] + ["2.5", "3.5", "4.5"] * 19
+        if name == "b":
+            rows["age"] = rows["age"] * 12
+            rows.loc[7, "sex"] = "F"
+        rows.to_csv(f"in/{name}.csv", index=False)
+    Path("in/d.csv").write_text("")
+    Path("in/notes.pdf").write_text("")
+    return tmp_path
+
+
+def test_a_description_does_not_stop_at_the_first_problem(folder):
+    found = describe([Path("in")], "ill")
+    assert [(site.name, site.rows) for site in found.sites] == [("a", 60), ("b", 60), ("c", 60)]
+    rows = table(seed=2)
+    last = found.sites[2]
+    assert last.positive == int(rows["ill"].sum())
+    assert last.columns["smoker"].levels == rows["smoker"].value_counts().sort_index().to_dict()
+    assert last.columns["age"].range == (str(rows["age"].min()), str(rows["age"].max()))
+    assert (found.sites[0].columns["dose"].missing, found.sites[1].columns["sex"].levels["F"]) == (1, 1)
+    assert sorted((problem.code, problem.field) for problem in found.problems) == [
+        ("damaged-file", "in/d.csv"),
+        ("not-a-number", "dose"),
+        ("similar-values", "sex"),
+    ]
+    codes = {notice.code for notice in found.notices}
+    assert {"unit-mismatch", "rare-levels"} <= codes
+
+
+def test_a_check_lists_every_problem_of_every_file(folder):
+    schema = describe([Path("in")], "ill").schema
+    good = {check.path.name: check for check in check_files([Path("in")], schema)}
+    assert [len(check.problems) for check in good.values()] == [1, 0, 0, 1]
+    assert quotes(str(good["a.csv"].problems[0]), "in/a.csv, line 3", "'dose'", "'<0.5'")
+    assert (good["b.csv"].rows, good["d.csv"].rows) == (60, None)
+    read = pd.read_csv("in/c.csv").rename(columns={"age": "Age"})
+    read.loc[2, "smoker"] = "maybe"
+    read.to_csv("in/c.csv", index=False)
+    problems = check_files([Path("in/c.csv")], schema)[0].problems
+    assert [problem.code for problem in problems] == ["missing-column", "extra-column", "unknown-level"]
+
+
+def test_the_client_may_be_a_column(folder):
+    whole = pd.concat([table(seed=k, who=f"site {k}") for k in range(2)])
+    whole.to_csv("all.csv", index=False)
+    found = describe([Path("all.csv")], "ill", "who", ["row", "name", "note"])
+    assert [site.name for site in found.sites] == ["site 0", "site 1"]
+    assert (found.schema.client, found.problems) == ("who", ())
