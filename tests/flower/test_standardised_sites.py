@@ -343,7 +343,8 @@ def test_missing_values_are_imputed_as_in_a_simulation(tmp_path):
         task = task_of(Model("linear", "cross-entropy", "float32", 2), (6,))
     fed = drfl.Simulation(data, task, engine=drfl.engine.Loop())
     config = read_server(path).job
-    found = drfl.run(wrap_algorithm(config, config.build_algorithm("FedAvg", 3), None, None, task), fed, rounds=5, seed=1)
+    inner = config.build_algorithm("FedAvg", 3)
+    found = drfl.run(wrap_algorithm(config, inner, None, None, task), fed, rounds=5, seed=1)
     expected = dict(zip(data.names, found.evaluation.score.tolist(), strict=True))
     assert accuracies(out) == pytest.approx(expected, abs=1e-6)
     saved = drfl.read_model(out / "model.safetensors")
