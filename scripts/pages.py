@@ -166,7 +166,7 @@ def written(page: str, text: str) -> tuple[str, list[str]]:
     parts, differing = [prose], []
     for name, tail in zip(names, tails, strict=True):
         if len(ENDS.findall(tail)) != 1:
-            raise PageError(f"{page}: after the start of the block {name}, expected one line {END.strip()}")
+            raise PageError(f"{page}: after the start of the block {name} expected one line {END.strip()}")
         old, after = ENDS.split(tail)
         new = BLOCKS[name]().strip("\n") + "\n"
         parts += [START.format(name), new, END, after]
