@@ -39,7 +39,7 @@ def test_without_test_rows_some_are_kept_for_testing(tmp_path):
 def test_a_table_takes_its_target_by_name_and_the_type_of_the_site(tmp_path):
     rows = "\n".join(f"{a},{y},{b}" for a, b, y in zip(X[:, 0], X[:, 1], Y, strict=True))
     (tmp_path / "a.csv").write_text(f"age,ill,dose\n{rows}\n")
-    data = load_site(site(tmp_path, 'table = "a.csv"\ntarget = "ill"', 'dtype = "float64"'))
+    data = load_site(site(tmp_path, 'csv = "a.csv"\ntarget = "ill"', 'dtype = "float64"'))
     assert data.inputs.dtype == torch.float64
     assert sorted(data.inputs[:, 1].tolist()) == sorted(X[:, 1].tolist())
     assert data.targets.dtype == torch.int64
@@ -67,12 +67,12 @@ def test_a_loader_is_looked_for_beside_the_file(tmp_path):
 def test_a_table_is_read_as_by_the_command(tmp_path):
     (tmp_path / "a.tsv").write_text("age\till\n1,5\tno\n2,5\tyes\n3,5\tno\n4,5\tyes\n")
     (tmp_path / "b.csv").write_text("ill,age\nyes,7\n")
-    data = load_site(site(tmp_path, 'table = "a.tsv"\ntest_table = "b.csv"\ntarget = "ill"'))
+    data = load_site(site(tmp_path, 'csv = "a.tsv"\ntest_csv = "b.csv"\ntarget = "ill"'))
     assert (data.columns, data.classes) == (("age",), ("no", "yes"))
     assert data.inputs[:, 0].tolist() == [1.5, 2.5, 3.5, 4.5]
     assert (data.test_inputs.tolist(), data.test_targets.tolist()) == ([[7]], [1])
     assert [notice.code for notice in data.notices] == ["table-format"]
-    numbers = site(tmp_path, 'table = "a.tsv"\ntarget = "age"\ntask = "regression"')
+    numbers = site(tmp_path, 'csv = "a.tsv"\ntarget = "age"\ntask = "regression"')
     with refused("not-a-number", "ill", "a.tsv"):
         load_site(numbers)
     (tmp_path / "a.tsv").write_text("age\tdose\n1.5\t1\n2.5\t2\n")
@@ -82,7 +82,7 @@ def test_a_table_is_read_as_by_the_command(tmp_path):
 @pytest.mark.parametrize("words", [("0", "1"), ("0.0", "1.0"), ("False", "True"), ("FALSE", "TRUE")])
 def test_classes_are_the_same_however_a_site_writes_zero_and_one(tmp_path, words):
     (tmp_path / "a.csv").write_text("age,ill\n" + "".join(f"{k},{words[k % 2]}\n" for k in range(8)))
-    data = load_site(site(tmp_path, 'table = "a.csv"\ntarget = "ill"'))
+    data = load_site(site(tmp_path, 'csv = "a.csv"\ntarget = "ill"'))
     assert (data.classes, data.targets.tolist()) == (("0", "1"), [0, 1] * 4)
 
 
@@ -94,7 +94,7 @@ def test_a_table_with_a_schema(tmp_path):
     )
     TableSchema(columns).write(tmp_path / "schema.toml")
     (tmp_path / "a.csv").write_text("age,sex,ill\n1,f,no\n,m,no\n3,f,no\n4,m,no\n")
-    data = load_site(site(tmp_path, 'table = "a.csv"\nschema = "schema.toml"'))
+    data = load_site(site(tmp_path, 'csv = "a.csv"\nschema = "schema.toml"'))
     assert (data.columns, data.classes) == (("sex_m", "age", "age missing"), ("no", "yes"))
     assert data.schema == TableSchema(columns).digest
     assert data.inputs[:, 1].isnan().tolist() == [False, True, False, False]
@@ -103,27 +103,27 @@ def test_a_table_with_a_schema(tmp_path):
     assert told.class_names == ("no", "yes")
     assert told.counts[1] == len(data.train[0]) - int(data.inputs[data.train[0], 1].isnan().sum())
     with refused("conflicting-options", "target"):
-        load_site(site(tmp_path, 'table = "a.csv"\nschema = "schema.toml"\ntarget = "sex"'))
+        load_site(site(tmp_path, 'csv = "a.csv"\nschema = "schema.toml"\ntarget = "sex"'))
     (tmp_path / "a.csv").write_text("age,sex,ill\nold,f,no\n")
     with refused("not-a-number", "age", "a.csv, line 2", "'old'"):
-        load_site(site(tmp_path, 'table = "a.csv"\nschema = "schema.toml"'))
+        load_site(site(tmp_path, 'csv = "a.csv"\nschema = "schema.toml"'))
 
 
 @pytest.mark.parametrize(
     ("data", "error"),
     [
         ("", ("invalid-value", "data")),
-        ('npz = "a.npz"\ntable = "a.csv"', ("invalid-value", "data")),
-        ('table = "a.csv"', ("invalid-value", "data", "'table'", "'target'")),
+        ('npz = "a.npz"\ncsv = "a.csv"', ("invalid-value", "data")),
+        ('csv = "a.csv"', ("invalid-value", "data", "'csv'", "'target'")),
         ('images = "x"', ("invalid-value", "data", "'images'", "'labels'")),
         ('npz = "none.npz"', ("file-not-found", None, "none.npz")),
         ('npz = "text.csv"', ("damaged-file", None, "text.csv")),
         ('npz = "half.npz"', ("missing-column",)),
         ('npz = "empty.npz"', ("missing-column", None, "train_inputs")),
-        ('table = "text.csv"\ntarget = "ill"', ("not-a-number", "who")),
-        ('table = "text.csv"\ntarget = "no"', ("unknown-name", "target", "'no'")),
-        ('table = "blank.csv"\ntarget = "ill"', ("missing-values", "age", "blank.csv, line 3")),
-        ('npz = "a.npz"\nschema = "s.toml"', ("invalid-value", "data", "'schema'", "'table'")),
+        ('csv = "text.csv"\ntarget = "ill"', ("not-a-number", "who")),
+        ('csv = "text.csv"\ntarget = "no"', ("unknown-name", "target", "'no'")),
+        ('csv = "blank.csv"\ntarget = "ill"', ("missing-values", "age", "blank.csv, line 3")),
+        ('npz = "a.npz"\nschema = "s.toml"', ("invalid-value", "data", "'schema'", "'csv'")),
         ('loader = "no_such_module:load"', ("unknown-name", "loader")),
         ('loader = "json:no"', ("unknown-name", "loader")),
         ('loader = ""', ("unknown-name", "loader")),

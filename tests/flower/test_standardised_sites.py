@@ -63,7 +63,7 @@ def written(folder, table):
         (folder / name).mkdir()
         rows.drop(columns="site").to_csv(folder / name / "rows.csv", index=False)
         path = folder / name / "site.toml"
-        path.write_text(f'name = "{name}"\n[data]\ntable = "rows.csv"\ntarget = "ill"\n')
+        path.write_text(f'name = "{name}"\n[data]\ncsv = "rows.csv"\ntarget = "ill"\n')
         sites[name] = Site(name, load_site(path))
     return sites
 
@@ -329,7 +329,7 @@ def with_gaps(folder, more=""):
         rows[order].to_csv(folder / name / "rows.csv", index=False)
         schema.write(folder / name / "schema.toml")
         path = folder / name / "site.toml"
-        path.write_text(f'name = "{name}"\n[data]\ntable = "rows.csv"\nschema = "schema.toml"\n')
+        path.write_text(f'name = "{name}"\n[data]\ncsv = "rows.csv"\nschema = "schema.toml"\n')
         sites[name] = Site(name, load_site(path))
     return sites, whole, schema
 

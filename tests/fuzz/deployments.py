@@ -66,7 +66,7 @@ def load_data(item, folder):
     """As a site."""
     name, content = item
     (folder / name).write_bytes(content)
-    source = 'npz = "data.npz"' if name == "data.npz" else 'table = "data.csv"\ntarget = "ill"'
+    source = 'npz = "data.npz"' if name == "data.npz" else 'csv = "data.csv"\ntarget = "ill"'
     (folder / "site.toml").write_text(f'name = "a"\n[data]\n{source}\n')
     load_site(folder / "site.toml")
 

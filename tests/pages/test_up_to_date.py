@@ -57,7 +57,7 @@ def test_a_changed_number_is_noticed(block):
 
 
 START = GENERATOR.START.format("scale.numbers")
-ONE_END = r"scale: .*scale\.\w+, .*<!-- end -->"
+ONE_END = r"scale: .*scale\.\w+,? .*<!-- end -->"
 WRONG = {
     "unknown": (TEXTS["scale"] + GENERATOR.START.format("scale.nothing") + GENERATOR.END, "scale.nothing"),
     "of another page": (TEXTS["scale"] + GENERATOR.START.format("speed.auto") + GENERATOR.END, "speed.auto"),

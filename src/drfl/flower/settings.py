@@ -55,12 +55,12 @@ def read(path: Path, kind: type[M]) -> M:
 
 
 class SiteData(BaseModel):
-    """The source of a site's data: exactly one of ``loader``, ``npz``, ``table`` and ``images``.
+    """The source of a site's data: exactly one of ``loader``, ``npz``, ``csv`` and ``images``.
 
     Args:
         loader: "module:function", a function that returns a :class:`drfl.data.ClientData` of one client.
         npz: File with ``train_inputs``, ``train_targets``, and both or none of ``test_inputs``, ``test_targets``.
-        table: CSV, TSV or Parquet file with one row per sample; needs ``target`` or ``schema``.
+        csv: CSV, TSV or Parquet file with one row per sample; needs ``target`` or ``schema``.
         images: IDX file of images; needs ``labels``.
         target: Column of the table to predict.
         task: What the target is, by default "classification". A schema says it.
@@ -68,14 +68,14 @@ class SiteData(BaseModel):
         labels: IDX file of labels.
         test_images: IDX file of test images; needs ``test_labels``.
         test_labels: IDX file of test labels.
-        test_table: Table of test rows, like ``table``.
+        test_csv: Table of test rows, like ``csv``.
         test_fraction: Share of the rows that is used for testing, unless test data are given.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
     loader: str | None = None
     npz: Path | None = None
-    table: Path | None = None
+    csv: Path | None = None
     images: Path | None = None
     target: str | None = None
     task: Literal["classification", "regression"] | None = None
@@ -84,22 +84,22 @@ class SiteData(BaseModel):
     labels: Path | None = None
     test_images: Path | None = None
     test_labels: Path | None = None
-    test_table: Path | None = None
+    test_csv: Path | None = None
     test_fraction: float = Field(0.2, gt=0, lt=1)
 
     @model_validator(mode="after")
     def _check_source(self) -> SiteData:
-        kinds = ("loader", "npz", "table", "images")
+        kinds = ("loader", "npz", "csv", "images")
         if sum(getattr(self, kind) is not None for kind in kinds) != 1:
             raise ValueError(f"give exactly one of {', '.join(kinds)}")
         for kind, needed in (("images", "labels"), ("test_images", "test_labels")):
             if getattr(self, kind) is not None and getattr(self, needed) is None:
                 raise ValueError(f"'{kind}' needs '{needed}'")
-        if self.table is not None and self.target is None and self.schema_file is None:
-            raise ValueError("'table' needs 'target', or a 'schema' that names it")
-        for name in ("target", "task", "schema_file", "test_table"):
-            if getattr(self, name) is not None and self.table is None:
-                raise ValueError(f"'{name.removesuffix('_file')}' needs 'table'")
+        if self.csv is not None and self.target is None and self.schema_file is None:
+            raise ValueError("'csv' needs 'target', or a 'schema' that names it")
+        for name in ("target", "task", "schema_file", "test_csv"):
+            if getattr(self, name) is not None and self.csv is None:
+                raise ValueError(f"'{name.removesuffix('_file')}' needs 'csv'")
         return self
 
 

@@ -148,10 +148,10 @@ def _read_files(source: SiteData, folder: Path) -> SiteRows:
         # Integer inputs are columns of a table, not tokens.
         values[::2] = [x if x.is_floating_point() or x.is_complex() else x.double() for x in values[::2]]
         return SiteRows((values[0], values[1]), (values[2], values[3]) if len(values) == 4 else None)
-    if source.table is not None:
+    if source.csv is not None:
         schema = None if source.schema_file is None else TableSchema.read(folder / source.schema_file)
-        tests = None if source.test_table is None else folder / source.test_table
-        return read_site_table(folder / source.table, tests, source.target, source.task, schema)
+        tests = None if source.test_csv is None else folder / source.test_csv
+        return read_site_table(folder / source.csv, tests, source.target, source.task, schema)
     test = None
     if source.test_images is not None:
         test = _read_images(folder / source.test_images, folder / str(source.test_labels))

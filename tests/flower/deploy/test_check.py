@@ -204,7 +204,7 @@ def test_the_rows_that_the_server_holds_are_loaded(copy):
     folder, path = DeploymentFolder(copy), copy / "server.toml"
     assert list(check.check_probes(folder)) == []
     (copy / "rows.csv").write_text("age,sick\n61,1\n47,0\n58,1\n")
-    text = path.read_text().replace('public_key = "', 'probe = {table = "rows.csv", target = "sick"}\npublic_key = "')
+    text = path.read_text().replace('public_key = "', 'probe = {csv = "rows.csv", target = "sick"}\npublic_key = "')
     path.write_text(text)
     with refused("invalid-value", None, "job.aggregator"):
         list(check.check_probes(folder))

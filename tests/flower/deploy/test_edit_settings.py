@@ -27,7 +27,7 @@ name = 'b'
 
 # The north
 [sites.probe]
-table = "b.csv"
+csv = "b.csv"
 
 # The south
 
