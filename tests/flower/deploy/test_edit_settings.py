@@ -77,7 +77,7 @@ def test_limits_come_below_the_names():
     "text",
     [
         'sites = [{name = "a"}, {name = "b"}]\n',
-        '[[sites]]\nname = "a"\n[[sites]]\nname = "b"\n[job]\n[job.x]\n[sites.probe]\ntable = "x"\n',
+        '[[sites]]\nname = "a"\n[[sites]]\nname = "b"\n[job]\n[job.x]\n[sites.probe]\ncsv = "x"\n',
         '[[sites]]\nname = "a"\nx = """\n[[sites]]\n"""\n[[sites]]\nname = "b"\n',
         '[[sites]]\nname = "a"\n[[sites]]\nname = "b"\nx = [\n[1]\n]\n',
     ],
