@@ -22,8 +22,8 @@ def run():
         told.write(json.dumps([sys.argv, os.getpid(), "forked"]) + "\\n")
     sys.exit(3)
 
-fork_server.program = lambda: run
-fork_server.LOOK = 0.05
+fork_server.load_program = lambda: run
+fork_server.CHECK_INTERVAL = 0.05
 fork_server.main()
 """
 OWN = """#!/bin/sh
