@@ -15,7 +15,7 @@ from drfl.core.screen import say
 if TYPE_CHECKING:
     from drfl.core.errors import InputError, Notice
     from drfl.data.dataset import TaskName
-    from drfl.data.describe import ColumnSummary, Description
+    from drfl.data.table_description import ColumnSummary, Description
 
 app = typer.Typer(
     name="data",
@@ -52,7 +52,7 @@ def describe(
     """
     with signals.raise_on_signal():
         from drfl.core.errors import InputError, unknown
-        from drfl.data.describe import describe as describe_tables
+        from drfl.data.table_description import describe as describe_tables
         from drfl.data.tables.schema import TASKS
 
         if out is not None and out.exists() and not force:
@@ -84,7 +84,7 @@ def check(
     The exit code is 0 if there is none, and 2 otherwise.
     """
     with signals.raise_on_signal():
-        from drfl.data.describe import check_files
+        from drfl.data.table_description import check_files
         from drfl.data.tables.schema import TableSchema
 
         checks = check_files(paths, TableSchema.read(schema))

@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 from tests.support.refusals import quotes, refused
 
-from drfl.data.describe import check_files, describe
+from drfl.data.table_description import check_files, describe
 from drfl.data.tables.propose import propose
 
 
