@@ -78,7 +78,7 @@ def test_overwriting_replaces_what_is_listed_and_tells_what_stays(tmp_path):
     (tmp_path / "a/sub").mkdir()
     (tmp_path / "a/sub/plan.csv").write_text("mine")
     told = []
-    fill(tmp_path / "a", "new", overwrite=True, tell=told.append)
+    fill(tmp_path / "a", "new", overwrite=True, warn=told.append)
     assert names(tmp_path / "a") == ["manifest.json", "notes.txt", "plan.csv", "sub", "sub/plan.csv", "summary.json"]
     assert (tmp_path / "a/plan.csv").read_text() == "new"
     assert (tmp_path / "a/sub/plan.csv").read_text() == "mine"
@@ -276,8 +276,8 @@ def test_killed_while_it_takes_a_folder_it_is_known_again(tmp_path):
 HOLD = """
 import sys
 from pathlib import Path
-from drfl.experiments.run.run_directory import claimed
-with claimed(Path(sys.argv[1]), "plan"):
+from drfl.experiments.run.run_directory import claim_folder
+with claim_folder(Path(sys.argv[1]), "plan"):
     print("ready", flush=True)
     sys.stdin.readline()
 """
@@ -306,7 +306,7 @@ def test_a_place_that_cannot_be_written_to(tmp_path):
 
 
 def test_default_names_count_up(tmp_path):
-    found = [fill(tmp_path / "run", anew=True).name for _ in range(3)]
+    found = [fill(tmp_path / "run", numbered=True).name for _ in range(3)]
     assert found == ["run", "run-2", "run-3"]
     (tmp_path / "run-4").symlink_to(tmp_path / "nowhere")
     assert default_directory(tmp_path, "run") == tmp_path / "run-5"
