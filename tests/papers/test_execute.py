@@ -21,7 +21,7 @@ from drfl_papers.plan import Scale, plan
 from tests.support.small_spec import small_spec
 if __name__ == "__main__":
     plans = [plan(small_spec(), Scale())]
-    reproduce(plans, Path(sys.argv[1]), "a command", workers=2, done=lambda done: print(done.known, flush=True))
+    reproduce(plans, Path(sys.argv[1]), "a command", workers=2, done=lambda done: print(done.was_stored, flush=True))
 """
 
 

@@ -97,13 +97,13 @@ def test_a_job_that_cannot_start_ends_it_all(tmp_path):
 SLOW = """
 import sys
 from pathlib import Path
-from drfl.experiments.execution.run_cells import run_all
+from drfl.experiments.execution.run_cells import run_all_cells
 from drfl_papers.execute import run_cell
 from tests.support.small_spec import small_spec
 from drfl_papers.plan import Scale, plan
 if __name__ == "__main__":
     cells = [p.cell for p in plan(small_spec(rounds=100_000, repeats=1), Scale()).cells]
-    for end in run_all(cells, Path(sys.argv[1]), run_cell, workers=2):
+    for end in run_all_cells(cells, Path(sys.argv[1]), run_cell, workers=2):
         print("done", flush=True)
 """
 

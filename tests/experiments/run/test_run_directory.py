@@ -276,8 +276,8 @@ def test_killed_while_it_takes_a_folder_it_is_known_again(tmp_path):
 HOLD = """
 import sys
 from pathlib import Path
-from drfl.experiments.run.run_directory import claimed
-with claimed(Path(sys.argv[1]), "plan"):
+from drfl.experiments.run.run_directory import claim_folder
+with claim_folder(Path(sys.argv[1]), "plan"):
     print("ready", flush=True)
     sys.stdin.readline()
 """
