@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import re
 import threading
+import types
 from types import SimpleNamespace
 
 import pytest
@@ -155,6 +156,14 @@ def test_a_layer_that_fails_is_named_with_the_place_in_the_code():
         drfl.Simulation(data, drfl.Task(Of(lambda self, x: self.l(x)[{}["a"]])))
     assert re.search(r"test_model_checks\.py, line \d+", str(caught.value))
     assert "KeyError" in str(caught.value)
+
+
+def test_the_place_is_named_if_the_users_folder_is_called_drfl():
+    own: dict[str, types.FunctionType] = {}
+    exec(compile("def forward(self, x):\n    return self.l(x)[{}['a']]\n", "/home/me/drfl/torch/own.py", "exec"), own)
+    with refused("model-data-mismatch", "model") as caught:
+        drfl.Simulation(drfl.ClientData.from_arrays(pairs()), drfl.Task(Of(own["forward"])))
+    assert "own.py, line 2" in str(caught.value)
 
 
 def per_row(self, x):
