@@ -27,7 +27,7 @@ from drfl.experiments.run.artifacts import versions
 
 SIZES, SEED, STEP, BOUND = script.sized((10, 1_000, 100_000), (10, 100)), 0, 0.01, 0.050
 SECONDS, LEAST, MOST = script.sized((0.3, 7, 100), (0.0, 1, 1))
-"""An operation is repeated for so long, between so many and so many times."""
+"""Seconds for which an operation is repeated, and the least and the largest number of repetitions."""
 OPERATIONS = ("project", "prox", "worst_case")
 
 

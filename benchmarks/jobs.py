@@ -94,7 +94,7 @@ def _spin() -> None:
 
 @contextmanager
 def busy(processes: int) -> Iterator[None]:
-    """Within it so many processes keep a core busy each, or share one."""
+    """Run this number of processes that only compute within this context."""
     others = [multiprocessing.get_context("fork").Process(target=_spin, daemon=True) for _ in range(processes)]
     for other in others:
         other.start()

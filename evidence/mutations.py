@@ -21,7 +21,7 @@ import script
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "evidence" / "results" / "mutations"
 STRIDE = script.sized(1, 40)
-"""Every so many-th algorithm, set and wrong variant is examined."""
+"""Examine every algorithm, set and wrong variant whose index is a multiple of this number."""
 
 
 def report_on(subject):

@@ -90,7 +90,7 @@ class Clients(NamedTuple):
 
     @classmethod
     def draw(cls, federations: int, clients: int, rows: int, draw: torch.Generator) -> Clients:
-        """Clients with so many rows each."""
+        """Clients with this number of rows each."""
         centre = normalize(torch.randn(federations, 1, INPUTS, generator=draw), dim=-1)
         around = torch.randn(federations, clients, INPUTS, generator=draw) / math.sqrt(INPUTS)
         planes = normalize(centre + APART * around, dim=-1)

@@ -116,7 +116,7 @@ def kept_round(out: Path, seen: int) -> int:
 
 
 def killed(algorithm: str, kills: int, folder: Path, rng: random.Random) -> tuple[list[Kill], int]:
-    """Kill runs of one algorithm so many times; also how many of them came to their end, all of them compared."""
+    """Kill runs of one algorithm this number of times, and count those that ended with the same results."""
     place = folder / "whole" / algorithm
     seconds, found, ends, out = ended(command(algorithm, place)), [], 0, folder / "0" / algorithm
     whole, pending = results_in(place), False
