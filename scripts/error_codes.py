@@ -118,7 +118,7 @@ CODES = {
     "proposed-limits": "Limits that `drfl deploy check` proposes for sites.",
     "protocol": "A message of a deployment does not follow the protocol.",
     "random-dataset": "A data set returns different items at every reading.",
-    "rare-levels": "A proposed schema leaves out values that few rows have.",
+    "rare-levels": "Few rows have a value, and its name must not leave the site.",
     "reply-failed": "A site reported an error instead of a reply.",
     "reply-rejected": "A reply of a client was rejected.",
     "reply-silent": "A site did not reply in time.",

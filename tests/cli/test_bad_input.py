@@ -7,7 +7,9 @@ import json
 import pytest
 from tests.support.refusals import check_refusal
 
+from drfl.cli import console, run
 from drfl.cli.app import call
+from drfl.core.errors import InputError
 
 MISTAKES = [
     (["run", "--algorithm", "DRDN"], ("unknown-name", "algorithm", "'DRDM'")),
@@ -213,4 +215,18 @@ def test_with_json_an_error_has_a_code_and_a_field_on_stdout(arguments, code, fi
     printed = capsys.readouterr()
     error = json.loads(printed.out)["error"]
     assert (error["code"], error["field"]) == (code, field)
+    assert json.loads(printed.out)["warnings"] == []
     assert printed.err == f"drfl: {error['message']}\n"
+
+
+def test_with_json_an_error_repeats_the_warnings_before_it(monkeypatch, capsys):
+    def command(*_, **__):
+        console.warn("the columns differ")
+        raise InputError("no rows", code="no-rows", field="data")
+
+    monkeypatch.setattr(run, "run_command", command)
+    assert call(["run", "--json"]) == 2
+    assert json.loads(capsys.readouterr().out)["warnings"] == ["the columns differ"]
+    monkeypatch.undo()
+    assert call(["run", "--rounds", "-1", "--json"]) == 2
+    assert json.loads(capsys.readouterr().out)["warnings"] == []

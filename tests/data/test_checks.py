@@ -17,7 +17,7 @@ from drfl import compare as compare_objects
 from drfl.cli.app import call
 from drfl.data import ClientData
 from drfl.data.checks import data_warnings
-from drfl.data.checks.raw_table import FEW, MOST
+from drfl.data.checks.raw_table import FEW, MOST, RawTable
 
 
 def clients(sizes=(120, 120, 120), classes=2, p=2):
@@ -179,6 +179,16 @@ def test_values_unlike_those_of_other_clients(make, change, shown, standardised)
     assert about([line]) == [("unit-mismatch", "dose")]
     assert "'dose' at site 2" in line
     assert shown in line
+
+
+def test_a_column_of_the_users_that_ends_like_an_indicator_hides_nothing():
+    data = table_of(
+        {"age": normal(60, 9), "pages missing": lambda g, site, rows: g.integers(0, 2, rows)}
+        | {"dose": at_site_2(normal(1.1, 0.2), lambda x: 88.4 * x)}
+    )
+    with_schema = dataclasses.replace(data, schema="0" * 64)
+    assert about(data_warnings(with_schema)) == about(data_warnings(data)) == [("unit-mismatch", "dose")]
+    assert len(RawTable.of(with_schema).columns) == 3
 
 
 def test_older_patients_and_other_wards_are_not_another_unit():

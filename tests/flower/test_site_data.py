@@ -1,5 +1,7 @@
 """A site's data from each kind of file, and one line where they cannot be had."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 import torch
@@ -7,7 +9,7 @@ from tests.support.refusals import refused
 
 from drfl.data.datasets.formats import write_idx
 from drfl.data.tables.schema import Column, TableSchema
-from drfl.flower.client_app import HungError, Site, identity, run_within
+from drfl.flower.client_app import HungError, Site, identity, run_within, site_of
 from drfl.flower.messages import SiteIdentity
 from drfl.flower.records import read
 from drfl.flower.site_data import load_site
@@ -65,11 +67,11 @@ def test_a_loader_is_looked_for_beside_the_file(tmp_path):
 
 
 def test_a_table_is_read_as_by_the_command(tmp_path):
-    (tmp_path / "a.tsv").write_text("age\till\n1,5\tno\n2,5\tyes\n3,5\tno\n4,5\tyes\n")
+    (tmp_path / "a.tsv").write_text("age\till\n" + "1,5\tno\n2,5\tyes\n" * 5)
     (tmp_path / "b.csv").write_text("ill,age\nyes,7\n")
     data = load_site(site(tmp_path, 'csv = "a.tsv"\ntest_csv = "b.csv"\ntarget = "ill"'))
     assert (data.columns, data.classes) == (("age",), ("no", "yes"))
-    assert data.inputs[:, 0].tolist() == [1.5, 2.5, 3.5, 4.5]
+    assert data.inputs[:, 0].tolist() == [1.5, 2.5] * 5
     assert (data.test_inputs.tolist(), data.test_targets.tolist()) == ([[7]], [1])
     assert [notice.code for notice in data.notices] == ["table-format"]
     numbers = site(tmp_path, 'csv = "a.tsv"\ntarget = "age"\ntask = "regression"')
@@ -84,6 +86,34 @@ def test_classes_are_the_same_however_a_site_writes_zero_and_one(tmp_path, words
     (tmp_path / "a.csv").write_text("age,ill\n" + "".join(f"{k},{words[k % 2]}\n" for k in range(8)))
     data = load_site(site(tmp_path, 'csv = "a.csv"\ntarget = "ill"'))
     assert (data.classes, data.targets.tolist()) == (("0", "1"), [0, 1] * 4)
+
+
+def test_the_name_of_a_rare_class_does_not_leave_a_site(tmp_path):
+    rows = "".join(f"{k},{'yes' if k % 2 else 'no'}\n" for k in range(20))
+    (tmp_path / "a.csv").write_text("age,ill\n" + rows + "70,Gaucher\n" * 4)
+    path = site(tmp_path, 'csv = "a.csv"\ntarget = "ill"')
+    with refused("rare-levels", "ill", "a.csv") as caught:
+        load_site(path)
+    assert "Gaucher" not in str(caught.value)
+    (tmp_path / "a.csv").write_text("age,ill\n" + rows + "70,Gaucher\n" * 5)
+    assert load_site(path).classes == ("Gaucher", "no", "yes")
+
+
+def test_a_cell_that_cannot_be_read_stays_at_the_site(tmp_path, caplog):
+    (tmp_path / "a.csv").write_text("age,ill\n" + "1,0\n2,1\n" * 6 + "Smith,1\n")
+    path = site(tmp_path, 'csv = "a.csv"\ntarget = "ill"')
+    context = SimpleNamespace(node_config={"site": str(path)})
+    with refused("not-a-number", "a") as caught:
+        site_of(context)
+    assert "Smith" not in str(caught.value)
+    assert caught.value.__suppress_context__
+    assert "a.csv, line 14" in caplog.text
+    assert "'Smith'" in caplog.text
+    (tmp_path / "own_loader2.py").write_text("def load():\n    raise KeyError('Smith')\n")
+    path.write_text('name = "b"\n[data]\nloader = "own_loader2:load"\n')
+    with refused("file-unreadable", "b") as caught:
+        site_of(context)
+    assert "Smith" not in str(caught.value)
 
 
 def test_a_table_with_a_schema(tmp_path):

@@ -345,6 +345,10 @@ class ClientData:
         key: Key = _KEY,
         dtype: torch.dtype | None = torch.float32,
         standardise: bool = False,
+        columns: tuple[str, ...] | None = None,
+        classes: tuple[str, ...] | None = None,
+        schema: str = "",
+        notices: tuple[Notice, ...] = (),
     ) -> ClientData:
         """Make clients from arrays or tensors, one pair (inputs, targets) per client.
 
@@ -357,6 +361,10 @@ class ClientData:
                 Integers other than bytes become int64, because they may be tokens; a model that cannot take integers
                 receives floats.
             standardise: Whether to standardise inputs (n_i, p), see :meth:`standardised`.
+            columns: Names of the columns of inputs (n_i, p), for messages and reports.
+            classes: Names of the classes 0 to C - 1.
+            schema: Digest of the schema by which a table was encoded. With it, inputs may be NaN for missing values.
+            notices: Warnings about the data, see :func:`drfl.data.data_warnings`.
 
         Raises:
             InputError: If a client is empty or too small to split, shapes differ, values are not finite, or the inputs
@@ -370,12 +378,14 @@ class ClientData:
         sizes = [len(pair[0]) for pair in by_name.values()]
         if test is None:
             kept, held = split_blocks(names, sizes, targets, key, test_fraction)
-            data = cls(inputs, targets, kept, inputs, targets, held, names)
+            tests = inputs, targets
         else:
             pairs = convert.match_clients(test, names)
-            test_inputs, test_targets = convert.concatenate(names, pairs, "test", read, tokens=not standardise)
-            held = as_tensors(blocks([len(pair[0]) for pair in pairs]))
-            data = cls(inputs, targets, as_tensors(blocks(sizes)), test_inputs, test_targets, held, names)
+            tests = convert.concatenate(names, pairs, "test", read, tokens=not standardise)
+            kept, held = as_tensors(blocks(sizes)), as_tensors(blocks([len(pair[0]) for pair in pairs]))
+        data = cls(
+            inputs, targets, kept, *tests, held, names, classes, columns=columns, notices=notices, schema=schema
+        )  # fmt: skip
         return data.standardised().to(dtype=dtype) if standardise else data
 
     @classmethod

@@ -59,12 +59,12 @@ class SiteSummary(NamedTuple):
 
 
 class Description(NamedTuple):
-    """What tables hold.
+    """The description of tables.
 
     Args:
         sites: Per client.
-        problems: All that drfl would refuse.
-        notices: All that looks wrong.
+        problems: Errors that drfl would refuse.
+        notices: Likely errors.
         schema: The proposed schema; None if no file could be read, or none can be proposed.
     """
 
@@ -80,7 +80,7 @@ class FileCheck(NamedTuple):
     Args:
         path: The file.
         rows: Its rows; None if it cannot be read.
-        problems: What is wrong.
+        problems: Its problems.
     """
 
     path: Path
@@ -115,14 +115,14 @@ def describe(
 ) -> Description:
     """Describe tables, propose a schema for them, and collect all problems.
 
-    Rows with a wrong value are left out of the checks that compare clients.
+    The checks that compare clients ignore rows with a wrong value.
 
     Args:
         paths: Files, or folders of them.
         target: The columns to predict.
         group: The column that names the client; None for a client per file.
-        drop: Columns to leave out.
-        task: What the targets are; by default inferred.
+        drop: Columns to exclude.
+        task: Kind of task; by default inferred.
 
     Raises:
         InputError: If there are no such files, or a named column does not exist.
@@ -162,7 +162,7 @@ def describe(
 
 
 def _together(tables: Sequence[Table], schema: TableSchema) -> pd.DataFrame:
-    """All rows, with blank columns for those that a file lacks."""
+    """Return all rows, with blank columns for those that a file lacks."""
     import pandas as pd
 
     names = [column.name for column in schema.columns if column.is_feature or column.role == "target"]
@@ -171,7 +171,7 @@ def _together(tables: Sequence[Table], schema: TableSchema) -> pd.DataFrame:
 
 
 def _words(schema: TableSchema, is_feature: bool) -> list[str]:
-    """Columns of words, of features or of classes."""
+    """List the features, or the targets, that are words."""
     return [
         column.name
         for column in schema.columns
@@ -197,7 +197,7 @@ def _collect_levels(
 
 
 def _warnings(schema: TableSchema, parts: Sequence[SchemaRows], clients: Sequence[str]) -> tuple[Notice, ...]:
-    """Likely errors in the rows without wrong values."""
+    """List likely errors in the rows without wrong values."""
     good = ~np.concatenate([part.wrong for part in parts])
     owners = np.array(clients, dtype=object)[good]
     inputs = np.concatenate([part.inputs for part in parts])[good]

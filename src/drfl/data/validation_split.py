@@ -9,7 +9,7 @@ from drfl.data.client_data import ClientData
 
 
 def held_out_training(data: ClientData, fraction: float, key: Key) -> ClientData:
-    """The same clients, tested on a share of their training rows: for choosing hyperparameters.
+    """Return the clients with a share of their training rows as test rows, to choose hyperparameters.
 
     The test pool becomes the training pool, so that no test row is looked at. Who is held out, see
     :meth:`drfl.data.ClientData.with_validation`.
@@ -34,5 +34,5 @@ def held_out_training(data: ClientData, fraction: float, key: Key) -> ClientData
 
 
 def training_as_test(data: ClientData) -> ClientData:
-    """The same clients, tested on the rows that they train on: for curves of the training loss and accuracy."""
+    """Return the clients with their training rows as test rows, for curves of the training loss and accuracy."""
     return dataclasses.replace(data, test_inputs=data.inputs, test_targets=data.targets, test=data.train)

@@ -47,7 +47,7 @@ def agree(members: Mapping[int, SiteIdentity], names: Sequence[str]) -> None:
     advice = "Make one schema with 'drfl data describe', give it to all sites, and set schema in each site.toml"
 
     def odd(values: Sequence[object]) -> tuple[int, int] | None:
-        """A site unlike the others, and one of those that most sites are like; sites without a value are skipped."""
+        """Find a site that differs from most sites, and one of these; sites without a value are skipped."""
         known = [value for value in values if value is not None]
         if len(set(known)) < 2:
             return None

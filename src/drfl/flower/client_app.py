@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from collections.abc import Callable
@@ -281,6 +282,8 @@ def _shift(ask: Ask, memory: RecordDict) -> Tensor | None:
     return shift if version(shift) == ask.version else None
 
 
+LOG = logging.getLogger("drfl.flower")
+
 IDENTITY = "query.identity"
 """Type of the message that requests a site's description. Other types are "train" and "evaluate"."""
 
@@ -462,8 +465,21 @@ def site_of(context: Context) -> Site:
 # In Flower, each message has its own process. In one process, as in a trial, many messages share the loaded data.
 @cache
 def _site(path: Path) -> Site:
-    settings = read_site(path)
-    data, folder = run_within(settings.timeout, partial(load_site, path)), path.resolve().parent
+    settings, folder = read_site(path), path.resolve().parent
+    try:
+        data = run_within(settings.timeout, partial(load_site, path))
+    except HungError:
+        raise
+    except Exception as error:
+        # Flower sends the text of an exception to the server, and the text of this one may quote a patient's cell.
+        LOG.error("cannot read the data: %s", error, exc_info=not isinstance(error, InputError))
+        code = error.code if isinstance(error, InputError) else "file-unreadable"
+        raise InputError(
+            f"site '{settings.name}' cannot read its data ({code}). The log of its SuperNode shows why, and so does "
+            "'drfl deploy check' at the site",
+            code=code,
+            field=settings.name,
+        ) from None
     log = None
     if settings.audit is not None:
         keys = (

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import importlib
 import sys
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -40,7 +39,9 @@ def load_site(path: Path) -> ClientData:
     rows = _read_files(source, folder)
     tests = None if rows.test is None else {settings.name: rows.test}
     dtype = getattr(torch, settings.dtype)
-    return _client_data(rows, {settings.name: rows.train}, tests, dtype, source.test_fraction)
+    return ClientData.from_arrays(
+        {settings.name: rows.train}, tests, test_fraction=source.test_fraction, dtype=dtype, **rows.about()
+    )
 
 
 def load_probe_rows(sites: Sequence[SiteEntry], folder: Path, dtype: str) -> ClientData | None:
@@ -79,33 +80,7 @@ def load_probe_rows(sites: Sequence[SiteEntry], folder: Path, dtype: str) -> Cli
             )
     # Give the rows as test rows too: otherwise a share of them would be split off for testing.
     pairs = {name: each.train for name, each in rows.items()}
-    return _client_data(first, pairs, pairs, getattr(torch, dtype))
-
-
-def _client_data(
-    about: SiteRows,
-    train: Mapping[str, Pair],
-    test: Mapping[str, Pair] | None,
-    dtype: torch.dtype,
-    test_fraction: float = 0.2,
-) -> ClientData:
-    """Make clients of these rows, with the description of ``about``. Inputs may be NaN if there is a schema."""
-
-    def complete(pairs: Mapping[str, Pair]) -> dict[str, Pair]:
-        return {name: (torch.where(x.isnan(), 0.0, x) if about.schema else x, y) for name, (x, y) in pairs.items()}
-
-    def raw(pairs: Mapping[str, Pair]) -> Tensor:
-        return torch.cat([x for x, _ in pairs.values()]).to(dtype)
-
-    data = ClientData.from_arrays(
-        complete(train), None if test is None else complete(test), test_fraction=test_fraction, dtype=dtype
-    )
-    inputs = {}
-    if about.schema:
-        inputs["inputs"] = raw(train)
-        inputs["test_inputs"] = inputs["inputs"] if test is None else raw(test)
-    more = {"columns": about.columns, "classes": about.classes, "schema": about.schema, "notices": about.notices}
-    return replace(data, **inputs, **more)
+    return ClientData.from_arrays(pairs, pairs, dtype=getattr(torch, dtype), **first.about())
 
 
 def _run_loader(name: str, folder: Path) -> ClientData:

@@ -10,13 +10,13 @@ from drfl.core.errors import Notice
 from drfl.data.checks.raw_table import SAMPLE, RawTable, bare, sentence, single
 
 FAR = 1e4
-"""A value this many interquartile ranges from the median of its column is taken for an error."""
+"""A value this many interquartile ranges from the median of its column is taken to be an error."""
 
 ABSURD = 1e9
-"""A value beyond is taken for an error if most of its column is one value, which has no interquartile range."""
+"""Larger values are taken to be errors if most of their column is one value and has no interquartile range."""
 
 LARGE = 1e6
-"""No step size suits columns with values beyond, unless they are standardised."""
+"""Columns with larger values have no suitable step size unless they are standardised."""
 
 RATIO, RATIO_OF_TWO = 2.2, 4.0
 """A client's median may have another unit if it is this multiple of the other clients', of several or a single one."""
@@ -57,7 +57,7 @@ CODES = (-9.0, -99.0, -999.0, -9999.0, -1.0, 99.0, 999.0, 9999.0, 99999.0, 0.0)
 """Numbers that stand for missing values in many tables."""
 
 SEVERAL = 10
-"""A column with more different values is taken for a quantity, not for a code of a few levels."""
+"""A column with more distinct values is taken to be a quantity, not a code of a few levels."""
 
 
 def column_warnings(table: RawTable, raw: bool, by_class: bool) -> list[Notice]:
@@ -148,7 +148,7 @@ def _constant(table: RawTable) -> list[Notice]:
     low, high = values.min(0), values.max(0)
     several = ((values != low) & (values != high)).any(0)
     spread = np.stack([np.ptp(values[table.rows[i]], axis=0) for i in table.large])
-    if table.known is not None:  # a column that is not measured at a client is no surprise
+    if table.known is not None:  # a column that a client does not measure is not constant there
         spread[np.stack([~table.known[table.rows[i]].any(0) for i in table.large])] = np.inf
     where = [(k, table.names[table.large[j]]) for j, k in np.argwhere((spread == 0) & several)]
     if not where:
@@ -185,7 +185,7 @@ def _swapped(table: RawTable) -> list[Notice]:
 
 
 def _codes(table: RawTable, by_class: bool) -> list[tuple[int, float, str]]:
-    """Columns, numbers and clients at which a number seems to stand for a missing value."""
+    """List columns and numbers that seem to stand for missing values, and the clients that have them."""
     found = []
     for k in range(table.values.shape[1]):
         column = table.values[:, k]
@@ -201,7 +201,7 @@ def _codes(table: RawTable, by_class: bool) -> list[tuple[int, float, str]]:
 
 
 def _is_code(table: RawTable, k: int, code: float, hits: np.ndarray, by_class: bool) -> bool:
-    """Whether a number lies apart from all others of its column, or occurs at a single client."""
+    """Return whether a number is far from all others of its column, or occurs at a single client."""
     rest = np.unique(table.values[~hits, k])
     if len(rest) <= SEVERAL:
         return False
@@ -234,13 +234,13 @@ def _units(table: RawTable, coded: set[int]) -> list[Notice]:
 
 
 def odd_medians(table: RawTable) -> Iterator[tuple[int, int, str]]:
-    """Columns, indices of `large` clients and descriptions of medians that are far from all others."""
+    """Yield columns, indices of `large` clients, and descriptions of medians that are far from all others."""
     for k in range(table.values.shape[1]):
         yield from ((k, j, text) for j, text in _odd_in_column(table, k))
 
 
 def _odd_in_column(table: RawTable, k: int) -> Iterator[tuple[int, str]]:
-    """Indices of `large` clients and descriptions of their medians in a column."""
+    """Yield indices of `large` clients whose median in a column is far from all others, and descriptions."""
     of_clients = [table.values_at(i, k) for i in table.large]
     members = np.arange(len(of_clients))
     low, middle, high = table.quartiles[:, :, k]
@@ -274,7 +274,7 @@ def _odd_in_column(table: RawTable, k: int) -> Iterator[tuple[int, str]]:
 
 
 def _with_several(members: np.ndarray, of_clients: list[np.ndarray]) -> tuple[np.ndarray, list[np.ndarray], np.ndarray]:
-    """The clients with at least SEVERAL values, these values, and their quartiles (3, clients)."""
+    """Return the clients with at least SEVERAL values, these values, and their quartiles (3, clients)."""
     enough = [j for j, values in enumerate(of_clients) if len(values) >= SEVERAL]
     kept = [of_clients[j] for j in enough]
     quartiles = [np.quantile(values, (0.25, 0.5, 0.75)) for values in kept]
@@ -284,7 +284,7 @@ def _with_several(members: np.ndarray, of_clients: list[np.ndarray]) -> tuple[np
 def _ratio(
     middle: np.ndarray, low: np.ndarray, high: np.ndarray, sizes: np.ndarray, j: int, least: float
 ) -> str | None:
-    """The factor between a client's median and the others', which are positive, if none of them is near it."""
+    """Describe the factor between a client's median and the positive medians of the others; None if it is normal."""
     others = np.arange(len(middle)) != j
     if high[j] < 0:
         return "negative, all others positive"
@@ -305,7 +305,7 @@ def _ratio(
 
 
 def _shift(middle: np.ndarray, spread: np.ndarray, sizes: np.ndarray, j: int, least: float) -> str | None:
-    """The distance between a client's median and the others', if none of them is near it."""
+    """Describe the distance between a client's median and those of the others; None if it is normal."""
     others = np.arange(len(middle)) != j
     width = np.median(spread[others])
     if width <= 0:
@@ -315,7 +315,7 @@ def _shift(middle: np.ndarray, spread: np.ndarray, sizes: np.ndarray, j: int, le
 
 
 def _distance(middle: np.ndarray, width: float, sizes: np.ndarray, j: int, least: float) -> float | None:
-    """How far a client's median is from the others' if that is far for their differences and its sampling error.
+    """Return the distance of a client's median from the others'; None if it is explained by noise or their differences.
 
     Args:
         middle: (k,) medians.
@@ -335,7 +335,7 @@ def _distance(middle: np.ndarray, width: float, sizes: np.ndarray, j: int, least
 
 
 def _spread(spread: np.ndarray, j: int) -> str | None:
-    """The factor between a client's interquartile range and the others', for columns around 0."""
+    """Describe the factor between a client's interquartile range and those of the others; None if it is normal."""
     others = spread[np.arange(len(spread)) != j]
     if spread[j] <= 0 or (others <= 0).any():
         return None

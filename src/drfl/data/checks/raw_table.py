@@ -37,7 +37,7 @@ class RawTable:
         names: Per client, its name.
         columns: (p,) names of columns as messages show them: "column 'age'", or "column 3".
         resolution: (p,) differences below this may come from the rounding of standardised float32 values.
-        known: (n, p) whether a value is not missing; None if none is.
+        known: (n, p) whether a value is present; None if no value is missing.
     """
 
     values: np.ndarray
@@ -51,7 +51,7 @@ class RawTable:
 
     @classmethod
     def of(cls, data: ClientData) -> RawTable | None:
-        """The table of clients' data; None if the inputs are not a table, or are too many."""
+        """Make the table from the clients' data; None if the inputs are not a table or are too large."""
         inputs = data.inputs
         if not is_table(inputs) or not inputs.shape[1] or inputs.numel() + data.test_inputs.numel() > 2 * MOST:
             return None
@@ -111,7 +111,7 @@ class RawTable:
         return np.stack(parts, axis=1)
 
     def values_at(self, client: int, column: int) -> np.ndarray:
-        """The values of a column at a client that are not missing."""
+        """Return the values of a column at a client that are not missing."""
         rows = self.rows[client]
         return self.values[rows, column] if self.known is None else self.values[rows, column][self.known[rows, column]]
 
@@ -122,17 +122,22 @@ class RawTable:
         return whole & (self.resolution < 0.25)
 
     def share(self, hits: np.ndarray) -> np.ndarray:
-        """(N, p) the share of each client's rows at which ``hits`` (n, p) is true."""
+        """Return (N, p), the share of each client's rows for which ``hits`` (n, p) is true."""
         return np.stack([hits[rows].mean(0) for rows in self.rows])
 
 
 def _without_indicators(values: np.ndarray, columns: Sequence[str]) -> tuple[np.ndarray, list[int]]:
-    """The columns that do not say whether others are missing, with NaN for missing values; and which they are.
+    """Remove indicators of missing values, put NaN in place of these values, and return the remaining columns too.
 
     A table that was standardised has the mean in place of missing values.
     """
     values = values.copy()
-    indicators = [k for k, name in enumerate(columns) if k and name.endswith(MISSING)]
+    # An indicator follows the features of its own column, whose names begin alike.
+    indicators = [
+        k
+        for k, name in enumerate(columns)
+        if k and name.endswith(MISSING) and columns[k - 1].startswith(name.removesuffix(MISSING))
+    ]
     for k in indicators:
         values[values[:, k] > 0.5, k - 1] = np.nan
     kept = [k for k in range(len(columns)) if k not in indicators]
@@ -140,7 +145,7 @@ def _without_indicators(values: np.ndarray, columns: Sequence[str]) -> tuple[np.
 
 
 def _filled(values: np.ndarray) -> np.ndarray:
-    """The values with the median of the column in place of NaN; columns of NaN alone stay as they are."""
+    """Replace NaN by the median of the column. Columns that contain only NaN do not change."""
     values = values.copy()
     for k in np.flatnonzero(np.isnan(values).any(0)):
         missing = np.isnan(values[:, k])
@@ -150,17 +155,17 @@ def _filled(values: np.ndarray) -> np.ndarray:
 
 
 def sentence(problem: str, cases: Sequence[str], what: str, advice: str) -> str:
-    """A warning that lists its first cases."""
+    """Make the text of a warning that lists its first cases."""
     return f"{problem}: {listing(cases, what)}; {advice}"
 
 
 def single(names: Sequence[str]) -> str | None:
-    """The field of a warning: what all its cases are about, if that is one thing."""
+    """Return the field of a warning: the name that all its cases share; None if they differ."""
     return names[0] if len(set(names)) == 1 else None
 
 
 def bare(column: str) -> str:
-    """The name of a column without "column" before it."""
+    """Return the name of a column without the word "column" before it."""
     return column.removeprefix("column ").strip("'")
 
 

@@ -9,7 +9,7 @@ from drfl.core.key import Key
 from drfl.data.checks.raw_table import FEW, RawTable, sentence, single
 
 LEAST = 3
-"""Pairs of copies below which nothing is said."""
+"""Number of pairs of copies below which there is no warning."""
 
 EXCESS, ROOM = 5.0, 0.5
 """Pairs of copies are reported if they are this many times the expected number and ROOM more: coarse rows coincide."""
@@ -77,7 +77,7 @@ def _copies(table: RawTable) -> list[Notice]:
 
 
 def _coincidences(rows: np.ndarray, name: str) -> float:
-    """How many pairs of equal rows there would be if the columns were independent."""
+    """Estimate the number of pairs of equal rows if the columns were independent."""
     generator = Key(0).fold("coincidences", name).generator()
     pairs = 0.0
     for _ in range(SHUFFLES):
@@ -95,7 +95,7 @@ def _between(
     for start, end in zip(starts, [*starts[1:], cells.shape[1]], strict=True):
         if end - start > 1:
             holders = cells[1, start:end]
-            if len(holders) > FEW:  # a kind of row that everybody has
+            if len(holders) > FEW:  # a row that many clients have
                 continue
             for a in range(len(holders)):
                 for b in range(a + 1, len(holders)):
@@ -153,14 +153,14 @@ def _near_copies(table: RawTable) -> list[Notice]:
 
 
 def _nearest(a: np.ndarray, b: np.ndarray) -> np.ndarray:
-    """(len(a),) the distance from each row of a to the nearest of b."""
+    """Return (len(a),), the distance from each row of a to the nearest row of b."""
     squares = (b**2).sum(1)
     parts = [(part**2).sum(1)[:, None] - 2 * part @ b.T + squares for part in np.array_split(a, -(-len(a) // 100))]
     return np.sqrt(np.maximum(np.concatenate([part.min(1) for part in parts]), 0))
 
 
 def _digests(rows: np.ndarray) -> np.ndarray:
-    """(n,) uint64 that are equal for equal rows, and else differ but for a chance of 2^-64 a pair."""
+    """Return (n,) uint64 hashes of the rows. Different rows collide with probability 2^-64 per pair."""
     # Sorting whole rows takes a minute for tables of a million.
     found = np.zeros(len(rows), np.uint64)
     for column in (rows + 0.0).T:  # -0.0 becomes 0.0

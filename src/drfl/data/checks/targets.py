@@ -46,7 +46,7 @@ def _giving_away_classes(table: RawTable) -> list[Notice]:
     rows = np.concatenate(table.rows)
     targets = table.targets[rows].astype(int)
     usual = np.bincount(targets).max() / len(targets)
-    # Halfway from the usual class to all rows: a rule that is hardly better than the usual class gives nothing away.
+    # Halfway from the share of the usual class to 1: a rule that is hardly better than the usual class is no leak.
     least = max(NEARLY, (1 + usual) / 2)
     odd = [
         (k, right) for k in range(table.values.shape[1]) if (right := _rule(table.values[rows, k], targets)) >= least
@@ -61,7 +61,7 @@ def _giving_away_classes(table: RawTable) -> list[Notice]:
 
 
 def _rule(values: np.ndarray, targets: np.ndarray) -> float:
-    """The share of rows at which the best rule of one class per value, or of one threshold, is right."""
+    """Return the share of rows for which the best rule with one class per value, or with one threshold, is right."""
     different, codes = np.unique(values, return_inverse=True)
     counts = np.zeros((len(different), targets.max() + 1))
     np.add.at(counts, (codes.ravel(), targets), 1)
@@ -151,7 +151,7 @@ def _opposite(table: RawTable) -> list[Notice]:
 
 
 def _auc(scores: np.ndarray, targets: np.ndarray) -> tuple[float, float]:
-    """The area under the ROC curve, and its standard error if scores and targets were independent."""
+    """Compute the area under the ROC curve, and its standard error for independent scores and targets."""
     from scipy.stats import rankdata  # slow to load
 
     ones = float(targets.sum())

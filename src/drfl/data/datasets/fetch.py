@@ -88,7 +88,7 @@ def _has(place: Location) -> int:
 
 def _folders(places: Sequence[Location], source: DownloadSource) -> str:
     folders = list(dict.fromkeys(place.folder for place in places))
-    if source.members:  # there are so many folders that only the topmost ones are named
+    if source.members:  # name only the topmost folders, because there are many
         folders = [folder for folder in folders if not any(above in folders for above in folder.parents)]
         return f"{', '.join(map(str, folders))} and subfolders"
     return ", ".join(map(str, folders))

@@ -12,7 +12,7 @@ from drfl.core.key import Key
 
 
 def largest_remainder(total: int, weights: np.ndarray, minimum: int = 0) -> np.ndarray:
-    """Whole numbers in proportion to weights that sum exactly to a total (method of largest remainders).
+    """Round numbers in proportion to weights so that they sum exactly to a total (method of largest remainders).
 
     Where a proportional part would be below the minimum it is the minimum, and the others share the rest in
     proportion. Equal remainders go to the lower index.
@@ -56,18 +56,18 @@ def largest_remainder(total: int, weights: np.ndarray, minimum: int = 0) -> np.n
 
 
 def zipf_weights(n: int, exponent: float) -> np.ndarray:
-    """Zipf weights i^-exponent for i = 1..n, (n,) float64; exponent 0 gives equal ones (DRDM paper, §IV.A.4)."""
+    """Return Zipf weights i^-exponent for i = 1..n, (n,) float64; exponent 0 gives equal ones (DRDM paper, §IV.A.4)."""
     return np.arange(1, n + 1, dtype=np.float64) ** -float(exponent)
 
 
 def by_class(targets: np.ndarray, classes: int) -> list[np.ndarray]:
-    """The indices of the samples of each class, ascending."""
+    """Return the indices of the samples of each class in ascending order."""
     order = np.argsort(targets, kind="stable")
     return np.split(order, np.cumsum(np.bincount(targets, minlength=classes))[:-1])
 
 
 def assign_by_class(targets: np.ndarray, counts: np.ndarray, key: Key) -> tuple[np.ndarray, ...]:
-    """Deals the samples of each class at random.
+    """Distribute the samples of each class at random.
 
     Args:
         targets: (n,) labels in 0..C-1.
@@ -89,7 +89,7 @@ def assign_by_class(targets: np.ndarray, counts: np.ndarray, key: Key) -> tuple[
 
 
 def holdings(train: tuple[np.ndarray, ...], targets: np.ndarray, classes: int) -> np.ndarray:
-    """How many samples of each class each client holds, (N, C) int64."""
+    """Count the samples of each class at each client, (N, C) int64."""
     N = len(train)
     owner = np.repeat(np.arange(N), [len(indices) for indices in train])
     cells = np.bincount(owner * classes + targets[np.concatenate(train)], minlength=N * classes)
@@ -97,7 +97,7 @@ def holdings(train: tuple[np.ndarray, ...], targets: np.ndarray, classes: int) -
 
 
 def dirichlet(alpha: float, rows: int, columns: int, key: Key) -> np.ndarray:
-    """Draws rows of Dir(alpha·1).
+    """Draw rows of Dir(alpha·1).
 
     A Gamma(alpha) variable is a Gamma(alpha + 1) one times U^(1/alpha) (Marsaglia and Tsang 2000, §6). In
     logarithms, and relative to the largest in the row, nothing underflows to a row of zeros however small
@@ -129,7 +129,7 @@ def dirichlet(alpha: float, rows: int, columns: int, key: Key) -> np.ndarray:
 def split_rows(
     rows: np.ndarray, targets: np.ndarray | None, key: Key, test_fraction: float, name: str = "the data"
 ) -> tuple[np.ndarray, np.ndarray]:
-    """A random split in which each class keeps its share as nearly as whole numbers allow.
+    """Split rows at random so that each class keeps its share as nearly as integers allow.
 
     Args:
         rows: (n,) int64 row numbers.
@@ -170,7 +170,7 @@ def split_rows(
 
 
 def share_test_set(counts: np.ndarray, test_targets: np.ndarray, key: Key) -> tuple[np.ndarray, ...]:
-    """Gives each client test samples of the classes that it trains on.
+    """Give each client test samples of the classes that it trains on.
 
     The test samples of a class go to the clients in proportion to the training samples of this class that
     they hold, so that each is tested on its own mix and every test sample is used once. Test samples of a

@@ -1,4 +1,4 @@
-"""The columns of a user's table: which is what, and what each must hold."""
+"""Check the columns of a user's table: roles, blank cells, numbers and sizes."""
 
 from __future__ import annotations
 
@@ -13,22 +13,25 @@ if TYPE_CHECKING:
     import pandas as pd
 
 CATEGORIES = 50
-"""A column of words with more different ones is taken for a name or a note, which is nothing to learn from."""
+"""Maximum number of values of a text column. A column with more is taken to be a name or a note."""
+
+RARE = 5
+"""A value with fewer rows might identify a person, so its name must not leave a site."""
 
 LARGEST = 1e30
-"""A number beyond is no measurement, and its square no float32."""
+"""Upper bound of numbers. Larger ones are errors, and their squares overflow float32."""
 
 RowName = Callable[[int], str]
-"""What people call the row of this number, from 0, such as "all.csv, line 2"."""
+"""Function that names the row with this index, such as "all.csv, line 2"."""
 
 
 def check_known(
     place: str, known: Sequence[str], targets: Sequence[str], group: str | None, drop: Sequence[str]
 ) -> None:
-    """Make sure that the columns that were named are there, and none is two things at once.
+    """Check that the named columns exist, and that no column has two roles.
 
     Raises:
-        InputError: names the column, and the nearest that is there.
+        InputError: If not; the message names the column and the nearest existing one.
     """
     asked = [*((name, "target") for name in targets), (group, "group"), *((name, "drop") for name in drop)]
     for name, what in asked:
@@ -38,17 +41,17 @@ def check_known(
 
 
 def check_roles(targets: Sequence[str], group: str | None, drop: Sequence[str]) -> None:
-    """Make sure that no column is two things at once.
+    """Check that no column has two roles.
 
     Raises:
-        InputError: names the column.
+        InputError: If one has; the message names it.
     """
     for name in targets:
         if list(targets).count(name) > 1:
-            raise InputError(f"target '{name}' is given twice: leave one out", code="given-twice", field="target")
+            raise InputError(f"target '{name}' is given twice. Remove one", code="given-twice", field="target")
         if name == group:
             raise InputError(
-                f"column '{name}' cannot be target and group at once", code="conflicting-options", field=str(name)
+                f"column '{name}' cannot be both target and group", code="conflicting-options", field=str(name)
             )
     for name in drop:
         if name in (*targets, group):
@@ -60,10 +63,10 @@ def check_roles(targets: Sequence[str], group: str | None, drop: Sequence[str]) 
 
 
 def check_blanks(frame: pd.DataFrame, row_name: RowName) -> None:
-    """Make sure that no cell is blank.
+    """Check that no cell is blank.
 
     Raises:
-        InputError: names the first row and column, and counts the rest.
+        InputError: If one is; the message names the first row and column, and counts the rest.
     """
     blank = frame.isna().to_numpy(dtype=bool)
     if blank.any():
@@ -77,7 +80,7 @@ def check_blanks(frame: pd.DataFrame, row_name: RowName) -> None:
 
 
 NUMBERS = 0.6
-"""A text column with this share of numbers among its cells is a column of numbers with something else in it."""
+"""A text column with at least this share of numbers is taken to be a column of numbers with errors."""
 
 WRITTEN = {
     "a decimal comma or a separator of thousands": r"\s*[-+]?\d{1,3}(?:[.,]\d+)+\s*",
@@ -85,14 +88,14 @@ WRITTEN = {
     "a date": r"\s*(?:\d{4}-\d{1,2}-\d{1,2}|\d{1,2}[./]\d{1,2}[./]\d{2,4})(?:[ T].*)?",
     "a number and a unit": r"\s*[-+]?\d+(?:[.,]\d+)?\s*[^\W\d_]+\s*",
 }
-"""What numbers and dates look like that are read as text."""
+"""Patterns of numbers and dates that are read as text."""
 
 
 def check_numbers(features: pd.DataFrame, row_name: RowName) -> None:
-    """Make sure that no text column is one of numbers or dates that could not be read.
+    """Check that no text column holds numbers or dates that could not be read.
 
     Raises:
-        InputError: Names the first row and the cell.
+        InputError: If one does; the message names the first such row and cell.
     """
     import pandas as pd
     from pandas.api.types import is_numeric_dtype
@@ -120,10 +123,10 @@ def check_numbers(features: pd.DataFrame, row_name: RowName) -> None:
 
 
 def check_size(features: pd.DataFrame, row_name: RowName) -> None:
-    """Make sure that no number is infinite or beyond all measure.
+    """Check that no number is infinite or too large.
 
     Raises:
-        InputError: names the first row and column.
+        InputError: If one is; the message names the first row and column.
     """
     from pandas.api.types import is_numeric_dtype
 
@@ -139,21 +142,21 @@ def check_size(features: pd.DataFrame, row_name: RowName) -> None:
 
 
 def values_of(column: pd.Series) -> np.ndarray:
-    """(n,) numbers or truth values, or words as text."""
+    """Return (n,) numbers or booleans, or words as text."""
     from pandas.api.types import is_numeric_dtype
 
     return column.to_numpy() if is_numeric_dtype(column) else column.astype(str).to_numpy(dtype=object)
 
 
 def one_hot(features: pd.DataFrame, place: str) -> pd.DataFrame:
-    """Columns of numbers, with those of words as one of 0 and 1 for each of their values but the first.
+    """Replace each text column by a column of 0 and 1 for each of its values except the first.
 
     Args:
-        features: the table.
-        place: where it is from, for errors.
+        features: The table.
+        place: Name of the table in errors.
 
     Raises:
-        InputError: there is no column, or one has too many words.
+        InputError: If there is no column, or one has too many values.
     """
     import pandas as pd
     from pandas.api.types import is_numeric_dtype
@@ -169,15 +172,15 @@ def one_hot(features: pd.DataFrame, place: str) -> pd.DataFrame:
                 code="too-many-categories",
                 field=str(name),
             )
-    # A column of one word says nothing, and leaves no column.
+    # A column with a single value adds no column.
     return pd.get_dummies(features, columns=words, drop_first=True, dtype=float) if words else features
 
 
 def check_alike(names: Sequence[str]) -> None:
-    """Names that people would read as the same are one client misspelt, which would hide who is worst off.
+    """Check that no two names of clients differ only in case or blanks, which would split one client into two.
 
     Raises:
-        InputError: names the two.
+        InputError: If two do; the message names them.
     """
     seen: dict[str, str] = {}
     for name in names:

@@ -20,10 +20,10 @@ if TYPE_CHECKING:
     import pandas as pd
 
 MOST = 20
-"""Different wrong values of a column that are listed."""
+"""Maximum number of distinct wrong values of a column that are listed."""
 
 DATE = r"\d{4}-\d{2}-\d{2}(?:[T ].*)?"
-"""How dates are written."""
+"""Format of a date."""
 
 WHOLE = re.compile(r"\A([-+]?\d+)\.0*\Z")
 """A whole number with a decimal point."""
@@ -36,8 +36,8 @@ class SchemaRows(NamedTuple):
         inputs: (n, p) float64, a column per feature of the schema; NaN where a number, date or yes/no value is missing.
         targets: (n,) int64 classes in the order of the schema; (n,) float64 for a single target of numbers; else (n, k)
             float64.
-        wrong: (n,) whether a row has a wrong value. Such values are NaN, or no class at all (-1).
-        problems: What is wrong, a line each.
+        wrong: (n,) whether a row has a wrong value. Such values are NaN, or the class -1.
+        problems: The problems, one line each.
     """
 
     inputs: np.ndarray
@@ -47,13 +47,13 @@ class SchemaRows(NamedTuple):
 
 
 def conform(schema: TableSchema, table: pd.DataFrame, row_name: RowName, place: str = "the table") -> SchemaRows:
-    """Encode a table, all of whose values the schema allows.
+    """Encode a table, and refuse values that the schema does not allow.
 
     Args:
         schema: The schema.
-        table: Has the schema's columns in any order. Columns that are neither features nor targets may be absent.
-        row_name: What a row is called in errors.
-        place: What the table is called in errors.
+        table: Table with the schema's columns in any order. It may lack columns that are neither features nor targets.
+        row_name: Function that names a row in errors.
+        place: Name of the table in errors.
 
     Raises:
         InputError: If a column is missing or unknown, or a value is wrong; names row, column and value.
@@ -65,7 +65,7 @@ def conform(schema: TableSchema, table: pd.DataFrame, row_name: RowName, place: 
 
 
 def encode(schema: TableSchema, table: pd.DataFrame, row_name: RowName, place: str = "the table") -> SchemaRows:
-    """Encode a table and list all that the schema does not allow; see :func:`conform`."""
+    """Encode a table and list all its problems, see :func:`conform`."""
     names, n = [str(name) for name in table.columns], len(table)
     problems = _column_problems(schema, names, place)
     inputs, targets, wrong = list[np.ndarray](), list[np.ndarray](), np.zeros(n, bool)
@@ -94,14 +94,14 @@ def encode(schema: TableSchema, table: pd.DataFrame, row_name: RowName, place: s
 
 
 def target_tensor(schema: TableSchema, targets: np.ndarray) -> tuple[Tensor, int]:
-    """The targets as :class:`drfl.data.Dataset` has them, and how many outputs a model needs."""
+    """Return the targets of a :class:`drfl.data.Dataset`, and the number of outputs that a model needs."""
     if schema.classes is not None:
         return torch.from_numpy(targets), len(schema.classes)
     return torch.from_numpy(targets.astype(np.float32)), len(schema.targets)
 
 
 def _column_problems(schema: TableSchema, names: Sequence[str], place: str) -> list[InputError]:
-    """Columns that a table lacks, or has twice or beside those of the schema."""
+    """List columns that a table lacks, has twice, or has in addition to those of the schema."""
     known = [column.name for column in schema.columns]
     found = []
     for column in schema.columns:
@@ -129,14 +129,14 @@ def _near(name: str, names: Sequence[str]) -> str:
 
 
 class _Cells(NamedTuple):
-    """The cells of a column, each different content once.
+    """The cells of a column, with each distinct content once.
 
     Args:
         column: The column.
         codes: (n,) the content of each cell; -1 for a blank one.
         texts: (k,) the contents.
-        numbers: (k,) their values: numbers, days, or positions among the levels; NaN where that is not possible, and
-            the number of levels for a value beside them.
+        numbers: (k,) their values: numbers, days, or positions among the levels; NaN if that is not possible, and the
+            number of levels for a value that is not a level.
         is_code: (k,) whether a content means "missing".
     """
 
@@ -198,7 +198,7 @@ class _Cells(NamedTuple):
         return np.isnan(self.values) & ~self.missing
 
     def features(self) -> list[np.ndarray]:
-        """The column's features, (n,) each."""
+        """Return the column's features, (n,) each."""
         column, values = self.column, self.values
         if column.type == "yes/no" or not column.levels:
             found = [values]
@@ -210,7 +210,7 @@ class _Cells(NamedTuple):
         return found
 
     def problems(self, row_name: RowName) -> list[InputError]:
-        """What is wrong, one for each different content."""
+        """List the problems, one for each distinct content."""
         found = []
         first = np.full(len(self.texts) + 1, len(self.codes))
         np.minimum.at(first, self.codes, np.arange(len(self.codes)))
@@ -235,7 +235,7 @@ class _Cells(NamedTuple):
         return found
 
     def _faults(self) -> dict[int, InputError]:
-        """What is wrong with contents that are no codes, by position; the texts do not name row and column."""
+        """Return the problem of each wrong content by its position. The texts do not name row and column."""
         column, numbers, texts, name = self.column, self.numbers, self.texts, self.column.name
         found = {k: self._unreadable(str(texts[k])) for k in np.flatnonzero(np.isnan(numbers)).tolist()}
         largest = FAR if column.role == "target" else LARGEST
@@ -265,18 +265,18 @@ class _Cells(NamedTuple):
 
 
 def stripped(cells: pd.Series) -> pd.Series:
-    """The cells as text without outer blanks; NaN for blank ones."""
+    """Return the cells as text without outer blanks; None for blank cells."""
     text = cells.astype(object).where(cells.notna(), "").astype(str).str.strip()
     return text.astype(object).where(text != "", None)
 
 
 def level_text(value: object) -> str:
-    """A value as the text of a level: 1.0 is the level "1"."""
+    """Return a value as the text of a level: 1.0 is the level "1"."""
     return WHOLE.sub(r"\1", str(value))
 
 
 def _amount(value: object) -> float | None:
-    """The number that a value is; None if it is none or not finite."""
+    """Convert a value to a number; None if that is impossible or the number is not finite."""
     try:
         amount = float(str(value))
     except ValueError:
@@ -285,7 +285,7 @@ def _amount(value: object) -> float | None:
 
 
 def _days(texts: pd.Series) -> np.ndarray:
-    """Days since 1970-01-01; NaN for what is not a date."""
+    """Return days since 1970-01-01; NaN for texts that are not dates."""
     import pandas as pd
 
     dates = pd.to_datetime(texts.where(texts.str.fullmatch(DATE)), format="ISO8601", errors="coerce", utc=True)

@@ -1,4 +1,4 @@
-"""The values of text columns and classes: one value spelt in two ways, and values that one client alone has."""
+"""Check the values of text columns and classes: two spellings of a value, and values of a single client."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def check_levels(table: pd.DataFrame, owners: Sequence[str] | None) -> None:
         owners: (n,) the client of each row, to name those with the rarer spelling; None if there is one client.
 
     Raises:
-        InputError: If one is; names the column and both spellings.
+        InputError: If one is; the message names the column and both spellings.
     """
     for name, (values, codes) in _text_columns(table).items():
         counts = np.bincount(codes, minlength=len(values))
@@ -61,7 +61,7 @@ def level_notices(features: pd.DataFrame, classes: pd.DataFrame, owners: Sequenc
         owners: (n,) the client of each row; None if there is one client.
 
     Raises:
-        InputError: A client has none of the other clients' classes.
+        InputError: If a client has none of the other clients' classes.
     """
     if owners is None or len(set(owners)) < 3:
         return []
@@ -93,13 +93,13 @@ def level_notices(features: pd.DataFrame, classes: pd.DataFrame, owners: Sequenc
 
 
 def plain(value: str) -> str:
-    """A value without what people do not see as a difference: case, outer blanks, and punctuation between letters."""
+    """Remove differences that people overlook: case, outer blanks, and punctuation between letters."""
     value = re.sub(rf"(?<={LETTER})[\s\-_.]+(?={LETTER})", "", value.strip().casefold())
     return re.sub(r"(?<=\w)\.$", "", value)
 
 
 def _text_columns(table: pd.DataFrame) -> dict[str, tuple[list[str], np.ndarray]]:
-    """Text columns with their values in sorted order and (n,) the value of each row."""
+    """Return the sorted values of each text column, and the index (n,) of the value of each row."""
     from pandas.api.types import is_numeric_dtype
 
     found = {}
@@ -115,7 +115,7 @@ def _holders(hits: np.ndarray, owners: Sequence[str]) -> str:
 
 
 def _apart(table: pd.DataFrame, owners: Sequence[str]) -> list[tuple[str, str, list[str], list[str]]]:
-    """Columns at a single client that shares no value with the others, while the others share theirs."""
+    """List columns in which a single client shares no value with the other clients."""
     names = np.array(owners)
     found = []
     for name, (values, codes) in _text_columns(table).items():
@@ -133,7 +133,7 @@ def _apart(table: pd.DataFrame, owners: Sequence[str]) -> list[tuple[str, str, l
 
 
 def _typos(table: pd.DataFrame, owners: Sequence[str]) -> list[tuple[str, str, str, str]]:
-    """Values at one client that nearly equal a value which this client lacks and several others have."""
+    """List values of one client that nearly equal a value which this client lacks and several others have."""
     names = np.array(owners)
     found = []
     for name, (values, codes) in _text_columns(table).items():

@@ -10,7 +10,7 @@ import numpy as np
 
 from drfl.core.errors import InputError, Notice, unknown
 from drfl.data.dataset import TaskName
-from drfl.data.tables.columns import CATEGORIES, check_roles
+from drfl.data.tables.columns import CATEGORIES, RARE, check_roles
 from drfl.data.tables.columns import NUMBERS as SHARE_OF_NUMBERS
 from drfl.data.tables.conform import DATE, level_text, stripped
 from drfl.data.tables.schema import Column, TableSchema
@@ -18,14 +18,11 @@ from drfl.data.tables.schema import Column, TableSchema
 if TYPE_CHECKING:
     import pandas as pd
 
-RARE = 5
-"""A level with fewer rows is not written into a schema, which leaves the site: it might identify a person."""
-
 NEARLY_ALL = 0.98
-"""A column is an identifier if this share of its values occurs once."""
+"""A column is taken to be an identifier if the number of its values is at least this share of its rows."""
 
 FEW, SEVERAL = 20, 50
-"""Rows below which words, and whole numbers, that all differ are not taken for identifiers."""
+"""Numbers of rows below which distinct words, and distinct whole numbers, are not taken to be identifiers."""
 
 OPPOSITES = {
     "no": "yes", "n": "y", "false": "true", "nein": "ja", "non": "oui", "absent": "present", "negative": "positive",
@@ -37,7 +34,7 @@ NA_WORDS = ("NA", "N/A", "n/a", "NaN", "nan", "NULL", "null", "None", "#N/A", "?
 
 
 class Proposal(NamedTuple):
-    """A schema, and what a user should check in it."""
+    """A schema, and warnings about it."""
 
     schema: TableSchema
     notices: tuple[Notice, ...]
@@ -52,15 +49,15 @@ def propose(
 ) -> Proposal:
     """Infer a schema from tables.
 
-    Levels with fewer than :data:`RARE` rows are left out, and become "other". Ranges are left out too, because the
-    smallest and the largest value belong to single persons.
+    Levels with fewer than :data:`drfl.data.tables.columns.RARE` rows are omitted and become "other". Ranges are omitted
+    too, because the smallest and the largest value belong to single persons.
 
     Args:
         tables: Tables with the same columns in any order. Blank cells are NaN or empty text.
         target: The columns to predict.
         group: The column that names the client.
         drop: Columns that get the role "excluded".
-        task: What the targets are; by default inferred.
+        task: Kind of task; by default inferred.
 
     Raises:
         InputError: If a named column does not exist, or there are too few classes.
@@ -125,7 +122,7 @@ class _Values(NamedTuple):
         return int(self.counts.sum())
 
     def share(self, hits: np.ndarray) -> float:
-        """The share of the cells whose value is among the hits."""
+        """Return the share of the cells whose value is among the hits."""
         return float(self.counts[hits].sum() / self.rows) if self.rows else 0.0
 
     @property
@@ -135,7 +132,7 @@ class _Values(NamedTuple):
         return bool((known == np.round(known)).all())
 
     def sorted_texts(self, least: int = 1) -> list[str]:
-        """The values with at least so many rows, in ascending order, and negative words first."""
+        """Return the values with at least ``least`` rows in ascending order, negative words first."""
         texts = [str(text) for text in self.texts[self.counts >= least]]
         if all(text.lower() in (*OPPOSITES, *OPPOSITES.values()) for text in texts):
             return sorted(texts, key=lambda text: (text.lower() not in OPPOSITES, text))
@@ -203,7 +200,7 @@ def _feature(name: str, values: _Values, parts: Sequence[pd.Series], notices: li
 
 
 def _numbers_rows(values: _Values, parts: Sequence[pd.Series]) -> bool:
-    """Whether whole numbers count the rows of every table, or differ in (nearly) every row of a long one."""
+    """Return whether whole numbers count the rows of every table, or differ in nearly every row of a long one."""
     import pandas as pd
 
     if values.rows >= SEVERAL and len(values.texts) >= NEARLY_ALL * values.rows:

@@ -1,4 +1,4 @@
-"""The schema of a table: what each column holds and how it is used, the same at all sites."""
+"""The schema of a table: content and use of each column, the same at all sites."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ NUMBERS: tuple[Type, ...] = ("number", "whole number")
 WITH_LEVELS: tuple[Type, ...] = ("yes/no", "category")
 
 MISSING = " missing"
-"""End of the name of a feature that says whether another one is missing."""
+"""Suffix of the name of a feature that is 1 if a value is missing."""
 
 FORMAT = 1
 """Version of the canonical form that the digest covers."""
@@ -42,7 +42,7 @@ HEADER = """\
 # other = true lets a category have further values, feature = true makes a sensitive column a feature.
 
 """
-"""Comment at the head of a written file."""
+"""Comment at the beginning of a written file."""
 
 
 @dataclass(frozen=True)
@@ -56,8 +56,8 @@ class Column:
         range: Smallest and largest valid number; None for no limits.
         missing: Cell contents that mean "missing"; "" stands for a blank cell.
         levels: Values of a category or yes/no column, in their order; the first one is the reference.
-        role: What the column is used for.
-        other: Whether a category may have values beside its levels, which share one feature.
+        role: Use of the column.
+        other: Whether a category may have other values than its levels. They share one feature.
         feature: Whether a sensitive column is a feature too.
 
     Raises:
@@ -121,7 +121,7 @@ class Column:
         return tuple(names)
 
     def content(self) -> dict[str, object]:
-        """The values that are not the defaults, without the name, as in a file."""
+        """Return the values that differ from the defaults, as in a file, without the name."""
         found: dict[str, object] = {}
         for field in fields(self)[1:]:
             value = getattr(self, field.name)
@@ -141,13 +141,13 @@ class TableSchema:
     - A number, whole number or date (as days since 1970-01-01) is one feature.
     - A yes/no column is 1 for its second level.
     - A category has a feature of 0 and 1 for each level but the first, and one for all other values if it allows them.
-    - A column with codes for missing values has one more feature, which is 1 where the value is missing.
+    - A column with codes for missing values has one more feature, which is 1 if the value is missing.
     - Text and id columns, and those with the roles client, patient and excluded, are not features. A sensitive column
-      is a feature only if it says so.
+      is a feature only with ``feature=True``.
 
     Args:
         columns: The columns.
-        task: What the targets are.
+        task: Kind of task.
         positive: The class that counts as positive, if there are two.
 
     Raises:
@@ -236,11 +236,16 @@ class TableSchema:
 
     @cached_property
     def digest(self) -> str:
-        """SHA-256 of the content. The order of the columns and comments in a file do not change it."""
-        columns = {column.name: column.content() for column in self.columns}
-        for content, column in zip(columns.values(), self.columns, strict=True):
+        """SHA-256 of all that decides how a table is encoded, the order of the columns included.
+
+        Comments in a file and the order of the codes for missing values do not change it.
+        """
+        columns = []
+        for column in self.columns:
+            content = column.content()
             if column.missing:
                 content["missing"] = sorted(column.missing)
+            columns.append([column.name, content])
         whole = {"format": FORMAT, "task": self.task, "positive": self.positive, "columns": columns}
         return hashlib.sha256(json.dumps(whole, sort_keys=True).encode()).hexdigest()
 
@@ -251,7 +256,7 @@ class TableSchema:
         drop: Sequence[str] = (),
         task: str | None = None,
     ) -> None:
-        """Check that options which are given beside the schema do not contradict it.
+        """Check that other options do not contradict the schema.
 
         Raises:
             InputError: If one does; the field is the option.

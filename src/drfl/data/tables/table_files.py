@@ -10,7 +10,7 @@ from contextlib import suppress
 from functools import partial
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import torch
@@ -20,6 +20,7 @@ from drfl.core.errors import InputError, Notice, listing, unknown
 from drfl.core.files import lines, open_arrays, open_file, open_text, read_csv, read_parquet
 from drfl.data.dataset import Dataset, TaskName
 from drfl.data.tables.columns import (
+    RARE,
     RowName,
     check_alike,
     check_blanks,
@@ -43,10 +44,10 @@ SUFFIXES = (".csv", ".csv.gz", ".tsv", ".tsv.gz", ".parquet", ".npz")
 
 
 def files_of(paths: Sequence[Path]) -> list[Path]:
-    """List the files, in place of each folder those in it that drfl reads, by name.
+    """List the files. A folder is replaced by the files in it that drfl reads, sorted by name.
 
     Raises:
-        InputError: A file or folder does not exist, a folder has no such file, or a file is of another kind.
+        InputError: If a file or folder does not exist, a folder has no such file, or a file has another format.
     """
     found: list[Path] = []
     for path in paths:
@@ -67,12 +68,12 @@ def files_of(paths: Sequence[Path]) -> list[Path]:
 
 
 def is_table_file(path: Path) -> bool:
-    """Whether the name of a file is one that drfl reads as a table."""
+    """Return whether drfl reads a file with this name as a table."""
     return path.name.lower().endswith(SUFFIXES)
 
 
 def name_of(path: Path) -> str:
-    """The name of a file without its ending, which is the client's."""
+    """Return the name of a file without its ending, which becomes the client's name."""
     return next(
         path.name[: -len(end)] for end in sorted(SUFFIXES, key=len, reverse=True) if path.name.lower().endswith(end)
     )
@@ -99,7 +100,7 @@ def unread_notices(paths: Sequence[Path], files: Sequence[Path]) -> list[Notice]
 
 
 def label_of_files(paths: Sequence[Path]) -> str:
-    """What the data are called in files and tables."""
+    """Return the name of the data in files and tables."""
     if len(paths) > 1:
         return paths[0].resolve().parent.name
     return name_of(paths[0]) if is_table_file(paths[0]) else paths[0].stem
@@ -110,32 +111,12 @@ class _Rows(NamedTuple):
 
     Args:
         inputs: (n, …).
-        targets: name → (n,).
-        groups: (n,) who each row belongs to; None where nothing says so.
-        columns: (p,) the names of inputs (n, p); None where they have none.
-        notices: what a user should check.
-        sizes: Rows of each file.
-    """
-
-    inputs: np.ndarray
-    targets: dict[str, np.ndarray]
-    groups: list[str] | None
-    columns: tuple[str, ...] | None = None
-    notices: tuple[Notice, ...] = ()
-    sizes: tuple[int, ...] = ()
-
-
-class _Encoded(NamedTuple):
-    """The rows of all files as a data set has them.
-
-    Args:
-        inputs: (n, …).
         targets: (n, …).
-        outputs: How many outputs a model needs.
+        outputs: Number of outputs that a model needs.
         classes: Names of the classes; None without classes.
-        groups: (n,) the client of each row; None if nothing names it.
+        groups: (n,) Client of each row; None if it is not known.
         columns: (p,) names of the columns of inputs (n, p); None if they have none.
-        notices: What a user should check.
+        notices: Warnings about the files.
         sizes: Rows of each file.
     """
 
@@ -144,9 +125,9 @@ class _Encoded(NamedTuple):
     outputs: int
     classes: tuple[str, ...] | None
     groups: list[str] | None
-    columns: tuple[str, ...] | None
-    notices: tuple[Notice, ...]
-    sizes: tuple[int, ...]
+    columns: tuple[str, ...] | None = None
+    notices: tuple[Notice, ...] = ()
+    sizes: tuple[int, ...] = ()
 
 
 def read_tables(
@@ -157,7 +138,7 @@ def read_tables(
     task: TaskName | None = None,
     schema: TableSchema | None = None,
 ) -> Dataset:
-    """Read a data set of one pool whose clients are its groups, and which is to be standardised.
+    """Read a data set whose clients are files or groups, and whose inputs are to be standardised.
 
     Several files without ``group`` are one client each, with the name of the file. A text column becomes one column of
     0 and 1 for each of its values but the first. In text files the delimiter, decimal commas and the encodings UTF-8
@@ -168,14 +149,14 @@ def read_tables(
         paths: Files, or folders of them. All have the same columns, in any order.
         target: The columns to predict. Classification: one of whole numbers, truth values or text, which become classes
             in sorted order; regression: numbers; multi-label: several of 0 and 1.
-        group: The column that names the client; None = none, or the files.
+        group: The column that names the client; None if each file is a client, or if no column names it.
         drop: Columns to leave out.
-        task: What the targets are; None = classification.
-        schema: What each column holds. It names target, group and task; options beside it must not contradict it.
+        task: Kind of task; None for classification.
+        schema: Schema of the columns. It names target, group and task; other options must not contradict it.
 
     Raises:
-        InputError: A file cannot be read, or a column is missing, has blanks, mixes numbers and text, or spells one
-            value in two ways, or does not conform to the schema; names file, line and column.
+        InputError: If a file cannot be read, or a column is missing, has blanks, mixes numbers and text, spells a value
+            in two ways, or does not conform to the schema. The message names file, line and column.
     """
     names = (target,) if isinstance(target, str) else None if target is None else tuple(target)
     files = files_of(paths)
@@ -220,7 +201,7 @@ class SiteRows(NamedTuple):
         columns: (p,) names of inputs (n, p); None if they have none.
         classes: Names of the classes; None if they have none.
         schema: Digest of the schema; "" without one.
-        notices: What a user should check.
+        notices: Warnings about the files.
     """
 
     train: tuple[Tensor, Tensor]
@@ -229,6 +210,10 @@ class SiteRows(NamedTuple):
     classes: tuple[str, ...] | None = None
     schema: str = ""
     notices: tuple[Notice, ...] = ()
+
+    def about(self) -> dict[str, Any]:
+        """Return the description of the rows, as arguments of :meth:`drfl.data.ClientData.from_arrays`."""
+        return {name: getattr(self, name) for name in ("columns", "classes", "schema", "notices")}
 
 
 def read_site_table(
@@ -244,9 +229,9 @@ def read_site_table(
         train: File of the training rows.
         test: File of test rows with the same columns, in any order.
         target: The column to predict; None with a schema.
-        task: What the target is; None = classification.
-        schema: What each column holds. Without one, features are in the order of the file, and text is refused: each
-            site would encode it by its own words.
+        task: Kind of task; None for classification.
+        schema: Schema of the columns. Without one, features are in the order of the file, and text is refused, because
+            each site would encode its own words.
 
     Raises:
         InputError: See :func:`read_tables`.
@@ -273,8 +258,8 @@ def _encoded(
     drop: Sequence[str],
     task: TaskName,
     words: bool = True,
-) -> _Encoded:
-    """The rows of files without a schema; ``words``: whether columns to learn from may hold text."""
+) -> _Rows:
+    """Read files without a schema. Features may be text if ``words``."""
     if not targets:
         raise InputError("there is no target: name the column to predict", code="missing-option", field="target")
     kinds = {path.suffix.lower() == ".npz" for path in files}
@@ -283,26 +268,18 @@ def _encoded(
             "npz files and tables cannot be mixed: give files of one kind", code="conflicting-options", field="data"
         )
     if kinds == {True}:
-        rows = _arrays(files, targets, group, drop, task)
-    else:
-        rows = _columns(files, targets, group, drop, task, words)
-    targets_by_name = rows.targets
-    if not words:
-        # Sites cannot see each other's files: True and 1 are the same class at all of them.
-        targets_by_name = {name: y.astype(int) if y.dtype.kind == "b" else y for name, y in rows.targets.items()}
-    y, outputs, classes = encoded(targets_by_name, task)
-    x = torch.from_numpy(rows.inputs)
-    return _Encoded(x, y, outputs, classes, rows.groups, rows.columns, rows.notices, rows.sizes)
+        return _arrays(files, targets, group, drop, task)
+    return _columns(files, targets, group, drop, task, words)
 
 
-def _by_schema(files: Sequence[Path], schema: TableSchema) -> _Encoded:
-    """The rows of files that conform to a schema."""
+def _by_schema(files: Sequence[Path], schema: TableSchema) -> _Rows:
+    """Read files that conform to a schema."""
     if schema.client is None:
         _check_stems(files, None)
     tables = [Table.by_schema(path, schema) for path in files]
     parts = [conform(schema, table.frame, table.row_names(), str(table.path)) for table in tables]
     y, outputs = target_tensor(schema, np.concatenate([part.targets for part in parts]))
-    return _Encoded(
+    return _Rows(
         torch.from_numpy(np.concatenate([part.inputs for part in parts])), y, outputs, schema.classes,
         client_of_rows(tables, schema.client), schema.features, _merged(form_notices(tables)),
         tuple(len(table.frame) for table in tables),
@@ -310,7 +287,7 @@ def _by_schema(files: Sequence[Path], schema: TableSchema) -> _Encoded:
 
 
 def client_of_rows(tables: Sequence[Table], client: str | None) -> list[str] | None:
-    """The client of each row: by the column, or by the file if no file has the column."""
+    """Return the client of each row, from the column, or from the file if no file has the column."""
     lacking = [table for table in tables if client not in table.frame.columns]
     if client is not None and (0 < len(lacking) < len(tables)):
         raise InputError(
@@ -330,7 +307,7 @@ def client_of_rows(tables: Sequence[Table], client: str | None) -> list[str] | N
 
 
 def form_notices(tables: Sequence[Table]) -> list[Notice]:
-    """Warnings of files that are not plain CSV in UTF-8."""
+    """Warn of files that are not plain CSV in UTF-8."""
     found = [None if table.form is None else table.form.notice(table.path) for table in tables]
     return [notice for notice in found if notice is not None]
 
@@ -343,7 +320,7 @@ def _columns(
     task: TaskName,
     words: bool,
 ) -> _Rows:
-    """The rows of tables, inputs (n, p) float64."""
+    """Read tables without a schema, with inputs (n, p) float64."""
     import pandas as pd
 
     tables = [Table.read(path, (*targets, *([] if group is None else [group])), drop) for path in files]
@@ -378,28 +355,48 @@ def _columns(
     check_levels(pd.concat([inputs, classes], axis=1), owners)
     notices = [*level_notices(inputs, classes, owners), *form_notices(tables)]
     features = one_hot(inputs, str(files[0]))
+    x = torch.from_numpy(features.to_numpy(dtype=np.float64, copy=True))  # pandas returns a read-only array
+    values = {name: values_of(whole[name]) for name in targets}
+    if not words:
+        values = {name: _site_target(name, y, files[0]) for name, y in values.items()}
+    y, outputs, class_names = encoded(values, task)
     return _Rows(
-        features.to_numpy(dtype=np.float64, copy=True),  # what pandas lends is read-only
-        {name: values_of(whole[name]) for name in targets},
-        owners,
-        tuple(map(str, features.columns)),
-        _merged(notices),
+        x, y, outputs, class_names, owners, tuple(map(str, features.columns)), _merged(notices),
         tuple(len(table.frame) for table in tables),
-    )
+    )  # fmt: skip
+
+
+def _site_target(name: str, values: np.ndarray, path: Path) -> np.ndarray:
+    """Return the target of a site that has no schema, whose class names the server gets.
+
+    Raises:
+        InputError: If a word has few rows, because its name might identify a person.
+    """
+    if values.dtype.kind == "b":
+        return values.astype(int)  # sites cannot see each other's files: True and 1 are the same class at all of them
+    rare = 0 if values.dtype != object else int((np.unique(values, return_counts=True)[1] < RARE).sum())
+    if rare:
+        raise InputError(
+            f"{path}, target '{name}': {rare} of the classes have fewer than {RARE} rows, and their names would leave "
+            "the site. Make a schema with 'drfl data describe', or remove these rows",
+            code="rare-levels",
+            field=name,
+        )
+    return values
 
 
 def _check_no_words(features: pd.DataFrame, path: Path) -> None:
-    """Make sure that no column holds text.
+    """Check that no column holds text.
 
     Raises:
-        InputError: Names the first that does.
+        InputError: If one does.
     """
     from pandas.api.types import is_numeric_dtype
 
     name = next((str(name) for name in features if not is_numeric_dtype(features[name])), None)
     if name is not None:
         raise InputError(
-            f"{path}, column '{name}': text needs a schema, by which all sites encode it alike. Make one with 'drfl "
+            f"{path}, column '{name}': text needs a schema, so that all sites encode it alike. Make one with 'drfl "
             "data describe', give it to every site, and set schema in site.toml",
             code="not-a-number",
             field=name,
@@ -407,7 +404,7 @@ def _check_no_words(features: pd.DataFrame, path: Path) -> None:
 
 
 def _merged(notices: Sequence[Notice]) -> tuple[Notice, ...]:
-    """The warnings, with one for all files that are written in the same unusual way."""
+    """Merge the warnings of files that are written in the same unusual way."""
     forms = [notice for notice in notices if notice.code == "table-format"]
     if len(forms) < 2:
         return tuple(notices)
@@ -420,12 +417,12 @@ def _merged(notices: Sequence[Notice]) -> tuple[Notice, ...]:
 
 
 class Table(NamedTuple):
-    """A file with columns.
+    """A table and its file.
 
     Args:
         path: The file.
         frame: Its rows.
-        form: How it is written; None for Parquet.
+        form: Delimiter, decimal mark and encoding; None for Parquet.
     """
 
     path: Path
@@ -434,7 +431,7 @@ class Table(NamedTuple):
 
     @classmethod
     def read(cls, path: Path, text: Sequence[str], drop: Sequence[str]) -> Table:
-        """Read a file; ``text`` are columns whose words, such as "NA", are names and never mean "missing"."""
+        """Read a file. In the columns ``text``, words such as "NA" never mean "missing"."""
         if path.suffix.lower() == ".parquet":
             return cls._checked(path, _parquet(path, drop), None)
         form = TextForm.of(path)
@@ -455,7 +452,7 @@ class Table(NamedTuple):
 
     @classmethod
     def raw(cls, path: Path, text: Sequence[str]) -> Table:
-        """Read a file whose blank cells and words are text, and so are all cells of the columns ``text``.
+        """Read a file without interpreting blank cells and words. All cells of the columns ``text`` stay text.
 
         Decimal commas become points if the file uses them. Columns of numbers alone are numbers.
 
@@ -488,7 +485,7 @@ class Table(NamedTuple):
 
     @classmethod
     def _checked(cls, path: Path, frame: pd.DataFrame, form: TextForm | None) -> Table:
-        """The table with names of columns without outer blanks."""
+        """Check a table, and remove outer blanks from the names of its columns."""
         frame.columns = [str(name).strip() for name in frame.columns]
         columns = list(frame.columns)
         if len(set(columns)) < len(columns):
@@ -499,11 +496,11 @@ class Table(NamedTuple):
         return cls(path, frame, form)
 
     def line(self, row: int) -> str:
-        """A row as people find it."""
+        """Name a row as people find it."""
         return _line(self.path, row, self.form)
 
     def row_names(self) -> RowName:
-        """The same for many rows, for which the file is read once."""
+        """Return a function that names rows, and reads the file only once."""
         starts: list[int] = []
 
         def name(row: int) -> str:
@@ -526,7 +523,7 @@ def _parquet(path: Path, drop: Sequence[str]) -> pd.DataFrame:
 
 
 def _with_words(path: Path, frame: pd.DataFrame, text: Sequence[str], form: TextForm) -> pd.DataFrame:
-    """The table with words such as "NA" and "None" in text columns, which pandas reads as missing."""
+    """Restore words such as "NA" and "None" in text columns, which pandas reads as missing."""
     from pandas.api.types import is_numeric_dtype
 
     words = [
@@ -547,13 +544,13 @@ def _with_words(path: Path, frame: pd.DataFrame, text: Sequence[str], form: Text
 
 
 def _line(path: Path, row: int, form: TextForm | None = None) -> str:
-    """A row as people find it: in a text file by its line, of which some are blank, and a cell may fill several."""
+    """Name a row as people find it. Lines of a text file may be blank, and a cell may fill several lines."""
     start = None if form is None else next(islice(_starts(path, form), row, None), None)
     return f"{path}, row {row + 1}" if start is None else f"{path}, line {start}"
 
 
 def _starts(path: Path, form: TextForm) -> Iterator[int]:
-    """The line in which each row starts."""
+    """Yield the line in which each row starts."""
     with open_text(path) as file, suppress(csv.Error):  # of a cell that is too long for it
         reader = csv.reader(lines(file, path, form.encoding), delimiter=form.delimiter)
         start, is_head = 1, True
@@ -568,7 +565,7 @@ def _starts(path: Path, form: TextForm) -> Iterator[int]:
 def _arrays(
     files: Sequence[Path], targets: Sequence[str], group: str | None, drop: Sequence[str], task: TaskName
 ) -> _Rows:
-    """The rows of npz files, inputs (n, …) float32."""
+    """Read npz files, with inputs (n, …) float32."""
     if drop:
         raise InputError(
             "drop has no effect on npz files, which have no columns: remove it", code="unused-option", field="drop"
@@ -597,13 +594,13 @@ def _arrays(
                 code="wrong-shape",
                 field=name,
             )
-    whole = {name: np.concatenate(parts) for name, parts in found.items()}
-    sizes = tuple(map(len, inputs))
-    return _Rows(np.concatenate(inputs), whole, None if group is None and len(files) == 1 else groups, sizes=sizes)
+    y, outputs, classes = encoded({name: np.concatenate(parts) for name, parts in found.items()}, task)
+    owners, sizes = None if group is None and len(files) == 1 else groups, tuple(map(len, inputs))
+    return _Rows(torch.from_numpy(np.concatenate(inputs)), y, outputs, classes, owners, sizes=sizes)
 
 
 def _npz(path: Path, targets: Sequence[str], group: str | None) -> tuple[np.ndarray, dict[str, np.ndarray], list[str]]:
-    """Inputs (n, …), targets (n,) by name and groups (n,) of one file; of several targets in an array a name each."""
+    """Read inputs (n, …), targets (n,) by name, and groups (n,) of one file. Each target in an array gets a name."""
     names = ("inputs", *targets, *([] if group is None else [group]))
     with open_arrays(path) as arrays:
         for name in names:
@@ -628,10 +625,10 @@ def _npz(path: Path, targets: Sequence[str], group: str | None) -> tuple[np.ndar
 
 
 def _check_finite(path: Path, name: str, values: np.ndarray) -> None:
-    """Make sure that an array is of numbers, or of words where it is of targets, and has no gaps.
+    """Check that an array holds finite numbers, or words if it holds targets.
 
     Raises:
-        InputError: names row and place.
+        InputError: If it does not; the message names the row.
     """
     if values.dtype.kind not in "biuf" and (name == "inputs" or values.dtype.kind != "U"):
         raise InputError(

@@ -1,4 +1,4 @@
-"""How a text table is written: its delimiter, decimal mark and encoding, recognised from its content."""
+"""Detect the delimiter, decimal mark and encoding of a text table from its content."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ WITH_COMMA, WITH_POINT = re.compile(r"\s*-?\d+,\d+\s*"), re.compile(r"\s*-?\d+\.
 
 
 class TextForm(NamedTuple):
-    """How a text table is written.
+    """Delimiter, decimal mark and encoding of a text table.
 
     Args:
         delimiter: The character between cells.
@@ -40,10 +40,10 @@ class TextForm(NamedTuple):
 
     @classmethod
     def of(cls, path: Path) -> TextForm:
-        """Recognise how a file is written.
+        """Detect the delimiter, decimal mark and encoding of a file.
 
         Raises:
-            InputError: The file cannot be read, or has neither encoding.
+            InputError: If the file cannot be read, or has neither encoding.
         """
         encoding = _encoding(path)
         with open_text(path) as file, reading(path):
@@ -62,13 +62,13 @@ class TextForm(NamedTuple):
         return cls(delimiter, decimal, encoding)
 
     def options(self) -> dict[str, Any]:
-        """Options of ``pandas.read_csv`` for such a file."""
+        """Return the options of ``pandas.read_csv`` for such a file."""
         return {"sep": self.delimiter, "decimal": self.decimal, "encoding": self.encoding}
 
     def notice(self, path: Path) -> Notice | None:
-        """What drfl assumed about a file; None if it is plain CSV in UTF-8."""
+        """State how drfl read a file; None if it is plain CSV in UTF-8."""
         parts = []
-        # Tabs are what the name of a .tsv file promises.
+        # Tabs are expected in a .tsv file.
         if self.delimiter != "," and not (self.delimiter == "\t" and ".tsv" in path.suffixes):
             parts.append(f"{DELIMITERS[self.delimiter]} as delimiters")
         if self.decimal != ".":

@@ -177,7 +177,7 @@ class Processes:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         """End the workers."""
-        # A generator that is closed early is no failure: its caller has what it needs.
+        # A generator that is closed early has not failed: its caller has what it needs.
         if kind is not None and not issubclass(kind, GeneratorExit):
             self.kill()
         while True:  # cancel calls that have not begun
