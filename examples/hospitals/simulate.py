@@ -4,7 +4,7 @@
 
 The script runs linear.toml and mlp.toml at every seed, and tests the last model on every site's test patients. It
 prints the table, and writes table.md, sites.csv (a row per model, algorithm, seed and site), differences.csv (paired
-over seeds), intervals.csv (of the accuracies) and summary.json. It takes two minutes on an idle core.
+over seeds), intervals.csv (of the accuracies) and summary.json. It takes about a minute on one core.
 """
 
 from __future__ import annotations

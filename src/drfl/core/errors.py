@@ -144,6 +144,14 @@ def listing(texts: Sequence[str], what: str) -> str:
     return ", ".join(texts[:MAX_LISTED]) + (f" and {rest} more {what}{'s' * (rest > 1)}" if rest > 0 else "")
 
 
+def suggestion(name: str, known: Iterable[str]) -> str:
+    """Ask whether the nearest known name was meant; empty if none is near."""
+    # Case is ignored, so that 'drdm' finds 'DRDM'.
+    by_lower = {known_name.lower(): known_name for known_name in known}
+    near = difflib.get_close_matches(name.lower(), by_lower, n=1, cutoff=0.5)
+    return f"Did you mean '{by_lower[near[0]]}'?" if near else ""
+
+
 def unknown(kind: str, name: str, known: Iterable[str], field: str | None = None) -> InputError:
     """Create an error for an unknown name that suggests the nearest known one.
 
@@ -154,9 +162,6 @@ def unknown(kind: str, name: str, known: Iterable[str], field: str | None = None
         field: Option or key that contains the name; None = the kind.
     """
     names = list(known)
-    # Case is ignored, so that 'drdm' finds 'DRDM'.
-    by_lower = {known_name.lower(): known_name for known_name in names}
-    near = difflib.get_close_matches(name.lower(), by_lower, n=1, cutoff=0.5)
-    hint = f"Did you mean '{by_lower[near[0]]}'? " if near else ""
-    message = f"unknown {kind} '{name}'. {hint}Choose from {', '.join(names)}"
+    hint = suggestion(name, names)
+    message = f"unknown {kind} '{name}'. {hint}{' ' if hint else ''}Choose from {', '.join(names)}"
     return InputError(message, code="unknown-name", field=kind if field is None else field)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple, cast
@@ -11,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from drfl.core.errors import InputError, listing
+from drfl.core.errors import InputError, listing, suggestion
 from drfl.data.tables.columns import LARGEST, RowName
 from drfl.data.tables.schema import NUMBERS, Column, TableSchema
 from drfl.data.tables.targets import FAR
@@ -107,25 +106,18 @@ def _column_problems(schema: TableSchema, names: Sequence[str], place: str) -> l
     for column in schema.columns:
         needed = column.is_feature or column.role == "target"
         if needed and column.name not in names:
-            text = f"{place} has no column '{column.name}', which the schema needs{_near(column.name, names)}"
+            hint = suggestion(column.name, names)
+            text = f"{place} has no column '{column.name}', which the schema needs" + (f". {hint}" if hint else "")
             found.append(InputError(text, code="missing-column", field=column.name))
     for name in names:
         if name not in known:
-            text = (
-                f"{place} has the column '{name}', which the schema does not have{_near(name, known)}. Remove it, or "
-                'add it to the schema, with role = "excluded" if it is not a feature'
-            )
+            text = f"{place} has the column '{name}', which the schema lacks. {suggestion(name, known)}".rstrip()
+            text += ' Remove it, or add it to the schema, with role = "excluded" if it is not a feature'
             found.append(InputError(text, code="extra-column", field=name))
     for name in known:
         if names.count(name) > 1:
             found.append(InputError(f"{place}: column '{name}' is there twice", code="duplicate-column", field=name))
     return found
-
-
-def _near(name: str, names: Sequence[str]) -> str:
-    by_lower = {known.lower(): known for known in names}
-    near = difflib.get_close_matches(name.lower(), by_lower, n=1, cutoff=0.6)
-    return f". Did you mean '{by_lower[near[0]]}'?" if near else ""
 
 
 class _Cells(NamedTuple):
@@ -226,7 +218,8 @@ class _Cells(NamedTuple):
         for k, fault in list(faults.items())[:MOST]:
             remedy = "Correct it" if is_target else "Correct it, or add it to 'missing' in the schema"
             if fault.code == "unknown-level":
-                remedy = _near(str(self.texts[k]), self.column.levels)[2:] or "Correct it, or edit levels in the schema"
+                hint = suggestion(str(self.texts[k]), self.column.levels)
+                remedy = hint or "Correct it, or edit levels in the schema"
             text = f"{row_name(int(first[k]))}, column '{name}': {fault}{_times(counts[k + 1])}. {remedy}"
             found.append(InputError(text, code=fault.code, field=name))
         if len(faults) > MOST:
