@@ -16,6 +16,7 @@ from __future__ import annotations
 import csv
 import math
 import os
+import re
 import sys
 import tempfile
 import time
@@ -134,10 +135,12 @@ def table(name: str, head: list[str], text: int) -> str:
     """Format a stored file as a table."""
     with (RESULTS / f"{name}.csv").open(encoding="utf-8", newline="") as file:
         rows = list(csv.reader(file))[1:]
-    return markdown(head, [[f"`{cell}`" if cell in DATA else cell for cell in row] for row in rows], text=text)
+    return markdown(head, [[NAMES.sub(r"`\g<0>`", cell) for cell in row] for row in rows], text=text)
 
 
-DATA = ("kmnist-t10k", "fashion-mnist", "mnist")
+NAMES = re.compile(r"(?:cnn-|resnet18-)?(?:kmnist-t10k|fashion-mnist|mnist)|\bentk\b|\bpenultimate\b")
+"""Names of data sets, backbones and features, which are code in a table."""
+
 CLASSIFIERS = ["cross-entropy", "least squares", "standard error"]
 BLOCKS: dict[str, Callable[[], str]] = {
     "features.cost": lambda: table("cost", ["task", "CPU seconds"], 1),
