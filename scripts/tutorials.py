@@ -29,7 +29,7 @@ READ = ("examples/own/hospitals", "evidence/results/drdm-table-3")
 """Folders of the repository that notebooks read."""
 TIMEOUT = 900
 """Seconds that a cell may take."""
-ESCAPES = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]|\[[0-9;]*m")
+ESCAPES = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]|\[[0-9;]+m")
 """Codes of a terminal. Colours also without their first byte, which a Flower program's stream loses."""
 KEPT = ("text/plain", "text/html", "text/markdown", "image/png")
 """Kinds of output that the site shows."""
