@@ -252,6 +252,43 @@ def test_classes_and_levels_that_mean_the_opposite():
     assert about(data_warnings(female)) == [("levels-swapped", "female")]
 
 
+def test_labels_that_a_loss_ignores_are_no_class():
+    def labels(swapped, later=False):
+        def draw(g, site, values):
+            y = (values["x"] + (0 if later else g.normal(0, 1, 120)) > 0) ^ (swapped and site == 1)
+            return np.where(np.arange(120) % 4 == 1, -100, y)
+
+        return table_of({"x": normal(), "age": normal(60, 9)}, draw)
+
+    def with_labels(data):
+        """Labels as given, not as the classes into which a table encodes them."""
+        numbers = torch.tensor([int(name) for name in data.classes])
+        targets = numbers[data.targets]
+        return dataclasses.replace(data, targets=targets, test_targets=targets, classes=None)
+
+    assert data_warnings(with_labels(labels(swapped=False))) == ()
+    assert about(data_warnings(with_labels(labels(swapped=True)))) == [("classes-swapped", "site 1")]
+    assert ("leak", "x") in about(data_warnings(with_labels(labels(swapped=False, later=True))))
+
+
+def test_several_labels_have_no_unit_and_may_be_unknown():
+    g = torch.Generator().manual_seed(0)
+
+    def rows(site):
+        y = (torch.rand(120, 2, generator=g) < (0.9 if site else 0.1)).float()
+        y[::3, 1] = float("nan")
+        return torch.randn(120, 2, generator=g), y
+
+    data = ClientData.from_arrays({f"site {i}": rows(i) for i in range(4)}, test_fraction=1 / 3)
+    assert data_warnings(data) == ()
+    data.targets[data.test[2], 1] = float("nan")
+    assert about(data_warnings(data)) == [("unknown-label", "site 2")]
+    data.targets[data.train[1][:5]] = float("nan")
+    found = data_warnings(data)
+    assert about(found) == [("unlabelled-rows", "site 1"), ("unknown-label", "site 2")]
+    assert "site 1 (5)" in found[0]
+
+
 def test_targets_in_another_unit():
     columns = {"x": normal(), "age": normal(60, 9)}
     data = table_of(columns, lambda g, site, values: g.normal(5, 1, 120) * (10 if site == 3 else 1))

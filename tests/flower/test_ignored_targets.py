@@ -1,5 +1,8 @@
 """Losses that ignore targets, behind a grid as in a simulation."""
 
+import math
+from functools import partial
+
 import pytest
 import torch
 from tests.support.marks import long_beyond
@@ -25,6 +28,7 @@ NAMES = "abcd"
 LOCAL = LocalSGD(steps=3, lr=0.1, batch=4)
 NAMED = Model("linear", "cross-entropy", "float64", 3, "loop", ("accuracy", "log_loss", "auc"))
 OWN = Model("", "", "float64", 0, "loop", ("accuracy", "log_loss", "f1"))
+LABELS = Model("linear", "binary-cross-entropy", "float64", 3, "loop", ("accuracy", "log_loss", "auc"))
 
 
 def arrays(n, seed, ignored, shape=()):
@@ -34,6 +38,15 @@ def arrays(n, seed, ignored, shape=()):
     y = (x.sum(-1) + torch.randn(n, *shape, generator=draw)).abs().long() % 3
     y[torch.rand(n, *shape, generator=draw) < 0.2 * (seed % 5)] = ignored
     y.view(n, -1)[:3, 0] = torch.arange(3)
+    return x, y
+
+
+def labelled(n, seed):
+    """Three labels a row, of which the more are unknown, the larger the seed."""
+    draw = torch.Generator().manual_seed(seed)
+    x = torch.randn(n, 6, generator=draw, dtype=torch.float64)
+    y = (x[:, :3] > 0).double()
+    y[torch.rand(n, 3, generator=draw) < 0.2 * (seed % 5)] = math.nan
     return x, y
 
 
@@ -56,12 +69,23 @@ def named_task():
         return Task(MODELS["linear"]((6,), 3).double(), metrics=("log_loss", "auc"))
 
 
-def both(own):
+def label_task():
+    with Key(0).fold("model").torch_scope():
+        model = MODELS["linear"]((6,), 3).double()
+    return Task(model, nn.BCEWithLogitsLoss(), metrics=("log_loss", "auc"))
+
+
+TASKS = {"own": (own_task, OWN), "named": (named_task, NAMED), "labels": (label_task, LABELS)}
+
+
+def both(kind):
     """The clients as a simulation, and behind a grid."""
-    ignored, shape = (7, (5,)) if own else (-100, ())
-    train = {name: arrays(30 - seed, seed, ignored, shape) for seed, name in enumerate(NAMES)}
-    test = {name: arrays(15, 10 + seed, ignored, shape) for seed, name in enumerate(NAMES)}
-    task = own_task() if own else named_task()
+    own = kind == "own"
+    make = labelled if kind == "labels" else partial(arrays, ignored=7 if own else -100, shape=(5,) if own else ())
+    train = {name: make(30 - seed, seed) for seed, name in enumerate(NAMES)}
+    test = {name: make(15, 10 + seed) for seed, name in enumerate(NAMES)}
+    of_kind, model = TASKS[kind]
+    task = of_kind()
     simulation = drfl.Simulation(ClientData.from_arrays(train, test, dtype=None), task, engine=Loop())
     sites = {
         name: Site(
@@ -74,19 +98,18 @@ def both(own):
     app = client_app(lambda context: sites[context.node_config["name"]])
     grid, roster = InProcessGrid(app, [{"name": name} for name in NAMES]), InsecureRoster(NAMES)
     members = {client: member.identity for client, member in gather_members(grid, roster, 1.0, 5.0).items()}
-    model = OWN if own else NAMED
     return simulation, FlowerFederation(grid, roster, members, model, task.w0, Deadline(5.0))
 
 
-@pytest.mark.parametrize("own", long_beyond(1, [True, False], ["own", "named"]))
+@pytest.mark.parametrize("kind", long_beyond(1, ["labels", "own", "named"]))
 @pytest.mark.parametrize(
     "algorithm", [drfl.DRFA(m=3, local=LOCAL, dual_batch=2), drfl.ScaffPD(local=LOCAL)], ids=["DRFA", "ScaffPD"]
 )
-def test_every_number_is_that_of_the_simulation(own, algorithm):
-    a, b = (drfl.run(algorithm, fed, rounds=4) for fed in both(own))
+def test_every_number_is_that_of_the_simulation(kind, algorithm):
+    a, b = (drfl.run(algorithm, fed, rounds=4) for fed in both(kind))
     assert torch.equal(a.model, b.model)
     assert torch.equal(a.lam, b.lam)
-    assert torch.equal(a.evaluation.score, b.evaluation.score)
+    torch.testing.assert_close(a.evaluation.score, b.evaluation.score, rtol=1e-12, atol=1e-12)
     assert torch.equal(a.evaluation.samples, b.evaluation.samples)
     torch.testing.assert_close(a.evaluation.loss, b.evaluation.loss, rtol=1e-12, atol=1e-12)
     torch.testing.assert_close(a.evaluation.sums, b.evaluation.sums, rtol=1e-12, atol=1e-12, equal_nan=True)
@@ -96,7 +119,7 @@ def test_every_number_is_that_of_the_simulation(own, algorithm):
 
 
 def test_reports_on_few_rows_are_those_of_the_simulation():
-    simulation, fed = both(own=False)
+    simulation, fed = both("named")
     for seed in range(8):
         for ask in ("losses", "gradients"):
             a, b = (getattr(one, ask)(torch.arange(4), one.w0, Key(seed), batch=1) for one in (simulation, fed))
@@ -116,6 +139,10 @@ def test_what_a_site_says_of_itself_is_of_the_targets_that_count():
     told = about(Site("a", data, Task(nn.Linear(2, 2), nn.CrossEntropyLoss(ignore_index=255))))
     assert (told.classes, told.train, told.test, told.majority) == (2, 6, 3, pytest.approx(2 / 3))
     assert about(Site("a", data)).classes == 256
+    pairs = {"a": labelled(20, 4)}, {"a": labelled(30, 4)}
+    known = [int((~y.isnan()).any(1).sum()) for _, y in (pair["a"] for pair in pairs)]
+    told = about(Site("a", ClientData.from_arrays(*pairs)))
+    assert [told.train, told.test] == known != [20, 30]
     with refused("no-rows", "a"):
         identity(Site("a", ClientData.from_arrays({"a": (x, y)}, {"a": (x, 0 * y - 100)})))
     with refused("out-of-range", "targets"):

@@ -46,7 +46,7 @@ class ClientData:
     Args:
         inputs: (n, ...) Training pool; finite floating-point values, or integers such as tokens.
         targets: (n, ...) Targets of the training pool: class labels (integers of at least 0) or finite floating-point
-            values.
+            values. Several targets per row, such as labels 0 and 1, may be NaN if they are unknown.
         train: For each client, (n_i,) int64 indices into the training pool, at least one.
         test_inputs: (k, ...) Test pool, with the same shape per sample.
         test_targets: (k, ...) Targets of the test pool.

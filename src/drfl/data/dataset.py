@@ -27,7 +27,7 @@ class Dataset:
         inputs: (n, ...) Training inputs: float32, or int64 for tokens. Inputs to be standardised may be float64 until
             then.
         targets: Training targets. Classification: (n,) int64 labels in 0..classes-1; regression: (n,) or (n, classes)
-            float32; multi-label: (n, classes) float32, each 0 or 1.
+            float32; multi-label: (n, classes) float32, each 0 or 1, or NaN if the label is unknown.
         test_inputs: (k, ...) Test inputs, with the type and the shape per sample of the training inputs.
         test_targets: (k,) or (k, classes) Test targets.
         classes: Number of outputs that a model needs: the number of classes, of numbers or of labels.
@@ -155,9 +155,9 @@ class Dataset:
             checks.labels(f"{what}: {part} labels", targets.numpy(force=True), self.classes)
         elif self.task == "regression":
             checks.finite(f"{what}: {part} targets", targets)
-        elif not bool(((targets == 0) | (targets == 1)).all()):
+        elif not bool(((targets == 0) | (targets == 1) | targets.isnan()).all()):
             raise InputError(
-                f"{what}: {part} targets must be 0 or 1 for each label",
+                f"{what}: {part} targets must be 0, 1 or NaN (unknown) for each label",
                 code="not-binary",
                 field="targets",
             )

@@ -33,7 +33,8 @@ def check_pool(part: str, inputs: Tensor, targets: Tensor, missing: bool = False
         )
     # A NaN would spread to all clients with the first average, and no later error could name its source.
     checks.finite(f"{part} inputs", inputs, missing=missing)
-    checks.finite(f"{part} targets", targets)
+    # Among several labels of a row some may be unknown. Whether the loss can exclude them is checked with the task.
+    checks.finite(f"{part} targets", targets, missing=targets.ndim > 1)
     if targets.is_floating_point():
         return
     if targets.dtype != torch.int64:

@@ -99,7 +99,7 @@ def _tests(problem: PooledData, rows: ClientRows, results: Sequence[Tensor]) -> 
     for metric in task.measures:
         each = per_sample_values[metric.name] if metric.per_sample else metric.of_rows(outputs, targets)
         if metric.ignored is not None and metric.rows is Rows.REAL and problem.y.dim() > 1:
-            value, each = position_means(each, (problem.y != metric.ignored).cpu()[rows.index], rows)
+            value, each = position_means(each, metric.counts(problem.y).cpu()[rows.index], rows)
             values.append(value)
         elif metric.per_sample or metric.rows.mean:
             values.append(rows.means(each[:, 0]))

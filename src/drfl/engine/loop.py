@@ -90,7 +90,7 @@ def _test(problem: PooledData, index: Tensor, w: Tensor) -> Tests:
         if metric.ignored is not None and metric.rows is Rows.REAL and y.dim() > 1:
             # The mean over positions differs from the mean of the rows' means, because rows differ in the number of
             # positions that count.
-            value, each = position_means(each, y.cpu() != metric.ignored, ClientRows.of([index]))
+            value, each = position_means(each, metric.counts(y.cpu()), ClientRows.of([index]))
             values.append(value)
         elif metric.per_sample or metric.rows.mean:
             values.append(each.mean(0))

@@ -17,6 +17,7 @@ from drfl.core.hashing import digest_of
 from drfl.core.key import Key
 from drfl.data import ClientData
 from drfl.data.checks import data_warnings
+from drfl.data.checks.labels import unlabelled_rows
 from drfl.data.partition.row_lists import pieces
 from drfl.data.row_scores import RowScores
 from drfl.engine.auto import Auto
@@ -136,7 +137,7 @@ class Simulation(Federation):
         self.n, self.shares, self.w0, self.ledger = data.n, data.shares, task.w0, Ledger()
         self.majority, self.measures = data.majority, task.measures
         if data.targets.is_floating_point():
-            self.largest_target = float(data.targets.abs().max())
+            self.largest_target = float(data.targets.nan_to_num(0).abs().max())
 
     def __repr__(self) -> str:
         return f"<Simulation of {self.n} clients, {self.w0.numel():,} parameters, engine {type(self.engine).__name__}>"
@@ -344,7 +345,8 @@ def _check_complete(data: ClientData) -> None:
 def counted_rows(data: ClientData, loss: Loss) -> tuple[ClientData, Tensor | None, Tensor | None]:
     """Drop test and validation rows for which the loss ignores every target.
 
-    Training rows are kept: local steps draw their minibatches from all rows, as a torch loop does.
+    Training rows are kept: local steps draw their minibatches from all rows, as a torch loop does. Only rows without
+    any known label, see :data:`drfl.task.losses.BINARY`, are dropped there too, and the data get a notice.
 
     Returns:
         The data, and the weights of the rows of the training pool and of the test pool, see
@@ -358,7 +360,7 @@ def counted_rows(data: ClientData, loss: Loss) -> tuple[ClientData, Tensor | Non
     parts = {"training": (data.train, data.targets, masses), "test": (data.test, data.test_targets, test_masses)}
     if data.validation is not None:
         parts["validation"] = (data.validation, data.targets, masses)
-    filtered: dict[str, tuple[Tensor, ...]] = {}
+    unknown, filtered = loss.allows_unknown, dict[str, tuple[Tensor, ...]]()
     for part, (lists, targets, mass) in parts.items():
         if mass is None:
             continue
@@ -366,16 +368,20 @@ def counted_rows(data: ClientData, loss: Loss) -> tuple[ClientData, Tensor | Non
         is_empty = rows.totals(mass[rows.index]) == 0
         if bool(is_empty.any()):
             name = data.names[int(is_empty.nonzero()[0])]
+            reason = "all of them are unknown" if unknown else f"it ignores {loss.ignored} and classes of weight 0"
             raise InputError(
-                f"client '{name}': the loss counts none of its {part} targets, because it ignores {loss.ignored} and "
-                "classes of weight 0. Remove the client, or give it other rows.",
+                f"client '{name}': the loss counts none of its {part} targets, because {reason}. Remove the client, or "
+                "give it other rows.",
                 code="no-rows",
                 field=name,
             )
         counts = ~loss.ignores(targets).reshape(len(targets), -1).all(1).cpu()[rows.index]
-        if part != "training" and not bool(counts.all()):
+        if (part != "training" or unknown) and not bool(counts.all()):
             remaining = rows.only(counts)
-            filtered[part] = pieces(remaining.index.to(lists[0].device), remaining.sizes)
+            name = "train" if part == "training" else part
+            filtered[name] = pieces(remaining.index.to(lists[0].device), remaining.sizes)
+    if unknown and filtered:
+        data = dataclasses.replace(data, notices=(*data.notices, *unlabelled_rows(data)))
     return dataclasses.replace(data, **filtered) if filtered else data, masses, test_masses
 
 

@@ -357,8 +357,9 @@ def identity(site: Site) -> RecordDict:
     Raises:
         InputError: If the site has no samples, or a number is too large for a message.
     """
-    # The losses that a server can name ignore torch's default label, or have no class labels.
-    loss = Loss(nn.CrossEntropyLoss()) if site.task is None else site.task.criterion
+    # The losses that a server can name ignore torch's default label, or NaN if there are no class labels.
+    named = nn.BCEWithLogitsLoss() if site.data.targets.is_floating_point() else nn.CrossEntropyLoss()
+    loss = Loss(named) if site.task is None else site.task.criterion
     # Like a simulation, do not count rows whose targets are all ignored.
     data, _, _ = counted_rows(site.data, loss)
     classes = 1

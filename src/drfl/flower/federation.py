@@ -261,13 +261,15 @@ class FlowerFederation(Federation):
 def measures_of(model: Model) -> tuple[Metric, ...]:
     """Return the metrics of a model's tests, the score first, with the kind of value that each has for a row.
 
-    The targets determine the kind. If the sites supply their own model, the server does not know the targets: a row may
-    have several labels, and the loss may ignore some of them. Means over rows are then means of any real numbers.
+    The targets determine the kind. The server does not know whether some of several labels are unknown at a site. If
+    the sites supply their own model, it does not know the targets either: a row may have several labels, and the loss
+    may ignore some of them. In both cases, means over rows are means of any real numbers.
     """
     # Metrics need only the shapes and types of outputs and targets, so no model is built.
     outputs = torch.empty(1, model.classes or 2)
     targets = torch.empty(1, dtype=torch.int64) if model.loss in CLASS_LOSSES else torch.empty_like(outputs)
-    metrics = tuple(resolved(metric_of(name), outputs, targets) for name in model.metrics)
+    unknown = math.nan if model.loss == "binary-cross-entropy" else None
+    metrics = tuple(resolved(metric_of(name), outputs, targets, unknown) for name in model.metrics)
     if model.loss:
         return metrics
     return tuple(replace(metric, rows=Rows.REAL) if metric.rows.mean else metric for metric in metrics)

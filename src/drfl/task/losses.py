@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import functools
 import inspect
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
@@ -21,12 +22,12 @@ REGRESSION = (nn.MSELoss, nn.L1Loss, nn.HuberLoss, nn.SmoothL1Loss)
 REGRESSION_FUNCTIONS = (functional.mse_loss, functional.l1_loss, functional.huber_loss, functional.smooth_l1_loss)
 """torch's regression losses, for which the default score is the RMSE."""
 
-ELEMENTWISE = (*REGRESSION, nn.BCEWithLogitsLoss, nn.BCELoss, nn.SoftMarginLoss, nn.PoissonNLLLoss)
-ELEMENTWISE_FUNCTIONS = (
-    *REGRESSION_FUNCTIONS,
-    functional.binary_cross_entropy_with_logits,
-    functional.binary_cross_entropy,
-)
+BINARY = (nn.BCEWithLogitsLoss, nn.BCELoss)
+BINARY_FUNCTIONS = (functional.binary_cross_entropy_with_logits, functional.binary_cross_entropy)
+"""torch's losses of labels 0 or 1. drfl excludes unknown labels (NaN) from them."""
+
+ELEMENTWISE = (*REGRESSION, *BINARY, nn.SoftMarginLoss, nn.PoissonNLLLoss)
+ELEMENTWISE_FUNCTIONS = (*REGRESSION_FUNCTIONS, *BINARY_FUNCTIONS)
 """torch's elementwise losses, which would broadcast (B, 1) against (B,)."""
 
 LABELLED = (nn.CrossEntropyLoss, nn.NLLLoss)
@@ -37,13 +38,19 @@ PASS = 2**16
 """Number of rows whose masses are computed at a time."""
 
 
+def equals(targets: Tensor, ignored: float) -> Tensor:
+    """Return a mask of the targets that equal ``ignored``; NaN equals NaN."""
+    return targets.isnan() if math.isnan(ignored) else targets == ignored
+
+
 @dataclass(frozen=True, eq=False)
 class Loss:
     """A loss on rows j, Σ_j v_j / Σ_j a_j, which equals torch's value for these rows.
 
     The value v_j is the mean of the unreduced loss over the further dimensions of row j. The mass a_j depends only on
     the targets. For the losses in :data:`LABELLED` with integer targets, it is the mean of the target's class weight
-    over the row's positions, with weight 0 for ``ignore_index``. For all other losses, it is 1.
+    over the row's positions, with weight 0 for ``ignore_index``. For the losses in :data:`BINARY`, it is the share of
+    the row's labels that are known, that is, not NaN; unknown labels have value 0. For all other losses, it is 1.
 
     ``reduction="batchmean"`` and ``reduction="sum"`` sum over the further dimensions instead. ``reduction="sum"`` does
     not divide by the masses.
@@ -54,13 +61,14 @@ class Loss:
 
     Attributes:
         reduction: The loss's option ``reduction``; None if it has none.
-        ignored: The label that does not count; None if the loss is not in :data:`LABELLED`.
+        ignored: The target that does not count: ``ignore_index`` for :data:`LABELLED`, NaN for :data:`BINARY`, and None
+            for all other losses.
         function: The loss without reduction.
     """
 
     given: SampleFn
     reduction: str | None = field(init=False)
-    ignored: int | None = field(init=False)
+    ignored: float | None = field(init=False)
     function: SampleFn = field(init=False)
 
     def __post_init__(self) -> None:
@@ -74,7 +82,8 @@ class Loss:
             loss = functools.partial(reduced, reduction="none")
         object.__setattr__(self, "reduction", reduction)
         labelled = self.is_one_of(LABELLED, LABELLED_FUNCTIONS)
-        object.__setattr__(self, "ignored", self._option("ignore_index") if labelled else None)
+        binary = self.is_one_of(BINARY, BINARY_FUNCTIONS)
+        object.__setattr__(self, "ignored", self._option("ignore_index") if labelled else math.nan if binary else None)
         object.__setattr__(self, "function", loss)
 
     @classmethod
@@ -106,19 +115,25 @@ class Loss:
         """Whether the loss is a plain sum over rows, not divided by the masses."""
         return self.reduction == "sum"
 
+    @property
+    def allows_unknown(self) -> bool:
+        """Whether targets may be NaN, which means that a label is unknown."""
+        return self.ignored is not None and math.isnan(self.ignored)
+
     def ignores(self, targets: Tensor) -> Tensor:
         """Return a mask of the targets (n, …) that do not count, bool of the same shape."""
-        if self.ignored is None or targets.is_floating_point():
+        if self.ignored is None or targets.is_floating_point() != self.allows_unknown:
             return torch.zeros(targets.shape, dtype=torch.bool, device=targets.device)
-        return targets == self.ignored
+        return equals(targets, self.ignored)
 
     def masses(self, targets: Tensor) -> Tensor | None:
         """Compute the masses (n,) of rows with targets (n, …), in float64 on the CPU; None if all are 1."""
-        if self.ignored is None or targets.is_floating_point():
+        if self.ignored is None or targets.is_floating_point() != self.allows_unknown:
             return None
+        # The weights of labels 0 or 1 scale the values only, as in torch.
+        weight = None if self.allows_unknown else self._option("weight")
         # Without class weights and ignored targets, every mass is 1.
-        weight = self._option("weight")
-        if not isinstance(weight, Tensor) and not bool((targets == self.ignored).any()):
+        if not isinstance(weight, Tensor) and not bool(equals(targets, self.ignored).any()):
             return None
 
         def of(targets: Tensor) -> Tensor:
@@ -131,8 +146,14 @@ class Loss:
         return torch.cat([of(part).cpu() for part in targets.split(PASS)])
 
     def elements(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        """Compute the unreduced values (B, …)."""
-        return self.function(*self._aligned(outputs, targets))
+        """Compute the unreduced values (B, …); 0 for unknown labels."""
+        outputs, targets = self._aligned(outputs, targets)
+        if not self.allows_unknown:
+            return self.function(outputs, targets)
+        # The loss gets 0 in place of NaN, because the gradient of a masked NaN would be NaN.
+        unknown = targets.isnan()
+        values = self.function(outputs, targets.masked_fill(unknown, 0))
+        return values.masked_fill(unknown, 0) if values.shape == unknown.shape else values
 
     def __call__(self, outputs: Tensor, targets: Tensor) -> Tensor:
         """Compute the values v_j of rows, (B,)."""
@@ -152,6 +173,8 @@ class Loss:
         if self.reduction in (None, "none") or str(getattr(code, "__module__", None)).startswith("torch."):
             return
         # If the user's loss divided by something else, drfl's mean would differ from the loss that the user intends.
+        # A loss derived from one of labels 0 or 1 need not know unknown labels.
+        targets = targets.nan_to_num(0) if self.allows_unknown else targets
         value, masses = self.given(*self._aligned(outputs, targets)), self.masses(targets)
         count = len(targets) if masses is None else float(masses.sum())
         from_rows = self(outputs, targets).sum() / (1 if self.summed else count)

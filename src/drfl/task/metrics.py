@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from drfl.core.errors import InputError, unknown
+from drfl.task.losses import equals
 from drfl.task.measure import NAME, Measure, Rows
 
 MetricFn = Callable[[Tensor, Tensor], Tensor | float]
@@ -33,7 +34,8 @@ class Metric(Measure):
             sample.
         per_sample: Whether the function always returns one value per sample. Then it is computed together with the
             losses, in the model's type and for all clients at once.
-        ignored: Target whose positions do not count. :func:`resolved` sets it for metrics in :data:`OF_CLASSES`.
+        ignored: Target whose positions do not count; NaN for unknown labels. :func:`resolved` sets it for built-in
+            metrics.
 
     Raises:
         InputError: If the name is invalid, or the function is not callable.
@@ -41,7 +43,7 @@ class Metric(Measure):
 
     function: MetricFn
     per_sample: bool = field(default=False, kw_only=True)
-    ignored: int | None = field(default=None, kw_only=True)
+    ignored: float | None = field(default=None, kw_only=True)
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -71,6 +73,8 @@ class Metric(Measure):
         Raises:
             InputError: If the function fails, or returns neither a number nor one value per sample.
         """
+        if self.ignored is not None and math.isnan(self.ignored) and not self.rows.mean:
+            return self._mean_over_labels(outputs, targets)
         if self.ignored is not None:
             outputs, targets = self._counted(outputs, targets)
         # A diverged model has no score, although argmax of NaN would give a class.
@@ -93,7 +97,7 @@ class Metric(Measure):
         """
         if self.ignored is not None and self.rows.mean:
             # Average over the positions of each row that count.
-            counted = targets != self.ignored
+            counted = self.counts(targets)
             values = replace(self, ignored=None).of_rows(*self._counted(outputs, targets))
             rows = counted.nonzero()[:, 0]
             total = torch.zeros(len(outputs), 1, dtype=torch.float64).index_add(0, rows, values)
@@ -120,9 +124,24 @@ class Metric(Measure):
             )
         return self.checked(values.flatten(1).mean(1) if values.dim() > 1 else values)[:, None]
 
+    def counts(self, targets: Tensor) -> Tensor:
+        """Return a mask of the targets (n, …) that count, bool of the same shape."""
+        return torch.ones_like(targets, dtype=torch.bool) if self.ignored is None else ~equals(targets, self.ignored)
+
+    def _mean_over_labels(self, outputs: Tensor, targets: Tensor) -> float:
+        """Average the metric over the labels (n, L) for which it is defined, each on the rows in which it is known."""
+        if not bool(torch.isfinite(outputs).all()):
+            return math.nan
+        each, counted = replace(self, ignored=None), self.counts(targets).reshape(len(targets), -1)
+        columns = zip(outputs.reshape(counted.shape).T, targets.reshape(counted.shape).T, counted.T, strict=True)
+        values = [each.of(output[known], label[known]) for output, label, known in columns]
+        return float(torch.tensor(values, dtype=torch.float64).nanmean())
+
     def _counted(self, outputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
-        """Select outputs (P, C) and targets (P,) of the positions that count, row by row."""
-        counted = targets != self.ignored
+        """Select outputs (P, C), or (P,) of labels, and targets (P,) of the positions that count, row by row."""
+        counted = self.counts(targets)
+        if self.ignored is not None and math.isnan(self.ignored):
+            return outputs.reshape(targets.shape)[counted], targets[counted]
         return outputs.movedim(1, -1)[counted], targets[counted]
 
     def checked(self, values: Tensor) -> Tensor:
@@ -486,7 +505,11 @@ def metric_of(given: Metric | MetricFn | str) -> Metric:
     return Metric(str(name), given)
 
 
-def resolved(metric: Metric, outputs: Tensor, targets: Tensor, ignored: int | None = None) -> Metric:
+BUILT_IN = OF_CLASSES | {metric.function for metric in METRICS.values()}
+"""Functions that exclude unknown labels."""
+
+
+def resolved(metric: Metric, outputs: Tensor, targets: Tensor, ignored: float | None = None) -> Metric:
     """Adapt a metric's ``rows`` to the shapes of outputs and targets.
 
     With several labels, the share of correct ones is no longer 0 or 1. With more than two classes, the Brier score can
@@ -496,12 +519,14 @@ def resolved(metric: Metric, outputs: Tensor, targets: Tensor, ignored: int | No
         metric: Any metric.
         outputs: Outputs (n, …) of at least one row; only their shape matters.
         targets: Targets (n, …) of the same rows; only their shape and type matter.
-        ignored: Target whose positions do not count. If rows have several positions, only the others are averaged.
+        ignored: Target whose positions do not count, NaN for unknown labels. If rows have several positions, only the
+            others are averaged.
     """
     classes = are_classes(outputs, targets)
     many = classes and outputs.shape[1] > 2
     labels = targets[:1].numel() > 1 or (not classes and outputs[:1].numel() > 1)
-    if classes and ignored is not None and metric.function in OF_CLASSES:
+    # A row of a single label, if it is left, has it.
+    if ignored is not None and metric.function in (OF_CLASSES if classes else BUILT_IN if labels else ()):
         rows = Rows.REAL if labels and metric.rows.mean else metric.rows
         metric = replace(metric, ignored=ignored, rows=rows)
     # A mean over several labels or positions is no longer 0 or 1.

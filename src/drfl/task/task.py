@@ -148,8 +148,12 @@ class Task:
         if metric.ignored is None:
             values = torch.as_tensor(metric.function(outputs, y))
             return values.flatten(1).mean(1) if values.dim() > 1 else values
-        counted = y != metric.ignored
-        values = torch.as_tensor(metric.function(outputs, y.where(counted, 0))).where(counted, 0)
+        counted = metric.counts(y)
+        targets = y.where(counted, 0)
+        if y.is_floating_point():
+            # Each label becomes a row, because the metrics average over the labels of a row.
+            outputs, targets = outputs.reshape(-1), targets.reshape(-1)
+        values = torch.as_tensor(metric.function(outputs, targets)).reshape(y.shape).where(counted, 0)
         return values.reshape(len(y), -1).sum(1) / counted.reshape(len(y), -1).sum(1).clamp(min=1)
 
     def resolved(self, x: Tensor, y: Tensor, *, ignoring: bool = False) -> Task:
@@ -274,16 +278,28 @@ class Task:
             y: All targets.
 
         Raises:
-            InputError: If a label has no output, or a metric needs labels and the targets are other numbers.
+            InputError: If a label has no output, a metric needs labels and the targets are other numbers, or targets
+                are unknown and the loss cannot exclude them.
         """
+        unknown = int(y.isnan().sum()) if y.is_floating_point() else 0
         of_classes = self._of_classes()
-        if (of_classes is None and self.criterion.ignored is None) or y.numel() == 0:
+        if (of_classes is None and self.criterion.ignored is None and not unknown) or y.numel() == 0:
             return
         with torch.no_grad():
             outputs = self.outputs(self.layout.views(self.w0), x[:1])
+        # A loss derived from one of labels may return a value per row instead of one per label.
+        if unknown and not (
+            self.criterion.allows_unknown and self.criterion.elements(outputs, y[:1]).numel() == y[:1].numel()
+        ):
+            raise InputError(
+                f"{unknown} targets are unknown (NaN), but the loss cannot exclude them. Use nn.BCEWithLogitsLoss with "
+                "labels 0 and 1, or remove these rows.",
+                code="missing-values",
+                field="targets",
+            )
         if are_classes(outputs, y[:1]):
             self._check_range(y, outputs.shape[1])
-        elif of_classes is not None and bool(((y != 0) & (y != 1)).any()):
+        elif of_classes is not None and bool(((y != 0) & (y != 1) & ~self.criterion.ignores(y)).any()):
             raise InputError(
                 f"'{of_classes}' needs targets 0 and 1, but there are other numbers. Pass score='rmse', 'mae', 'r2' or "
                 "your own function.",

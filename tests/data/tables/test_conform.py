@@ -148,6 +148,21 @@ def test_several_targets():
     assert conform(TableSchema(labels, "multi-label"), frame, line).targets.tolist() == [[1, 1], [1, 0]]
 
 
+def test_labels_may_be_unknown_if_the_schema_says_how():
+    def schema(*missing):
+        labels = (Column(n, "yes/no", levels=("0", "1"), role="target", missing=missing) for n in "ab")
+        return TableSchema((Column("x", "number"), *labels), "multi-label")
+
+    frame = pd.DataFrame({"x": [1, 2, 3], "b": ["1", "", "?"], "a": ["1", "0", ""]})
+    found = conform(schema("", "?"), frame, line)
+    np.testing.assert_array_equal(found.targets, [[1, 1], [0, np.nan], [np.nan, np.nan]])
+    assert schema("").features == ("x",)
+    with refused("missing-values", "a"):
+        conform(schema("?"), frame, line)
+    with refused("unknown-level", "b", "'?'"):
+        conform(schema(""), frame, line)
+
+
 def test_files_are_read_by_name_whatever_their_form(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     table().to_csv("a.csv", index=False)

@@ -73,6 +73,9 @@ def test_the_task_follows_from_the_target():
     assert propose([table()], "dose").schema.task == "regression"
     assert propose([table()], ("dose", "age")).schema.task == "regression"
     assert propose([table()], ("flag", "ill")).schema.task == "multi-label"
+    unknown = propose([table(flag=["", "NA"] + [0, 1] * 29)], ("flag", "ill")).schema
+    assert unknown.task == "multi-label"
+    assert {column.name: column.missing for column in unknown.targets} == {"flag": ("", "NA"), "ill": ()}
     assert propose([table()], "flag", task="regression").schema.targets[0].type == "whole number"
     with refused("unknown-name", "target", "'ill'"):
         propose([table()], "il")

@@ -247,6 +247,34 @@ def test_numbers_and_labels_are_read_as_such():
 
 
 @pytest.mark.usefixtures("grid")
+def test_blank_labels_are_unknown(capsys):
+    """At one of the clients nobody has determined b."""
+    rows = [{**row, "a": "" if i % 7 == 0 else row["a"], "b": "" if row["who"] == "c" else row["b"]}
+            for i, row in enumerate(GRID)]  # fmt: skip
+    expected = np.array([[row["a"] or np.nan if row["a"] == "" else row["a"], np.nan if row["b"] == "" else row["b"]]
+                         for row in rows], dtype=float)  # fmt: skip
+    write(Path("gaps.csv"), rows)
+    words = ("y", "y2")
+    found = read_tables([Path("gaps.csv")], ("a", "b"), "who", words, "multi-label")
+    np.testing.assert_array_equal(found.targets, expected)
+    for name in "abc":
+        write(Path(f"sites/{name}.csv"), [{k: v for k, v in row.items() if k != "who"} for row in rows
+                                          if row["who"] == name])  # fmt: skip
+    files = [Path(f"sites/{name}.csv") for name in "abc"]
+    by_file = read_tables(files, ("a", "b"), None, words, "multi-label")
+    order = [i for name in "abc" for i, row in enumerate(rows) if row["who"] == name]
+    np.testing.assert_array_equal(by_file.targets, expected[order])
+    np.savez("gaps.npz", inputs=np.ones((60, 2)), both=expected)
+    np.testing.assert_array_equal(read_tables([Path("gaps.npz")], "both", task="multi-label").targets, expected)
+    with refused("missing-values", "a", "gaps.csv", "2"):
+        read_tables([Path("gaps.csv")], ("a", "b"), "who", words, "regression")
+    run = "run --data gaps.csv --target a --target b --drop y --drop y2 --group who --task multi-label --metric auc"
+    assert call(f"{run} --algorithm DRFA --rounds 2 --out r".split()) == 0, capsys.readouterr().err
+    assert json.loads(Path("r/summary.json").read_text())["final"]["avg_loss"] < 5
+    assert "label 1 at c" in capsys.readouterr().err
+
+
+@pytest.mark.usefixtures("grid")
 @pytest.mark.parametrize(
     ("words", "score", "below"),
     long_beyond(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from drfl.core.errors import Notice
 from drfl.data.checks.clients import client_warnings
 from drfl.data.checks.columns import column_warnings
+from drfl.data.checks.labels import label_warnings, unlabelled_rows
 from drfl.data.checks.raw_table import RawTable
 from drfl.data.checks.rows import row_warnings
 from drfl.data.checks.targets import target_warnings
@@ -14,10 +15,10 @@ from drfl.data.client_data import ClientData
 def data_warnings(data: ClientData, by_class: bool = False) -> tuple[Notice, ...]:
     """List likely errors in the clients' data.
 
-    All data are checked for clients with few test rows, with few rows of a class, and with similar names. Tables, that
-    is inputs (n, p) of at most :data:`drfl.data.checks.raw_table.MOST` numbers, are also checked for columns in another
-    unit, codes for missing values, columns that number the rows or give the target away, copies of rows, and targets
-    that mean the opposite at a client.
+    All data are checked for clients with few test rows, with few rows of a class, with unknown labels, and with similar
+    names. Tables, that is inputs (n, p) of at most :data:`drfl.data.checks.raw_table.MOST` numbers, are also checked
+    for columns in another unit, codes for missing values, columns that number the rows or give the target away, copies
+    of rows, and targets that mean the opposite at a client.
 
     Args:
         data: The clients.
@@ -28,7 +29,7 @@ def data_warnings(data: ClientData, by_class: bool = False) -> tuple[Notice, ...
         One sentence per kind of problem, without a full stop. It names up to :data:`drfl.core.errors.MAX_LISTED`
         clients or columns. Each has a code, and if it concerns a single client or column, that is its field.
     """
-    found = [*data.notices, *client_warnings(data, by_class)]
+    found = [*data.notices, *client_warnings(data, by_class), *unlabelled_rows(data), *label_warnings(data)]
     table = RawTable.of(data)
     if table is not None:
         found += column_warnings(table, data.standardisation is None, by_class)

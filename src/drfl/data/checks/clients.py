@@ -59,6 +59,7 @@ def _classes(data: ClientData) -> list[Notice]:
         few = []
         for i, (train, test) in enumerate(zip(data.train, data.test, strict=True)):
             targets = torch.cat((data.targets[train], data.test_targets[test]))
+            targets = targets[targets >= 0]  # losses may ignore negative labels
             ones = int(targets.sum())
             rare, count = min((1, ones), (0, len(targets) - ones), key=lambda pair: pair[1])
             if count < FEW_OF_A_CLASS <= len(targets) // 2 and data.names[i] not in single:

@@ -44,6 +44,9 @@ def target_warnings(data: ClientData, table: RawTable | None) -> list[Notice]:
 
 def _giving_away_classes(table: RawTable) -> list[Notice]:
     rows = np.concatenate(table.rows)
+    rows = rows[table.targets[rows] >= 0]  # losses may ignore negative labels
+    if len(rows) < FEW:
+        return []
     targets = table.targets[rows].astype(int)
     usual = np.bincount(targets).max() / len(targets)
     # Halfway from the share of the usual class to 1: a rule that is hardly better than the usual class is no leak.
@@ -51,7 +54,7 @@ def _giving_away_classes(table: RawTable) -> list[Notice]:
     odd = [
         (k, right) for k in range(table.values.shape[1]) if (right := _rule(table.values[rows, k], targets)) >= least
     ]
-    if len(targets) < FEW or not odd:
+    if not odd:
         return []
     cases = [f"{table.columns[k]} (right in {right:.1%} of the rows)" for k, right in odd]
     advice = "exclude a column that is known only after the target"
@@ -101,6 +104,8 @@ def _units(table: RawTable) -> list[Notice]:
     if table.n < 2 or len(table.large) < 2:
         return []
     targets = table.targets.reshape(len(table.targets), -1)
+    if np.isin(targets[~np.isnan(targets)], (0, 1)).all():
+        return []  # labels have no unit
     own = RawTable(
         targets, targets, table.train, table.test, table.names,
         tuple(f"target {k}" for k in range(targets.shape[1])), 2.4e-7 * np.abs(targets).max(0),
@@ -118,7 +123,8 @@ def _units(table: RawTable) -> list[Notice]:
 
 def _opposite(table: RawTable) -> list[Notice]:
     """Warn of a client at which a linear model of the other clients ranks rows the wrong way round."""
-    large = [i for i in table.large if len(np.unique(table.targets[table.rows[i]])) == 2]
+    labelled = [own[table.targets[own] >= 0] for own in table.rows]
+    large = [i for i in table.large if len(np.unique(table.targets[labelled[i]])) == 2]
     scale = table.values.std(0)
     columns = scale > table.resolution
     if not 3 <= len(large) <= CLIENTS or not 0 < columns.sum() <= COLUMNS:
@@ -129,15 +135,15 @@ def _opposite(table: RawTable) -> list[Notice]:
     # Each client's weight is the same, so that a large one does not decide what the others' model is.
     parts = {}
     for i in large:
-        rows = table.rows[i]
+        rows = labelled[i]
         parts[i] = x[rows].T @ x[rows] / len(rows), x[rows].T @ y[rows] / len(rows)
     odd = []
     for i in large:
         gram = sum(parts[j][0] for j in large if j != i)
         moment = sum(parts[j][1] for j in large if j != i)
         w = np.linalg.solve(gram + RIDGE * (len(large) - 1) * np.eye(x.shape[1]), moment)
-        auc, error = _auc(x[table.rows[i]] @ w, table.targets[table.rows[i]])
-        others = [_auc(x[table.rows[j]] @ w, table.targets[table.rows[j]])[0] for j in large if j != i]
+        auc, error = _auc(x[labelled[i]] @ w, table.targets[labelled[i]])
+        others = [_auc(x[labelled[j]] @ w, table.targets[labelled[j]])[0] for j in large if j != i]
         if auc + 3 * error < 0.5 and np.median(others) > 0.6:
             odd.append((auc, table.names[i]))
     if not odd or len(odd) > len(large) // 2:

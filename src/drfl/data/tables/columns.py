@@ -142,9 +142,11 @@ def check_size(features: pd.DataFrame, row_name: RowName) -> None:
 
 
 def values_of(column: pd.Series) -> np.ndarray:
-    """Return (n,) numbers or booleans, or words as text."""
+    """Return (n,) numbers or booleans, or words as text; NaN if all cells are blank."""
     from pandas.api.types import is_numeric_dtype
 
+    if column.isna().all():
+        return np.full(len(column), np.nan)
     return column.to_numpy() if is_numeric_dtype(column) else column.astype(str).to_numpy(dtype=object)
 
 

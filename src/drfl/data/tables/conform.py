@@ -29,7 +29,7 @@ WHOLE = re.compile(r"\A([-+]?\d+)\.0*\Z")
 
 
 class SchemaRows(NamedTuple):
-    """The rows of a table, encoded by its schema.
+    """The rows of a table, encoded by its schema. Unknown labels of a multi-label task are NaN.
 
     Args:
         inputs: (n, p) float64, a column per feature of the schema; NaN where a number, date or yes/no value is missing.
@@ -209,9 +209,9 @@ class _Cells(NamedTuple):
         counts = np.bincount(self.codes + 1, minlength=len(self.texts) + 1)
         name, is_target = self.column.name, self.column.role == "target"
         if counts[0] and "" not in self.column.missing:
-            remedy = (
-                "Remove such rows" if is_target else "Fill it, or add \"\" to 'missing' of the column in the schema"
-            )
+            remedy = "Fill it, or add \"\" to 'missing' of the column in the schema"
+            if is_target:
+                remedy = "Remove such rows, or, for task 'multi-label', add \"\" to 'missing' of the column"
             text = f"{row_name(int(first[-1]))}, column '{name}': the cell is blank{_times(counts[0])}. {remedy}"
             found.append(InputError(text, code="missing-values", field=name))
         faults = self._faults()

@@ -251,8 +251,12 @@ def feature_columns(
     return chosen
 
 
-def feature_matrix(frame: pd.DataFrame, features: Sequence[str], what: str = "features") -> np.ndarray:
+def feature_matrix(
+    frame: pd.DataFrame, features: Sequence[str], what: str = "features", *, missing: bool = False
+) -> np.ndarray:
     """Return the columns as (n, len(features)) float64; `what` describes them in errors.
+
+    If ``missing``, values may be NaN.
 
     Raises:
         InputError: If a column is not numeric or has missing or infinite values.
@@ -269,20 +273,21 @@ def feature_matrix(frame: pd.DataFrame, features: Sequence[str], what: str = "fe
                 code="not-a-number",
                 field=name,
             )
-        columns.append(numeric(column, name))
+        columns.append(numeric(column, name, missing=missing))
     return np.stack(columns, axis=1)
 
 
-def numeric(column: pd.Series, name: str) -> np.ndarray:
+def numeric(column: pd.Series, name: str, *, missing: bool = False) -> np.ndarray:
     """Return a numeric column as (n,) float64.
 
     Raises:
-        InputError: If values are missing or infinite.
+        InputError: If values are infinite, or missing although this is not allowed.
     """
-    require_present(column, name)
+    if not missing:
+        require_present(column, name)
     # Copy, because the table may change, and pandas may return a read-only view.
     values = column.to_numpy(dtype=np.float64, copy=True)
-    bad = np.flatnonzero(~np.isfinite(values))
+    bad = np.flatnonzero(np.isinf(values))
     if len(bad):
         raise InputError(
             f"column '{name}' is infinite in {len(bad)} rows, the first in row {bad[0]}. Drop or cap them",
@@ -307,12 +312,14 @@ def require_present(column: pd.Series, name: str) -> None:
 def encode_targets(frame: pd.DataFrame, names: Sequence[str]) -> tuple[np.ndarray, tuple[str, ...] | None]:
     """Encode one target as classes or numbers, see :func:`encode_target`, or several as numbers (n, k) float64.
 
+    One of several targets may be missing (NaN), such as an unknown label.
+
     Raises:
-        InputError: If values are missing or infinite, or one of several targets is not numeric.
+        InputError: If values are infinite, a single target is missing, or one of several is not numeric.
     """
     if len(names) == 1:
         return encode_target(frame[names[0]], names[0])
-    return feature_matrix(frame, names, "target"), None
+    return feature_matrix(frame, names, "target", missing=True), None
 
 
 def encode_target(column: pd.Series, name: str) -> tuple[np.ndarray, tuple[str, ...] | None]:

@@ -334,7 +334,8 @@ def _read(place: str, rows: datasets.Dataset, columns: Columns, kind: str) -> _S
 
     about = [*columns.targets, *([] if columns.group is None else [columns.group])]
     frame = cast("pd.DataFrame", rows.select_columns(about).to_pandas())
-    check_blanks(frame, row_name)
+    # A blank label is unknown.
+    check_blanks(frame.drop(columns=list(columns.targets)) if columns.task == "multi-label" else frame, row_name)
     targets: dict[str, np.ndarray] = {}
     for name in columns.targets:
         values = values_of(frame[name])

@@ -141,7 +141,7 @@ class _Values(NamedTuple):
 
 
 def _task(targets: Sequence[_Values]) -> TaskName:
-    are_labels = all(set(values.texts) <= {"0", "1"} for values in targets)
+    are_labels = all(set(values.texts) - set(NA_WORDS) <= {"0", "1"} for values in targets)
     if len(targets) > 1:
         return "multi-label" if are_labels else "regression"
     numbers = targets[0].numbers
@@ -152,8 +152,11 @@ def _task(targets: Sequence[_Values]) -> TaskName:
 def _target(name: str, values: _Values, task: TaskName, notices: list[Notice]) -> Column:
     if task == "regression":
         return Column(name, "whole number" if values.is_whole else "number", role="target")
-    levels = values.sorted_texts(RARE)
-    rare = int((values.counts < RARE).sum())
+    missing = tuple(str(text) for text in values.texts if text in NA_WORDS) if task == "multi-label" else ()
+    levels = [level for level in values.sorted_texts(RARE) if level not in missing]
+    rare = int(((values.counts < RARE) & ~np.isin(values.texts, missing)).sum())
+    if task == "multi-label" and values.blanks:
+        missing = ("", *missing)
     if rare:
         text = (
             f"target '{name}': the schema leaves out classes with fewer than {RARE} rows ({rare}). Add them to levels "
@@ -166,7 +169,8 @@ def _target(name: str, values: _Values, task: TaskName, notices: list[Notice]) -
             code="constant-target",
             field=name,
         )
-    return Column(name, "yes/no" if len(levels) == 2 else "category", levels=tuple(levels), role="target")
+    kind = "yes/no" if len(levels) == 2 else "category"
+    return Column(name, kind, missing=missing, levels=tuple(levels), role="target")
 
 
 def _feature(name: str, values: _Values, parts: Sequence[pd.Series], notices: list[Notice]) -> Column:

@@ -90,7 +90,6 @@ class Column:
             (len(levels) < len(self.levels) or not all(map(str.strip, levels)), "levels must differ and not be blank"),
             (self.type == "yes/no" and len(levels) != 2, f"yes/no has two levels, not {len(levels)}"),
             (bool(levels & set(self.missing)), "a value cannot be a level and missing at once"),
-            (is_target and bool(self.missing), "a target cannot be missing: remove such rows, and remove 'missing'"),
             (self.other and (self.type != "category" or is_target), "other = true is for categories, not for targets"),
             (
                 self.feature and (self.role != "sensitive" or self.type in ("text", "id")),
@@ -195,6 +194,12 @@ class TableSchema:
                     f"target '{column.name}' has the type {column.type}, but task '{self.task}' needs "
                     f"{' or '.join(suitable)}, with at least two levels if it has levels",
                     code="wrong-task",
+                    field=column.name,
+                )
+            if column.missing and self.task != "multi-label":
+                raise InputError(
+                    f"column '{column.name}': a target cannot be missing: remove such rows, and remove 'missing'",
+                    code="invalid-value",
                     field=column.name,
                 )
         if self.positive is None:

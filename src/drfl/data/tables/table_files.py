@@ -148,7 +148,7 @@ def read_tables(
     Args:
         paths: Files, or folders of them. All have the same columns, in any order.
         target: The columns to predict. Classification: one of whole numbers, truth values or text, which become classes
-            in sorted order; regression: numbers; multi-label: several of 0 and 1.
+            in sorted order; regression: numbers; multi-label: several of 0 and 1, blank or NaN where unknown.
         group: The column that names the client; None if each file is a client, or if no column names it.
         drop: Columns to leave out.
         task: Kind of task; None for classification.
@@ -336,7 +336,8 @@ def _columns(
                 field=odd,
             )
         kept = frame.drop(columns=list(drop))
-        check_blanks(kept, line)
+        # A blank label is unknown.
+        check_blanks(kept.drop(columns=list(targets)) if task == "multi-label" else kept, line)
         for name in targets:
             check_values(name, values_of(frame[name]), task, line)
         features = kept.drop(columns=[*targets, *([] if group is None else [group])])
@@ -575,7 +576,7 @@ def _arrays(
     found: dict[str, list[np.ndarray]] = {}
     groups: list[str] = []
     for path in files:
-        x, ys, who = _npz(path, targets, group)
+        x, ys, who = _npz(path, targets, group, has_unknown=task == "multi-label")
         for name, values in ys.items():
             check_values(name, values, task, partial(_line, path))
             found.setdefault(name, []).append(values)
@@ -599,8 +600,13 @@ def _arrays(
     return _Rows(torch.from_numpy(np.concatenate(inputs)), y, outputs, classes, owners, sizes=sizes)
 
 
-def _npz(path: Path, targets: Sequence[str], group: str | None) -> tuple[np.ndarray, dict[str, np.ndarray], list[str]]:
-    """Read inputs (n, …), targets (n,) by name, and groups (n,) of one file. Each target in an array gets a name."""
+def _npz(
+    path: Path, targets: Sequence[str], group: str | None, *, has_unknown: bool
+) -> tuple[np.ndarray, dict[str, np.ndarray], list[str]]:
+    """Read inputs (n, …), targets (n,) by name, and groups (n,) of one file. Each target in an array gets a name.
+
+    If ``has_unknown``, targets may be NaN.
+    """
     names = ("inputs", *targets, *([] if group is None else [group]))
     with open_arrays(path) as arrays:
         for name in names:
@@ -616,7 +622,7 @@ def _npz(path: Path, targets: Sequence[str], group: str | None) -> tuple[np.ndar
                 code="count-mismatch",
                 field=str(path),
             )
-        _check_finite(path, name, y)
+        _check_finite(path, name, np.nan_to_num(y, nan=0) if has_unknown and y.dtype.kind == "f" else y)
     if not len(x):
         raise InputError(f"{path} has no rows", code="no-rows", field=str(path))
     _check_finite(path, "inputs", x)

@@ -45,7 +45,7 @@ def encoded(columns: Mapping[str, np.ndarray], task: TaskName) -> tuple[Tensor, 
     """Convert target columns to the targets of a :class:`drfl.data.Dataset`.
 
     Args:
-        columns: Name → (n,) numbers, booleans or words, none missing, see :func:`check_values`.
+        columns: Name → (n,) numbers, booleans or words, see :func:`check_values`; NaN for unknown labels.
         task: Kind of task.
 
     Returns:
@@ -86,8 +86,12 @@ def check_varies(name: str, values: np.ndarray, classes: Sequence[str] | None = 
         classes: Names of the classes 0 to C - 1, if values are classes.
 
     Raises:
-        InputError: If all values are the same.
+        InputError: If all known values are the same.
     """
+    if values.dtype.kind == "f":
+        values = values[~np.isnan(values)]
+    if not len(values):
+        raise InputError(f"the target '{name}' is unknown in every row", code="constant-target", field=name)
     if (values == values[0]).all():
         shown = values[0] if classes is None else classes[int(values[0])]
         raise InputError(
@@ -102,7 +106,7 @@ def check_values(name: str, values: np.ndarray, task: TaskName, row_name: RowNam
 
     Args:
         name: Name of the column.
-        values: (n,) numbers, booleans or words; object arrays are words.
+        values: (n,) numbers, booleans or words; object arrays are words. Labels may be NaN.
         task: Kind of task.
         row_name: Function that names a row in errors.
 
@@ -119,8 +123,8 @@ def check_values(name: str, values: np.ndarray, task: TaskName, row_name: RowNam
         problem = "{}, beyond " + f"{FAR:g}" if numbers else "the word '{}'"
         remedy = "Use other units" if numbers else "Regression requires numbers"
     else:
-        bad = ~np.isin(values, (0, 1)) if numbers else np.ones(len(values), bool)
-        problem, remedy = "'{}'", "multi-label needs 0 or 1, whether the label is there"
+        bad = ~(np.isin(values, (0, 1)) | np.isnan(values)) if numbers else np.ones(len(values), bool)
+        problem, remedy = "'{}'", "multi-label needs 0 or 1, whether the label is there, or a blank if it is unknown"
     if bad.any():
         row = int(bad.argmax())
         raise InputError(
