@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
-from drfl.experiments.run.measures import Column, Interval, column, paper_text
+from drfl.experiments.run.measures import Interval, MetricColumn, column, paper_text
 from drfl.task.measure import NOTHING
 from drfl_papers.plan import Plan
 from drfl_papers.records import Run, Runs, fate, finals
@@ -93,7 +93,7 @@ def final(plan: Plan, found: Runs, beside: bool = True) -> tuple[ResultTable, ..
     return (*most, replace(last, notes=(" ".join(notes),)))
 
 
-def _means(groups: Sequence[Sequence[Run]], metric: str, shown: Column) -> list[TableEntry]:
+def _means(groups: Sequence[Sequence[Run]], metric: str, shown: MetricColumn) -> list[TableEntry]:
     """Make a column of means; a method that failed at some seed has none."""
     texts, means = [], {}
     for k, group in enumerate(groups):
@@ -108,7 +108,7 @@ def _means(groups: Sequence[Sequence[Run]], metric: str, shown: Column) -> list[
     return [TableEntry(text, k in means and means[k] == top) for k, text in enumerate(texts)]
 
 
-def _best(numbers: Mapping[int, float] | Mapping[str, float], shown: Column) -> float | None:
+def _best(numbers: Mapping[int, float] | Mapping[str, float], shown: MetricColumn) -> float | None:
     if not numbers:
         return None
     return (min if shown.small else max)(numbers.values())

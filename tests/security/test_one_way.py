@@ -12,7 +12,7 @@ import drfl
 from drfl.cli.app import call
 from drfl.core import files
 from drfl.core.audit_log import AuditLog
-from drfl.core.screen import Screen, Table
+from drfl.core.screen import Screen, ScreenTable
 
 SOURCE = Path(drfl.__file__).parents[1]
 BAD = "\x1b]0;x\x07\x9b31m\u202eabc\u200b\nok       forged"
@@ -126,7 +126,7 @@ def test_no_other_module_prints():
 def test_the_screen_obeys_nothing(capsys):
     screen = Screen()
     screen.print(f"client {BAD}")
-    table = Table(BAD, title=f"[red]{BAD}")
+    table = ScreenTable(BAD, title=f"[red]{BAD}")
     table.add_row(f"[link=https://x.y]{BAD}")
     screen.print(table)
     text = capsys.readouterr().out

@@ -10,7 +10,7 @@ from drfl.assessment.sentences import sentences, signed_interval
 from drfl.cli import console
 from drfl.cli.options import AssessOptions
 from drfl.core.run_end import has_ended
-from drfl.core.screen import Table
+from drfl.core.screen import ScreenTable
 from drfl.experiments.assess.assess_runs import assess_run
 from drfl.experiments.compare.comparison_results import UNDEFINED
 from drfl.experiments.run.artifacts import json_text
@@ -58,7 +58,7 @@ def _print_one(run: AssessedRun) -> None:
         console.out.print(no_assessment(run), markup=False)
         return
     measure = assessment.measure
-    table = Table(title=f"{run.record.label}: {measure.words}", title_justify="left")
+    table = ScreenTable(title=f"{run.record.label}: {measure.words}", title_justify="left")
     for head, flush in (("client", "left"), ("test rows", "right"), (measure.words, "right")):
         table.add_column(head, justify=flush)  # pyright: ignore[reportArgumentType]
     table.add_column(f"{_percent(assessment.level)} interval", justify="right")
@@ -106,7 +106,7 @@ def _print_several(
     if known:
         measure, has_undefined = known[0][1].measure, any(assessment.undefined for _, assessment in known)
         undefined = [UNDEFINED] if has_undefined else []
-        table = Table(title=f"The worst client's {measure.words}", title_justify="left")
+        table = ScreenTable(title=f"The worst client's {measure.words}", title_justify="left")
         level = f"{_percent(known[0][1].level)} interval"
         for head in ("run", "measured worst", measure.unit or "value", level, "could be worst", *undefined):
             is_text = head in ("run", "measured worst")
@@ -137,7 +137,7 @@ def _print_gains(
         first, measure = pairs[0].first.record, pairs[0].gain.measure
         level, has_undefined = pairs[0].gain.level, any(pair.gain.undefined for pair in pairs)
         title = f"Compared with {first.algorithm}, seed {first.seed}, row by row: the worst client's {measure.words}"
-        table = Table(title=title, title_justify="left")
+        table = ScreenTable(title=title, title_justify="left")
         heads = ("algorithm", "gain", f"{_percent(level)} interval", "verdict", "better at", "worse at")
         for head in (*heads, *([UNDEFINED] if has_undefined else [])):
             table.add_column(head, justify="left" if head in ("algorithm", "verdict") else "right")
@@ -158,7 +158,7 @@ def _print_gains(
     if seeds:
         measure = next(run.assessment.measure for run in runs if run.assessment is not None)
         title = f"Compared with {seeds[0].first} over seeds: the worst client's {measure.words}"
-        table = Table(title=title, title_justify="left")
+        table = ScreenTable(title=title, title_justify="left")
         undefined = [UNDEFINED] if any(row.undefined for row in seeds) else []
         for head in ("algorithm", "mean gain", "95 % t-interval", "seeds", "verdict", *undefined):
             table.add_column(head, justify="left" if head in ("algorithm", "verdict") else "right")

@@ -15,7 +15,7 @@ from drfl.cli import console, signals
 from drfl.cli.options import CompareOptions
 from drfl.cli.to_config import overrides
 from drfl.core.errors import InputError, Notice, StoppedError
-from drfl.core.screen import Table
+from drfl.core.screen import ScreenTable
 from drfl.core.user_code import block_folder, label_of
 from drfl.experiments.compare.comparison import (
     Design,
@@ -213,11 +213,11 @@ def _title(comparison: Comparison) -> str:
     return f"{comparison.about[0].label}, {length}, {seeds}"
 
 
-def _view(comparison: Comparison, shown: Mapping[str, str], title: str | None = None) -> Table:
+def _view(comparison: Comparison, shown: Mapping[str, str], title: str | None = None) -> ScreenTable:
     """Return a table of some columns; the one with a title also has the rounds to the target."""
     head, rows = table(comparison, lambda text: Text(text, "bold"), shown)
     # Vertical lines between seven columns would leave too few of 80 characters for the numbers.
-    view = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
+    view = ScreenTable(title=title, title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
     reached = title is not None and comparison.settings.until is not None
     view.add_column(head[0], no_wrap=True)
     for text in (*head[1:], *(["rounds to target"] if reached else [])):

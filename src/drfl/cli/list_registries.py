@@ -9,7 +9,7 @@ import json
 from drfl.algorithms import ALGORITHMS, BASELINES
 from drfl.ambiguity import AMBIGUITY_SETS
 from drfl.cli import console
-from drfl.core.screen import Table
+from drfl.core.screen import ScreenTable
 from drfl.data import describe
 from drfl.experiments.config.hyperparameters import LOCAL, SAMPLINGS, Value, defaults_of, has_parameter
 from drfl.optim.local_optimizers import LOCAL_OPTIMIZERS
@@ -26,7 +26,7 @@ def algorithms_command(as_json: bool) -> None:
     if as_json:
         print(json.dumps([{"name": name, "summary": text, "parameters": values} for name, text, values in rows]))
         return
-    table = Table("algorithm", "description", "parameters and defaults", show_lines=True)
+    table = ScreenTable("algorithm", "description", "parameters and defaults", show_lines=True)
     local = {name: value for name, value in rows[0][2].items() if name in LOCAL}
     for name, text, values in rows:
         specific = {k: v for k, v in values.items() if k != "m" and (k not in LOCAL or v != local[k])}
@@ -50,7 +50,7 @@ def datasets_command(as_json: bool) -> None:
     if as_json:
         print(json.dumps([dataclasses.asdict(info) for info in infos], default=str))
         return
-    table = Table("data set", "train", "test", "shape", "licence", "files")
+    table = ScreenTable("data set", "train", "test", "shape", "licence", "files")
     for info in infos:
         table.columns[-1].overflow = "fold"
         counts = ("by edition" if count is None else f"{count:,}" for count in (info.train, info.test))

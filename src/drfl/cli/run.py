@@ -9,7 +9,7 @@ from drfl.cli.options import RunOptions
 from drfl.cli.to_config import overrides
 from drfl.core.errors import Notice
 from drfl.core.run_end import RESET
-from drfl.core.screen import Table
+from drfl.core.screen import ScreenTable
 from drfl.core.user_code import block_folder, label_of
 from drfl.experiments.compare.comparison_results import UNDEFINED, score_columns
 from drfl.experiments.config.about_run import run_toml
@@ -141,7 +141,7 @@ def _print(finished: FinishedRun, directory: Path) -> None:
         [finished.job.data.n],
     )
     what = f"{label_of(about.algorithm)} on {about.label}"
-    table = Table(title=f"{what}, {finished.job.data.n} clients, {result.rounds} rounds", title_justify="left")
+    table = ScreenTable(title=f"{what}, {finished.job.data.n} clients, {result.rounds} rounds", title_justify="left")
     table.add_column("iterate")
     headings = score_columns(result.history.score, fifth=True).values()
     more = (*([UNDEFINED] if has_undefined else []), "avg loss", "worst loss", *(["gap"] if has_gap else []))

@@ -15,14 +15,14 @@ from drfl.cli import console, signals
 from drfl.cli.options import TuneOptions
 from drfl.core.errors import InputError
 from drfl.core.run_end import DOUBLE_DAGGER, RESET
-from drfl.core.screen import Table
+from drfl.core.screen import ScreenTable
 from drfl.core.user_code import label_of
 from drfl.experiments.compare.comparison_results import UNDEFINED
 from drfl.experiments.execution.executor import workers_of_options
 from drfl.experiments.execution.run_cells import make_pool
 from drfl.experiments.execution.training_cells import run_cell
 from drfl.experiments.run.artifacts import json_text
-from drfl.experiments.run.measures import Column
+from drfl.experiments.run.measures import MetricColumn
 from drfl.experiments.tuning.configured import prepare
 from drfl.experiments.tuning.job import changes_of, chosen_methods, resolve
 from drfl.experiments.tuning.output import check_place, content, make_place, write
@@ -111,7 +111,7 @@ def _changes(options: TuneOptions) -> dict[str, object]:
 
 def _print(search: Search, trials: Mapping[str, Sequence[Trial]], path: Path) -> None:
     column = search.criterion.shown
-    table = Table(
+    table = ScreenTable(
         title=f"{search.name}, {search.trials} trials each, validation rows, {search.repeats} seeds",
         title_justify="left",
     )
@@ -136,7 +136,7 @@ def _print(search: Search, trials: Mapping[str, Sequence[Trial]], path: Path) ->
 
 
 @contextmanager
-def _progress(column: Column, quiet: bool) -> Iterator[Callable[[EndedTrial], None]]:
+def _progress(column: MetricColumn, quiet: bool) -> Iterator[Callable[[EndedTrial], None]]:
     """Show the finished trials and the time left.
 
     A terminal gets a live bar, other outputs get a line per trial, and ``quiet`` shows nothing.

@@ -10,8 +10,7 @@ from typing import Any
 from rich.console import Console, ConsoleOptions, RenderableType
 from rich.segment import Segment
 from rich.style import StyleType
-from rich.table import Column
-from rich.table import Table as RichTable
+from rich.table import Column, Table
 from rich.text import Text
 
 from drfl.core.errors import printable
@@ -46,7 +45,7 @@ class Screen(Console):
                 yield Segment(clean, segment.style)
 
 
-class Table(RichTable):
+class ScreenTable(Table):
     """A table whose cells are one-line plain text. Pass :class:`rich.text.Text` for anything else.
 
     Args:

@@ -20,7 +20,7 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple, Protocol
 
 from drfl.assessment.seeds import LEVEL, T_FROM, SeedDifference, holm, seed_difference
-from drfl.experiments.run.measures import Column
+from drfl.experiments.run.measures import MetricColumn
 
 SIGNIFICANT, NOT_SIGNIFICANT, OPPOSITE, UNDECIDED = (
     "significant",
@@ -41,7 +41,7 @@ class MeasureLike(Protocol):
         ...
 
     @property
-    def display(self) -> Column:
+    def display(self) -> MetricColumn:
         """How its numbers are displayed."""
         ...
 
@@ -78,7 +78,7 @@ class Lead:
     """
 
     metric: str
-    display: Column
+    display: MetricColumn
     first: Place
     second: Place
     leads: tuple[float, ...]
@@ -122,7 +122,7 @@ class EverySeed(NamedTuple):
     """
 
     metric: str
-    display: Column
+    display: MetricColumn
     place: Place
     values: tuple[float, ...]
     agree: int

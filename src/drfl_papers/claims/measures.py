@@ -13,7 +13,7 @@ from typing import Annotated, Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from drfl.core.errors import InputError
-from drfl.experiments.run.measures import Column, column
+from drfl.experiments.run.measures import MetricColumn, column
 from drfl.training.history import LEDGER_COLUMNS
 from drfl_papers import convergence
 from drfl_papers.claims.energy import least_energy_steps
@@ -21,7 +21,7 @@ from drfl_papers.claims.results import StoredResults
 from drfl_papers.specification import load_spec, names
 
 CHANNEL = re.compile(r"(\d+) dB, (\d+) kHz")
-DISTANCE = Column("squared distance", "", 1.0, 3, True)
+DISTANCE = MetricColumn("squared distance", "", 1.0, 3, True)
 
 
 class Part(BaseModel):
@@ -30,12 +30,12 @@ class Part(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
-def display_of(metric: str) -> Column:
+def display_of(metric: str) -> MetricColumn:
     """Return how numbers of a metric are displayed; differences of percentages are points."""
     if metric == "squared_distance":
         return DISTANCE
     if metric in LEDGER_COLUMNS:
-        return Column(metric.replace("_", " "), "", 1.0, 0, True)
+        return MetricColumn(metric.replace("_", " "), "", 1.0, 0, True)
     display = column(metric)
     return display._replace(
         unit="points" if display.unit == "%" else display.unit, digits=1 if display.unit else display.digits
@@ -67,7 +67,7 @@ class LastModel(_Measure):
         return self.metric if self.file == "cells.csv" else f"{self.metric}, {self.file.removesuffix('.csv')}"
 
     @property
-    def display(self) -> Column:
+    def display(self) -> MetricColumn:
         """How its numbers are displayed."""
         return display_of(self.metric)
 
@@ -103,7 +103,7 @@ class DuringTraining(_Measure):
         return f"{self.metric}, {'mean over rounds' if self.round is None else f'round {self.round}'}"
 
     @property
-    def display(self) -> Column:
+    def display(self) -> MetricColumn:
         """How its numbers are displayed."""
         display = display_of(self.metric)
         when = "mean over the rounds" if self.round is None else f"after {self.round} rounds"
@@ -138,11 +138,11 @@ class ToLevel(_Measure):
         return f"{self.count} at {self.metric} {self.level:g}"
 
     @property
-    def display(self) -> Column:
+    def display(self) -> MetricColumn:
         """How its numbers are displayed."""
         of, unit = display_of(self.metric), "rounds" if self.count == "round" else "iterations"
         percent = " %" if of.scale != 1 else ""
-        return Column(f"{unit} to {of.scale * self.level:.4g}{percent} {of.name}", unit, 1.0, 0, True)
+        return MetricColumn(f"{unit} to {of.scale * self.level:.4g}{percent} {of.name}", unit, 1.0, 0, True)
 
     def values(self, stored: StoredResults, result: str, setting: str, method: str) -> dict[int, float]:
         """Return the count by seed; infinite if the level is never reached."""
@@ -179,9 +179,9 @@ class Straightness(_Measure):
         return "r2"
 
     @property
-    def display(self) -> Column:
+    def display(self) -> MetricColumn:
         """How its numbers are displayed."""
-        return Column("R²", "", 1.0, 4, False)
+        return MetricColumn("R²", "", 1.0, 4, False)
 
     def values(self, stored: StoredResults, result: str, setting: str, method: str) -> dict[int, float]:
         """Return R² by seed; 0 if there are too few distances for a line, or if it does not fall."""
@@ -210,9 +210,9 @@ class LeastEnergySteps(_Measure):
         return f"least-energy steps to {self.level:g}"
 
     @property
-    def display(self) -> Column:
+    def display(self) -> MetricColumn:
         """How its numbers are displayed."""
-        return Column("least-energy τ", "steps", 1.0, 0, True)
+        return MetricColumn("least-energy τ", "steps", 1.0, 0, True)
 
     def values(self, stored: StoredResults, result: str, setting: str, method: str) -> dict[int, float]:
         """Return τ by seed.

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import TypeVar
 
-from drfl.experiments.run.measures import Column, signed_text
+from drfl.experiments.run.measures import MetricColumn, signed_text
 from drfl_papers.claims.findings import OPPOSITE, SIGNIFICANT, UNDECIDED, EverySeed, Finding, Lead
 
 T = TypeVar("T")
@@ -82,7 +82,7 @@ def _over_settings(leads: Sequence[Lead]) -> str:
     return (" and ".join(parts) or "no pair") + beside
 
 
-def _ends(values: Sequence[float], shown: Column) -> str:
+def _ends(values: Sequence[float], shown: MetricColumn) -> str:
     """Format the smallest and the largest value as leads."""
     texts = [signed_text(shown.scale * value, shown.digits) for value in (min(values), max(values))]
     return " to ".join(dict.fromkeys(texts))
@@ -108,7 +108,7 @@ def _every(statements: Sequence[EverySeed]) -> str:
     return "; ".join(texts)
 
 
-def _values(values: Sequence[float], shown: Column) -> str:
+def _values(values: Sequence[float], shown: MetricColumn) -> str:
     texts = (
         "never" if math.isinf(value) else f"{shown.scale * value:.{shown.digits}f}"
         for value in (min(values), max(values))

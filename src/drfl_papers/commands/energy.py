@@ -10,7 +10,7 @@ from typing import NamedTuple
 from drfl.cli import console
 from drfl.cli.to_config import overrides
 from drfl.core.errors import DivergedError, InputError
-from drfl.core.screen import Table
+from drfl.core.screen import ScreenTable
 from drfl.core.user_code import label_of
 from drfl.data import Dataset
 from drfl.experiments.config.build import build
@@ -231,7 +231,7 @@ def energy_command(options: EnergyOptions) -> int:
         print(json_text({**content, "directory": str(claim.directory)}))
         return 0
     title = f"{job}: local steps with the least energy to {100 * target:g} % worst accuracy"
-    view = Table(title=title, title_justify="left")
+    view = ScreenTable(title=title, title_justify="left")
     view.add_column("bandwidth", justify="right")
     cells = output.grid(result)
     for snr in snrs:

@@ -15,7 +15,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 from drfl.cli import console, signals
 from drfl.core.errors import InputError
 from drfl.core.files import read_text
-from drfl.core.screen import Table
+from drfl.core.screen import ScreenTable
 from drfl.experiments.execution.executor import workers_of_options
 from drfl.experiments.execution.run_cells import CompletedCell
 from drfl.experiments.run.artifacts import json_text
@@ -46,7 +46,7 @@ def reproduce_command(options: ReproduceOptions) -> int:
             rows = [{"name": s.name, "paper": s.paper, "title": s.title, "done": finished[s.name]} for s in specs]
             print(json_text({"specifications": rows, "directory": str(out)}))
             return 0
-        table = Table("name", "paper", "title", "done")
+        table = ScreenTable("name", "paper", "title", "done")
         for spec in specs:
             table.add_row(spec.name, spec.paper, spec.title, "yes" if finished[spec.name] else "")
         console.out.print(table)

@@ -13,7 +13,7 @@ from drfl.task.metrics import ACCURACY
 from drfl.training.history import columns_of, other_columns, smaller_is_better
 
 
-class Column(NamedTuple):
+class MetricColumn(NamedTuple):
     """How a column of numbers over clients is shown.
 
     Args:
@@ -43,7 +43,7 @@ class Column(NamedTuple):
 _WORDS = {"avg": "average", "worst": "worst", "worst20": "worst-20 %", "best20": "best-20 %"}
 
 
-def column(name: str, measures: Sequence[Measure] = (ACCURACY,)) -> Column:
+def column(name: str, measures: Sequence[Measure] = (ACCURACY,)) -> MetricColumn:
     """Return how a column of files is shown that holds statistics over clients, such as "worst_accuracy" or "avg_loss".
 
     Args:
@@ -58,12 +58,14 @@ def column(name: str, measures: Sequence[Measure] = (ACCURACY,)) -> Column:
         raise unknown("metric", name, known)
     what, _, of = name.partition("_")
     if of == "loss":
-        return Column(f"{_WORDS[what]} loss", "", 1.0, 3, True)
+        return MetricColumn(f"{_WORDS[what]} loss", "", 1.0, 3, True)
     measure = next(measure for measure in measures if measure.name == of)
     small = smaller_is_better(f"{what}_score", measure)
     if what == "std":
-        return Column("standard deviation", "points" if measure.percent else "", measure.scale, measure.digits, small)
-    return Column(f"{_WORDS[what]} {measure.words}", measure.unit, measure.scale, measure.digits, small)
+        return MetricColumn(
+            "standard deviation", "points" if measure.percent else "", measure.scale, measure.digits, small
+        )
+    return MetricColumn(f"{_WORDS[what]} {measure.words}", measure.unit, measure.scale, measure.digits, small)
 
 
 def deviation(values: Sequence[float]) -> float:

@@ -11,7 +11,7 @@ from typing import cast
 from drfl.core.errors import InputError, unknown
 from drfl.core.run_end import FAILURES
 from drfl.experiments.execution.records import Record
-from drfl.experiments.run.measures import Column, column
+from drfl.experiments.run.measures import MetricColumn, column
 from drfl.task.measure import Measure
 from drfl.training.history import DIGITS, Metrics, columns_of, smaller_is_better
 from drfl.training.model_selection import SHORT
@@ -57,7 +57,7 @@ class Criterion:
         return columns_of(self.score.name)[Metrics._fields.index(self._field)]
 
     @property
-    def shown(self) -> Column:
+    def shown(self) -> MetricColumn:
         """How its values are shown."""
         return column(self.metric, (self.score,))
 

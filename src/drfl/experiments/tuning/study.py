@@ -19,7 +19,7 @@ from drfl.experiments.execution.executor import iterate_completed
 from drfl.experiments.execution.records import CELLS, Record
 from drfl.experiments.execution.run_cells import CellPool
 from drfl.experiments.execution.training_cells import rollback_text
-from drfl.experiments.run.measures import Column
+from drfl.experiments.run.measures import MetricColumn
 from drfl.experiments.run.runner import StopSignal
 from drfl.experiments.tuning.search import Search
 from drfl.experiments.tuning.suggestion import SearchPoint, Trial, direction, import_optuna
@@ -181,7 +181,7 @@ class EndedTrial(NamedTuple):
     total: int
     share: float
 
-    def line(self, column: Column) -> str:
+    def line(self, column: MetricColumn) -> str:
         """Describe the trial in one line.
 
         Args:

@@ -20,7 +20,7 @@ Limits = Mapping[str, Mapping[str, int | float]]
 
 
 @dataclass(frozen=True)
-class Proposal:
+class ProposedLimits:
     """Limits that ``server.toml`` lacks.
 
     Args:
@@ -38,7 +38,7 @@ class Proposal:
         return "\n".join(f"[[sites]]\n{table}" for table in tables)
 
 
-def propose(folder: DeploymentFolder) -> Proposal:
+def propose(folder: DeploymentFolder) -> ProposedLimits:
     """Suggest the limits that ``server.toml`` lacks: twice the present rows, the present classes, and a share.
 
     Limits that ``server.toml`` already has are not suggested again.
@@ -57,7 +57,7 @@ def propose(folder: DeploymentFolder) -> Proposal:
         )
         if settings.audit is None:
             text = 'the audit log records rows and classes of the sites: add audit = "audit.jsonl" to server.toml'
-        return Proposal({}, (Notice(text, "no-reports", "sites"),))
+        return ProposedLimits({}, (Notice(text, "no-reports", "sites"),))
     total = sum(rows for rows, _ in reports.values())
     classes = max(needed for _, needed in reports.values())
     share, notices, limits = share_limit(len(names)), [], {}
@@ -73,7 +73,7 @@ def propose(folder: DeploymentFolder) -> Proposal:
         new = {key: value for key, value in suggested.items() if value is not None and getattr(site, key) is None}
         if new:
             limits[site.name] = new
-    return Proposal(limits, tuple(notices))
+    return ProposedLimits(limits, tuple(notices))
 
 
 def read_reports(folder: DeploymentFolder, settings: ServerSettings) -> dict[str, tuple[int, int]]:

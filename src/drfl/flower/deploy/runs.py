@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from drfl.core.errors import DrflError, InputError
 from drfl.core.files import read_json
-from drfl.core.screen import Screen, Table
+from drfl.core.screen import Screen, ScreenTable
 from drfl.experiments.compare.comparison_results import UNDEFINED, columns_beside, score_columns
 from drfl.experiments.run.manifest import is_finished, read_manifest
 from drfl.experiments.run.measures import column
@@ -29,7 +29,7 @@ def print_result(folder: DeploymentFolder) -> None:
     if not isinstance(summary, dict) or not isinstance(final := summary.get("final"), dict):
         return
     title = f"{summary.get('algorithm')}, {summary.get('clients')} sites, {summary.get('rounds')} rounds"
-    table = Table(title=title, title_justify="left")
+    table = ScreenTable(title=title, title_justify="left")
     # A deployment writes the same summary as a simulation.
     measures = parts.measures_of(summary)
     headings = {
