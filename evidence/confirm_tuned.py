@@ -7,7 +7,7 @@
 If the loss rises, a run halves a step size that it found itself, and its model starts again. A search that scores such
 a run by its final model may choose a multiple that was never used. This script goes through the trials of a stored
 search, the best first, and chooses the first whose runs halve no step size at any tuning seed. This is the best trial
-under the rule of ``drfl tune --relative-step-size``. With ``--trials-of``, the trials are those of another job's
+under the rule of ``drfl tune``. With ``--trials-of``, the trials are those of another job's
 search, beginning with the trial chosen there.
 
 The script writes ``confirmed.csv`` and the hyperparameter file beside ``trials.csv``. It also writes the hyperparameter

@@ -24,7 +24,7 @@ from drfl.experiments.tuning.criterion import Criterion
 from drfl.task.metrics import ACCURACY
 
 JOB = "dataset = 'digits'\nclients = 4\ncohort = 3\nengine = 'loop'\nsteps = 2\nbatch = 8\nrounds = 2\n"
-SMALL = ["job.toml", "--algorithms", "FedAvg,DRFA", "--seeds", "2"]
+SMALL = ["job.toml", "--algorithms", "FedAvg,DRFA", "--seeds", "2", "--confirm-seeds", "0"]
 LINE = re.compile(
     r"\[(\d+)/12\] (FedAvg|DRFA) trial [0-5]: worst accuracy \d+\.\d % \(best \d+\.\d %\)(, about \d+ (s|min) left)?"
 )
@@ -93,14 +93,15 @@ def test_a_search_that_is_killed_and_interrupted_ends_with_the_same_bytes(tmp_pa
     assert json.loads(again.out) == {**content, "file": "a/job.toml"}
     for name in ("job.toml", "trials.csv"):
         assert (tmp_path / "a" / name).read_bytes() == (tmp_path / "undisturbed" / name).read_bytes()
-    command = "drfl tune job.toml --algorithms FedAvg,DRFA --trials 6 --seeds 2 --criterion worst"
+    command = "drfl tune job.toml --algorithms FedAvg,DRFA --trials 6 --seeds 2 --criterion worst --confirm-seeds 0"
     assert content["provenance"]["command"] == command
 
 
 @pytest.mark.long
 def test_a_search_in_which_every_run_diverges(here, tmp_path, capsys):
     (tmp_path / "job.toml").write_text("lr = 1.0\n" + JOB + "[algorithms.FedAvg]\nweight_decay = 1e38\n")
-    assert call(["tune", "job.toml", "--trials", "1", "--seeds", "1", "--jobs", "1", "--out", "a"]) == 1
+    options = ["--trials", "1", "--seeds", "1", "--jobs", "1", "--absolute-step-size", "--out", "a"]
+    assert call(["tune", "job.toml", *options]) == 1
     err = capsys.readouterr().err.splitlines()
     assert err[0] == "[1/1] FedAvg trial 0: worst accuracy 0.0 % (best 0.0 %), diverged at some seeds"
     assert len(err) == 2
@@ -115,6 +116,7 @@ def test_a_search_in_which_every_run_diverges(here, tmp_path, capsys):
         (["job.toml", "--algorithms", "DRDN"], ("unknown-name", "algorithm", "'DRDM'")),
         (["job.toml", "--trials", "0"], ("usage", None, "--trials")),
         (["job.toml", "--seeds", "0"], ("usage", None, "--seeds")),
+        (["job.toml", "--confirm-seeds", "4"], ("out-of-range", "confirm_seeds", "0", "5", "4")),
         (["job.toml", "--rounds", "0"], ("usage", None, "--rounds")),
         (["job.toml", "--rounds", "3", "--set", "rounds=4"], ("given-twice", "rounds", "--rounds", "--set")),
         (["job.toml", "--set", "clents=4"], ("unknown-name", "key", "'clients'")),
@@ -126,8 +128,8 @@ def test_a_search_in_which_every_run_diverges(here, tmp_path, capsys):
         (["job.toml", "--out", "."], ("foreign-folder", ".")),
         (["mnist-linear", "--data-dir", "nowhere"], ("folder-not-found", "data_dir", "'nowhere'")),
         (
-            ["job.toml", "--relative-step-size", "--set", "lr=0.1"],
-            ("conflicting-options", "relative_step_size", "0.1", "FedAvg", "--relative-step-size"),
+            ["job.toml", "--set", "lr=0.1"],
+            ("conflicting-options", "lr", "0.1", "FedAvg", "--absolute-step-size"),
         ),
         ([], ("usage", None, "Missing")),
     ],
@@ -153,10 +155,9 @@ def test_the_trials_of_another_search_are_refused(here, capsys):
 
 @pytest.mark.long
 def test_the_step_size_in_multiples_of_what_each_run_finds(here, capsys):
-    small = ["tune", *SMALL, "--jobs", "1", "--out", "a", "--relative-step-size"]
+    small = ["tune", *SMALL, "--jobs", "1", "--out", "a"]
     assert call([*small, "--trials", "3", "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
-    assert found["provenance"]["command"].endswith(" --relative-step-size")
     assert found["provenance"]["relative_step_size"] is True
     assert found["provenance"]["criterion"] == Criterion("worst", ACCURACY, halving_diverges=True).sentence()
     with open("a/trials.csv", newline="") as file:
@@ -170,7 +171,7 @@ def test_the_step_size_in_multiples_of_what_each_run_finds(here, capsys):
 def test_a_job_with_a_schedule_of_its_own_is_not_searched_in_multiples(tmp_path, capsys):
     (tmp_path / "job.toml").write_text(JOB + "[algorithms.FedAvg]\nlr_schedule = 'cosine:rounds=2'\n")
     named = ["lr_schedule = 'cosine:rounds=2'", "FedAvg"]
-    check_refusal(["tune", "job.toml", "--relative-step-size"], "conflicting-options", "relative_step_size", *named)
+    check_refusal(["tune", "job.toml"], "conflicting-options", "lr_schedule", *named)
 
 
 def test_without_the_papers_data_it_names_the_stand_in(tmp_path, monkeypatch, capsys):
@@ -186,7 +187,19 @@ def test_without_the_papers_data_it_names_the_stand_in(tmp_path, monkeypatch, ca
 def test_a_trial_that_was_set_back_says_so(here, capsys, monkeypatch):
     """At the first of two tuning seeds, in round 4 of 5."""
     set_back_once(monkeypatch, 1000)
-    small = ["tune", "job.toml", "--algorithms", "FedAvg", "--seeds", "2", "--rounds", "5", "--jobs", "1"]
+    small = [
+        "tune",
+        "job.toml",
+        "--algorithms",
+        "FedAvg",
+        "--seeds",
+        "2",
+        "--rounds",
+        "5",
+        "--jobs",
+        "1",
+        "--absolute-step-size",
+    ]
     where = f"{RESET}: seed 1000 (2 of 5 rounds count)"
     assert call([*small, "--trials", "1", "--out", "a"]) == 0
     said, err = capsys.readouterr()

@@ -49,7 +49,7 @@ def surprise(outputs, targets):
     return torch.nn.functional.cross_entropy(outputs, targets)
 """
 JOB = "dataset = 'digits'\nclients = 4\ncohort = 3\nengine = 'loop'\nsteps = 2\nbatch = 8\nrounds = 2\n"
-SMALL = ["--trials", "2", "--seeds", "1", "--jobs", "1", "--out", "a"]
+SMALL = ["--trials", "2", "--seeds", "1", "--jobs", "1", "--out", "a", "--confirm-seeds", "0"]
 
 
 @pytest.fixture(autouse=True)
@@ -77,7 +77,7 @@ def test_the_space_of_the_class_and_one_that_is_named(capsys):
     assert values["Plain", "1"]["batch"] in ("4", "8")
     content = json.loads(capsys.readouterr().out)
     assert content["provenance"]["metric"] == "avg_accuracy"
-    assert content["provenance"]["command"].endswith("--criterion average --space Plain=mine.py:wide")
+    assert content["provenance"]["command"].endswith("--confirm-seeds 0 --space Plain=mine.py:wide")
     chosen = load_config(Path("job.toml"), {"algorithms": content["algorithms"]})
     for name, table in content["algorithms"].items():
         assert table.items() <= chosen.parameters(name).items()
@@ -88,7 +88,9 @@ def test_a_score_of_which_less_is_better(capsys):
     assert code == 0
     content = json.loads(capsys.readouterr().out)
     assert content["scores"]["FedAvg"]["score"] == min(float(row["score"]) for row in rows)
-    assert content["provenance"]["criterion"] == Criterion("worst", METRICS["log_loss"]).sentence()
+    assert (
+        content["provenance"]["criterion"] == Criterion("worst", METRICS["log_loss"], halving_diverges=True).sentence()
+    )
 
 
 @pytest.mark.long

@@ -35,13 +35,16 @@ def small_search(
     trials: int = 3,
     repeats: int = 2,
     criterion: str = "worst",
+    relative: bool = False,
     tables: dict | None = None,
     **changes: object,
 ) -> Search:
     """Two algorithms on digits; the job may have other values."""
     methods = {name: TunedMethod(name, table) for name, table in (tables or {}).items()}
     job = TuningJob("small", {**VALUES, **changes}, methods)
-    return prepare(job, algorithms, trials=trials, repeats=repeats, criterion=criterion, data_dir=None)
+    return prepare(
+        job, algorithms, trials=trials, repeats=repeats, criterion=criterion, data_dir=None, relative=relative
+    )
 
 
 class Here:

@@ -323,8 +323,18 @@ class TuneOptions:
         list[str] | None,
         option("Search space, [ALGORITHM=]FILE.py:FUNCTION of an Optuna trial; repeatable", SEARCH),
     ] = None
-    relative_step_size: Annotated[
-        bool, option("Search η as a multiple of the step size that each run finds", SEARCH, "--relative-step-size")
+    confirm_seeds: Annotated[
+        int,
+        option(
+            "New seeds at which the chosen and the default setting run again; 0: no confirmation",
+            SEARCH,
+            common=True,
+            at_least=0,
+            at_most=10_000,
+        ),
+    ] = 5
+    absolute_step_size: Annotated[
+        bool, option("Search one η for all runs, not a multiple of the η of each run", SEARCH, "--absolute-step-size")
     ] = False
     stand_in: Annotated[bool, option("Tune on the substitute for data that are not available", DATA, "--stand-in")] = (
         False

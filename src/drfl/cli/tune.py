@@ -19,11 +19,12 @@ from drfl.core.screen import ScreenTable
 from drfl.core.user_code import label_of
 from drfl.experiments.compare.comparison_results import UNDEFINED
 from drfl.experiments.execution.executor import workers_of_options
-from drfl.experiments.execution.run_cells import make_pool
+from drfl.experiments.execution.run_cells import CellPool, make_pool
 from drfl.experiments.execution.training_cells import run_cell
 from drfl.experiments.run.artifacts import json_text
 from drfl.experiments.run.measures import MetricColumn
 from drfl.experiments.tuning.configured import prepare
+from drfl.experiments.tuning.confirmation import SEEDS, Confirmation, check_seeds, confirm, headline
 from drfl.experiments.tuning.job import changes_of, chosen_methods, resolve
 from drfl.experiments.tuning.output import check_place, content, make_place, write
 from drfl.experiments.tuning.own_spaces import spaces_of
@@ -43,6 +44,7 @@ def tune_command(options: TuneOptions) -> int:
     with signals.end_at_once():  # there is nothing to clean up yet
         workers = workers_of_options(options.jobs, options.ray, os.cpu_count() or 1)
         quiet, changes = options.as_json, _changes(options)
+        check_seeds(options.confirm_seeds)
         job = resolve(options.job, changes, stand_in=options.stand_in, trust=options.trust)
         folder = options.out or RESULTS / job.name
         check_place(folder, job.name)
@@ -56,7 +58,7 @@ def tune_command(options: TuneOptions) -> int:
         repeats=options.seeds,
         criterion=options.criterion.strip().lower(),
         data_dir=data_dir,
-        relative=options.relative_step_size,
+        relative=not options.absolute_step_size,
         own=spaces,
         log=console.lines(quiet),
     )
@@ -68,8 +70,10 @@ def tune_command(options: TuneOptions) -> int:
     if options.rounds is not None:
         words += ["--rounds", str(options.rounds)]
     words += ["--trials", str(options.trials), "--seeds", str(options.seeds), "--criterion", options.criterion]
-    if options.relative_step_size:
-        words.append("--relative-step-size")
+    if options.confirm_seeds != SEEDS:
+        words += ["--confirm-seeds", str(options.confirm_seeds)]
+    if options.absolute_step_size:
+        words.append("--absolute-step-size")
     if options.stand_in:
         words.append("--stand-in")
     schema = [] if options.schema is None else [options.schema.name]
@@ -78,19 +82,26 @@ def tune_command(options: TuneOptions) -> int:
             words += [option, text]
     command = shlex.join(words)
     with console.interruptible("now; finished runs are stored") as watch:
+
+        def pool() -> CellPool:
+            return make_pool(workers, run_cell, data_dir, shared=True)
+
         with _progress(search.criterion.shown, quiet) as ended:
-            trials = run(
-                search,
-                folder,
-                pool=lambda: make_pool(workers, run_cell, data_dir, shared=True),
-                ended=ended,
-                watch=watch,
-            )
-        path = write(search, trials, folder, command)
+            trials = run(search, folder, pool=pool, ended=ended, watch=watch)
+        confirmations = confirm(
+            search,
+            trials,
+            folder,
+            seeds=options.confirm_seeds,
+            pool=pool,
+            progress=console.lines(quiet),
+            watch=watch,
+        )
+        path = write(search, trials, folder, command, confirmations)
     if quiet:
-        print(json_text({**content(search, trials, command), "file": str(path)}))
+        print(json_text({**content(search, trials, command, confirmations), "file": str(path)}))
     else:
-        _print(search, trials, path)
+        _print(search, trials, confirmations, path)
     ends = [end for searched in trials.values() for trial in searched for end in trial.stopped]
     return 0 if "rounds" in ends else BROKEN
 
@@ -109,7 +120,9 @@ def _changes(options: TuneOptions) -> dict[str, object]:
     return changes
 
 
-def _print(search: Search, trials: Mapping[str, Sequence[Trial]], path: Path) -> None:
+def _print(
+    search: Search, trials: Mapping[str, Sequence[Trial]], confirmations: Mapping[str, Confirmation], path: Path
+) -> None:
     column = search.criterion.shown
     table = ScreenTable(
         title=f"{search.name}, {search.trials} trials each, validation rows, {search.repeats} seeds",
@@ -132,6 +145,12 @@ def _print(search: Search, trials: Mapping[str, Sequence[Trial]], path: Path) ->
             console.out.print(f"{DOUBLE_DAGGER} {RESET}: {label_of(name)} {', '.join(back)}", markup=False)
         if not any("rounds" in trial.stopped for trial in tried):
             console.err.print(f"every run of {label_of(name)} failed: do not use its parameters", markup=False)
+    if len(confirmations) > 1:  # a single one is all in the headline
+        for name, found in confirmations.items():
+            text = f"{label_of(name)}: {found.verdict} ({found.describe(column)})"
+            console.out.print(text, markup=False, highlight=False)
+    if words := headline(confirmations, column):
+        console.out.print(words, markup=False, highlight=False)
     console.out.print(f"hyperparameters: {path}", markup=False)
 
 

@@ -168,6 +168,7 @@ def tune(
     rounds: int = 100,
     trials: int = 24,
     seeds: int = 3,
+    confirm_seeds: int = 5,
     criterion: Literal["worst", "worst20", "average", "loss"] = "worst",
     validation: float = 0.2,
     first: Mapping[str, bool | int | float | str | None] | None = None,
@@ -202,6 +203,8 @@ def tune(
         rounds: Rounds of communication in every run.
         trials: Points to try, by Optuna's tree-structured Parzen estimator.
         seeds: Runs of each trial; their mean counts.
+        confirm_seeds: Seeds after those of the search at which the best trial and ``first`` run again, to test whether
+            the best trial is better; 0 for no confirmation. It needs ``first``.
         criterion: "worst", "worst20" or "average" (score over clients), or "loss", the worst client's. The score says
             whether more is better. A run that fails has the worst value.
         validation: Share of each client's training rows to judge on, if ``data`` has no validation rows.
@@ -228,7 +231,8 @@ def tune(
         progress: Called with a line for every trial that ends; None shows nothing.
 
     Returns:
-        The result: ``best_algorithm``, ``best_params``, ``best_value``, ``to_frame()``, and ``directory``.
+        The result: ``best_algorithm``, ``best_params``, ``best_value``, ``headline``, ``confirmation``, ``to_frame()``,
+        and ``directory``.
 
     Raises:
         InputError: An argument is impossible, ``out`` holds something else or another search, the space fails, an
@@ -244,7 +248,9 @@ def tune(
         "threads": threads, "judged_on": "validation", "validation": validation,
     }  # fmt: skip
     place = None if out is None else Path(out)
-    options = SearchOptions(trials, seeds, criterion, first, place, jobs, progress or (lambda line: None))
+    options = SearchOptions(
+        trials, seeds, confirm_seeds, criterion, first, place, jobs, progress or (lambda line: None)
+    )
     return tune_objects(space, data, task, settings, options)
 
 

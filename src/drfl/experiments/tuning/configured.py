@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import statistics
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -95,10 +96,10 @@ class Configured:
             value = config.parameters(name)[parameter]
             if value != free and own_spaces.space_of(name, self.space_reference) is None:
                 raise InputError(
-                    f"the job sets {parameter} = {value!r} for {name}, but --relative-step-size searches for multiples "
-                    "of the step size that a run chooses: remove one of them",
+                    f"the job sets {parameter} = {value!r} for {name}, but drfl tune searches for multiples of the "
+                    f"step size that each run finds: remove {parameter}, or use --absolute-step-size",
                     code="conflicting-options",
-                    field="relative_step_size",
+                    field=parameter,
                 )
 
     def draw(self, trial: optuna.Trial) -> SearchPoint:
@@ -145,7 +146,7 @@ def prepare(
     repeats: int,
     criterion: str,
     data_dir: Path | None,
-    relative: bool = False,
+    relative: bool = True,
     own: Mapping[str, str] | None = None,
     log: Callable[[str], None] | None = None,
 ) -> Search:
@@ -158,7 +159,7 @@ def prepare(
         repeats: The number of seeds of each trial.
         criterion: The name of the criterion, see :class:`drfl.experiments.tuning.criterion.Criterion`.
         data_dir: The folder of the data set's files.
-        relative: Search for η in multiples of the 1/L̂ that each run computes, and not as one number for all.
+        relative: Search for η in multiples of the 1/L̂ that each run computes, and not as one number for all runs.
         own: References of the user's search spaces, by name.
         log: Called with lines on work that takes time before the first trial.
 
@@ -167,7 +168,7 @@ def prepare(
             missing.
     """
     import_optuna()
-    judge = Criterion(criterion, job.measure(), halving_diverges=relative)
+    judge = Criterion(criterion, job.measure())  # an unknown one is an error before anything is loaded
     where = {} if data_dir is None else {"data_dir": data_dir}
     first = [job.config(PLAIN, {}, FIRST_SEED + k) for k in range(repeats)]
     try:
@@ -180,6 +181,9 @@ def prepare(
     eta = step_size_from_curvature(jobs)
     around, n = None if relative else eta, jobs[0].data.n
     subjects = {name: Configured(job, job.method(name), n, around, references.get(name)) for name in names}
+    # A user's space need not search for η, so halving η does not change its point.
+    builtin = any(own_spaces.space_of(s.method.algorithm, s.space_reference) is None for s in subjects.values())
+    judge = dataclasses.replace(judge, halving_diverges=relative and builtin)
     common = {key: value for key, value in job_from_config(first[0]).items() if key not in OF_ONE}
     about = {
         "rounds": first[0].rounds,

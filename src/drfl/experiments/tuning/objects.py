@@ -38,6 +38,7 @@ from drfl.experiments.execution.training_cells import cost, job_from_about, run_
 from drfl.experiments.run.resume import identity
 from drfl.experiments.tuning import own_spaces
 from drfl.experiments.tuning.configured import OF_ONE
+from drfl.experiments.tuning.confirmation import check_seeds, confirm
 from drfl.experiments.tuning.criterion import Criterion
 from drfl.experiments.tuning.job import FIRST_SEED
 from drfl.experiments.tuning.output import check_place, make_place, write
@@ -133,6 +134,7 @@ class ObjectSubject:
         runs: Builds its runs.
         known: Digests of data and initial model at each seed.
         clients: N.
+        searched: The seeds of the search; a confirmation has others.
         first: The parameters of the first trial; None = they are suggested.
         sample: The fields of the algorithm at some point, which identify a space that depends on more than its code.
     """
@@ -141,12 +143,14 @@ class ObjectSubject:
     runs: ObjectRuns
     known: Mapping[int, Mapping[str, object]]
     clients: int
+    searched: range
     first: Mapping[str, Value] | None
     sample: Mapping[str, object]
 
     def fingerprint(self) -> dict[str, object]:
         """Return everything that its trials depend on."""
-        digests = {f"the {what} at seed {seed}": name for seed, own in self.known.items() for what, name in own.items()}
+        known = {seed: self.known[seed] for seed in self.searched}
+        digests = {f"the {what} at seed {seed}": name for seed, own in known.items() for what, name in own.items()}
         first = {f"first {parameter}": value for parameter, value in (self.first or {}).items()}
         sample = {f"{self.name}.{parameter}": value for parameter, value in self.sample.items()}
         return {"the code of the space": own_spaces.code_of(self.runs.space), **first, **sample, **digests}
@@ -187,6 +191,7 @@ class SearchOptions(NamedTuple):
 
     trials: int
     seeds: int
+    confirm_seeds: int
     criterion: str
     first: Mapping[str, Value] | None
     out: Path | None
@@ -213,6 +218,7 @@ def tune_objects(
     import_optuna()
     for name in ("trials", "seeds"):
         checks.integer(name, getattr(options, name))
+    check_seeds(options.confirm_seeds)
     workers = workers_of(options.jobs)
     if not callable(space) or isinstance(space, type):
         kind = space.__name__ if isinstance(space, type) else type(space).__name__
@@ -225,16 +231,19 @@ def tune_objects(
     model = learned(seeds[0])
     runs = ObjectRuns(space, clients_by_seed(data), learned, run_settings(settings, model))
     criterion = Criterion(options.criterion, model.measures[0])
-    point = suggest(ObjectSubject("algorithm", runs, {}, 0, None, {}).draw, (), Key(0).fold("tuning", "name"))
+    point = suggest(ObjectSubject("algorithm", runs, {}, 0, seeds, None, {}).draw, (), Key(0).fold("tuning", "name"))
     algorithm = runs.algorithm("algorithm", point.table)
     name = type(algorithm).__name__
     name = name if name.isidentifier() else "algorithm"
     check_algorithms({name: algorithm})
     # Build the first trial at every seed before anything is written, as it may be unable to start.
-    jobs = {seed: runs.job(name, algorithm, seed) for seed in seeds}
-    known = {seed: {kind: identity(job)[kind] for kind in ("data", "model")} for seed, job in jobs.items()}
-    first = jobs[seeds[0]]
-    subject = ObjectSubject(name, runs, known, first.data.n, options.first, first.about.parameters)
+    first = runs.job(name, algorithm, seeds[0])
+    confirmed = options.confirm_seeds if options.first is not None else 0
+    known = dict[int, dict[str, object]]()
+    for seed in range(seeds.start, seeds.stop + confirmed):
+        digests = identity(runs.job(name, algorithm, seed))
+        known[seed] = {kind: digests[kind] for kind in ("data", "model")}
+    subject = ObjectSubject(name, runs, known, first.data.n, seeds, options.first, first.about.parameters)
     subject.defaults()  # raises an error if a parameter is missing
     common = {key: value for key, value in job_from_about(first.about).items() if key not in OF_ONE}
     common["loss"] = own_spaces.code_of(model.loss)
@@ -266,7 +275,9 @@ def _run_search(
         options.progress(f"[{end.finished}/{end.total}] {end.line(search.criterion.shown)}")
 
     trials = run(search, out, pool=pool, ended=ended)
-    write(search, trials, out, "drfl.tune")
+    # Without a first trial there is no default setting to compare with.
+    confirmations = confirm(search, trials, out, seeds=options.confirm_seeds, pool=pool, progress=options.progress)
+    write(search, trials, out, "drfl.tune", confirmations)
     finished = trials[search.name]
     # If all trials failed, the choice of the best one would be arbitrary.
     if not any("rounds" in trial.stopped for trial in finished):
@@ -274,4 +285,8 @@ def _run_search(
         raise DrflError(f"every run of {search.name} was {how}: change the space", code="no-results", field="space")
     best = search.best(finished)
     algorithm = runs.algorithm(search.name, best.table)
-    return Tuned(algorithm, best, search.criterion, tuple(finished), tuple(search.seeds), out if kept else None)
+    seeds, place = tuple(search.seeds), out if kept else None
+    result = Tuned(algorithm, best, search.criterion, tuple(finished), seeds, place, confirmations.get(search.name))
+    if result.headline:
+        options.progress(result.headline)
+    return result

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 
 import tomli_w
 
@@ -14,6 +15,7 @@ from drfl.core.run_end import FAILURES
 from drfl.experiments.run.artifacts import versions
 from drfl.experiments.run.manifest import Manifest, read_manifest
 from drfl.experiments.run.run_directory import check_manifest
+from drfl.experiments.tuning.confirmation import Confirmation, headline
 from drfl.experiments.tuning.search import Search
 from drfl.experiments.tuning.study import FILE
 from drfl.experiments.tuning.suggestion import Trial, import_optuna
@@ -71,7 +73,13 @@ def make_place(folder: Path, name: str) -> None:
         ) from None
 
 
-def write(search: Search, trials: Mapping[str, Sequence[Trial]], folder: Path, command: str) -> Path:
+def write(
+    search: Search,
+    trials: Mapping[str, Sequence[Trial]],
+    folder: Path,
+    command: str,
+    confirmations: Mapping[str, Confirmation] = MappingProxyType({}),
+) -> Path:
     """Write both files, and return the path of the hyperparameters.
 
     The same search gives the same bytes, however often it was interrupted.
@@ -81,13 +89,17 @@ def write(search: Search, trials: Mapping[str, Sequence[Trial]], folder: Path, c
         trials: All trials, by algorithm.
         folder: The folder.
         command: The command that makes these files.
+        confirmations: The confirmations by algorithm.
 
     Raises:
         InputError: If they cannot be written.
     """
     path = folder / f"{search.name}.toml"
     # There are no timestamps, so that the same search writes the same bytes.
-    texts = {folder / TRIALS: trials_csv(search, trials), path: tomli_w.dumps(content(search, trials, command))}
+    texts = {
+        folder / TRIALS: trials_csv(search, trials),
+        path: tomli_w.dumps(content(search, trials, command, confirmations)),
+    }
     try:
         for place, text in texts.items():
             with atomic_write(place) as file:
@@ -101,7 +113,12 @@ def write(search: Search, trials: Mapping[str, Sequence[Trial]], folder: Path, c
     return path
 
 
-def content(search: Search, trials: Mapping[str, Sequence[Trial]], command: str) -> dict[str, object]:
+def content(
+    search: Search,
+    trials: Mapping[str, Sequence[Trial]],
+    command: str,
+    confirmations: Mapping[str, Confirmation] = MappingProxyType({}),
+) -> dict[str, object]:
     """Return the content of the hyperparameter file as plain values."""
     all_versions = {**versions(), "optuna": import_optuna().__version__}
     algorithms: dict[str, object] = {}
@@ -120,7 +137,9 @@ def content(search: Search, trials: Mapping[str, Sequence[Trial]], command: str)
             **({"set_back": list(chosen.set_back)} if chosen.set_back else {}),
             **({"undefined": share} if (share := undefined_share(chosen.undefined, chosen.clients)) else {}),
         }
+    words = headline(confirmations, search.criterion.shown)
     return {
+        **({"headline": words} if words else {}),
         "provenance": {
             "command": command,
             "criterion": search.criterion.sentence(),
@@ -134,6 +153,7 @@ def content(search: Search, trials: Mapping[str, Sequence[Trial]], command: str)
         },
         "algorithms": algorithms,
         "scores": scores,
+        **({"confirmation": {name: c.to_plain() for name, c in confirmations.items()}} if confirmations else {}),
     }
 
 

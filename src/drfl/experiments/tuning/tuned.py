@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from drfl.experiments.config.hyperparameters import Value
+from drfl.experiments.tuning.confirmation import Confirmation, headline
 from drfl.experiments.tuning.criterion import Criterion
 from drfl.experiments.tuning.suggestion import Trial
 from drfl.federation.algorithm import Algorithm
@@ -26,6 +27,7 @@ class Tuned(NamedTuple):
         trials: All trials, in order.
         seeds: The seeds of each trial.
         directory: The folder of the search; None if no files were kept.
+        confirmation: The comparison with the default setting at new seeds; None without one, or without a default.
     """
 
     best_algorithm: Algorithm
@@ -34,6 +36,7 @@ class Tuned(NamedTuple):
     trials: tuple[Trial, ...]
     seeds: tuple[int, ...]
     directory: Path | None
+    confirmation: Confirmation | None = None
 
     @property
     def best_value(self) -> float:
@@ -44,6 +47,12 @@ class Tuned(NamedTuple):
     def best_params(self) -> Mapping[str, Value]:
         """The parameters that the space suggested in the best trial."""
         return dict(self.best_trial.table)
+
+    @property
+    def headline(self) -> str:
+        """Whether to use the best trial or the default setting, in one line; "" without a confirmation."""
+        name = type(self.best_algorithm).__name__
+        return headline({} if self.confirmation is None else {name: self.confirmation}, self.criterion.shown)
 
     def to_frame(self) -> pd.DataFrame:
         """Return a row per trial: its number, its parameters, the criterion, and the value at each seed, NaN for failed
@@ -69,4 +78,7 @@ class Tuned(NamedTuple):
         head = f"<Tuned {type(self.best_algorithm).__name__}: {parameters or 'no parameters'}"
         place = f"trial {self.best_trial.number} of {len(self.trials)}"
         value = f"{self.criterion.shown.name} {self.best_value:.3f}{self.best_trial.note}"
-        return f"{head}; {value} on validation rows, {place}>"
+        confirmed = (
+            "" if self.confirmation is None else f"; {self.confirmation.verdict}: use the {self.confirmation.use}"
+        )
+        return f"{head}; {value} on validation rows, {place}{confirmed}>"
