@@ -61,6 +61,7 @@ from drfl.experiments.api import assess as assess
 from drfl.experiments.api import assess_gain as assess_gain
 from drfl.experiments.api import compare as compare
 from drfl.experiments.api import data_spec as data_spec
+from drfl.experiments.api import fit as fit
 from drfl.experiments.api import tune as tune
 from drfl.federation import sampling as sampling
 from drfl.federation.algorithm import Algorithm as Algorithm

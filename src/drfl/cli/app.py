@@ -142,6 +142,19 @@ def run(options: o.RunOptions) -> int:
 
 
 @app.command(cls=Command, rich_help_panel=TRAIN)
+@o.command(o.FitOptions)
+def fit(options: o.FitOptions) -> int:
+    """Choose an algorithm by the worst client on held-out rows, and train it on all training rows.
+
+    Six algorithms train. A later one is chosen only if it is significantly better than the simplest.
+    """
+    from drfl.cli.fit import fit_command
+
+    with signals.raise_on_signal():
+        return fit_command(options)
+
+
+@app.command(cls=Command, rich_help_panel=TRAIN)
 @o.command(o.CompareOptions)
 def compare(options: o.CompareOptions) -> int:
     """Train with several algorithms on the same data and seeds.

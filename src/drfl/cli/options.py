@@ -186,6 +186,17 @@ JOB = (
 RUN = tuple(name for name, about in ABOUT.items() if not about.hidden)
 COMPARE = tuple(name for name in RUN if name not in ("algorithm", "seed"))
 
+FIT = tuple(
+    name
+    for name in RUN
+    if name
+    not in (
+        "data", "algorithm", "rounds", "validation", "evaluate_every", "until", "returned", "select", "patience",
+        "averaged", "certificate", "checkpoint_key",
+    )
+)  # fmt: skip
+"""The settings of a fit, which chooses the algorithm and the model itself."""
+
 SEARCH = "Search"
 """Group of the options of ``drfl tune`` alone."""
 
@@ -266,6 +277,30 @@ class CompareOptions:
         ),
     ] = None
     ray: Ray = None
+    resume: Resume = False
+    trust: Trust = False
+    out: Out = None
+    overwrite: Overwrite = False
+    as_json: Json = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class FitOptions:
+    """The options of ``drfl fit``."""
+
+    data: Annotated[
+        list[Path] | None,
+        typer.Argument(help="CSV, Parquet or npz files, or a folder; without it, the data set of --dataset"),
+    ] = None
+    settings: Annotated[Given, FIT]
+    budget: Annotated[
+        int | None,
+        option("Rounds of communication of each run", TRAINING, default="100", common=True, at_least=1),
+    ] = None
+    personalise: Annotated[
+        bool,
+        option("Give clients their own models if that clearly helps them", TRAINING, "--personalise", common=True),
+    ] = False
     resume: Resume = False
     trust: Trust = False
     out: Out = None

@@ -71,7 +71,7 @@ def run_command(options: RunOptions) -> int:
             warn=console.warn,
             key=key,
         ) as claim:
-            point = load_resume_point(claim, job, console.warn, key) if resume else None
+            point = load_resume_point(claim.checkpoints, job, console.warn, key) if resume else None
             start = None if point is None else point.progress
             for line in warnings_of(job):
                 console.warn(line)

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from drfl.engine import Engine, Simulation
     from drfl.experiments.compare.comparison_results import Comparison
     from drfl.experiments.config.data_settings import DataSettings
+    from drfl.experiments.fit.fit import Fitted
     from drfl.experiments.tuning.tuned import Tuned
     from drfl.resilience import Aggregator, FailureModel, Guard, StepBound
 
@@ -126,6 +127,87 @@ def compare(
     place = None if out is None else Path(out)
     options = ComparisonOptions(seeds, place, jobs, resume, overwrite, progress or (lambda line: None))
     return compare_objects(algorithms, data, task, settings, options)
+
+
+def fit(
+    data: ClientData | DataSettings | Callable[[int], ClientData],
+    task: Task | Callable[[int], Task],
+    *,
+    budget: int = 100,
+    personalise: bool = False,
+    seed: int = 0,
+    cohort: int | None = None,
+    steps: int | None = None,
+    batch: int | Literal["full"] | None = None,
+    lr: float | None = None,
+    out: str | Path | None = None,
+    resume: bool = False,
+    overwrite: bool = False,
+    engine: str | Engine = "auto",
+    device: str = "cpu",
+    precision: Literal["full", "bf16"] = "full",
+    threads: int | None = None,
+    checkpoint_every: int | None = None,
+    progress: Callable[[str], None] | None = print,
+) -> Fitted:
+    """Train the model with the best worst client that the data can justify, as ``drfl fit`` does.
+
+    Six algorithms train on four fifths of each client's training rows. The model with the smallest loss of the worst
+    client on the other rows is chosen if it is significantly better than that of the simplest algorithm, and otherwise
+    the simplest one. The chosen algorithm then trains on all training rows. Test rows do not influence the choice.
+
+    Args:
+        data: See :func:`compare`. If the clients have validation rows, these are used.
+        task: See :func:`compare`. Its loss decides which client is worst; its score is reported.
+        budget: Rounds of communication of each of the nine or ten runs.
+        personalise: Give a client local steps from the global model, or the model that it trains alone, if that clearly
+            lowers its validation loss.
+        seed: Seed of all random draws.
+        cohort: Clients per round. None = all of up to 10, otherwise two thirds.
+        steps: Local steps per round; None = 10.
+        batch: Local minibatch size, or "full"; None = 32.
+        lr: Local step size. None = from the curvature of the clients' losses.
+        out: The folder to fill: that of the final run, with the decision in ``fit.json``. None keeps no files.
+        resume: Continue the fit in ``out``. Finished rounds are not repeated.
+        overwrite: Replace the fit in ``out``.
+        engine: The engine that computes the clients' work: an object, or "auto", "stacked", "threads" or "loop".
+        device: Torch device.
+        precision: "full", or "bf16" for local steps in bfloat16.
+        threads: Torch threads; None = torch's default.
+        checkpoint_every: The number of rounds between checkpoints; 0 writes none, None as many as take at most 5 % of
+            the time.
+        progress: Called with a line for every run that ends; None shows nothing.
+
+    Returns:
+        The result: ``model``, ``chosen``, ``reason``, ``assessment``, ``result``, ``to_frame()``, ``summary()``, and
+        ``directory``.
+
+    Raises:
+        InputError: An argument is impossible, ``out`` holds something else, or there is nothing to resume.
+        DivergedError: The chosen algorithm diverges on all training rows.
+        DrflError: Every algorithm diverges or ends worse than the initial model.
+
+    Example:
+        >>> import drfl, torch
+        >>> data = drfl.data_spec(dataset="digits", partition="iid", clients=2).for_seed(0)
+        >>> fitted = drfl.fit(data, drfl.Task(torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(64, 10))),
+        ...                   budget=4, progress=None)
+        >>> fitted.chosen.name
+        'FedAvg'
+    """
+    from drfl.core import checks
+    from drfl.experiments.fit.run_fit import evaluate_every, fit_objects
+
+    checks.integer("budget", budget)
+    settings = {
+        "rounds": budget, "evaluate_every": evaluate_every(budget), "seed": seed, "engine": engine, "device": device,
+        "precision": precision, "threads": threads, "checkpoint_every": checkpoint_every,
+    }  # fmt: skip
+    return fit_objects(
+        data, task, settings, {"cohort": cohort, "steps": steps, "batch": batch, "lr": lr}, personal=personalise,
+        out=None if out is None else Path(out), resume=resume, overwrite=overwrite,
+        progress=progress or (lambda line: None),
+    )  # fmt: skip
 
 
 def data_spec(**settings: object) -> DataSettings:

@@ -178,7 +178,7 @@ def serve(grid: Grid, path: Path) -> Path:
                 raise DivergedError(failure, code=failure.code, field=failure.field)
             return out
         with claim_folder(out, resume=True, config=run_toml(deployed.about), key=key) as claim:
-            point, log = load_resume_point(claim, deployed, LOG.warning, key), deployed.replies
+            point, log = load_resume_point(claim.checkpoints, deployed, LOG.warning, key), deployed.replies
             start = None if point is None else point.progress
             since = 0 if start is None else start.round
             # Drop the rows of rounds after the checkpoint, because these rounds are repeated.

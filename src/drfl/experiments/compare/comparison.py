@@ -324,7 +324,7 @@ def run_or_recall(
     key = key_of(job.settings, claim.directory)
     config = run_toml(job.about)
     with claim_folder(claim.directory / name, resume=True, config=config, key=key) as cell:
-        before = load_resume_point(cell, job, lambda notice: warn(notice.within(name)), key)
+        before = load_resume_point(cell.checkpoints, job, lambda notice: warn(notice.within(name)), key)
         start, keep = None if before is None else before.progress, checkpoint_writer(cell, job, key)
         outcome, finished = run_to_outcome(
             algorithm, seed, lambda: execute(job, progress(algorithm, seed), watch, start=start, keep=keep)

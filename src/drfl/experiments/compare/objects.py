@@ -146,6 +146,14 @@ def _qualified_name(thing: object) -> str:
     return f"{getattr(kind, '__module__', '')}.{getattr(kind, '__qualname__', '')}"
 
 
+def object_setup(settings: RunSettings, clients: ClientData, learned: Task, sources: Mapping[str, str]) -> Setup:
+    """Put clients into a simulation; ``sources`` is from :func:`sources_of`."""
+    kind = type(learned.model)
+    source = sources.get(f"class {kind.__qualname__}")
+    module = {"class": _qualified_name(kind)} | ({} if source is None else {"sha256": source})
+    return make_setup(settings, None, clients, learned, Origin(module, _qualified_name(learned.criterion.given)))
+
+
 def object_job_builder(
     settings: RunSettings,
     algorithms: Mapping[str, Algorithm],
@@ -169,10 +177,7 @@ def object_job_builder(
 
     def setup(seed: int) -> Setup:
         clients, learned = data(seed), task(seed)
-        kind = type(learned.model)
-        source = digests(learned.model).get(f"class {kind.__qualname__}")
-        module = {"class": _qualified_name(kind)} | ({} if source is None else {"sha256": source})
-        return make_setup(settings, None, clients, learned, Origin(module, _qualified_name(learned.criterion.given)))
+        return object_setup(settings, clients, learned, digests(learned.model))
 
     def job(setup: Setup, name: str, seed: int) -> Job:
         seeded, algorithm, learned = settings.model_copy(update={"seed": seed}), algorithms[name], setup.task

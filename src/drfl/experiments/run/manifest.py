@@ -30,9 +30,9 @@ CHECKPOINT, CONFIG, LOCK, STAGE, IDENTITY = "checkpoint", "config.toml", "lock",
 OUTCOMES, SUMMARY = "outcomes.json", "summary.json"
 """Names in a folder of results. ``checkpoint`` is the sub-folder of unfinished work, with checkpoints and records."""
 
-Kind = Literal["run", "comparison", "reproduction", "plan", "search"]
+Kind = Literal["run", "comparison", "fit", "reproduction", "plan", "search"]
 
-COMMANDS: Mapping[Kind, str] = {"run": "run", "comparison": "compare"}
+COMMANDS: Mapping[Kind, str] = {"run": "run", "comparison": "compare", "fit": "fit"}
 """The commands that resume work with ``--resume``."""
 
 ALGORITHM_NAME = r"[^\W\d_](?:[\w .()=+-]{0,98}[\w)])?"
@@ -44,6 +44,10 @@ CELL = rf"{ALGORITHM_NAME}-seed(?:0|[1-9][0-9]*)"
 _PART = r"\.[0-9a-f]{32}\.part"
 _LEFT = re.compile(rf"\.{re.escape(NAME)}{_PART}")
 """A file that may remain if a process is killed while it writes a manifest."""
+
+
+STEP = "step-[0-9]+"
+"""The names of the sub-folders of ``checkpoint`` for the runs of a fit."""
 
 
 class Names(NamedTuple):
@@ -69,11 +73,14 @@ _TABLES = (
     *("energy.csv", "summary.json", "table.md"),
 )
 _COMPARISON = ("config.toml", "summary.json", "compare.csv", "outcomes.json", "table.md", "report.html")
+FIT = ("fit.json", "personal.safetensors")
+"""The files that a fit adds to those of a run."""
 _PLAN = ("measurements.csv", "plan.csv", "plan.md", "summary.json", "heatmap.png", "heatmap.svg")
 
 KINDS: Mapping[Kind, Names] = {
     "run": _names(FILES),
     "comparison": _names(_COMPARISON, cells=CELL),
+    "fit": _names((*FILES, *FIT)),
     "reproduction": _names(_TABLES, r"figure(?:-[0-9]+)?\.(?:png|svg)"),
     "plan": _names(_PLAN),
     "search": _names(("study.db", "trials.csv"), r".+\.toml"),
@@ -170,7 +177,8 @@ def foreign_names(folder: Path, manifest: Manifest) -> list[str]:
 
 def has_checkpoints(folder: Path) -> bool:
     """Return whether a run's folder has a checkpoint, even a damaged one. Other files in its place do not count."""
-    return any(store.FILES.fullmatch(path.name) for path in (folder / CHECKPOINT).glob("round-*/*"))
+    top = folder / CHECKPOINT
+    return any(store.FILES.fullmatch(path.name) for depth in ("", "*/") for path in top.glob(f"{depth}round-*/*"))
 
 
 def is_finished(folder: Path) -> bool:
@@ -191,7 +199,7 @@ def is_finished(folder: Path) -> bool:
         return False
     if manifest.kind == "comparison":
         return _missing_cells(folder, manifest) == []
-    return manifest.kind != "run" or has_ended(summary)
+    return manifest.kind not in ("run", "fit") or has_ended(summary)
 
 
 def failure_of(folder: Path) -> Notice | None:
@@ -277,7 +285,7 @@ def clear_checkpoint(folder: Path, kind: Kind, *, begun: bool = False) -> None:
     written = rf"{re.escape(store.REPLIES)}|{re.escape(IDENTITY)}|{record}"
     known = (
         rf"(?:{written})|\.(?:{written}|{re.escape(CONFIG)}){_PART}"
-        rf"|(?:round-[0-9]+|\.round-[0-9]+\.part)/(?:{store.FILES.pattern})?"
+        rf"|(?:{STEP}/)?(?:(?:round-[0-9]+|\.round-[0-9]+\.part)/(?:{store.FILES.pattern})?)?"
         rf"|{re.escape(STAGE)}/(?:{KINDS[kind].files.pattern})?"
     )
     if is_folder(top):
@@ -363,12 +371,12 @@ def runs_in(path: Path) -> list[Path]:
     if manifest is None or manifest.kind not in COMMANDS:
         return [path]
     cells = [path / cell for cell in manifest.cells if is_folder(path / cell) and is_finished(path / cell)]
-    if manifest.kind == "run" and (manifest.files or not is_file(path / CHECKPOINT / CONFIG)):
+    if manifest.kind != "comparison" and (manifest.files or not is_file(path / CHECKPOINT / CONFIG)):
         cells = [path]
     if not cells:
-        which = "the run" if manifest.kind == "run" else "no run of the comparison"
+        which = "no run of the comparison" if manifest.kind == "comparison" else f"the {manifest.kind}"
         raise InputError(
-            f"{which} {path} has {'not ' if manifest.kind == 'run' else ''}ended: "
+            f"{which} {path} has {'' if manifest.kind == 'comparison' else 'not '}ended: "
             f"'drfl {COMMANDS[manifest.kind]} --resume --out {path}' continues it",
             code="unfinished-run", field=str(path),
         )  # fmt: skip

@@ -242,12 +242,12 @@ def check_folder_signatures(directory: Path | None, path: object) -> None:
 
 
 def load_resume_point(
-    claim: ClaimedFolder, job: Running, warn: Callable[[Notice], None], key: bytes | None = None
+    folder: Path, job: Running, warn: Callable[[Notice], None], key: bytes | None = None
 ) -> ResumePoint | None:
     """Return the point from which a run resumes; None if it starts from the beginning, as no checkpoint can be used.
 
     Args:
-        claim: The run's folder.
+        folder: The folder of its checkpoints.
         job: The run.
         warn: Called with a line if a checkpoint is damaged or was written by other versions.
         key: From :func:`key_of`.
@@ -258,7 +258,7 @@ def load_resume_point(
     """
     try:
         point = resume_point(
-            claim.checkpoints,
+            folder,
             job.algorithm,
             job.fed,
             rounds=job.settings.rounds,
@@ -272,7 +272,7 @@ def load_resume_point(
                 f"{error}: cannot resume with this key; give the right one, or start again with --overwrite",
                 code="damaged-checkpoint", field="checkpoint_key",
             ) from None  # fmt: skip
-        warn(Notice(f"{error}; the run starts from the beginning", "damaged-checkpoint", str(claim.checkpoints)))
+        warn(Notice(f"{error}; the run starts from the beginning", "damaged-checkpoint", str(folder)))
         return None
     if point is None:
         return None

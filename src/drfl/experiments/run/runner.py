@@ -89,13 +89,13 @@ def execute(
     return FinishedRun(job, result)
 
 
-def write_results(finished: FinishedRun, claim: ClaimedFolder, more: Mapping[str, str] | None = None) -> None:
+def write_results(finished: FinishedRun, claim: ClaimedFolder, more: Mapping[str, str | bytes] | None = None) -> None:
     """Write the results and the report of a run into its folder.
 
     Args:
         finished: The run.
         claim: Its folder.
-        more: Other files to write there, text by name.
+        more: Other files to write there, text or bytes by name.
 
     Raises:
         InputError: If the folder cannot be written to.
@@ -104,8 +104,8 @@ def write_results(finished: FinishedRun, claim: ClaimedFolder, more: Mapping[str
 
     with fill_folder(claim) as folder:
         write_run(folder, finished)
-        for name, text in (more or {}).items():
-            (folder / name).write_text(text, encoding="utf-8")
+        for name, content in (more or {}).items():
+            (folder / name).write_bytes(content.encode() if isinstance(content, str) else content)
         # The files are still in a temporary folder, so the final name is given here.
         record = dataclasses.replace(load_run(folder), label=claim.directory.name)
         write_html(document([record]), folder / "report.html")

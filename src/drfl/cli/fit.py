@@ -1,0 +1,129 @@
+"""``drfl fit``."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from drfl.cli import console, signals
+from drfl.cli.options import FitOptions
+from drfl.cli.to_config import overrides
+from drfl.core.errors import Notice
+from drfl.core.screen import Table
+from drfl.core.user_code import block_folder
+from drfl.experiments.config.config import Config, config_of, read_file, references_of
+from drfl.experiments.config.data_settings import load_data
+from drfl.experiments.fit.fit import REFERENCES, Fitted
+from drfl.experiments.fit.members import PORTFOLIO
+from drfl.experiments.fit.personal import GLOBAL
+from drfl.experiments.fit.run_fit import config_text, evaluate_every, jobs_of_config, run_fit
+from drfl.experiments.run.artifacts import json_text
+from drfl.experiments.run.manifest import is_finished
+from drfl.experiments.run.resume import find_stored_config
+from drfl.experiments.run.run_directory import check_free, tidy
+from drfl.report.read_run import remark_lines
+from drfl.task.measure import NOTHING, number
+from drfl.training.history import Metrics
+from drfl.training.loop import Callback
+
+FAILED = 1
+"""Exit code if the final model ended worse than the initial one."""
+
+BUDGET = 100
+"""Rounds of each run by default."""
+
+
+def fit_command(options: FitOptions) -> int:
+    """Execute a fit, write and print its results, and return the exit code."""
+    out, quiet, resume = options.out, options.as_json, options.resume
+    with signals.end_at_once():  # there is nothing to clean up yet
+        config, personal = _config(options)
+        if out is not None and resume and is_finished(out):
+            tidy(out, "fit")
+            console.warn(Notice(f"{out} is finished: there is nothing to resume", "nothing-to-resume", str(out)))
+            return 0
+    # Loading may download, which takes long and needs a clean-up: a signal raises an exception here.
+    jobs = jobs_of_config(config, load_data(config, console.lines(quiet)))
+
+    @contextmanager
+    def show(label: str) -> Iterator[Sequence[Callback]]:
+        # Other outputs get the lines on ended runs alone.
+        with console.progress(label, quiet or not console.err.is_terminal) as callback:
+            yield [callback]
+
+    with console.interruptible() as watch:
+        fitted = run_fit(
+            jobs, out or Path("runs") / f"fit-{config.data_label}-seed{config.seed}", config_text(config, personal),
+            personal=personal, watch=watch, show=show, log=console.lines(quiet) or (lambda line: None),
+            warn=console.warn, resume=resume, overwrite=options.overwrite, numbered=out is None,
+        )  # fmt: skip
+    if quiet:
+        print(json_text({**fitted.summary(), "directory": str(fitted.directory)}))
+    else:
+        _print(fitted)
+    checks = fitted.finished.checks
+    for line in checks.warnings:
+        console.warn(line)
+    if checks.failure is None:
+        return 0
+    console.warn(checks.failure)
+    return FAILED
+
+
+def _config(options: FitOptions) -> tuple[Config, bool]:
+    """Return the configuration of all runs, and whether clients may get personal models."""
+    path, out, given = None, options.out, dict(options.settings)
+    if options.data:
+        given["data"] = list(map(str, options.data))
+    if options.resume:
+        if out is not None and not options.trust:
+            block_folder(out)
+        has_options = bool(given or options.budget or options.personalise)
+        path = find_stored_config(out, "fit", overwrite=options.overwrite, given=has_options)
+    elif out is not None:
+        check_free(out, "fit", overwrite=options.overwrite)
+    file = read_file(path, references_of(given), trust=options.trust)
+    personal = options.personalise or bool(file.pop("personalise", False))
+    if options.budget is not None or path is None:
+        budget = options.budget or BUDGET
+        given |= {"rounds": budget, "evaluate_every": evaluate_every(budget)}
+    return config_of(file, overrides(given, None, [member.algorithm for member in PORTFOLIO])), personal
+
+
+def _print(fitted: Fitted) -> None:
+    job, score = fitted.finished.job, fitted.finished.job.fed.measures[0]
+    view = Table(title="members, trained without the validation rows", title_justify="left")
+    view.add_column("member")
+    for heading in ("worst validation loss", "p", f"worst {score.words}"):
+        view.add_column(heading, justify="right")
+    for candidate, p, test, row in zip(
+        fitted.candidates, fitted.choice.p.tolist(), fitted.tests, fitted.members, strict=True
+    ):
+        view.add_row(
+            candidate.member.name + " *" * (candidate.member is fitted.chosen),
+            number(float(str(row["worst_validation_loss"])), 4),
+            "excluded" if candidate.excluded else NOTHING if math.isnan(p) else f"{p:.2g}",
+            NOTHING if test is None else score.number(Metrics.of(test, score).worst_score),
+        )
+    console.out.print(view)
+    lines = [f"{c.member.name} {c.excluded}" for c in fitted.candidates if c.excluded]
+    for text in (*lines, f"chosen: {fitted.reason}"):
+        console.out.print(text, markup=False)
+    view = Table(title=f"test rows, {job.data.n} clients, {job.settings.rounds} rounds", title_justify="left")
+    view.add_column("model")
+    for heading in (f"worst {score.words}", f"average {score.words}", "worst loss"):
+        view.add_column(heading, justify="right")
+    references = {REFERENCES[key][0]: test for key, test in fitted.references.items()}
+    for name, test in {"fit": fitted.result.evaluation, **references}.items():
+        if test is not None:
+            m = Metrics.of(test, score)
+            view.add_row(name, score.number(m.worst_score), score.number(m.avg_score), number(m.worst_loss, 3))
+    console.out.print(view)
+    line, used = fitted.finished.interval_line(), [] if fitted.personal is None else fitted.personal.used
+    lines = [] if line is None else [f"{line}; for details: drfl assess"]
+    lines += [f"{sum(name != GLOBAL for name in used)} of {job.data.n} clients have their own model"] if used else []
+    for text in (*lines, *remark_lines(fitted.finished.reading_aids)):
+        console.out.print(text, markup=False)
+    console.out.print(f"report: {Path(fitted.directory or '') / 'report.html'}", markup=False)

@@ -1,0 +1,178 @@
+"""Run a fit, and write its folder: that of the final run, with the decision in ``fit.json``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from contextlib import nullcontext
+from dataclasses import replace
+from pathlib import Path
+
+import tomli_w
+import torch
+from pydantic import ValidationError
+from safetensors.torch import save
+
+from drfl.core.errors import InputError
+from drfl.data import ClientData, Dataset
+from drfl.experiments.compare.compare_objects import as_seed_function, clients_by_seed
+from drfl.experiments.compare.objects import about_objects, object_setup, rule_objects, run_settings, sources_of
+from drfl.experiments.config.algorithm_settings import AlgorithmSettings
+from drfl.experiments.config.build import Setup, build_setup, make_job
+from drfl.experiments.config.config import Config
+from drfl.experiments.config.data_settings import DataSettings
+from drfl.experiments.config.ready_run import Job
+from drfl.experiments.config.strict import input_error
+from drfl.experiments.fit.fit import Fitted, fit_jobs
+from drfl.experiments.fit.members import PORTFOLIO, FitJobs, Member
+from drfl.experiments.fit.personal import GLOBAL
+from drfl.experiments.fit.steps import Show, Steps
+from drfl.experiments.run.artifacts import json_text
+from drfl.experiments.run.checks import warnings_of
+from drfl.experiments.run.manifest import is_finished
+from drfl.experiments.run.resume import find_stored_config
+from drfl.experiments.run.run_directory import check_free, claim_folder
+from drfl.experiments.run.runner import StopSignal, write_results
+from drfl.task.task import Task
+
+TESTS = 10
+"""Tests of a run, for its history; the decision uses only the last model."""
+
+
+def evaluate_every(budget: int) -> int:
+    """Return the number of rounds between tests."""
+    return -(-budget // TESTS)
+
+
+def jobs_of_config(config: Config, dataset: Dataset) -> FitJobs:
+    """Return the builder of the runs on a job that is given by names."""
+
+    def make(setup: Setup, member: Member) -> Job:
+        tables = {member.algorithm: dict(member.parameters)}
+        own = config.model_copy(update={"algorithm": member.algorithm, "algorithms": tables})
+        algorithm = own.build_algorithm(member.algorithm, setup.data.n)
+        return make_job(setup, own, own.about(algorithm, setup.data.n), algorithm)
+
+    return FitJobs.of(build_setup(config, dataset), config, make)
+
+
+def config_text(config: Config, personal: bool) -> str:
+    """Return the configuration from which a fit resumes."""
+    files = config.user_files(PORTFOLIO[0].algorithm)
+    return tomli_w.dumps({**config.to_plain(), "personalise": personal, "files": files})
+
+
+def run_fit(
+    jobs: FitJobs,
+    place: Path | None,
+    config: str,
+    *,
+    personal: bool,
+    watch: StopSignal,
+    show: Show,
+    log: Callable[[str], None],
+    warn: Callable[[str], None],
+    resume: bool = False,
+    overwrite: bool = False,
+    numbered: bool = False,
+) -> Fitted:
+    """Execute a fit, and write its folder.
+
+    Args:
+        jobs: Builds the runs.
+        place: The folder; None = nothing is written.
+        config: The configuration from which the fit resumes.
+        personal: Whether clients may get personal models.
+        watch: Interrupts the fit.
+        show: Shows the progress of a run.
+        log: Called with a line for every run that ends.
+        warn: Called with warnings.
+        resume: Whether to continue the fit in the folder.
+        overwrite: Whether to replace the folder's content.
+        numbered: Whether to add a number to the folder's name if it exists.
+    """
+    first = jobs.make(jobs.final, PORTFOLIO[0])
+    for line in warnings_of(first):
+        warn(line)
+    steps = Steps(None, watch, show, log, warn)
+    if place is None:
+        return fit_jobs(jobs, steps, personal=personal)
+    with claim_folder(
+        place, "fit", resume=resume, overwrite=overwrite, numbered=numbered, config=config, warn=warn
+    ) as claim:
+        steps.claim = claim
+        fitted = replace(fit_jobs(jobs, steps, personal=personal), directory=claim.directory)
+        more: dict[str, str | bytes] = {"fit.json": json_text(fitted.summary(), indent=2) + "\n"}
+        if fitted.personal is not None and set(fitted.personal.used) != {GLOBAL}:
+            more["personal.safetensors"] = personal_bytes(fitted)
+        write_results(fitted.finished, claim, more)
+    return fitted
+
+
+def personal_bytes(fitted: Fitted) -> bytes:
+    """Return the file of the personal models: parameters as CLIENT/PARAMETER, for the clients that have one."""
+    personal, job, tensors = fitted.personal, fitted.finished.job, {}
+    assert personal is not None
+    for i, (client, used) in enumerate(zip(job.data.names, personal.used, strict=True)):
+        if used != GLOBAL:
+            views = job.task.layout.views(personal.models[torch.tensor([i])][0])
+            tensors |= {f"{client}/{name}": view.contiguous().clone() for name, view in views.items()}
+    return save(tensors)
+
+
+def fit_objects(
+    data: ClientData | DataSettings | Callable[[int], ClientData],
+    task: Task | Callable[[int], Task],
+    settings: Mapping[str, object],
+    algorithm: Mapping[str, object],
+    *,
+    personal: bool,
+    out: Path | None,
+    resume: bool,
+    overwrite: bool,
+    progress: Callable[[str], None],
+) -> Fitted:
+    """See :func:`drfl.fit`.
+
+    Args:
+        data: The clients' samples, or a function of the seed.
+        task: Model and loss, or a function of the seed.
+        settings: The settings of every run.
+        algorithm: Parameters that all members share, by the names of the command's options.
+        personal: Whether clients may get personal models.
+        out: The folder of results; None = no files.
+        resume: Whether to continue the fit in ``out``.
+        overwrite: Whether to replace the fit in ``out``.
+        progress: Called with a line for every run that ends.
+    """
+    learned = as_seed_function("task", task, Task)
+    seed = int(str(settings["seed"]))
+    model = learned(seed)
+    run = run_settings(settings, model)
+    shared = {name: value for name, value in algorithm.items() if value is not None}
+    sources = sources_of([model.model, *rule_objects(run)])
+
+    def make(setup: Setup, member: Member) -> Job:
+        tables = {member.algorithm: dict(member.parameters)}
+        try:
+            built = AlgorithmSettings.model_validate({**shared, "algorithms": tables}).build_algorithm(
+                member.algorithm, setup.data.n
+            )
+        except ValidationError as error:
+            raise input_error(error) from None
+        about = about_objects(run, member.algorithm, built, setup.data.n, setup.task, sources)
+        return make_job(setup, run, about, built)
+
+    if resume:
+        find_stored_config(out, "fit", overwrite=overwrite, given=True)
+        if out is not None and is_finished(out):
+            raise InputError(f"{out} is finished: there is nothing to resume", code="nothing-to-resume", field=str(out))
+    elif out is not None:
+        check_free(out, "fit", overwrite=overwrite)
+    elif overwrite:
+        raise InputError("overwrite requires out, the folder of the fit", code="needs-option", field="out")
+    jobs = FitJobs.of(object_setup(run, clients_by_seed(data)(seed), model, sources), run, make)
+    config = tomli_w.dumps({**run.to_plain(), "personalise": personal})
+    return run_fit(
+        jobs, out, config, personal=personal, watch=StopSignal(), show=lambda label: nullcontext(()), log=progress,
+        warn=progress, resume=resume, overwrite=overwrite,
+    )  # fmt: skip

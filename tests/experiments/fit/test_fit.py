@@ -1,0 +1,211 @@
+"""`drfl.fit`: choice, refit, personal models, references."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from tests.support.refusals import refused
+
+import drfl
+from drfl.core.errors import DivergedError, DrflError
+from drfl.experiments.fit import fit as fit_module
+from drfl.experiments.fit.members import PORTFOLIO, Member
+from drfl.experiments.fit.personal import GLOBAL, LOCAL, decide
+
+TEST = "worst_accuracy"
+
+
+def clients(contrary=0, n=150, count=3):
+    """Clients that agree, or of which the last ones disagree on half of the columns."""
+    noise = torch.Generator().manual_seed(0)
+    parts = {}
+    for i in range(count):
+        x = torch.randn(n, 4, generator=noise)
+        sign = torch.tensor([1.0, 1.0, -1.0, -1.0] if i >= count - contrary else [1.0] * 4)
+        parts[f"site{i}"] = (x, (x @ sign + torch.randn(n, generator=noise) / 2 > 0).long())
+    return drfl.ClientData.from_arrays(parts)
+
+
+def task():
+    torch.manual_seed(1)
+    return drfl.Task(torch.nn.Linear(4, 2))
+
+
+def fitted(data=None, **options):
+    return drfl.fit(clients() if data is None else data, task(), **{"budget": 6, "progress": None, **options})
+
+
+@pytest.fixture
+def two_members(monkeypatch):
+    monkeypatch.setattr(fit_module, "PORTFOLIO", (PORTFOLIO[0], PORTFOLIO[4]))
+
+
+def test_equal_members_leave_the_simplest(monkeypatch):
+    monkeypatch.setattr(fit_module, "PORTFOLIO", (PORTFOLIO[0], PORTFOLIO[0]._replace(name="the same")))
+    found = fitted()
+    assert found.chosen is PORTFOLIO[0]
+    assert found.candidates[0].model.equal(found.candidates[1].model)
+    assert [member["chosen"] for member in found.summary()["members"]] == [True, False]
+
+
+def test_a_member_that_is_clearly_better_is_chosen_and_trained_on_all_rows(monkeypatch):
+    slow = Member("slow", "FedAvg", {"lr": 1e-4})
+    monkeypatch.setattr(fit_module, "PORTFOLIO", (slow, PORTFOLIO[0]))
+    data = clients()
+    found = fitted(data)
+    assert found.chosen is PORTFOLIO[0]
+    assert found.choice.p[1] < 0.05
+    fed = drfl.Simulation(data, task())
+    alone = drfl.run(drfl.FedAvg(), fed, rounds=6)
+    assert torch.allclose(found.model, alone.model, atol=1e-6)
+    assert found.result.evaluation.score.tolist() == alone.evaluation.score.tolist()
+    assert found.assessment.values.tolist() == alone.evaluation.score.tolist()
+
+
+def test_test_rows_do_not_influence_the_choice(two_members):
+    data = clients()
+    other = replace(data, test_targets=1 - data.test_targets)
+    one, two = fitted(data), fitted(other)
+    assert one.choice.p.tolist()[1:] == two.choice.p.tolist()[1:]
+    assert one.model.equal(two.model)
+    assert one.result.evaluation.score.sum() > two.result.evaluation.score.sum()
+
+
+def test_validation_rows_of_the_data_are_used_and_trained_on_at_the_end(two_members):
+    data = clients()
+    split = data.with_validation(0.5)
+    found = fitted(split)
+    assert len(found.groups) == sum(map(len, split.validation))
+    assert found.finished.job.data.sizes.tolist() == data.sizes.tolist()
+
+
+def test_a_member_that_diverges_is_excluded_with_its_reason(monkeypatch):
+    def fail(self, state, fed, key):
+        raise DivergedError("no")
+
+    monkeypatch.setattr(drfl.SCAFFOLD, "round", fail)
+    monkeypatch.setattr(fit_module, "PORTFOLIO", (PORTFOLIO[2], PORTFOLIO[0]))
+    found = fitted()
+    assert found.chosen is PORTFOLIO[0]
+    first = found.summary()["members"][0]
+    assert first["excluded"].startswith("diverged")
+    assert first["p"] is None
+    assert TEST not in first
+
+
+def test_a_member_no_better_than_the_initial_model_is_excluded(monkeypatch):
+    worse = Member("worse", "FedAvg", {"lr": 50.0})
+    monkeypatch.setattr(fit_module, "PORTFOLIO", (worse, PORTFOLIO[0]))
+    first, _ = fitted().candidates
+    assert "initial model" in first.excluded
+
+
+def test_without_any_member_left_it_fails(monkeypatch):
+    monkeypatch.setattr(fit_module, "PORTFOLIO", (Member("wild", "FedAvg", {"lr": 1e30}),))
+    with pytest.raises(DrflError) as error:
+        fitted()
+    assert (error.value.code, error.value.field) == ("no-results", "budget")
+
+
+def test_a_reference_that_diverges_is_left_out(two_members, monkeypatch):
+    def refuse(self, state, fed, key):
+        raise DivergedError("no")
+
+    monkeypatch.setattr(drfl.Pooled, "round", refuse)
+    found = fitted()
+    assert found.references["pooled"] is None
+    assert found.summary()["references"]["local_only"][TEST] > 0.5
+
+
+def test_two_clients_and_a_tiny_one(two_members):
+    data = clients(count=2)
+    tiny = replace(data, train=(data.train[0], data.train[1][:1]))
+    found = fitted(tiny)
+    assert found.group_names == ("site0",)  # the other client's only row is a training row, too
+    small = replace(data, train=(data.train[0], data.train[1][:10]))
+    assert fitted(small).group_names == ("2 clients with fewer than 20 validation rows",)
+
+
+def test_a_client_of_contrary_labels_gets_its_own_model(two_members):
+    data = clients(contrary=1)
+    shared, own = fitted(data), fitted(data, personalise=True)
+    assert shared.personal is None
+    assert own.personal.used[2] == own.personal.decisions[2] != GLOBAL
+    assert own.model.equal(shared.model)
+    assert float(own.result.evaluation.score.min()) > float(shared.result.evaluation.score.min()) + 0.2
+    assert own.result.history.last.metrics.worst_score == float(own.result.evaluation.score.min())
+
+
+def test_clients_that_agree_keep_the_global_model(two_members):
+    found = fitted(personalise=True, budget=40)
+    assert set(found.personal.used) == {GLOBAL}
+    assert found.result.personal is None
+
+
+def test_a_client_takes_the_largest_clear_gain():
+    shared, sizes = np.ones(90), [30, 30, 30]
+    noise = np.tile([-0.1, 0.1], 15)
+    own = np.concatenate([0.5 + noise, 1 + noise, 0.9 + 40 * noise])
+    some = np.concatenate([0.7 + noise, 0.9 + noise, 1 + noise])
+    decided = decide(shared, {"some": some, LOCAL: own}, sizes)
+    assert [name for name, _ in decided] == [LOCAL, "some", GLOBAL]
+    assert [gain for _, gain in decided] == pytest.approx([0.5, 0.1, 0])
+
+
+def test_a_decision_that_the_final_models_do_not_confirm_falls_back(two_members, monkeypatch):
+    from drfl.experiments.fit import personal
+
+    made = []
+
+    def contrary(run, fed, alone):
+        table = fed.client_table().put(torch.arange(3), run.result.model.expand(3, -1))
+        made.append(run)
+        sign = 1 if len(made) == 1 else -1  # the final models are the opposite of what was chosen
+        swapped = table.put(
+            torch.tensor([2]), sign * torch.tensor([[-4, -4, 4, 4, 4, 4, -4, -4, 0, 0]], dtype=torch.float32)
+        )
+        return {LOCAL: swapped}
+
+    monkeypatch.setattr(personal, "candidates", contrary)
+    found = fitted(clients(contrary=1), personalise=True)
+    assert found.personal.decisions == (GLOBAL, GLOBAL, LOCAL)
+    assert found.personal.used == (GLOBAL,) * 3
+
+
+def test_regression_with_its_own_score(two_members):
+    data = clients()
+    numbers = replace(
+        data, targets=data.inputs.sum(1, keepdim=True), test_targets=data.test_inputs.sum(1, keepdim=True)
+    )
+    found = drfl.fit(numbers, drfl.Task(torch.nn.Linear(4, 1), torch.nn.MSELoss()), budget=6, progress=None)
+    assert found.summary()["test"]["worst_rmse"] < 1
+
+
+def test_the_same_seed_gives_the_same_fit_and_the_lines_say_what_is_left(two_members):
+    lines = []
+    one, two = fitted(progress=lines.append), fitted()
+    assert one.summary() == two.summary()
+    ends = [line for line in lines if line.startswith("[")]
+    assert len(ends) == 2 + 1 + 2
+    assert "left" in ends[0]
+    assert "left" not in ends[-1]
+    assert len(one.to_frame()) == 2
+
+
+@pytest.mark.parametrize(
+    ("options", "code", "field"),
+    [
+        ({"budget": 0}, "out-of-range", "budget"),
+        ({"resume": True}, "needs-option", "resume"),
+        ({"overwrite": True}, "needs-option", "out"),
+        ({"cohort": 7}, "out-of-range", "m"),
+        ({"batch": "some"}, "invalid-value", "batch"),
+        ({"engine": "warp"}, "unknown-name", "engine"),
+    ],
+)
+def test_impossible_arguments(options, code, field):
+    with refused(code, field):
+        fitted(**options)
