@@ -506,7 +506,9 @@ def read(files: Files, folder: Path) -> tuple[ClientData, list[str]]:
     group = {} if files.group is None else {"group": files.group}
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        data = drfl.data_spec(data=[str(folder)], target=files.target, task=files.task, **group).for_seed(seed=0)
+        data = drfl.data_spec(
+            data=[str(folder)], target=files.target, task=files.task, test_fraction=1 / 3, **group
+        ).for_seed(seed=0)
         found = [*data_warnings(data)]
     return data, [*found, *(str(one.message) for one in caught)]
 

@@ -347,7 +347,7 @@ def table(tmp_path, monkeypatch):
     pd.DataFrame(frame).to_csv("all.csv", index=False)
 
 
-LINES = ["fewer than 20 test rows at A (4): ", "all test rows are of one class at A: "]
+LINES = ["fewer than 20 test rows at A (3): ", "all test rows are of one class at A: "]
 
 
 @pytest.mark.usefixtures("table")

@@ -15,7 +15,7 @@ from drfl.core import checks
 from drfl.core.errors import InputError, Notice
 from drfl.core.html_table import html_table
 from drfl.core.key import Key
-from drfl.data.dataset import Dataset
+from drfl.data.dataset import TEST_FRACTION, Dataset
 from drfl.data.partition.natural import Natural, make_partition, split_groups
 from drfl.data.partition.partition import Partition, PartitionMethod
 from drfl.data.partition.row_lists import as_tensors, blocks, join, lengths, pieces, split_blocks, split_validation
@@ -341,7 +341,7 @@ class ClientData:
         train: convert.Pairs,
         test: convert.Pairs | None = None,
         *,
-        test_fraction: float = 0.2,
+        test_fraction: float = TEST_FRACTION,
         key: Key = _KEY,
         dtype: torch.dtype | None = torch.float32,
         standardise: bool = False,
@@ -394,7 +394,7 @@ class ClientData:
         train: convert.TorchDatasets,
         test: convert.TorchDatasets | None = None,
         *,
-        test_fraction: float = 0.2,
+        test_fraction: float = TEST_FRACTION,
         key: Key = _KEY,
         dtype: torch.dtype | None = torch.float32,
         standardise: bool = False,
@@ -432,7 +432,7 @@ class ClientData:
         target: str | Sequence[str] | None = None,
         features: Sequence[str] | None = None,
         schema: TableSchema | str | Path | None = None,
-        test_fraction: float = 0.2,
+        test_fraction: float = TEST_FRACTION,
         key: Key = _KEY,
         dtype: torch.dtype = torch.float32,
         standardise: bool = True,

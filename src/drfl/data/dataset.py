@@ -14,6 +14,9 @@ from drfl.core.errors import InputError, Notice
 TaskName = Literal["classification", "regression", "multi-label"]
 """Kind of task: one class of several, one or more numbers, or labels that apply or not."""
 
+TEST_FRACTION = 0.2
+"""Share of the rows for testing, if the data have no test rows of their own."""
+
 
 @dataclass(frozen=True, eq=False)
 class Dataset:
@@ -41,6 +44,7 @@ class Dataset:
         notices: Findings of the reader of the files that the user should check.
         schema: Digest of the :class:`drfl.TableSchema` that encoded the table; "" if there is none. With a schema,
             inputs may be NaN for missing values.
+        test_fraction: Share of the rows for testing if there is no separate test part.
 
     Raises:
         InputError: If lengths, shapes or types do not match this description, a part is empty, an input or target is
@@ -61,9 +65,11 @@ class Dataset:
     class_names: tuple[str, ...] | None = None
     notices: tuple[Notice, ...] = ()
     schema: str = ""
+    test_fraction: float = TEST_FRACTION
 
     def __post_init__(self) -> None:
         checks.integer("classes", self.classes)
+        checks.inner_fraction("test_fraction", self.test_fraction)
         self._check_part("training", self.inputs, self.targets)
         self._check_part("test", self.test_inputs, self.test_targets)
         if self.inputs.shape[1:] != self.test_inputs.shape[1:]:

@@ -207,7 +207,7 @@ def _warnings(schema: TableSchema, parts: Sequence[SchemaRows], clients: Sequenc
     if not used.any():
         return ()
     x, y = torch.from_numpy(inputs[used]), targets[torch.from_numpy(used)]
-    split = split_groups(owners[used], None if schema.classes is None else y.numpy(), Key(0), 1 / 3)
+    split = split_groups(owners[used], None if schema.classes is None else y.numpy(), Key(0))
     # Not standardised, as standardised rows do not show which values are missing.
     data = ClientData(
         x, y, as_tensors(split.train), x, y, as_tensors(split.test), split.names, schema.classes,

@@ -19,6 +19,7 @@ from pydantic import (
 
 from drfl.core.errors import InputError, Notice
 from drfl.core.files import read_toml
+from drfl.data.dataset import TEST_FRACTION
 from drfl.experiments.config.about_run import AboutRun
 from drfl.experiments.config.algorithm_settings import AlgorithmSettings
 from drfl.experiments.config.config import NAMED_SEPARATELY
@@ -85,7 +86,7 @@ class SiteData(BaseModel):
     test_images: Path | None = None
     test_labels: Path | None = None
     test_csv: Path | None = None
-    test_fraction: float = Field(0.2, gt=0, lt=1)
+    test_fraction: float = Field(TEST_FRACTION, gt=0, lt=1)
 
     @model_validator(mode="after")
     def _check_source(self) -> SiteData:

@@ -15,8 +15,6 @@ from drfl.data.tables.schema import Column
 from drfl.data.tables.table_files import read_tables
 from drfl.flower.site_data import load_site
 
-THIRD = 1 / 3
-
 
 def sites(folder, permuted=()):
     """Four files with numbers, categories, dates and blanks, some with their columns in another order."""
@@ -51,7 +49,7 @@ def test_all_routes_give_the_same_tensors_and_split(tmp_path):
 
     whole = pd.concat([frame.assign(site=name) for name, frame in frames.items()], ignore_index=True)
     named = replace(schema, columns=(*schema.columns, Column("site", "text", role="client")))
-    framed = ClientData.from_frame(whole, schema=named, test_fraction=THIRD)
+    framed = ClientData.from_frame(whole, schema=named)
     assert torch.equal(framed.inputs, simulated.inputs)
     assert torch.equal(framed.targets, simulated.targets)
     assert all(map(torch.equal, framed.test, simulated.test))
@@ -59,7 +57,7 @@ def test_all_routes_give_the_same_tensors_and_split(tmp_path):
     start = 0
     for k, name in enumerate("abcd"):
         path = tmp_path / f"{name}.toml"
-        text = f'csv = "sites/{name}.csv"\nschema = "schema.toml"\ntest_fraction = {THIRD}\n'
+        text = f'csv = "sites/{name}.csv"\nschema = "schema.toml"\n'
         path.write_text(f'name = "{name}"\ndtype = "float64"\n[data]\n{text}')
         site = load_site(path)
         rows = slice(start, start + len(site.inputs))

@@ -12,12 +12,14 @@ import numpy as np
 from drfl.core import checks
 from drfl.core.errors import InputError
 from drfl.core.key import Key
-from drfl.data.dataset import Dataset
+from drfl.data.dataset import TEST_FRACTION, Dataset
 from drfl.data.partition.partition import Partition, PartitionMethod
 from drfl.data.partition.splitting import split_rows
 
 
-def split_groups(groups: np.ndarray, targets: np.ndarray | None, key: Key, test_fraction: float = 0.2) -> Partition:
+def split_groups(
+    groups: np.ndarray, targets: np.ndarray | None, key: Key, test_fraction: float = TEST_FRACTION
+) -> Partition:
     """Make each group of rows a client, and split its rows into training and test rows.
 
     Args:
@@ -71,10 +73,6 @@ def split_groups(groups: np.ndarray, targets: np.ndarray | None, key: Key, test_
     return Partition(tuple(a for a, _ in parts), tuple(b for _, b in parts), names, recipe)
 
 
-TEST_FRACTION = 1 / 3
-"""Share of the rows for testing if a data set has no separate test part."""
-
-
 @dataclass(frozen=True)
 class Natural:
     """Makes each group of the data set a client with the group's name, and splits its rows into training and test rows.
@@ -86,7 +84,7 @@ class Natural:
     Args:
         clients: N; the groups with the most training rows become clients and the others are not used. None uses all
             groups.
-        test_fraction: Share of each client's rows for testing.
+        test_fraction: Share of each client's rows for testing; None uses the share of the data set.
 
     Raises:
         InputError: If a parameter is out of range.
@@ -94,12 +92,13 @@ class Natural:
 
     name: ClassVar[str] = "natural"
     clients: int | None = None
-    test_fraction: float = TEST_FRACTION
+    test_fraction: float | None = None
 
     def __post_init__(self) -> None:
         if self.clients is not None:
             checks.integer("clients", self.clients)
-        checks.inner_fraction("test_fraction", self.test_fraction)
+        if self.test_fraction is not None:
+            checks.inner_fraction("test_fraction", self.test_fraction)
 
     def divide(self, dataset: Dataset, key: Key) -> Partition:
         """Divide a data set by its groups, and split each group's rows into training and test rows.
@@ -154,8 +153,9 @@ class Natural:
             return Partition(train, test, names, {"partition": self.name, "clients": len(names), "seed": key.seed})
         groups, y = np.array(dataset.groups), dataset.targets.numpy() if dataset.has_labels else None
         rows = np.flatnonzero(np.isin(groups, names))
-        split = split_groups(groups[rows], None if y is None else y[rows], key, self.test_fraction)
-        parameters = {"clients": len(split), "test_fraction": self.test_fraction, "seed": key.seed}
+        share = dataset.test_fraction if self.test_fraction is None else self.test_fraction
+        split = split_groups(groups[rows], None if y is None else y[rows], key, share)
+        parameters = {"clients": len(split), "test_fraction": share, "seed": key.seed}
         return dataclasses.replace(
             split,
             train=tuple(rows[mine] for mine in split.train),
@@ -188,7 +188,8 @@ def make_partition(
         dataset: The data set.
         method: The partition method.
         key: Key of all draws; equal keys give equal partitions.
-        test_fraction: Share of the pool's rows for testing if there is no separate test part; None means one third.
+        test_fraction: Share of the pool's rows for testing if there is no separate test part; None uses the share of
+            the data set.
 
     Raises:
         InputError: If the share is not strictly between 0 and 1, or the method cannot divide these data.
@@ -205,7 +206,7 @@ def make_partition(
     classes = dataset.classes if dataset.has_labels else 1
     if not dataset.is_one_pool:
         return method.split(y, y_test, classes, key)
-    share = TEST_FRACTION if test_fraction is None else test_fraction
+    share = dataset.test_fraction if test_fraction is None else test_fraction
     labels = y if dataset.has_labels else None
     kept, held = split_rows(np.arange(len(y)), labels, key.fold("split"), share, f"dataset '{dataset.name}'")
     parts = method.split(y[kept], y[held], classes, key)

@@ -175,7 +175,7 @@ class DataFields:
         Setting(
             "Redraw the test rows as this share of all rows",
             DATA,
-            none="the test part of the data set; tables: a third",
+            none="the test part of the data set; tables: 0.2",
         ),
     ] = None
 
