@@ -11,6 +11,7 @@ from tests.report.conftest import write_directory
 from tests.support.scripts import ROOT
 
 import drfl
+from drfl.experiments.fit.fit import Fitted
 
 DOCS = ROOT / "docs"
 BLOCK = re.compile(r"```python\n(.*?)```", re.DOTALL)
@@ -23,6 +24,7 @@ RUN_BY = {
     "data": "test_pages.py",
     "data-sets": "here",
     "energy": "test_energy_page.py",
+    "fit": "here",
     "index": "test_site.py",
     "library": "here",
     "runs": "here",
@@ -65,6 +67,16 @@ def test_the_checkpoints_of_the_library_page(tmp_path, monkeypatch):
     exec(code, names)
     assert isinstance(again := names["result"], drfl.Result)
     assert again.model.equal(result.model)
+
+
+def test_the_fit_of_its_page(capsys):
+    (code,) = blocks("fit")
+    x = torch.randn(2, 90, 3)
+    data = drfl.ClientData.from_arrays([(rows, (rows.sum(1) > 0).long()) for rows in x])
+    names: dict[str, object] = {"drfl": drfl, "data": data, "task": drfl.Task(torch.nn.Linear(3, 2))}
+    exec(code.replace("budget=20", "budget=2"), names)
+    assert isinstance(fitted := names["fitted"], Fitted)
+    assert f"{fitted.chosen.name} because {fitted.reason}" in capsys.readouterr().out
 
 
 def test_the_reports_of_the_page_on_runs(tmp_path, monkeypatch):

@@ -144,9 +144,10 @@ def run(options: o.RunOptions) -> int:
 @app.command(cls=Command, rich_help_panel=TRAIN)
 @o.command(o.FitOptions)
 def fit(options: o.FitOptions) -> int:
-    """Choose an algorithm by the worst client on held-out rows, and train it on all training rows.
+    """Choose an algorithm by the worst client, and train the model.
 
-    Six algorithms train. A later one is chosen only if it is significantly better than the simplest.
+    Six candidates train without a fifth of the training rows, which decide among them.
+    A candidate replaces the simplest only if it is significantly better. It then trains on all rows.
     """
     from drfl.cli.fit import fit_command
 

@@ -18,7 +18,7 @@ from drfl.experiments.config.data_settings import load_data
 from drfl.experiments.fit.fit import REFERENCES, Fitted
 from drfl.experiments.fit.members import PORTFOLIO
 from drfl.experiments.fit.personal import GLOBAL
-from drfl.experiments.fit.run_fit import config_text, evaluate_every, jobs_of_config, run_fit
+from drfl.experiments.fit.run_fit import evaluate_every, jobs_of_config, run_fit
 from drfl.experiments.run.artifacts import json_text
 from drfl.experiments.run.manifest import is_finished
 from drfl.experiments.run.resume import find_stored_config
@@ -55,8 +55,8 @@ def fit_command(options: FitOptions) -> int:
 
     with console.interruptible() as watch:
         fitted = run_fit(
-            jobs, out or Path("runs") / f"fit-{config.data_label}-seed{config.seed}", config_text(config, personal),
-            personal=personal, watch=watch, show=show, log=console.lines(quiet) or (lambda line: None),
+            jobs, out or Path("runs") / f"fit-{config.data_label}-seed{config.seed}", personal=personal, watch=watch,
+            show=show, log=console.lines(quiet) or (lambda line: None),
             warn=console.warn, resume=resume, overwrite=options.overwrite, numbered=out is None,
         )  # fmt: skip
     if quiet:

@@ -189,22 +189,23 @@ def fit(
 
     Example:
         >>> import drfl, torch
-        >>> data = drfl.data_spec(dataset="digits", partition="iid", clients=2).for_seed(0)
-        >>> fitted = drfl.fit(data, drfl.Task(torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(64, 10))),
-        ...                   budget=4, progress=None)
-        >>> fitted.chosen.name
-        'FedAvg'
+        >>> x = torch.randn(2, 90, 5)
+        >>> data = drfl.ClientData.from_arrays(list(zip(x, (x.sum(2) > 0).long())))
+        >>> fitted = drfl.fit(data, drfl.Task(torch.nn.Linear(5, 2)), budget=4, progress=None)
+        >>> len(fitted.to_frame())
+        6
     """
     from drfl.core import checks
-    from drfl.experiments.fit.run_fit import evaluate_every, fit_objects
+    from drfl.experiments.fit.run_fit import evaluate_every, fit_objects, jobs_of_objects
 
     checks.integer("budget", budget)
     settings = {
         "rounds": budget, "evaluate_every": evaluate_every(budget), "seed": seed, "engine": engine, "device": device,
         "precision": precision, "threads": threads, "checkpoint_every": checkpoint_every,
     }  # fmt: skip
+    shared = {"cohort": cohort, "steps": steps, "batch": batch, "lr": lr}
     return fit_objects(
-        data, task, settings, {"cohort": cohort, "steps": steps, "batch": batch, "lr": lr}, personal=personalise,
+        lambda: jobs_of_objects(data, task, settings, shared), personal=personalise,
         out=None if out is None else Path(out), resume=resume, overwrite=overwrite,
         progress=progress or (lambda line: None),
     )  # fmt: skip

@@ -9,7 +9,6 @@ from typing import NamedTuple
 import torch
 
 from drfl.core.key import Key
-from drfl.data import ClientData
 from drfl.data.validation_split import held_out_training
 from drfl.experiments.config.build import VALIDATION, Setup, make_setup
 from drfl.experiments.config.hyperparameters import Value
@@ -69,31 +68,32 @@ class FitJobs:
         selection: Clients that train on four fifths of their training rows and are tested on the rest, by their loss.
         final: Clients that train on all their training rows and are tested on their test rows.
         make: Makes the run of a member in one of these setups.
+        config: The settings from which a fit resumes, as plain values.
     """
 
     selection: Setup
     final: Setup
     make: Callable[[Setup, Member], Job]
+    config: Mapping[str, object]
 
     @classmethod
-    def of(cls, setup: Setup, settings: RunSettings, make: Callable[[Setup, Member], Job]) -> FitJobs:
+    def of(
+        cls, setup: Setup, settings: RunSettings, make: Callable[[Setup, Member], Job], config: Mapping[str, object]
+    ) -> FitJobs:
         """Hold out validation rows from the clients of a setup.
 
         Args:
             setup: Clients, task and simulation. Validation rows that the clients have already are used.
             settings: The settings of the runs.
             make: See :class:`FitJobs`.
+            config: See :class:`FitJobs`.
         """
         data, task = setup.data, setup.task
         held = held_out_training(data, VALIDATION, Key(settings.seed))
         loss = Metric(ROW_LOSS, task.criterion, more_is_better=False, rows=Rows.REAL, per_sample=True)
         selection = make_setup(settings, setup.partition, held, replace(task, score=loss, metrics=()), setup.origin)
-        return cls(selection, setup if data.validation is None else _rejoined(setup, settings), make)
-
-
-def _rejoined(setup: Setup, settings: RunSettings) -> Setup:
-    """Return the setup whose clients train on their validation rows, too."""
-    data: ClientData = setup.data
-    assert data.validation is not None
-    train = tuple(torch.cat(rows).unique() for rows in zip(data.train, data.validation, strict=True))
-    return make_setup(settings, setup.partition, replace(data, train=train, validation=None), setup.task, setup.origin)
+        if data.validation is not None:
+            train = tuple(torch.cat(rows).unique() for rows in zip(data.train, data.validation, strict=True))
+            whole = replace(data, train=train, validation=None)
+            setup = make_setup(settings, setup.partition, whole, task, setup.origin)
+        return cls(selection, setup, make, config)

@@ -52,19 +52,51 @@ def jobs_of_config(config: Config, dataset: Dataset) -> FitJobs:
         algorithm = own.build_algorithm(member.algorithm, setup.data.n)
         return make_job(setup, own, own.about(algorithm, setup.data.n), algorithm)
 
-    return FitJobs.of(build_setup(config, dataset), config, make)
-
-
-def config_text(config: Config, personal: bool) -> str:
-    """Return the configuration from which a fit resumes."""
     files = config.user_files(PORTFOLIO[0].algorithm)
-    return tomli_w.dumps({**config.to_plain(), "personalise": personal, "files": files})
+    return FitJobs.of(build_setup(config, dataset), config, make, {**config.to_plain(), "files": files})
+
+
+def jobs_of_objects(
+    data: ClientData | DataSettings | Callable[[int], ClientData],
+    task: Task | Callable[[int], Task],
+    settings: Mapping[str, object],
+    algorithm: Mapping[str, object],
+) -> FitJobs:
+    """Return the builder of the runs on a job of objects.
+
+    Args:
+        data: The clients' samples, or a function of the seed.
+        task: Model and loss, or a function of the seed.
+        settings: The settings of every run.
+        algorithm: Parameters that all members share, by the names of the command's options; None = their defaults.
+
+    Raises:
+        InputError: If one of them is impossible.
+    """
+    learned = as_seed_function("task", task, Task)
+    seed = int(str(settings["seed"]))
+    model = learned(seed)
+    run = run_settings(settings, model)
+    shared = {name: value for name, value in algorithm.items() if value is not None}
+    sources = sources_of([model.model, *rule_objects(run)])
+
+    def make(setup: Setup, member: Member) -> Job:
+        tables = {member.algorithm: dict(member.parameters)}
+        try:
+            values = AlgorithmSettings.model_validate({**shared, "algorithms": tables})
+        except ValidationError as error:
+            raise input_error(error) from None
+        built = values.build_algorithm(member.algorithm, setup.data.n)
+        about = about_objects(run, member.algorithm, built, setup.data.n, setup.task, sources)
+        return make_job(setup, run, about, built)
+
+    setup = object_setup(run, clients_by_seed(data)(seed), model, sources)
+    return FitJobs.of(setup, run, make, {**run.to_plain(), **shared})
 
 
 def run_fit(
     jobs: FitJobs,
     place: Path | None,
-    config: str,
     *,
     personal: bool,
     watch: StopSignal,
@@ -80,7 +112,6 @@ def run_fit(
     Args:
         jobs: Builds the runs.
         place: The folder; None = nothing is written.
-        config: The configuration from which the fit resumes.
         personal: Whether clients may get personal models.
         watch: Interrupts the fit.
         show: Shows the progress of a run.
@@ -96,6 +127,7 @@ def run_fit(
     steps = Steps(None, watch, show, log, warn)
     if place is None:
         return fit_jobs(jobs, steps, personal=personal)
+    config = tomli_w.dumps({**jobs.config, "personalise": personal})
     with claim_folder(
         place, "fit", resume=resume, overwrite=overwrite, numbered=numbered, config=config, warn=warn
     ) as claim:
@@ -120,10 +152,7 @@ def personal_bytes(fitted: Fitted) -> bytes:
 
 
 def fit_objects(
-    data: ClientData | DataSettings | Callable[[int], ClientData],
-    task: Task | Callable[[int], Task],
-    settings: Mapping[str, object],
-    algorithm: Mapping[str, object],
+    jobs: Callable[[], FitJobs],
     *,
     personal: bool,
     out: Path | None,
@@ -134,34 +163,13 @@ def fit_objects(
     """See :func:`drfl.fit`.
 
     Args:
-        data: The clients' samples, or a function of the seed.
-        task: Model and loss, or a function of the seed.
-        settings: The settings of every run.
-        algorithm: Parameters that all members share, by the names of the command's options.
+        jobs: Returns the builder of the runs; called when the folder has been checked.
         personal: Whether clients may get personal models.
         out: The folder of results; None = no files.
         resume: Whether to continue the fit in ``out``.
         overwrite: Whether to replace the fit in ``out``.
         progress: Called with a line for every run that ends.
     """
-    learned = as_seed_function("task", task, Task)
-    seed = int(str(settings["seed"]))
-    model = learned(seed)
-    run = run_settings(settings, model)
-    shared = {name: value for name, value in algorithm.items() if value is not None}
-    sources = sources_of([model.model, *rule_objects(run)])
-
-    def make(setup: Setup, member: Member) -> Job:
-        tables = {member.algorithm: dict(member.parameters)}
-        try:
-            built = AlgorithmSettings.model_validate({**shared, "algorithms": tables}).build_algorithm(
-                member.algorithm, setup.data.n
-            )
-        except ValidationError as error:
-            raise input_error(error) from None
-        about = about_objects(run, member.algorithm, built, setup.data.n, setup.task, sources)
-        return make_job(setup, run, about, built)
-
     if resume:
         find_stored_config(out, "fit", overwrite=overwrite, given=True)
         if out is not None and is_finished(out):
@@ -170,9 +178,7 @@ def fit_objects(
         check_free(out, "fit", overwrite=overwrite)
     elif overwrite:
         raise InputError("overwrite requires out, the folder of the fit", code="needs-option", field="out")
-    jobs = FitJobs.of(object_setup(run, clients_by_seed(data)(seed), model, sources), run, make)
-    config = tomli_w.dumps({**run.to_plain(), "personalise": personal})
     return run_fit(
-        jobs, out, config, personal=personal, watch=StopSignal(), show=lambda label: nullcontext(()), log=progress,
+        jobs(), out, personal=personal, watch=StopSignal(), show=lambda label: nullcontext(()), log=progress,
         warn=progress, resume=resume, overwrite=overwrite,
     )  # fmt: skip

@@ -1,0 +1,107 @@
+"""Measure how often `drfl fit` leaves the simplest member although no other member has a better worst client.
+
+    python evidence/fit_null.py [--smoke]
+
+Six members have losses on the same validation rows. The losses of a row are a common gamma variable with a long tail,
+which differs in scale between the clients, times noise of each member. There are four kinds of federations:
+
+- equal: all clients are equally hard for all members.
+- spread: the hardest client has three times the loss of the easiest one, for all members.
+- worst equal: the five other members have 40 % less loss everywhere but at the worst client.
+- another worst: they have 40 % less loss at the client that is the worst with the first member, and just as much loss
+  as that at another client.
+
+In each case a binary score of the chosen member is tested on fresh rows, 0.85 − 0.03·(position) for the clients, and
+the 95 % interval of the worst client is compared with the true value.
+
+results/fit_null/errors.csv has a row per kind, number of clients and number of rows: how often the simplest member was
+left, with the exact binomial 99 % interval (Clopper and Pearson 1934), and how often the interval missed. A test at
+level 5 % has a lower end of at most 0.05. In the federations with "few" rows, half of the clients have 2 to 4. They
+are missing for the last two kinds, in which the members do differ in the group that these clients form. summary.json
+has the versions.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+from scipy.stats import binomtest
+
+import script
+from drfl.assessment.choice import choose, group_clients
+from drfl.assessment.scores import BinaryScores
+from drfl.assessment.seeds import LEVEL
+from drfl.assessment.worst import worst_score
+from drfl.core.key import Key
+from drfl.experiments.run.artifacts import versions
+from drfl.training.history import csv_text
+
+RESULTS = Path(__file__).parent / "results" / "fit_null"
+CASES = script.sized(2000, 20)
+KINDS = ("equal", "spread", "worst equal", "another worst")
+CLIENTS = script.sized((2, 4, 10, 30), (2, 4))
+ROWS = ("20", "100", "few")
+MEMBERS = 6
+TEST_ROWS = 50
+COLUMNS = ("kind", "clients", "rows", "cases", "left", "share", "low", "high", "missed", "missed_share")
+
+
+def sizes(clients: int, rows: str) -> np.ndarray:
+    """Validation rows of each client."""
+    if rows != "few":
+        return np.full(clients, int(rows))
+    return np.where(np.arange(clients) % 2, 2 + np.arange(clients) % 3, 60)
+
+
+def losses(kind: str, clients: int, groups: np.ndarray, rng: np.random.Generator) -> list[np.ndarray]:
+    """Loss of each member on each row; ``groups`` are the clients of the rows."""
+    scale = np.linspace(1, 3, clients) if kind != "equal" else np.ones(clients)
+    base = rng.gamma(0.5, 2.0, len(groups))
+    members = []
+    for k in range(MEMBERS):
+        means = scale.copy()
+        if k and kind == "worst equal":
+            means[:-1] *= 0.6
+        if k and kind == "another worst":
+            means[-1], means[0] = 0.6 * means[-1], means[-1]
+        members.append(means[groups] * base * rng.gamma(4, 1 / 4, len(groups)))
+    return members
+
+
+def interval_misses(clients: int, rng: np.random.Generator) -> bool:
+    """Whether the 95 % interval of the worst client misses its true score on fresh rows."""
+    true = np.linspace(0.85, 0.55, clients)
+    found = worst_score(BinaryScores(np.full(clients, float(TEST_ROWS)), rng.binomial(TEST_ROWS, true).astype(float)))
+    return not found.low <= true.min() <= found.high
+
+
+def row(kind: str, clients: int, rows: str) -> list[object]:
+    """One row of the table."""
+    n, left, missed = sizes(clients, rows), 0, 0
+    by_client = group_clients(n.tolist())
+    of = np.repeat(np.arange(clients), n)
+    for case in range(CASES):
+        rng = Key(0).fold(kind, clients, rows, case).generator()
+        found = losses(kind, clients, of, rng)
+        left += choose(found, by_client[of], [True] * MEMBERS).chosen != 0
+        missed += interval_misses(clients, rng)
+    ends = binomtest(left, CASES).proportion_ci(0.99)
+    shares = [f"{x:.4f}" for x in (left / CASES, ends.low, ends.high)]
+    return [kind, clients, rows, CASES, left, *shares, missed, f"{missed / CASES:.4f}"]
+
+
+def main() -> None:
+    options = script.parser(__doc__, RESULTS).parse_args()
+    rows = []
+    for kind in KINDS:
+        for clients in CLIENTS:
+            for count in ROWS if kind in ("equal", "spread") else ROWS[:2]:
+                rows.append(row(kind, clients, count))
+                print(*rows[-1], flush=True)
+    about = {"versions": versions(), "level": LEVEL, "command": "python evidence/fit_null.py"}
+    script.store(options.out, {"errors.csv": csv_text(COLUMNS, rows), "summary.json": about})
+
+
+if __name__ == "__main__":
+    main()
