@@ -47,6 +47,7 @@ from drfl.flower.records import (
     write,
     write_head,
 )
+from drfl.flower.row_hashes import hash_rows
 from drfl.flower.settings import read_site
 from drfl.flower.site_data import load_site
 from drfl.flower.site_policy import RefusedError, SitePolicy
@@ -290,6 +291,12 @@ IDENTITY = "query.identity"
 CLOSING = "query.closing"
 """Type of the message with the last head of the server's audit log. The answer is the head of the site's log."""
 
+ROWS = "query.rows"
+"""Type of the message that requests the hashes of a site's rows."""
+
+ROWS_KIND = "rows"
+"""Name of that request in audit logs."""
+
 SITE = "site"
 """Key in ``--node-config`` of a SuperNode with the path of ``site.toml``."""
 
@@ -310,7 +317,26 @@ def reply(message: Message, context: Context, site: Site) -> Message:
     """
     ask = read(message.content, Ask)
     request = request_of(ask)
-    run, kind = context.run_id, "test" if request is None else request.kind
+    kind = "test" if request is None else request.kind
+    return audited_reply(message, context, site, kind, lambda: write(compute_answer(site, ask, request, context.state)))
+
+
+def audited_reply(message: Message, context: Context, site: Site, kind: str, work: Callable[[], RecordDict]) -> Message:
+    """Do the work for a request within the site's policy and time limit, and log the request and the reply.
+
+    Args:
+        message: Message from drfl's server.
+        context: Context of the run.
+        site: The site.
+        kind: Name of the request in the log.
+        work: Function that computes the content of the reply.
+
+    Raises:
+        InputError: If the work fails, or the site's policy forbids the request.
+        HungError: If the work takes longer than the site allows.
+        DrflError: If the site's audit log cannot be written. No reply is sent without a line in the log.
+    """
+    run = context.run_id
     log, number = site.audit, None
     about = {"site": site.name, "run": str(run), "what": kind}
     try:
@@ -323,13 +349,12 @@ def reply(message: Message, context: Context, site: Site) -> Message:
         # The log has this request already, so the count includes it.
         site.policy.check_count(log)
         # The site's model may hang, so the work has a time limit.
-        answer = run_within(site.timeout, partial(compute_answer, site, ask, request, context.state))
+        content = run_within(site.timeout, work)
     except Exception as error:
         if log is not None:
             log.add("refused", **about, request=number, reason=printable(str(error)[:300]))
         raise
     # Log the digest of the reply before the reply leaves the site.
-    content = write(answer)
     if log is not None:
         write_head(content, log.add("sent", **about, digest=digest_of_content(content), request=number))
     return Message(content, reply_to=message)
@@ -380,11 +405,11 @@ def identity(site: Site) -> RecordDict:
         features = tuple(map(short_name, data.columns or ()))
     class_names = tuple(map(short_name, data.classes or ()))
     shape, digest = tuple(data.inputs.shape[1:]), site.digest
-    rows, tests = len(data.train[0]), len(data.test[0])
+    rows, tests, row_key = len(data.train[0]), len(data.test[0]), site.policy.row_key_check(site.folder)
     try:
         about = SiteIdentity(
             site.name, shape, classes, rows, tests, digest, majority, columns, counts, features, data.schema,
-            class_names if len(class_names) == classes else (),
+            class_names if len(class_names) == classes else (), row_key,
         )  # fmt: skip
         content = write(about)
         # Read the description here too, so that the site's operator sees why the server would refuse it.
@@ -394,6 +419,18 @@ def identity(site: Site) -> RecordDict:
             f"site '{site.name}' cannot take part: {error}", code="invalid-value", field=site.name
         ) from None
     return content
+
+
+def row_hashes(site: Site, run: int) -> RecordDict:
+    """Compute the hashes of a site's rows, see :mod:`drfl.flower.row_hashes`.
+
+    Raises:
+        RefusedError: If the site does not take part in the comparison.
+    """
+    key = site.policy.row_key(site.folder)
+    if key is None:
+        raise RefusedError("this site does not compare its rows with other sites (policy.shared_rows_key)")
+    return write(hash_rows(site.data, key, run))
 
 
 def client_app(load: Callable[[Context], Site]) -> ClientApp:
@@ -430,6 +467,11 @@ def client_app(load: Callable[[Context], Site]) -> ClientApp:
                 site.audit.add("refused", **about, request=request, reason=printable(str(error)[:300]))
                 raise
         return Message(content, reply_to=message)
+
+    @client.query("rows")
+    def rows(message: Message, context: Context) -> Message:
+        site = load(context)
+        return audited_reply(message, context, site, ROWS_KIND, partial(row_hashes, site, context.run_id))
 
     @client.query("closing")
     def close(message: Message, context: Context) -> Message:

@@ -14,6 +14,7 @@ import math
 import sys
 from typing import Annotated, ClassVar, Literal
 
+import numpy as np
 import torch
 from msgspec import Meta
 from torch import Tensor
@@ -52,6 +53,12 @@ MOST_NAME = 128
 MOST_NAMED_CLASSES = 1000
 """Maximum number of classes with names."""
 
+MOST_HASHES = 2**17
+"""Maximum number of hashes of rows that a site sends. A site with more rows sends the smallest hashes."""
+
+HASH_BYTES = 8
+"""Bytes of the hash of a row. Among a million rows, two different ones collide with probability 3e-8."""
+
 Short = Annotated[str, Meta(max_length=64)]
 Index = Annotated[int, Meta(ge=0, le=2**31)]
 Positive = Annotated[int, Meta(ge=1, le=2**31)]
@@ -60,6 +67,7 @@ Counted = Annotated[int, Meta(ge=0, le=MOST_COUNTED)]
 Finite = Annotated[float, Meta(ge=-sys.float_info.max, le=sys.float_info.max)]
 Digest = Annotated[str, Meta(pattern=r"\A[0-9a-f]{32}\Z")]
 SchemaDigest = Annotated[str, Meta(pattern=r"\A([0-9a-f]{64})?\Z")]
+KeyCheck = Annotated[str, Meta(pattern=r"\A([0-9a-f]{16})?\Z")]
 Name = Annotated[str, Meta(max_length=MOST_NAME)]
 Version = Annotated[str, Meta(pattern=r"\A(zero|[0-9a-f]{24})?\Z")]
 """A vector's version, see :func:`version`; "" without a vector."""
@@ -232,6 +240,8 @@ class SiteIdentity(Message, frozen=True):
         features: (p,) names of its inputs; empty if they have none, or too many.
         schema: Digest of its :class:`drfl.TableSchema`; "" without one.
         class_names: Names of its classes; empty if they have none.
+        row_key: Check value of the key with which it hashes its rows for comparison with other sites; "" if it does not
+            take part.
     """
 
     # Names of many columns take more space than the fields of other messages.
@@ -248,6 +258,7 @@ class SiteIdentity(Message, frozen=True):
     features: Annotated[tuple[Name, ...], Meta(max_length=MOST_COLUMNS)] = ()
     schema: SchemaDigest = ""
     class_names: Annotated[tuple[Name, ...], Meta(max_length=MOST_NAMED_CLASSES)] = ()
+    row_key: KeyCheck = ""
 
     def __post_init__(self) -> None:
         site_name(self.name)
@@ -269,6 +280,28 @@ class SiteIdentity(Message, frozen=True):
     def moments(self) -> Moments | None:
         """Mean and variance of the columns of its training rows; None if it reports none."""
         return None if self.columns is None else Moments(self.train, *self.columns, self.counts)
+
+
+class SharedRows(Message, frozen=True):
+    """Keyed hashes of a site's rows, see :func:`drfl.flower.shared_rows.hash_rows`.
+
+    Args:
+        rows: Number of rows.
+        distinct: Number of distinct rows.
+        hashes: The smallest hashes, at most ``MOST_HASHES``, in ascending order.
+    """
+
+    limit: ClassVar[int] = HASH_BYTES * MOST_HASHES + 2**10
+    rows: Rows
+    distinct: Rows
+    hashes: Annotated[bytes, Meta(max_length=HASH_BYTES * MOST_HASHES)]
+
+    def __post_init__(self) -> None:
+        if self.distinct > self.rows or len(self.hashes) != HASH_BYTES * min(self.distinct, MOST_HASHES):
+            raise ValueError("the number of hashes does not match the number of rows")
+        values = np.frombuffer(self.hashes, dtype=f">u{HASH_BYTES}")
+        if (values[1:] <= values[:-1]).any():
+            raise ValueError("hashes must be distinct and in ascending order")
 
 
 def site_name(text: str) -> str:

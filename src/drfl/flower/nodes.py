@@ -74,6 +74,21 @@ def pull_replies(grid: Grid, messages: Iterable[str]) -> Iterator[ReceivedReply]
             yield ReceivedReply(message, replies[0])
 
 
+def digest_and_head(received: ReceivedReply) -> dict[str, str | None]:
+    """Return the digest and head of a reply for a log; each is None if the reply is too malformed to have it."""
+    # Record as much as can be read: even a malformed reply gets a line in the log.
+    digest = head = None
+    try:
+        reply = received.reply
+        if reply is not None and reply.has_content():
+            digest = digest_of_content(reply.content)
+            parsed = read_head(reply.content)
+            head = None if parsed is None else str(parsed)
+    except Exception as error:  # a site may send anything, and a reply of a single site must not end the run
+        LOG.debug("a reply without a digest: %r", error)
+    return {"digest": digest, "head": head}
+
+
 LOG = logging.getLogger("drfl.flower")
 
 LONGEST_PAUSE = 10.0

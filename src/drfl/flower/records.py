@@ -18,7 +18,7 @@ from drfl.core.audit_log import Head
 from drfl.core.errors import InputError
 from drfl.core.errors import printable as one_line
 
-PROTOCOL = 9
+PROTOCOL = 10
 """Version of the protocol; both ends must have the same. Increase it with every incompatible change of a message."""
 
 MESSAGE, VECTORS, AUDIT = "message", "vectors", "audit"

@@ -47,6 +47,7 @@ from drfl.flower.messages import Model, SiteIdentity, short_name
 from drfl.flower.nodes import InsecureRoster, KeyRoster, Member, Roster, gather_members
 from drfl.flower.paired import paired_csv
 from drfl.flower.settings import ServerSettings, read_server
+from drfl.flower.shared_rows import compare_sites
 from drfl.flower.site_data import load_probe_rows
 from drfl.flower.transport import Deadline
 from drfl.report.read_run import remark_lines
@@ -99,11 +100,13 @@ class Sites(NamedTuple):
         members: (N,) the sites' descriptions of themselves.
         names: (N,) the sites' names in ``server.toml``, which may differ from the names that they report.
         standardisation: Mean and scale with which sites standardise their inputs; None for no standardisation.
+        notices: Warnings about the sites' data.
     """
 
     members: tuple[SiteIdentity, ...]
     names: tuple[str, ...]
     standardisation: Standardisation | None = None
+    notices: tuple[Notice, ...] = ()
 
     @property
     def n(self) -> int:
@@ -266,7 +269,8 @@ def prepare_deployment(
     """
     config = settings.job
     standardisation = standardisation_of(members, roster.names, config.standardise)
-    sites = Sites(tuple(member for _, member in sorted(members.items())), tuple(roster.names), standardisation)
+    notices = tuple(compare_sites(grid, roster, members, settings.timeout, audit))
+    sites = Sites(tuple(member for _, member in sorted(members.items())), tuple(roster.names), standardisation, notices)
     needed, largest = max((member.classes, name) for member, name in zip(sites.members, sites.names, strict=True))
     classes = needed if config.classes is None else config.classes
     if classes < needed:

@@ -6,6 +6,7 @@ policy.
 
 from __future__ import annotations
 
+import hmac
 from collections import Counter
 from datetime import UTC, datetime
 from pathlib import Path
@@ -16,8 +17,11 @@ from torch import Tensor
 
 from drfl.core.audit_log import AuditLog
 from drfl.core.errors import InputError
-from drfl.core.files import read_text
+from drfl.core.files import read_bytes, read_text
 from drfl.federation.requests import GradientRequest, LossRequest, Request, TrainRequest
+
+KEY_BYTES = 32
+"""Minimum length of the key with which sites hash their rows: shorter ones could be guessed."""
 
 UNAPPROVED = "is not approved. A person at this site has to approve it"
 """End of a site's message about a run that is not approved there. The server then asks the site again for a while."""
@@ -38,12 +42,39 @@ class SitePolicy(BaseModel):
         max_step: Maximum norm of updates and gradients; longer ones are scaled down to it. By default unlimited.
         approved: File with the numbers of approved runs, one per line, relative to ``site.toml``. In other runs the
             site answers nothing, not even a request for its description. By default all runs are approved.
+        shared_rows_key: File with a secret that only the sites have, relative to ``site.toml``. If all sites have the
+            same one, they send keyed hashes of their rows, by which the server counts the rows that two sites share.
+            By default the site takes no part in this.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
     requests_a_day: int | None = Field(default=None, ge=1)
     max_step: float | None = Field(default=None, gt=0, allow_inf_nan=False)
     approved: Path | None = None
+    shared_rows_key: Path | None = None
+
+    def row_key(self, folder: Path) -> bytes | None:
+        """Read the key with which the site hashes its rows; None if it takes no part.
+
+        Raises:
+            InputError: If the file cannot be read, or the key is too short.
+        """
+        if self.shared_rows_key is None:
+            return None
+        key = read_bytes(folder / self.shared_rows_key).strip()
+        if len(key) < KEY_BYTES:
+            raise InputError(
+                f"the key in '{self.shared_rows_key}' has {len(key)} bytes, fewer than {KEY_BYTES}. Make one at a site "
+                "with 'openssl rand -hex 32' and give it to the other sites, but not to the server",
+                code="invalid-value",
+                field="shared_rows_key",
+            )
+        return key
+
+    def row_key_check(self, folder: Path) -> str:
+        """Return a text by which sites and server see whether keys are equal; "" if the site takes no part."""
+        key = self.row_key(folder)
+        return "" if key is None else hmac.digest(key, b"drfl key of rows", "sha256").hex()[:16]
 
     def check_run(self, run: int, folder: Path) -> None:
         """Raise a :class:`RefusedError` if a run is not approved.

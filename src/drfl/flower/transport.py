@@ -19,7 +19,7 @@ from drfl.core.errors import Notice
 from drfl.federation.federation import SCALAR_BYTES, Ledger
 from drfl.federation.requests import Request, TrainRequest
 from drfl.flower.messages import Answer, Ask, max_reply_bytes
-from drfl.flower.nodes import PAUSE, RETRIED_ERRORS, Node, ReceivedReply, Roster, pull_replies
+from drfl.flower.nodes import PAUSE, RETRIED_ERRORS, Node, ReceivedReply, Roster, digest_and_head, pull_replies
 from drfl.flower.records import (
     ProtocolError,
     digest_of_content,
@@ -349,20 +349,9 @@ class Transport:
     def _log_reply(
         self, event: str, client: int, pending: PendingRequest, received_reply: ReceivedReply, **what: str
     ) -> None:
-        """Log the digest and head of a reply; each is None if the reply is too malformed to have it."""
-        if self.audit is None:
-            return
-        # Record as much as can be read: even a malformed reply gets a line in the log.
-        digest = head = None
-        try:
-            reply = received_reply.reply
-            if reply is not None and reply.has_content():
-                digest = digest_of_content(reply.content)
-                parsed = read_head(reply.content)
-                head = None if parsed is None else str(parsed)
-        except Exception as error:  # a site may send anything, and a reply of a single site must not end the run
-            LOG.debug("%s: a reply without a digest: %r", self.roster.names[client], error)
-        self._log(event, client, pending, digest=digest, head=head, **what)
+        """Log the digest and head of a reply."""
+        if self.audit is not None:
+            self._log(event, client, pending, **digest_and_head(received_reply), **what)
 
     def _give_up(self, waiting: Mapping[int, PendingRequest], period: str) -> None:
         """Log the clients that did not answer in time, and do not wait for offline clients until they are back."""

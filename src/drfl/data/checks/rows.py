@@ -35,7 +35,7 @@ def row_warnings(table: RawTable) -> list[Notice]:
 def _copies(table: RawTable) -> list[Notice]:
     rows = np.concatenate(table.rows)
     owners = table.owner[rows]
-    whole = np.column_stack((table.values[rows], table.targets[rows].reshape(len(rows), -1)))
+    whole = canonical_rows(table.values[rows], table.targets[rows])
     _, kinds = np.unique(_digests(whole), return_inverse=True)
     # How often each kind of row occurs at each client that has it.
     cells, counts = np.unique(np.stack((kinds, owners)), axis=1, return_counts=True)
@@ -159,11 +159,18 @@ def _nearest(a: np.ndarray, b: np.ndarray) -> np.ndarray:
     return np.sqrt(np.maximum(np.concatenate([part.min(1) for part in parts]), 0))
 
 
+def canonical_rows(values: np.ndarray, targets: np.ndarray) -> np.ndarray:
+    """Join inputs (n, …) and targets (n, …) to rows (n, k) float64 that have the same bytes if they are equal."""
+    whole = np.column_stack((values.reshape(len(values), -1), targets.reshape(len(targets), -1))) + 0.0  # no -0.0
+    whole[np.isnan(whole)] = np.nan
+    return whole
+
+
 def _digests(rows: np.ndarray) -> np.ndarray:
-    """Return (n,) uint64 hashes of the rows. Different rows collide with probability 2^-64 per pair."""
+    """Return (n,) uint64 hashes of canonical rows. Different rows collide with probability 2^-64 per pair."""
     # Sorting whole rows takes a minute for tables of a million.
     found = np.zeros(len(rows), np.uint64)
-    for column in (rows + 0.0).T:  # -0.0 becomes 0.0
+    for column in rows.T:
         found = (found ^ np.ascontiguousarray(column).view(np.uint64)) * np.uint64(0x9E3779B97F4A7C15)
         found ^= found >> np.uint64(29)
     return found

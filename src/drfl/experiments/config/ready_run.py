@@ -8,6 +8,7 @@ from typing import Generic, Protocol, TypeVar
 
 from torch import Tensor
 
+from drfl.core.errors import Notice
 from drfl.data import ClientData, Partition, Standardisation
 from drfl.engine import Simulation
 from drfl.experiments.config.about_run import AboutRun
@@ -41,6 +42,11 @@ class Clients(Protocol):
     @property
     def standardisation(self) -> Standardisation | None:
         """The scaling of their inputs' columns; None if they are not scaled."""
+        ...
+
+    @property
+    def notices(self) -> tuple[Notice, ...]:
+        """Warnings about their data."""
         ...
 
     def tensors(self) -> Sequence[Tensor]:

@@ -32,11 +32,11 @@ def warnings_of(job: Running) -> tuple[Notice, ...]:
     """Return the warnings of :func:`drfl.data.checks.data_warnings` on a run's clients, and one on data without a
     revision.
 
-    There are none on a data set that drfl knows and has divided itself, as in the papers, and on a deployment, as only
-    its sites know their rows.
+    There are none on a data set that drfl knows and has divided itself, as in the papers. Of a deployment, only what
+    its server noticed is known.
     """
     if not isinstance(job.data, ClientData):
-        return ()
+        return job.data.notices
     partition = None if job.partition is None else job.partition.recipe.get("partition")
     name, is_named = job.about.dataset, "data" not in job.about.settings
     if is_named and name in DATASETS and partition != "natural":

@@ -42,8 +42,9 @@ def check_data(site: SiteFolder) -> Iterator[CheckResult]:
     from drfl.flower.site_data import load_site
 
     try:
-        loaded = load_site(site.settings)
-        about = read(identity(Site(read_site(site.settings).name, loaded)), SiteIdentity)
+        loaded, settings = load_site(site.settings), read_site(site.settings)
+        folder = site.settings.resolve().parent
+        about = read(identity(Site(settings.name, loaded, policy=settings.policy, folder=folder)), SiteIdentity)
     except DrflError as error:
         yield problem("data", str(error))
         return
@@ -59,6 +60,11 @@ def check_data(site: SiteFolder) -> Iterator[CheckResult]:
     yield success("data", f"{counts}, inputs {kinds[0]} of shape {shape}, targets {kinds[1]}{schema}")
     for notice in loaded.notices:
         yield advice("data", notice)
+    if about.row_key:
+        text = (
+            f"the server gets keyed hashes of all rows; the check value of the key, {about.row_key}, must be the same"
+        )
+        yield success("shared rows", f"{text} at all sites")
     text = f"suggested for this site in server.toml: rows = {2 * about.train}, classes = {about.classes}"
     yield advice("limits", Notice(f"{text} (twice its present rows, and its present classes)", "proposed-limits"))
     moments = about.moments
