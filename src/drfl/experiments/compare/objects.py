@@ -16,8 +16,9 @@ from pydantic import ValidationError
 
 from drfl.core.errors import InputError
 from drfl.data import ClientData
+from drfl.engine import Simulation
 from drfl.experiments.config.about_run import AboutRun
-from drfl.experiments.config.build import JobBuilder, Setup, make_job, make_setup
+from drfl.experiments.config.build import JobBuilder, Setup, make_job
 from drfl.experiments.config.hyperparameters import parameters_of
 from drfl.experiments.config.learned import Origin
 from drfl.experiments.config.ready_run import Job
@@ -172,7 +173,17 @@ def object_job_builder(
         kind = type(learned.model)
         source = digests(learned.model).get(f"class {kind.__qualname__}")
         module = {"class": _qualified_name(kind)} | ({} if source is None else {"sha256": source})
-        return make_setup(settings, None, clients, learned, Origin(module, _qualified_name(learned.criterion.given)))
+        selection = settings.selection(learned.measures)
+        if clients.validation is None and selection.validates:
+            option = next(name for name in ("select", "patience", "until") if getattr(settings, name) is not None)
+            raise InputError(
+                f"{option} = {getattr(settings, option)!r} needs validation rows: pass data.with_validation(0.2)",
+                code="no-validation",
+                field=option,
+            )
+        origin = Origin(module, _qualified_name(learned.criterion.given))
+        fed = Simulation(clients, learned, engine=settings.engine, device=settings.device, precision=settings.precision)
+        return Setup(None, clients, learned, fed, origin, selection)
 
     def job(setup: Setup, name: str, seed: int) -> Job:
         seeded, algorithm, learned = settings.model_copy(update={"seed": seed}), algorithms[name], setup.task

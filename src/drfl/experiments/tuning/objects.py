@@ -35,7 +35,6 @@ from drfl.experiments.execution.executor import LocalExecutor, Workers, workers_
 from drfl.experiments.execution.records import Record
 from drfl.experiments.execution.run_cells import CellPool, make_pool
 from drfl.experiments.execution.training_cells import cost, job_from_about, run_job
-from drfl.experiments.run.resume import identity
 from drfl.experiments.tuning import own_spaces
 from drfl.experiments.tuning.configured import OF_ONE
 from drfl.experiments.tuning.criterion import Criterion
@@ -232,7 +231,7 @@ def tune_objects(
     check_algorithms({name: algorithm})
     # Build the first trial at every seed before anything is written, as it may be unable to start.
     jobs = {seed: runs.job(name, algorithm, seed) for seed in seeds}
-    known = {seed: {kind: identity(job)[kind] for kind in ("data", "model")} for seed, job in jobs.items()}
+    known = {seed: job.digests for seed, job in jobs.items()}
     first = jobs[seeds[0]]
     subject = ObjectSubject(name, runs, known, first.data.n, options.first, first.about.parameters)
     subject.defaults()  # raises an error if a parameter is missing
