@@ -32,7 +32,7 @@ from drfl.flower.client_app import Site, client_app, task_of
 from drfl.flower.federation import FlowerFederation
 from drfl.flower.in_process import InProcessGrid
 from drfl.flower.messages import Model
-from drfl.flower.nodes import InsecureRoster, gather_members
+from drfl.flower.nodes import NameRoster, gather_members
 from drfl.flower.transport import Deadline
 from drfl.optim.local import LocalSGD
 from drfl.training.loop import Result, run
@@ -75,7 +75,7 @@ def initial() -> drfl.Task:
 
 
 def over(grid: Grid, algorithm: Algorithm) -> Result:
-    roster = InsecureRoster(hospitals().names)
+    roster = NameRoster(hospitals().names)
     members = {client: member.identity for client, member in gather_members(grid, roster, 60.0, 60.0).items()}
     fed = FlowerFederation(grid, roster, members, MODEL, initial().w0, Deadline(120.0))
     return run(algorithm, fed, rounds=ROUNDS, seed=SEED)

@@ -12,7 +12,7 @@ from drfl.flower.client_app import Site, client_app, task_of
 from drfl.flower.federation import FlowerFederation
 from drfl.flower.in_process import InProcessGrid
 from drfl.flower.messages import Model
-from drfl.flower.nodes import InsecureRoster, gather_members
+from drfl.flower.nodes import NameRoster, gather_members
 from drfl.flower.transport import Deadline
 from drfl.task.models import MODELS
 from drfl.task.task import Task
@@ -55,7 +55,7 @@ def grid_of(names="abcd", load=None, **kind):
 
 def federation(grid=None, names="abcd", timeout=5.0, w0=None, deadline=None, **model):
     grid = grid_of(names) if grid is None else grid
-    roster, deadline = InsecureRoster(names), deadline or {}
+    roster, deadline = NameRoster(names), deadline or {}
     members = {client: member.identity for client, member in gather_members(grid, roster, 1.0, 5.0).items()}
     model = msgspec.structs.replace(MODEL, **model)
     if w0 is None:

@@ -180,5 +180,5 @@ def test_the_reason_of_a_rejected_identity_names_the_field_and_quotes_nothing(ca
     sites = {name: site(name) for name in "ab"}
     grid = Lying(client_app(lambda context: sites[context.node_config["name"]]), [{"name": name} for name in "ab"])
     with refused("sites-missing", None, "a, b"):
-        nodes.gather_members(grid, nodes.InsecureRoster("ab", 1.0), 0.01, 1.0)
+        nodes.gather_members(grid, nodes.NameRoster("ab", 1.0), 0.01, 1.0)
     assert re.search(r"rejected\b.*\btrain\b.*`int`, got `str`$", caplog.text, flags=re.MULTILINE)

@@ -17,7 +17,7 @@ from drfl.algorithms import DRDM
 from drfl.core import audit_log
 from drfl.core.audit_log import FIRST, AuditLog, read
 from drfl.core.errors import DrflError, InputError
-from drfl.flower.nodes import InsecureRoster, gather_members
+from drfl.flower.nodes import NameRoster, gather_members
 from drfl.flower.settings import SiteSettings
 from drfl.flower.site_policy import RefusedError, SitePolicy
 
@@ -213,7 +213,7 @@ def test_of_requests_at_once_none_is_overlooked(tmp_path):
 
 def test_a_site_tells_nothing_of_itself_before_a_person_has_agreed(tmp_path, caplog):
     with refused("sites-missing", None, "b"):
-        gather_members(sites_of(tmp_path, approved="approved"), InsecureRoster("abcd", 0.5), 1.0, 0.5)
+        gather_members(sites_of(tmp_path, approved="approved"), NameRoster("abcd", 0.5), 1.0, 0.5)
     told = [record for record in caplog.records if getattr(record.msg, "code", None) == "run-not-approved"]
     assert len(told) == 1  # asked several times, logged once
     assert not (tmp_path / "b").exists()

@@ -1,6 +1,5 @@
 """Clients that fail, lie about shapes, vanish and come back, behind a grid."""
 
-import logging
 import re
 
 import msgspec
@@ -16,7 +15,7 @@ from drfl.flower import messages, transport
 from drfl.flower import nodes as roster
 from drfl.flower.in_process import InProcessGrid
 from drfl.flower.messages import Answer
-from drfl.flower.nodes import InsecureRoster, KeyRoster, Node, gather_members
+from drfl.flower.nodes import KeyRoster, NameRoster, Node, gather_members
 from drfl.flower.records import read, write
 from drfl.optim.local import LocalSGD
 from drfl.resilience import Protected
@@ -235,7 +234,7 @@ def test_an_identity_that_flower_lost_is_asked_for_again():
                 return Message(Error(4, "Message Unavailable"), reply_to=message)
             return super().answer(message, context)
 
-    members = gather_members(grid_of(grid=Losing), InsecureRoster("abcd", 5.0), 5.0, 5.0)
+    members = gather_members(grid_of(grid=Losing), NameRoster("abcd", 5.0), 5.0, 5.0)
     assert [member.identity.name for member in members.values()] == ["a", "b", "c", "d"]
     assert len(lost) == 2
 
@@ -298,7 +297,7 @@ def test_the_line_of_an_error_that_says_what_is_wrong(told, line, caplog):
 
 def test_sites_that_do_not_come_are_named():
     with refused("sites-missing", None, "0.05 s", "e, f"):
-        gather_members(grid_of(), InsecureRoster("abef"), 0.05, 1.0)
+        gather_members(grid_of(), NameRoster("abef"), 0.05, 1.0)
 
 
 def test_nodes_are_known_by_their_keys_and_strangers_left_out():
@@ -311,10 +310,8 @@ def test_nodes_are_known_by_their_keys_and_strangers_left_out():
     }
 
 
-def test_a_second_site_of_one_name_does_not_take_its_place(caplog):
-    caplog.set_level(logging.WARNING)
-    known, grid = InsecureRoster("ab", 1.0), grid_of("aba")
+def test_a_second_site_of_one_name_does_not_take_its_place():
+    known, grid = NameRoster("ab", 1.0), grid_of("aba")
     assert known.nodes(grid) == {0: Node(1), 1: Node(2)}
     grid.offline.add(1)
     assert known.nodes(grid) == {0: Node(3), 1: Node(2)}
-    assert "insecure-deployment" in [code for code, _ in logged(caplog)]

@@ -17,7 +17,7 @@ from drfl.flower.client_app import Site, client_app, identity
 from drfl.flower.federation import FlowerFederation
 from drfl.flower.in_process import InProcessGrid
 from drfl.flower.messages import Model, SiteIdentity
-from drfl.flower.nodes import InsecureRoster, gather_members
+from drfl.flower.nodes import NameRoster, gather_members
 from drfl.flower.records import read
 from drfl.flower.transport import Deadline
 from drfl.optim.local import LocalSGD
@@ -96,7 +96,7 @@ def both(kind):
         for name in NAMES
     }
     app = client_app(lambda context: sites[context.node_config["name"]])
-    grid, roster = InProcessGrid(app, [{"name": name} for name in NAMES]), InsecureRoster(NAMES)
+    grid, roster = InProcessGrid(app, [{"name": name} for name in NAMES]), NameRoster(NAMES)
     members = {client: member.identity for client, member in gather_members(grid, roster, 1.0, 5.0).items()}
     return simulation, FlowerFederation(grid, roster, members, model, task.w0, Deadline(5.0))
 

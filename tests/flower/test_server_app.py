@@ -430,7 +430,8 @@ def test_a_run_that_nothing_protects_from_a_single_site_warns_once(tmp_path, cap
     path.write_text(re.sub(r'(name = ".")', rf"\1\n{limits}", path.read_text()))
     server_app.serve(grid_of(), path)
     notices = [r.msg for r in caplog.records if isinstance(r.msg, Notice)]
-    assert [one.code for one in notices].count("unprotected-sites") == warned
+    codes = [one.code for one in notices]
+    assert (codes.count("unprotected-sites"), codes.count("insecure-deployment")) == (warned, 1)
 
 
 def test_of_two_sites_neither_is_to_be_protected_from_the_other():

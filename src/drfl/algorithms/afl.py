@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 import torch
 
 from drfl.algorithms.drfa import DRFAState
-from drfl.algorithms.dual import Start, ascend, check_schedule, first_mixture, no_squares, step_size
+from drfl.algorithms.dual import Start, ascend, check_dual_step, first_mixture, no_squares, step_size
 from drfl.ambiguity import AmbiguitySet, Simplex
 from drfl.core import checks
 from drfl.core.key import Key
@@ -69,11 +69,9 @@ class AFL:
     lam0: Start = "uniform"
 
     def __post_init__(self) -> None:
-        if self.gamma is not None:
-            checks.non_negative("gamma", self.gamma)
         if self.dual_batch is not None:
             checks.integer("dual_batch", self.dual_batch)
-        check_schedule("gamma", self.gamma, self.gamma_schedule)
+        check_dual_step("gamma", self.gamma, self.gamma_schedule)
         refuse_epochs("AFL", self.local, "its dual step needs the same number of local steps at every client")
 
     def init(self, fed: Federation) -> DRFAState:

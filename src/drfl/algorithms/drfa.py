@@ -8,9 +8,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from drfl.algorithms.dual import SnapshotMethod, Start, check_schedule, first_mixture, no_squares, step_size
+from drfl.algorithms.dual import SnapshotMethod, Start, check_dual_step, first_mixture, no_squares, step_size
 from drfl.ambiguity import AmbiguitySet, Simplex
-from drfl.core import checks
 from drfl.core.errors import InputError
 from drfl.core.key import Key
 from drfl.federation import sampling
@@ -65,9 +64,6 @@ class DRFA(SnapshotMethod):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self._check_penalty()
-
-    def _check_penalty(self) -> None:
         if self.ambiguity.penalised:
             raise InputError(
                 f"DRFA cannot use the penalty of {type(self.ambiguity).__name__}, because its dual step is a "
@@ -116,8 +112,9 @@ class DRFAProx(DRFA):
         InputError: If gamma is negative, or if m > N (on first use).
     """
 
-    def _check_penalty(self) -> None:
-        """Accept every penalty."""
+    def __post_init__(self) -> None:
+        # Not DRFA's, which refuses penalties: the proximal step takes them all.
+        SnapshotMethod.__post_init__(self)
 
 
 @dataclass(frozen=True)
@@ -163,9 +160,7 @@ class DRFAGA:
     lam0: Start = "uniform"
 
     def __post_init__(self) -> None:
-        if self.gamma is not None:
-            checks.non_negative("gamma", self.gamma)
-        check_schedule("gamma", self.gamma, self.gamma_schedule)
+        check_dual_step("gamma", self.gamma, self.gamma_schedule)
 
     def init(self, fed: Federation) -> DRFAState:
         """Return the state with the initial model and λ^(0)."""

@@ -64,12 +64,14 @@ def step_size(gamma: float | None, v: Tensor | SparseVector, squares: Tensor) ->
     return (RATE / max(float(squares) ** 0.5, LEAST) if float(squares) > 0 else 0.0), squares
 
 
-def check_schedule(name: str, gamma: float | None, schedule: Schedule) -> None:
-    """Check that a schedule multiplies a dual step size that is set.
+def check_dual_step(name: str, gamma: float | None, schedule: Schedule) -> None:
+    """Check a dual step size, and that a schedule multiplies one that is set.
 
     Raises:
-        InputError: If there is a schedule but gamma is None.
+        InputError: If gamma is negative, or None although there is a schedule.
     """
+    if gamma is not None:
+        checks.non_negative(name, gamma)
     if gamma is None and schedule != Constant():
         raise InputError(
             f"{name}_schedule requires {name}; without it, the built-in rule shortens the dual step by itself",
@@ -149,11 +151,9 @@ class SnapshotMethod:
     lam0: Start = field(default="uniform", kw_only=True)
 
     def __post_init__(self) -> None:
-        if self.gamma is not None:
-            checks.non_negative("gamma", self.gamma)
         if self.dual_batch is not None:
             checks.integer("dual_batch", self.dual_batch)
-        check_schedule("gamma", self.gamma, self.gamma_schedule)
+        check_dual_step("gamma", self.gamma, self.gamma_schedule)
         refuse_epochs(type(self).__name__, self.local, "its snapshot needs the same number of local steps everywhere")
 
     def snapshot_ascent(self, fed: Federation, model: Merged, lam: Tensor, squares: Tensor, key: Key) -> Ascent:

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from drfl.algorithms.drift import sum_updates
-from drfl.algorithms.dual import Start, check_schedule, first_mixture, no_squares, prox, step_size
+from drfl.algorithms.dual import Start, check_dual_step, first_mixture, no_squares, prox, step_size
 from drfl.algorithms.sparse_vector import SparseVector
 from drfl.algorithms.weighted_sum import WeightedRows, WeightedSum
 from drfl.ambiguity import AmbiguitySet, Simplex
@@ -173,8 +173,6 @@ class ScaffPD:
     lam0: Start = "uniform"
 
     def __post_init__(self) -> None:
-        if self.sigma is not None:
-            checks.non_negative("sigma", self.sigma)
         checks.fraction("theta", self.theta)
         checks.non_negative("mu", self.mu)
         checks.positive("server_lr", self.server_lr)
@@ -186,7 +184,7 @@ class ScaffPD:
                 code="conflicting-options",
                 field="theta",
             )
-        check_schedule("sigma", self.sigma, self.sigma_schedule)
+        check_dual_step("sigma", self.sigma, self.sigma_schedule)
         if self.mu > 0 and not (self.sigma_schedule == Constant() == self.local.lr_schedule):
             raise InputError(
                 "mu already sets the schedules of τ and σ. Remove lr_schedule and sigma_schedule, or remove mu",

@@ -7,10 +7,10 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from itertools import zip_longest
 
-from drfl.core.errors import InputError, Notice, listing
+from drfl.core.errors import InputError, Notice, listing, printable
 from drfl.data.standardisation import Standardisation, bound_standardisation
 from drfl.flower.messages import MOST_COLUMNS, SiteIdentity
-from drfl.flower.records import printable
+from drfl.flower.records import MOST_SHOWN
 from drfl.flower.settings import SiteEntry
 
 LOG = logging.getLogger("drfl.flower")
@@ -44,47 +44,45 @@ def agree(members: Mapping[int, SiteIdentity], names: Sequence[str]) -> None:
         InputError: If two sites differ; the message names them.
     """
     reports = [members[client] for client in sorted(members)]
-    advice = "Make one schema with 'drfl data describe', give it to all sites, and set schema in each site.toml"
-
-    def odd(values: Sequence[object]) -> tuple[int, int] | None:
-        """Find a site that differs from most sites, and one of these; sites without a value are skipped."""
+    for what, values in {
+        "schema": [report.schema for report in reports],
+        "features": [report.features or None for report in reports],
+        "kind": [report.majority is None for report in reports],
+        "classes": [report.class_names or None for report in reports],
+    }.items():
+        # Compare a site that differs from most sites with one of these. Sites without a value are skipped.
         known = [value for value in values if value is not None]
-        if len(set(known)) < 2:
-            return None
-        usual = Counter(known).most_common(1)[0][0]
-        return next(i for i, value in enumerate(values) if value not in (None, usual)), values.index(usual)
-
-    for values, difference in (
-        ([report.schema for report in reports], lambda i, j: _schemas_differ(reports, names, i, j)),
-        ([report.features or None for report in reports], lambda i, j: _features_differ(reports, names, i, j)),
-        ([report.majority is None for report in reports], lambda i, j: _kinds_differ(reports, names, i, j)),
-        ([report.class_names or None for report in reports], lambda i, j: _classes_differ(reports, names, i, j)),
-    ):
-        pair = odd(values)
-        if pair is not None:
-            raise InputError(f"{difference(*pair)}. {advice}", code="sites-differ", field=names[pair[0]])
-
-
-def _schemas_differ(reports: Sequence[SiteIdentity], names: Sequence[str], i: int, j: int) -> str:
-    shown = [f"the schema {reports[k].schema[:8]}…" if reports[k].schema else "no schema" for k in (i, j)]
-    return f"site '{names[i]}' has {shown[0]}, but site '{names[j]}' has {shown[1]}"
-
-
-def _features_differ(reports: Sequence[SiteIdentity], names: Sequence[str], i: int, j: int) -> str:
-    pairs = zip_longest(reports[i].features, reports[j].features)
-    at, (own, other) = next((k, pair) for k, pair in enumerate(pairs, 1) if pair[0] != pair[1])
-    shown = ["missing" if name is None else f"'{name}'" for name in (own, other)]
-    return f"column {at} is {shown[0]} at site '{names[i]}', but {shown[1]} at site '{names[j]}'"
-
-
-def _kinds_differ(reports: Sequence[SiteIdentity], names: Sequence[str], i: int, j: int) -> str:
-    kinds = ["numbers" if reports[k].majority is None else "classes" for k in (i, j)]
-    return f"targets are {kinds[0]} at site '{names[i]}', but {kinds[1]} at site '{names[j]}'"
-
-
-def _classes_differ(reports: Sequence[SiteIdentity], names: Sequence[str], i: int, j: int) -> str:
-    shown = [listing([f"'{name}'" for name in reports[k].class_names], "class") for k in (i, j)]
-    return f"the classes are {shown[0]} at site '{names[i]}', but {shown[1]} at site '{names[j]}'"
+        usual = Counter(known).most_common(1)[0][0] if known else None
+        odd = next((i for i, value in enumerate(values) if value not in (None, usual)), None)
+        if odd is None:
+            continue
+        places = odd, values.index(usual)
+        (own, other), (name, other_name) = (reports[i] for i in places), (names[i] for i in places)
+        match what:
+            case "schema":
+                subject = ""
+                shown = [f"has the schema {r.schema[:8]}…" if r.schema else "has no schema" for r in (own, other)]
+            case "features":
+                pairs = enumerate(zip_longest(own.features, other.features), 1)
+                column, cells = next((k, cells) for k, cells in pairs if cells[0] != cells[1])
+                subject = f"column {column} is"
+                shown = ["missing" if cell is None else f"'{cell}'" for cell in cells]
+            case "kind":
+                subject = "targets are"
+                shown = ["numbers" if r.majority is None else "classes" for r in (own, other)]
+            case _:
+                subject = "the classes are"
+                shown = [listing([f"'{c}'" for c in r.class_names], "class") for r in (own, other)]
+        if subject:
+            text = f"{subject} {shown[0]} at site '{name}', but {shown[1]} at site '{other_name}'"
+        else:
+            text = f"site '{name}' {shown[0]}, but site '{other_name}' {shown[1]}"
+        raise InputError(
+            f"{text}. Make one schema with 'drfl data describe', give it to all sites, and set schema in each "
+            "site.toml",
+            code="sites-differ",
+            field=name,
+        )
 
 
 def admit(members: Mapping[int, SiteIdentity], entries: Sequence[SiteEntry]) -> None:
@@ -107,7 +105,8 @@ def admit(members: Mapping[int, SiteIdentity], entries: Sequence[SiteEntry]) -> 
     for client, entry in enumerate(entries):
         member = members[client]
         if member.name != entry.name:
-            text = f"site {entry.name} reports the name '{printable(member.name)}'. Results use the name in server.toml"
+            other = printable(member.name, MOST_SHOWN)
+            text = f"site {entry.name} reports the name '{other}'. Results use the name in server.toml"
             LOG.warning(Notice(text, "other-name", entry.name))
         share = member.train / total
         for what, reported, limit in (

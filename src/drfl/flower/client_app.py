@@ -17,8 +17,8 @@ from flwr.clientapp import ClientApp
 from torch import Tensor, nn
 
 from drfl.core.audit_log import AuditLog, Head
-from drfl.core.audit_signatures import read_public_key, read_signing_key
-from drfl.core.errors import InputError
+from drfl.core.audit_signatures import read_public_key
+from drfl.core.errors import InputError, printable
 from drfl.core.hashing import digest_of
 from drfl.data import ClientData
 from drfl.data.row_scores import RowScores, products
@@ -38,9 +38,9 @@ from drfl.flower.messages import (
     version,
 )
 from drfl.flower.records import (
+    MOST_SHOWN,
     array_of,
     digest_of_content,
-    printable,
     read,
     read_head,
     vector_of,
@@ -352,7 +352,7 @@ def audited_reply(message: Message, context: Context, site: Site, kind: str, wor
         content = run_within(site.timeout, work)
     except Exception as error:
         if log is not None:
-            log.add("refused", **about, request=number, reason=printable(str(error)[:300]))
+            log.add("refused", **about, request=number, reason=printable(error, MOST_SHOWN))
         raise
     # Log the digest of the reply before the reply leaves the site.
     if log is not None:
@@ -464,7 +464,7 @@ def client_app(load: Callable[[Context], Site]) -> ClientApp:
             except InputError as error:
                 about = {"site": site.name, "run": str(context.run_id), "what": "identity"}
                 request = None if server is None else server.n
-                site.audit.add("refused", **about, request=request, reason=printable(str(error)[:300]))
+                site.audit.add("refused", **about, request=request, reason=printable(error, MOST_SHOWN))
                 raise
         return Message(content, reply_to=message)
 
@@ -523,12 +523,7 @@ def _site(path: Path) -> Site:
             code=code,
             field=settings.name,
         ) from None
-    log = None
-    if settings.audit is not None:
-        keys = (
-            None if key is None else read_signing_key(folder / key) for key in (settings.key, settings.previous_key)
-        )
-        log = AuditLog(folder / settings.audit, "site", settings.name, *keys)
+    log = settings.open_log(folder, "site", settings.name)
     server_key = None if settings.server_key is None else read_public_key(folder / settings.server_key)
     return Site(
         settings.name, data, None, settings.timeout, settings.device, settings.threads, log, settings.policy, folder,

@@ -9,10 +9,10 @@ from types import TracebackType
 from flwr.app import Message, RecordDict
 from flwr.serverapp import Grid
 
-from drfl.core.audit_log import AuditLog, Head
+from drfl.core.audit_log import AuditLog
 from drfl.core.errors import DrflError
 from drfl.flower.client_app import CLOSING
-from drfl.flower.nodes import PAUSE, Roster, pull_replies
+from drfl.flower.nodes import Roster, exchange_once
 from drfl.flower.records import MOST_FIELDS, ProtocolError, payload_size, read_head, rejection_reason, write_head
 
 LOG = logging.getLogger("drfl.flower")
@@ -77,26 +77,14 @@ class AuditedRun:
             return
         # A run that fails while it closes must not close again.
         self._open = False
-        head = self.audit.add("closing", run=self._run, outcome=outcome)
+        head, end = self.audit.add("closing", run=self._run, outcome=outcome), time.monotonic() + self.timeout
         try:
-            self._exchange_heads(self.audit, head)
-        except DrflError:
-            raise
-        except Exception as error:  # the run has ended, and an unreachable SuperLink must not change its outcome
-            LOG.warning("the end of the audit log was not sent to the sites (%s)", type(error).__name__)
-        self.audit.add("finished", run=self._run, outcome=outcome)
-
-    def _exchange_heads(self, audit: AuditLog, head: Head) -> None:
-        end = time.monotonic() + self.timeout
-        clients = {node.id: client for client, node in self.roster.nodes(self.grid).items()}
-        # All sites get the same head, so that each holds the same proof of the whole run.
-        content = write_head(RecordDict(), head)
-        messages = [Message(content, node, CLOSING, ttl=max(1.0, self.timeout)) for node in clients]
-        ids = self.grid.push_messages(messages)
-        waiting = {i: clients[node] for i, node in zip(ids, clients, strict=True) if i}
-        while waiting:
-            for message, reply, problem in list(pull_replies(self.grid, list(waiting))):
-                client = waiting.pop(message)
+            nodes = {node.id: client for client, node in self.roster.nodes(self.grid).items()}
+            # All sites get the same head, so that each holds the same proof of the whole run.
+            content = write_head(RecordDict(), head)
+            requests = [Message(content, node, CLOSING, ttl=max(1.0, self.timeout)) for node in nodes]
+            for node, (_, reply, problem) in exchange_once(self.grid, requests, end):
+                name = self.roster.names[nodes[node]]
                 try:
                     if reply is None or not reply.has_content():
                         raise ProtocolError(problem or "it gave no answer")
@@ -104,16 +92,14 @@ class AuditedRun:
                     if payload_size(reply.content) > MOST_FIELDS:
                         raise ProtocolError("its answer is too long")
                     site_head = read_head(reply.content)
-                    self.roster.check_head(client, site_head)
+                    self.roster.check_head(nodes[node], site_head)
                 except Exception as error:  # an error of a single site must not end the run
-                    LOG.warning(
-                        "%s: the head of its audit log is unknown: %s",
-                        self.roster.names[client],
-                        rejection_reason(error),
-                    )
+                    LOG.warning("%s: the head of its audit log is unknown: %s", name, rejection_reason(error))
                     continue
                 if site_head is not None:
-                    audit.add("parted", site=self.roster.names[client], head=str(site_head))
-            if not waiting or time.monotonic() >= end:
-                return
-            time.sleep(PAUSE)
+                    self.audit.add("parted", site=name, head=str(site_head))
+        except DrflError:
+            raise
+        except Exception as error:  # the run has ended, and an unreachable SuperLink must not change its outcome
+            LOG.warning("the end of the audit log was not sent to the sites (%s)", type(error).__name__)
+        self.audit.add("finished", run=self._run, outcome=outcome)

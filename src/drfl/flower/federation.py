@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 
 import torch
 from flwr.serverapp import Grid
@@ -21,7 +21,7 @@ from drfl.flower.messages import Ask, Model, Products, SiteIdentity, SiteTest, v
 from drfl.flower.nodes import Roster
 from drfl.flower.possible_tests import valid_tests
 from drfl.flower.traffic import Traffic
-from drfl.flower.transport import ClientRequest, Deadline, ExchangeResult, Transport
+from drfl.flower.transport import Deadline, ExchangeResult, PendingRequest, Transport
 from drfl.task.measure import Rows
 from drfl.task.metrics import Metric, metric_of, resolved
 
@@ -109,7 +109,7 @@ class FlowerFederation(Federation):
 
     def site_health(self) -> dict[str, dict[str, int | bool]]:
         """Return how each site has answered so far, by name."""
-        return {self._names[client]: health.counts() for client, health in self._transport.health.items()}
+        return {self._names[client]: asdict(health) for client, health in self._transport.health.items()}
 
     def ask(self, request: Request[R]) -> R:
         """Send a request to its cohort. A pending test is sent along, to all clients."""
@@ -242,7 +242,7 @@ class FlowerFederation(Federation):
                 standardisation=self.standardisation,
                 also=tested[1] if len(tested) > 1 else None,
             )
-            questions[client] = ClientRequest(ask, part)
+            questions[client] = PendingRequest(ask, part)
         exchanged = self._transport.exchange(questions, wait_for_all=wait_for_all)
         for client, answer in exchanged.answers.items():
             # Warn once if a site's data differ from those that it described before the run.

@@ -14,14 +14,14 @@ from flwr.serverapp import Grid
 
 from drfl.core.audit_log import AuditLog, Head
 from drfl.core.audit_signatures import public_key
-from drfl.core.errors import InputError, Notice
+from drfl.core.errors import InputError, Notice, printable
 from drfl.flower.client_app import IDENTITY
 from drfl.flower.messages import SiteIdentity, max_identity_bytes
 from drfl.flower.records import (
+    MOST_SHOWN,
     ProtocolError,
     digest_of_content,
     payload_size,
-    printable,
     read,
     read_head,
     rejection_reason,
@@ -209,19 +209,23 @@ class NameRoster:
         """Do nothing, because the clients' keys are unknown. See :class:`Roster`."""
 
 
-class InsecureRoster(NameRoster):
-    """A roster of nodes that are not authenticated, for trials only.
+def exchange_once(grid: Grid, requests: Sequence[Message], end: float) -> Iterator[tuple[int, ReceivedReply]]:
+    """Send each node a message once, and yield the replies by node ID as they arrive, until all have or time is over.
 
     Args:
-        names: (N,) names of the clients.
-        timeout: Seconds for a node to report its name.
-        audit: Audit log of the server; None for no log.
+        grid: Flower's grid.
+        requests: The messages, one for each node.
+        end: Time on the monotonic clock after which not to wait.
     """
-
-    def __init__(self, names: Sequence[str], timeout: float = 60.0, audit: AuditLog | None = None) -> None:
-        super().__init__(names, timeout, audit=audit)
-        text = "insecure: sites are not authenticated. Anyone who can reach the server can join under any name"
-        LOG.warning(Notice(text, "insecure-deployment"))
+    # Flower returns no ID for a message that it did not accept. Its node is skipped.
+    ids = zip(grid.push_messages(requests), requests, strict=True)
+    waiting = {i: request.metadata.dst_node_id for i, request in ids if i}
+    while waiting:
+        for received in list(pull_replies(grid, list(waiting))):
+            yield waiting.pop(received.message), received
+        if not waiting or time.monotonic() >= end:
+            return
+        time.sleep(PAUSE)
 
 
 def query_identities(
@@ -238,49 +242,33 @@ def query_identities(
     Returns:
         The descriptions by node ID. Nodes without a valid answer are missing and logged.
     """
-    end, members = time.monotonic() + timeout, {}
-    pending, pause, unapproved = list(nodes), PAUSE, set()
+    end, pause = time.monotonic() + timeout, PAUSE
+    members: dict[int, Member] = {}
+    pending, unapproved = list(nodes), set[int]()
     # With this head, every site holds a proof of the log before its first request.
     head = None if audit is None else audit.head()
     while pending and time.monotonic() < end:
-        pending = _ask_once(grid, pending, end, members, unapproved, head)
+        ttl, again = max(1.0, end - time.monotonic()), []
+        requests = [Message(write_head(RecordDict(), head), node, IDENTITY, ttl=ttl) for node in pending]
+        for node, (_, reply, problem) in exchange_once(grid, requests, end):
+            if reply is not None and reply.has_error() and reply.error.code in RETRIED_ERRORS:
+                again.append(node)
+            elif reply is not None and reply.has_error() and UNAPPROVED in (reply.error.reason or ""):
+                if node not in unapproved:
+                    LOG.warning(Notice(f"node {node}: the run {UNAPPROVED}", "run-not-approved", f"node {node}"))
+                unapproved.add(node)
+                again.append(node)
+            else:
+                try:
+                    members[node] = member_of(reply, problem)
+                except Exception as error:  # an error of a single node must not end the run
+                    LOG.warning(Notice(f"node {node}: {rejection_reason(error)}", "node-rejected", f"node {node}"))
+        pending = again
         # Flower lost the message or the reply, or the run is not approved yet: ask again at intervals that double.
         if pending:
             time.sleep(min(pause, LONGEST_PAUSE, max(0.0, end - time.monotonic())))
             pause *= 2
     return members
-
-
-def _ask_once(
-    grid: Grid, nodes: Sequence[int], end: float, members: dict[int, Member], unapproved: set[int], head: Head | None
-) -> list[int]:
-    """Ask each node once, add to ``members`` and ``unapproved``, and return the nodes to ask again."""
-    ttl, again = max(1.0, end - time.monotonic()), []
-    requests = [Message(write_head(RecordDict(), head), node, IDENTITY, ttl=ttl) for node in nodes]
-    # Flower returns no ID for a message that it did not accept. Its node is skipped.
-    waiting = {
-        i: request.metadata.dst_node_id for i, request in zip(grid.push_messages(requests), requests, strict=True) if i
-    }
-    while waiting:
-        for message, reply, problem in list(pull_replies(grid, list(waiting))):
-            node = waiting.pop(message)
-            if reply is not None and reply.has_error() and reply.error.code in RETRIED_ERRORS:
-                again.append(node)
-                continue
-            if reply is not None and reply.has_error() and UNAPPROVED in (reply.error.reason or ""):
-                if node not in unapproved:
-                    LOG.warning(Notice(f"node {node}: the run {UNAPPROVED}", "run-not-approved", f"node {node}"))
-                unapproved.add(node)
-                again.append(node)
-                continue
-            try:
-                members[node] = member_of(reply, problem)
-            except Exception as error:  # an error of a single node must not end the run
-                LOG.warning(Notice(f"node {node}: {rejection_reason(error)}", "node-rejected", f"node {node}"))
-        if not waiting or time.monotonic() >= end:
-            break
-        time.sleep(PAUSE)
-    return again
 
 
 def member_of(reply: Message | None, problem: str = "") -> Member:
@@ -296,7 +284,9 @@ def member_of(reply: Message | None, problem: str = "") -> Member:
     if reply is None:
         raise ProtocolError(f"its description is rejected: {problem}")
     if reply.has_error():
-        raise ProtocolError(f"cannot describe itself: {printable(reply.error.reason or f'error {reply.error.code}')}")
+        raise ProtocolError(
+            f"cannot describe itself: {printable(reply.error.reason or f'error {reply.error.code}', MOST_SHOWN)}"
+        )
     # Check the size before parsing, as a site may send anything.
     if not reply.has_content() or payload_size(reply.content) > max_identity_bytes():
         raise ProtocolError("its description is rejected: it is empty or too long")

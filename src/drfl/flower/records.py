@@ -15,8 +15,7 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
 from torch import Tensor
 
 from drfl.core.audit_log import Head
-from drfl.core.errors import InputError
-from drfl.core.errors import printable as one_line
+from drfl.core.errors import InputError, printable
 
 PROTOCOL = 10
 """Version of the protocol; both ends must have the same. Increase it with every incompatible change of a message."""
@@ -140,7 +139,7 @@ def read(content: RecordDict, kind: type[M]) -> M:
         text, _, field = str(error).partition(" - at `$")
         # Shorten the text, as msgspec may quote a name or a value of the message.
         reason = f"cannot read {field.strip('.`') or 'a message'}: {text[:1].lower()}{text[1:]}"
-        raise ProtocolError(printable(reason)) from None
+        raise ProtocolError(printable(reason, MOST_SHOWN)) from None
     if unread:
         raise ProtocolError("a message has vectors that none of its fields refers to")
     # Encode the message again and compare: the decoder accepts some missing, duplicate or surplus fields, and integers
@@ -231,8 +230,3 @@ def _size(value: object) -> int:
 def rejection_reason(error: Exception) -> str:
     """Return the reason why a message is rejected, in one line; for an unexpected error only its type."""
     return str(error) if isinstance(error, ProtocolError) else f"it cannot be read ({type(error).__name__})"
-
-
-def printable(text: object, most: int = MOST_SHOWN) -> str:
-    """Prepare a site's text for a log line: replace unprintable characters by spaces and shorten the text."""
-    return one_line(text, most)

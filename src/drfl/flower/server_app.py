@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import tomllib
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import NamedTuple
 
@@ -16,7 +16,7 @@ from flwr.serverapp import Grid, ServerApp
 from torch import Tensor
 
 from drfl.core.audit_log import AuditLog
-from drfl.core.audit_signatures import load_public_key, read_signing_key
+from drfl.core.audit_signatures import load_public_key
 from drfl.core.errors import DivergedError, DrflError, InputError, Notice
 from drfl.core.files import read_text
 from drfl.core.key import Key
@@ -44,7 +44,7 @@ from drfl.flower.client_app import task_of
 from drfl.flower.closing import SERVER, AuditedRun
 from drfl.flower.federation import FlowerFederation
 from drfl.flower.messages import Model, SiteIdentity, short_name
-from drfl.flower.nodes import InsecureRoster, KeyRoster, Member, Roster, gather_members
+from drfl.flower.nodes import KeyRoster, Member, NameRoster, Roster, gather_members
 from drfl.flower.paired import paired_csv
 from drfl.flower.settings import ServerSettings, read_server
 from drfl.flower.shared_rows import compare_sites
@@ -159,7 +159,7 @@ def serve(grid: Grid, path: Path) -> Path:
     notice = settings.protection_notice()
     if notice is not None:
         LOG.warning(notice)
-    audit = open_log(settings, folder)
+    audit = settings.open_log(folder, "server", SERVER)
     roster = make_roster(settings, folder, audit)
     # From here on the log records how the run ends, even after an error.
     with AuditedRun(audit, grid, roster, settings.timeout) as audited:
@@ -192,7 +192,7 @@ def serve(grid: Grid, path: Path) -> Path:
             audited.close("completed" if finished.checks.failure is None else "diverged")
             replies = read_text(claim.checkpoints / REPLIES, limit=None, follow=False)
             LOG.info("%s", deployed.fed.traffic.summary_line())
-            traffic = {"since_round": since, **deployed.fed.traffic.totals(), "sites": deployed.fed.site_health()}
+            traffic = {"since_round": since, **asdict(deployed.fed.traffic), "sites": deployed.fed.site_health()}
             more = {"traffic.json": json_text(traffic, indent=2) + "\n", REPLIES: replies}
             paired = paired_csv(deployed.data.names, deployed.fed.measures, finished.result, deployed.fed.products)
             write_results(finished, claim, {**more, **({} if paired is None else {PAIRED: paired})})
@@ -350,18 +350,6 @@ def deadline_of(settings: ServerSettings) -> Deadline:
     return Deadline(settings.timeout, settings.job.min_replies, settings.grace)
 
 
-def open_log(settings: ServerSettings, folder: Path) -> AuditLog | None:
-    """Open the server's audit log; return None if it keeps none.
-
-    Raises:
-        InputError: If a key cannot be read.
-    """
-    if settings.audit is None:
-        return None
-    keys = (None if key is None else read_signing_key(folder / key) for key in (settings.key, settings.previous_key))
-    return AuditLog(folder / settings.audit, "server", SERVER, *keys)
-
-
 def make_roster(settings: ServerSettings, folder: Path, audit: AuditLog | None = None) -> Roster:
     """Make the roster of the sites.
 
@@ -375,7 +363,9 @@ def make_roster(settings: ServerSettings, folder: Path, audit: AuditLog | None =
     """
     names = tuple(site.name for site in settings.sites)
     if settings.insecure:
-        return InsecureRoster(names, settings.timeout, audit)
+        text = "insecure: sites are not authenticated. Anyone who can reach the server can join under any name"
+        LOG.warning(Notice(text, "insecure-deployment"))
+        return NameRoster(names, settings.timeout, audit=audit)
     return KeyRoster(names, tuple(read_registered_key(folder / str(site.public_key)) for site in settings.sites))
 
 

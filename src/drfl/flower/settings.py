@@ -17,6 +17,8 @@ from pydantic import (
     model_validator,
 )
 
+from drfl.core.audit_log import AuditLog, Role
+from drfl.core.audit_signatures import read_signing_key
 from drfl.core.errors import InputError, Notice
 from drfl.core.files import read_toml
 from drfl.data.dataset import TEST_FRACTION
@@ -104,8 +106,39 @@ class SiteData(BaseModel):
         return self
 
 
-class SiteSettings(BaseModel):
-    """The settings in ``site.toml``. Paths are relative to the file.
+class AuditSettings(BaseModel):
+    """The settings of an audit log, in ``site.toml`` and in ``server.toml``.
+
+    Args:
+        audit: The audit log; by default there is none.
+        key: Private key of the node, which signs the audit log; without a key the log is unsigned.
+        previous_key: The key before ``key``, which signs the introduction of ``key`` in the log; None if it is lost.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+    audit: Path | None = None
+    key: Path | None = None
+    previous_key: Path | None = None
+
+    def open_log(self, folder: Path, role: Role, name: str) -> AuditLog | None:
+        """Open the audit log of an owner; return None if there is none.
+
+        Args:
+            folder: Folder to which the paths are relative.
+            role: Role of the owner.
+            name: Name of the owner.
+
+        Raises:
+            InputError: If a key cannot be read.
+        """
+        if self.audit is None:
+            return None
+        keys = (None if key is None else read_signing_key(folder / key) for key in (self.key, self.previous_key))
+        return AuditLog(folder / self.audit, role, name, *keys)
+
+
+class SiteSettings(AuditSettings):
+    """The settings in ``site.toml``, besides those of :class:`AuditSettings`. Paths are relative to the file.
 
     Args:
         name: Name of the site.
@@ -114,20 +147,13 @@ class SiteSettings(BaseModel):
         dtype: Data type of inputs, and of targets that are not labels.
         device: PyTorch device.
         threads: Number of PyTorch threads; by default PyTorch's.
-        audit: Audit log of requests and replies; by default there is none.
-        key: Private key of the node, which signs the audit log; without a key the log is unsigned.
-        previous_key: The key before ``key``, which signs the introduction of ``key`` in the log; None if it is lost.
         server_key: Public key of the server, which verifies the heads of the server's log; without it, heads are not
             verified.
         policy: Limits on the site's requests and replies.
     """
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
     name: str = Field(min_length=1)
     data: SiteData
-    audit: Path | None = None
-    key: Path | None = None
-    previous_key: Path | None = None
     server_key: Path | None = None
     policy: SitePolicy = Field(default_factory=SitePolicy)
     timeout: float = Field(3600.0, gt=0)
@@ -244,8 +270,8 @@ class SiteEntry(BaseModel):
     probe: SiteData | None = None
 
 
-class ServerSettings(BaseModel):
-    """The settings in ``server.toml``. Paths are relative to the file.
+class ServerSettings(AuditSettings):
+    """The settings in ``server.toml``, besides those of :class:`AuditSettings`. Paths are relative to the file.
 
     Args:
         out: Folder of the run's results.
@@ -254,22 +280,15 @@ class ServerSettings(BaseModel):
             all sites, up to ``timeout``.
         wait: Seconds to wait for all sites at the start.
         insecure: Whether to accept sites without authentication.
-        audit: Audit log of joins, requests and replies; by default there is none.
-        key: Private key that signs the audit log; without a key the log is unsigned.
-        previous_key: The key before ``key``, which signs the introduction of ``key`` in the log; None if it is lost.
         job: Configuration of the run.
         sites: The sites, in the order of the clients.
     """
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
     out: Path = Path("run")
     timeout: float = Field(600.0, gt=0, allow_inf_nan=False)
     grace: float | None = Field(None, ge=0, allow_inf_nan=False)
     wait: float = Field(300.0, gt=0, allow_inf_nan=False)
     insecure: bool = False
-    audit: Path | None = None
-    key: Path | None = None
-    previous_key: Path | None = None
     job: DeployedConfig
     sites: tuple[SiteEntry, ...] = Field(min_length=1)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 
 TOLERATED = 2
 """Number of failed or rejected exchanges in a row after which a site is skipped."""
@@ -53,12 +53,3 @@ class SiteHealth:
         if self.strikes > tolerated:
             # The backoff doubles up to a limit, so that a site that recovers takes part again.
             self.backoff = min(LONGEST, 2 ** (self.strikes - tolerated - 1))
-
-    def record_skip(self) -> None:
-        """Record that the site is skipped in an exchange."""
-        self.left_out += 1
-        self.backoff -= 1
-
-    def counts(self) -> dict[str, int | bool]:
-        """Return all fields for ``traffic.json``."""
-        return asdict(self)

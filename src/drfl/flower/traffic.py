@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 
 
 @dataclass
@@ -42,15 +42,6 @@ class Traffic:
         self.messages += 1
         self.bytes_up += size
         self.test_bytes_up += tests
-
-    def add_site_seconds(self, seconds: float) -> None:
-        """Add the working time that a site reports in a reply."""
-        self.answers += 1
-        self.site_seconds += seconds
-
-    def totals(self) -> dict[str, int | float]:
-        """Return all counters by name."""
-        return asdict(self)
 
     def summary_line(self) -> str:
         """Summarise the counters in one line for the log."""

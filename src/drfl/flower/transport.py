@@ -15,16 +15,16 @@ from flwr.serverapp import Grid
 from torch import Tensor
 
 from drfl.core.audit_log import AuditLog, Value
-from drfl.core.errors import Notice
+from drfl.core.errors import Notice, printable
 from drfl.federation.federation import SCALAR_BYTES, Ledger
 from drfl.federation.requests import Request, TrainRequest
 from drfl.flower.messages import Answer, Ask, max_reply_bytes
 from drfl.flower.nodes import PAUSE, RETRIED_ERRORS, Node, ReceivedReply, Roster, digest_and_head, pull_replies
 from drfl.flower.records import (
+    MOST_SHOWN,
     ProtocolError,
     digest_of_content,
     payload_size,
-    printable,
     read,
     read_head,
     rejection_reason,
@@ -56,37 +56,27 @@ class Deadline(NamedTuple):
     grace: float = 0.0
 
 
-class ClientRequest(NamedTuple):
-    """A message to a client, with its request.
-
-    Args:
-        ask: The message, including the shift. The shift is sent only if the site does not hold it.
-        request: The request, with a cohort of this client only; None if the message only requests a test.
-    """
-
-    ask: Ask
-    request: Request | None
-
-
 @dataclass
 class PendingRequest:
     """A request to a client that is not answered yet.
 
     Args:
-        client_request: The request.
+        ask: The message, including the shift. The shift is sent only if the site does not hold it.
+        request: The request, with a cohort of this client only; None if the message only requests a test.
         node: The node to which the message was sent; None while the request waits to be sent.
         attempts: Number of messages sent for it.
         due: Earliest time of the next message, on the monotonic clock.
         has_shift: Whether the message contained the shift.
-        request: Line of the audit log that records the message; None without a log.
+        line: Line of the audit log that records the message; None without a log.
     """
 
-    client_request: ClientRequest
+    ask: Ask
+    request: Request | None
     node: Node | None = None
     attempts: int = 0
     due: float = 0.0
     has_shift: bool = False
-    request: int | None = None
+    line: int | None = None
 
     def schedule_retry(self) -> None:
         """Schedule another message: the first time at once, then after pauses that double."""
@@ -125,7 +115,7 @@ class Transport:
         self.held_shifts: dict[int, str] = {}  # for each client, the version of the shift that it holds
         self.offline: set[int] = set()  # clients that were offline at the end of an exchange
 
-    def exchange(self, questions: Mapping[int, ClientRequest], *, wait_for_all: bool = False) -> ExchangeResult:
+    def exchange(self, questions: Mapping[int, PendingRequest], *, wait_for_all: bool = False) -> ExchangeResult:
         """Send requests and collect the answers until enough clients have answered or the time is over.
 
         A request is sent again if a message or a node was lost.
@@ -141,9 +131,7 @@ class Transport:
         counting, quorum = working or set(questions), None
         if self.deadline.quorum is not None and not wait_for_all:
             quorum = min(self.deadline.quorum, len(counting))
-        waiting = {
-            client: PendingRequest(question) for client, question in self._chosen(questions, wait_for_all).items()
-        }
+        waiting = self._chosen(questions, wait_for_all)
         in_transit: dict[str, int] = {}  # message ID → client
         exchanged = ExchangeResult({}, Ledger())
         # Poll, because Flower's own send_and_receive waits for all replies and never sends a lost message again.
@@ -193,7 +181,7 @@ class Transport:
             )
             LOG.warning(Notice(text, "site-skipped", name))
 
-    def _chosen(self, questions: Mapping[int, ClientRequest], wait_for_all: bool) -> dict[int, ClientRequest]:
+    def _chosen(self, questions: Mapping[int, PendingRequest], wait_for_all: bool) -> dict[int, PendingRequest]:
         """Select the clients to ask: those that are neither offline nor in backoff.
 
         All clients are asked if too few would remain for the quorum, or none in the whole federation. Otherwise rounds
@@ -212,7 +200,8 @@ class Transport:
             return dict(questions)
         for client in skipped & questions.keys() - self.offline:
             # Offline clients are not skipped for a number of exchanges, but until they are back.
-            self.health[client].record_skip()
+            self.health[client].left_out += 1
+            self.health[client].backoff -= 1
         return chosen
 
     def _send(
@@ -227,7 +216,7 @@ class Transport:
         packed: dict[Tensor, Array] = {}
         messages = []
         for client, pending in due.items():
-            ask, request = pending.client_request
+            ask, request = pending.ask, pending.request
             # A shift is as long as the model: without this check, each round would send twice the bytes.
             is_held = ask.version in ("", "zero") or self.held_shifts.get(client) == ask.version
             content = write(msgspec.structs.replace(ask, shift=None) if is_held else ask, packed)
@@ -238,7 +227,7 @@ class Transport:
                 values = {"what": what, "stream": stream, "digest": digest_of_content(content)}
                 head = self.audit.add("asked", site=self.roster.names[client], **values)
                 write_head(content, head)
-                pending.request = head.n
+                pending.line = head.n
             kind, ttl = "evaluate" if is_only_test else "train", max(1.0, end - now)
             # Flower drops a message after its ttl, so that no site starts work for an exchange that is over.
             messages.append(Message(content, nodes[client].id, kind, ttl=ttl))
@@ -266,7 +255,7 @@ class Transport:
     ) -> None:
         """Process a reply; remove its client from ``waiting`` unless it has to be asked again."""
         pending, reply = waiting[client], received_reply.reply
-        is_only_test = pending.client_request.request is None
+        is_only_test = pending.request is None
         if reply is not None and reply.has_error():
             # The site controls this text and its length, so cut it before the regular expression runs over it.
             text = (reply.error.reason or f"error {reply.error.code}")[-10_000:].strip()
@@ -275,7 +264,7 @@ class Transport:
             if match is not None:
                 text = f"{match[1].rpartition('.')[2]}: {match[2]}"
             lines = [line.strip() for line in text.splitlines() if line.strip()]
-            cause = printable(lines[-1]) if lines else "no reason given"
+            cause = printable(lines[-1], MOST_SHOWN) if lines else "no reason given"
             # It is unknown now whether the site holds its shift, so the next message contains it.
             if reply.error.code in RETRIED_ERRORS:
                 name = self.roster.names[client]
@@ -307,7 +296,8 @@ class Transport:
             exchanged.cost.up(1, sum(sizes))
             exchanged.cost.gradient_evaluations += answer.gradients
             exchanged.cost.loss_evaluations += answer.losses
-        self.traffic.add_site_seconds(answer.seconds)
+        self.traffic.answers += 1
+        self.traffic.site_seconds += answer.seconds
         if answer.version:
             # A site keeps one shift, which replaces the one before.
             self.held_shifts[client] = answer.version
@@ -324,7 +314,7 @@ class Transport:
         reply = received_reply.reply
         if reply is None or not reply.has_content():
             raise ProtocolError(received_reply.problem or "it is empty")
-        (ask, request), content = pending.client_request, reply.content
+        ask, request, content = pending.ask, pending.request, reply.content
         size = payload_size(content)
         self.traffic.up(size, size if request is None else 0)
         # Any node can send a reply that refers to this message.
@@ -344,7 +334,7 @@ class Transport:
 
     def _log(self, event: str, client: int, pending: PendingRequest, **what: Value) -> None:
         if self.audit is not None:
-            self.audit.add(event, site=self.roster.names[client], request=pending.request, **what)
+            self.audit.add(event, site=self.roster.names[client], request=pending.line, **what)
 
     def _log_reply(
         self, event: str, client: int, pending: PendingRequest, received_reply: ReceivedReply, **what: str
@@ -384,13 +374,10 @@ def _check(ask: Ask, request: Request | None, answer: Answer) -> None:
         if answer.parts:
             raise ProtocolError("it has vectors, although only a test was requested")
         return
-    reason = misfit(request, align_parts(request, answer.parts))
+    parts: tuple[Tensor | None, ...] = answer.parts
+    if isinstance(request, TrainRequest) and request.snapshot is None and len(parts) == 2:
+        # An average may come without a snapshot, which has its own place in Replies.
+        parts = parts[0], None, parts[1]
+    reason = misfit(request, parts)
     if reason is not None:
         raise ProtocolError(str(reason))
-
-
-def align_parts(request: Request, parts: tuple[Tensor, ...]) -> tuple[Tensor | None, ...]:
-    """Arrange the parts like :class:`drfl.federation.requests.Replies`, as an average may come without a snapshot."""
-    if isinstance(request, TrainRequest) and request.snapshot is None and len(parts) == 2:
-        return parts[0], None, parts[1]
-    return parts

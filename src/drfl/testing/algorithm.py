@@ -12,7 +12,7 @@ from drfl.core.errors import InputError
 from drfl.core.key import Key
 from drfl.federation.algorithm import Algorithm, State
 from drfl.testing import convergence, determinism, partial_replies, statistics
-from drfl.testing.report import ConformanceError, Report, examine
+from drfl.testing.report import Report, examine
 from drfl.testing.subject import SEED, Reduction, Reference, Solves, Subject
 from drfl.testing.toy_problem import ToyProblem, least_squares
 from drfl.training import step_size
@@ -166,7 +166,4 @@ def check_algorithm(
         rounds=rounds,
         tolerance=tolerance,
     )
-    report = examine_algorithm(subject, waive=waive)
-    if report.failed:
-        raise ConformanceError(report)
-    return report
+    return examine_algorithm(subject, waive=waive).raise_failures()

@@ -17,7 +17,7 @@ from torch import Tensor
 from drfl.ambiguity import AmbiguitySet
 from drfl.core import checks
 from drfl.core.errors import InputError, NonFiniteError
-from drfl.testing.report import ConformanceError, NotApplicable, Report, examine, require
+from drfl.testing.report import NotApplicable, Report, examine, require
 
 FEASIBLE = 1e-9
 """Largest distance of an answer from the set."""
@@ -366,10 +366,7 @@ def check_ambiguity(
         >>> check_ambiguity(CVaR(0.3)).failed
         ()
     """
-    report = examine_ambiguity(ambiguity, n=n, draws=draws, seed=seed, waive=waive)
-    if report.failed:
-        raise ConformanceError(report)
-    return report
+    return examine_ambiguity(ambiguity, n=n, draws=draws, seed=seed, waive=waive).raise_failures()
 
 
 def _calls(subject: AmbiguitySubject, v: Tensor, step: float) -> Iterator[tuple[str, Callable[[], Tensor]]]:

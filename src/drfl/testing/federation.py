@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 
 from drfl.testing import federation_checks, minibatches
 from drfl.testing.federation_checks import FederationSubject, Make
-from drfl.testing.report import ConformanceError, Report, examine
+from drfl.testing.report import Report, examine
 
 FederationCheck = Callable[[FederationSubject], None]
 """A check: it raises :class:`drfl.testing.CheckError`, or returns."""
@@ -37,9 +37,7 @@ FEDERATION_CHECKS: tuple[FederationCheck, ...] = (
 """All checks, e.g. for ``pytest.mark.parametrize``; each takes a :class:`FederationSubject`."""
 
 
-def examine_federation(
-    served: FederationSubject, *, name: str = "the federation", waive: Mapping[str, str] | None = None
-) -> Report:
+def examine_federation(served: FederationSubject, *, waive: Mapping[str, str] | None = None) -> Report:
     """Run all checks and return the report, without an exception if some fail."""
     return examine("the federation", served, FEDERATION_CHECKS, waive)
 
@@ -68,7 +66,4 @@ def check_federation(make: Make, *, tolerance: float = 1e-9, waive: Mapping[str,
         >>> check_federation(lambda data, task: Simulation(data, task, engine=Loop())).failed
         ()
     """
-    report = examine_federation(FederationSubject(make, tolerance), waive=waive)
-    if report.failed:
-        raise ConformanceError(report)
-    return report
+    return examine_federation(FederationSubject(make, tolerance), waive=waive).raise_failures()

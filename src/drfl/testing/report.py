@@ -56,6 +56,12 @@ class Report(NamedTuple):
         lines += [f"  waived: {note}" for note in self.waived]
         return "\n".join(lines)
 
+    def raise_failures(self) -> Report:
+        """Return the report; raise a :class:`ConformanceError` if a check failed."""
+        if self.failed:
+            raise ConformanceError(self)
+        return self
+
 
 class ConformanceError(AssertionError):
     """A subject fails some checks; the message lists every failed check, and ``report`` contains everything.

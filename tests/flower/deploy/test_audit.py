@@ -17,7 +17,7 @@ from drfl.cli.app import call
 from drfl.core.audit_log import Head, read
 from drfl.core.audit_signatures import read_public_key, read_signing_key
 from drfl.core.errors import DrflError
-from drfl.flower import closing, nodes, server_app, transport
+from drfl.flower import nodes, server_app, transport
 from drfl.flower.deploy.audit_keys import SERVER, TrustedKeys
 from drfl.flower.in_process import InProcessGrid
 from drfl.flower.settings import read_server, read_site
@@ -45,7 +45,7 @@ def deployed(honest, tmp_path):
 
 @pytest.fixture(autouse=True)
 def _no_pause(monkeypatch):
-    for module in (nodes, transport, closing):
+    for module in (nodes, transport):
         monkeypatch.setattr(module, "PAUSE", 0.01)
 
 

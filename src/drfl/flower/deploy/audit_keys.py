@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from drfl.core.audit_log import LogContent
 from drfl.core.audit_signatures import fingerprint, read_public_key
+from drfl.core.files import read_toml
 from drfl.flower.deploy.audit_findings import Finding, make_finding
-from drfl.flower.deploy.paths import DeploymentFolder, SiteFolder, find_folder, read_toml
+from drfl.flower.deploy.paths import SiteFolder, find_folder
 
 SERVER = "superlink"
 """The server's name among the owners of keys; no site can have this name."""
-
-_REVOKED = re.compile(r"(?P<name>.+)-[0-9]{8}T[0-9]{6}\.[0-9]{6}\.pub")
 
 
 @dataclass(frozen=True)
@@ -39,7 +37,7 @@ class TrustedKeys:
         Raises:
             InputError: If the folder is neither, or a key cannot be read.
         """
-        owner = find_folder(folder)
+        owner, revoked = find_folder(folder), dict[str, set[str]]()
         if isinstance(owner, SiteFolder):
             settings = read_toml(owner.settings)
             files = {str(settings.get("name")): owner.root / "key.pub"}
@@ -50,12 +48,7 @@ class TrustedKeys:
             files = {site.name: site.public_key for site in owner.sites()}
             files[SERVER] = owner.certificates / "audit.pub"
             secure = not read_toml(owner.settings).get("insecure", False)
-        revoked: dict[str, set[str]] = {}
-        paths = sorted((owner.root / "keys" / "revoked").glob("*.pub")) if isinstance(owner, DeploymentFolder) else []
-        for path in paths:
-            match = _REVOKED.fullmatch(path.name)
-            if match is not None:
-                revoked.setdefault(match["name"], set()).add(read_public_key(path))
+            revoked = {name: set(map(read_public_key, paths)) for name, paths in owner.revoked_keys().items()}
         # The file of a revoked key is no longer at its place.
         current = {name: read_public_key(path) for name, path in files.items() if path.exists()} if secure else {}
         return cls(secure, current, revoked)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from drfl.core.errors import DrflError, InputError, Notice
-from drfl.core.files import read_text
+from drfl.core.files import read_text, read_toml
 from drfl.flower.deploy import check_network
 from drfl.flower.deploy.check_network import CheckResult, advice, problem, run_check, success
 from drfl.flower.deploy.flower_cli import (
@@ -17,7 +17,7 @@ from drfl.flower.deploy.flower_cli import (
     is_supported,
     node_states,
 )
-from drfl.flower.deploy.paths import Address, DeploymentFolder, SiteFolder, SitePaths, read_toml
+from drfl.flower.deploy.paths import Address, DeploymentFolder, SiteFolder, SitePaths
 
 
 def check_settings(site: SiteFolder) -> Iterator[CheckResult]:
@@ -195,7 +195,9 @@ def check_site(site: SiteFolder) -> Iterator[CheckResult]:
     if not address.insecure:
         text = f"{site.key} is missing; run make-keys.sh on the SuperLink's machine"
         yield from run_check("key", lambda: check_network.check_own_key(site, None) or [problem("key", text)])
-        yield from run_check("certificate", lambda: check_network.check_authority(site))
+        yield from run_check(
+            "certificate", lambda: [check_network.check_dates("ca.crt", check_network.read_certificate(site.authority))]
+        )
     yield from check_network.check_connection(address, site.authority)
     yield from run_check("site.toml", lambda: check_settings(site))
     yield from run_check("data", lambda: check_data(site))

@@ -15,7 +15,6 @@ from typing import NamedTuple
 from cryptography import x509
 from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
 from cryptography.hazmat.primitives import serialization as forms
-from cryptography.hazmat.primitives.asymmetric import types
 
 from drfl.core.audit_signatures import read_public_key, read_signing_key
 from drfl.core.errors import DrflError, InputError, Notice
@@ -71,9 +70,9 @@ EXPIRY_WARNING_DAYS = 30
 def check_superlink(folder: DeploymentFolder, address: Address) -> Iterator[CheckResult]:
     """Check that the certificates of the authority and the SuperLink are present, valid, signed and for this host."""
     certificates = folder.certificates
-    authority, certificate = _certificate(certificates / "ca.crt"), _certificate(certificates / "superlink.crt")
+    authority, certificate = (read_certificate(certificates / name) for name in ("ca.crt", "superlink.crt"))
     path = certificates / "superlink.key"
-    content = _bytes(path)
+    content = read_bytes(path, remedy=MAKE_KEYS)
     try:
         key = forms.load_pem_private_key(content, None)
     except (ValueError, TypeError, UnsupportedAlgorithm):
@@ -85,7 +84,7 @@ def check_superlink(folder: DeploymentFolder, address: Address) -> Iterator[Chec
     except (InvalidSignature, ValueError, TypeError, UnsupportedAlgorithm):
         yield problem("certificate", "superlink.crt is not signed by ca.crt; delete superlink.* and run ./make-keys.sh")
         return
-    if _public(certificate.public_key()) != _public(key.public_key()):
+    if certificate.public_key() != key.public_key():
         yield problem(
             "certificate", "superlink.key does not belong to superlink.crt; delete both and run ./make-keys.sh"
         )
@@ -93,7 +92,7 @@ def check_superlink(folder: DeploymentFolder, address: Address) -> Iterator[Chec
     # Flower accepts a key that other users can read, so drfl has to report it.
     yield from _check_permissions(path)
     for name, checked in (("ca.crt", authority), ("superlink.crt", certificate)):
-        yield _check_dates(name, checked)
+        yield check_dates(name, checked)
     if is_valid_for_host(certificate, address.host):
         yield success("certificate", f"is valid for {address.host}")
     else:
@@ -120,7 +119,7 @@ def check_keys(folder: DeploymentFolder, sites: tuple[SitePaths, ...]) -> Iterat
     for site in sites:
         try:
             public = read_public_key(site.public_key, MAKE_KEYS)
-            twin = find_revoked_key(folder.keys / "revoked", site.public_key)
+            twin = find_revoked_key(folder, site.public_key)
             if twin is not None:
                 yield problem(
                     site.name, f"its key was revoked (see {twin}); delete {site.public_key} and get a new one"
@@ -137,11 +136,11 @@ def check_keys(folder: DeploymentFolder, sites: tuple[SitePaths, ...]) -> Iterat
             yield problem(site.name, str(error))
 
 
-def find_revoked_key(revoked: Path, path: Path) -> Path | None:
+def find_revoked_key(folder: DeploymentFolder, path: Path) -> Path | None:
     """Return the file of a revoked key that equals a public key; None if there is none.
 
     Args:
-        revoked: Folder of revoked keys.
+        folder: The deployment.
         path: File of the public key.
 
     Raises:
@@ -149,7 +148,7 @@ def find_revoked_key(revoked: Path, path: Path) -> Path | None:
     """
     public = read_public_key(path)
     # Compare the keys, not the files, which may differ in comments and line endings.
-    for old in sorted(revoked.glob("*.pub")):
+    for old in sorted(folder.revoked.glob("*.pub")):
         with suppress(InputError):
             if read_public_key(old) == public:
                 return old
@@ -167,12 +166,8 @@ def check_own_key(site: SiteFolder, registered: Path | None) -> list[CheckResult
     return list(_check_permissions(site.key)) or [success(name, text)]
 
 
-def check_authority(site: SiteFolder) -> Iterator[CheckResult]:
-    """Check the dates of the certificate with which a site verifies the SuperLink."""
-    yield _check_dates("ca.crt", _certificate(site.authority))
-
-
-def _check_dates(name: str, certificate: x509.Certificate) -> CheckResult:
+def check_dates(name: str, certificate: x509.Certificate) -> CheckResult:
+    """Check that a certificate is valid today, and for some time."""
     start, end, now = certificate.not_valid_before_utc, certificate.not_valid_after_utc, datetime.now(UTC)
     left = (end - now).days
     remedy = "delete it with its key and run ./make-keys.sh" if name == "superlink.crt" else "make all keys again"
@@ -201,8 +196,13 @@ def _names(certificate: x509.Certificate) -> list[str]:
     return [*names.get_values_for_type(x509.DNSName), *map(str, addresses)]
 
 
-def _certificate(path: Path) -> x509.Certificate:
-    content = _bytes(path)  # outside the try block, because InputError is a ValueError
+def read_certificate(path: Path) -> x509.Certificate:
+    """Read a certificate.
+
+    Raises:
+        InputError: If the file is missing or is not a certificate.
+    """
+    content = read_bytes(path, remedy=MAKE_KEYS)  # outside the try block, because InputError is a ValueError
     try:
         return x509.load_pem_x509_certificate(content)
     except ValueError:
@@ -211,15 +211,6 @@ def _certificate(path: Path) -> x509.Certificate:
             code="invalid-certificate",
             field=str(path),
         ) from None
-
-
-def _public(key: types.PublicKeyTypes) -> bytes:
-    """Return a public key as bytes, to compare keys."""
-    return key.public_bytes(forms.Encoding.DER, forms.PublicFormat.SubjectPublicKeyInfo)
-
-
-def _bytes(path: Path) -> bytes:
-    return read_bytes(path, remedy=MAKE_KEYS)
 
 
 CONNECTION_TIMEOUT = 5.0

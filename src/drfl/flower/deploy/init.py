@@ -15,6 +15,7 @@ from pathlib import Path
 
 from drfl.core.atomic_files import check_new, new_folder
 from drfl.core.errors import DrflError, InputError
+from drfl.flower.deploy.paths import Address
 
 HOST, PORT = "localhost", 8000
 """The SuperLink's default address; the port is Flower's own default."""
@@ -107,9 +108,7 @@ class DeploymentPlan:
     @property
     def address(self) -> str:
         """``host:port``, as Flower takes it."""
-        ip = _ip_address(self.host)
-        host = f"[{self.host}]" if isinstance(ip, ipaddress.IPv6Address) else self.host
-        return f"{host}:{self.port}"
+        return str(Address(self.host, self.port, self.insecure))
 
     @property
     def bind(self) -> str:

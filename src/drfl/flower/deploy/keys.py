@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import shutil
 from contextlib import suppress
 from pathlib import Path
@@ -72,13 +71,13 @@ def revoke(folder: DeploymentFolder, name: str, key_only: bool = False) -> Revoc
             # An earlier call that was interrupted may have unregistered the site already.
             if node_states(folder.home).get(node, REMOVED_STATUSES[0]) not in REMOVED_STATUSES:
                 raise
-    elif not _has_revoked_key(site):
+    elif name not in folder.revoked_keys():
         raise InputError(
             f"{name} was not registered from this folder: {site.node} is missing. See 'flwr supernode list'",
             code="not-registered",
             field="SITE",
         )
-    key = _move_to_revoked(site)
+    key = _move_to_revoked(folder, site)
     if text is None:
         return Revocation(key, None)
     return Revocation(key, edit_settings.replace(folder.settings, text), tuple(_consequences(folder)))
@@ -101,7 +100,7 @@ def rotate(folder: DeploymentFolder, name: str, key: Path) -> str:
     """
     site = _site(folder, name)
     read_public_key(key)
-    twin = find_revoked_key(_revoked_keys(site), key)
+    twin = find_revoked_key(folder, key)
     if twin is not None:
         raise InputError(
             f"this key was revoked (see {twin}). Make a new one at the site: ssh-keygen -t ecdsa -b 384",
@@ -124,7 +123,7 @@ def rotate(folder: DeploymentFolder, name: str, key: Path) -> str:
             with suppress(DrflError):
                 run_flwr(folder.home, ["supernode", "unregister", node])
             raise
-        _move_to_revoked(site)
+        _move_to_revoked(folder, site)
     site.public_key.parent.mkdir(parents=True, exist_ok=True)
     shutil.copyfile(key, site.public_key)
     site.node.write_text(f"{node}\n", encoding="utf-8")
@@ -137,7 +136,7 @@ def _site(folder: DeploymentFolder, name: str) -> SitePaths:
     sites = {site.name: site for site in folder.sites()}
     if name in sites:
         return sites[name]
-    if _has_revoked_key(SitePaths(name, folder.keys / f"{name}.pub", folder.keys / f"{name}.node")):
+    if name in folder.revoked_keys():
         raise InputError(
             f"{name} was revoked and is not in server.toml. To readmit it, restore its table [[sites]] from a copy "
             "server.toml.* and give it a new key with 'drfl deploy rotate' or './make-keys.sh --renew'",
@@ -176,25 +175,14 @@ def _node(site: SitePaths) -> str:
         ) from None
 
 
-def _revoked_keys(site: SitePaths) -> Path:
-    """Return the folder of the deployment's revoked keys, which make-keys.sh and register-sites.sh also check."""
-    return site.node.parent / "revoked"
-
-
-def _has_revoked_key(site: SitePaths) -> bool:
-    pattern = re.compile(rf"{re.escape(site.name)}-\d{{8}}T\d{{6}}\.\d+\.pub")
-    folder = _revoked_keys(site)
-    return folder.is_dir() and any(pattern.fullmatch(path.name) for path in folder.iterdir())
-
-
-def _move_to_revoked(site: SitePaths) -> Path:
+def _move_to_revoked(folder: DeploymentFolder, site: SitePaths) -> Path:
     """Move a site's public key to the revoked keys, and delete the file with its node ID."""
     # The file name contains the time, as a site can have several revoked keys.
-    path = _revoked_keys(site) / f"{site.name}-{edit_settings.timestamp()}.pub"
+    path = folder.revoked / f"{site.name}-{edit_settings.timestamp()}.pub"
     path.parent.mkdir(parents=True, exist_ok=True)
     if site.public_key.exists():
         site.public_key.rename(path)
-    elif not _has_revoked_key(site):
+    elif site.name not in folder.revoked_keys():
         # make-keys.sh recognises a revoked site by the name of this file, not by its content.
         path.write_text(f"# the key of {site.name}, whose file was missing\n", encoding="utf-8")
     site.node.unlink(missing_ok=True)

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
-from drfl.core import files
 from drfl.core.errors import InputError
+from drfl.core.files import read_text, read_toml
+
+_REVOKED = re.compile(r"(.+)-[0-9]{8}T[0-9]{6}\.[0-9]{6}\.pub")
 
 
 class Address(NamedTuple):
@@ -42,14 +45,35 @@ class SitePaths(NamedTuple):
 
 
 @dataclass(frozen=True)
-class SiteFolder:
+class _Folder:
+    root: Path
+
+    def address(self) -> Address:
+        """Read the address of the SuperLink, at which the sites connect to it.
+
+        Raises:
+            InputError: If ``superlink.env`` is missing or lacks the address.
+        """
+        path = self.root / "superlink.env"
+        # The file contains shell assignments, because the start scripts source it too.
+        lines = read_text(path, remedy="write a new folder with 'drfl deploy init'").splitlines()
+        values = dict(line.split("=", 1) for line in lines if "=" in line and not line.startswith("#"))
+        host, _, port = values.get("ADDRESS", "").rpartition(":")
+        if not host or not port.isdecimal() or values.get("INSECURE") not in ("yes", "no"):
+            raise InputError(
+                f"{path} must contain ADDRESS=host:port and INSECURE=yes or INSECURE=no",
+                code="damaged-file",
+                field=str(path),
+            )
+        return Address(host.removeprefix("[").removesuffix("]"), int(port), values["INSECURE"] == "yes")
+
+
+class SiteFolder(_Folder):
     """The folder that is copied to a site.
 
     Args:
         root: Absolute path of the folder.
     """
-
-    root: Path
 
     @property
     def settings(self) -> Path:
@@ -66,24 +90,13 @@ class SiteFolder:
         """The certificate with which the site verifies the SuperLink."""
         return self.root / "ca.crt"
 
-    def address(self) -> Address:
-        """Read the address at which the site connects to the SuperLink.
 
-        Raises:
-            InputError: If ``superlink.env`` is missing or lacks the address.
-        """
-        return _address(self.root / "superlink.env")
-
-
-@dataclass(frozen=True)
-class DeploymentFolder:
+class DeploymentFolder(_Folder):
     """A deployment's folder, on the SuperLink's machine.
 
     Args:
         root: Absolute path of the folder.
     """
-
-    root: Path
 
     @property
     def settings(self) -> Path:
@@ -110,17 +123,23 @@ class DeploymentFolder:
         """The folder of the sites' public keys and node IDs."""
         return self.root / "keys"
 
+    @property
+    def revoked(self) -> Path:
+        """The folder of revoked keys, which make-keys.sh and register-sites.sh also check."""
+        return self.keys / "revoked"
+
+    def revoked_keys(self) -> dict[str, list[Path]]:
+        """List the files of revoked keys by the name of the site, also of sites that are not in ``server.toml``."""
+        keys: dict[str, list[Path]] = {}
+        for path in sorted(self.revoked.glob("*.pub")):
+            match = _REVOKED.fullmatch(path.name)
+            if match is not None:
+                keys.setdefault(match[1], []).append(path)
+        return keys
+
     def site(self, name: str) -> SiteFolder:
         """Return the folder of one site, as ``init`` wrote it here."""
         return SiteFolder(self.root / "sites" / name)
-
-    def address(self) -> Address:
-        """Read the address of the SuperLink.
-
-        Raises:
-            InputError: If ``superlink.env`` is missing or lacks the address.
-        """
-        return _address(self.root / "superlink.env")
 
     def sites(self) -> tuple[SitePaths, ...]:
         """List the sites in ``server.toml``, in the order of the file.
@@ -186,26 +205,3 @@ def find_deployment(path: Path) -> DeploymentFolder:
             field=str(path),
         )
     return folder
-
-
-def read_toml(path: Path) -> dict[str, object]:
-    """Read a TOML file.
-
-    Raises:
-        InputError: If it cannot be read or is not valid TOML.
-    """
-    return files.read_toml(path)
-
-
-def _address(path: Path) -> Address:
-    # The file contains shell assignments, because the start scripts source it too.
-    lines = files.read_text(path, remedy="write a new folder with 'drfl deploy init'").splitlines()
-    values = dict(line.split("=", 1) for line in lines if "=" in line and not line.startswith("#"))
-    host, _, port = values.get("ADDRESS", "").rpartition(":")
-    if not host or not port.isdecimal() or values.get("INSECURE") not in ("yes", "no"):
-        raise InputError(
-            f"{path} must contain ADDRESS=host:port and INSECURE=yes or INSECURE=no",
-            code="damaged-file",
-            field=str(path),
-        )
-    return Address(host.removeprefix("[").removesuffix("]"), int(port), values["INSECURE"] == "yes")
