@@ -1,59 +1,99 @@
-"""Measure rounds per second on a CUDA device and on the CPU, and the share of the device's rate that is reached.
+"""Check and measure drfl on a CUDA device: correctness, speed, other frameworks, and a table of a paper.
 
-    python benchmarks/gpu.py --data-dir DIR [--rounds 40] [--smoke]
+    python benchmarks/gpu.py --all --out DIR [--data-dir DIR] [--seconds 265] [--smoke]
+    python benchmarks/gpu.py --parts correctness,speed --out DIR
 
-Both jobs run FedAvg's local steps for 20 clients. The device's rate is that of a float32 matrix product of 8192 × 8192
-in the same run. The script also checks that one round on the device equals the round on the CPU up to rounding. It
-prints a table and writes results/gpu.json with the device's name. Without a CUDA device it prints a message and exits
-with code 2; with --smoke it uses the CPU instead.
+The parts are correctness, speed, rivals and table, see benchmarks/gpu_parts/. Each runs in a process of its own, with a
+share of ``--seconds``, and is stopped when its share is used up. It prints every row as it measures it and writes
+PART.json after every row, so nothing is lost. Time that a part does not need goes to the parts after it. Only ``table``
+reads a data set (kmnist-t10k); nothing needs a network.
+
+The script ends with code 1 if a part fails or a check of correctness does, and with code 2 if torch sees no CUDA
+device. With --smoke it runs on the CPU. benchmarks/gpu_device.sh runs it on a machine that has torch only.
 """
 
 from __future__ import annotations
 
-import platform
+import argparse
+import importlib
+import multiprocessing
+import os
 import sys
-from collections.abc import Callable
+import time
+import traceback
+import warnings
 
 import torch
-from jobs import COHORT, JOBS, LOCAL, RESULTS, operations, product_rate, script, simulation, store, turns
+from gpu_parts.report import Report
+from jobs import RESULTS, script
 
-from drfl import Key, Simulation
+SHARES = {"correctness": 0.4, "speed": 0.3, "rivals": 0.15, "table": 0.15}
+"""Parts, and their shares of the time."""
+
+GRACE = 5.0
+"""Seconds after its time in which a part may end its current measurement."""
 
 
-def round_of(fed: Simulation) -> Callable[[int], object]:
-    """One round's training and mean, to its end."""
+def options() -> argparse.Namespace:
+    """Parse the command line."""
+    parser = script.parser(__doc__, RESULTS / "gpu", data=True)
+    parser.add_argument("--all", action="store_true", help="run all parts")
+    parser.add_argument("--parts", default="", help=f"some of {', '.join(SHARES)}, separated by commas")
+    parser.add_argument("--seconds", type=float, default=265.0, help="time for all parts together")
+    given = parser.parse_args()
+    if given.all or (script.SMOKE and not given.parts):
+        given.parts = ",".join(SHARES)
+    given.parts = [part for part in given.parts.split(",") if part]
+    if not given.parts or set(given.parts) - set(SHARES):
+        parser.error(f"choose --all, or --parts from {', '.join(SHARES)}")
+    return given
 
-    def call(r: int) -> float:
-        return float(fed.train(torch.arange(COHORT), fed.w0, LOCAL, Key(r)).w.mean(0)[0])
 
-    return call
+def work(part: str, given: argparse.Namespace, seconds: float) -> None:
+    """Run a part, in its own process."""
+    warnings.filterwarnings("ignore", "There is a performance drop")  # torch maps some layers client by client
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    if device == "cuda":  # the reference on the CPU is small, and many threads would get in each other's way
+        torch.set_num_threads(min(4, os.cpu_count() or 1))
+    report = Report(part, given.out, f"python benchmarks/gpu.py --parts {part}", device, seconds)
+    try:
+        module = importlib.import_module(f"gpu_parts.{part}")
+        if part == "table":
+            module.measure(report, given.data_dir)
+        else:
+            module.measure(report)
+    except Exception as error:
+        report.summarise(error="".join(traceback.format_exception(error))[-2000:])
+        raise
+    finally:
+        report.finish()
+    if report.failures:
+        raise SystemExit(f"{part}: {report.failures} checks failed")
 
 
 def main() -> None:
-    """Measure both jobs on both devices."""
-    parser = script.parser(__doc__, RESULTS, data=True)
-    parser.add_argument("--rounds", type=int, default=script.sized(40, 1))
-    options = parser.parse_args()
-    there = torch.cuda.is_available()
-    if not there and not options.smoke:
+    """Run the parts."""
+    given = options()
+    if not torch.cuda.is_available() and not given.smoke:
         print("benchmarks/gpu.py: torch sees no CUDA device here", file=sys.stderr)
         raise SystemExit(2)
-    device = "cuda" if there else "cpu"
-    rate, jobs = product_rate(device), {}
-    for job in JOBS:
-        feds = {name: simulation(job, options.data_dir, device=on) for name, on in (("cpu", "cpu"), ("cuda", device))}
-        ends = [fed.train(torch.arange(COHORT), fed.w0, LOCAL, Key(0)).w.cpu() for fed in feds.values()]
-        seconds = turns(options.rounds, {device: round_of(fed) for device, fed in feds.items()})
-        jobs[job] = {
-            "median_s": {device: round(s, 6) for device, s in seconds.items()},
-            "cpu_over_cuda": round(seconds["cpu"] / seconds["cuda"], 2),
-            "share_of_rate": round(operations(feds["cpu"]) / seconds["cuda"] / rate, 4),
-            "largest_difference": float((ends[0] - ends[1]).abs().max()),
-        }
-        print(job, jobs[job], flush=True)
-    card = torch.cuda.get_device_name() if there else platform.machine()
-    content = {"card": card, "teraflops": round(rate / 1e12, 1), "jobs": jobs}
-    store(options.out, "gpu", "python benchmarks/gpu.py", content)
+    end, failed = time.monotonic() + given.seconds, []
+    # CUDA cannot be used in forked processes.
+    context = multiprocessing.get_context("spawn")
+    for number, part in enumerate(given.parts):
+        total = sum(SHARES[name] for name in given.parts[number:])
+        seconds = (end - time.monotonic()) * SHARES[part] / total
+        process = context.Process(target=work, args=(part, given, seconds - GRACE))
+        process.start()
+        process.join(seconds)
+        if process.is_alive():
+            print(f"{part} was stopped after {seconds:.0f} s", flush=True)
+            process.kill()
+            process.join()
+        elif process.exitcode:
+            failed.append(part)
+    if failed:
+        raise SystemExit(f"failed: {', '.join(failed)}")
 
 
 if __name__ == "__main__":

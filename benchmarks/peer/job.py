@@ -45,6 +45,7 @@ class Job:
     seed: int
     started: float  # time.monotonic() of the driver just before it started this process
     setting: Setting
+    device: str = "cpu"  # where data and models are; only plain PyTorch and pfl are measured on a CUDA device
     cohort: int = field(init=False)
     steps: int = field(init=False)
     batch: int = field(init=False)
@@ -62,8 +63,9 @@ class Job:
         with np.load(self.folder / "data.npz") as data:
             sizes = data["sizes"].tolist()
             self.inputs, self.targets = torch.from_numpy(data["inputs"]), torch.from_numpy(data["targets"])
+        self.inputs, self.targets = self.inputs.to(self.device), self.targets.to(self.device)
         self.x, self.y = list(self.inputs.split(sizes)), list(self.targets.split(sizes))
-        self.model = torch.load(self.folder / "model.pt", weights_only=False)
+        self.model = torch.load(self.folder / "model.pt", weights_only=False).to(self.device)
         torch.set_num_threads(self.setting.threads)
         for seed in (torch.manual_seed, random.seed, np.random.seed):  # frameworks draw cohorts from any of them
             seed(self.seed)
@@ -76,11 +78,11 @@ class Job:
     def batches(self, client: int) -> Iterator[tuple[Tensor, Tensor]]:
         """Yield a round's batches from shuffled passes; all samples if they are fewer than a batch."""
         x, y = self.x[client], self.y[client]
-        size, order = min(self.batch, len(y)), torch.randperm(len(y))
+        size, order = min(self.batch, len(y)), torch.randperm(len(y), device=y.device)
         at = 0
         for _ in range(self.steps):
             if at + size > len(y):
-                order, at = torch.randperm(len(y)), 0
+                order, at = torch.randperm(len(y), device=y.device), 0
             rows = order[at : at + size]
             at += size
             yield x[rows], y[rows]
@@ -95,6 +97,8 @@ class Clock:
 
     def mark(self) -> None:
         """Record the end of a round, or the start of the first one."""
+        if self.job.device != "cpu":
+            torch.cuda.synchronize()
         self.marks.append(time.monotonic())
 
     def report(self, model: nn.Module) -> None:
@@ -107,7 +111,7 @@ class Clock:
             "startup_s": self.marks[0] - self.job.started,
             "peak_mib": sum(map(_peak_mib, _tree())),
         }
-        weights = [p.detach().numpy() for p in model.parameters()]
+        weights = [p.detach().cpu().numpy() for p in model.parameters()]
         np.savez(self.job.out.with_suffix(".npz"), *weights)
         self.job.out.write_text(json.dumps(found))
 
@@ -128,9 +132,12 @@ def from_arguments(arguments: list[str]) -> Job:
     parser.add_argument("--workers", type=int, default=1)
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--engine", default="")
+    parser.add_argument("--device", default="cpu")
     given = parser.parse_args(arguments)
     setting = Setting(given.workers, given.threads, given.engine)
-    return Job(tuple(arguments), given.folder, given.out, given.rounds, given.seed, given.started, setting)
+    return Job(
+        tuple(arguments), given.folder, given.out, given.rounds, given.seed, given.started, setting, given.device
+    )
 
 
 def _tree() -> list[int]:

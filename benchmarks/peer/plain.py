@@ -20,7 +20,7 @@ def main() -> None:
     clock.mark()
     for _ in range(job.rounds):
         clients = torch.randperm(len(job.y))[: job.cohort].tolist()
-        shares = torch.tensor([len(job.y[i]) for i in clients], dtype=torch.float32)
+        shares = torch.tensor([len(job.y[i]) for i in clients], dtype=torch.float32, device=job.device)
         trained = []
         for i in clients:
             mine = deepcopy(model)

@@ -1,0 +1,1 @@
+"""The parts of benchmarks/gpu.py, in the order in which it runs them."""
