@@ -37,6 +37,7 @@ from drfl.experiments.config.config import Config, config_of, read_file, referen
 from drfl.experiments.config.hyperparameters import algorithm_name
 from drfl.experiments.execution.executor import workers_of_options
 from drfl.experiments.run.artifacts import json_text
+from drfl.experiments.run.checks import check_strict
 from drfl.experiments.run.manifest import interruption, is_finished
 from drfl.experiments.run.resume import check_folder_signatures, find_stored_config
 from drfl.experiments.run.run_directory import check_free, tidy
@@ -62,6 +63,7 @@ def compare_command(options: CompareOptions) -> int:
             check_cells_same(out, design)
     # Loading may download, which needs a clean-up: a signal raises an exception here.
     ready = PreparedComparison.of(design, from_config(config, console.lines(quiet)), kept)
+    check_strict(config.strict, ready.warnings)
     if out is not None and resume and is_finished(out):
         tidy(out, "comparison")
         console.warn(Notice(f"{out} is finished: there is nothing to resume", "nothing-to-resume", str(out)))

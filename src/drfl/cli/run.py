@@ -17,7 +17,7 @@ from drfl.experiments.config.build import build
 from drfl.experiments.config.config import Config, config_of, read_file, references_of
 from drfl.experiments.config.data_settings import load_data
 from drfl.experiments.run.artifacts import json_text, summary
-from drfl.experiments.run.checks import warnings_of
+from drfl.experiments.run.checks import check_strict, warnings_of
 from drfl.experiments.run.finished import FinishedRun
 from drfl.experiments.run.manifest import failure_of, interruption, is_finished
 from drfl.experiments.run.resume import (
@@ -51,6 +51,8 @@ def run_command(options: RunOptions) -> int:
     data = load_data(config, console.lines(quiet))
     with console.interruptible() as watch:
         job = build(config, data)
+        warnings = warnings_of(job)
+        check_strict(config.strict, warnings)
         if out is not None and resume:
             check_stored_config(out, job)
         if out is not None and resume and is_finished(out):
@@ -73,7 +75,7 @@ def run_command(options: RunOptions) -> int:
         ) as claim:
             point = load_resume_point(claim.checkpoints, job, console.warn, key) if resume else None
             start = None if point is None else point.progress
-            for line in warnings_of(job):
+            for line in warnings:
                 console.warn(line)
             with console.progress(label_of(config.algorithm), quiet) as show:
                 finished = execute(job, [show], watch, start=start, keep=checkpoint_writer(claim, job, key))

@@ -8,6 +8,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -24,6 +25,7 @@ from drfl.data.standardisation import Standardisation, client_moments, is_table
 from drfl.data.tables import convert
 from drfl.data.tables.conform import conform, target_tensor
 from drfl.data.tables.convert import encode_targets, feature_columns, feature_matrix, require_present
+from drfl.data.tables.patients import numbered, patients_of, repeated_ids
 from drfl.data.tables.schema import TableSchema
 
 if TYPE_CHECKING:
@@ -60,6 +62,8 @@ class ClientData:
         notices: Findings of the reader of the files that the user should check; see :func:`drfl.data.data_warnings`.
         schema: Digest of the :class:`drfl.TableSchema` that encoded the table; "" if there is none. With a schema,
             inputs may be NaN for missing values until they are standardised.
+        patients: (n,) int64 Number of the patient of each row, if training and test rows share one pool; None if rows
+            are independent. A number names one patient of a client; at another client it is another patient.
 
     Raises:
         InputError: If a value does not meet these requirements; the message names the client if there is one.
@@ -78,6 +82,7 @@ class ClientData:
     columns: tuple[str, ...] | None = None
     notices: tuple[Notice, ...] = ()
     schema: str = ""
+    patients: Tensor | None = None
 
     def __post_init__(self) -> None:
         if not len(self.train) == len(self.test) == len(self.names) or not self.names:
@@ -114,6 +119,14 @@ class ClientData:
                 code="count-mismatch",
                 field="columns",
             )
+        if self.patients is not None and not (
+            self.test_inputs is self.inputs and self.patients.shape == (len(self.inputs),)
+        ):
+            raise InputError(
+                "patients need one pool of training and test rows, and one patient per row",
+                code="count-mismatch",
+                field="patients",
+            )
         check_indices("training", self.train, len(self.inputs), self.names)
         check_indices("test", self.test, len(self.test_inputs), self.names)
         if self.validation is not None:
@@ -135,6 +148,11 @@ class ClientData:
         import pandas as pd
 
         parts = {"training rows": self.sizes, "test rows": lengths(self.test)}
+        if self.patients is not None:
+            parts |= {
+                "training patients": self.patient_counts(self.train),
+                "test patients": self.patient_counts(self.test),
+            }
         if self.validation is not None:
             parts["validation rows"] = lengths(self.validation)
         shown = {name: sizes[:SHOWN].tolist() for name, sizes in parts.items()}
@@ -149,6 +167,12 @@ class ClientData:
     def sizes(self) -> Tensor:
         """Number of training samples of each client, (N,) int64."""
         return self._sizes
+
+    def patient_counts(self, rows: Sequence[Tensor]) -> Tensor:
+        """Count the patients among each client's rows of a part, (N,) int64; without patients every row counts."""
+        if self.patients is None:
+            return lengths(rows)
+        return torch.tensor([len(self.patients[part].unique()) for part in rows])
 
     # A protocol requires `sizes` as a property, and type checkers do not accept a cached property for it.
     @cached_property
@@ -227,9 +251,9 @@ class ClientData:
     def with_validation(self, fraction: float = 0.2, key: Key = _KEY) -> ClientData:
         """Hold out a share of each client's training rows as validation rows, to select a model.
 
-        Rows are split by class if the targets are labels. A client's split depends only on its name and its rows. A
-        client with a single row uses it for both training and validation. The inputs are not changed: if they are
-        standardised, the validation rows contributed to the scale.
+        Rows are split by class if the targets are labels, and all rows of a patient go to one part. A client's split
+        depends only on its name and its rows. A client with a single row or patient uses it for both training and
+        validation. The inputs are not changed: if they are standardised, the validation rows contributed to the scale.
 
         Args:
             fraction: Share of the rows to hold out, strictly between 0 and 1; each part gets at least one row.
@@ -247,7 +271,7 @@ class ClientData:
         checks.inner_fraction("validation", fraction)
         parts = [
             # The key depends on the client's name, so its split does not depend on the other clients.
-            split_validation(self.targets, rows, fraction, key.fold("validation", name))
+            split_validation(self.targets, rows, fraction, key.fold("validation", name), self.patients)
             for name, rows in zip(self.names, self.train, strict=True)
         ]
         train, validation = (join(own) for own in zip(*parts, strict=True))
@@ -331,6 +355,7 @@ class ClientData:
             columns=dataset.columns,
             notices=dataset.notices,
             schema=dataset.schema,
+            patients=None if dataset.patients is None else numbered(dataset.patients),
         )
         # Round to float32 only after scaling, see from_arrays.
         return data.standardised().to(dtype=torch.float32) if dataset.standardise else data
@@ -432,6 +457,7 @@ class ClientData:
         target: str | Sequence[str] | None = None,
         features: Sequence[str] | None = None,
         schema: TableSchema | str | Path | None = None,
+        patient: str | None = None,
         test_fraction: float = TEST_FRACTION,
         key: Key = _KEY,
         dtype: torch.dtype = torch.float32,
@@ -448,7 +474,10 @@ class ClientData:
             features: Numeric columns to learn from; None uses all other columns.
             schema: Meaning of each column, or the path of a schema file. It names the client, the target and the
                 features, and encodes categories, dates and missing values.
-            test_fraction: Share of each client's rows for testing.
+            patient: Column that names the patient, or another unit with repeated rows. All rows of a patient are on one
+                side of every split, and intervals and tests count patients. The column is not a feature. The role
+                "patient" of a schema has the same effect.
+            test_fraction: Share of each client's rows, or patients, for testing.
             key: Key of that split.
             dtype: Type of the features and of a floating-point target.
             standardise: Whether to standardise the features, see :meth:`standardised`. To use a trained model on raw
@@ -456,7 +485,8 @@ class ClientData:
 
         Raises:
             InputError: If a column does not exist, is not numeric, or has missing or infinite values, or a group has
-                only one row. The message names the column or group. With a schema: if the table does not conform to it.
+                only one row or patient. The message names the column or group. With a schema: if the table does not
+                conform to it.
         """
         # Columns may be numbered, but names in files and messages are strings.
         frame = frame.rename(columns=str)
@@ -465,25 +495,30 @@ class ClientData:
             raise InputError("the table has no rows. Each client needs at least two", code="no-rows")
         if schema is not None:
             schema = schema if isinstance(schema, TableSchema) else TableSchema.read(schema)
-            schema.check_options(targets, group)
-            group = group_of(schema, features)
+            schema.check_options(targets, group, patient=patient)
+            group, patient = group_of(schema, features), schema.patient
             rows = conform(schema, frame, lambda row: f"row {row}")
             columns, inputs, classes, digest = schema.features, rows.inputs, schema.classes, schema.digest
             Y, _ = target_tensor(schema, rows.targets)
         else:
             if group is None:
                 raise InputError("group or schema must name each row's client", code="missing-option", field="group")
-            columns = tuple(feature_columns(frame, group, targets or (), features))
+            columns = tuple(feature_columns(frame, group, targets or (), features, patient))
             inputs, digest = feature_matrix(frame, columns), ""
             y, classes = encode_targets(frame, targets or ())
             Y = torch.from_numpy(y)
         require_present(frame[group], group)
         X = torch.from_numpy(inputs)
         groups = frame[group].to_numpy(dtype=object)
-        split = split_groups(groups, None if classes is None else Y.numpy(), key, test_fraction)
+        patients, notices = None, ()
+        if patient is None:
+            notices = repeated_ids(frame, tuple(map(str, groups)), used=(group, *(targets or ())))
+        else:
+            patients = np.array(patients_of(frame, patient, lambda row: f"row {row}"))
+        split = split_groups(groups, None if classes is None else Y.numpy(), key, test_fraction, patients)
         data = cls(
             X, Y, as_tensors(split.train), X, Y, as_tensors(split.test), split.names, classes, columns=columns,
-            schema=digest,
+            schema=digest, notices=notices, patients=None if patients is None else numbered(patients.tolist()),
         )  # fmt: skip
         # Round to dtype only after scaling, see from_arrays.
         return (data.standardised() if standardise else data).to(dtype=dtype)

@@ -42,6 +42,7 @@ class Dataset:
         test_groups: (k,) Group of each test row; None if there are no groups or there is no separate test part.
         class_names: Names of the classes; None if the data do not contain them.
         notices: Findings of the reader of the files that the user should check.
+        patients: (n,) Patient of each row, of a data set without a separate test part; None if rows are independent.
         schema: Digest of the :class:`drfl.TableSchema` that encoded the table; "" if there is none. With a schema,
             inputs may be NaN for missing values.
         test_fraction: Share of the rows for testing if there is no separate test part.
@@ -66,6 +67,7 @@ class Dataset:
     notices: tuple[Notice, ...] = ()
     schema: str = ""
     test_fraction: float = TEST_FRACTION
+    patients: tuple[str, ...] | None = None
 
     def __post_init__(self) -> None:
         checks.integer("classes", self.classes)
@@ -96,6 +98,12 @@ class Dataset:
                 f"dataset '{self.name}' has test_groups but no separate test part. Remove test_groups",
                 code="unused-option",
                 field="test_groups",
+            )
+        if self.patients is not None and not (self.is_one_pool and len(self.patients) == len(self.targets)):
+            raise InputError(
+                f"dataset '{self.name}': give one patient per row, without a separate test part",
+                code="count-mismatch",
+                field="patients",
             )
         if self.standardise and self.inputs.ndim != 2:
             raise InputError(

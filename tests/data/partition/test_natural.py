@@ -12,6 +12,7 @@ from tests.support.refusals import refused
 from drfl.cli.app import call
 from drfl.core.key import Key
 from drfl.data import IID, Dataset, Natural, Partition, ZipfDirichlet, load, make_partition
+from drfl.data.partition.natural import without_small_groups
 
 
 @pytest.fixture(scope="module")
@@ -138,3 +139,47 @@ def test_the_command_refuses_what_does_not_fit(here, capsys, arguments, message)
     (line,) = capsys.readouterr().err.strip().splitlines()
     assert message in line
     assert list(here.iterdir()) == []
+
+
+def small(counts, patients=None):
+    groups = tuple(name for name, count in counts.items() for _ in range(count))
+    x, y = torch.arange(len(groups)).float()[:, None], torch.zeros(len(groups), dtype=torch.int64)
+    return Dataset("small", x, y, x, y, 1, groups, patients=patients)
+
+
+def test_small_groups_are_left_out_and_named():
+    whole = small({"a": 5, "b": 1, "c": 4, "d": 3})
+    found = without_small_groups(whole, 4)
+    assert found.is_one_pool
+    assert sorted(set(found.groups)) == ["a", "c"]
+    assert found.inputs.flatten().tolist() == [0, 1, 2, 3, 4, 6, 7, 8, 9]
+    (notice,) = found.notices
+    assert notice.code == "left-out"
+    assert "b (1)" in notice
+    assert "d (3)" in notice
+    assert without_small_groups(whole, 1) is whole
+    assert make_partition(found, Natural(), Key(0)).names == ("a", "c")
+
+
+def test_groups_with_a_single_patient_are_left_out_too():
+    patients = ("1", "1", "2", "1", "1", "1", "1", "1", "2")
+    found = without_small_groups(small({"a": 3, "b": 4, "c": 2}, patients), 2)
+    assert sorted(set(found.groups)) == ["a", "c"]
+    assert found.patients == ("1", "1", "2", "1", "2")
+
+
+def test_two_clients_stay_or_nothing_is_left_out():
+    with refused("few-clients", "min_rows", "1", "3", "5"):
+        without_small_groups(small({"a": 5, "b": 3, "c": 2}), 4)
+
+
+def test_a_small_group_of_a_data_set_with_its_own_test_rows_counts_both_parts():
+    x, y = torch.arange(6.0)[:, None], torch.zeros(6, dtype=torch.int64)
+    whole = Dataset("parts", x, y, x[:3], y[:3], 1, tuple("aabbcc"), test_groups=tuple("aab"))
+    found = without_small_groups(whole, 3)
+    assert (found.groups, found.test_groups) == (tuple("aabb"), tuple("aab"))
+
+
+def test_patients_need_the_natural_partition():
+    with refused("unsupported-combination", "partition", "'iid'"):
+        make_partition(small({"a": 5, "b": 3}, tuple("11223111")), IID(2), Key(0))

@@ -146,7 +146,7 @@ def _near_copies(table: RawTable) -> list[Notice]:
         return []
     odd.sort(reverse=True)
     cases = [f"{name} ({share:.0%} of the test rows)" for share, name in odd]
-    advice = "keep the rows of one patient or machine on one side of the split"
+    advice = "keep the rows of one patient or machine on one side of the split with --patient COLUMN"
     names = [name for _, name in odd]
     text = sentence("test rows nearly equal to training rows", cases, "client", advice)
     return [Notice(text, "near-copies", single(names))]

@@ -10,7 +10,7 @@ from typing import ClassVar
 import numpy as np
 
 from drfl.core import checks
-from drfl.core.errors import InputError
+from drfl.core.errors import InputError, Notice
 from drfl.core.key import Key
 from drfl.data.dataset import TEST_FRACTION, Dataset
 from drfl.data.partition.partition import Partition, PartitionMethod
@@ -18,7 +18,11 @@ from drfl.data.partition.splitting import split_rows
 
 
 def split_groups(
-    groups: np.ndarray, targets: np.ndarray | None, key: Key, test_fraction: float = TEST_FRACTION
+    groups: np.ndarray,
+    targets: np.ndarray | None,
+    key: Key,
+    test_fraction: float = TEST_FRACTION,
+    patients: np.ndarray | None = None,
 ) -> Partition:
     """Make each group of rows a client, and split its rows into training and test rows.
 
@@ -29,13 +33,14 @@ def split_groups(
         key: Key of the draws. A group's split does not depend on the other groups.
         test_fraction: Share of each group's rows for testing, strictly between 0 and 1; each part gets at least one
             row.
+        patients: (n,) Patient of each row; all rows of one go to one part. None if rows are independent.
 
     Returns:
         A partition whose training and test indices both refer to these rows, with clients in the sorted order of the
         groups.
 
     Raises:
-        InputError: If a group has only one row, a row has no group, or lengths differ.
+        InputError: If a group has only one row or patient, a row has no group, or lengths differ.
     """
     checks.inner_fraction("test_fraction", test_fraction)
     g = np.asarray(groups)
@@ -65,12 +70,71 @@ def split_groups(
     names = tuple(str(value) for value in values.tolist())
     rows = np.split(np.argsort(codes, kind="stable").astype(np.int64), np.cumsum(np.bincount(codes))[:-1])
     labels = [None if y is None else y[mine] for mine in rows]
+    units = [None if patients is None else patients[mine] for mine in rows]
     parts = [
-        split_rows(mine, label, key.fold("group", name), test_fraction, name=f"group '{name}'")
-        for name, mine, label in zip(names, rows, labels, strict=True)
+        split_rows(mine, label, key.fold("group", name), test_fraction, f"group '{name}'", unit)
+        for name, mine, label, unit in zip(names, rows, labels, units, strict=True)
     ]
     recipe: dict[str, str | int | float] = {"partition": "groups", "test_fraction": test_fraction, "seed": key.seed}
     return Partition(tuple(a for a, _ in parts), tuple(b for _, b in parts), names, recipe)
+
+
+LEFT_OUT = "left-out"
+"""Code of the notice that names the clients left out by their size."""
+
+
+def without_small_groups(dataset: Dataset, least: int) -> Dataset:
+    """Leave out groups with fewer rows, and with patients those with a single patient, which cannot be split.
+
+    The data set gets a notice that names them.
+
+    Args:
+        dataset: The data set.
+        least: Fewest rows of a group that stays, training and test rows together.
+
+    Raises:
+        InputError: If fewer than two groups stay.
+    """
+    if dataset.groups is None:
+        return dataset
+    names, counts = np.unique(np.array([*dataset.groups, *(dataset.test_groups or ())]), return_counts=True)
+    small = counts < least
+    if dataset.patients is not None:
+        pairs = {*zip(dataset.groups, dataset.patients, strict=True)}
+        units, each = np.unique(np.array([group for group, _ in pairs]), return_counts=True)
+        small |= each[np.searchsorted(units, names)] < 2
+    if np.count_nonzero(~small) < 2:
+        largest = " and ".join(f"{count:,}" for count in np.sort(counts)[:-3:-1])
+        raise InputError(
+            f"min_rows = {least} leaves {np.count_nonzero(~small)} of {len(names)} clients, and two are needed: lower "
+            f"it; the largest have {largest} rows",
+            code="few-clients",
+            field="min_rows",
+        )
+    if not small.any():
+        return dataset
+    listed = ", ".join(f"{name} ({count:,})" for name, count in zip(names[small], counts[small], strict=True))
+    patient = "" if dataset.patients is None else ", or with one patient"
+    text = f"left out are {np.count_nonzero(small)} clients with fewer than {least} rows{patient}: {listed}"
+    stays = set(names[~small].tolist())
+    rows = np.flatnonzero([group in stays for group in dataset.groups])
+    inputs, targets = dataset.inputs[rows], dataset.targets[rows]
+    tests, test_groups = (inputs, targets), None
+    if dataset.test_groups is not None:
+        at = np.flatnonzero([group in stays for group in dataset.test_groups])
+        tests = dataset.test_inputs[at], dataset.test_targets[at]
+        test_groups = tuple(dataset.test_groups[i] for i in at)
+    return dataclasses.replace(
+        dataset,
+        inputs=inputs,
+        targets=targets,
+        test_inputs=tests[0],
+        test_targets=tests[1],
+        groups=tuple(dataset.groups[i] for i in rows),
+        test_groups=test_groups,
+        patients=None if dataset.patients is None else tuple(dataset.patients[i] for i in rows),
+        notices=(*dataset.notices, Notice(text, LEFT_OUT)),
+    )
 
 
 @dataclass(frozen=True)
@@ -154,7 +218,8 @@ class Natural:
         groups, y = np.array(dataset.groups), dataset.targets.numpy() if dataset.has_labels else None
         rows = np.flatnonzero(np.isin(groups, names))
         share = dataset.test_fraction if self.test_fraction is None else self.test_fraction
-        split = split_groups(groups[rows], None if y is None else y[rows], key, share)
+        patients = None if dataset.patients is None else np.array(dataset.patients)[rows]
+        split = split_groups(groups[rows], None if y is None else y[rows], key, share, patients)
         parameters = {"clients": len(split), "test_fraction": share, "seed": key.seed}
         return dataclasses.replace(
             split,
@@ -197,6 +262,12 @@ def make_partition(
     if isinstance(method, Natural):
         own = method if test_fraction is None else dataclasses.replace(method, test_fraction=test_fraction)
         return own.divide(dataset, key)
+    if dataset.patients is not None:
+        raise InputError(
+            f"partition '{method.name}' divides single rows, so it would separate those of one patient. Use natural",
+            code="unsupported-combination",
+            field="partition",
+        )
     if not dataset.has_labels and method.name not in WITHOUT_CLASSES:
         raise InputError(needs_classes_message(method.name, dataset.task), code="wrong-task", field="partition")
     # Without classes, treat all rows as one class.

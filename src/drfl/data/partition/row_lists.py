@@ -12,14 +12,17 @@ from drfl.core.key import Key
 from drfl.data.partition.splitting import split_rows
 
 
-def split_validation(targets: Tensor, rows: Tensor, fraction: float, key: Key) -> tuple[Tensor, Tensor]:
-    """Return one client's training rows and validation rows."""
-    # A single row cannot be divided, so it is used for both.
-    if len(rows) == 1:
+def split_validation(
+    targets: Tensor, rows: Tensor, fraction: float, key: Key, patients: Tensor | None = None
+) -> tuple[Tensor, Tensor]:
+    """Return one client's training rows and validation rows. With patients (n,), all rows of one go to one part."""
+    units = None if patients is None else patients[rows].numpy(force=True)
+    # A single row or patient cannot be divided, so it is used for both.
+    if len(rows) == 1 or (units is not None and (units == units[0]).all()):
         return rows, rows
     labels = targets[rows]
     mine = None if labels.is_floating_point() or labels.ndim > 1 else labels.numpy(force=True)
-    kept, held = split_rows(rows.numpy(force=True), mine, key, fraction)
+    kept, held = split_rows(rows.numpy(force=True), mine, key, fraction, patients=units)
     return torch.from_numpy(kept).to(rows.device), torch.from_numpy(held).to(rows.device)
 
 

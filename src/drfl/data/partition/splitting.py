@@ -127,29 +127,43 @@ def dirichlet(alpha: float, rows: int, columns: int, key: Key) -> np.ndarray:
 
 
 def split_rows(
-    rows: np.ndarray, targets: np.ndarray | None, key: Key, test_fraction: float, name: str = "the data"
+    rows: np.ndarray,
+    targets: np.ndarray | None,
+    key: Key,
+    test_fraction: float,
+    name: str = "the data",
+    patients: np.ndarray | None = None,
 ) -> tuple[np.ndarray, np.ndarray]:
     """Split rows at random so that each class keeps its share as nearly as integers allow.
+
+    With patients, whole patients are split instead, each by the most frequent class of its rows.
 
     Args:
         rows: (n,) int64 row numbers.
         targets: (n,) class labels of these rows, any integers; None for a plain random split.
         key: names the draw.
-        test_fraction: share of the rows for testing, strictly between 0 and 1; at least one row goes to each
-            part.
+        test_fraction: share of the rows, or of the patients, for testing, strictly between 0 and 1; at least one goes
+            to each part.
         name: whose rows they are, for the error.
+        patients: (n,) patient of each row, whose rows all go to one part; None if rows are independent.
 
     Returns:
         Training rows and test rows, each sorted.
 
     Raises:
-        InputError: when there are fewer than two rows or the fraction is out of range.
+        InputError: when there are fewer than two rows or patients, or the fraction is out of range.
     """
     checks.inner_fraction("test_fraction", test_fraction)
+    if patients is not None:
+        units, members = np.unique(patients, return_inverse=True)
+        classes = None if targets is None else most_frequent(members, targets)
+        if len(units) < 2:
+            raise _too_few(f"{name} has {len(units)} patient{'s' * (len(units) != 1)}")
+        parts = split_rows(np.arange(len(units)), classes, key, test_fraction)
+        return rows[np.isin(members, parts[0])], rows[np.isin(members, parts[1])]
     n = len(rows)
     if n < 2:
-        few = f"{name} has {n} row{'s' * (n != 1)}: at least two are needed to train and to test"
-        raise InputError(f"{few}; remove it or give test data of its own", code="few-rows")
+        raise _too_few(f"{name} has {n} row{'s' * (n != 1)}")
     rng = key.generator()
     # Each part gets at least one row.
     held = min(max(round(test_fraction * n), 1), n - 1)
@@ -167,6 +181,23 @@ def split_rows(
     rank = np.arange(n) - np.repeat(np.cumsum(counts) - counts, counts)
     test = rank < quota[codes[order]]
     return np.sort(rows[order[~test]]), np.sort(rows[order[test]])
+
+
+def _too_few(what: str) -> InputError:
+    return InputError(
+        f"{what}: at least two are needed to train and to test; leave out small clients with --min-rows 2",
+        code="few-rows",
+    )
+
+
+def most_frequent(units: np.ndarray, targets: np.ndarray) -> np.ndarray:
+    """Return the most frequent class among the rows of each unit 0, 1, …; of several, the smallest."""
+    kinds, codes = np.unique(targets, return_inverse=True)
+    pairs, counts = np.unique(units * len(kinds) + codes, return_counts=True)
+    # Within each unit the most frequent pair comes first, and np.unique returns the first place of each unit.
+    order = np.lexsort((pairs, -counts, pairs // len(kinds)))
+    first = np.unique(pairs[order] // len(kinds), return_index=True)[1]
+    return kinds[pairs[order][first] % len(kinds)]
 
 
 def share_test_set(counts: np.ndarray, test_targets: np.ndarray, key: Key) -> tuple[np.ndarray, ...]:

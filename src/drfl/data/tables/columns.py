@@ -40,7 +40,7 @@ def check_known(
     check_roles(targets, group, drop)
 
 
-def check_roles(targets: Sequence[str], group: str | None, drop: Sequence[str]) -> None:
+def check_roles(targets: Sequence[str], group: str | None, drop: Sequence[str], patient: str | None = None) -> None:
     """Check that no column has two roles.
 
     Raises:
@@ -53,10 +53,17 @@ def check_roles(targets: Sequence[str], group: str | None, drop: Sequence[str]) 
             raise InputError(
                 f"column '{name}' cannot be both target and group", code="conflicting-options", field=str(name)
             )
+    if patient is not None and patient in (*targets, group):
+        raise InputError(
+            f"column '{patient}' cannot be both {'group' if patient == group else 'target'} and patient",
+            code="conflicting-options",
+            field="patient",
+        )
     for name in drop:
-        if name in (*targets, group):
+        if name in (*targets, group, patient):
+            role = "patient" if name == patient else "group" if name == group else "target"
             raise InputError(
-                f"column '{name}' is needed as {'group' if name == group else 'target'}: do not drop it",
+                f"column '{name}' is needed as {role}: do not drop it",
                 code="conflicting-options",
                 field="drop",
             )

@@ -13,6 +13,7 @@ from torch.utils.data import Dataset as TorchDataset
 
 from drfl.core.errors import DataWarning, InputError, Notice, unknown
 from drfl.data.partition.partition import client_names
+from drfl.data.tables.columns import check_roles
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -215,9 +216,13 @@ def _item(item: tuple[object, object]) -> tuple[Tensor, Tensor]:
 
 
 def feature_columns(
-    frame: pd.DataFrame, group: str, targets: Sequence[str], features: Sequence[str] | None
+    frame: pd.DataFrame,
+    group: str,
+    targets: Sequence[str],
+    features: Sequence[str] | None,
+    patient: str | None = None,
 ) -> list[str]:
-    """Return the feature columns, checked: the ones in `features`, or all except group and target.
+    """Return the feature columns, checked: the ones in `features`, or all except group, patient and target.
 
     Raises:
         InputError: If a column does not exist or occurs twice, a target is among the features, or there are no
@@ -226,26 +231,25 @@ def feature_columns(
     columns = frame.columns.tolist()
     if not targets:
         raise InputError("target is missing. Name the column to predict", code="missing-option", field="target")
-    for name in (group, *targets, *(features or ())):
+    roles = (group, *targets, *(() if patient is None else (patient,)))
+    for name in (*roles, *(features or ())):
         if name not in columns:
             raise unknown("column", name, columns)
-    chosen = [name for name in columns if name not in (group, *targets)] if features is None else list(features)
-    for target in targets:
-        if target == group:
+    chosen = [name for name in columns if name not in roles] if features is None else list(features)
+    check_roles(targets, group, (), patient)
+    for name in (*targets, *(() if patient is None else (patient,))):
+        if name in chosen:
             raise InputError(
-                f"column '{target}' cannot be both target and group", code="conflicting-options", field=target
-            )
-        if target in chosen:
-            raise InputError(
-                f"column '{target}' is the target and cannot also be a feature. Remove it from features",
+                f"column '{name}' is the {'patient' if name == patient else 'target'} and cannot also be a feature. "
+                "Remove it from features",
                 code="conflicting-options",
-                field=target,
+                field=name,
             )
     if not chosen:
         raise InputError(
             "the table has no feature columns. Name at least one in features", code="no-features", field="features"
         )
-    for name in (group, *targets, *chosen):
+    for name in (*roles, *chosen):
         if columns.count(name) > 1 or chosen.count(name) > 1 or targets.count(name) > 1:
             raise InputError(f"column '{name}' occurs twice. Rename or drop one", code="duplicate-column", field=name)
     return chosen

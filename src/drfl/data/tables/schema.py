@@ -226,6 +226,11 @@ class TableSchema:
         """The column that names each row's client; None if there is none."""
         return next((column.name for column in self.columns if column.role == "client"), None)
 
+    @property
+    def patient(self) -> str | None:
+        """The column that names each row's patient; None if there is none."""
+        return next((column.name for column in self.columns if column.role == "patient"), None)
+
     @cached_property
     def classes(self) -> tuple[str, ...] | None:
         """The names of the classes in the order of their numbers, the positive one last; None without classes."""
@@ -260,6 +265,7 @@ class TableSchema:
         group: str | None = None,
         drop: Sequence[str] = (),
         task: str | None = None,
+        patient: str | None = None,
     ) -> None:
         """Check that other options do not contradict the schema.
 
@@ -272,6 +278,7 @@ class TableSchema:
             ("target", None if targets is None else tuple(targets), own_targets),
             ("group", group, self.client),
             ("task", task, self.task),
+            ("patient", patient, self.patient),
         ):
             if value is not None and value != own:
                 shown = [", ".join(part) if isinstance(part, tuple) else part for part in (value, own)]

@@ -33,12 +33,16 @@ from drfl.data.tables.columns import (
 )
 from drfl.data.tables.conform import conform, level_text, stripped, target_tensor
 from drfl.data.tables.levels import check_levels, level_notices
+from drfl.data.tables.patients import patients_of, repeated_ids
 from drfl.data.tables.schema import NUMBERS, TableSchema
 from drfl.data.tables.targets import check_values, check_varies, columns_of, encoded
 from drfl.data.tables.text_form import TextForm
 
 if TYPE_CHECKING:
     import pandas as pd
+
+USED = ("target", "client", "patient")
+"""Roles of a schema's columns that are read although they are not features."""
 
 SUFFIXES = (".csv", ".csv.gz", ".tsv", ".tsv.gz", ".parquet", ".npz")
 
@@ -118,6 +122,7 @@ class _Rows(NamedTuple):
         columns: (p,) names of the columns of inputs (n, p); None if they have none.
         notices: Warnings about the files.
         sizes: Rows of each file.
+        patients: (n,) Patient of each row; None if rows are independent.
     """
 
     inputs: Tensor
@@ -128,6 +133,7 @@ class _Rows(NamedTuple):
     columns: tuple[str, ...] | None = None
     notices: tuple[Notice, ...] = ()
     sizes: tuple[int, ...] = ()
+    patients: list[str] | None = None
 
 
 def read_tables(
@@ -137,6 +143,7 @@ def read_tables(
     drop: Sequence[str] = (),
     task: TaskName | None = None,
     schema: TableSchema | None = None,
+    patient: str | None = None,
 ) -> Dataset:
     """Read a data set whose clients are files or groups, and whose inputs are to be standardised.
 
@@ -152,7 +159,8 @@ def read_tables(
         group: The column that names the client; None if each file is a client, or if no column names it.
         drop: Columns to leave out.
         task: Kind of task; None for classification.
-        schema: Schema of the columns. It names target, group and task; other options must not contradict it.
+        schema: Schema of the columns. It names target, group, task and patient; other options must not contradict it.
+        patient: The column, or the array of an npz file, that names the patient of each row.
 
     Raises:
         InputError: If a file cannot be read, or a column is missing, has blanks, mixes numbers and text, spells a value
@@ -163,9 +171,9 @@ def read_tables(
     if schema is None:
         task = task or "classification"
         _check_stems(files, group)
-        read = _encoded(files, names or (), group, drop, task)
+        read = _encoded(files, names or (), group, drop, task, patient)
     else:
-        schema.check_options(names, group, drop, task)
+        schema.check_options(names, group, drop, task, patient)
         task = schema.task
         read = _by_schema(files, schema)
         for column, values in zip(schema.targets, read.targets.reshape(len(read.targets), -1).numpy().T, strict=True):
@@ -178,6 +186,7 @@ def read_tables(
         x.ndim == 2, task, read.columns, class_names=read.classes,
         notices=(*unread_notices(paths, files), *read.notices),
         schema="" if schema is None else schema.digest,
+        patients=None if read.patients is None else tuple(read.patients),
     )  # fmt: skip
 
 
@@ -238,7 +247,9 @@ def read_site_table(
     """
     files = files_of([train] if test is None else [train, test])
     if schema is None:
-        read = _encoded(files, () if target is None else (target,), None, (), task or "classification", words=False)
+        read = _encoded(
+            files, () if target is None else (target,), None, (), task or "classification", None, words=False
+        )
     else:
         schema.check_options(None if target is None else (target,), task=task)
         read = _by_schema(files, schema)
@@ -257,6 +268,7 @@ def _encoded(
     group: str | None,
     drop: Sequence[str],
     task: TaskName,
+    patient: str | None,
     words: bool = True,
 ) -> _Rows:
     """Read files without a schema. Features may be text if ``words``."""
@@ -268,8 +280,8 @@ def _encoded(
             "npz files and tables cannot be mixed: give files of one kind", code="conflicting-options", field="data"
         )
     if kinds == {True}:
-        return _arrays(files, targets, group, drop, task)
-    return _columns(files, targets, group, drop, task, words)
+        return _arrays(files, targets, group, drop, task, patient)
+    return _columns(files, targets, group, drop, task, patient, words)
 
 
 def _by_schema(files: Sequence[Path], schema: TableSchema) -> _Rows:
@@ -282,8 +294,22 @@ def _by_schema(files: Sequence[Path], schema: TableSchema) -> _Rows:
     return _Rows(
         torch.from_numpy(np.concatenate([part.inputs for part in parts])), y, outputs, schema.classes,
         client_of_rows(tables, schema.client), schema.features, _merged(form_notices(tables)),
-        tuple(len(table.frame) for table in tables),
+        tuple(len(table.frame) for table in tables), _patients(tables, schema.patient),
     )  # fmt: skip
+
+
+def _patients(tables: Sequence[Table], patient: str | None) -> list[str] | None:
+    """Return the patient of each row.
+
+    Raises:
+        InputError: If a file has no such column, or a cell is blank.
+    """
+    if patient is None:
+        return None
+    for table in tables:
+        if patient not in table.frame.columns:
+            raise unknown(f"column for patient in {table.path}", patient, list(table.frame.columns), field="patient")
+    return [name for table in tables for name in patients_of(table.frame, patient, table.line)]
 
 
 def client_of_rows(tables: Sequence[Table], client: str | None) -> list[str] | None:
@@ -318,14 +344,18 @@ def _columns(
     group: str | None,
     drop: Sequence[str],
     task: TaskName,
+    patient: str | None,
     words: bool,
 ) -> _Rows:
     """Read tables without a schema, with inputs (n, p) float64."""
     import pandas as pd
 
-    tables = [Table.read(path, (*targets, *([] if group is None else [group])), drop) for path in files]
+    roles = [*targets, *(name for name in (group, patient) if name is not None)]
+    tables = [Table.read(path, roles, drop) for path in files]
     first = list(tables[0].frame.columns)
     check_known(str(files[0]), first, targets, group, drop)
+    check_roles(targets, group, drop, patient)
+    patients = _patients(tables, patient)
     for table in tables:
         frame, line = table.frame, table.line
         if sorted(frame.columns) != sorted(first):
@@ -340,7 +370,7 @@ def _columns(
         check_blanks(kept.drop(columns=list(targets)) if task == "multi-label" else kept, line)
         for name in targets:
             check_values(name, values_of(frame[name]), task, line)
-        features = kept.drop(columns=[*targets, *([] if group is None else [group])])
+        features = kept.drop(columns=roles)
         check_numbers(features, line)
         check_size(features, line)
         if not words:
@@ -351,10 +381,12 @@ def _columns(
     names = [name_of(table.path) for table in tables for _ in range(len(table.frame))]
     groups = names if group is None else [str(value) for value in whole[group]]
     owners = None if group is None and len(files) == 1 else groups
-    inputs = whole.drop(columns=[*targets, *([] if group is None else [group])])
+    inputs = whole.drop(columns=roles)
     classes = whole[list(targets)] if task == "classification" else whole[[]]
     check_levels(pd.concat([inputs, classes], axis=1), owners)
     notices = [*level_notices(inputs, classes, owners), *form_notices(tables)]
+    if patient is None:
+        notices += repeated_ids(pd.concat([table.frame for table in tables], ignore_index=True), owners, roles)
     features = one_hot(inputs, str(files[0]))
     x = torch.from_numpy(features.to_numpy(dtype=np.float64, copy=True))  # pandas returns a read-only array
     values = {name: values_of(whole[name]) for name in targets}
@@ -363,7 +395,7 @@ def _columns(
     y, outputs, class_names = encoded(values, task)
     return _Rows(
         x, y, outputs, class_names, owners, tuple(map(str, features.columns)), _merged(notices),
-        tuple(len(table.frame) for table in tables),
+        tuple(len(table.frame) for table in tables), patients,
     )  # fmt: skip
 
 
@@ -447,7 +479,7 @@ class Table(NamedTuple):
         unused = [
             column.name
             for column in schema.columns
-            if not column.is_feature and column.role not in ("target", "client") and column.name in table.frame
+            if not column.is_feature and column.role not in USED and column.name in table.frame
         ]
         return table._replace(frame=table.frame.drop(columns=unused))
 
@@ -564,24 +596,30 @@ def _starts(path: Path, form: TextForm) -> Iterator[int]:
 
 
 def _arrays(
-    files: Sequence[Path], targets: Sequence[str], group: str | None, drop: Sequence[str], task: TaskName
+    files: Sequence[Path],
+    targets: Sequence[str],
+    group: str | None,
+    drop: Sequence[str],
+    task: TaskName,
+    patient: str | None,
 ) -> _Rows:
     """Read npz files, with inputs (n, …) float32."""
     if drop:
         raise InputError(
             "drop has no effect on npz files, which have no columns: remove it", code="unused-option", field="drop"
         )
-    check_roles(targets, group, drop)
+    check_roles(targets, group, drop, patient)
     inputs: list[np.ndarray] = []
     found: dict[str, list[np.ndarray]] = {}
-    groups: list[str] = []
+    groups, patients = list[str](), list[str]()
     for path in files:
-        x, ys, who = _npz(path, targets, group, has_unknown=task == "multi-label")
+        x, ys, who, units = _npz(path, targets, group, patient, has_unknown=task == "multi-label")
         for name, values in ys.items():
             check_values(name, values, task, partial(_line, path))
             found.setdefault(name, []).append(values)
         inputs.append(x.astype(np.float32))
         groups += who
+        patients += units
     if len({x.shape[1:] for x in inputs}) > 1:
         raise InputError(
             f"inputs have shapes {sorted({x.shape[1:] for x in inputs})} per row: give all files the same",
@@ -597,24 +635,30 @@ def _arrays(
             )
     y, outputs, classes = encoded({name: np.concatenate(parts) for name, parts in found.items()}, task)
     owners, sizes = None if group is None and len(files) == 1 else groups, tuple(map(len, inputs))
-    return _Rows(torch.from_numpy(np.concatenate(inputs)), y, outputs, classes, owners, sizes=sizes)
+    units = None if patient is None else patients
+    return _Rows(torch.from_numpy(np.concatenate(inputs)), y, outputs, classes, owners, sizes=sizes, patients=units)
 
 
 def _npz(
-    path: Path, targets: Sequence[str], group: str | None, *, has_unknown: bool
-) -> tuple[np.ndarray, dict[str, np.ndarray], list[str]]:
-    """Read inputs (n, …), targets (n,) by name, and groups (n,) of one file. Each target in an array gets a name.
+    path: Path, targets: Sequence[str], group: str | None, patient: str | None, *, has_unknown: bool
+) -> tuple[np.ndarray, dict[str, np.ndarray], list[str], list[str]]:
+    """Read inputs (n, …), targets (n,) by name, groups (n,) and patients (n,) of one file.
 
-    If ``has_unknown``, targets may be NaN.
+    Each target in an array gets a name. If ``has_unknown``, targets may be NaN.
     """
-    names = ("inputs", *targets, *([] if group is None else [group]))
+    names = ("inputs", *targets, *(name for name in (group, patient) if name is not None))
     with open_arrays(path) as arrays:
         for name in names:
             if name not in arrays.names:
                 raise unknown(f"array in {path}", name, arrays.names, field=name)
         found = [np.atleast_1d(each) for each in arrays.read(names)]
     x, ys = found[0], found[1 : 1 + len(targets)]
-    who = [name_of(path)] * len(x) if group is None else [*map(str, found[-1].tolist())]
+    units = [] if patient is None else [*map(str, found[-1].tolist())]
+    who = [name_of(path)] * len(x) if group is None else [*map(str, found[1 + len(targets)].tolist())]
+    if patient is not None and len(units) != len(x):
+        raise InputError(
+            f"{path}: inputs {x.shape} and {len(units)} patients: give one a row", code="count-mismatch", field=patient
+        )
     for name, y in zip(targets, ys, strict=True):
         if y.ndim not in (1, 2) or not len(x) == len(y) == len(who):
             raise InputError(
@@ -627,7 +671,7 @@ def _npz(
         raise InputError(f"{path} has no rows", code="no-rows", field=str(path))
     _check_finite(path, "inputs", x)
     columns = (columns_of(name, y) for name, y in zip(targets, ys, strict=True))
-    return x, {name: values for each in columns for name, values in each.items()}, who
+    return x, {name: values for each in columns for name, values in each.items()}, who, units
 
 
 def _check_finite(path: Path, name: str, values: np.ndarray) -> None:

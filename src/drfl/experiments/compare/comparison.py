@@ -100,7 +100,7 @@ class PreparedComparison(NamedTuple):
     measures: tuple[Measure, ...]
     clients: int
     identity: Mapping[str, object]
-    warnings: tuple[str, ...]
+    warnings: tuple[Notice, ...]
     jobs: dict[str, Job]
 
     def job(self, algorithm: str, seed: int) -> Job:

@@ -17,6 +17,7 @@ from drfl.data.features import featurise
 from drfl.data.features.images import folder as feature_cache
 from drfl.data.features.images import load_images
 from drfl.data.features.recipe import COUNT, IMAGENET, Recipe
+from drfl.data.partition.natural import Natural, without_small_groups
 from drfl.data.tables.hugging_face import Columns, hub_name, read_hub, read_saved
 from drfl.data.tables.schema import TableSchema
 from drfl.data.tables.table_files import read_tables
@@ -55,6 +56,14 @@ class DataSettings(StrictSettings, DataFields):
     def _options_fit(self) -> Self:
         self.partition_parameters()
         self.recipe()
+        for name in ("min_rows", "patient"):
+            if getattr(self, name) is not None and self.partition != Natural.name:
+                raise InputError(
+                    f"{name} needs clients of the data's own, as partition 'natural' makes them, not "
+                    f"'{self.partition}': name them with group, or remove {name}",
+                    code="unused-option",
+                    field=name,
+                )
         return self
 
     def recipe(self) -> Recipe | None:
@@ -139,7 +148,9 @@ class DataSettings(StrictSettings, DataFields):
 PARTITION_SETTINGS = ("partition", "clients", "alpha", "zipf")
 """The settings that define the partition."""
 
-LOADING_SETTINGS = tuple(field.name for field in fields(DataFields) if field.name not in PARTITION_SETTINGS)
+LOADING_SETTINGS = tuple(
+    field.name for field in fields(DataFields) if field.name not in (*PARTITION_SETTINGS, "strict")
+)
 """The settings that the loaded data depend on."""
 
 DataKey = tuple[object, ...]
@@ -181,12 +192,14 @@ def load_data(data: DataSettings, log: Callable[[str], None] | None = None, devi
             schema = None if data.data_schema is None else TableSchema.read(data.data_schema)
             # A schema's client column may be absent from files that are one client each.
             group = columns.group if schema is None else None
-            dataset = read_tables(data.data, columns.targets, group, columns.drop, task, schema)
+            dataset = read_tables(data.data, columns.targets, group, columns.drop, task, schema, data.patient)
     elif recipe is None:
         dataset = load(data.dataset, data_dir=data.data_dir, group=data.group)
     else:
         images = load_images(data.dataset, data.data_dir)
         dataset = featurise(images, recipe, cache=feature_cache(), log=log, device=device)
+    if data.min_rows is not None:
+        dataset = without_small_groups(dataset, data.min_rows)
     return dataset if data.test_fraction is None else dataset.pooled()
 
 

@@ -30,7 +30,7 @@ LOSSES_OF: Mapping[TaskName, tuple[str, ...]] = {
 OF_NUMBERS = frozenset(METRICS[name].function for name in ("mae", "rmse", "r2"))
 """Metrics that compare numbers with numbers."""
 
-OWN_DATA = ("target", "group", "drop", "task", "data_schema")
+OWN_DATA = ("target", "group", "drop", "task", "patient", "data_schema")
 """Settings for the user's own data only. Exception: group, for a data set whose rows can be grouped in several ways."""
 
 
@@ -97,6 +97,7 @@ def _of_schema(values: Mapping[str, object]) -> dict[str, object]:
         None if group is None else str(group),
         names_of(values.get("drop") or ()),
         None if task is None else str(task),
+        None if (patient := values.get("patient")) is None else str(patient),
     )
     found: dict[str, object] = {"target": [column.name for column in schema.targets], "task": schema.task}
     return found if schema.client is None else {**found, "group": schema.client}
@@ -171,6 +172,7 @@ def _check_hub(name: str, values: Mapping[str, object]) -> None:
         raise InputError(
             f"data_dir has no effect on dataset '{name}': remove it", code="unused-option", field="data_dir"
         )
+    _check_no_patient(values, f"dataset '{name}'")
     _check_roles(values, may_have_columns=True)
 
 
@@ -188,6 +190,7 @@ def _label(values: Mapping[str, object], paths: Sequence[Path]) -> str:
         arrays = any(path.suffix.lower() == ".npz" for path in files_of(paths))
     else:
         check_installed(f"the folder {saved}")
+        _check_no_patient(values, f"the folder {saved}")
         arrays = True
     if not values.get("target"):
         raise InputError("data needs target, the column with the classes", code="missing-option", field="target")
@@ -208,10 +211,25 @@ def _label(values: Mapping[str, object], paths: Sequence[Path]) -> str:
     return label_of_files(paths)
 
 
+def _check_no_patient(values: Mapping[str, object], what: str) -> None:
+    if values.get("patient") is not None:
+        raise InputError(
+            f"patient is for your own tables and npz files, not for {what}: save it as a Parquet file",
+            code="unsupported-combination",
+            field="patient",
+        )
+
+
 def _check_roles(values: Mapping[str, object], may_have_columns: bool) -> None:
     """Check column names before the data are read. With ``may_have_columns`` a target may have several columns."""
     targets, group, task = names_of(values["target"]), values.get("group"), values.get("task") or CLASSIFICATION
-    check_roles(targets, None if group is None else str(group), names_of(values.get("drop") or ()))
+    patient = values.get("patient")
+    check_roles(
+        targets,
+        None if group is None else str(group),
+        names_of(values.get("drop") or ()),
+        None if patient is None else str(patient),
+    )
     for known in LOSSES_OF:
         if known == task and not (may_have_columns and task == "multi-label"):
             check_count(known, len(targets))

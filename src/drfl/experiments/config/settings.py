@@ -103,6 +103,15 @@ class DataFields:
     drop: Annotated[tuple[str, ...] | None, Setting("Column of --data to ignore, such as a name; repeatable", DATA)] = (
         None
     )
+    patient: Annotated[
+        str | None,
+        Setting("Column of --data that names the patient; splits and intervals keep patients whole", DATA, common=True),
+    ] = None
+    min_rows: Annotated[int | None, Ge(1), Setting("Leave out clients with fewer rows", DATA, none="none")] = None
+    strict: Annotated[
+        bool | None,
+        Setting("Treat warnings about the data as errors", DATA, flag="--strict/--no-strict", none="print them"),
+    ] = None
     # Not "schema", which is a method of pydantic's models.
     data_schema: Annotated[
         Path | None,

@@ -40,7 +40,7 @@ from drfl.training.history import (
     undefined_names,
 )
 
-FREE = ("data_dir", "data", "data_schema", "table_dir", "checkpoint_every", "checkpoint_key")
+FREE = ("data_dir", "data", "data_schema", "strict", "table_dir", "checkpoint_every", "checkpoint_key")
 """Keys of a configuration that do not affect the results."""
 
 PACKAGES = ("drfl", "torch", "numpy", "scikit-learn")

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from drfl.algorithms import FineTuned
-from drfl.core.errors import Notice, listing
+from drfl.core.errors import InputError, Notice, listing
 from drfl.core.run_end import late_rollbacks
 from drfl.data import DATASETS, ClientData
 from drfl.data.checks import data_warnings
+from drfl.data.partition.natural import LEFT_OUT
 from drfl.data.tables.hugging_face import hub_name
 from drfl.engine import Simulation
 from drfl.experiments.config.own_data import is_hub
@@ -54,6 +56,20 @@ def warnings_of(job: Running) -> tuple[Notice, ...]:
             *notices,
         )  # fmt: skip
     return notices
+
+
+def check_strict(strict: bool | None, notices: Sequence[Notice]) -> None:
+    """With ``strict``, treat warnings about data as errors, except the list of clients that the user left out.
+
+    Raises:
+        InputError: If there are warnings; the message lists all.
+    """
+    wrong = [notice for notice in notices if notice.code != LEFT_OUT]
+    if strict and wrong:
+        several = "warning" if len(wrong) == 1 else f"{len(wrong)} warnings"
+        raise InputError(
+            f"{several} about the data, and --strict is given: {'. '.join(wrong)}", code="data-warnings", field="strict"
+        )
 
 
 class EndChecks(NamedTuple):

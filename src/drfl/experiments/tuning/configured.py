@@ -18,6 +18,7 @@ from drfl.experiments.config.hyperparameters import Value
 from drfl.experiments.config.ready_run import Job
 from drfl.experiments.execution.cells import Cell
 from drfl.experiments.execution.training_cells import cost_of, job_from_config
+from drfl.experiments.run.checks import check_strict, warnings_of
 from drfl.experiments.tuning import own_spaces, spaces
 from drfl.experiments.tuning.criterion import Criterion
 from drfl.experiments.tuning.job import FIRST_SEED, TunedMethod, TuningJob
@@ -178,6 +179,7 @@ def prepare(
             ", ".join(filter(None, (str(error), job.without_data))), code=error.code, field=error.field
         ) from None
     jobs, references = [build(config, dataset) for config in first], own or {}
+    check_strict(first[0].strict, warnings_of(jobs[0]))
     eta = step_size_from_curvature(jobs)
     around, n = None if relative else eta, jobs[0].data.n
     subjects = {name: Configured(job, job.method(name), n, around, references.get(name)) for name in names}

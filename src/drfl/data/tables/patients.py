@@ -1,0 +1,71 @@
+"""The patients of a table, or other units with repeated rows, and columns that seem to name them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from drfl.core.errors import Notice
+from drfl.data.tables.columns import RowName, check_blanks
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+NAMES = re.compile(
+    r"(?i:(.*[_ .-])?(patient|subject|participant|person|proband|case|mrn|pid|uid|id)"
+    r"([_ .-]?(id|nr|no|num|number|code|key|name))?)|.*[a-z](ID|Id)"
+)
+"""Names of columns that name a patient or another unit."""
+
+FEWEST, MOST_EACH = 10, 50
+"""A column may name patients if it has more values than this, with at most this many rows each on average.
+
+Wards and devices have fewer values with more rows each.
+"""
+
+
+def patients_of(frame: pd.DataFrame, patient: str, row_name: RowName) -> list[str]:
+    """Return the patient of each row as text.
+
+    Raises:
+        InputError: If a cell is blank; the message names the row.
+    """
+    column = frame[patient]
+    column = column if column.dtype.kind in "biuf" else column.astype("string").str.strip().replace("", None)
+    check_blanks(column.to_frame(patient), row_name)
+    return [str(value) for value in column.tolist()]
+
+
+def numbered(patients: Sequence[str]) -> Tensor:
+    """Number the patients 0, 1, … and return the number of each row's patient, (n,) int64."""
+    return torch.from_numpy(np.unique(np.array(patients), return_inverse=True)[1].astype(np.int64))
+
+
+def repeated_ids(frame: pd.DataFrame, owners: Sequence[str] | None, used: Collection[str | None]) -> tuple[Notice, ...]:
+    """Warn of columns that seem to name patients with several rows.
+
+    Args:
+        frame: The table, with columns that are not features.
+        owners: (n,) Client of each row; None if there is one client.
+        used: Columns with another role.
+    """
+    clients = np.zeros(len(frame), int) if owners is None else np.unique(np.array(owners), return_inverse=True)[1]
+    found = []
+    for name in (name for name in frame if name not in used and NAMES.fullmatch(str(name))):
+        column = frame[name].dropna()
+        if column.dtype.kind == "f" and not (column == column.round()).all():
+            continue
+        codes = column.astype(str).factorize()[0]
+        count = len(np.unique(clients[frame[name].notna().to_numpy()] * (len(column) + 1) + codes))
+        if FEWEST < count < len(column) <= MOST_EACH * count:
+            text = (
+                f"column '{name}' repeats: {len(column):,} rows have {count:,} values. If it names patients, "
+                f"--patient {name} keeps the rows of each on one side of the split"
+            )
+            found.append(Notice(text, "repeated-id", str(name)))
+    return tuple(found)

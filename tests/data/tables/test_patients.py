@@ -1,0 +1,175 @@
+"""Patients with several rows: whole on one side of every split, by every way to read a table."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from tests.support.refusals import refused
+
+from drfl import Natural
+from drfl.core.key import Key
+from drfl.data import ClientData
+from drfl.data.partition.splitting import most_frequent, split_rows
+from drfl.data.tables.patients import repeated_ids
+from drfl.data.tables.schema import Column, TableSchema
+from drfl.data.tables.table_files import read_tables
+from drfl.data.validation_split import held_out_training
+
+
+def frame(sites=3, patients=20, seed=0):
+    """One to eight rows per patient; a patient's number is used again at every site."""
+    rng, rows = np.random.default_rng(seed), []
+    for site in range(sites):
+        for patient in range(patients):
+            ill = int(rng.integers(0, 2))
+            rows += [[f"s{site}", patient, *rng.normal(size=2), ill] for _ in range(rng.integers(1, 9))]
+    return pd.DataFrame(rows, columns=["site", "pid", "a", "b", "ill"]).sample(frac=1, random_state=seed)
+
+
+def sides(data):
+    """Client → for each part, the set of its patients."""
+    return [
+        [set(data.patients[rows].tolist()) for rows in parts]
+        for parts in zip(*(lists for lists in (data.train, data.test, data.validation) if lists), strict=True)
+    ]
+
+
+def disjoint(sets):
+    return sum(map(len, sets)) == len(set.union(*sets))
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_no_patient_is_on_two_sides_of_a_split(seed):
+    data = ClientData.from_frame(frame(), group="site", target="ill", patient="pid", key=Key(seed))
+    assert data.columns == ("a", "b")
+    for held in (data, data.with_validation(0.3, Key(seed)), held_out_training(data, 0.3, Key(seed))):
+        assert all(disjoint(sets) for sets in sides(held))
+    # A fifth of the patients, not of the rows, is for testing.
+    assert data.patient_counts(data.test).tolist() == [4, 4, 4]
+    assert data.patient_counts(data.train).tolist() == [16, 16, 16]
+
+
+def test_files_and_a_schema_keep_patients_whole(tmp_path):
+    whole = frame()
+    for site, rows in whole.groupby("site"):
+        rows.drop(columns="site").to_csv(tmp_path / f"{site}.csv", index=False)
+    named = ClientData.from_dataset(read_tables([tmp_path], "ill", patient="pid"), Natural())
+    columns = [
+        Column("a", "number"),
+        Column("b", "number"),
+        Column("ill", "category", levels=("0", "1"), role="target"),
+    ]
+    schema = TableSchema((*columns, Column("pid", "whole number", role="patient")))
+    by_schema = ClientData.from_dataset(read_tables([tmp_path], schema=schema), Natural())
+    with_site = TableSchema((*schema.columns, Column("site", "text", role="client")))
+    framed = ClientData.from_frame(whole.assign(ill=whole["ill"].astype(str)), schema=with_site)
+    for data in (named, by_schema, framed):
+        assert data.columns == ("a", "b")
+        assert all(disjoint(sets) for sets in sides(data))
+    assert all(map(torch.equal, named.test, by_schema.test))
+
+
+def test_arrays_keep_patients_whole(tmp_path):
+    rng = np.random.default_rng(0)
+    for name in "ab":
+        patients = np.repeat([f"{name}{k}" for k in range(10)], 4)
+        np.savez(
+            tmp_path / f"{name}.npz", inputs=rng.normal(size=(40, 1, 4, 4)), y=rng.integers(0, 2, 40), who=patients
+        )
+    data = ClientData.from_dataset(read_tables([tmp_path], "y", patient="who"), Natural())
+    assert all(disjoint(sets) for sets in sides(data))
+    assert data.patient_counts(data.test).tolist() == [2, 2]
+
+
+def test_classes_keep_their_share_of_the_patients():
+    patients = np.repeat(np.arange(40), 5)
+    targets = (patients % 4 == 0).astype(int)
+    train, test = split_rows(np.arange(200), targets, Key(1), 0.2, patients=patients)
+    assert len(test) == 40
+    assert targets[test].mean() == targets[train].mean() == 0.25
+
+
+def test_the_class_of_a_patient_is_its_most_frequent_one():
+    units = np.array([0, 0, 0, 1, 1, 2])
+    assert most_frequent(units, np.array([7, 5, 5, 9, 7, 9])).tolist() == [5, 7, 9]
+
+
+def test_a_client_of_one_patient_uses_it_for_training_and_validation_and_cannot_be_split():
+    rows = torch.zeros(8, 1), torch.zeros(8, dtype=torch.int64)
+    at = torch.arange(4), torch.arange(4, 8)
+    one = ClientData(*rows, (at[0],), *rows, (at[1],), ("a",), patients=torch.tensor([0] * 4 + [1] * 4))
+    held = one.with_validation(0.5)
+    assert held.validation is not None
+    assert torch.equal(held.train[0], held.validation[0])
+    single = pd.DataFrame({"site": ["a"] * 4, "pid": [1] * 4, "x": range(4), "y": [0, 1, 0, 1]})
+    with refused("few-rows", None, "'a'", "1"):
+        ClientData.from_frame(single, group="site", target="y", patient="pid")
+
+
+@pytest.mark.parametrize(
+    ("options", "code", "field"),
+    [
+        ({"patient": "pod"}, "unknown-name", None),
+        ({"patient": "site"}, "conflicting-options", "patient"),
+        ({"patient": "ill"}, "conflicting-options", "patient"),
+        ({"patient": "a", "features": ["a", "b"]}, "conflicting-options", "a"),
+    ],
+)
+def test_a_patient_column_has_no_other_role(options, code, field):
+    with refused(code, field, options["patient"]):
+        ClientData.from_frame(frame(), group="site", target="ill", **options)
+
+
+def test_a_row_without_a_patient_is_refused(tmp_path):
+    table = frame(sites=1)
+    table["pid"] = table["pid"].astype(object)
+    table.iloc[3, 1] = None
+    table.to_csv(tmp_path / "t.csv", index=False)
+    with refused("missing-values", "pid"):
+        read_tables([tmp_path / "t.csv"], "ill", "site", patient="pid")
+
+
+def test_patients_need_a_pool_that_training_and_test_rows_share():
+    x, y, rows = torch.zeros(4, 1), torch.zeros(4, dtype=torch.int64), (torch.arange(4),)
+    with refused("count-mismatch", "patients"):
+        ClientData(x, y, rows, x.clone(), y.clone(), rows, ("a",), patients=torch.arange(4))
+    with refused("count-mismatch", "patients"):
+        ClientData(x, y, rows, x, y, rows, ("a",), patients=torch.arange(3))
+    whole = ClientData.from_frame(frame(), group="site", target="ill", patient="pid")
+    assert replace(whole).to(dtype=torch.float64).patients is whole.patients
+
+
+@pytest.mark.parametrize("name", ["pid", "patient", "Patient_ID", "subject no", "study.id", "personID", "mrn"])
+def test_a_repeated_id_is_reported_although_it_is_dropped(tmp_path, name):
+    frame().rename(columns={"pid": name}).to_csv(tmp_path / "t.csv", index=False)
+    found = read_tables([tmp_path / "t.csv"], "ill", "site", [name]).notices
+    assert [(notice.code, notice.field) for notice in found] == [("repeated-id", name)]
+    assert f"--patient {name}" in found[0]
+    data = ClientData.from_frame(frame().rename(columns={"pid": name}), group="site", target="ill", features=["a", "b"])
+    assert [(notice.code, notice.field) for notice in data.notices] == [("repeated-id", name)]
+
+
+def test_other_columns_are_not_taken_for_repeated_ids():
+    n = 300
+    rng = np.random.default_rng(0)
+    table = pd.DataFrame(
+        {
+            "paid": rng.integers(0, 100, n),
+            "covid": rng.integers(0, 2, n),
+            "acid": rng.integers(0, 90, n),
+            "ward_id": rng.integers(0, 5, n),
+            "row_id": np.arange(n),
+            "patient_weight": rng.integers(50, 90, n),
+            "uid": rng.normal(size=n),
+        }
+    )
+    assert repeated_ids(table, None, ()) == ()
+    named = pd.DataFrame({"pid": np.arange(n) // 3})
+    assert repeated_ids(named, None, ("pid",)) == ()
+    assert len(repeated_ids(named, None, ())) == 1
+    # Each site numbers its own patients, and each of them has one row.
+    assert repeated_ids(pd.DataFrame({"pid": np.tile(np.arange(100), 3)}), np.repeat([*"abc"], 100).tolist(), ()) == ()
