@@ -275,7 +275,7 @@ def prepare_deployment(
             code="out-of-range",
             field="classes",
         )
-    names = tuple(metric.name for metric in config.measures())
+    names = tuple(metric.name for metric in config.measures)
     model = Model(config.model, config.loss, config.dtype, classes, engine_text(config.engine), names)
     # Use the same key as a simulation, so that the same seed gives the same initial model.
     with Key(config.seed).fold("model").torch_scope():
@@ -305,7 +305,7 @@ def prepare_deployment(
     origin = Origin(model_source(config.model, sites.members[0].shape, classes), config.loss)
     return Deployment(
         settings=config, about=config.about(bare, sites.n), data=sites, task=task, fed=fed, algorithm=algorithm,
-        first=state, origin=origin, replies=reply_log,
+        first=state, origin=origin, selection=config.selection(config.measures), replies=reply_log,
     )  # fmt: skip
 
 

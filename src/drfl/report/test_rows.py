@@ -21,10 +21,10 @@ OUTPUT, POSITIVE = ".output", ".positive"
 DIGEST = re.compile(r"[0-9a-f]{32}")
 
 
-def write(path: Path, scores: RowScores) -> None:
-    """Write the file; the same scores give the same bytes."""
+def content(scores: RowScores) -> bytes:
+    """Return the content of the file; the same scores give the same bytes."""
     tensors = {STARTS: scores.starts, ROWS: scores.rows, **scores.scores}
-    path.write_bytes(save({name: value.contiguous() for name, value in tensors.items()}, {"data": scores.data}))
+    return save({name: value.contiguous() for name, value in tensors.items()}, {"data": scores.data})
 
 
 def read(path: Path) -> RowScores:

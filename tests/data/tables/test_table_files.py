@@ -307,7 +307,7 @@ def test_a_run_has_the_loss_and_the_score_of_its_task(words, score, below, capsy
 def test_an_own_loss_of_numbers_is_scored_as_numbers(grid):
     Path("mine.py").write_text("def cubed(outputs, targets):\n    return (outputs[:, 0] - targets).abs() ** 3\n")
     asked = {"data": "grid.csv", "target": "y", "group": "who", "task": "regression", "loss": "mine.py:cubed"}
-    assert [metric.name for metric in load_config(None, asked).measures()] == ["rmse"]
+    assert [metric.name for metric in load_config(None, asked).measures] == ["rmse"]
 
 
 @pytest.mark.usefixtures("grid")

@@ -91,12 +91,8 @@ class Partition:
         """Number of training samples of each client, (N,) int64."""
         return np.array([len(indices) for indices in self.train], dtype=np.int64)
 
-    def save(self, path: str | Path) -> None:
-        """Write the partition as JSON, atomically.
-
-        Raises:
-            OSError: If the file cannot be written.
-        """
+    def to_json(self) -> str:
+        """Return the partition as JSON."""
         clients = zip(self.names, self.train, self.test, strict=True)
         # JSON has no infinity, and alpha may be infinite.
         recipe = {
@@ -108,8 +104,16 @@ class Partition:
             "recipe": recipe,
             "clients": [{"name": n, "train": t.tolist(), "test": k.tolist()} for n, t, k in clients],
         }
+        return json.dumps(content, allow_nan=False)
+
+    def save(self, path: str | Path) -> None:
+        """Write the partition as JSON, atomically.
+
+        Raises:
+            OSError: If the file cannot be written.
+        """
         with atomic_write(Path(path)) as file:
-            file.write(json.dumps(content, allow_nan=False).encode())
+            file.write(self.to_json().encode())
 
     @classmethod
     def load(cls, path: str | Path) -> Partition:

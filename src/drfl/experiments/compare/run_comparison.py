@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Callable, Collection, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from pathlib import Path
@@ -20,7 +19,7 @@ from drfl.experiments.compare.comparison import (
 from drfl.experiments.compare.comparison_results import Comparison, write_comparison
 from drfl.experiments.compare.outcomes import Outcome, run_to_outcome
 from drfl.experiments.execution.executor import POLL_INTERVAL, Workers, executor_of
-from drfl.experiments.run.artifacts import write_run
+from drfl.experiments.run.artifacts import run_files
 from drfl.experiments.run.resume import key_of
 from drfl.experiments.run.run_directory import ClaimedFolder, claim_folder, fill_folder
 from drfl.experiments.run.runner import StopSignal, execute
@@ -170,8 +169,4 @@ def _run_elsewhere(
     """Run on another machine, and return the files of the run's folder."""
     job = ready.job(algorithm, seed)
     outcome, finished = run_to_outcome(algorithm, seed, lambda: execute(job))
-    if finished is None:
-        return outcome, None, []
-    with tempfile.TemporaryDirectory(prefix="drfl-") as folder:
-        write_run(Path(folder), finished)
-        return outcome, {path.name: path.read_bytes() for path in Path(folder).iterdir()}, []
+    return outcome, None if finished is None else dict(run_files(finished)), []

@@ -25,6 +25,7 @@ from drfl.federation.algorithm import Algorithm
 from drfl.federation.federation import Ledger
 from drfl.task.task import Task
 from drfl.training.certificate import METHODS, Certifier
+from drfl.training.model_selection import ModelSelection
 from drfl.training.run_state import first
 
 VALIDATION = 0.2
@@ -40,6 +41,7 @@ class Setup(NamedTuple):
         task: The model and its loss.
         fed: The simulation.
         origin: Origin of model and loss.
+        selection: How runs select their model and stop.
     """
 
     partition: Partition | None
@@ -47,6 +49,7 @@ class Setup(NamedTuple):
     task: Task
     fed: Simulation
     origin: Origin
+    selection: ModelSelection
 
 
 class JobBuilder:
@@ -92,11 +95,11 @@ def build_setup(config: Config, dataset: Dataset | None = None) -> Setup:
     # From here on everything depends on the seed alone: all algorithms get the same data and initial model.
     partition = divide(config, dataset, config.seed)
     data = ClientData.from_dataset(dataset, partition)
-    score, *others = config.measures()
+    selection = config.selection(config.measures)
     share = VALIDATION if config.validation is None else config.validation
     if config.judged_on == "validation":
         data = held_out_training(data, share, key)
-    elif config.selection((score, *others)).validates or config.validation is not None:
+    elif selection.validates or config.validation is not None:
         data = data.with_validation(share, key)
     # After the hold-out, evaluate on the training rows that are left.
     if config.judged_on == "training":
@@ -105,9 +108,10 @@ def build_setup(config: Config, dataset: Dataset | None = None) -> Setup:
     # Isolate torch's generator: the initial model must not depend on its earlier use.
     with key.fold("model").torch_scope():
         model = make_model(config.model, shape, dataset.classes)
+    score, *others = config.measures
     task = Task(model.to(getattr(torch, config.dtype)), make_loss(config.loss), score, tuple(others))
     origin = Origin(model_source(config.model, shape, dataset.classes), config.loss)
-    return make_setup(config, partition, data, task, origin)
+    return make_setup(config, partition, data, task, origin, selection)
 
 
 def build_job(config: Config, setup: Setup) -> Job:
@@ -117,14 +121,20 @@ def build_job(config: Config, setup: Setup) -> Job:
 
 
 def make_setup(
-    settings: RunSettings, partition: Partition | None, data: ClientData, task: Task, origin: Origin
+    settings: RunSettings,
+    partition: Partition | None,
+    data: ClientData,
+    task: Task,
+    origin: Origin,
+    selection: ModelSelection | None = None,
 ) -> Setup:
     """Put clients into a simulation in this process. The arguments are those of :class:`Setup`.
 
     Raises:
         InputError: If they do not work together, or ``settings`` need validation rows that the data lack.
     """
-    if data.validation is None and settings.selection(task.measures).validates:
+    selection = settings.selection(task.measures) if selection is None else selection
+    if data.validation is None and selection.validates:
         option = next(name for name in ("select", "patience", "until") if getattr(settings, name) is not None)
         raise InputError(
             f"{option} = {getattr(settings, option)!r} needs validation rows: pass data.with_validation(0.2)",
@@ -132,7 +142,7 @@ def make_setup(
             field=option,
         )
     fed = Simulation(data, task, engine=settings.engine, device=settings.device, precision=settings.precision)
-    return Setup(partition, data, task, fed, origin)
+    return Setup(partition, data, task, fed, origin, selection)
 
 
 def make_job(setup: Setup, settings: RunSettings, about: AboutRun, algorithm: Algorithm) -> Job:
@@ -159,7 +169,7 @@ def make_job(setup: Setup, settings: RunSettings, about: AboutRun, algorithm: Al
         returned=settings.returned,
         averaged=settings.averaged,
         table_dir=settings.tables,
-        validates=settings.selection(task.measures).validates,
+        validates=setup.selection.validates,
     )
     # Refuse a certificate whose assumptions do not hold before the first round.
     certify = None
@@ -168,5 +178,5 @@ def make_job(setup: Setup, settings: RunSettings, about: AboutRun, algorithm: Al
         certify.check(algorithm.local)
     return Job(
         settings=settings, about=about, data=data, task=task, fed=fed, algorithm=wrapped, first=start,
-        origin=setup.origin, partition=setup.partition, certify=certify,
+        origin=setup.origin, selection=setup.selection, partition=setup.partition, certify=certify,
     )  # fmt: skip

@@ -43,9 +43,8 @@ class Config(DataSettings, TaskSettings, AlgorithmSettings, RunSettings):
 
     @model_validator(mode="after")
     def _parts_fit(self) -> Config:
-        measures = self.measures()
-        check_task(self.task or CLASSIFICATION, self.partition, self.loss, measures)
-        self.selection(measures)
+        check_task(self.task or CLASSIFICATION, self.partition, self.loss, self.measures)
+        self.selection(self.measures)
         return self
 
     def user_files(self, *algorithms: str) -> dict[str, str]:

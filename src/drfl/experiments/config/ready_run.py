@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Generic, Protocol, TypeVar
 
 from torch import Tensor
 
+from drfl.core.hashing import digest_of
 from drfl.data import ClientData, Partition, Standardisation
 from drfl.engine import Simulation
 from drfl.experiments.config.about_run import AboutRun
@@ -17,6 +19,7 @@ from drfl.federation.algorithm import Algorithm
 from drfl.federation.federation import Federation
 from drfl.task.task import Task
 from drfl.training.certificate import Certifier
+from drfl.training.model_selection import ModelSelection
 from drfl.training.run_state import RunState
 
 
@@ -65,6 +68,7 @@ class ReadyRun(Generic[C_co, F_co]):
         algorithm: The algorithm with its wrappers.
         first: The state before the first round.
         origin: Origin of model and loss.
+        selection: How the run selects its model and stops.
         partition: The assignment of samples to clients; None if the data came divided, or only the sites know it.
         certify: Makes the certificates; None if there are none.
     """
@@ -77,8 +81,17 @@ class ReadyRun(Generic[C_co, F_co]):
     algorithm: Algorithm
     first: RunState
     origin: Origin
+    selection: ModelSelection
     partition: Partition | None = None
     certify: Certifier | None = None
+
+    @cached_property
+    def digests(self) -> dict[str, str]:
+        """Digests of the clients' "data" and of the initial "model", which identify the run."""
+        # Names are part of them, as equal numbers under other names are other clients.
+        layout = self.task.layout
+        named = "\n".join((*self.data.names, *layout.names, *map(str, layout.shapes)))
+        return {"data": digest_of(self.data.tensors(), named), "model": digest_of([self.task.w0], named)}
 
 
 Job = ReadyRun[ClientData, Simulation]

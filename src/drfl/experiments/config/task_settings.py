@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cached_property
 from pathlib import Path
 
 from pydantic import field_validator
@@ -49,8 +50,9 @@ class TaskSettings(StrictSettings, TaskFields):
     def _known_metrics(cls, values: tuple[str, ...] | None) -> tuple[str, ...] | None:
         return None if values is None else tuple(metric_name(value) for value in values)
 
+    @cached_property
     def measures(self) -> tuple[Metric, ...]:
-        """Make the metrics that are measured on every client's test rows, the score first.
+        """The metrics that are measured on every client's test rows, the score first.
 
         Raises:
             InputError: If a metric is unknown, or two have the same name.

@@ -8,7 +8,7 @@ import json
 import math
 import platform
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from torch import Tensor
@@ -53,8 +53,14 @@ def write_run(directory: Path, finished: FinishedRun) -> None:
         directory: The folder.
         finished: The run.
     """
+    for name, content in run_files(finished):
+        (directory / name).write_bytes(content)
+
+
+def run_files(finished: FinishedRun) -> Iterator[tuple[str, bytes]]:
+    """Yield name and content of each file of a run, except for the report."""
     job, result = finished.job, finished.result
-    write = {
+    texts = {
         "config.toml": run_toml(job.about),
         "summary.json": json_text(summary(finished), indent=2) + "\n",
         "history.csv": result.history.to_csv(),
@@ -62,10 +68,10 @@ def write_run(directory: Path, finished: FinishedRun) -> None:
         "lambda.csv": result.history.lambda_csv(job.data.names),
         "clients.csv": _clients_csv(finished),
     }
-    for name, text in write.items():
-        (directory / name).write_text(text, encoding="utf-8")
     if job.partition is not None:
-        job.partition.save(directory / "partition.json")
+        texts["partition.json"] = job.partition.to_json()
+    for name, text in texts.items():
+        yield name, text.encode()
     data = job.fed.data_digest() or digest_of(job.data.tensors())
     about = about_model(job, data)
     # With personal models the evaluation is that of these models.
@@ -84,12 +90,11 @@ def write_run(directory: Path, finished: FinishedRun) -> None:
             state = {key: value.detach().cpu().clone() for key, value in job.task.model.state_dict().items()}
         finally:
             job.task.layout.load(job.task.model, before)
-        content = model_bytes(state, job.data.standardisation, {**about, **metrics})
-        (directory / f"{name}.safetensors").write_bytes(content)
+        yield f"{name}.safetensors", model_bytes(state, job.data.standardisation, {**about, **metrics})
     if isinstance(job.fed, Simulation):
         # Comparisons of runs pair the values of single rows. A deployment has none.
         scores = job.fed.row_scores(result.model if result.personal is None else result.personal)
-        test_rows.write(directory / TEST_ROWS, scores._replace(data=data))
+        yield TEST_ROWS, test_rows.content(scores._replace(data=data))
 
 
 def summary(finished: FinishedRun) -> dict[str, object]:

@@ -12,7 +12,6 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from drfl.core.errors import InputError, Notice
 from drfl.core.files import read_toml
-from drfl.core.hashing import digest_of
 from drfl.experiments.config.about_run import run_toml
 from drfl.experiments.config.ready_run import Running
 from drfl.experiments.config.run_settings import RunSettings
@@ -51,16 +50,7 @@ class RunIdentity(BaseModel):
 
 def identity(job: Running) -> dict[str, object]:
     """Return the configuration, digests of the data and the initial model, and versions, as plain values."""
-    data = job.data
-    layout = job.task.layout
-    # The digests include names, as equal numbers under other names are other clients.
-    named = "\n".join((*data.names, *layout.names, *map(str, layout.shapes)))
-    return {
-        "config": decisive_settings(job),
-        "data": digest_of(data.tensors(), named),
-        "model": digest_of([job.task.w0], named),
-        "versions": versions(),
-    }
+    return {"config": decisive_settings(job), **job.digests, "versions": versions()}
 
 
 def check_same(job: Running, kept: Mapping[str, object]) -> list[Notice]:

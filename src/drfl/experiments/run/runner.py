@@ -60,8 +60,7 @@ def execute(
     Raises:
         DivergedError: See :func:`drfl.training.loop.run`.
     """
-    settings, watch = job.settings, watch or StopSignal()
-    select = settings.selection(job.fed.measures)
+    settings, select, watch = job.settings, job.selection, watch or StopSignal()
     # The number of threads is global to the process, so it is restored afterwards.
     before = torch.get_num_threads()
     torch.set_num_threads(settings.threads or before)

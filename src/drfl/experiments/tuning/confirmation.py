@@ -20,7 +20,7 @@ from drfl.core.user_code import label_of
 from drfl.experiments.execution import cells
 from drfl.experiments.execution.executor import iterate_completed
 from drfl.experiments.execution.records import CELLS, Record
-from drfl.experiments.run.measures import Column, signed_text
+from drfl.experiments.run.measures import MetricColumn, signed_text
 from drfl.experiments.run.runner import StopSignal
 from drfl.experiments.tuning.criterion import Criterion
 from drfl.experiments.tuning.search import Search
@@ -79,7 +79,7 @@ class Confirmation(NamedTuple):
         """The numbers of failed runs of the chosen and of the default setting."""
         return sum(map(math.isnan, self.tuned)), sum(map(math.isnan, self.default))
 
-    def describe(self, column: Column) -> str:
+    def describe(self, column: MetricColumn) -> str:
         """Describe the difference and its test.
 
         Args:
@@ -221,7 +221,7 @@ def confirm(
     return {name: found[name] for name in trials if name in found}
 
 
-def headline(confirmations: Mapping[str, Confirmation], column: Column) -> str:
+def headline(confirmations: Mapping[str, Confirmation], column: MetricColumn) -> str:
     """Say which settings to use, in one line; "" without a confirmation.
 
     Args:

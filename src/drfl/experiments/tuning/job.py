@@ -93,7 +93,7 @@ class TuningJob:
 
     def measure(self) -> Measure:
         """Return the runs' score."""
-        return load_config(None, {**self.values, **VALIDATION_SETTINGS}).measures()[0]
+        return load_config(None, {**self.values, **VALIDATION_SETTINGS}).measures[0]
 
 
 class NamedJobs(Protocol):

@@ -35,7 +35,6 @@ from drfl.experiments.execution.executor import LocalExecutor, Workers, workers_
 from drfl.experiments.execution.records import Record
 from drfl.experiments.execution.run_cells import CellPool, make_pool
 from drfl.experiments.execution.training_cells import cost, job_from_about, run_job
-from drfl.experiments.run.resume import identity
 from drfl.experiments.tuning import own_spaces
 from drfl.experiments.tuning.configured import OF_ONE
 from drfl.experiments.tuning.confirmation import check_seeds, confirm
@@ -239,10 +238,9 @@ def tune_objects(
     # Build the first trial at every seed before anything is written, as it may be unable to start.
     first = runs.job(name, algorithm, seeds[0])
     confirmed = options.confirm_seeds if options.first is not None else 0
-    known = dict[int, dict[str, object]]()
-    for seed in range(seeds.start, seeds.stop + confirmed):
-        digests = identity(runs.job(name, algorithm, seed))
-        known[seed] = {kind: digests[kind] for kind in ("data", "model")}
+    known = {seeds[0]: first.digests}
+    for seed in range(seeds.start + 1, seeds.stop + confirmed):
+        known[seed] = runs.job(name, algorithm, seed).digests
     subject = ObjectSubject(name, runs, known, first.data.n, seeds, options.first, first.about.parameters)
     subject.defaults()  # raises an error if a parameter is missing
     common = {key: value for key, value in job_from_about(first.about).items() if key not in OF_ONE}
