@@ -232,7 +232,7 @@ def test_products_without_a_second_test_and_sums_that_are_no_fives_cannot_be_rea
         ("cross-entropy", 3, ["binary", "real", "whole"]),
         ("squared", 3, ["binary", "real", "whole"]),
         ("binary-cross-entropy", 1, ["binary", "unit", "ranks"]),
-        ("binary-cross-entropy", 4, ["unit", "unit", "whole"]),
+        ("binary-cross-entropy", 4, ["real", "real", "whole"]),
         ("", 0, ["real", "real", "whole"]),  # a model of the sites' own
     ],
 )

@@ -67,7 +67,22 @@ def describe(
         if found.schema is not None and out is not None:
             found.schema.write(out)
         if as_json:
-            print(json.dumps(_as_json(found, out)))
+            content = {
+                "clients": [
+                    {
+                        "name": site.name,
+                        "rows": site.rows,
+                        "positive": site.positive,
+                        "columns": {name: column._asdict() for name, column in site.columns.items()},
+                    }
+                    for site in found.sites
+                ],
+                "problems": [_entry(problem) for problem in found.problems],
+                "warnings": [_entry(notice) for notice in found.notices],
+                "schema": None if out is None or found.schema is None else str(out),
+                "digest": None if found.schema is None else found.schema.digest,
+            }
+            print(json.dumps(content))
         else:
             _print(found, out)
     return 0
@@ -110,24 +125,6 @@ def check(
 
 def _entry(message: InputError | Notice) -> dict[str, str | None]:
     return {"code": message.code, "field": message.field, "message": str(message)}
-
-
-def _as_json(found: Description, out: Path | None) -> dict[str, object]:
-    return {
-        "clients": [
-            {
-                "name": site.name,
-                "rows": site.rows,
-                "positive": site.positive,
-                "columns": {name: column._asdict() for name, column in site.columns.items()},
-            }
-            for site in found.sites
-        ],
-        "problems": [_entry(problem) for problem in found.problems],
-        "warnings": [_entry(notice) for notice in found.notices],
-        "schema": None if out is None or found.schema is None else str(out),
-        "digest": None if found.schema is None else found.schema.digest,
-    }
 
 
 def _print(found: Description, out: Path | None) -> None:

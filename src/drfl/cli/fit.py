@@ -11,7 +11,7 @@ from drfl.cli import console, signals
 from drfl.cli.options import FitOptions
 from drfl.cli.to_config import overrides
 from drfl.core.errors import Notice
-from drfl.core.screen import Table
+from drfl.core.screen import ScreenTable
 from drfl.core.user_code import block_folder
 from drfl.experiments.config.config import Config, config_of, read_file, references_of
 from drfl.experiments.config.data_settings import load_data
@@ -94,7 +94,7 @@ def _config(options: FitOptions) -> tuple[Config, bool]:
 
 def _print(fitted: Fitted) -> None:
     job, score = fitted.finished.job, fitted.finished.job.fed.measures[0]
-    view = Table(title="members, trained without the validation rows", title_justify="left")
+    view = ScreenTable(title="members, trained without the validation rows", title_justify="left")
     view.add_column("member")
     for heading in ("worst validation loss", "p", f"worst {score.words}"):
         view.add_column(heading, justify="right")
@@ -111,7 +111,7 @@ def _print(fitted: Fitted) -> None:
     lines = [f"{c.member.name} {c.excluded}" for c in fitted.candidates if c.excluded]
     for text in (*lines, f"chosen: {fitted.reason}"):
         console.out.print(text, markup=False)
-    view = Table(title=f"test rows, {job.data.n} clients, {job.settings.rounds} rounds", title_justify="left")
+    view = ScreenTable(title=f"test rows, {job.data.n} clients, {job.settings.rounds} rounds", title_justify="left")
     view.add_column("model")
     for heading in (f"worst {score.words}", f"average {score.words}", "worst loss"):
         view.add_column(heading, justify="right")

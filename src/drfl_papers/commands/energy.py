@@ -51,10 +51,12 @@ class Study(NamedTuple):
     Args:
         config: The job.
         dataset: Its data.
+        first: The job as it is, which shows that it can start.
     """
 
     config: Config
     dataset: Dataset
+    first: Job
 
     @classmethod
     def of(cls, config: Config) -> Study:
@@ -64,8 +66,7 @@ class Study(NamedTuple):
             InputError: If the job cannot start.
         """
         dataset = load_data(config)
-        build(config, dataset)
-        return cls(config, dataset)
+        return cls(config, dataset, build(config, dataset))
 
     def job(self, tau: int, seed: int) -> Job:
         """Build the job with τ local steps and a seed."""
@@ -73,8 +74,8 @@ class Study(NamedTuple):
 
     def flops(self) -> float:
         """Count the floating-point operations of one sample's gradient."""
-        job = build(self.config, self.dataset)
-        return sample_flops(job.task, job.data.inputs[:SAMPLES], job.data.targets[:SAMPLES])
+        data = self.first.data
+        return sample_flops(self.first.task, data.inputs[:SAMPLES], data.targets[:SAMPLES])
 
     def payloads(self, tau: int, places: Iterable[LinkConditions]) -> dict[float, Payload]:
         """Measure the payload of a round, by the probability of an outage."""

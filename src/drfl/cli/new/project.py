@@ -10,8 +10,8 @@ from drfl.core.atomic_files import check_new, new_folder
 
 DATA = "visits.csv"
 
-ROWS = {"city": 300, "coast": 210, "hills": 150, "island": 90}
-"""Clinic → rows. A third of them are test rows, which is enough for a score that is not too coarse."""
+ROWS = {"city": 500, "coast": 350, "hills": 250, "island": 150}
+"""Clinic → rows. A fifth of them are test rows, which is enough for a score that is not too coarse."""
 
 TEMPLATES = ("README.md", "algorithm.py", "gitignore", "model.py", "study.toml", "test_study.py")
 

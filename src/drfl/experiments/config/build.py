@@ -111,8 +111,12 @@ def build_setup(config: Config, dataset: Dataset | None = None) -> Setup:
     score, *others = config.measures
     task = Task(model.to(getattr(torch, config.dtype)), make_loss(config.loss), score, tuple(others))
     origin = Origin(model_source(config.model, shape, dataset.classes), config.loss)
+<<<<<<< HEAD
     fed = Simulation(data, task, engine=config.engine, device=config.device, precision=config.precision)
     return Setup(partition, data, task, fed, origin, selection)
+=======
+    return make_setup(config, partition, data, task, origin, selection)
+>>>>>>> n-shrink1
 
 
 def build_job(config: Config, setup: Setup) -> Job:
@@ -122,14 +126,23 @@ def build_job(config: Config, setup: Setup) -> Job:
 
 
 def make_setup(
-    settings: RunSettings, partition: Partition | None, data: ClientData, task: Task, origin: Origin
+    settings: RunSettings,
+    partition: Partition | None,
+    data: ClientData,
+    task: Task,
+    origin: Origin,
+    selection: ModelSelection | None = None,
 ) -> Setup:
     """Put clients into a simulation in this process. The arguments are those of :class:`Setup`.
 
     Raises:
         InputError: If they do not work together, or ``settings`` need validation rows that the data lack.
     """
+<<<<<<< HEAD
     selection = settings.selection(task.measures)
+=======
+    selection = settings.selection(task.measures) if selection is None else selection
+>>>>>>> n-shrink1
     if data.validation is None and selection.validates:
         option = next(name for name in ("select", "patience", "until") if getattr(settings, name) is not None)
         raise InputError(

@@ -22,7 +22,28 @@ def training_section(evidence: Evidence) -> Section:
         Figure(draw.curves(groups, column, "Test loss", unit=""), f"{title} over the rounds", heading=title)
         for column, title in (("avg_loss", "Average loss"), ("worst_loss", "Worst client's loss"))
     ]
-    blocks = [*legend_of(groups), *_curves(groups), *_mixture(groups)]
+    score = groups[0].score
+    panels = (
+        ("avg_score", f"Average {score.words}", f"Test {score.words}"),
+        ("worst_score", f"Worst client's {score.words}", f"Test {score.words}"),
+        ("std_score", "Std over clients", "Standard deviation"),
+    )
+    plots = [
+        Figure(
+            draw.curves(groups, column, axis, score.unit),
+            alt_of(f"{title} over the rounds", groups, column),
+            heading=title,
+        )
+        for column, title, axis in panels
+    ]
+    scale = (
+        "The axes fit the later rounds. For the confidence interval of the worst client's final value, see the first "
+        "section."
+    )
+    if max(len(group.runs) for group in groups) > 1:
+        scale = "Lines are means over seeds; bands extend from the lowest to the highest seed. " + scale
+    blocks = [*legend_of(groups), Heading(f"{score.words[:1].upper()}{score.words[1:]} over the rounds")]
+    blocks += [Paragraph(scale + undefined_sentence(groups), small=True), Figures(plots), *_mixture(groups)]
     blocks += [Heading("Test loss over the rounds"), Figures(losses)]
     certified = [group for group in groups if group.has_certificate]
     if certified:
@@ -61,31 +82,6 @@ def undefined_sentence(groups: Sequence[Group]) -> str:
     score, runs = groups[0].score, [run for group in groups for run in group.runs]
     share = undefined_share([run.undefined(score) for run in runs], [len(run.clients) for run in runs])
     return f" {share} clients undefined: their {score.words} under the final model is undefined." if share else ""
-
-
-def _curves(groups: Sequence[Group]) -> list[Block]:
-    score = groups[0].score
-    panels = (
-        ("avg_score", f"Average {score.words}", f"Test {score.words}"),
-        ("worst_score", f"Worst client's {score.words}", f"Test {score.words}"),
-        ("std_score", "Std over clients", "Standard deviation"),
-    )
-    plots = [
-        Figure(
-            draw.curves(groups, column, axis, score.unit),
-            alt_of(f"{title} over the rounds", groups, column),
-            heading=title,
-        )
-        for column, title, axis in panels
-    ]
-    note = (
-        "The axes fit the later rounds. For the confidence interval of the worst client's final value, see the first "
-        "section."
-    )
-    if max(len(group.runs) for group in groups) > 1:
-        note = "Lines are means over seeds; bands extend from the lowest to the highest seed. " + note
-    title = f"{score.words[:1].upper()}{score.words[1:]} over the rounds"
-    return [Heading(title), Paragraph(note + undefined_sentence(groups), small=True), Figures(plots)]
 
 
 def _mixture(groups: Sequence[Group]) -> list[Block]:

@@ -126,8 +126,15 @@ def _one(group: Group, run: RunEvidence, *, several: bool, seeds: bool) -> list[
     title = f"{group.label}, seed {clean(run.record.seed, 24)}" if several or seeds else ""
     assessment = run.named_assessment
     if assessment is None:
+        # A measure without intervals has a table in place of the plot.
+        score, rows = run.record.score, []
+        values, samples = (run.record.clients[column].to_numpy(float) for column in ("score", "samples"))
+        for i in order_of_clients(run.record)[: run.record.display_limit(MOST)]:
+            value = score.shown(values[i]) if math.isfinite(values[i]) else NOTHING
+            rows.append([run.names[i], count(samples[i]), value])
+        caption = f"{score.words[:1].upper()}{score.words[1:]}: {_which(len(rows), len(values))}"
         head = [Heading(title), Paragraph(_unsure(run))] if title else []
-        return [*head, _values(run)]
+        return [*head, TableBlock(caption, ["Client", "Test rows", score.words], rows)]
     most = run.record.display_limit(FEW if several else MOST)
     which = _which(min(most, len(assessment.names)), len(assessment.names))
     heading = f"{title}: {which}" if title else which[:1].upper() + which[1:]
@@ -149,15 +156,3 @@ def _which(shown: int, clients: int) -> str:
     if shown == clients:
         return f"{plural(clients, 'client')}, the worst first"
     return f"the {shown} worst of {count(clients)} clients; see clients.csv for all"
-
-
-def _values(run: RunEvidence) -> TableBlock:
-    """List the clients of a measure that has no intervals."""
-    score = run.record.score
-    values, samples = (run.record.clients[column].to_numpy(float) for column in ("score", "samples"))
-    rows = [
-        [run.names[i], count(samples[i]), score.shown(values[i]) if math.isfinite(values[i]) else NOTHING]
-        for i in order_of_clients(run.record)[: run.record.display_limit(MOST)]
-    ]
-    caption = f"{score.words[:1].upper()}{score.words[1:]}: {_which(len(rows), len(values))}"
-    return TableBlock(caption, ["Client", "Test rows", score.words], rows)
