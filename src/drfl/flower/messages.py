@@ -348,6 +348,7 @@ def work_of(request: Request) -> TrainWork | LossWork | GradientWork:
         epochs=local.epochs,
         # Optimizers travel as text that the site parses, so that no code crosses the network.
         optimizer=str(local.optimizer),
+        # Plain floats, because a user may have set numbers of other types.
         lr=None if local.lr is None else float(local.lr),
         momentum=float(local.momentum),
         weight_decay=float(local.weight_decay),
@@ -376,6 +377,7 @@ def request_of(ask: Ask) -> Request | None:
     if isinstance(work, GradientWork):
         return GradientRequest(cohort, ask.w, key, work.batch)
     try:
+        # LocalSGD checks every range again, because these numbers come from the network.
         local = LocalSGD(
             work.steps,
             work.lr,

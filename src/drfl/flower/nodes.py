@@ -95,7 +95,7 @@ LONGEST_PAUSE = 10.0
 """Longest pause in seconds between two requests to a node for its description."""
 
 
-class Member(NamedTuple):
+class JoinedSite(NamedTuple):
     """A site that has described itself.
 
     Args:
@@ -230,7 +230,7 @@ def exchange_once(grid: Grid, requests: Sequence[Message], end: float) -> Iterat
 
 def query_identities(
     grid: Grid, nodes: Iterable[int], timeout: float, audit: AuditLog | None = None
-) -> dict[int, Member]:
+) -> dict[int, JoinedSite]:
     """Ask nodes for their descriptions of themselves.
 
     Args:
@@ -243,7 +243,7 @@ def query_identities(
         The descriptions by node ID. Nodes without a valid answer are missing and logged.
     """
     end, pause = time.monotonic() + timeout, PAUSE
-    members: dict[int, Member] = {}
+    members: dict[int, JoinedSite] = {}
     pending, unapproved = list(nodes), set[int]()
     # With this head, every site holds a proof of the log before its first request.
     head = None if audit is None else audit.head()
@@ -271,7 +271,7 @@ def query_identities(
     return members
 
 
-def member_of(reply: Message | None, problem: str = "") -> Member:
+def member_of(reply: Message | None, problem: str = "") -> JoinedSite:
     """Read a site's description of itself.
 
     Args:
@@ -294,12 +294,12 @@ def member_of(reply: Message | None, problem: str = "") -> Member:
         identity, head = read(reply.content, SiteIdentity), read_head(reply.content)
     except ProtocolError as error:
         raise ProtocolError(f"its description is rejected: {error}") from None
-    return Member(identity, digest_of_content(reply.content), head)
+    return JoinedSite(identity, digest_of_content(reply.content), head)
 
 
 def gather_members(
     grid: Grid, roster: Roster, wait: float, timeout: float, audit: AuditLog | None = None
-) -> dict[int, Member]:
+) -> dict[int, JoinedSite]:
     """Wait until all clients are online and have described themselves.
 
     Args:

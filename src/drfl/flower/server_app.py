@@ -44,7 +44,7 @@ from drfl.flower.client_app import task_of
 from drfl.flower.closing import SERVER, AuditedRun
 from drfl.flower.federation import FlowerFederation
 from drfl.flower.messages import Model, SiteIdentity, short_name
-from drfl.flower.nodes import KeyRoster, Member, NameRoster, Roster, gather_members
+from drfl.flower.nodes import JoinedSite, KeyRoster, NameRoster, Roster, gather_members
 from drfl.flower.paired import paired_csv
 from drfl.flower.settings import ServerSettings, read_server
 from drfl.flower.shared_rows import compare_sites
@@ -209,7 +209,7 @@ def serve(grid: Grid, path: Path) -> Path:
     return out
 
 
-def log_members(joined: Mapping[int, Member], roster: Roster, audit: AuditLog) -> None:
+def log_members(joined: Mapping[int, JoinedSite], roster: Roster, audit: AuditLog) -> None:
     """Write the participants and their descriptions of themselves to the server's log."""
     for client, (member, digest, head) in sorted(joined.items()):
         values = {"name": member.name, "rows": member.train, "data": member.digest, "digest": digest}
@@ -284,7 +284,10 @@ def prepare_deployment(
     # Use the same key as a simulation, so that the same seed gives the same initial model.
     with Key(config.seed).fold("model").torch_scope():
         task = task_of(model, sites.members[0].shape)
-    fed = FlowerFederation(grid, roster, members, model, task.w0, deadline_of(settings), standardisation, audit)
+    deadline = Deadline(settings.timeout)
+    if settings.grace is not None:
+        deadline = Deadline(settings.timeout, settings.job.min_replies, settings.grace)
+    fed = FlowerFederation(grid, roster, members, model, task.w0, deadline, standardisation, audit)
     bare = config.build_algorithm(config.algorithm, sites.n)
     selecting, keep = add_over_selection(config, bare, sites.n)
     reply_log = ReplyLog()
@@ -341,13 +344,6 @@ def prepare_probe_rows(settings: ServerSettings, folder: Path, sites: Sites) -> 
                 field="probe",
             )
     return probe if sites.standardisation is None else probe.standardised(sites.standardisation)
-
-
-def deadline_of(settings: ServerSettings) -> Deadline:
-    """Return the time limits of an exchange with the sites."""
-    if settings.grace is None:
-        return Deadline(settings.timeout)
-    return Deadline(settings.timeout, settings.job.min_replies, settings.grace)
 
 
 def make_roster(settings: ServerSettings, folder: Path, audit: AuditLog | None = None) -> Roster:

@@ -233,6 +233,7 @@ class DeployedConfig(TaskSettings, AlgorithmSettings, RunSettings):
 
 SIMULATION_KEYS = (
     *(field.name for field in dataclasses.fields(DataFields)),
+    # The server of a deployment has no validation rows, and no data for a certificate.
     *("certificate", "validation", "select", "patience", "judged_on"),
 )
 """Keys of a simulation's configuration that a deployment does not accept."""

@@ -73,6 +73,7 @@ class LocalSGD:
         if self.radius is not None:
             checks.positive("radius", self.radius)
         checks.non_negative("momentum", self.momentum)
+        # With momentum 1 no gradient would ever be forgotten, and the velocity would grow without bound.
         if self.momentum >= 1:
             raise InputError(f"momentum must be in [0, 1), got {self.momentum}", code="out-of-range", field="momentum")
         checks.non_negative("weight_decay", self.weight_decay)
@@ -172,6 +173,7 @@ class LocalSGD:
         """
         total = velocity = 0.0
         for _ in range(steps):
+            # The velocity if every direction were 1. The closed form loses digits if momentum is near 1.
             velocity = 1 + self.momentum * velocity
             total += velocity
         return total

@@ -86,6 +86,7 @@ def subject_of(
     checks.integer("rounds", rounds)
     checks.positive("tolerance", tolerance)
     trial = least_squares() if problem is None else problem
+    # A copy, because a faulty algorithm may change itself during the checks.
     original = copy.deepcopy(algorithm)
     subject = Subject(original, trial, solves, tuple(reductions), reference, rounds, tolerance)
     if subject.n < FEWEST:

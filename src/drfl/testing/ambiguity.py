@@ -229,6 +229,7 @@ def penalty_fits_its_gradient(subject: AmbiguitySubject) -> None:
         require(plain and subject.ambiguity.strong_convexity(subject.n) == 0, "penalised is False, but ψ is not 0")
         return
     for end in subject.members:
+        # Halfway, because ψ may have no gradient at the end, on the boundary of the set.
         middle, h = (centre + end) / 2, 1e-5
         ahead, behind = (subject.ambiguity.penalty(middle + sign * h * (end - centre)) for sign in (1, -1))
         slope = (ahead - behind) / (2 * h)
@@ -277,6 +278,7 @@ def order_is_irrelevant(subject: AmbiguitySubject) -> None:
         raise NotApplicable("the prior distinguishes clients")
     order = torch.randperm(subject.n, generator=torch.Generator().manual_seed(subject.seed))
     for v, step in zip(subject.vectors, subject.steps, strict=True):
+        # Projection and prox only: the worst case of tied losses need not be unique.
         here, there = list(_answers(subject, v, step))[:2], list(_answers(subject, v[order], step))[:2]
         for (name, lam), (_, moved) in zip(here, there, strict=True):
             off = float((lam[order] - moved).abs().max())
@@ -330,6 +332,7 @@ def examine_ambiguity(
     checks.integer("n", n)
     checks.integer("draws", draws, low=50)
     try:
+        # A set whose numbers are impossible for n refuses it at the first use.
         ambiguity.project(torch.zeros(n))
     except InputError as error:
         raise InputError(

@@ -120,6 +120,7 @@ class Recording(WrappedFederation):
     def ask(self, request: Request[R]) -> R:
         """Send a request, and store it with its reply."""
         reply = self.fed.ask(request)
+        # A request has the names of the fields of Call, so that new options are recorded too.
         self.calls.append(Call(kind=request.kind, answered=reply.clients, reply=reply, **vars(request)))
         return reply
 

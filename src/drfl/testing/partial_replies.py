@@ -78,6 +78,7 @@ def dropout_equals_absence(subject: Subject) -> None:
     if key is None:
         raise NotApplicable(f"none of {TRIES} keys draws the cohort {sorted(clients)}")
     alone, _ = few.round(state, fed, key)
+    # Compare models and their tables only: other fields may say which clients were asked.
     mine, theirs = of_model_shape(with_silent), of_model_shape(alone)
     same = leaves(with_silent)
     far = far_apart(rebuild(with_silent, same | mine), rebuild(with_silent, same | theirs), 1e-9)
@@ -93,6 +94,7 @@ def identical_clients_are_interchangeable(subject: Subject) -> None:
     original = subject.exact
     if not isinstance(original, QuadraticFederation):
         raise NotApplicable("the problem is not the built-in one")
+    # Every client gets the data of client 0.
     same = [part[:1].repeat(original.n, *[1] * (part.dim() - 1)) for part in (original.A, original.b, original.s)]
     fed = QuadraticFederation(*same, w0=original.w0)
     algorithm = subject.variant(full_participation=True, full=True, steps=2)
@@ -119,6 +121,7 @@ def table_rows_need_replies(subject: Subject) -> None:
         before = leaves(start)[path]
         require(gap(before[silent], table[silent]) == 0, f"{path} changed for clients that never answered")
         moved |= gap(before, table) > 0
+    # A table that never changes would pass the check above.
     require(moved, "no table changed for any client in five rounds")
 
 

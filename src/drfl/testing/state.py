@@ -55,6 +55,7 @@ def rebuild(like: State, tensors: Mapping[str, Tensor]) -> State:
         dense = tensors[path]
         if isinstance(leaf, Tensor):
             return dense
+        # A dense tensor does not tell unwritten rows from rows of zeros.
         clients = (dense != 0).any(1).nonzero().flatten()
         return ClientTable.of(len(dense), clients, dense[clients], leaf.folder)
 
@@ -96,6 +97,7 @@ def through_a_file(state: State) -> State:
         if isinstance(leaf, ClientTable):
             tensors |= {path + CLIENTS: leaf.clients, path + ROWS: leaf[leaf.clients]}
         else:
+            # safetensors refuses tensors that share memory or have gaps.
             tensors[path] = leaf.detach().clone().contiguous()
     loaded = load(save(tensors))
 
@@ -134,6 +136,7 @@ def bits_differ(a: State, b: State) -> list[str]:
     def same(x: Tensor, y: Tensor) -> bool:
         if x.dtype != y.dtype or x.shape != y.shape:
             return False
+        # NaN is the only value that differs from itself.
         return bool(((x == y) | ((x != x) & (y != y))).all())
 
     return _differing(leaves(a), leaves(b), same)
@@ -144,6 +147,7 @@ def far_apart(a: State, b: State, tolerance: float) -> list[str]:
     first, second = leaves(a), leaves(b)
 
     def close(x: Tensor, y: Tensor) -> bool:
+        # Relative to the largest entry, because the rounding of a sum grows with its largest term.
         size = float(x.double().nan_to_num().abs().max()) if x.numel() else 0.0
         return gap(x, y) <= tolerance * (1 + size)
 
@@ -157,6 +161,7 @@ def gap(a: Tensor, b: Tensor) -> float:
     if not a.numel():
         return 0.0
     a, b = a.double(), b.double()
+    # ∞ − ∞ is NaN, so entries that are not finite must be equal, and then count as no difference.
     both = torch.isfinite(a) & torch.isfinite(b)
     if not bool((both | (a == b) | (a.isnan() & b.isnan())).all()):
         return float("inf")

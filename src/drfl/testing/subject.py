@@ -91,6 +91,7 @@ class Oracle:
         return self._ask(i, w)[0].numpy()
 
     def _ask(self, i: int, w: np.ndarray) -> tuple[Tensor, Tensor]:
+        # A gradient comes with its loss, so one request serves both. Full batches ignore the key.
         reply = self._fed.gradients(torch.tensor([i]), torch.from_numpy(w), Key(SEED))
         return reply.values[0], reply.losses[0]
 

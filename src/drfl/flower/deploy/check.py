@@ -121,7 +121,7 @@ def check_deployment(folder: DeploymentFolder) -> Iterator[CheckResult]:
         yield problem("server.toml", str(error))
         return
     yield success("server.toml", f"names {len(sites)} site{'s' * (len(sites) > 1)}: {', '.join(s.name for s in sites)}")
-    yield from run_check("server.toml", lambda: _settings_agree(folder, address))
+    yield from run_check("server.toml", lambda: check_agreement(folder, address))
     yield from run_check("probes", lambda: check_probes(folder))
     yield from run_check("limits", lambda: check_limits(folder))
     if not address.insecure:
@@ -219,7 +219,12 @@ def _flower(*programs: str) -> Iterator[CheckResult]:
             yield problem("flwr", str(error))
 
 
-def _settings_agree(folder: DeploymentFolder, address: Address) -> Iterator[CheckResult]:
+def check_agreement(folder: DeploymentFolder, address: Address) -> Iterator[CheckResult]:
+    """Check that the three settings files of a deployment agree.
+
+    Raises:
+        InputError: If one of them cannot be read.
+    """
     # These files must agree: Flower reads config.toml, drfl reads server.toml, and the scripts read superlink.env.
     insecure = read_toml(folder.settings).get("insecure", False)
     if insecure is not address.insecure:

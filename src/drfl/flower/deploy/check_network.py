@@ -105,6 +105,7 @@ def check_superlink(folder: DeploymentFolder, address: Address) -> Iterator[Chec
 
 def is_valid_for_host(certificate: x509.Certificate, host: str) -> bool:
     """Return whether a certificate is valid for a host, judged by its alternative names only."""
+    # TLS clients ignore the common name of a certificate.
     names = _names(certificate)
     try:
         # An IPv6 address can be written in several ways, so compare the short form.
@@ -282,6 +283,7 @@ def _check_tls(address: Address, authority: Path) -> CheckResult:
             context.wrap_socket(plain, server_hostname=address.host) as wrapped,
         ):
             wrapped.sendall(HTTP_REQUEST)
+            # Every HTTP answer begins like this, whatever its status.
             if wrapped.recv(5) == b"HTTP/":
                 return success("TLS", f"{wrapped.version()}, with a certificate signed by {authority.name}")
             return problem("TLS", "the answer is not HTTP, so not from a SuperLink; check which program uses the port")

@@ -67,10 +67,12 @@ class DeploymentPlan:
                     code="invalid-name",
                     field="sites",
                 )
+            # The audit uses this name for the key of the server.
             if name.lower() == "superlink":
                 raise InputError(
                     "a site cannot be named superlink. Choose another name", code="invalid-name", field="sites"
                 )
+        # Names are folders, and some file systems ignore case.
         if len({name.lower() for name in self.sites}) < len(self.sites):
             raise InputError(
                 "two sites have the same name. Names must differ by more than upper and lower case",
@@ -172,6 +174,7 @@ def write(plan: DeploymentPlan, path: Path, keys: bool = False) -> None:
         for name, text in files(plan, root).items():
             target = stage / name
             target.parent.mkdir(parents=True, exist_ok=True)
+            # Shells cannot run scripts with the line endings of Windows.
             target.write_text(text, encoding="utf-8", newline="\n")
             if name.endswith(".sh"):
                 target.chmod(0o755)

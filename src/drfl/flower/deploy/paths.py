@@ -58,6 +58,7 @@ class _Folder:
         # The file contains shell assignments, because the start scripts source it too.
         lines = read_text(path, remedy="write a new folder with 'drfl deploy init'").splitlines()
         values = dict(line.split("=", 1) for line in lines if "=" in line and not line.startswith("#"))
+        # Split at the last colon: an IPv6 address has colons, in brackets.
         host, _, port = values.get("ADDRESS", "").rpartition(":")
         if not host or not port.isdecimal() or values.get("INSECURE") not in ("yes", "no"):
             raise InputError(
@@ -164,6 +165,7 @@ class DeploymentFolder(_Folder):
                     code="missing-option",
                     field="sites",
                 )
+            # An insecure deployment has no public_key; the default path is where make-keys.sh would write it.
             sites.append(SitePaths(name, self.root / (key or f"keys/{name}.pub"), self.keys / f"{name}.node"))
         return tuple(sites)
 
