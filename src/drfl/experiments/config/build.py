@@ -111,12 +111,7 @@ def build_setup(config: Config, dataset: Dataset | None = None) -> Setup:
     score, *others = config.measures
     task = Task(model.to(getattr(torch, config.dtype)), make_loss(config.loss), score, tuple(others))
     origin = Origin(model_source(config.model, shape, dataset.classes), config.loss)
-<<<<<<< HEAD
-    fed = Simulation(data, task, engine=config.engine, device=config.device, precision=config.precision)
-    return Setup(partition, data, task, fed, origin, selection)
-=======
     return make_setup(config, partition, data, task, origin, selection)
->>>>>>> n-shrink1
 
 
 def build_job(config: Config, setup: Setup) -> Job:
@@ -138,11 +133,7 @@ def make_setup(
     Raises:
         InputError: If they do not work together, or ``settings`` need validation rows that the data lack.
     """
-<<<<<<< HEAD
-    selection = settings.selection(task.measures)
-=======
     selection = settings.selection(task.measures) if selection is None else selection
->>>>>>> n-shrink1
     if data.validation is None and selection.validates:
         option = next(name for name in ("select", "patience", "until") if getattr(settings, name) is not None)
         raise InputError(

@@ -9,10 +9,7 @@ from typing import Generic, Protocol, TypeVar
 
 from torch import Tensor
 
-<<<<<<< HEAD
 from drfl.core.errors import Notice
-=======
->>>>>>> n-shrink1
 from drfl.core.hashing import digest_of
 from drfl.data import ClientData, Partition, Standardisation
 from drfl.engine import Simulation

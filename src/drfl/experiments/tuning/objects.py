@@ -236,15 +236,11 @@ def tune_objects(
     name = name if name.isidentifier() else "algorithm"
     check_algorithms({name: algorithm})
     # Build the first trial at every seed before anything is written, as it may be unable to start.
-    confirmed = options.confirm_seeds if options.first is not None else 0
-<<<<<<< HEAD
-    known = {seed: runs.job(name, algorithm, seed).digests for seed in range(seeds.start, seeds.stop + confirmed)}
     first = runs.job(name, algorithm, seeds[0])
-=======
+    confirmed = options.confirm_seeds if options.first is not None else 0
     known = {seeds[0]: first.digests}
     for seed in range(seeds.start + 1, seeds.stop + confirmed):
         known[seed] = runs.job(name, algorithm, seed).digests
->>>>>>> n-shrink1
     subject = ObjectSubject(name, runs, known, first.data.n, seeds, options.first, first.about.parameters)
     subject.defaults()  # raises an error if a parameter is missing
     common = {key: value for key, value in job_from_about(first.about).items() if key not in OF_ONE}
