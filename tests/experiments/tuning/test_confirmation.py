@@ -136,7 +136,7 @@ def test_in_python_a_search_that_looks_at_few_rows_overfits():
         batch = trial.suggest_int("batch", 20, 40)
         return drfl.FedAvg(m=4, local=drfl.LocalSGD(steps=3, batch=batch, lr=0.1))
 
-    digits = drfl.data_spec(dataset="digits", clients=6, alpha=0.3)
+    digits = drfl.data_spec(dataset="digits", clients=6, alpha=0.5)
     torch.manual_seed(0)  # for the initial model
     task = drfl.Task(torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(64, 10)))
     options = {"rounds": 4, "trials": 8, "seeds": 1, "first": {"batch": 32}, "progress": lines.append}
