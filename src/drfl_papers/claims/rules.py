@@ -185,7 +185,7 @@ class Every(Measured):
         ]
 
 
-class Confirmation(Part):
+class ConfirmingPart(Part):
     """Stored numbers that must lie within bounds, as a derivation predicts.
 
     Args:
@@ -229,7 +229,7 @@ class Derived(Claim):
     kind: Literal["derived"]
     verdict: Verdict
     page: str
-    confirmed_by: list[Confirmation] = Field(min_length=1)
+    confirmed_by: list[ConfirmingPart] = Field(min_length=1)
 
 
 class Untestable(Claim):

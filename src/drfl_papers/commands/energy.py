@@ -39,7 +39,7 @@ from drfl_papers.energy.cost import (
     payload_of,
     sample_flops,
 )
-from drfl_papers.energy.planner import Candidate, LocalStepsPlan, Measurement, check_complete, plan
+from drfl_papers.energy.planner import LocalStepsPlan, Measurement, StepsCandidate, check_complete, plan
 
 SAMPLES = 4
 """Number of samples on which a model's operations are counted."""
@@ -369,5 +369,5 @@ def _summary(
     }
 
 
-def _plain(candidate: Candidate | None) -> dict[str, object] | None:
+def _plain(candidate: StepsCandidate | None) -> dict[str, object] | None:
     return None if candidate is None else candidate._asdict()

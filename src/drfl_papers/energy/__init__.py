@@ -20,12 +20,11 @@ from drfl_papers.energy.cost import (
     sample_flops,
 )
 from drfl_papers.energy.measurements import from_runs, read_csv
-from drfl_papers.energy.planner import Candidate, LocalStepsPlan, Measurement, PlannedSteps, choose, plan
+from drfl_papers.energy.planner import LocalStepsPlan, Measurement, PlannedSteps, StepsCandidate, choose, plan
 from drfl_papers.energy.usage import Meter, Metered, Usage
 
 __all__ = [
     "Bill",
-    "Candidate",
     "Channel",
     "Cost",
     "Link",
@@ -40,6 +39,7 @@ __all__ = [
     "Processor",
     "Radio",
     "Rayleigh",
+    "StepsCandidate",
     "Usage",
     "bill",
     "choose",

@@ -11,7 +11,7 @@ from drfl.core.errors import InputError
 from drfl.task.measure import NOTHING
 from drfl.training.history import csv_text
 from drfl_papers.energy.channel import LinkConditions
-from drfl_papers.energy.planner import Candidate, LocalStepsPlan, PlannedSteps
+from drfl_papers.energy.planner import LocalStepsPlan, PlannedSteps, StepsCandidate
 
 HEADER = (
     "snr_db", "bandwidth_hz", "outage", "tau", "joules", "seconds", "rounds", "runner_up_tau", "runner_up_joules",
@@ -68,7 +68,7 @@ def to_markdown(plan: LocalStepsPlan) -> str:
     return "\n\n".join("\n".join(part) for part in parts) + "\n"
 
 
-def _numbers(candidate: Candidate | None) -> list[str]:
+def _numbers(candidate: StepsCandidate | None) -> list[str]:
     if candidate is None:
         return [NOTHING] * 4
     tau, rounds, joules, seconds = candidate

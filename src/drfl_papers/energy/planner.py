@@ -27,7 +27,7 @@ class Measurement(NamedTuple):
     outage: float = 0.0
 
 
-class Candidate(NamedTuple):
+class StepsCandidate(NamedTuple):
     """A number of local steps with which every seed reached the target; means over seeds.
 
     Args:
@@ -53,8 +53,8 @@ class PlannedSteps(NamedTuple):
     """
 
     place: LinkConditions
-    best: Candidate | None
-    runner_up: Candidate | None
+    best: StepsCandidate | None
+    runner_up: StepsCandidate | None
 
 
 class LocalStepsPlan(NamedTuple):
@@ -69,19 +69,19 @@ class LocalStepsPlan(NamedTuple):
     notes: tuple[str, ...]
 
 
-def choose(measurements: Sequence[Measurement], cost: Cost) -> list[Candidate]:
+def choose(measurements: Sequence[Measurement], cost: Cost) -> list[StepsCandidate]:
     """Return all τ with which every seed reached the target, by increasing mean energy; the smaller τ wins a tie.
 
     Args:
         measurements: Measurements for one kind of channel, every τ at the same seeds.
         cost: Cost of a round with this channel.
     """
-    candidates: list[Candidate] = []
+    candidates: list[StepsCandidate] = []
     for tau, runs in by_tau(measurements).items():
         reached = [run.rounds for run in runs if run.rounds is not None]
         if len(reached) == len(runs):
             rounds = fmean(reached)
-            candidates.append(Candidate(tau, rounds, cost.joules(tau, rounds), cost.seconds(tau, rounds)))
+            candidates.append(StepsCandidate(tau, rounds, cost.joules(tau, rounds), cost.seconds(tau, rounds)))
     return sorted(candidates, key=lambda candidate: (candidate.joules, candidate.tau))
 
 
