@@ -9,7 +9,7 @@ from typing import NamedTuple, Protocol
 import torch
 from torch import Tensor
 
-from drfl.engine.sgd import SGDStep, round_like
+from drfl.engine.sgd import SGDStep
 from drfl.engine.weight_products import Gradient, write_out
 from drfl.federation.requests import TrainRequest
 from drfl.optim.local_optimizers import SAM, Adam
@@ -30,7 +30,7 @@ class LocalStep(Protocol):
 class AdamStep(NamedTuple):
     """u ← u − lr·m̂/(√v̂ + ε) along (fixed + pull·u) + g, see :class:`drfl.optim.local_optimizers.Adam`."""
 
-    lr: float
+    lr: float | Tensor
     pull: float
     adam: Adam
 
@@ -51,18 +51,26 @@ class AdamStep(NamedTuple):
         v.mul_(beta2).addcmul_(direction, direction, value=1 - beta2)
         # The bias corrections are folded into two scalars, so no tensors are needed for m̂ and v̂.
         deviation = v.sqrt().div_(math.sqrt(1 - beta2**t)).add_(self.adam.epsilon)
-        u.addcdiv_(m, deviation, value=-self.lr / (1 - beta1**t))
+        if isinstance(self.lr, Tensor):
+            u.addcdiv_(m * self.lr, deviation, value=-1 / (1 - beta1**t))
+        else:
+            u.addcdiv_(m, deviation, value=-self.lr / (1 - beta1**t))
 
 
-def local_step(request: TrainRequest) -> LocalStep:
+def local_step(request: TrainRequest, eta: Tensor | None = None) -> LocalStep:
     """Return the step of a request's optimiser.
 
     For :class:`drfl.optim.local_optimizers.SAM` it is the descent step at the point where the ascent started.
+
+    Args:
+        request: The request.
+        eta: (), the step size on the device of the models; None = the number in the request.
     """
     plain = SGDStep.of(request)
+    lr = plain.lr if eta is None else eta
     if isinstance(request.local.optimizer, Adam):
-        return AdamStep(round_like([request.local.eta], request.w)[0], plain.pull, request.local.optimizer)
-    return plain
+        return AdamStep(lr, plain.pull, request.local.optimizer)
+    return plain._replace(lr=lr)
 
 
 def ascent(sam: SAM, gradients: Sequence[Tensor], clients: int | None = None) -> list[Tensor]:

@@ -12,7 +12,7 @@ from torch.func import vjp, vmap
 from drfl.engine.base import PooledData
 from drfl.engine.batches import Batches, ClientRows
 from drfl.engine.tracing import Function
-from drfl.engine.weight_products import Gradient, OuterProduct
+from drfl.engine.weight_products import Gradient, OuterProduct, write_out
 from drfl.federation.requests import TrainRequest
 from drfl.task.losses import SampleFn
 
@@ -132,12 +132,12 @@ class SGDStep(NamedTuple):
     (1 − lr·pull)·u, the rounding of that factor would move it a little further in every step.
 
     Args:
-        lr: η.
+        lr: η, or a tensor () that holds it.
         pull: prox + weight_decay.
         momentum: β in v ← β·v + direction, u ← u − lr·v.
     """
 
-    lr: float
+    lr: float | Tensor
     pull: float
     momentum: float
 
@@ -161,11 +161,8 @@ class SGDStep(NamedTuple):
         # Two updates in place need no memory for the sum of both. Their order affects the last bits of the result.
         if not state:
             if rest is not None:
-                u.sub_(rest, alpha=self.lr)
-            if isinstance(g, OuterProduct):
-                g.add_to(u, -self.lr)
-            else:
-                u.sub_(g, alpha=self.lr)
+                self._descend(u, rest)
+            self._descend(u, g)
             return
         (velocity,) = state
         velocity.mul_(self.momentum)
@@ -175,7 +172,16 @@ class SGDStep(NamedTuple):
             velocity.add_(g)
         if rest is not None:
             velocity.add_(rest)
-        u.sub_(velocity, alpha=self.lr)
+        self._descend(u, velocity)
+
+    def _descend(self, u: Tensor, direction: Gradient) -> None:
+        if isinstance(self.lr, Tensor):
+            # On a GPU: reading its value would wait for the device.
+            u.addcmul_(write_out(direction), self.lr, value=-1)
+        elif isinstance(direction, OuterProduct):
+            direction.add_to(u, -self.lr)
+        else:
+            u.sub_(direction, alpha=self.lr)
 
 
 def fixed_part(request: TrainRequest, row: int | None = None) -> Tensor | None:

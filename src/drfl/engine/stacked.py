@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from weakref import WeakKeyDictionary
 
 import torch
@@ -17,16 +17,18 @@ from drfl.engine.base import Models, PooledData, Tests
 from drfl.engine.batches import Batches, ClientRows
 from drfl.engine.evaluation import evaluate_models, evaluate_together, is_worth_tracing
 from drfl.engine.local_step import ascent, local_step
+from drfl.engine.padding import padded, padded_clients
 from drfl.engine.pixels import gatherer
 from drfl.engine.sgd import fixed_part, functional, gradient_of, mean_losses, multiplications, take_rows
 from drfl.engine.tracing import Function, capture, model_of, replay, trace
 from drfl.federation.requests import TrainRequest
 from drfl.optim.local import LocalSGD
 from drfl.optim.local_optimizers import SAM
+from drfl.optim.schedules import Constant
 from drfl.task.model_checks import model_error
 from drfl.task.task import Task
 
-GRAPHS = 8
+GRAPHS = 12
 """CUDA graphs cached; each holds the memory of its stack."""
 
 
@@ -149,26 +151,61 @@ def stacking_fault(problem: PooledData) -> str | None:
 
 
 def _train_stack(problem: PooledData, batches: Batches, request: TrainRequest) -> Models:
-    w, snapshot, average = request.w, request.snapshot, request.average
+    w, k = request.w, len(request.cohort)
     fixed = fixed_part(request)
-
-    def steps(*tensors: Tensor) -> Sequence[Tensor]:
-        return _local_steps(problem, tensors, request)
-
-    # Everything that changes between rounds is an argument. All else is fixed in the graph and part of its key.
-    tensors = [batches.samples.to(w.device), problem.weights(batches, w), seeds_of(batches, w), w]
-    tensors += [] if fixed is None else [fixed]
-    if w.is_cuda:
-        # The graph gathers minibatches from the pool at these addresses, so another pool needs another graph.
-        pool = (problem.x.data_ptr(), problem.y.data_ptr())
-        name = ("steps", pool, problem.autocast, request.local, request.prox, snapshot, average)
-        steps = replay(problem.task, name, steps, tensors, capture, GRAPHS)
     with threads_for(batches.samples[:, 0].numel() * w.numel()):
-        last, *rest = steps(*tensors)
-    return Models(last, rest.pop(0) if snapshot is not None else None, rest.pop(0) if average else None)
+        if uses_graphs(w):
+            last, *rest = (table[:k] for table in _graph_steps(problem, padded(batches), request, fixed))
+        else:
+            tensors = [batches.samples.to(w.device), problem.weights(batches, w), seeds_of(batches, w), w]
+            last, *rest = _local_steps(problem, tensors if fixed is None else [*tensors, fixed], request)
+    snapshot = rest.pop(0) if request.snapshot is not None else None
+    return Models(last, snapshot, rest.pop(0) if request.average else None)
 
 
-def _local_steps(problem: PooledData, tensors: Sequence[Tensor], request: TrainRequest) -> Sequence[Tensor]:
+def uses_graphs(w: Tensor) -> bool:
+    """Return whether the local steps from w become a CUDA graph."""
+    return w.is_cuda
+
+
+def _graph_steps(
+    problem: PooledData, batches: Batches, request: TrainRequest, fixed: Tensor | None
+) -> Sequence[Tensor]:
+    """Return the results of :func:`_local_steps` for padded batches, as a CUDA graph.
+
+    Everything that changes between rounds is an argument, also the step size and the step of the snapshot. All else is
+    fixed in the graph and part of its name. So a run needs one graph per size of its padded cohorts.
+    """
+    w, local = request.w, request.local
+    eta, at = w.new_full((), local.eta), torch.full((), request.snapshot or 0, device=w.device)
+    like = torch.empty(0, dtype=w.dtype)
+    rows = [batches.samples, problem.weights(batches, like), seeds_of(batches, like)]
+    tensors = [eta, at, *(send(t, w.device) for t in rows), w]
+    if fixed is not None:
+        tensors.append(fixed if fixed.dim() == 1 else padded_clients(fixed))
+
+    def steps(eta: Tensor, at: Tensor, *tensors: Tensor) -> Sequence[Tensor]:
+        return _local_steps(problem, tensors, request, eta, None if request.snapshot is None else at)
+
+    # The graph gathers minibatches from the pool at these addresses, so another pool needs another graph.
+    pool = (problem.x.data_ptr(), problem.y.data_ptr())
+    solver = replace(local, lr=1.0, lr_schedule=Constant())
+    name = ("steps", pool, problem.autocast, solver, request.prox, request.snapshot is None, request.average)
+    return replay(problem.task, name, steps, tensors, capture, GRAPHS)(*tensors)
+
+
+def send(values: Tensor, device: torch.device) -> Tensor:
+    """Copy a tensor of the CPU to a device; to a CUDA device through pinned memory, without waiting."""
+    return values.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else values.to(device)
+
+
+def _local_steps(
+    problem: PooledData,
+    tensors: Sequence[Tensor],
+    request: TrainRequest,
+    eta: Tensor | None = None,
+    at: Tensor | None = None,
+) -> Sequence[Tensor]:
     """Return the last models, the snapshots and the averages, if requested, each (k, d).
 
     Args:
@@ -176,12 +213,14 @@ def _local_steps(problem: PooledData, tensors: Sequence[Tensor], request: TrainR
         tensors: Samples (k, T, B); their weights (k, B), or (k, T, B) if steps differ; their seeds (k, T, B), or (k, 0)
             if the task needs none; w (d,); and the fixed part of the direction, (d,) or (k, d), unless it is 0.
         request: Everything else. A CUDA graph is replayed with tensors other than those of the request that created it.
+        eta: (), the step size in a CUDA graph; None = the request's.
+        at: (), the step of the snapshot in a CUDA graph that returns one; None = the request's.
     """
     samples, weights, seeds, w, *fixed = tensors
     local = request.local
     steps = samples.shape[1] if weights.dim() == 3 else local.fewest_steps
     # clone copies w for each client. The tensors u below are views into the rows of U, which the steps overwrite.
-    U, layout, descent = w.expand(len(samples), -1).clone(), problem.task.layout, local_step(request)
+    U, layout, descent = w.expand(len(samples), -1).clone(), problem.task.layout, local_step(request, eta)
     u, step = list(layout.views(U).values()), _gradient_step(problem, minibatches=samples.shape[1] > 1)
     # fixed has one entry or none: the loop below unpacks it as one iterable, of None if nothing is fixed.
     constants = [layout.views(f.expand_as(U)).values() for f in fixed] or [[None] * len(u)]
@@ -211,7 +250,10 @@ def _local_steps(problem: PooledData, tensors: Sequence[Tensor], request: TrainR
             U.copy_(torch.where(active, U, before))
             if total is not None:
                 total.add_(torch.where(active, U, 0) / takes_step.sum(1, keepdim=True))
-        if t == request.snapshot:
+        if at is not None:
+            # A graph has the same operations in all rounds: the step of the snapshot decides what they write.
+            at_snapshot = torch.where(at == t, U, U if at_snapshot is None else at_snapshot)
+        elif t == request.snapshot:
             at_snapshot = U.clone()
     return [U, *(table for table in (at_snapshot, total) if table is not None)]
 

@@ -1,0 +1,98 @@
+"""Few CUDA graphs serve all rounds, and padding changes no result; on the CPU, with a stand-in for a capture."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+import torch
+from tests.support.problems import federation
+from torch import nn
+
+import drfl
+from drfl import DRDM, DRFA, DRFAGA, DualDRDM, FedAvg, Key, LocalSGD
+from drfl.engine import Stacked, stacked
+from drfl.engine.padding import padded_size
+from drfl.optim.local_optimizers import SAM, Adam
+from drfl.optim.schedules import Constant, Cosine
+
+N, M, SIZES = 30, 20, tuple(range(6, 36))
+
+
+@pytest.fixture
+def captures(monkeypatch):
+    """Treat the CPU as a device with graphs, and list what is captured."""
+    made = []
+
+    def capture(function, arguments):
+        made.append([tuple(a.shape) for a in arguments])
+        return function
+
+    monkeypatch.setattr(stacked, "uses_graphs", lambda w: True)
+    monkeypatch.setattr(stacked, "capture", capture)
+    return made
+
+
+def final(algorithm, rounds, **options):
+    fed = federation(SIZES, engine=Stacked(), **options)
+    return drfl.run(algorithm, fed, rounds=rounds, evaluate_every=rounds, check_data=False).end.state.w
+
+
+def test_sizes_are_rounded_up_by_less_than_a_quarter_to_few_values():
+    sizes = [padded_size(n) for n in range(1, 1025)]
+    assert all(n <= size < 1.25 * n or size == n for n, size in enumerate(sizes, start=1))
+    assert sizes == sorted(sizes)
+    assert len(set(sizes)) <= 4 * 10
+    assert {padded_size(n) for n in range(13, 21)} == {14, 16, 20}
+
+
+@pytest.mark.parametrize("algorithm", [FedAvg, DRFA, DRDM, DualDRDM])
+def test_100_rounds_need_few_graphs(captures, algorithm):
+    # DRDM's proximal weight depends on η and is part of the graph, so that its η is constant here.
+    schedule = Constant() if algorithm in (DRDM, DualDRDM) else Cosine(100, 0.1)
+    final(algorithm(m=M, local=LocalSGD(steps=10, lr=0.02, batch=8, lr_schedule=schedule)), 100)
+    assert 1 <= len(captures) <= stacked.GRAPHS
+
+
+LOCALS = {
+    "minibatches": LocalSGD(steps=3, lr=0.1, batch=4),
+    "momentum and decay": LocalSGD(steps=3, lr=0.1, batch=16, momentum=0.5, weight_decay=0.1),
+    "full batch": LocalSGD(steps=3, lr=0.1, batch=None),
+    "epochs": LocalSGD(epochs=2, lr=0.1, batch=4),
+    "radius": LocalSGD(steps=3, lr=0.1, batch=4, radius=0.5),
+    "sam": LocalSGD(steps=3, lr=0.1, batch=4, optimizer=SAM()),
+    "adam": LocalSGD(steps=3, lr=0.01, batch=4, optimizer=Adam()),
+}
+
+
+@pytest.mark.parametrize("local", LOCALS.values(), ids=LOCALS)
+@pytest.mark.parametrize("cls", [FedAvg, DRFA, DRFAGA, DRDM])
+def test_a_run_with_padding_is_that_without(monkeypatch, request, cls, local):
+    if local.epochs and cls is not FedAvg:
+        pytest.skip("refuses epochs")
+    if cls is DRDM and not isinstance(local.optimizer, type(LocalSGD().optimizer)):
+        pytest.skip("refuses other optimisers")
+    algorithm = cls(m=13, local=dataclasses.replace(local, lr_schedule=Cosine(5, 0.1)))
+    plain = final(algorithm, 5)
+    captures = request.getfixturevalue("captures")
+    assert torch.allclose(final(algorithm, 5), plain, rtol=1e-12, atol=1e-13)
+    assert captures
+
+
+def test_shifts_averages_and_noise_are_padded(captures):
+    def model(shape, classes):
+        return nn.Sequential(nn.Linear(4, 6), nn.Dropout(0.3), nn.Linear(6, classes))
+
+    def reply(engine):
+        fed = federation(SIZES, engine=engine, model=model)
+        shift = torch.randn(13, fed.w0.numel(), dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+        local = LocalSGD(steps=4, lr=0.1, batch=8)
+        return fed.train(
+            torch.arange(13), fed.w0, local, Key(0), prox=0.3, shift=shift, snapshot=2, average=True
+        )  # fmt: skip
+
+    for found, right in zip(reply(Stacked()), reply(drfl.Loop()), strict=True):
+        assert found.shape == right.shape
+        assert torch.allclose(found, right, rtol=1e-12, atol=1e-13)
+    (shapes,) = captures
+    assert shapes[2] == (14, 4, 8)
