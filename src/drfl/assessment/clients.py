@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Literal, get_args
 import numpy as np
 from numpy.typing import NDArray
 
+from drfl.assessment.clusters import ClusterScores
 from drfl.assessment.equal_clients import EqualClients, equal_clients
 from drfl.assessment.homogeneity import Homogeneity, homogeneity
 from drfl.assessment.scores import (
@@ -29,7 +30,7 @@ from drfl.task.measure import Measure, Rows, undefined_note
 if TYPE_CHECKING:
     import pandas as pd
 
-ClientScores = BinaryScores | BoundedScores | RankScores | RealScores
+ClientScores = BinaryScores | BoundedScores | ClusterScores | RankScores | RealScores
 
 AucInterval = Literal["delong", "distribution-free"]
 """Method for intervals of the AUC."""
@@ -37,6 +38,7 @@ AucInterval = Literal["delong", "distribution-free"]
 METHODS = {
     BinaryScores: "Clopper–Pearson",
     BoundedScores: "bounds of Hoeffding and of Maurer and Pontil",
+    ClusterScores: "Hoeffding's bound for rows of patients",
     DeLongScores: "DeLong's variance, Clopper–Pearson for the effective number of answers (approximate)",
     RankScores: "Hoeffding's bound of U-statistics (distribution-free)",
     RealScores: "Student's t (approximate because the values are unbounded)",
@@ -162,6 +164,13 @@ def scores_of(measure: Measure, sums: Floats, auc_interval: AucInterval = "delon
         if auc_interval == "distribution-free" or not squares:
             return RankScores(first, second, third)
         return DeLongScores(first, second, third, *squares)
+    largest = squares[0] if squares else np.zeros_like(first)
+    if largest.any() and measure.rows is Rows.REAL:
+        # The variance of a mean is at most as if there were this number of independent rows.
+        first, second, third = (sums / np.maximum(1, largest) for sums in (first, second, third))
+    elif largest.any():
+        clusters = ClusterScores(first, second, np.maximum(1, largest))
+        return clusters if measure.more_is_better else clusters.mirrored()
     if measure.rows in (Rows.BINARY, Rows.RATE):
         # If smaller is better, turn the rows (here and below), so that the worst client always has the smallest score.
         return BinaryScores(first, second if measure.more_is_better else first - second)
@@ -201,6 +210,16 @@ def check_level(level: float) -> None:
         raise InputError(
             f"level must be between 0 and 1, such as 0.95, got {level}", code="out-of-range", field="level"
         )
+
+
+def no_patient_intervals(measure: Measure) -> InputError:
+    """Build the error for intervals of a measure that ranks rows if the rows belong to patients."""
+    return InputError(
+        f"{measure.words} has no interval if several rows belong to one patient. Assess a measure with a value for "
+        "each row, such as accuracy.",
+        code="unsupported-metric",
+        field=measure.name,
+    )
 
 
 def undefined_everywhere(measure: Measure) -> InputError:
@@ -262,7 +281,7 @@ def assess_clients(
     # Only for binary scores does the mean determine the variance of a test result.
     if equality and isinstance(scores, BinaryScores) and measure.more_is_better:
         equal = equal_clients(scores.count.sum() / scores.n.sum(), scores.n)
-    if equality and len(scores.n) > 1 and not isinstance(scores, RankScores):
+    if equality and len(scores.n) > 1 and not isinstance(scores, RankScores | ClusterScores):
         test = homogeneity(scores)
     unseen = unseen_client(scores.values, level)
     return Assessment(

@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from drfl.assessment.clusters import ClusterScores
 from drfl.assessment.scores import BinaryScores, BoundedScores, Floats, RankScores, RealScores, Scores
 from drfl.assessment.worst import Rivals
 
@@ -76,7 +77,7 @@ class MeanGains:
         bounded: Whether the scores are of (1 + d)/2.
     """
 
-    scores: BoundedScores | RankScores | RealScores
+    scores: BoundedScores | ClusterScores | RankScores | RealScores
     bounded: bool
 
     @classmethod

@@ -7,7 +7,15 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from drfl.assessment.clients import Assessment, AucInterval, ClientScores, assess_clients, interval, scores_of
+from drfl.assessment.clients import (
+    Assessment,
+    AucInterval,
+    ClientScores,
+    assess_clients,
+    interval,
+    no_patient_intervals,
+    scores_of,
+)
 from drfl.assessment.scores import Floats, select
 from drfl.assessment.worst import worst_score
 from drfl.core.errors import InputError, unknown
@@ -52,6 +60,9 @@ def assess_evaluation(
             code="missing-results",
             field="sums",
         )
+    values = evaluation.score if place == 0 else evaluation.others[place - 1]
+    if measures[place].rows is Rows.RANKS and bool((values.isfinite() & evaluation.sums[:, place, 0].isnan()).any()):
+        raise no_patient_intervals(measures[place])
     client_names = names or [f"client-{i}" for i in range(len(evaluation.samples))]
     sums, samples = evaluation.sums[:, place].numpy(), evaluation.samples.numpy()
     return assess_clients(

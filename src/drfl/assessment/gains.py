@@ -9,7 +9,15 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from drfl.assessment.clients import AucInterval, auc_interval_of, check_level, scores_of, undefined_everywhere
+from drfl.assessment.clients import (
+    AucInterval,
+    auc_interval_of,
+    check_level,
+    no_patient_intervals,
+    scores_of,
+    undefined_everywhere,
+)
+from drfl.assessment.clusters import ClusterScores
 from drfl.assessment.differences import BinaryGains, Gains, MeanGains, WorstGain, worst_gain
 from drfl.assessment.scores import Floats, RankScores
 from drfl.assessment.seeds import holm
@@ -141,14 +149,18 @@ def assess_gain(
     gains: Gains
     if isinstance(a, RankScores) and isinstance(b, RankScores):
         gains = MeanGains(a.gain(b, products), True)
+    elif isinstance(a, ClusterScores):
+        # (1 + d)/2 is in [0, 1], as the scores themselves are.
+        total = (first[:, 0] + second[:, 1] - first[:, 1]) / 2
+        gains = MeanGains(ClusterScores(first[:, 0], total, a.largest), True)
     elif measure.rows is Rows.BINARY:
         # Count the rows that only B and those that only A gets right; the others carry no information (McNemar).
         gains = BinaryGains(first[:, 0], second[:, 1] - products[:, 0], first[:, 1] - products[:, 0])
     else:
         # Sums over rows of the differences b − a and of their squares: Σ(b − a)² = Σb² + Σa² − 2Σab.
         total, squares = second[:, 1] - first[:, 1], second[:, 2] + first[:, 2] - 2 * products[:, 0]
-        bounded = measure.rows is Rows.UNIT
-        gains = MeanGains.of(first[:, 0], total, np.maximum(0.0, squares), bounded=bounded)
+        bounded, each = measure.rows is Rows.UNIT, np.maximum(1, first[:, 3])
+        gains = MeanGains.of(first[:, 0] / each, total / each, np.maximum(0.0, squares) / each, bounded=bounded)
     if not measure.more_is_better:
         gains = gains.turned()
     # Bonferroni correction: each client has two ends.
@@ -189,7 +201,11 @@ def no_row_values(measure: Measure, others: Sequence[Measure] = ()) -> InputErro
 
 
 def sums_of_rows(
-    starts: NDArray[np.int64], first: Floats, second: Floats, positive: Floats | None = None
+    starts: NDArray[np.int64],
+    first: Floats,
+    second: Floats,
+    positive: Floats | None = None,
+    largest: Floats | None = None,
 ) -> tuple[Floats, Floats, Floats]:
     """Compute the arguments of :func:`assess_gain`: the sums (N, 5) of both models and the products (N, 2).
 
@@ -198,6 +214,7 @@ def sums_of_rows(
         first: (n,) Model A's values; for a measure that ranks rows, their placements.
         second: (n,) Model B's values for the same rows.
         positive: (n,) 1 for rows of the positive class and 0 for others, for a measure that ranks rows.
+        largest: (N,) Rows of each client's patient with the most rows; None if rows are independent.
     """
 
     def sums(values: Floats) -> Floats:
@@ -207,7 +224,8 @@ def sums_of_rows(
     n = np.diff(starts).astype(np.float64)
     zeros = np.zeros_like(n)
     if positive is None:
-        a, b = (np.stack([n, sums(x), sums(x**2), zeros, zeros], 1) for x in (first, second))
+        most = zeros if largest is None else largest
+        a, b = (np.stack([n, sums(x), sums(x**2), most, zeros], 1) for x in (first, second))
         return a, b, np.stack([sums(first * second), zeros], 1)
     positives, negative = sums(positive), 1 - positive
     a, b = (
@@ -240,4 +258,7 @@ def sums_of_pair(measure: Measure, rows: Sequence[RowScores], labels: Sequence[s
             )
     first, second, positive = paired_values(measure, rows[0], rows[1])
     values = first.numpy(), second.numpy(), None if positive is None else positive.numpy()
-    return sums_of_rows(rows[0].starts.numpy(), *values)
+    largest = rows[0].largest
+    if largest is not None and measure.rows is Rows.RANKS:
+        raise no_patient_intervals(measure)
+    return sums_of_rows(rows[0].starts.numpy(), *values, None if largest is None else largest.double().numpy())

@@ -28,8 +28,10 @@ def possible_sums(measure: Measure, value: float, samples: int, sums: Sequence[f
         return _possible_ranks(value, samples, sums)
     if measure.rows is Rows.WHOLE:
         return sums[0] == samples and all(map(math.isnan, sums[1:]))
-    # Only ranking measures use the last two sums.
-    return list(sums[3:]) == [0, 0] and _possible_mean(measure, value, samples, sums)
+    # The fourth is the number of rows of the largest patient, or 0 if rows are independent.
+    largest = sums[3]
+    fits = 0 <= largest <= samples and float(largest).is_integer() and sums[4] == 0
+    return fits and _possible_mean(measure, value, samples, sums)
 
 
 def _possible_ranks(value: float, samples: int, sums: Sequence[float]) -> bool:

@@ -133,7 +133,7 @@ class BoundedScores:
         a, b = 7 / (3 * np.maximum(1.0, self.n - 1)), np.sqrt(2 * self._variance() / np.maximum(1.0, self.n))
         root = (-b + np.sqrt(b**2 + 4 * a * np.maximum(0.0, mean - theta))) / (2 * a)
         bernstein = np.where(self.n > 1, np.minimum(1.0, 2 * np.exp(-(root**2))), 1.0)
-        two = np.minimum(_entropy_tail(self.n, mean, theta), bernstein)
+        two = np.minimum(entropy_tail(self.n, mean, theta), bernstein)
         return np.where(mean > theta, np.minimum(1.0, 2 * two), 1.0)
 
     def below(self, theta: Floats | float) -> Floats:
@@ -195,7 +195,7 @@ class RankScores:
     def above(self, theta: Floats | float) -> Floats:
         """Return p-values by Hoeffding's bound."""
         mean, theta = np.nan_to_num(self.values), np.asarray(theta, dtype=np.float64)
-        return np.where(mean > theta, _entropy_tail(self._independent(), mean, theta), 1.0)
+        return np.where(mean > theta, entropy_tail(self._independent(), mean, theta), 1.0)
 
     def below(self, theta: Floats | float) -> Floats:
         """Return the p-values of 1 − area above 1 − θ."""
@@ -397,7 +397,7 @@ def relative_entropy(a: Floats, b: Floats) -> Floats:
     return special.rel_entr(a, b) + special.rel_entr(1 - a, 1 - b)
 
 
-def _entropy_tail(n: Floats, mean: Floats, theta: Floats) -> Floats:
+def entropy_tail(n: Floats, mean: Floats, theta: Floats) -> Floats:
     """Bound P(mean of n rows ≥ ``mean``) for the true mean θ; valid only for mean > θ."""
     return np.exp(-n * relative_entropy(mean, theta))
 

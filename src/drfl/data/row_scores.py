@@ -28,12 +28,14 @@ class RowScores(NamedTuple):
         rows: (n,) int64, index of each row in the test pool.
         scores: (n,) tensors by name, see above.
         data: Digest of the clients' data, see :meth:`drfl.federation.federation.Federation.data_digest`; "" if unknown.
+        largest: (N,) int64, rows of each client's patient with the most rows; None if rows are independent.
     """
 
     starts: Tensor
     rows: Tensor
     scores: dict[str, Tensor]
     data: str = ""
+    largest: Tensor | None = None
 
     @property
     def has_shared_rows(self) -> bool:

@@ -60,6 +60,12 @@ class ClientRows:
         rows, places = self.index.unique(return_inverse=True)
         return rows, places
 
+    def largest(self, patients: Tensor) -> Tensor:
+        """Return (N,) int64, the number of rows of each client's patient with the most rows; patients are (pool,)."""
+        return torch.stack(
+            [own.unique(return_counts=True)[1].max() for own in patients[self.index].split(self.sizes.tolist())]
+        )
+
     def totals(self, values: Tensor) -> Tensor:
         """Return (N,) float64: the sum over each client of values (Σ_i n_i,) float64."""
         return torch.segment_reduce(values, "sum", lengths=self.sizes)

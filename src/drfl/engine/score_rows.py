@@ -15,7 +15,9 @@ from drfl.task.measure import LARGEST_SUM, Measure, Rows
 from drfl.task.metrics import RATES, Metric
 
 
-def row_scores(measures: Sequence[Measure], rows: ClientRows, tests: Tests) -> RowScores:
+def row_scores(
+    measures: Sequence[Measure], rows: ClientRows, tests: Tests, patients: Tensor | None = None
+) -> RowScores:
     """Return the scores per row of a test on these rows."""
     scores: dict[str, Tensor] = {}
     for measure, each in zip(measures, tests.rows, strict=True):
@@ -26,7 +28,8 @@ def row_scores(measures: Sequence[Measure], rows: ClientRows, tests: Tests) -> R
         elif measure.rows is Rows.BINARY and not bool(each.isnan().any()):
             # 0 and 1 fit into a byte; NaN does not.
             scores[measure.name] = each[:, 0].to(torch.uint8)
-    return RowScores(torch.cat([rows.starts, rows.sizes.sum()[None]]), rows.index, scores)
+    largest = None if patients is None else rows.largest(patients)
+    return RowScores(torch.cat([rows.starts, rows.sizes.sum()[None]]), rows.index, scores, largest=largest)
 
 
 def youden(output: Tensor, positive: Tensor) -> float | None:
@@ -74,18 +77,21 @@ def at_threshold(measures: Sequence[Metric], rows: ClientRows, tests: Tests, thr
     return Tests(tests.loss, tuple(values), tuple(scores), threshold)
 
 
-def sums_of(measures: Sequence[Measure], rows: ClientRows, tests: Tests) -> Tensor:
+def sums_of(measures: Sequence[Measure], rows: ClientRows, tests: Tests, patients: Tensor | None = None) -> Tensor:
     """Return (N, M, 5) float64, see :class:`drfl.federation.federation.Evaluation`."""
     n, columns = rows.sizes.double(), list[Tensor]()
     none = torch.zeros_like(n)
+    largest = none if patients is None else rows.largest(patients).double()
     for measure, each in zip(measures, tests.rows, strict=True):
         if measure.rows.mean:
             total = rows.totals(each[:, 0])
             squares = total if measure.rows is Rows.BINARY else rows.totals(each[:, 0].square())
-            columns += [n, total, squares, none, none]
+            columns += [n, total, squares, largest, none]
         elif measure.rows is Rows.RATE:
             right = rows.totals(each[:, 0].nan_to_num(0))
-            columns += [rows.totals((~each[:, 0].isnan()).double()), right, right, none, none]
+            columns += [rows.totals((~each[:, 0].isnan()).double()), right, right, largest, none]
+        elif measure.rows is Rows.RANKS and patients is not None:
+            columns += [none * math.nan] * 5  # no interval is known to be valid
         elif measure.rows is Rows.RANKS:
             positive, placed = rows.totals(each[:, 1]), placements(rows.sizes, each[:, 0], each[:, 1])
             squares = (rows.totals(placed.square() * weight) for weight in (each[:, 1], 1 - each[:, 1]))

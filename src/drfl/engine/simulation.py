@@ -254,11 +254,12 @@ class Simulation(Federation):
     def tested(self, w: Tensor) -> tuple[Evaluation, RowScores]:
         """Return :meth:`evaluate` and :meth:`row_scores` from a single pass."""
         tests = self._tests(w)
-        return self._evaluation(self._test_rows, tests), row_scores(self.measures, self._test_rows, tests)
+        scores = row_scores(self.measures, self._test_rows, tests, self._patients)
+        return self._evaluation(self._test_rows, tests), scores
 
     def row_scores(self, models: Tensor | ClientTable) -> RowScores:
         """Return the scores on every test row of the model w (d,), or of each client's model, rows of (N, d)."""
-        return row_scores(self.measures, self._test_rows, self._tests(models))
+        return row_scores(self.measures, self._test_rows, self._tests(models), self._patients)
 
     def validate(self, w: Tensor) -> Evaluation:
         """See :class:`drfl.federation.federation.Federation`."""
@@ -327,9 +328,18 @@ class Simulation(Federation):
             ]
         )
 
+    def row_counts_of_largest_patients(self) -> Tensor:
+        """Return (N,) int64, the test rows of each client's patient with the most; 1 if rows are independent."""
+        patients = self._patients
+        return torch.ones_like(self._test_rows.sizes) if patients is None else self._test_rows.largest(patients)
+
+    @property
+    def _patients(self) -> Tensor | None:
+        return None if self.data.patients is None else self.data.patients.cpu()
+
     def _evaluation(self, rows: ClientRows, tests: Tests) -> Evaluation:
         score, *others = tests.values
-        sums = sums_of(self.measures, rows, tests)
+        sums = sums_of(self.measures, rows, tests, self._patients)
         return Evaluation(score, tests.loss, rows.sizes, tuple(others), sums, tests.threshold)
 
 

@@ -44,7 +44,8 @@ class Evaluation(NamedTuple):
         samples: Number of test samples, int64.
         others: The federation's other metrics, in their order, float64.
         sums: Sums over each client's rows for each of the M metrics, score first, float64 (N, M, 5). For a mean of x
-            over rows, they are [rows, Σ x, Σ x², 0, 0]; for a rate, the same over the rows that count. For a metric
+            over rows, they are [rows, Σ x, Σ x², k, 0], with k the rows of the patient with the most rows, or 0 if rows
+            are independent; for a rate, the same over the rows that count. For a metric
             that ranks rows, they are [positive rows, negative rows, pairs in order with half a pair for a tie, Σ c²,
             Σ d²], with c and d the numbers of ordered pairs of a positive and of a negative row. For other metrics,
             they are [rows, NaN, …]. They are NaN if outputs are not finite. None = not computed. If no metric ranks

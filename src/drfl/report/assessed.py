@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from drfl.assessment.clients import Assessment, AucInterval, assess_clients, scores_of
+from drfl.assessment.clients import Assessment, AucInterval, assess_clients, no_patient_intervals, scores_of
 from drfl.assessment.evaluation import worst_of
 from drfl.assessment.gains import WITH_ROWS
 from drfl.assessment.possible_sums import possible_sums
@@ -105,6 +105,8 @@ def missing_reason(run: RunRecord, measure: Measure | None = None) -> Notice:
             "unsupported-metric",
             assessed_measure.name,
         )
+    if "largest_patient" in run.clients:
+        return Notice(str(no_patient_intervals(assessed_measure)), "unsupported-metric", assessed_measure.name)
     return Notice(
         f"{words} has no interval, because an older drfl wrote the files, without sums over test rows. Run it again.",
         "no-results",
@@ -118,7 +120,8 @@ def _sums(run: RunRecord, measure: Measure) -> Floats | None:
     Returns:
         The sums; None if nothing can be concluded from them: the files lack them, or test rows stopped the run.
     """
-    if measure.rows is Rows.WHOLE or run.stopped_on_test:
+    has_patients = "largest_patient" in run.clients
+    if measure.rows is Rows.WHOLE or run.stopped_on_test or (has_patients and measure.rows is Rows.RANKS):
         return None
     n = run.clients["samples"].to_numpy(float)
     values = run.clients["score" if measure.name == run.score.name else measure.name].to_numpy(float)
@@ -138,6 +141,8 @@ def _sums(run: RunRecord, measure: Measure) -> Floats | None:
     else:
         stored = [n, stored[0], stored[-1]]
     sums = np.stack([*stored, *[np.zeros_like(n)] * (5 - len(stored))], 1)
+    if has_patients:
+        sums[:, 3] = run.clients["largest_patient"].to_numpy(float)
     if not ((n >= 0) & (n == np.round(n))).all() or n.sum() >= MOST_ROWS:
         raise InputError(
             f"{run.label}/clients.csv is damaged: its samples are not valid numbers of test rows. Run it again.",

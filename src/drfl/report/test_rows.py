@@ -14,7 +14,7 @@ from drfl.core.files import read_tensors
 from drfl.data.row_scores import RowScores
 from drfl.task.measure import NAME
 
-STARTS, ROWS = "starts", "rows"
+STARTS, ROWS, LARGEST = "starts", "rows", "rows.largest"
 OUTPUT, POSITIVE = ".output", ".positive"
 """Suffixes of the name of a measure that ranks rows."""
 
@@ -24,6 +24,8 @@ DIGEST = re.compile(r"[0-9a-f]{32}")
 def content(scores: RowScores) -> bytes:
     """Return the content of the file; the same scores give the same bytes."""
     tensors = {STARTS: scores.starts, ROWS: scores.rows, **scores.scores}
+    if scores.largest is not None:
+        tensors[LARGEST] = scores.largest
     return save({name: value.contiguous() for name, value in tensors.items()}, {"data": scores.data})
 
 
@@ -37,13 +39,20 @@ def read(path: Path) -> RowScores:
     data = metadata.get("data", "")
     if STARTS not in tensors or ROWS not in tensors or DIGEST.fullmatch(data) is None:
         raise _damaged(path, f"it lacks '{STARTS}', '{ROWS}' or the digest of the data")
-    scores = RowScores(tensors.pop(STARTS), tensors.pop(ROWS), tensors, data)
+    scores = RowScores(tensors.pop(STARTS), tensors.pop(ROWS), tensors, data, tensors.pop(LARGEST, None))
     starts, rows = scores.starts, scores.rows
     if starts.dtype != torch.int64 or rows.dtype != torch.int64 or starts.dim() != 1 or rows.dim() != 1:
         raise _damaged(path, f"'{STARTS}' and '{ROWS}' must be one-dimensional and of type int64")
     # Wrong indices would pair the rows of one client with those of another.
     if len(starts) < 2 or int(starts[0]) or int(starts[-1]) != len(rows) or bool((starts.diff() < 1).any()):
         raise _damaged(path, f"'{STARTS}' are not valid indices of the clients' first rows")
+    largest = scores.largest
+    if largest is not None and not (
+        largest.dtype == torch.int64
+        and largest.shape == starts.diff().shape
+        and bool(((largest >= 1) & (largest <= starts.diff())).all())
+    ):
+        raise _damaged(path, f"'{LARGEST}' are not valid numbers of rows")
     if bool((rows < 0).any()):
         raise _damaged(path, f"'{ROWS}' contains negative row indices")
     for name, values in scores.scores.items():

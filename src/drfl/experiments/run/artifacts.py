@@ -40,6 +40,9 @@ from drfl.training.history import (
     undefined_names,
 )
 
+LARGEST_PATIENT = "largest_patient"
+"""Column of clients.csv: test rows of the patient with the most; absent if rows are independent."""
+
 FREE = ("data_dir", "data", "data_schema", "strict", "table_dir", "checkpoint_every", "checkpoint_key")
 """Keys of a configuration that do not affect the results."""
 
@@ -296,6 +299,11 @@ def _clients_csv(finished: FinishedRun) -> str:
     evaluation, last = result.evaluation, result.last
     score, *others = (measure.name for measure in job.fed.measures)
     sums = {} if evaluation.sums is None else sum_columns(job.fed.measures, evaluation.sums)
+    if isinstance(job.data, ClientData) and job.data.patients is not None and isinstance(job.fed, Simulation):
+        sizes = {"patients": job.fed.data.patient_counts(job.fed.data.test)}
+        sizes["train_patients"] = job.data.patient_counts(job.data.train)
+        sizes[LARGEST_PATIENT] = job.fed.row_counts_of_largest_patients()
+        sums |= {name: [*map(str, counts.tolist())] for name, counts in sizes.items()}
     # Simultaneous 95 % intervals. There are none if test rows stopped the run or single rows have no score.
     ends = None if result.stopped_on == "test" else client_intervals(evaluation, job.fed.measures[0])
     named = (f"{score}_low", f"{score}_high")

@@ -1,0 +1,74 @@
+"""Rows of patients: bounds that hold for every correlation within a patient."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from drfl.assessment.clients import assess_clients, no_patient_intervals
+from drfl.assessment.clusters import ClusterScores
+from drfl.assessment.gains import assess_gain, sums_of_rows
+from drfl.task.measure import Measure, Rows
+
+ACCURACY = Measure("accuracy", more_is_better=True, percent=True, rows=Rows.BINARY)
+
+
+def drawn(p, icc, patients, federations, seed=0):
+    """Right answers, rows and rows of the largest patient: 1 to 20 rows each, which agree with probability ICC."""
+    rng = np.random.default_rng(seed)
+    sizes = rng.integers(1, 21, (federations, patients))
+    together = rng.random(sizes.shape) < icc
+    right = np.where(together, sizes * (rng.random(sizes.shape) < p), rng.binomial(sizes, p))
+    return right.sum(1).astype(float), sizes.sum(1).astype(float), sizes.max(1).astype(float)
+
+
+@pytest.mark.parametrize("p", [0.02, 0.5, 0.95])
+@pytest.mark.parametrize("icc", [0.0, 0.5, 0.9])
+@pytest.mark.parametrize("patients", [2, 5, 20, 100])
+def test_bounds_miss_no_more_often_than_they_may(p, icc, patients):
+    right, rows, largest = drawn(p, icc, patients, 2000)
+    scores, alpha = ClusterScores(rows, right, largest), 0.05
+    for misses in (
+        scores.lower(alpha) > p,
+        scores.upper(alpha) < p,
+        scores.above(p) <= alpha,
+        scores.below(p) <= alpha,
+    ):
+        assert stats.binomtest(int(misses.sum()), len(misses), alpha, "greater").pvalue > 0.001
+
+
+def test_bounds_and_p_values_agree():
+    scores = ClusterScores(np.array([100.0]), np.array([80.0]), np.array([10.0]))
+    assert scores.above(scores.lower(0.02))[0] == pytest.approx(0.02)
+    assert scores.below(scores.upper(0.02))[0] == pytest.approx(0.02)
+    # Ten patients that are all right: α^(1/10), as of ten rows.
+    assert ClusterScores(np.array([50.0]), np.array([50.0]), np.array([5.0])).lower(0.05)[0] == pytest.approx(0.05**0.1)
+
+
+def test_an_assessment_with_patients_is_wider_than_one_of_independent_rows():
+    sums = np.array([[100.0, 80, 80, 0, 0], [100, 60, 60, 0, 0]])
+    alone = assess_clients(ACCURACY, ["a", "b"], sums, np.array([100, 100]))
+    sums[:, 3] = 10
+    found = assess_clients(ACCURACY, ["a", "b"], sums, np.array([100, 100]))
+    assert (found.low < alone.low).all()
+    assert (found.high > alone.high).all()
+    assert found.worst.low < alone.worst.low
+    assert found.candidates.all()
+    assert found.equal is None
+
+
+def test_copies_of_a_patients_rows_are_not_evidence_of_a_gain():
+    # Four patients improve, in one row or in ten rows each.
+    def p(rows):
+        first, second = np.zeros(4 * rows), np.ones(4 * rows)
+        sums = sums_of_rows(np.array([0, 4 * rows]), first, second, largest=np.array([float(rows)]))
+        return assess_gain(ACCURACY, ["a"], *sums).p_holm[0]
+
+    assert p(1) == pytest.approx(p(10))
+    assert p(10) > 0.05
+
+
+def test_an_auc_of_patients_has_no_interval():
+    error = no_patient_intervals(Measure("auc", more_is_better=True, percent=True, rows=Rows.RANKS))
+    assert (error.code, error.field) == ("unsupported-metric", "auc")
