@@ -152,7 +152,7 @@ def test_a_site_that_lacks_what_was_sent_is_rejected(always, messages, caplog):
 
 
 def test_messages_to_one_site_come_at_ever_longer_intervals():
-    pending = PendingRequest(None)
+    pending = PendingRequest(None, None)
     dues = []
     for sent in range(1, 12):
         pending.attempts = sent
