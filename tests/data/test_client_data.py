@@ -295,7 +295,7 @@ def test_numbers_and_several_targets_from_python():
     for target, error in (
         ((), ("missing-option", "target")),
         (("y", "w"), ("unknown-name", "column", "'w'")),
-        (("y", "y"), ("duplicate-column", "y")),
+        (("y", "y"), ("given-twice", "target", "y")),
         (("x", "who"), ("conflicting-options", "who")),
     ):
         with refused(*error):

@@ -20,7 +20,7 @@ from drfl.flower.deploy.audit_comparison import compare_logs
 from drfl.flower.deploy.audit_one_log import ServerRuns, check_site_requests
 from drfl.flower.in_process import InProcessGrid
 from drfl.flower.messages import SharedRows, SiteIdentity
-from drfl.flower.nodes import InsecureRoster, gather_members
+from drfl.flower.nodes import NameRoster, gather_members
 from drfl.flower.records import ProtocolError, read, write
 from drfl.flower.row_hashes import hash_rows
 from drfl.flower.server_app import log_members
@@ -72,7 +72,7 @@ def notices(folder, sites, keys=("rows.key",) * 3, logs=False):
         client_app(lambda context: loaded[context.node_config["name"]]), [{"name": name} for name in NAMES]
     )
     audit = AuditLog(folder / "server.jsonl", "server", "server") if logs else None
-    roster = InsecureRoster(NAMES, audit=audit)
+    roster = NameRoster(NAMES, audit=audit)
     if audit is not None:
         audit.add("started", run="1", sites=list(NAMES))
     joined = gather_members(grid, roster, 1.0, 5.0, audit)
@@ -113,7 +113,7 @@ def test_a_site_that_did_not_agree_refuses_even_if_it_is_asked(folder, caplog):
     found, grid = notices(folder, data(extra=7), ("rows.key", "rows.key", None))
     members = {i: read(identity(Site(name, data()[name], folder=folder)), SiteIdentity) for i, name in enumerate(NAMES)}
     members = {i: msgspec.structs.replace(member, row_key="0" * 16) for i, member in members.items()}
-    found = compare_sites(grid, InsecureRoster(NAMES), members, 5.0)
+    found = compare_sites(grid, NameRoster(NAMES), members, 5.0)
     assert [notice.field for notice in found] == ["a and b"]
     assert any("shared_rows_key" in str(record.msg) and "c:" in str(record.msg) for record in caplog.records)
 
@@ -199,6 +199,6 @@ def test_a_site_counts_the_request(folder):
     site = Site("a", data()["a"], policy=policy, folder=folder, audit=log)
     grid = InProcessGrid(client_app(lambda context: site), [{"name": "a"}])
     members = {i: read(identity(site), SiteIdentity) for i in range(2)}
-    gather_members(grid, InsecureRoster(("a",)), 1.0, 5.0)
-    assert compare_sites(grid, InsecureRoster(("a",)), members, 5.0) == []
+    gather_members(grid, NameRoster(("a",)), 1.0, 5.0)
+    assert compare_sites(grid, NameRoster(("a",)), members, 5.0) == []
     assert "refused" in [record["event"] for record in audit_log.read(folder / "a.jsonl").records]

@@ -14,7 +14,7 @@ from drfl.report import load_run
 from drfl.report.compose import compose
 from drfl.report.evidence import gather_evidence
 from drfl.report.read_run import TEST_ROWS
-from drfl.report.test_rows import read, write
+from drfl.report.test_rows import content, read
 
 FEW = "--dataset heart-disease --rounds 2 --steps 1 --metric brier --select worst"
 
@@ -75,7 +75,7 @@ def test_other_data_are_not_compared(runs, tmp_path):
 def test_other_test_rows_are_not_compared_whatever_the_settings_say(runs, tmp_path):
     other = shutil.copytree(runs[2], tmp_path / "other")
     rows = read(other / TEST_ROWS)
-    write(other / TEST_ROWS, rows._replace(rows=rows.rows.flip(0)))
+    (other / TEST_ROWS).write_bytes(content(rows._replace(rows=rows.rows.flip(0))))
     more = gathered_from([*runs[:2], other, runs[3]])
     assert (more.by_rows, more.over_seeds) == ((), ())
     assert len(gathered_from(runs[:4]).over_seeds) == 1

@@ -57,7 +57,6 @@ EXCEPTIONS = {
     "drfl/data/features/weights.py": "a wheel whose SHA-256 was verified",
     "drfl/data/tables/hugging_face.py": "the package datasets opens its own folders",
     "drfl/experiments/compare/comparison_results.py": "its own text",
-    "drfl/experiments/compare/run_comparison.py": "what its own worker wrote",
     "drfl/experiments/execution/records.py": "its own text",
     "drfl/experiments/run/artifacts.py": "its own text",
     "drfl/experiments/run/run_directory.py": "results that it has just written, to sign them",
