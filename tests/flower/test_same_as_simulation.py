@@ -42,13 +42,14 @@ ALGORITHMS = {
     "FedNova": drfl.FedNova(m=3, local=LocalSGD(epochs=2, lr=0.1, batch=8)),
     "solver": drfl.FedAvg(m=3, local=LocalSGD(lr=0.1, optimizer=SAM(), lr_schedule=Cosine(9)), server=FedAdam()),
     "protected": Protected(drfl.DualDRDM(m=3, local=LOCAL)),
+    "excess": drfl.DualDRDM(m=3, local=LOCAL, reference="own"),
 }
 
 
 AVERAGED = ("DRFA", "DRDM", "protected")
 
 
-@pytest.mark.parametrize("name", long_except(["ScaffPD", "DualDRDM", "protected"], ALGORITHMS))
+@pytest.mark.parametrize("name", long_except(["ScaffPD", "DualDRDM", "protected", "excess"], ALGORITHMS))
 def test_every_number_is_that_of_the_simulation(name):
     options = {"rounds": 5, "seed": 3, "averaged": name in AVERAGED, "returned": "best"}
     a, b = (drfl.run(ALGORITHMS[name], fed, **options) for fed in (simulation(), federation()))

@@ -385,7 +385,7 @@ def test_a_row_is_the_certificate_of_the_model_to_return_and_its_mixture(returne
     options = {"certify": Certifier(task_of()), "returned": returned, "callbacks": [seen.append]}
     result, points = rounds_of(federation(), algorithm, **options), []
     for step in seen:
-        _, lam, _ = state = step.state
+        state, lam = step.state, step.state.lam
         if returned == "average":
             decaying = DecayingAverage.start(state.w, lam) if decaying is None else decaying.add(state.w, lam)
             lam = decaying.lam

@@ -8,6 +8,7 @@ import torch
 
 from drfl.algorithms.drfa import DRFAState
 from drfl.algorithms.dual import Start, ascend, check_dual_step, first_mixture, no_squares, step_size
+from drfl.algorithms.excess_loss import Reference, excess, first_references
 from drfl.ambiguity import AmbiguitySet, Simplex
 from drfl.core import checks
 from drfl.core.key import Key
@@ -52,6 +53,8 @@ class AFL:
             gradients at the old (w, λ). With ``dual_after``, a one-step round equals DRFA's with all clients.
         gamma_schedule: Multiplies γ in each round, see :mod:`drfl.optim.schedules`.
         lam0: Initial λ, see :func:`drfl.algorithms.dual.first_mixture`.
+        reference: "own" subtracts the loss of each client's own model from its reported losses, see
+            :mod:`drfl.algorithms.excess_loss`.
 
     Deviations: none with one step, a numeric γ and no ψ. A ψ is handled by a proximal step. λ_0 is uniform (projected
     onto Λ). λ^A is the mean of λ_0, …, λ_{T−1}, as in DRFA; the paper averages λ_1 to λ_T.
@@ -67,6 +70,7 @@ class AFL:
     dual_after: bool = False
     gamma_schedule: Schedule = field(default_factory=Constant)
     lam0: Start = "uniform"
+    reference: Reference = "none"
 
     def __post_init__(self) -> None:
         if self.dual_batch is not None:
@@ -77,11 +81,11 @@ class AFL:
     def init(self, fed: Federation) -> DRFAState:
         """Return the state with the initial model and λ_0."""
         lam = first_mixture(self.ambiguity, fed, self.lam0)
-        return DRFAState(fed.w0, lam, no_squares())
+        return DRFAState(fed.w0, lam, no_squares(), first_references(self.reference, fed))
 
     def round(self, state: DRFAState, fed: Federation, key: Key) -> tuple[DRFAState, Info]:
         """Take one descent step in w and one ascent step in λ."""
-        (w, lam, squares), all_clients = state, torch.arange(fed.n)
+        (w, lam, squares, reference), all_clients = state, torch.arange(fed.n)
 
         # All clients train, so λ enters as the weight of their models and not as a sampling probability.
         D = Cohort(all_clients, lam)
@@ -91,6 +95,7 @@ class AFL:
 
         # Another key than for training, so that the reported losses are those of fresh minibatches.
         f = fed.losses(all_clients, model.w if self.dual_after else w, key.fold("xi"), batch=self.dual_batch)
+        f, reference = excess(f, reference, fed, self.local, key)
         lam_next = lam
         if f.clients.numel():
             # A round of τ local steps replaces τ published rounds, so λ moves τ times as far.
@@ -98,4 +103,4 @@ class AFL:
             v = f.unbiased(fed.n)
             step, squares = step_size(gamma, v, squares)
             lam_next = ascend(self.ambiguity, lam, step, v)
-        return DRFAState(model.w, lam_next, squares), Info(D, answered, f, model.average)
+        return DRFAState(model.w, lam_next, squares, reference), Info(D, answered, f, model.average)

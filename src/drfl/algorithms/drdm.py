@@ -10,10 +10,11 @@ from torch import Tensor
 
 from drfl.algorithms.drift import check_penalty, penalty, sum_updates
 from drfl.algorithms.dual import SnapshotMethod, first_mixture, no_squares
+from drfl.algorithms.excess_loss import first_references
 from drfl.algorithms.weighted_sum import WeightedRows, WeightedSum
 from drfl.core.key import Key
 from drfl.federation import sampling
-from drfl.federation.algorithm import Info
+from drfl.federation.algorithm import Info, References
 from drfl.federation.client_table import ClientTable
 from drfl.federation.federation import Federation
 from drfl.optim.local_optimizers import refuse
@@ -28,6 +29,7 @@ class DRDMState(NamedTuple):
         c: (d,) Mean of all rows of h.
         h: (N, d) Drift terms.
         squares: () Sum of squares of the dual step rule, see :func:`drfl.algorithms.dual.step_size`.
+        reference: The losses of the clients' own models; None without ``reference="own"``.
     """
 
     w: Tensor
@@ -35,6 +37,7 @@ class DRDMState(NamedTuple):
     c: Tensor
     h: ClientTable
     squares: Tensor
+    reference: References | None = None
 
 
 @dataclass(frozen=True)
@@ -100,11 +103,12 @@ class DRDM(Regularised):
         """Return the state with the initial model, λ^(0) and zero drift terms."""
         sampling.size(self.m, fed.n)
         w, lam = fed.w0, first_mixture(self.ambiguity, fed, self.lam0)
-        return DRDMState(w, lam, torch.zeros_like(w), fed.client_table(), no_squares())
+        reference = first_references(self.reference, fed)
+        return DRDMState(w, lam, torch.zeros_like(w), fed.client_table(), no_squares(), reference)
 
     def round(self, state: DRDMState, fed: Federation, key: Key) -> tuple[DRDMState, Info]:
         """Run one round of Algorithm 1, lines 5–21."""
-        (w, lam, c, h, squares), N, tau = state, fed.n, self.local.tau
+        (w, lam, c, h, squares, reference), N, tau = state, fed.n, self.local.tau
         m = sampling.size(self.m, N)
         mu = penalty(self.mu, self.local)
 
@@ -126,8 +130,8 @@ class DRDM(Regularised):
         h_next = h.add(up.clients, (w_i - w for w_i in up.w), alpha=-mu)  # line 10
         model = up.merged(corrected)  # lines 17–20
 
-        dual = self.snapshot_ascent(fed, model, lam, squares, key)  # line 21
-        next_state = DRDMState(model.w, dual.lam, c + drift(up.w), h_next, dual.squares)
+        dual = self.snapshot_ascent(fed, model, lam, squares, reference, key)  # line 21
+        next_state = DRDMState(model.w, dual.lam, c + drift(up.w), h_next, dual.squares, dual.reference)
         return next_state, Info(D, up.clients, dual.losses, model.average)
 
 
@@ -140,6 +144,7 @@ class DualDRDMState(NamedTuple):
         h: (N, d) Drift terms.
         squares: () Sum of squares of the dual step rule, see :func:`drfl.algorithms.dual.step_size`.
         c: Running sum Σ_i λ_i h_i; None for few clients, because each round then computes it from all rows.
+        reference: The losses of the clients' own models; None without ``reference="own"``.
     """
 
     w: Tensor
@@ -147,6 +152,7 @@ class DualDRDMState(NamedTuple):
     h: ClientTable
     squares: Tensor
     c: WeightedSum | None
+    reference: References | None = None
 
 
 @dataclass(frozen=True)
@@ -189,11 +195,11 @@ class DualDRDM(Regularised):
         sampling.size(self.m, fed.n)
         w, lam = fed.w0, first_mixture(self.ambiguity, fed, self.lam0)
         h = fed.client_table()
-        return DualDRDMState(w, lam, h, no_squares(), WeightedSum.first(h))
+        return DualDRDMState(w, lam, h, no_squares(), WeightedSum.first(h), first_references(self.reference, fed))
 
     def round(self, state: DualDRDMState, fed: Federation, key: Key) -> tuple[DualDRDMState, Info]:
         """Run one round of DRDM with c weighted by λ."""
-        (w, lam, h, squares, running), m, tau = state, sampling.size(self.m, fed.n), self.local.tau
+        (w, lam, h, squares, running, reference), m, tau = state, sampling.size(self.m, fed.n), self.local.tau
         mu = penalty(self.mu, self.local)
 
         D = self.sampling(lam, m, key.fold("D"))  # D ~ λ
@@ -214,9 +220,9 @@ class DualDRDM(Regularised):
         h_next = h.add(up.clients, (w_i - w for w_i in up.w), alpha=-mu)  # h_i ← h_i − μ(w_i − w̄)
         model = up.merged(corrected)
 
-        dual = self.snapshot_ascent(fed, model, lam, squares, key)
+        dual = self.snapshot_ascent(fed, model, lam, squares, reference, key)
         if running is not None:
             # After the dual update, because the running sum must follow the λ with which the next round starts.
             running = running.after(WeightedRows(h, lam), WeightedRows(h_next, dual.lam), up.clients, dual.target)
-        next_state = DualDRDMState(model.w, dual.lam, h_next, dual.squares, running)
+        next_state = DualDRDMState(model.w, dual.lam, h_next, dual.squares, running, dual.reference)
         return next_state, Info(D, up.clients, dual.losses, model.average)

@@ -9,11 +9,12 @@ import torch
 from torch import Tensor
 
 from drfl.algorithms.dual import SnapshotMethod, Start, check_dual_step, first_mixture, no_squares, step_size
+from drfl.algorithms.excess_loss import Reference, excess, first_references
 from drfl.ambiguity import AmbiguitySet, Simplex
 from drfl.core.errors import InputError
 from drfl.core.key import Key
 from drfl.federation import sampling
-from drfl.federation.algorithm import Info
+from drfl.federation.algorithm import Info, References
 from drfl.federation.federation import Federation
 from drfl.federation.sampling import Sampling, with_replacement
 from drfl.optim.local import LocalSGD
@@ -27,11 +28,13 @@ class DRFAState(NamedTuple):
         w: (d,) Global model.
         lam: (N,) Client weights λ.
         squares: () Sum of squares of the dual step rule, see :func:`drfl.algorithms.dual.step_size`.
+        reference: The losses of the clients' own models; None without ``reference="own"``.
     """
 
     w: Tensor
     lam: Tensor
     squares: Tensor
+    reference: References | None = None
 
 
 @dataclass(frozen=True)
@@ -76,11 +79,11 @@ class DRFA(SnapshotMethod):
         """Return the state with the initial model and λ^(0)."""
         sampling.size(self.m, fed.n)
         lam = first_mixture(self.ambiguity, fed, self.lam0)
-        return DRFAState(fed.w0, lam, no_squares())
+        return DRFAState(fed.w0, lam, no_squares(), first_references(self.reference, fed))
 
     def round(self, state: DRFAState, fed: Federation, key: Key) -> tuple[DRFAState, Info]:
         """Run one round of Algorithm 1, lines 2–17."""
-        (w, lam, squares), m, tau = state, sampling.size(self.m, fed.n), self.local.tau
+        (w, lam, squares, reference), m, tau = state, sampling.size(self.m, fed.n), self.local.tau
 
         D = self.sampling(lam, m, key.fold("D"))  # D ~ λ
         t = key.fold("t").integer(1, tau)  # t' ~ U{1..τ}
@@ -89,8 +92,8 @@ class DRFA(SnapshotMethod):
         if model is None:
             return state, Info.without_replies(D)
 
-        dual = self.snapshot_ascent(fed, model, lam, squares, key)
-        return DRFAState(model.w, dual.lam, dual.squares), Info(D, answered, dual.losses, model.average)
+        dual = self.snapshot_ascent(fed, model, lam, squares, reference, key)
+        return DRFAState(model.w, dual.lam, dual.squares, dual.reference), Info(D, answered, dual.losses, model.average)
 
 
 @dataclass(frozen=True)
@@ -144,6 +147,8 @@ class DRFAGA:
         sampling: How the cohort D is drawn from λ.
         gamma_schedule: Multiplies γ in each round, see :mod:`drfl.optim.schedules`.
         lam0: Initial λ, see :func:`drfl.algorithms.dual.first_mixture`.
+        reference: "own" subtracts the loss of each client's own model from its reported losses, see
+            :mod:`drfl.algorithms.excess_loss`.
 
     Deviations: none if γ is set. λ^(0) is uniform (projected onto Λ).
 
@@ -158,6 +163,7 @@ class DRFAGA:
     sampling: Sampling = with_replacement
     gamma_schedule: Schedule = field(default_factory=Constant)
     lam0: Start = "uniform"
+    reference: Reference = "none"
 
     def __post_init__(self) -> None:
         check_dual_step("gamma", self.gamma, self.gamma_schedule)
@@ -166,11 +172,11 @@ class DRFAGA:
         """Return the state with the initial model and λ^(0)."""
         sampling.size(self.m, fed.n)
         lam = first_mixture(self.ambiguity, fed, self.lam0)
-        return DRFAState(fed.w0, lam, no_squares())
+        return DRFAState(fed.w0, lam, no_squares(), first_references(self.reference, fed))
 
     def round(self, state: DRFAState, fed: Federation, key: Key) -> tuple[DRFAState, Info]:
         """Run one round; w and λ both move from the same (w̄, λ)."""
-        (w, lam, squares), N = state, fed.n
+        (w, lam, squares, reference), N = state, fed.n
 
         D = self.sampling(lam, sampling.size(self.m, N), key.fold("D"))  # D ~ λ
         answered, model = fed.mean(D, w, self.local, key.fold("sgd"))
@@ -179,6 +185,7 @@ class DRFAGA:
 
         # At the old model w, because the steps in w and in λ start from the same point.
         f = fed.losses(torch.arange(N), w, key.fold("xi"))  # full batch, all clients
+        f, reference = excess(f, reference, fed, self.local, key)
         lam_next = lam
         if f.clients.numel():
             try:
@@ -193,4 +200,4 @@ class DRFAGA:
             gradient = f.unbiased(N) - penalty_gradient  # ∇_λ F(w̄, λ)
             step, squares = step_size(self.gamma, gradient, squares)
             lam_next = self.ambiguity.project(lam + step * gradient)
-        return DRFAState(model.w, lam_next, squares), Info(D, answered, f, model.average)
+        return DRFAState(model.w, lam_next, squares, reference), Info(D, answered, f, model.average)

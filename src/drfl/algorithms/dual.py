@@ -8,11 +8,13 @@ from typing import Literal, NamedTuple, get_args
 import torch
 from torch import Tensor
 
+from drfl.algorithms.excess_loss import Reference, excess
 from drfl.algorithms.sparse_vector import SparseVector, spread
 from drfl.ambiguity import AmbiguitySet, Simplex
 from drfl.core import checks
 from drfl.core.errors import InputError, NonFiniteError, unknown
 from drfl.core.key import Key
+from drfl.federation.algorithm import References
 from drfl.federation.federation import Federation
 from drfl.federation.requests import Losses, Merged
 from drfl.federation.sampling import Sampling, size, uniform, with_replacement
@@ -108,14 +110,16 @@ class Ascent(NamedTuple):
     Args:
         lam: (N,) Next client weights.
         squares: () Sum of squares of the step rule, see :func:`step_size`.
-        losses: Reported losses behind the update.
+        losses: Losses behind the update.
         target: (N,) The point whose projection is ``lam``.
+        reference: The losses of the clients' own models.
     """
 
     lam: Tensor
     squares: Tensor
     losses: Losses
     target: Tensor
+    reference: References | None
 
 
 @dataclass(frozen=True)
@@ -135,6 +139,8 @@ class SnapshotMethod:
             the same expectation, but without the noise of the overall loss level. The papers do not centre.
         gamma_schedule: Multiplies γ in each round, see :mod:`drfl.optim.schedules`.
         lam0: Initial λ, see :func:`first_mixture`.
+        reference: "own" subtracts the loss of each client's own model from its reported losses, see
+            :mod:`drfl.algorithms.excess_loss`.
 
     Raises:
         InputError: If a value is out of range, or if m > N (on first use).
@@ -149,6 +155,7 @@ class SnapshotMethod:
     centred: bool = False
     gamma_schedule: Schedule = field(default_factory=Constant, kw_only=True)
     lam0: Start = field(default="uniform", kw_only=True)
+    reference: Reference = field(default="none", kw_only=True)
 
     def __post_init__(self) -> None:
         if self.dual_batch is not None:
@@ -156,7 +163,9 @@ class SnapshotMethod:
         check_dual_step("gamma", self.gamma, self.gamma_schedule)
         refuse_epochs(type(self).__name__, self.local, "its snapshot needs the same number of local steps everywhere")
 
-    def snapshot_ascent(self, fed: Federation, model: Merged, lam: Tensor, squares: Tensor, key: Key) -> Ascent:
+    def snapshot_ascent(
+        self, fed: Federation, model: Merged, lam: Tensor, squares: Tensor, reference: References | None, key: Key
+    ) -> Ascent:
         """Update λ ← prox(λ + τγ·v) with v_i = (N/m)·ℓ_i(w^{t'}) on a uniform sample; without ψ, project onto Λ.
 
         DRFA (Deng et al. 2020), Algorithm 1, lines 14–17, and Algorithm 2; DRDM (Krouka et al. 2025), Algorithm 3. As
@@ -169,6 +178,7 @@ class SnapshotMethod:
             model: The merged model, with the snapshot w^{t'}.
             lam: (N,) Current client weights.
             squares: () Sum of squares of the step rule, see :func:`step_size`.
+            reference: The losses of the clients' own models; None unless the dual update follows excess losses.
             key: The round's key.
 
         Raises:
@@ -178,14 +188,15 @@ class SnapshotMethod:
         # A second cohort, independent of λ: reports of clients drawn from λ would be a biased sample of the losses.
         U = uniform(fed.n, size(self.m, fed.n), key.fold("U"))
         f = fed.losses(U.clients, model.snapshot, key.fold("xi"), batch=self.dual_batch)
+        f, reference = excess(f, reference, fed, self.local, key)
         if not f.clients.numel():
-            return Ascent(lam, squares, f, lam)
+            return Ascent(lam, squares, f, lam, reference)
         # Sparse: of a million clients, only the m that report differ from the rest.
         v = SparseVector(fed.n, f.clients, f.scaled(fed.n, centred=self.centred))
         gamma = None if self.gamma is None else self.local.tau * self.gamma
         step, squares = step_size(gamma, v, squares)
         target = v.plus(lam, step)
-        return Ascent(prox(self.ambiguity, target, step), squares, f, target)
+        return Ascent(prox(self.ambiguity, target, step), squares, f, target, reference)
 
 
 def ascend(ambiguity: AmbiguitySet, lam: Tensor, step: float, v: Tensor) -> Tensor:

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from drfl.algorithms.drift import sum_updates
 from drfl.algorithms.dual import Start, check_dual_step, first_mixture, no_squares, prox, step_size
+from drfl.algorithms.excess_loss import Reference, excess_of_gradients, first_references
 from drfl.algorithms.sparse_vector import SparseVector
 from drfl.algorithms.weighted_sum import WeightedRows, WeightedSum
 from drfl.ambiguity import AmbiguitySet, Simplex
@@ -18,7 +19,7 @@ from drfl.core import checks
 from drfl.core.errors import InputError
 from drfl.core.key import Key
 from drfl.federation import sampling
-from drfl.federation.algorithm import Info
+from drfl.federation.algorithm import Info, References
 from drfl.federation.client_table import ClientTable
 from drfl.federation.federation import Federation
 from drfl.federation.requests import Gradients, Losses
@@ -90,6 +91,7 @@ class ScaffPDState(NamedTuple):
         theta: () float64, θ_r.
         squares: () Sum of squares of the dual step rule, see :func:`drfl.algorithms.dual.step_size`.
         c: Running sum Σ_i λ_i c_i; None for few clients, because each round then computes it from all rows.
+        reference: The losses of the clients' own models; None without ``reference="own"``.
     """
 
     w: Tensor
@@ -99,6 +101,7 @@ class ScaffPDState(NamedTuple):
     theta: Tensor
     squares: Tensor
     c: WeightedSum | None
+    reference: References | None = None
 
     def describe_fault(self) -> str | None:
         """See :class:`drfl.federation.algorithm.Consistent`."""
@@ -143,6 +146,8 @@ class ScaffPD:
         ambiguity: Ambiguity set Λ and regulariser ψ.
         sigma_schedule: Multiplies σ in each round, see :mod:`drfl.optim.schedules`.
         lam0: Initial λ, see :func:`drfl.algorithms.dual.first_mixture`.
+        reference: "own" subtracts the loss of each client's own model from its reported losses, see
+            :mod:`drfl.algorithms.excess_loss`.
 
     c^r sums over all clients that have ever reported and have λ_i > 0. With up to 512 clients, a round reads all these
     c_i. With more, it maintains a running sum, see :class:`drfl.algorithms.weighted_sum.WeightedSum`, and reads the c_i
@@ -171,6 +176,7 @@ class ScaffPD:
     ambiguity: AmbiguitySet = field(default_factory=Simplex)
     sigma_schedule: Schedule = field(default_factory=Constant)
     lam0: Start = "uniform"
+    reference: Reference = "none"
 
     def __post_init__(self) -> None:
         checks.fraction("theta", self.theta)
@@ -210,14 +216,16 @@ class ScaffPD:
             torch.zeros(fed.n, dtype=torch.bool),
         )
         theta = one if self.mu else self.theta * one
-        return ScaffPDState(w, lam, reports, one, theta, no_squares(), WeightedSum.first(reports.c, along=True))
+        running, reference = WeightedSum.first(reports.c, along=True), first_references(self.reference, fed)
+        return ScaffPDState(w, lam, reports, one, theta, no_squares(), running, reference)
 
     def round(self, state: ScaffPDState, fed: Federation, key: Key) -> tuple[ScaffPDState, Info]:
         """Run one round of Algorithm 1: collect losses and gradients, move λ, move x."""
-        (w, lam, reports, tau, theta, squares, running), N = state, fed.n
+        (w, lam, reports, tau, theta, squares, running, reference), N = state, fed.n
 
         D = sampling.uniform(N, N if self.m is None else self.m, key.fold("D"))
         g = fed.gradients(D.clients, w, key.fold("xi"), batch=self.dual_batch)  # (1) L_i and c_i
+        g, reference = excess_of_gradients(g, reference, fed, self.local, key)
         if not g.clients.numel():
             return state, Info.without_replies(D)
         reports, f = reports.updated(g), Losses(g.clients, g.losses)
@@ -253,5 +261,5 @@ class ScaffPD:
             tau = theta * tau
         else:
             theta = torch.full_like(tau, self.theta)
-        next_state = ScaffPDState(w_next, lam_next, reports, tau, theta, squares, running)
+        next_state = ScaffPDState(w_next, lam_next, reports, tau, theta, squares, running, reference)
         return next_state, Info(D, f.clients, f, w_next if fed.averaged else None, lam_next, weight)

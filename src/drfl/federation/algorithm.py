@@ -48,13 +48,25 @@ class DualState(Protocol):
         ...
 
 
+class References(NamedTuple):
+    """Constants f_i* in the objective Σ_i λ_i (f_i(w) − f_i*) − ψ(λ), such as the losses of the clients' own models.
+
+    Args:
+        values: (N,) float64 f_i*, 0 for clients that have none yet.
+        known: (N,) bool, True for clients that have one.
+    """
+
+    values: Tensor
+    known: Tensor
+
+
 class Info(NamedTuple):
     """The events of a round.
 
     Args:
         cohort: Clients that were asked to train.
         answered: Clients that answered, (k',).
-        losses: Reported losses for the dual update, if there was one.
+        losses: Reported losses for the dual update, if there was one; excess losses if it follows those.
         average: The round's contribution (d,) to the averaged solution. Unless the theorem uses another model, it is
             the mean of the global model over the local steps; see :class:`drfl.federation.requests.Merged`. None if the
             clients did not compute it, or the algorithm has no averaged solution.
@@ -203,6 +215,12 @@ def lam_of(state: object) -> Tensor | None:
     """Return the client weights λ of a :class:`DualState`, float64 (N,); None for any other state."""
     # isinstance would not work: since Python 3.12, it ignores attributes that a wrapper's state forwards dynamically.
     return getattr(state, "lam", None)
+
+
+def references_of(state: object) -> References | None:
+    """Return the constants in the objective of a state; None if the losses themselves are its objective."""
+    references = getattr(state, "reference", None)
+    return references if isinstance(references, References) else None
 
 
 def mixture_of(algorithm: Algorithm, state: State, fed: Federation) -> Tensor:

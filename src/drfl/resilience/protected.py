@@ -18,7 +18,7 @@ from drfl.federation.federation import Federation, WrappedFederation
 from drfl.federation.requests import GradientRequest, LossRequest, R, Request, reports_of, select_rows, with_reports
 from drfl.resilience.aggregation import AggregatingFederation, first_centres
 from drfl.resilience.aggregators import Aggregator
-from drfl.resilience.guards import Guard, RobustClip, apply_guards, first_memories
+from drfl.resilience.guards import Guard, RobustClip, Trim, apply_guards, first_memories
 from drfl.resilience.step_bound import StepBound
 from drfl.resilience.validation import FAULTS, REASONS, Reason, Rejection, validate_reply
 from drfl.resilience.wrappers import S, Wrapper, WrapperState
@@ -295,9 +295,16 @@ class Protected(Wrapper[S]):
         def flags(*shape: int) -> Tensor:
             return torch.zeros(shape, dtype=torch.bool)
 
-        n = fed.n
+        n, core = fed.n, core_of(self.algorithm)
+        rule = self.aggregator or next((guard for guard in self.guards if isinstance(guard, Trim)), None)
+        if rule is not None and getattr(core, "reference", "none") != "none":
+            raise InputError(
+                f"{rule} drops or changes replies to requests for clients' own models. Use reference 'none', or remove "
+                f"{type(rule).__name__}",
+                code="unsupported-combination",
+                field="reference",
+            )
         if self.aggregator is not None:
-            core = core_of(self.algorithm)
             most = min(n, (core.m or n) if isinstance(core, Sized) else n)
             if most < self.aggregator.min_vectors:  # no request could ever get enough replies
                 raise InputError(

@@ -8,7 +8,7 @@ from typing import Generic, NamedTuple, TypeVar
 from torch import Tensor
 
 from drfl.ambiguity import AmbiguitySet
-from drfl.federation.algorithm import Algorithm, State, ambiguity_of, flagged, lam_of
+from drfl.federation.algorithm import Algorithm, References, State, ambiguity_of, flagged, lam_of, references_of
 from drfl.federation.federation import Federation
 from drfl.optim.local import LocalSGD
 
@@ -39,6 +39,11 @@ class WrapperState(NamedTuple, Generic[S, M]):
         if lam is None:
             raise AttributeError("the wrapped algorithm has no dual variable")
         return lam
+
+    @property
+    def reference(self) -> References | None:
+        """The constants in the objective of the wrapped algorithm, if there are any."""
+        return references_of(self.inner)
 
     @property
     def flagged(self) -> Tensor | None:

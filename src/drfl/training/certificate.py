@@ -301,6 +301,7 @@ class Certifier:
         local: LocalSGD,
         ambiguity: AmbiguitySet | None = None,
         start: Tensor | None = None,
+        reference: Tensor | None = None,
     ) -> tuple[Certificate, Tensor] | None:
         """Compute the certificate of (w, λ) and the point (d,) of its lower bound; its cost is not counted.
 
@@ -311,6 +312,7 @@ class Certifier:
             local: The local solver, whose weight decay and radius are part of the problem.
             ambiguity: Λ and ψ; None = the whole simplex.
             start: (d,) the point of an earlier certificate, to start from.
+            reference: (N,) float64, constants that are subtracted from the clients' losses in F; None = 0.
 
         Returns:
             None if a client did not reply or a loss was not finite: there is no certificate then.
@@ -344,8 +346,10 @@ class Certifier:
             return None
         # ψ does not depend on the model, so min_v F(v, λ) is at least the bound without ψ, minus ψ(λ).
         # By weak duality, a proven gap is valid for every λ: a poor λ makes it larger, not wrong.
-        primal = ambiguity.worst_case(bound.losses).value
-        lower = bound.lower - ambiguity.penalty(lam)
+        # The same holds for Σ_i λ_i f_i*, which shifts the objective at each λ by a constant.
+        shift = torch.zeros_like(lam) if reference is None else reference
+        primal = ambiguity.worst_case(bound.losses - shift).value
+        lower = bound.lower - float(lam @ shift) - ambiguity.penalty(lam)
         return Certificate(primal, lower, bound.gradient_norm, bound.proven), bound.point
 
 

@@ -24,6 +24,7 @@ from drfl.federation.algorithm import (
     flagged,
     mixture_of,
     personal_models,
+    references_of,
 )
 from drfl.federation.client_table import ClientTable
 from drfl.federation.federation import Evaluation, Federation, Part
@@ -200,7 +201,7 @@ class RunLog:
         """Add the row of the current round, and update model selection with it."""
         lam, score, selected = mixture_of(self.algorithm, progress.state, self.fed), progress.score, progress.selected
         of_model = lam if progress.decaying is None else progress.decaying.lam
-        certificate, point = self._certificate(progress.model, of_model, progress.point)
+        certificate, point = self._certificate(progress.state, progress.model, of_model, progress.point)
         validation = None
         if selected is not None:
             # Model selection only uses validation rows.
@@ -247,7 +248,7 @@ class RunLog:
             model, returned = selected.w, "selected"
             models = self.personal = selected.models
             tested = Tested(self.fed.evaluate(model) if models is None else self.fed.evaluate_each(models), tested.last)
-            certificate, point = self._certificate(selected.w, selected.lam, progress.point)
+            certificate, point = self._certificate(progress.state, selected.w, selected.lam, progress.point)
             # The last row describes the returned model, with the validation metrics of its round.
             row = progress.rows[-1]._replace(
                 metrics=Metrics.of(tested.model, progress.score),
@@ -283,18 +284,26 @@ class RunLog:
             return result
         # The average is evaluated once, at the end, because the theorems are about the average over the whole run.
         averaged = self.fed.evaluate(average.w)
-        certificate, _ = self._certificate(average.w, average.lam, progress.point)
+        certificate, _ = self._certificate(progress.state, average.w, average.lam, progress.point)
         return result._replace(averaged=averaged, averaged_certificate=certificate)
 
     def _seconds(self) -> float:
         return time.perf_counter() - self.start
 
-    def _certificate(self, w: Tensor, lam: Tensor, start: Tensor | None) -> tuple[Certificate | None, Tensor | None]:
+    def _certificate(
+        self, state: State, w: Tensor, lam: Tensor, start: Tensor | None
+    ) -> tuple[Certificate | None, Tensor | None]:
         """Return the certificate of (w, λ), and the point at which the next search starts."""
         if self.certify is None or isinstance(core_of(self.algorithm), Separate):
             return None, start
-        ambiguity = ambiguity_of(self.algorithm)
-        result = self.certify(self.fed, w, lam, local=self.algorithm.local, ambiguity=ambiguity, start=start)
+        ambiguity, references = ambiguity_of(self.algorithm), references_of(state)
+        # Without the losses of all own models, the objective of the run is not known yet.
+        if references is not None and not bool(references.known.all()):
+            return None, start
+        reference = None if references is None else references.values
+        result = self.certify(
+            self.fed, w, lam, local=self.algorithm.local, ambiguity=ambiguity, start=start, reference=reference
+        )
         # The next search starts at the end of this one, because (w, λ) changes little between two tests.
         return (None, start) if result is None else result
 

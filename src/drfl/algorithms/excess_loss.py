@@ -1,0 +1,93 @@
+"""Excess losses: the dual update follows how much worse a client is served than by its own model."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Literal, get_args
+
+import torch
+from torch import Tensor
+
+from drfl.core.errors import NonFiniteError, unknown
+from drfl.core.key import Key
+from drfl.federation.algorithm import References
+from drfl.federation.federation import Federation
+from drfl.federation.requests import Gradients, Losses, TrainRequest, select_rows, with_reports
+from drfl.optim.local import LocalSGD
+
+Reference = Literal["none", "own"]
+"""What reported losses are compared with: nothing, or the loss of the client's own model."""
+
+STEPS = 200
+"""Local steps of a client's own model."""
+
+
+def first_references(reference: Reference, fed: Federation) -> References | None:
+    """Return the references before the first round; None for "none".
+
+    Raises:
+        InputError: If ``reference`` is not a known value.
+    """
+    if reference not in get_args(Reference):
+        raise unknown("reference", reference, get_args(Reference))
+    if reference == "none":
+        return None
+    return References(torch.zeros(fed.n, dtype=torch.float64), torch.zeros(fed.n, dtype=torch.bool))
+
+
+def excess(
+    reports: Losses, references: References | None, fed: Federation, local: LocalSGD, key: Key
+) -> tuple[Losses, References | None]:
+    """Subtract the clients' references from their reported losses; without references return the reports unchanged.
+
+    A client without a reference gets one now, see :func:`_with_missing`. If it does not answer, its report is dropped
+    as if it were missing, and it is asked again at its next report.
+
+    Args:
+        reports: Reported losses.
+        references: The references so far; None = losses are not compared.
+        fed: The clients.
+        local: Local solver of the clients' own models, apart from the number of steps.
+        key: The round's key.
+
+    Returns:
+        The excess losses f_i − f_i*, and the references after the round.
+
+    Raises:
+        NonFiniteError: If the loss of a client's own model is NaN or infinite.
+    """
+    if references is None or not reports.clients.numel():
+        return reports, references
+    references = _with_missing(references, reports.clients, fed, local, key.fold("reference"))
+    reports = select_rows(reports, references.known[reports.clients])
+    return reports._replace(values=reports.values - references.values[reports.clients]), references
+
+
+def excess_of_gradients(
+    reports: Gradients, references: References | None, fed: Federation, local: LocalSGD, key: Key
+) -> tuple[Gradients, References | None]:
+    """As :func:`excess`, for the losses that come with gradients; the gradients do not change."""
+    losses, references = excess(Losses(reports.clients, reports.losses), references, fed, local, key)
+    rows = torch.isin(reports.clients, losses.clients)
+    return with_reports(select_rows(reports, rows), losses.values), references
+
+
+def _with_missing(references: References, clients: Tensor, fed: Federation, local: LocalSGD, key: Key) -> References:
+    """Ask those of ``clients`` (k,) that have no reference for one.
+
+    Each of them takes 200 local steps from the initial model and reports the loss of the resulting model on all its
+    training data. A client that does not answer both requests remains without a reference.
+    """
+    missing = clients[~references.known[clients]].sort().values
+    if not missing.numel():
+        return references
+    # Not fed.train, which may also request means for the averaged solution.
+    up = fed.ask(TrainRequest(missing, fed.w0, key, dataclasses.replace(local, steps=STEPS, epochs=None)))
+    values, known = references.values.clone(), references.known.clone()
+    # One request per client, because each has its own model.
+    for client, w in zip(up.clients, up.w, strict=True):
+        f = fed.losses(client[None], w, key.fold("loss"))
+        if not bool(torch.isfinite(f.values).all()):
+            raise NonFiniteError(f"the loss of the own model of client {int(client)} is {float(f.values):g}")
+        values[f.clients], known[f.clients] = f.values, True
+    return References(values, known)

@@ -1,0 +1,201 @@
+"""Excess losses: λ follows how much worse a client is served than by its own model."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+import torch
+from tests.conformance.rows import ROWS
+from tests.support.marks import crossed
+from tests.support.refusals import refused
+
+import drfl
+from drfl.algorithms.excess_loss import STEPS
+from drfl.core.errors import NonFiniteError
+from drfl.core.key import Key
+from drfl.engine import Loop
+from drfl.experiments.config.hyperparameters import make_algorithm
+from drfl.federation.algorithm import ambiguity_of, mixture_of, references_of
+from drfl.federation.federation import WrappedFederation
+from drfl.optim.local import LocalSGD
+from drfl.resilience import CoordinateMedian, Protected, Trim
+from drfl.testing import ALGORITHM_CHECKS, SADDLE, DropoutFederation, NotApplicable, Recording, Solves, verdict
+from drfl.testing.convergence import losses_at, stationary
+from drfl.testing.problems import logistic, quadratics
+from drfl.training.certificate import Certifier
+
+DUAL = ("AFL", "DRFA", "DRFAProx", "DRFAGA", "ScaffPD", "DRDM", "DualDRDM")
+LOCAL = LocalSGD(steps=5, lr=0.3, batch=None)
+
+
+def residual(fed, algorithm, state):
+    """Zero at the saddle point of Σ_i λ_i (f_i − f_i*) − ψ(λ)."""
+    references = references_of(state)
+    assert references.known.all()
+    gaps, lam, chosen = losses_at(fed, state.w) - references.values, mixture_of(algorithm, state, fed), ambiguity_of
+    gain = chosen(algorithm).worst_case(gaps).value - (float(lam @ gaps) - chosen(algorithm).penalty(lam))
+    return max(stationary(fed, state.w, lam), gain)
+
+
+def subject(name):
+    row = ROWS[name]
+    solves = Solves("the saddle point of the excess losses", residual) if row.solves is SADDLE else row.solves
+    own = dataclasses.replace(row.algorithm, reference="own")
+    # A reference implementation and other algorithms follow the losses themselves.
+    return row._replace(solves=solves, rounds=1500, reference=None, reductions=lambda ours: []).subject(own)
+
+
+SUBJECTS = {name: subject(name) for name in DUAL}
+
+
+@pytest.mark.parametrize(("name", "check"), crossed(DUAL, ALGORITHM_CHECKS))
+def test_every_dual_algorithm_passes_the_conformance_suite(name, check):
+    said = verdict(check, SUBJECTS[name])
+    assert said is None or isinstance(said, NotApplicable), str(said)
+
+
+def clients(flipped=0.4, n=300):
+    """Four clients with the same task; a share of the last one's training labels is flipped."""
+    noise, found, test = torch.Generator().manual_seed(0), {}, {}
+    for i in range(4):
+        x = torch.randn(2 * n, 3, generator=noise)
+        y = (x[:, 0] + x[:, 1] > 0).long()
+        clean = y.clone()
+        if i == 3:
+            y = torch.where(torch.rand(2 * n, generator=noise) < flipped, 1 - y, y)
+        found[f"site{i}"], test[f"site{i}"] = (x[:n], y[:n]), (x[n:], clean[n:])
+    return drfl.ClientData.from_arrays(found, test)
+
+
+def federation():
+    torch.manual_seed(0)
+    return drfl.Simulation(clients(), drfl.Task(torch.nn.Linear(3, 2)), engine=Loop())
+
+
+@pytest.mark.parametrize("make", [drfl.AFL, drfl.DRFA, drfl.DualDRDM, drfl.ScaffPD], ids=lambda make: make.__name__)
+def test_a_client_with_label_noise_does_not_get_most_of_lambda(make):
+    """Its loss is the largest with any model, but no model is much better for it."""
+    options = {} if make is drfl.AFL else {"m": 4}
+    shares = {}
+    for reference in ("none", "own"):
+        algorithm = make(**options, local=LocalSGD(steps=5), dual_batch=None, reference=reference)
+        result = drfl.run(algorithm, federation(), rounds=60, evaluate_every=60)
+        shares[reference] = float(result.lam[3])
+    assert shares["none"] > 0.5
+    assert shares["own"] < 0.5
+
+
+def test_the_reference_is_the_training_loss_after_200_local_steps_from_the_initial_model():
+    fed, key = federation(), Key(3).fold("round", 1)
+    before = fed.ledger.totals()
+    state, info = (algorithm := drfl.AFL(local=LOCAL, dual_batch=None, reference="own")).round(
+        algorithm.init(fed), fed, key
+    )
+    spent = {name: count - before[name] for name, count in fed.ledger.totals().items()}
+    values = state.reference.values
+    for i in range(4):
+        own = fed.train(torch.tensor([i]), fed.w0, LocalSGD(steps=STEPS, lr=0.3, batch=None), key).w[0]
+        assert values[i] == pytest.approx(float(losses_at(fed, own)[i]), abs=1e-6)
+    raw = losses_at(fed, fed.w0)
+    assert torch.allclose(info.losses.values, (raw - values)[info.losses.clients])
+    assert spent["gradient_evaluations"] == 4 * 300 * (5 + STEPS)
+    assert spent["loss_evaluations"] == 4 * 300 * 2
+    assert spent["messages"] == 2 * (4 + 4 + 4 + 4)  # training, reports, own models, and their losses
+    recording = Recording(fed)
+    algorithm.round(state, recording, Key(3).fold("round", 2))
+    assert [call.kind for call in recording.calls] == ["train", "losses"], "nobody is asked twice"
+
+
+@pytest.mark.parametrize("kind", ["train", "losses"])
+def test_a_client_without_a_reference_does_not_move_lambda_and_gets_one_at_its_next_report(kind):
+    class Once(DropoutFederation):
+        """Client 2 does not answer the requests for its own model."""
+
+        def ask(self, request):
+            own = len(request.cohort) == 1 or getattr(request, "local", LOCAL).steps == STEPS
+            return super().ask(request) if own else self.fed.ask(request)
+
+    fed, algorithm = federation(), drfl.AFL(local=LOCAL, dual_batch=None, reference="own")
+    state, info = algorithm.round(algorithm.init(fed), Once(fed, **{kind: [2]}), Key(0).fold("round", 1))
+    assert state.reference.known.tolist() == [True, True, False, True]
+    assert sorted(info.losses.clients.tolist()) == [0, 1, 3]
+    assert sorted(info.answered.tolist()) == [0, 1, 2, 3], "it trains like the others"
+    after, info = algorithm.round(state, fed, Key(0).fold("round", 2))
+    assert after.reference.known.all()
+    assert sorted(info.losses.clients.tolist()) == [0, 1, 2, 3]
+    rows = [0, 1, 3]
+    assert after.reference.values[rows].tolist() == state.reference.values[rows].tolist()
+
+
+def test_an_own_model_that_diverges_is_named():
+    class Infinite(WrappedFederation):
+        def ask(self, request):
+            reply = super().ask(request)
+            return reply._replace(values=reply.values * torch.inf) if len(request.cohort) == 1 else reply
+
+    fed, algorithm = federation(), drfl.AFL(local=LOCAL, reference="own")
+    with refused("not-finite", None, "client 0", kind=NonFiniteError):
+        algorithm.round(algorithm.init(fed), Infinite(fed), Key(0).fold("round", 1))
+
+
+def test_a_run_that_was_stopped_ends_as_one_that_was_not(tmp_path):
+    algorithm = drfl.DualDRDM(m=2, local=LocalSGD(steps=2, batch=8), reference="own")
+
+    def killed(step):
+        if step.round == 3:
+            raise KeyboardInterrupt
+
+    options = {"rounds": 6, "checkpoints": drfl.Checkpoints(tmp_path, every=1)}
+    with pytest.raises(KeyboardInterrupt):
+        drfl.run(algorithm, federation(), callbacks=[killed], **options)
+    again, whole = drfl.run(algorithm, federation(), **options), drfl.run(algorithm, federation(), rounds=6)
+    assert torch.equal(again.lam, whole.lam)
+    assert torch.equal(again.state.reference.values, whole.state.reference.values)
+    assert again.history.to_csv() == whole.history.to_csv()
+    with refused("other-run", "algorithm.reference", "own", "none"):
+        drfl.run(dataclasses.replace(algorithm, reference="none"), federation(), **options)
+
+
+def test_a_certificate_is_for_the_excess_losses():
+    problem = quadratics()
+    certifier = Certifier(problem.task(), mu=problem.strong_convexity, assume_convex=True)
+    fed, local = problem.federation(Loop()), LocalSGD(steps=1, lr=0.5, batch=None)
+    lam = torch.full((fed.n,), 1 / fed.n, dtype=torch.float64)
+    constants = torch.linspace(-1, 2, fed.n, dtype=torch.float64)
+    plain, shifted = (certifier(fed, fed.w0, lam, local=local, reference=r)[0] for r in (None, constants))
+    losses = losses_at(fed, fed.w0)
+    assert shifted.primal == pytest.approx(float((losses - constants).max()))
+    assert shifted.lower == pytest.approx(plain.lower - float(lam @ constants))
+    algorithm = drfl.ScaffPD(sigma=0.05, mu=0.5, local=local, reference="own")
+    rows = drfl.run(algorithm, fed, rounds=200, evaluate_every=100, certify=certifier).history.rows
+    assert rows[0].certificate is None, "before the first round no own model is known"
+    assert -1e-9 < rows[-1].certificate.gap < 0.2 * rows[1].certificate.gap
+
+
+def test_a_certificate_needs_every_reference():
+    problem = logistic()
+    certifier = Certifier(problem.task(), assume_convex=True)
+    fed = DropoutFederation(problem.federation(Loop()), train=[0])
+    result = drfl.run(
+        drfl.AFL(local=LocalSGD(steps=1, lr=0.1), reference="own"), fed, rounds=2, evaluate_every=2, certify=certifier
+    )
+    assert result.history.last.certificate is None
+
+
+def test_what_does_not_fit():
+    fed = federation()
+    with refused("unknown-name", "reference", "'own'"):
+        drfl.DRFA(m=4, reference="owm").init(fed)
+    for options in ({"guards": (Trim(1),)}, {"aggregator": CoordinateMedian()}):
+        with refused("unsupported-combination", "reference", "CoordinateMedian" if "aggregator" in options else "Trim"):
+            Protected(drfl.DRFA(m=4, reference="own"), **options).init(fed)
+        Protected(drfl.DRFA(m=4), **options).init(fed)
+
+
+def test_it_is_a_hyperparameter_by_name():
+    for name in DUAL:
+        assert make_algorithm(name, {"reference": "own"}).reference == "own"
+        assert make_algorithm(name, {}).reference == "none"
+    with refused("wrong-type", "DRFA.reference", "'owm'"):
+        make_algorithm("DRFA", {"reference": "owm"})
