@@ -1,10 +1,22 @@
-"""The commands `drfl reproduce` and `drfl energy`, which drfl's command line loads as plugins through entry points."""
+"""The commands of this package, which drfl's command line loads as plugins through entry points."""
 
 from __future__ import annotations
 
 from drfl.cli import options as o
 from drfl.cli import signals
-from drfl_papers.commands.options import SEVERAL, EnergyOptions, ReproduceOptions
+from drfl_papers.commands.options import SEVERAL, BenchOptions, EnergyOptions, ReproduceOptions
+
+
+@o.command(BenchOptions)
+def bench(options: BenchOptions) -> int:
+    """Rank algorithms on a suite of small jobs.
+
+    The table has paired differences to FedAvg over seeds. Nothing is downloaded.
+    Finished runs are stored: after an interruption, the same command continues.
+    """
+    from drfl_papers.commands.bench import bench_command
+
+    return bench_command(options)
 
 
 @o.command(ReproduceOptions)

@@ -1,4 +1,4 @@
-"""The options of `drfl reproduce` and `drfl energy`."""
+"""The options of `drfl bench`, `drfl reproduce` and `drfl energy`."""
 
 from __future__ import annotations
 
@@ -46,6 +46,30 @@ class ReproduceOptions:
     device: Annotated[str | None, setting("device")] = None
     out: Annotated[Path | None, option("Folder of results (default: evidence/results)", OUTPUT, common=True)] = None
     overwrite: Annotated[bool, option("Replace a result of another size", OUTPUT, "--overwrite")] = False
+    as_json: Json = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class BenchOptions:
+    """The options of ``drfl bench``."""
+
+    names: Annotated[
+        str | None,
+        option(
+            "Comma-separated algorithms, FILE.py:NAME included",
+            TRAINING,
+            "--algorithms",
+            default="SCAFFOLD, DRFA, DRDM, DualDRDM, ScaffPD",
+            common=True,
+        ),
+    ] = None
+    suite_jobs: Annotated[
+        str | None, option("Run only these jobs, e.g. hospitals,digits-one-class", DATA, "--suite", common=True)
+    ] = None
+    seeds: Annotated[int, option("Seeds per algorithm and job", EXECUTION, common=True, at_least=1)] = 5
+    rounds: Annotated[int, option("Rounds of communication", TRAINING, common=True, at_least=1)] = 50
+    jobs: Jobs = None
+    out: Annotated[Path | None, option("Folder of results", OUTPUT, default="bench", common=True)] = None
     as_json: Json = False
 
 

@@ -1,0 +1,1 @@
+"""The default benchmark: jobs with unequal clients, on which algorithms are ranked by paired differences to FedAvg."""

@@ -1,0 +1,82 @@
+"""``drfl bench``."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from drfl.cli import console
+from drfl.core.atomic_files import atomic_write
+from drfl.core.errors import InputError, unknown
+from drfl.core.screen import Table
+from drfl.core.user_code import label_of
+from drfl.experiments.config.hyperparameters import algorithm_name, has_parameter, make_algorithm
+from drfl.experiments.run.artifacts import json_text, versions
+from drfl.training.history import csv_text
+from drfl_papers.bench.ranking import BASELINE, Difference, rank, ranking, run_suite
+from drfl_papers.bench.suite import SUITE
+from drfl_papers.commands.options import BenchOptions
+
+RESULTS = Path("bench")
+DEFAULT = "SCAFFOLD,DRFA,DRDM,DualDRDM,ScaffPD"
+
+
+def bench_command(options: BenchOptions) -> int:
+    """Run the benchmark, write and print the ranking, and return the exit code."""
+    known = {job.name: job for job in SUITE}
+    chosen = list(known) if options.suite_jobs is None else [name.strip() for name in options.suite_jobs.split(",")]
+    for name in chosen:
+        if name not in known:
+            raise unknown("job", name, known)
+    texts = (options.names or DEFAULT).split(",")
+    names = dict.fromkeys([BASELINE, *(algorithm_name(text.strip()) for text in texts)])
+    if len(names) < 2:
+        raise InputError(
+            f"--algorithms names only {BASELINE}, with which the others are compared: name another one",
+            code="missing-option",
+            field="algorithms",
+        )
+    shared = {"weight_decay": 1e-3, "batch": 50}
+    algorithms = {label_of(name): make_algorithm(name, _parameters(name, shared)) for name in names}
+    out, quiet = options.out or RESULTS, options.as_json
+    runs = run_suite(
+        [known[name] for name in chosen], algorithms, out, rounds=options.rounds, seeds=options.seeds,
+        workers=options.jobs or os.cpu_count() or 1, progress=console.lines(quiet),
+    )  # fmt: skip
+    differences = rank(runs)
+    plain = [difference.to_plain() for difference in differences]
+    content = {
+        "baseline": BASELINE,
+        "jobs": chosen,
+        "rounds": options.rounds,
+        "seeds": options.seeds,
+        "ranking": [name for name, _, _ in ranking(differences)],
+        "differences": plain,
+        "versions": versions(),
+    }
+    columns = list(plain[0])
+    rows = [["" if row[name] is None else row[name] for name in columns] for row in plain]
+    for name, text in (("bench.json", json_text(content)), ("bench.csv", csv_text(columns, rows))):
+        with atomic_write(out / name) as file:
+            file.write(text.encode())
+    if quiet:
+        print(json_text({**content, "directory": str(out)}))
+    else:
+        _print(differences, len(chosen), options.seeds, out)
+    return 0
+
+
+def _parameters(name: str, shared: dict[str, float | int]) -> dict[str, bool | int | float | str | None]:
+    # All algorithms use every row for reported losses; of the small data this is cheap.
+    own = {"dual_batch": "full"} if has_parameter(name, "dual_batch") else {}
+    return {**shared, **own}
+
+
+def _print(differences: list[Difference], jobs: int, seeds: int, out: Path) -> None:
+    table = Table(title=f"difference to {BASELINE}, mean of {jobs} jobs, {seeds} seeds", title_justify="left")
+    for heading in ("algorithm", "worst accuracy, points", "verdict", "worst loss", "verdict"):
+        table.add_column(heading)
+    for name, accuracy, loss in ranking(differences):
+        table.add_row(name, accuracy.text, accuracy.verdict, loss.text, loss.verdict)
+    console.out.print(table)
+    console.out.print(f"all differences: {out / 'bench.csv'}", markup=False)

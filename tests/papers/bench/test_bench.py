@@ -1,0 +1,123 @@
+"""`drfl bench`: algorithms on the embedded suite, ranked by paired differences to FedAvg."""
+
+from __future__ import annotations
+
+import csv
+import json
+import math
+
+import pandas as pd
+import pytest
+from tests.support.refusals import refused
+
+from drfl_papers.bench.ranking import ALL, rank, ranking
+from drfl_papers.bench.suite import SUITE, task
+from drfl_papers.commands.bench import bench_command
+from drfl_papers.commands.options import BenchOptions
+
+JOBS = {job.name: job for job in SUITE}
+
+
+def options(out, **changes):
+    small = {"names": "DRFA,SCAFFOLD", "suite_jobs": "digits-small-client,hospitals", "seeds": 2, "rounds": 2}
+    return BenchOptions(**{**small, "jobs": 1, "out": out, "as_json": True, **changes})
+
+
+def test_what_makes_the_clients_of_the_jobs_differ():
+    clean = JOBS["digits-small-client"].clients()
+    assert len(clean.train[0]) == 15
+    noisy, turned = JOBS["digits-label-noise"].clients(), JOBS["digits-upside-down"].clients()
+    rows = noisy.train[0]
+    assert 0.3 < float((noisy.targets[rows] != turned.targets[rows]).double().mean()) < 0.4, "a tenth stays by chance"
+    assert noisy.targets[noisy.train[1]].equal(turned.targets[turned.train[1]])
+    assert noisy.test_targets.equal(turned.test_targets)
+    assert turned.inputs[rows].equal(noisy.inputs[rows].flip(-1, -2))
+    rates = JOBS["digits-base-rates"].clients()
+    shares = [float((rates.targets[rows] < 5).double().mean()) for rows in rates.train]
+    assert all(abs(share - (0.9 if i % 2 == 0 else 0.1)) < 0.06 for i, share in enumerate(shares))
+    for job in SUITE:
+        data = job.clients()
+        assert min(map(len, data.train)) > 0
+        assert min(map(len, data.test)) > 0
+        assert task(data, 1).w0.equal(task(data, 1).w0)
+
+
+def test_the_files_and_the_same_command_again(tmp_path, capsys, monkeypatch):
+    assert bench_command(options(tmp_path)) == 0
+    content = json.loads(capsys.readouterr().out)
+    assert sorted(content["ranking"]) == ["DRFA", "SCAFFOLD"]
+    with (tmp_path / "bench.csv").open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert len(rows) == len(content["differences"]) == 2 * 2 * 3
+    assert {row["job"] for row in rows} == {"digits-small-client", "hospitals", ALL}
+    before = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("history.csv")}
+    assert len(before) == 2 * 3 * 2
+    assert bench_command(options(tmp_path)) == 0
+    assert json.loads(capsys.readouterr().out)["differences"] == content["differences"]
+    assert {path: path.stat().st_mtime_ns for path in tmp_path.rglob("history.csv")} == before
+    with refused("other-run", None):
+        bench_command(options(tmp_path, rounds=3))
+
+
+def runs(**values):
+    """Runs on two jobs at five seeds: the worst accuracies of each algorithm on either job."""
+    return pd.DataFrame(
+        [
+            {"job": job, "algorithm": name, "seed": seed, "stopped": "rounds" if accuracy else "diverged"}
+            | {"worst_accuracy": accuracy or math.nan, "worst_loss": 1 - accuracy if accuracy else math.nan}
+            for name, pair in values.items()
+            for job, of_job in zip("ab", pair, strict=True)
+            for seed, accuracy in enumerate(of_job)
+        ]
+    )
+
+
+FEDAVG = [(0.5, 0.52, 0.51, 0.5, 0.49), (0.6, 0.61, 0.6, 0.62, 0.6)]
+
+
+def test_a_clear_gain_and_none():
+    better = [[x + 0.1 + 0.001 * k for k, x in enumerate(job)] for job in FEDAVG]
+    noise = [[x + (-1) ** k * 0.05 for k, x in enumerate(job)] for job in FEDAVG]
+    found = rank(runs(FedAvg=FEDAVG, Noise=noise, Better=better))
+    names = [name for name, _, _ in ranking(found)]
+    assert names == ["Better", "Noise"]
+    whole = {(d.algorithm, d.metric): d for d in found if d.job == ALL}
+    assert whole["Better", "worst_accuracy"].test.mean == pytest.approx(0.102)
+    assert whole["Better", "worst_accuracy"].verdict == whole["Better", "worst_loss"].verdict == "better"
+    assert whole["Better", "worst_loss"].test.mean == pytest.approx(-0.102)
+    assert whole["Noise", "worst_accuracy"].verdict == "not significant"
+    alone = rank(runs(FedAvg=FEDAVG, Better=better))
+    assert alone[0].p < found[0].p or alone[0].p < next(d.p for d in found if d.algorithm == "Better")
+
+
+def test_a_failed_run_leaves_no_difference_and_the_last_place():
+    failed = [[0.9, 0.9, 0.0, 0.9, 0.9], [0.9] * 5]
+    worse = [[x - 0.1 for x in job] for job in FEDAVG]
+    found = rank(runs(FedAvg=FEDAVG, Failed=failed, Worse=worse))
+    assert [name for name, _, _ in ranking(found)] == ["Worse", "Failed"]
+    verdicts = {(d.job, d.algorithm): d.verdict for d in found if d.metric == "worst_accuracy"}
+    assert verdicts["a", "Failed"] == verdicts[ALL, "Failed"] == "failed runs"
+    assert verdicts["b", "Failed"] == "better"
+
+
+@pytest.mark.parametrize(
+    ("changes", "error"),
+    [
+        ({"suite_jobs": "hospital"}, ("unknown-name", "job", "'hospitals'")),
+        ({"names": "DRFB"}, ("unknown-name", "algorithm", "'DRFA'")),
+        ({"names": "FedAvg"}, ("missing-option", "algorithms", "FedAvg")),
+    ],
+)
+def test_mistakes_leave_nothing(changes, error, tmp_path):
+    with refused(*error):
+        bench_command(options(tmp_path / "out", **changes))
+    assert not (tmp_path / "out").exists()
+
+
+def test_an_algorithm_of_the_users_file(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "mine.py").write_text(
+        "import dataclasses\nimport drfl\n@dataclasses.dataclass(frozen=True)\nclass Mine(drfl.FedAvg):\n    m: int = 2"
+    )
+    assert bench_command(options(tmp_path / "out", names="mine.py:Mine", suite_jobs="hospitals")) == 0
+    assert json.loads(capsys.readouterr().out)["ranking"] == ["Mine"]
