@@ -24,7 +24,9 @@ app = typer.Typer(
     no_args_is_help=True,
 )
 
-Paths = Annotated[list[Path], typer.Argument(metavar="PATHS", help="CSV, TSV or Parquet files, or folders of them")]
+Paths = Annotated[
+    list[Path], typer.Argument(metavar="PATHS", help="Tables (CSV, TSV, Parquet, Excel, npz), or folders of them")
+]
 Json = Annotated[bool, typer.Option("--json", help="Print a single JSON object on stdout")]
 
 WRONG = 2

@@ -20,7 +20,9 @@ from drfl.data.tables.conform import SchemaRows, encode, level_text, stripped, t
 from drfl.data.tables.levels import check_levels, level_notices
 from drfl.data.tables.propose import propose
 from drfl.data.tables.schema import NUMBERS, WITH_LEVELS, Column, TableSchema
-from drfl.data.tables.table_files import Table, client_of_rows, files_of, form_notices, unread_notices
+from drfl.data.tables.table import Table
+from drfl.data.tables.table_files import client_of_rows, form_notices
+from drfl.data.tables.table_paths import files_of, unread_notices
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -143,7 +145,7 @@ def describe(
     for table in tables:
         unused = [column.name for column in schema.columns if column.role == "excluded"]
         table = table._replace(frame=table.frame.drop(columns=unused, errors="ignore"))
-        rows = encode(schema, table.frame, table.row_names(), str(table.path))
+        rows = encode(schema, table.frame, table.row_names(), table.place)
         problems += rows.problems
         parts.append(rows)
         used.append(table)
@@ -151,7 +153,7 @@ def describe(
         clients = client_of_rows(used, group) or ["all rows"] * len(parts[0].targets)
     except InputError as error:
         problems.append(error)
-        clients = [str(table.path) for table in used for _ in range(len(table.frame))]
+        clients = [table.place for table in used for _ in range(len(table.frame))]
     collected = [*unread_notices(paths, files), *form_notices(used), *notices]
     frame = _together(used, schema)
     for words, is_feature in ((frame[_words(schema, True)], True), (frame[_words(schema, False)], False)):

@@ -245,7 +245,7 @@ def check_refused(words, capsys, *error):
         ("--data unknown --target ill --drop signs", ("missing-values", "ill", "'train'", "2", "-1")),
         (
             "--data dates --target ill --drop signs",
-            ("not-a-number", "age", "Value"),
+            ("not-a-number", "age", "dates, split 'train', row 1", "'2020-01-01'"),
         ),
         (
             "--data sizes --target label --drop who",

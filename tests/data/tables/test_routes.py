@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import replace
+from pathlib import Path
 
+import datasets
 import numpy as np
 import pandas as pd
+import pytest
 import torch
+from pandas.api.types import is_numeric_dtype
+from tests.support.refusals import refused
 
 from drfl import Natural
 from drfl.data import ClientData
 from drfl.data.table_description import describe
-from drfl.data.tables.schema import Column
+from drfl.data.tables.schema import Column, TableSchema
 from drfl.data.tables.table_files import read_tables
+from drfl.experiments.config.build import build
+from drfl.experiments.config.config import load_config
 from drfl.flower.site_data import load_site
 
 
@@ -68,6 +76,99 @@ def test_all_routes_give_the_same_tensors_and_split(tmp_path):
         start = rows.stop
 
 
+def as_npz(whole, folder):
+    columns = {
+        name: values.to_numpy() if is_numeric_dtype(values) else values.to_numpy().astype("U")
+        for name, values in whole.items()
+    }
+    np.savez(folder / "whole.npz", **columns)
+    return folder / "whole.npz"
+
+
+def as_parquet(whole, folder):
+    whole.to_parquet(folder / "whole.parquet")
+    return folder / "whole.parquet"
+
+
+def as_sheet(whole, folder):
+    pytest.importorskip("openpyxl")
+    whole.to_excel(folder / "whole.xlsx", index=False)
+    return folder / "whole.xlsx"
+
+
+def as_saved_data_set(whole, folder):
+    datasets.disable_progress_bars()
+    datasets.Dataset.from_pandas(whole).save_to_disk(folder / "whole")
+    return folder / "whole"
+
+
+@pytest.mark.parametrize("write", [as_npz, as_parquet, as_sheet, as_saved_data_set])
+@pytest.mark.parametrize("with_schema", [True, False])
+def test_other_formats_give_the_same_tensors_and_split(write, with_schema, tmp_path, monkeypatch):
+    frames = sites(tmp_path)
+    schema = describe([tmp_path / "sites"], "ill").schema
+    schema = replace(schema, columns=(*schema.columns, Column("site", "text", role="client")))
+    whole = pd.concat([frame.assign(site=name) for name, frame in frames.items()], ignore_index=True)
+    if not with_schema:
+        whole = whole.drop(columns=["creatinine", "seen"])
+    whole.to_csv(tmp_path / "whole.csv", index=False)
+    schema.write(tmp_path / "schema.toml")
+    columns = {"data_schema": str(tmp_path / "schema.toml")} if with_schema else {"target": "ill", "group": "site"}
+    data, same = (
+        build(load_config(None, {"data": str(path), **columns})).data
+        for path in (tmp_path / "whole.csv", write(whole, tmp_path))
+    )
+    assert (same.names, same.columns, same.classes) == (data.names, data.columns, data.classes)
+    assert torch.equal(same.inputs, data.inputs)
+    assert torch.equal(same.targets, data.targets)
+    assert all(map(torch.equal, (*same.train, *same.test), (*data.train, *data.test)))
+
+
+def test_named_inputs_of_an_npz_file_are_a_table_and_others_are_refused_with_a_schema(tmp_path):
+    x = np.arange(24.0).reshape(12, 2)
+    schema = TableSchema(
+        (Column("a", "number"), Column("b", "number"), Column("y", "number", role="target")), "regression"
+    )
+    np.savez(tmp_path / "named.npz", inputs=x, columns=["a", "b"], y=x[:, 0] * 2)
+    for data in (
+        read_tables([tmp_path / "named.npz"], schema=schema),
+        read_tables([tmp_path / "named.npz"], "y", task="regression"),
+    ):
+        assert data.columns == ("a", "b")
+        assert data.inputs.tolist() == x.tolist()
+        assert data.targets.tolist() == (x[:, 0] * 2).tolist()
+    np.savez(tmp_path / "bare.npz", inputs=x, y=x[:, 0])
+    with refused("unsupported-file", str(tmp_path / "bare.npz"), "'columns'"):
+        read_tables([tmp_path / "bare.npz"], schema=schema)
+    np.savez(tmp_path / "few.npz", inputs=x, columns=["a"], y=x[:, 0])
+    with refused("count-mismatch", "columns"):
+        read_tables([tmp_path / "few.npz"], schema=schema)
+
+
+def test_sheets_of_a_workbook(tmp_path):
+    pytest.importorskip("openpyxl")
+    rows = pd.DataFrame({"code": ["007", "008"] * 6, "age": range(12), "ill": [0, 1, 1] * 4})
+    with pd.ExcelWriter(tmp_path / "wards.xlsx") as book:
+        for name in ("North", "South"):
+            rows.to_excel(book, sheet_name=name, index=False)
+    path = tmp_path / "wards.xlsx"
+    with refused("missing-option", str(path), "'North'", "'South'"):
+        read_tables([path], "ill")
+    with refused("unknown-name", str(path), "'Nort'", "'North'"):
+        read_tables([Path(f"{path}:Nort")], "ill")
+    data = read_tables([Path(f"{path}:North"), Path(f"{path}:South")], "ill")
+    assert set(data.groups) == {"wards North", "wards South"}
+    assert data.columns == ("code", "age")
+    assert set(read_tables([Path(f"{path}:North")], "ill", "code").groups) == {"007", "008"}
+
+
+def test_without_openpyxl_the_extra_is_named(tmp_path, monkeypatch):
+    (tmp_path / "a.xlsx").write_bytes(b"PK")
+    monkeypatch.setitem(sys.modules, "openpyxl", None)
+    with refused("package-missing", "openpyxl", "a.xlsx", "'drfl[excel]'"):
+        read_tables([tmp_path / "a.xlsx"], "ill")
+
+
 def test_the_order_of_columns_at_one_site_changes_nothing(tmp_path):
     sites(tmp_path / "plain"), sites(tmp_path / "permuted", permuted="bd")
     schema = describe([tmp_path / "plain" / "sites"], "ill").schema
@@ -77,3 +178,9 @@ def test_the_order_of_columns_at_one_site_changes_nothing(tmp_path):
     for name in ("plain", "permuted"):
         data = read_tables([tmp_path / name / "sites"], "ill", drop=["seen", "creatinine"])
         assert data.columns == ("age", "sex_m", "stage_II", "stage_III")
+
+
+def test_names_of_groups_are_text_and_the_same_across_files(tmp_path):
+    (tmp_path / "a.csv").write_text("ward,x,ill\n" + "007,1,0\n7,2,1\n" * 6)
+    (tmp_path / "b.csv").write_text("ward,x,ill\n" + "7.0,3,0\n007,4,1\n" * 6)
+    assert set(read_tables([tmp_path], "ill", "ward").groups) == {"007", "7"}

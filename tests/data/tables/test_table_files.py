@@ -155,7 +155,7 @@ def test_lines_are_those_of_the_file_whatever_is_between_the_rows():
         ("--data all.csv --target ill --group site --clients 3", ("out-of-range", "clients", "'natural'", "2")),
         ("--data empty --target ill", ("file-not-found", "empty")),
         ("--data odd.txt --target ill", ("unsupported-file", "odd.txt")),
-        ("--data all.csv --data odd.npz --target ill", ("conflicting-options", "data")),
+        ("--data all.csv --data bare.npz --target ill", ("conflicting-options", "data")),
         ("--data odd.npz --target ill", ("damaged-file", "odd.npz")),
         ("--data bytes.csv --target ill", ("damaged-file", "bytes.csv")),
         ("--data all.csv --data sites/A.csv --target ill", ("columns-differ", "site")),
@@ -171,6 +171,7 @@ def test_a_mistake_is_one_line(words, error, folder, capsys):
     Path("empty").mkdir()
     Path("odd.txt").write_text("a,b\n1,2\n")
     Path("odd.npz").write_bytes(b"PK nothing")
+    np.savez("bare.npz", inputs=np.ones((4, 2)), ill=[0, 1, 0, 1])
     Path("bytes.csv").write_bytes(b"\xff\xfe\x00\x00age\n")
     Path("twice.csv").write_text("ill,ill \n1,2\n")
     Path("head.csv").write_text("age,ill\n")

@@ -9,7 +9,8 @@ import pytest
 import torch
 from tests.support.refusals import refused
 
-from drfl.data.tables.table_files import files_of, read_tables
+from drfl.data.tables.table_files import read_tables
+from drfl.data.tables.table_paths import files_of
 from drfl.data.tables.text_form import TextForm
 
 ROWS = [("63.5", "Köln", "1"), ("41.25", "Bonn", "0"), ("70", "Köln", "0"), ("55.0", "Bonn", "1")]
@@ -102,11 +103,11 @@ def test_what_a_folder_holds_besides_tables_is_named():
     Path("in", "more").mkdir(parents=True)
     for name in ("a.csv", "b.tsv", ".hidden"):
         Path("in", name).write_text(text("\t" if name == "b.tsv" else ","))
-    Path("in", "c.xlsx").write_bytes(b"PK")
+    Path("in", "c.docx").write_bytes(b"PK")
     assert [path.name for path in files_of([Path("in")])] == ["a.csv", "b.tsv"]
     (notice,) = read_tables([Path("in")], "ill").notices
     assert (notice.code, notice.field) == ("unread-files", None)
-    assert "c.xlsx, more/; read: a.csv, b.tsv." in notice
+    assert "c.docx, more/; read: a.csv, b.tsv." in notice
 
 
 def test_one_file_with_its_columns_in_another_order_changes_nothing():

@@ -19,7 +19,11 @@ from torch import Tensor
 
 from drfl.core.errors import InputError
 from drfl.data.dataset import Dataset, TaskName
-from drfl.data.tables.columns import check_alike, check_blanks, check_known, check_size, one_hot, values_of
+from drfl.data.tables.columns import check_alike, check_blanks, check_known, values_of
+from drfl.data.tables.npz_arrays import TableRows
+from drfl.data.tables.schema import TableSchema
+from drfl.data.tables.table import Table
+from drfl.data.tables.table_files import check_targets_vary, rows_by_schema, rows_of_tables
 from drfl.data.tables.targets import check_values, columns_of, encoded
 
 if TYPE_CHECKING:
@@ -40,15 +44,15 @@ TEST = ("test", "validation")
 
 
 class _Split(NamedTuple):
-    """The rows of one split.
+    """The rows of one split of images or arrays.
 
     Args:
-        inputs: A table, or (n, …) uint8 images or float32 arrays.
+        inputs: (n, …) uint8 images or float32 arrays.
         targets: Name → (n,) values.
         groups: (n,) Group of each row; None if there are no groups.
     """
 
-    inputs: pd.DataFrame | np.ndarray
+    inputs: np.ndarray
     targets: dict[str, np.ndarray]
     groups: tuple[str, ...] | None
 
@@ -61,12 +65,14 @@ class Columns(NamedTuple):
         group: Column that names a row's client; None if there is none.
         drop: Columns to ignore.
         task: Kind of task.
+        schema: Schema of a table. It names targets, group and task.
     """
 
     targets: tuple[str, ...]
     group: str | None = None
     drop: tuple[str, ...] = ()
     task: TaskName = "classification"
+    schema: TableSchema | None = None
 
 
 def check_installed(name: str) -> None:
@@ -224,7 +230,7 @@ def from_splits(name: str, place: str, found: datasets.Dataset | datasets.Datase
     The split "train" is for training and "test" for testing, or "validation" if there is no "test". From a single
     split, test rows are drawn when the data set is divided. A column of images becomes (n, channels, height, width) in
     [0, 1]: grey if all images are grey, otherwise with three channels. A column of arrays of one shape is used
-    unchanged. Numbers and words become a standardised table, as in :func:`drfl.data.tables.table_files.read_tables`.
+    unchanged. Other columns are a table that is read like a file, see :func:`drfl.data.tables.table_files.read_tables`.
 
     Args:
         name: Name in files and tables.
@@ -236,24 +242,67 @@ def from_splits(name: str, place: str, found: datasets.Dataset | datasets.Datase
         InputError: If a column does not exist, has blanks or is not supported; the message names split, row and column.
     """
     parts = {f"{place}, split '{split}'": rows for split, rows in _splits(place, found).items()}
-    first = next(iter(parts.values()))
-    check_known(place, first.column_names, columns.targets, columns.group, columns.drop)
-    kind = _kind(place, first, columns)
-    read = [_read(where, rows, columns, kind) for where, rows in parts.items()]
-    inputs, names = _inputs(place, [split.inputs for split in read])
-    sizes = [len(x) for x in inputs]
-    whole = {target: np.concatenate([split.targets[target] for split in read]) for target in read[0].targets}
-    y, classes, class_names = encoded(whole, columns.task)
-    targets = y.split(sizes)
-    groups = [split.groups for split in read]
+    first, schema = next(iter(parts.values())), columns.schema
+    if schema is None:
+        check_known(place, first.column_names, columns.targets, columns.group, columns.drop)
+    else:
+        schema.check_options(columns.targets or None, columns.group, columns.drop, columns.task)
+    kind = "table" if schema is not None else _kind(place, first, columns)
+    if kind == "table":
+        read = _table_rows(parts, columns)
+        sizes = list(read.sizes)
+        inputs, targets = read.inputs.split(sizes), read.targets.split(sizes)
+        groups = [None] * len(parts) if read.groups is None else _cut(read.groups, sizes)
+        classes, class_names, names, notices = read.outputs, read.classes, read.columns, read.notices
+    else:
+        splits = [_read(where, rows, columns, kind) for where, rows in parts.items()]
+        inputs, names, notices = _inputs(place, [split.inputs for split in splits]), None, ()
+        whole = {name: np.concatenate([split.targets[name] for split in splits]) for name in splits[0].targets}
+        y, classes, class_names = encoded(whole, columns.task)
+        targets, groups = y.split([len(x) for x in inputs]), [split.groups for split in splits]
     everybody = {group for known in groups if known is not None for group in known}
     check_alike(sorted(everybody))
-    own_test = len(read) > 1
     return Dataset(
         name, inputs[0], targets[0], inputs[-1], targets[-1], classes, groups[0],
-        standardise=names is not None, task=columns.task, columns=names, test_groups=groups[1] if own_test else None,
-        class_names=class_names,
+        standardise=names is not None, task=columns.task, columns=names,
+        test_groups=groups[1] if len(parts) > 1 else None, class_names=class_names, notices=notices,
+        schema="" if schema is None else schema.digest,
     )  # fmt: skip
+
+
+def _cut(groups: Sequence[str], sizes: Sequence[int]) -> list[tuple[str, ...]]:
+    ends = np.cumsum(sizes).tolist()
+    return [tuple(groups[end - size : end]) for end, size in zip(ends, sizes, strict=True)]
+
+
+def _table_rows(parts: Mapping[str, datasets.Dataset], columns: Columns) -> TableRows:
+    """Encode splits as files are encoded. Class numbers are replaced by class names, except in a target of classes.
+
+    Without a schema, classes keep the order of their numbers.
+    """
+    tables, targets, schema = list[Table](), list(columns.targets), columns.schema
+    for place, rows in parts.items():
+        frame = cast("pd.DataFrame", rows.to_pandas())
+        names = [name for name in frame if schema is not None or name not in columns.targets]
+        for name in names:
+            frame[name] = _words(frame[name], rows.features[name])
+        for name in columns.targets if schema is None else ():
+            if _column_kind(rows.features[name]) == "array":  # a label or a number for each position
+                check_blanks(frame[[name]], lambda row, place=place: f"{place}, row {row + 1}")
+                labels = columns_of(name, _stacked(place, name, frame[name].tolist()))
+                at = targets.index(name) if name in targets else None
+                frame = frame.drop(columns=name).assign(**labels)
+                if at is not None:
+                    targets[at : at + 1] = labels
+            else:
+                _check_labelled(place, name, frame[name].to_numpy(), rows.features[name])
+        table = Table.of(place, frame)
+        tables.append(table if schema is None else table.without_unused(schema))
+    if schema is not None:
+        found = rows_by_schema(tables, schema, files=False)
+        check_targets_vary(schema, found.targets)
+        return found
+    return rows_of_tables(tables, targets, columns.group, columns.drop, columns.task, files=False)
 
 
 def _splits(place: str, found: datasets.Dataset | datasets.DatasetDict) -> Mapping[str, datasets.Dataset]:
@@ -321,8 +370,8 @@ def _column_kind(feature: object) -> str:
     if isinstance(feature, datasets.ClassLabel):
         return "table"
     if isinstance(feature, datasets.Value):
-        text = feature.dtype in ("string", "large_string")
-        return "table" if text or feature.dtype == "bool" or feature.dtype.startswith(("int", "uint", "float")) else ""
+        is_cell = feature.dtype.startswith(("int", "uint", "float", "bool", "date", "timestamp"))
+        return "table" if is_cell or feature.dtype in ("string", "large_string") else ""
     kinds = (datasets.Array2D, datasets.Array3D, datasets.Array4D, datasets.Array5D, datasets.Sequence, list)
     known = (*kinds, getattr(datasets, "List", list))
     return "array" if isinstance(feature, known) else ""
@@ -349,14 +398,9 @@ def _read(place: str, rows: datasets.Dataset, columns: Columns, kind: str) -> _S
     features = _features(rows, columns)
     if kind == "image":
         return _Split(_pictures(place, rows, features[0]), targets, groups)
-    table = cast("pd.DataFrame", rows.select_columns(features).to_pandas())
-    check_blanks(table, row_name)
-    if kind == "array":
-        return _Split(_stacked(place, features[0], table[features[0]].tolist()), targets, groups)
-    check_size(table, row_name)
-    for name in features:
-        table[name] = _words(table[name], rows.features[name])
-    return _Split(table, targets, groups)
+    arrays = cast("pd.DataFrame", rows.select_columns(features).to_pandas())
+    check_blanks(arrays, row_name)
+    return _Split(_stacked(place, features[0], arrays[features[0]].tolist()), targets, groups)
 
 
 def _words(column: pd.Series, feature: object) -> pd.Series:
@@ -365,7 +409,7 @@ def _words(column: pd.Series, feature: object) -> pd.Series:
 
     if not isinstance(feature, datasets.ClassLabel):
         return column
-    return column.map(dict(enumerate(feature.names))).astype(str)
+    return column.map(dict(enumerate(feature.names)))  # NaN for the number -1, which means "unknown"
 
 
 def _groups(column: pd.Series, feature: object) -> tuple[str, ...]:
@@ -458,23 +502,13 @@ def _pictures(place: str, rows: datasets.Dataset, name: str) -> np.ndarray:
     return np.stack([array[None] if grey else array.transpose(2, 0, 1) for array in arrays])
 
 
-def _inputs(place: str, parts: Sequence[pd.DataFrame | np.ndarray]) -> tuple[list[Tensor], tuple[str, ...] | None]:
-    """Return the inputs of the splits in one format, and the column names of a table."""
-    import pandas as pd
-
-    if isinstance(parts[0], np.ndarray):
-        arrays = [part for part in parts if isinstance(part, np.ndarray)]
-        if arrays[0].dtype == np.uint8:
-            if len({array.shape[1] for array in arrays}) > 1:  # grey in one split only
-                arrays = [np.repeat(array, 3 // array.shape[1], axis=1) for array in arrays]
-            _check_shapes(place, arrays)
-            return [torch.from_numpy(array).float().div_(255) for array in arrays], None
-        _check_shapes(place, arrays)
-        return [torch.from_numpy(array) for array in arrays], None
-    frames = [part for part in parts if isinstance(part, pd.DataFrame)]
-    whole = one_hot(pd.concat(frames, ignore_index=True), place)
-    values = torch.from_numpy(whole.to_numpy(dtype=np.float64, copy=True))
-    return list(values.split([len(frame) for frame in frames])), tuple(map(str, whole.columns))
+def _inputs(place: str, arrays: Sequence[np.ndarray]) -> list[Tensor]:
+    """Return the images or arrays of the splits in one format."""
+    pixels = arrays[0].dtype == np.uint8
+    if pixels and len({array.shape[1] for array in arrays}) > 1:  # grey in one split only
+        arrays = [np.repeat(array, 3 // array.shape[1], axis=1) for array in arrays]
+    _check_shapes(place, arrays)
+    return [torch.from_numpy(array).float().div_(255) if pixels else torch.from_numpy(array) for array in arrays]
 
 
 def _check_shapes(place: str, arrays: Sequence[np.ndarray]) -> None:

@@ -182,14 +182,14 @@ def load_data(data: DataSettings, log: Callable[[str], None] | None = None, devi
     recipe = data.recipe()
     if data.data is not None or is_hub(data.dataset):
         task = data.task or CLASSIFICATION
-        columns = Columns(data.target or (), data.group, data.drop or (), task)
+        schema = None if data.data_schema is None else TableSchema.read(data.data_schema)
+        columns = Columns(data.target or (), data.group, data.drop or (), task, schema)
         saved = None if data.data is None else saved_folder(data.data)
         if data.data is None:
             dataset = read_hub(data.dataset, columns)
         elif saved is not None:
             dataset = read_saved(saved, columns)
         else:
-            schema = None if data.data_schema is None else TableSchema.read(data.data_schema)
             # A schema's client column may be absent from files that are one client each.
             group = columns.group if schema is None else None
             dataset = read_tables(data.data, columns.targets, group, columns.drop, task, schema, data.patient)

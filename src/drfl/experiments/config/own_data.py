@@ -13,7 +13,7 @@ from drfl.data.partition.natural import WITHOUT_CLASSES, needs_classes_message
 from drfl.data.tables.columns import check_roles
 from drfl.data.tables.hugging_face import PREFIX, check_installed, folder_name, hub_name, is_saved, pin_revision
 from drfl.data.tables.schema import TableSchema
-from drfl.data.tables.table_files import files_of, label_of_files
+from drfl.data.tables.table_paths import files_of, label_of_files
 from drfl.data.tables.targets import check_count
 from drfl.task.metrics import METRICS, OF_CLASSES, Metric
 
@@ -51,7 +51,9 @@ def with_data_defaults(values: Mapping[str, object]) -> dict[str, object]:
             )
         del settings["dataset"]
         settings["data"] = [str(folder)]
-    if settings.get("data") is not None and settings.get("data_schema") is not None:
+    if settings.get("data_schema") is not None and (
+        settings.get("data") is not None or is_hub(settings.get("dataset"))
+    ):
         settings |= _of_schema(settings)
     task = settings.get("task") or CLASSIFICATION
     free = "zipf-dirichlet" if task == CLASSIFICATION else "iid"
@@ -88,8 +90,6 @@ def _of_schema(values: Mapping[str, object]) -> dict[str, object]:
     Raises:
         InputError: If the schema cannot be read, contradicts an option, or cannot be used for the data.
     """
-    if saved_folder(paths_of(values["data"])) is not None:
-        raise _without_schema("a saved data set")
     schema = TableSchema.read(str(values["data_schema"]))
     target, group, task = values.get("target"), values.get("group"), values.get("task")
     schema.check_options(
@@ -101,14 +101,6 @@ def _of_schema(values: Mapping[str, object]) -> dict[str, object]:
     )
     found: dict[str, object] = {"target": [column.name for column in schema.targets], "task": schema.task}
     return found if schema.client is None else {**found, "group": schema.client}
-
-
-def _without_schema(what: str) -> InputError:
-    return InputError(
-        f"a schema is for tables in files, not for {what}: remove data_schema",
-        code="unsupported-combination",
-        field="data_schema",
-    )
 
 
 def with_loss(values: Mapping[str, object]) -> dict[str, object]:
@@ -161,8 +153,6 @@ def saved_folder(paths: Sequence[Path]) -> Path | None:
 
 def _check_hub(name: str, values: Mapping[str, object]) -> None:
     hub_name(name)  # raises an error if the name is not valid
-    if values.get("data_schema") is not None:
-        raise _without_schema(f"dataset '{name}'")
     check_installed(f"dataset '{name}'")
     if not values.get("target"):
         raise InputError(

@@ -12,7 +12,7 @@ from typing import cast
 from drfl.core.errors import DivergedError, InputError
 from drfl.core.files import sha256_of
 from drfl.core.run_end import Marks
-from drfl.data.tables.table_files import files_of
+from drfl.data.tables.table_paths import files_of
 from drfl.experiments.config.about_run import AboutRun
 from drfl.experiments.config.build import build
 from drfl.experiments.config.config import Config, load_config

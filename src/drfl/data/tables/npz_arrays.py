@@ -1,0 +1,194 @@
+"""Read npz files: arrays without named columns, or a table of named ones."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from drfl.core.errors import InputError, Notice, unknown
+from drfl.core.files import open_arrays
+from drfl.data.dataset import TaskName
+from drfl.data.tables.columns import check_roles
+from drfl.data.tables.table_paths import name_of
+from drfl.data.tables.targets import check_values, columns_of, encoded
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+INPUTS, COLUMNS = "inputs", "columns"
+"""Names of the array of inputs, and of the array with the names of its columns."""
+
+
+class TableRows(NamedTuple):
+    """The rows of all files.
+
+    Args:
+        inputs: (n, …).
+        targets: (n, …).
+        outputs: Number of outputs that a model needs.
+        classes: Names of the classes; None without classes.
+        groups: (n,) Client of each row; None if it is not known.
+        columns: (p,) names of the columns of inputs (n, p); None if they have none.
+        notices: Warnings about the files.
+        sizes: Rows of each file.
+        patients: (n,) Patient of each row; None if rows are independent.
+    """
+
+    inputs: Tensor
+    targets: Tensor
+    outputs: int
+    classes: tuple[str, ...] | None
+    groups: list[str] | None
+    columns: tuple[str, ...] | None = None
+    notices: tuple[Notice, ...] = ()
+    sizes: tuple[int, ...] = ()
+    patients: list[str] | None = None
+
+
+def is_table(path: Path) -> bool:
+    """Return whether an npz file names its columns: one array per column, or names for the columns of its inputs."""
+    with open_arrays(path) as arrays:
+        return INPUTS not in arrays.names or COLUMNS in arrays.names
+
+
+def named_arrays(path: Path, drop: Sequence[str] = ()) -> pd.DataFrame:
+    """Read an npz file that names its columns.
+
+    Raises:
+        InputError: If it does not, or the arrays do not fit together.
+    """
+    import pandas as pd
+
+    if not is_table(path):
+        raise InputError(
+            f"{path} does not name its columns: add the array '{COLUMNS}' with a name for each column of "
+            f"'{INPUTS}', or give one array per column",
+            code="unsupported-file",
+            field=str(path),
+        )
+    with open_arrays(path) as arrays:
+        names = [name for name in arrays.names if name not in drop]
+        found = dict(zip(names, arrays.read(names), strict=True))
+    if COLUMNS in found and INPUTS in found:
+        inputs, columns = found.pop(INPUTS), [str(name) for name in found.pop(COLUMNS)]
+        if inputs.shape[1:] != (len(columns),):
+            raise InputError(
+                f"{path}: '{COLUMNS}' has {len(columns)} names for inputs of shape {inputs.shape}. Give one per column",
+                code="count-mismatch",
+                field=COLUMNS,
+            )
+        found = {name: inputs[:, k] for k, name in enumerate(columns) if name not in drop} | found
+    for name, values in found.items():
+        if values.ndim != 1 or len(values) != len(next(iter(found.values()))):
+            raise InputError(
+                f"{path}: the array '{name}' has shape {values.shape}: give one value per row",
+                code="count-mismatch",
+                field=name,
+            )
+    return pd.DataFrame(found)
+
+
+def read_arrays(
+    files: Sequence[Path],
+    targets: Sequence[str],
+    group: str | None,
+    drop: Sequence[str],
+    task: TaskName,
+    patient: str | None,
+) -> TableRows:
+    """Read npz files, with inputs (n, …) float32."""
+    if drop:
+        raise InputError(
+            "drop has no effect on npz files, which have no columns: remove it", code="unused-option", field="drop"
+        )
+    check_roles(targets, group, drop, patient)
+    inputs: list[np.ndarray] = []
+    found: dict[str, list[np.ndarray]] = {}
+    groups, patients = list[str](), list[str]()
+    for path in files:
+        x, ys, who, units = _npz(path, targets, group, patient, has_unknown=task == "multi-label")
+        for name, values in ys.items():
+            check_values(name, values, task, lambda row, path=path: f"{path}, row {row + 1}")
+            found.setdefault(name, []).append(values)
+        inputs.append(x.astype(np.float32))
+        groups += who
+        patients += units
+    if len({x.shape[1:] for x in inputs}) > 1:
+        raise InputError(
+            f"inputs have shapes {sorted({x.shape[1:] for x in inputs})} per row: give all files the same",
+            code="wrong-shape",
+            field="inputs",
+        )
+    for name, parts in found.items():
+        if len(parts) < len(files):
+            raise InputError(
+                f"the target '{name}' is not in every file: give all of them the same shape",
+                code="wrong-shape",
+                field=name,
+            )
+    y, outputs, classes = encoded({name: np.concatenate(parts) for name, parts in found.items()}, task)
+    owners, sizes = None if group is None and len(files) == 1 else groups, tuple(map(len, inputs))
+    units = None if patient is None else patients
+    return TableRows(torch.from_numpy(np.concatenate(inputs)), y, outputs, classes, owners, sizes=sizes, patients=units)
+
+
+def _npz(
+    path: Path, targets: Sequence[str], group: str | None, patient: str | None, *, has_unknown: bool
+) -> tuple[np.ndarray, dict[str, np.ndarray], list[str], list[str]]:
+    """Read inputs (n, …), targets (n,) by name, groups (n,) and patients (n,) of one file.
+
+    Each target in an array gets a name. If ``has_unknown``, targets may be NaN.
+    """
+    names = ("inputs", *targets, *(name for name in (group, patient) if name is not None))
+    with open_arrays(path) as arrays:
+        for name in names:
+            if name not in arrays.names:
+                raise unknown(f"array in {path}", name, arrays.names, field=name)
+        found = [np.atleast_1d(each) for each in arrays.read(names)]
+    x, ys = found[0], found[1 : 1 + len(targets)]
+    units = [] if patient is None else [*map(str, found[-1].tolist())]
+    who = [name_of(path)] * len(x) if group is None else [*map(str, found[1 + len(targets)].tolist())]
+    if patient is not None and len(units) != len(x):
+        raise InputError(
+            f"{path}: inputs {x.shape} and {len(units)} patients: give one a row", code="count-mismatch", field=patient
+        )
+    for name, y in zip(targets, ys, strict=True):
+        if y.ndim not in (1, 2) or not len(x) == len(y) == len(who):
+            raise InputError(
+                f"{path}: inputs {x.shape}, '{name}' {y.shape} and {len(who)} groups: give one a row",
+                code="count-mismatch",
+                field=str(path),
+            )
+        _check_finite(path, name, np.nan_to_num(y, nan=0) if has_unknown and y.dtype.kind == "f" else y)
+    if not len(x):
+        raise InputError(f"{path} has no rows", code="no-rows", field=str(path))
+    _check_finite(path, "inputs", x)
+    columns = (columns_of(name, y) for name, y in zip(targets, ys, strict=True))
+    return x, {name: values for each in columns for name, values in each.items()}, who, units
+
+
+def _check_finite(path: Path, name: str, values: np.ndarray) -> None:
+    """Check that an array holds finite numbers, or words if it holds targets.
+
+    Raises:
+        InputError: If it does not; the message names the row.
+    """
+    if values.dtype.kind not in "biuf" and (name == "inputs" or values.dtype.kind != "U"):
+        raise InputError(
+            f"{path}: the array '{name}' holds {values.dtype}, not numbers", code="not-a-number", field=name
+        )
+    bad = ~np.isfinite(values) if values.dtype.kind == "f" else np.zeros(values.shape, bool)
+    if bad.any():
+        row, *rest = np.argwhere(bad)[0].tolist()
+        at = f" at {tuple(rest)}" if rest else ""
+        raise InputError(
+            f"{path}, row {row + 1}: the array '{name}' is NaN or infinite{at} ({int(bad.sum())} such values in the "
+            "file): fill or remove such rows",
+            code="not-finite",
+            field=name,
+        )

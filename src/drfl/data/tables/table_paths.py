@@ -1,0 +1,98 @@
+"""Find the files of tables, and name them."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Sequence
+from pathlib import Path
+
+from drfl.core.errors import InputError, Notice
+from drfl.core.files import open_file
+
+SHEET = re.compile(r"(?P<file>.*\.xlsx):(?P<sheet>.+)", re.IGNORECASE)
+"""A sheet of a workbook, such as ``wards.xlsx:North``."""
+
+
+SUFFIXES = (".csv", ".csv.gz", ".tsv", ".tsv.gz", ".parquet", ".npz", ".xlsx")
+
+
+def files_of(paths: Sequence[Path]) -> list[Path]:
+    """List the files. A folder is replaced by the files in it that drfl reads, sorted by name.
+
+    Raises:
+        InputError: If a file or folder does not exist, a folder has no such file, or a file has another format.
+    """
+    found: list[Path] = []
+    for path in paths:
+        if os.path.isdir(path):  # unlike pathlib's, False for a name that is too long
+            inside = sorted(file for file in path.iterdir() if is_table_file(file))
+            if not inside:
+                raise InputError(
+                    f"the folder {path} has no {' or '.join(SUFFIXES)} file", code="file-not-found", field=str(path)
+                )
+            found += inside
+        elif not os.path.isfile(workbook(path)[0]):
+            open_file(workbook(path)[0]).close()  # which says what is there instead
+        elif not is_table_file(path):
+            raise InputError(f"{path} is not a {' or '.join(SUFFIXES)} file", code="unsupported-file", field=str(path))
+        else:
+            found.append(path)
+    return found
+
+
+def is_table_file(path: Path) -> bool:
+    """Return whether drfl reads a file with this name as a table."""
+    return workbook(path)[0].name.lower().endswith(SUFFIXES)
+
+
+def workbook(path: Path) -> tuple[Path, str | None]:
+    """Return the file of ``FILE.xlsx:SHEET`` and the sheet; other paths are the file, without a sheet."""
+    found = SHEET.fullmatch(str(path))
+    return (path, None) if found is None or os.path.isfile(path) else (Path(found["file"]), found["sheet"])
+
+
+def name_of(path: Path) -> str:
+    """Return the name of a file without its ending, which becomes the client's name; that of a sheet follows it."""
+    file, sheet = workbook(path)
+    end = next(end for end in sorted(SUFFIXES, key=len, reverse=True) if file.name.lower().endswith(end))
+    return file.name[: -len(end)] + ("" if sheet is None else f" {sheet}")
+
+
+def _first(names: Sequence[str]) -> str:
+    return ", ".join(names[:10]) + " …" * (len(names) > 10)
+
+
+def unread_notices(paths: Sequence[Path], files: Sequence[Path]) -> list[Notice]:
+    """Warn of files and subfolders in the folders that are not read, and name the files that are."""
+    left = [
+        item.name + "/" * item.is_dir()
+        for path in paths
+        if os.path.isdir(path)
+        for item in sorted(path.iterdir())
+        if not item.name.startswith(".") and not (item.is_file() and is_table_file(item))
+    ]
+    if not left:
+        return []
+    read = [path.name for path in files]
+    text = f"not read: {_first(left)}; read: {_first(read)}. drfl reads {', '.join(SUFFIXES)} files and no subfolders"
+    return [Notice(text, "unread-files", left[0] if len(left) == 1 else None)]
+
+
+def label_of_files(paths: Sequence[Path]) -> str:
+    """Return the name of the data in files and tables."""
+    if len(paths) > 1:
+        return paths[0].resolve().parent.name
+    return name_of(paths[0]) if is_table_file(paths[0]) else paths[0].stem
+
+
+def check_stems(files: Sequence[Path], group: str | None) -> None:
+    """Raise InputError if two files are clients of the same name."""
+    stems = [name_of(path) for path in files]
+    if group is None and len(set(stems)) < len(stems):
+        twice = next(stem for stem in stems if stems.count(stem) > 1)
+        raise InputError(
+            f"two files are called {twice}, and files are clients: rename one, or give group",
+            code="duplicate-name",
+            field=twice,
+        )
