@@ -72,3 +72,12 @@ def test_copies_of_a_patients_rows_are_not_evidence_of_a_gain():
 def test_an_auc_of_patients_has_no_interval():
     error = no_patient_intervals(Measure("auc", more_is_better=True, percent=True, rows=Rows.RANKS))
     assert (error.code, error.field) == ("unsupported-metric", "auc")
+
+
+def test_a_client_without_a_value_does_not_change_the_method_of_the_others():
+    undefined = np.array([0.0, np.nan, np.nan, np.nan, np.nan])
+    sums = np.array([[50.0, 40.0, 40.0, 0.0, 0.0], [30.0, 15.0, 15.0, 0.0, 0.0]])
+    without = assess_clients(ACCURACY, ["a", "b"], sums, np.array([50, 30]))
+    with_it = assess_clients(ACCURACY, ["a", "b", "c"], np.vstack([sums, undefined]), np.array([50, 30, 0]))
+    assert with_it.method == without.method == "Clopper–Pearson"
+    assert (with_it.worst.low, with_it.worst.high) == (without.worst.low, without.worst.high)
