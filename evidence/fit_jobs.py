@@ -27,7 +27,8 @@ import torch
 import kept
 import script
 from drfl.core.errors import DivergedError
-from drfl.experiments.fit.fit import REFERENCES, Fitted, fit_jobs
+from drfl.experiments.fit.fit import REFERENCES, fit_jobs
+from drfl.experiments.fit.fitted import Fitted
 from drfl.experiments.fit.members import PORTFOLIO, FitJobs
 from drfl.experiments.fit.run_fit import evaluate_every, jobs_of_objects
 from drfl.experiments.fit.steps import Steps

@@ -11,7 +11,7 @@ from tests.report.conftest import write_directory
 from tests.support.scripts import ROOT
 
 import drfl
-from drfl.experiments.fit.fit import Fitted
+from drfl.experiments.fit.fitted import Fitted
 
 DOCS = ROOT / "docs"
 BLOCK = re.compile(r"```python\n(.*?)```", re.DOTALL)

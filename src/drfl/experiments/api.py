@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from drfl.engine import Engine, Simulation
     from drfl.experiments.compare.comparison_results import Comparison
     from drfl.experiments.config.data_settings import DataSettings
-    from drfl.experiments.fit.fit import Fitted
+    from drfl.experiments.fit.fitted import Fitted
     from drfl.experiments.tuning.tuned import Tuned
     from drfl.resilience import Aggregator, FailureModel, Guard, StepBound
 

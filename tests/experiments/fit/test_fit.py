@@ -12,8 +12,9 @@ from tests.support.refusals import refused
 import drfl
 from drfl.core.errors import DivergedError, DrflError
 from drfl.experiments.fit import fit as fit_module
+from drfl.experiments.fit import personal as personal_module
 from drfl.experiments.fit.members import PORTFOLIO, Member
-from drfl.experiments.fit.personal import GLOBAL, LOCAL, decide
+from drfl.experiments.fit.personal import GLOBAL, LOCAL, Personalisation, decide
 
 TEST = "worst_accuracy"
 
@@ -38,6 +39,13 @@ def fitted(data=None, **options):
     return drfl.fit(clients() if data is None else data, task(), **{"budget": 6, "progress": None, **options})
 
 
+def personal(data, **options) -> Personalisation:
+    """The clients' models of a fit that may have personal ones."""
+    found = fitted(data, personalise=True, **options).personal
+    assert found is not None
+    return found
+
+
 @pytest.fixture
 def two_members(monkeypatch):
     monkeypatch.setattr(fit_module, "PORTFOLIO", (PORTFOLIO[0], PORTFOLIO[4]))
@@ -47,7 +55,7 @@ def test_equal_members_leave_the_simplest(monkeypatch):
     monkeypatch.setattr(fit_module, "PORTFOLIO", (PORTFOLIO[0], PORTFOLIO[0]._replace(name="the same")))
     found = fitted()
     assert found.chosen is PORTFOLIO[0]
-    assert found.candidates[0].model.equal(found.candidates[1].model)
+    assert found.candidates[0].losses.tolist() == found.candidates[1].losses.tolist()
     assert [member["chosen"] for member in found.summary()["members"]] == [True, False]
 
 
@@ -78,7 +86,7 @@ def test_validation_rows_of_the_data_are_used_and_trained_on_at_the_end(two_memb
     data = clients()
     split = data.with_validation(0.5)
     found = fitted(split)
-    assert len(found.groups) == sum(map(len, split.validation))
+    assert found.rows == sum(map(len, split.validation))
     assert found.finished.job.data.sizes.tolist() == data.sizes.tolist()
 
 
@@ -124,15 +132,16 @@ def test_two_clients_and_a_tiny_one(two_members):
     data = clients(count=2)
     tiny = replace(data, train=(data.train[0], data.train[1][:1]))
     found = fitted(tiny)
-    assert found.group_names == ("site0",)  # the other client's only row is a training row, too
+    assert {c.group for c in found.candidates} == {"site0"}  # the only row of the other is a training row, too
     small = replace(data, train=(data.train[0], data.train[1][:10]))
-    assert fitted(small).group_names == ("2 clients with fewer than 20 validation rows",)
+    assert {c.group for c in fitted(small).candidates} == {"2 clients with fewer than 20 validation rows"}
 
 
 def test_a_client_of_contrary_labels_gets_its_own_model(two_members):
     data = clients(contrary=1)
     shared, own = fitted(data), fitted(data, personalise=True)
     assert shared.personal is None
+    assert own.personal is not None
     assert own.personal.used[2] == own.personal.decisions[2] != GLOBAL
     assert own.model.equal(shared.model)
     assert float(own.result.evaluation.score.min()) > float(shared.result.evaluation.score.min()) + 0.2
@@ -141,6 +150,7 @@ def test_a_client_of_contrary_labels_gets_its_own_model(two_members):
 
 def test_clients_that_agree_keep_the_global_model(two_members):
     found = fitted(personalise=True, budget=40)
+    assert found.personal is not None
     assert set(found.personal.used) == {GLOBAL}
     assert found.result.personal is None
 
@@ -156,8 +166,6 @@ def test_a_client_takes_the_largest_clear_gain():
 
 
 def test_a_decision_that_the_final_models_do_not_confirm_falls_back(two_members, monkeypatch):
-    from drfl.experiments.fit import personal
-
     made = []
 
     def contrary(run, fed, alone):
@@ -169,10 +177,10 @@ def test_a_decision_that_the_final_models_do_not_confirm_falls_back(two_members,
         )
         return {LOCAL: swapped}
 
-    monkeypatch.setattr(personal, "candidates", contrary)
-    found = fitted(clients(contrary=1), personalise=True)
-    assert found.personal.decisions == (GLOBAL, GLOBAL, LOCAL)
-    assert found.personal.used == (GLOBAL,) * 3
+    monkeypatch.setattr(personal_module, "candidates", contrary)
+    found = personal(clients(contrary=1))
+    assert found.decisions == (GLOBAL, GLOBAL, LOCAL)
+    assert found.used == (GLOBAL,) * 3
 
 
 def test_regression_with_its_own_score(two_members):
@@ -193,6 +201,24 @@ def test_the_same_seed_gives_the_same_fit_and_the_lines_say_what_is_left(two_mem
     assert "left" in ends[0]
     assert "left" not in ends[-1]
     assert len(one.to_frame()) == 2
+
+
+def test_clients_that_diverge_alone_can_still_take_local_steps(two_members, monkeypatch):
+    def refuse(self, state, fed, key):
+        raise DivergedError("no")
+
+    monkeypatch.setattr(drfl.LocalOnly, "round", refuse)
+    found = fitted(clients(contrary=1), personalise=True)
+    assert found.references["local_only"] is None
+    assert found.personal is not None
+    assert LOCAL not in found.personal.decisions
+    assert found.personal.used[2].endswith("local steps")
+
+
+def test_without_validation_rows_it_is_refused():
+    data = clients(count=2)
+    with refused("no-validation", "data"):
+        fitted(replace(data, train=tuple(rows[:1] for rows in data.train)))
 
 
 @pytest.mark.parametrize(

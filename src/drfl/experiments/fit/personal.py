@@ -8,7 +8,6 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from drfl.algorithms import FineTuned
 from drfl.algorithms.fedavg import FedAvgState
@@ -16,7 +15,7 @@ from drfl.assessment.choice import is_clear_gain
 from drfl.assessment.scores import Floats
 from drfl.core.key import Key
 from drfl.engine import Simulation
-from drfl.experiments.fit.members import ROW_LOSS, FitJobs
+from drfl.experiments.fit.judge import Judge
 from drfl.experiments.run.finished import FinishedRun
 from drfl.federation.algorithm import core_of
 from drfl.federation.client_table import ClientTable
@@ -43,13 +42,13 @@ class Personalisation(NamedTuple):
     models: ClientTable
 
 
-def candidates(run: FinishedRun, fed: Simulation, alone: ClientTable) -> dict[str, ClientTable]:
+def candidates(run: FinishedRun, fed: Simulation, alone: FinishedRun | None) -> dict[str, ClientTable]:
     """Return the clients' personal models, by candidate.
 
     Args:
         run: The run of the global model.
         fed: The clients that train.
-        alone: (N, d) The models that the clients trained alone.
+        alone: The run of clients that train alone; None if it diverged.
     """
     result, local = run.result, core_of(run.job.algorithm).local
     if result.step_size is not None:
@@ -59,12 +58,8 @@ def candidates(run: FinishedRun, fed: Simulation, alone: ClientTable) -> dict[st
         name: FineTuned(local=local, fine_steps=steps).personal(state, result.model, fed, key)
         for name, steps in STEPS.items()
     }
-    return {**tuned, LOCAL: alone}
-
-
-def row_losses(fed: Simulation, models: Tensor | ClientTable) -> Floats:
-    """Return the loss of each validation row (n,), client by client."""
-    return fed.row_scores(models).scores[ROW_LOSS].double().numpy()
+    own = None if alone is None else alone.result.personal
+    return tuned if own is None else {**tuned, LOCAL: own}
 
 
 def decide(shared: Floats, personal: Mapping[str, Floats], sizes: Sequence[int]) -> list[tuple[str, float]]:
@@ -84,10 +79,10 @@ def decide(shared: Floats, personal: Mapping[str, Floats], sizes: Sequence[int])
 
 
 def personalise(
-    jobs: FitJobs,
-    selection: tuple[FinishedRun, ClientTable],
-    final: tuple[FinishedRun, ClientTable],
-    sizes: Sequence[int],
+    judge: Judge,
+    fed: Simulation,
+    selection: tuple[FinishedRun, FinishedRun | None],
+    final: tuple[FinishedRun, FinishedRun | None],
 ) -> Personalisation:
     """Choose the clients' models in the selection stage, and make them from the final global model.
 
@@ -96,27 +91,23 @@ def personalise(
     training rows, so the check only finds decisions that no longer hold.
 
     Args:
-        jobs: The clients of both stages.
-        selection: The run of the chosen member in the selection stage, and the models that clients trained alone there.
+        judge: The clients of the selection stage, with their validation rows.
+        fed: The clients that train on all their rows.
+        selection: The run of the chosen member in the selection stage, and the one of clients that train alone.
         final: The same for all training rows.
-        sizes: (N,) Validation rows of each client.
     """
-    (run, alone), (last, last_alone) = selection, final
-    judge, fed = jobs.selection.fed, jobs.final.fed
-    before = row_losses(judge, run.result.model)
-    made = candidates(run, judge, alone)
-    decisions = decide(before, {name: row_losses(judge, table) for name, table in made.items()}, sizes)
-    made = candidates(last, fed, last_alone)
-    shared = row_losses(judge, last.result.model)
-    losses = {name: row_losses(judge, made[name]) for name, _ in decisions if name != GLOBAL}
-    ends = np.cumsum(sizes)
-    used, clients = [GLOBAL] * len(sizes), torch.arange(len(sizes))
-    models = fed.client_table().put(clients, last.result.model.expand(len(sizes), -1))
-    for i, (name, _) in enumerate(decisions):
-        rows = slice(ends[i] - sizes[i], ends[i])
+    before, shared = judge.losses(selection[0].result.model), judge.losses(final[0].result.model)
+    first, last = candidates(selection[0], judge.fed, selection[1]), candidates(final[0], fed, final[1])
+    decisions = decide(before, {name: judge.losses(first[name]) for name in first if name in last}, judge.sizes)
+    losses = {name: judge.losses(last[name]) for name, _ in decisions if name != GLOBAL}
+    clients, ends = torch.arange(len(decisions)), np.cumsum(judge.sizes)
+    used, models = [GLOBAL] * len(decisions), fed.client_table()
+    models = models.put(clients, final[0].result.model.expand(len(decisions), -1))
+    for client, end, size, (name, _) in zip(clients.split(1), ends, judge.sizes, decisions, strict=True):
+        rows = slice(end - size, end)
         if name == GLOBAL or not is_clear_gain(shared[rows] - losses[name][rows]):
             continue
         if losses[name][rows].mean() <= before[rows].mean():
-            used[i], models = name, models.put(clients[i : i + 1], made[name][clients[i : i + 1]])
+            used[int(client)], models = name, models.put(client, last[name][client])
     names, gains = zip(*decisions, strict=True)
     return Personalisation(names, gains, tuple(used), models)

@@ -22,7 +22,8 @@ from drfl.experiments.config.config import Config
 from drfl.experiments.config.data_settings import DataSettings
 from drfl.experiments.config.ready_run import Job
 from drfl.experiments.config.strict import input_error
-from drfl.experiments.fit.fit import Fitted, fit_jobs
+from drfl.experiments.fit.fit import fit_jobs
+from drfl.experiments.fit.fitted import Fitted
 from drfl.experiments.fit.members import PORTFOLIO, FitJobs, Member
 from drfl.experiments.fit.personal import GLOBAL
 from drfl.experiments.fit.steps import Show, Steps
