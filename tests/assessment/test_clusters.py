@@ -58,6 +58,14 @@ def test_an_assessment_with_patients_is_wider_than_one_of_independent_rows():
     assert found.equal is None
 
 
+def test_a_client_whose_outputs_are_not_finite_leaves_the_others_independent():
+    sums = np.array([[100.0, 80, 80, 0, 0], [np.nan] * 5])
+    found = assess_clients(ACCURACY, ["a", "b"], sums, np.array([100, 100]))
+    alone = assess_clients(ACCURACY, ["a"], sums[:1], np.array([100]))
+    assert found.low[0] == alone.low[0]
+    assert found.undefined == ["b"]
+
+
 def test_copies_of_a_patients_rows_are_not_evidence_of_a_gain():
     # Four patients improve, in one row or in ten rows each.
     def p(rows):

@@ -164,7 +164,7 @@ def scores_of(measure: Measure, sums: Floats, auc_interval: AucInterval = "delon
         if auc_interval == "distribution-free" or not squares:
             return RankScores(first, second, third)
         return DeLongScores(first, second, third, *squares)
-    # NaN at clients without a value, and everywhere for a measure of all rows together.
+    # NaN at clients whose outputs are not finite, and for measures of all rows together.
     largest = np.nan_to_num(squares[0]) if squares else np.zeros_like(first)
     if largest.any() and measure.rows is Rows.REAL:
         # The variance of a mean is at most as if there were this number of independent rows.

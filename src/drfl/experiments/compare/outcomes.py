@@ -106,7 +106,7 @@ def run_to_outcome(algorithm: str, seed: int, run: Callable[[], FinishedRun]) ->
     evaluation, measures = result.evaluation, finished.job.fed.measures
     # The value expected if all clients were equal can only be computed from right and wrong answers.
     equal, defined = None, ~evaluation.score.isnan()
-    independent = evaluation.sums is None or not bool(evaluation.sums[:, 0, 3].nan_to_num(0).any())
+    independent = evaluation.sums is None or not bool(evaluation.sums[:, 0, 3:4].nan_to_num(0).any())
     if score.name == ACCURACY.name and bool(defined.any()) and independent:
         equal = equal_clients(last.metrics.avg_score, evaluation.samples[defined].numpy())
     outcome = Outcome(
