@@ -38,7 +38,7 @@ LOCKS = [ROOT / "constraints.txt", ROOT / "constraints-dev.txt"]
 TOOLS = ("hypothesis", "pypdfium2", "pytest")
 """What the tests need besides drfl, in the locked versions."""
 
-EXTRAS = ("experiments", "hf", "mlflow", "pdf", "ray", "tensorboard")
+EXTRAS = ("excel", "experiments", "hf", "mlflow", "pdf", "ray", "tensorboard")
 FLOWER = ("flower", "pdf")
 SETS = {
     "lowest": ("lowest-direct", EXTRAS),
@@ -68,6 +68,7 @@ TESTS = {
     EXTRAS: (
         *SHARED,
         "tests/data/tables/test_hugging_face.py",
+        "tests/data/tables/test_workbooks.py",
         "tests/engine/test_ray_workers.py",
         "tests/papers/test_plots.py",
         "tests/report/test_pdf.py",

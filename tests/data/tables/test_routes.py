@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import sys
 from dataclasses import replace
-from pathlib import Path
 
 import datasets
 import numpy as np
@@ -91,7 +89,6 @@ def as_parquet(whole, folder):
 
 
 def as_sheet(whole, folder):
-    pytest.importorskip("openpyxl")
     whole.to_excel(folder / "whole.xlsx", index=False)
     return folder / "whole.xlsx"
 
@@ -143,30 +140,6 @@ def test_named_inputs_of_an_npz_file_are_a_table_and_others_are_refused_with_a_s
     np.savez(tmp_path / "few.npz", inputs=x, columns=["a"], y=x[:, 0])
     with refused("count-mismatch", "columns"):
         read_tables([tmp_path / "few.npz"], schema=schema)
-
-
-def test_sheets_of_a_workbook(tmp_path):
-    pytest.importorskip("openpyxl")
-    rows = pd.DataFrame({"code": ["007", "008"] * 6, "age": range(12), "ill": [0, 1, 1] * 4})
-    with pd.ExcelWriter(tmp_path / "wards.xlsx") as book:
-        for name in ("North", "South"):
-            rows.to_excel(book, sheet_name=name, index=False)
-    path = tmp_path / "wards.xlsx"
-    with refused("missing-option", str(path), "'North'", "'South'"):
-        read_tables([path], "ill")
-    with refused("unknown-name", str(path), "'Nort'", "'North'"):
-        read_tables([Path(f"{path}:Nort")], "ill")
-    data = read_tables([Path(f"{path}:North"), Path(f"{path}:South")], "ill")
-    assert set(data.groups) == {"wards North", "wards South"}
-    assert data.columns == ("code", "age")
-    assert set(read_tables([Path(f"{path}:North")], "ill", "code").groups) == {"007", "008"}
-
-
-def test_without_openpyxl_the_extra_is_named(tmp_path, monkeypatch):
-    (tmp_path / "a.xlsx").write_bytes(b"PK")
-    monkeypatch.setitem(sys.modules, "openpyxl", None)
-    with refused("package-missing", "openpyxl", "a.xlsx", "'drfl[excel]'"):
-        read_tables([tmp_path / "a.xlsx"], "ill")
 
 
 def test_the_order_of_columns_at_one_site_changes_nothing(tmp_path):

@@ -1,0 +1,34 @@
+"""Excel workbooks: their sheets, and a machine without openpyxl."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pandas as pd
+from tests.support.refusals import refused
+
+from drfl.data.tables.table_files import read_tables
+
+
+def test_sheets_of_a_workbook(tmp_path):
+    rows = pd.DataFrame({"code": ["007", "008"] * 6, "age": range(12), "ill": [0, 1, 1] * 4})
+    with pd.ExcelWriter(tmp_path / "wards.xlsx") as book:
+        for name in ("North", "South"):
+            rows.to_excel(book, sheet_name=name, index=False)
+    path = tmp_path / "wards.xlsx"
+    with refused("missing-option", str(path), "'North'", "'South'"):
+        read_tables([path], "ill")
+    with refused("unknown-name", str(path), "'Nort'", "'North'"):
+        read_tables([Path(f"{path}:Nort")], "ill")
+    data = read_tables([Path(f"{path}:North"), Path(f"{path}:South")], "ill")
+    assert set(data.groups) == {"wards North", "wards South"}
+    assert data.columns == ("code", "age")
+    assert set(read_tables([Path(f"{path}:North")], "ill", "code").groups) == {"007", "008"}
+
+
+def test_without_openpyxl_the_extra_is_named(tmp_path, monkeypatch):
+    (tmp_path / "a.xlsx").write_bytes(b"PK")
+    monkeypatch.setitem(sys.modules, "openpyxl", None)
+    with refused("package-missing", "openpyxl", "a.xlsx", "'drfl[excel]'"):
+        read_tables([tmp_path / "a.xlsx"], "ill")
