@@ -33,10 +33,10 @@ def test_the_commands_for_a_folder_of_tables_run_in_their_order(tmp_path, monkey
         rows = [f"{20 + 7 * i % 60},{i % 5},{(i * i) % 3 > 0:d}" for i in range(40)]
         Path(f"sites/{name}.csv").write_text("\n".join(["age,dose,ill", *rows, ""]))
     lines = [line.split(" #")[0].split() for block in blocks("sh") for line in block.splitlines() if "bin/drfl" in line]
-    assert [words[1] for words in lines] == ["compare", "assess"]
+    assert [words[1] for words in lines] == ["fit", "compare", "assess"]
+    small = {"fit": ["--budget", "2"], "compare": ["--rounds", "2", "--seeds", "2"], "assess": []}
     for words in lines:
-        small = ["--rounds", "2", "--seeds", "2"] if words[1] == "compare" else []
-        assert call([*words[1:], *small]) == 0
+        assert call([*words[1:], *small[words[1]]]) == 0
     assert quotes(capsys.readouterr().out, "FedAvg", "95 %")
 
 
