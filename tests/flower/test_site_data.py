@@ -189,3 +189,19 @@ def test_the_watchdog_ends_what_hangs_and_hands_on_all_else():
     with pytest.raises(HungError, match=r"0\.05"):
         run_within(0.05, stop.wait)
     stop.set()
+
+
+def test_the_patients_of_a_schema_are_whole_at_a_site(tmp_path):
+    columns = (
+        Column("age", "number"),
+        Column("ill", "yes/no", levels=("no", "yes"), role="target"),
+        Column("pid", "whole number", role="patient"),
+    )
+    TableSchema(columns).write(tmp_path / "schema.toml")
+    rows = "".join(f"{k},{('no', 'yes')[k % 2]},{k // 4}\n" for k in range(40))
+    (tmp_path / "a.csv").write_text("age,ill,pid\n" + rows)
+    data = load_site(site(tmp_path, 'csv = "a.csv"\nschema = "schema.toml"'))
+    assert data.patient_counts(data.test).tolist() == [2]
+    assert data.patient_counts(data.train).tolist() == [8]
+    with refused("conflicting-options", "patient", "'pid'"):
+        load_site(site(tmp_path, 'csv = "a.csv"\ntest_csv = "a.csv"\nschema = "schema.toml"'))

@@ -22,8 +22,8 @@ def possible_sums(measure: Measure, value: float, samples: int, sums: Sequence[f
     """
     if len(sums) != 5:
         return False
-    if math.isnan(value) and all(map(math.isnan, sums)):
-        return True  # the model's outputs are not finite at this client
+    if all(map(math.isnan, sums)) and (math.isnan(value) or measure.rows is Rows.RANKS):
+        return True  # the model's outputs are not finite at this client, or rows of patients are ranked
     if measure.rows is Rows.RANKS:
         return _possible_ranks(value, samples, sums)
     if measure.rows is Rows.WHOLE:

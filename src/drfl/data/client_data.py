@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -25,7 +25,7 @@ from drfl.data.standardisation import Standardisation, client_moments, is_table
 from drfl.data.tables import convert
 from drfl.data.tables.conform import conform, target_tensor
 from drfl.data.tables.convert import encode_targets, feature_columns, feature_matrix, require_present
-from drfl.data.tables.patients import numbered, patients_of, repeated_ids
+from drfl.data.tables.patients import check_spelling, numbered, patients_of, repeated_ids
 from drfl.data.tables.schema import TableSchema
 
 if TYPE_CHECKING:
@@ -374,6 +374,7 @@ class ClientData:
         classes: tuple[str, ...] | None = None,
         schema: str = "",
         notices: tuple[Notice, ...] = (),
+        patients: Mapping[str, Sequence[object]] | Sequence[Sequence[object]] | None = None,
     ) -> ClientData:
         """Make clients from arrays or tensors, one pair (inputs, targets) per client.
 
@@ -390,6 +391,8 @@ class ClientData:
             classes: Names of the classes 0 to C - 1.
             schema: Digest of the schema by which a table was encoded. With it, inputs may be NaN for missing values.
             notices: Warnings about the data, see :func:`drfl.data.data_warnings`.
+            patients: Patient of each row (n_i,) in the same form, if `test` is None. All rows of a patient are on one
+                side of the split.
 
         Raises:
             InputError: If a client is empty or too small to split, shapes differ, values are not finite, or the inputs
@@ -401,15 +404,23 @@ class ClientData:
         read = torch.float64 if standardise and dtype is not None else dtype
         inputs, targets = convert.concatenate(names, list(by_name.values()), "training", read, tokens=not standardise)
         sizes = [len(pair[0]) for pair in by_name.values()]
+        units = None if patients is None else convert.patients_of_rows(patients, names, sizes)
+        if units is not None and test is not None:
+            raise InputError(
+                "patients and test are both given: give all rows as train, which drfl divides by patient",
+                code="conflicting-options",
+                field="patients",
+            )
         if test is None:
-            kept, held = split_blocks(names, sizes, targets, key, test_fraction)
+            kept, held = split_blocks(names, sizes, targets, key, test_fraction, units)
             tests = inputs, targets
         else:
             pairs = convert.match_clients(test, names)
             tests = convert.concatenate(names, pairs, "test", read, tokens=not standardise)
             kept, held = as_tensors(blocks(sizes)), as_tensors(blocks([len(pair[0]) for pair in pairs]))
         data = cls(
-            inputs, targets, kept, *tests, held, names, classes, columns=columns, notices=notices, schema=schema
+            inputs, targets, kept, *tests, held, names, classes, columns=columns, notices=notices, schema=schema,
+            patients=None if units is None else numbered(units.tolist()),
         )  # fmt: skip
         return data.standardised().to(dtype=dtype) if standardise else data
 
@@ -515,6 +526,7 @@ class ClientData:
             notices = repeated_ids(frame, tuple(map(str, groups)), used=(group, *(targets or ())))
         else:
             patients = np.array(patients_of(frame, patient, lambda row: f"row {row}"))
+            check_spelling(patients.tolist(), [*map(str, groups)])
         split = split_groups(groups, None if classes is None else Y.numpy(), key, test_fraction, patients)
         data = cls(
             X, Y, as_tensors(split.train), X, Y, as_tensors(split.test), split.names, classes, columns=columns,

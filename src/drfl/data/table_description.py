@@ -18,10 +18,11 @@ from drfl.data.partition.natural import split_groups
 from drfl.data.partition.row_lists import as_tensors
 from drfl.data.tables.conform import SchemaRows, encode, level_text, stripped, target_tensor
 from drfl.data.tables.levels import check_levels, level_notices
+from drfl.data.tables.patients import check_spelling
 from drfl.data.tables.propose import propose
 from drfl.data.tables.schema import NUMBERS, WITH_LEVELS, Column, TableSchema
 from drfl.data.tables.table import Table
-from drfl.data.tables.table_files import client_of_rows, form_notices
+from drfl.data.tables.table_files import client_of_rows, form_notices, patients_of_tables
 from drfl.data.tables.table_paths import files_of, unread_notices
 
 if TYPE_CHECKING:
@@ -103,8 +104,15 @@ def check_files(paths: Sequence[Path], schema: TableSchema) -> list[FileCheck]:
         except InputError as error:
             found.append(FileCheck(path, None, (error,)))
             continue
-        problems = encode(schema, table.frame, table.row_names(), str(path)).problems
-        found.append(FileCheck(path, len(table.frame), problems))
+        problems = [*encode(schema, table.frame, table.row_names(), str(path)).problems]
+        try:
+            clients = client_of_rows([table], schema.client) if schema.client in table.frame.columns else None
+            patients = patients_of_tables([table], schema.patient)
+            if patients is not None:
+                check_spelling(patients, clients)
+        except InputError as error:
+            problems.append(error)
+        found.append(FileCheck(path, len(table.frame), tuple(problems)))
     return found
 
 

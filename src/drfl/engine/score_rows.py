@@ -28,8 +28,14 @@ def row_scores(
         elif measure.rows is Rows.BINARY and not bool(each.isnan().any()):
             # 0 and 1 fit into a byte; NaN does not.
             scores[measure.name] = each[:, 0].to(torch.uint8)
-    largest = None if patients is None else rows.largest(patients)
+    largest = _largest(rows, patients)
     return RowScores(torch.cat([rows.starts, rows.sizes.sum()[None]]), rows.index, scores, largest=largest)
+
+
+def _largest(rows: ClientRows, patients: Tensor | None) -> Tensor | None:
+    """Return (N,) int64, the rows of each client's patient with the most; None if every row has its own patient."""
+    largest = None if patients is None else rows.largest(patients)
+    return None if largest is None or bool((largest == 1).all()) else largest
 
 
 def youden(output: Tensor, positive: Tensor) -> float | None:
@@ -81,7 +87,8 @@ def sums_of(measures: Sequence[Measure], rows: ClientRows, tests: Tests, patient
     """Return (N, M, 5) float64, see :class:`drfl.federation.federation.Evaluation`."""
     n, columns = rows.sizes.double(), list[Tensor]()
     none = torch.zeros_like(n)
-    largest = none if patients is None else rows.largest(patients).double()
+    repeated = _largest(rows, patients)
+    largest = none if repeated is None else repeated.double()
     for measure, each in zip(measures, tests.rows, strict=True):
         if measure.rows.mean:
             total = rows.totals(each[:, 0])
@@ -90,7 +97,7 @@ def sums_of(measures: Sequence[Measure], rows: ClientRows, tests: Tests, patient
         elif measure.rows is Rows.RATE:
             right = rows.totals(each[:, 0].nan_to_num(0))
             columns += [rows.totals((~each[:, 0].isnan()).double()), right, right, largest, none]
-        elif measure.rows is Rows.RANKS and patients is not None:
+        elif measure.rows is Rows.RANKS and repeated is not None:
             columns += [none * math.nan] * 5  # no interval is known to be valid
         elif measure.rows is Rows.RANKS:
             positive, placed = rows.totals(each[:, 1]), placements(rows.sizes, each[:, 0], each[:, 1])

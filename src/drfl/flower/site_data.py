@@ -39,8 +39,14 @@ def load_site(path: Path) -> ClientData:
     rows = _read_files(source, folder)
     tests = None if rows.test is None else {settings.name: rows.test}
     dtype = getattr(torch, settings.dtype)
+    patients = None if rows.patients is None else {settings.name: rows.patients}
     return ClientData.from_arrays(
-        {settings.name: rows.train}, tests, test_fraction=source.test_fraction, dtype=dtype, **rows.about()
+        {settings.name: rows.train},
+        tests,
+        test_fraction=source.test_fraction,
+        dtype=dtype,
+        patients=patients,
+        **rows.about(),
     )
 
 

@@ -105,7 +105,7 @@ def missing_reason(run: RunRecord, measure: Measure | None = None) -> Notice:
             "unsupported-metric",
             assessed_measure.name,
         )
-    if "largest_patient" in run.clients:
+    if _has_repeated_patients(run):
         return Notice(str(no_patient_intervals(assessed_measure)), "unsupported-metric", assessed_measure.name)
     return Notice(
         f"{words} has no interval, because an older drfl wrote the files, without sums over test rows. Run it again.",
@@ -114,13 +114,18 @@ def missing_reason(run: RunRecord, measure: Measure | None = None) -> Notice:
     )
 
 
+def _has_repeated_patients(run: RunRecord) -> bool:
+    """Return whether several test rows belong to one patient."""
+    return "largest_patient" in run.clients and bool((run.clients["largest_patient"] > 1).any())
+
+
 def _sums(run: RunRecord, measure: Measure) -> Floats | None:
     """Read the sums (N, 5) of the clients' rows, see :class:`drfl.federation.federation.Evaluation`.
 
     Returns:
         The sums; None if nothing can be concluded from them: the files lack them, or test rows stopped the run.
     """
-    has_patients = "largest_patient" in run.clients
+    has_patients = _has_repeated_patients(run)
     if measure.rows is Rows.WHOLE or run.stopped_on_test or (has_patients and measure.rows is Rows.RANKS):
         return None
     n = run.clients["samples"].to_numpy(float)

@@ -19,6 +19,7 @@ from tests.support.refusals import check_refusal, refused
 from drfl.cli.app import call
 from drfl.data.tables import hugging_face
 from drfl.data.tables.hugging_face import Columns, read_saved
+from drfl.data.tables.schema import Column, TableSchema
 from drfl.experiments.config import own_data
 from drfl.experiments.config.build import build
 from drfl.experiments.config.config import load_config
@@ -62,6 +63,31 @@ def folder(tmp_path, monkeypatch):
 def saved(found, name="saved"):
     found.save_to_disk(name)
     return Path(name)
+
+
+@pytest.mark.parametrize("by_schema", [False, True])
+def test_patients_are_named_by_a_column_or_the_schema(by_schema):
+    both = table().select_columns(["age", "ill", "site"]).add_column("pid", [f"P{i // 6}" for i in range(ROWS)])
+    columns = Columns(("ill",), "site", patient="pid")
+    if by_schema:
+        schema = TableSchema(
+            (
+                Column("age", "number"),
+                Column("ill", "yes/no", levels=("well", "ill"), role="target"),
+                Column("site", "text", role="client"),
+                Column("pid", "id", role="patient"),
+            )
+        )
+        columns = Columns((), schema=schema)
+    data = read_saved(saved(both), columns)
+    assert (data.columns, data.patients) == (("age",), tuple(both["pid"]))
+    twice = saved(datasets.DatasetDict(train=both, test=both), "twice")
+    with refused("unsupported-combination", "patient"):
+        read_saved(twice, columns)
+    with refused("unknown-name", "patient", "'nobody'"):
+        read_saved(Path("saved"), Columns(("ill",), "site", patient="nobody"))
+    images = read_saved(saved(pictures(), "images"), Columns(("label",), patient="who"))
+    assert images.patients == tuple(f"w{i % 3}" for i in range(ROWS))
 
 
 def test_a_table_is_read_as_a_csv_is():

@@ -10,10 +10,11 @@ import pytest
 import torch
 from tests.support.refusals import refused
 
-from drfl import Natural
+from drfl import Natural, Simulation, Task
 from drfl.core.key import Key
 from drfl.data import ClientData
 from drfl.data.partition.splitting import most_frequent, split_rows
+from drfl.data.table_description import check_files
 from drfl.data.tables.patients import repeated_ids
 from drfl.data.tables.schema import Column, TableSchema
 from drfl.data.tables.table_files import read_tables
@@ -173,3 +174,69 @@ def test_other_columns_are_not_taken_for_repeated_ids():
     assert len(repeated_ids(named, None, ())) == 1
     # Each site numbers its own patients, and each of them has one row.
     assert repeated_ids(pd.DataFrame({"pid": np.tile(np.arange(100), 3)}), np.repeat([*"abc"], 100).tolist(), ()) == ()
+
+
+def test_one_row_per_patient_gives_the_numbers_of_a_table_without_patients():
+    table = frame().assign(row=lambda rows: range(len(rows)))
+    plain = ClientData.from_frame(table.drop(columns=["pid", "row"]), group="site", target="ill")
+    named = ClientData.from_frame(table.drop(columns="pid"), group="site", target="ill", patient="row")
+    assert all(map(torch.equal, plain.test, named.test))
+    task = Task(torch.nn.Linear(2, 2, dtype=torch.float32))
+    first, second = (Simulation(data, task) for data in (plain, named))
+    evaluations = [fed.evaluate(fed.w0) for fed in (first, second)]
+    assert torch.equal(evaluations[0].sums, evaluations[1].sums)
+
+
+def test_arrays_of_clients_keep_patients_whole():
+    rng = np.random.default_rng(0)
+    pairs = {name: (rng.normal(size=(40, 2)), rng.integers(0, 2, 40)) for name in "ab"}
+    patients = {name: np.repeat(np.arange(10), 4) for name in "ba"}
+    data = ClientData.from_arrays(pairs, patients=patients)
+    assert all(disjoint(sets) for sets in sides(data))
+    assert data.patient_counts(data.test).tolist() == [2, 2]
+    with refused("count-mismatch", "patients", "'b'", "39", "40"):
+        ClientData.from_arrays(pairs, patients={"a": patients["a"], "b": patients["b"][1:]})
+    with refused("conflicting-options", "patients"):
+        ClientData.from_arrays(pairs, pairs, patients=patients)
+
+
+def test_a_patient_in_two_spellings_is_refused(tmp_path):
+    table = frame(sites=2).astype({"pid": str})
+    table["pid"] = "P" + table["pid"]
+    row = int((table["site"] == "s1").argmax())
+    spelt = table.iloc[row, 1].lower()
+    table.iloc[row, 1] = spelt
+    table.to_csv(tmp_path / "t.csv", index=False)
+    with refused("similar-names", "patient", f"'{spelt}'", f"'{spelt.upper()}'", "s1"):
+        read_tables([tmp_path / "t.csv"], "ill", "site", patient="pid")
+    with refused("similar-names", "patient"):
+        ClientData.from_frame(table, group="site", target="ill", patient="pid")
+    # Two clients may use different numbers of the same form.
+    table.loc[table["site"] == "s1", "pid"] = table["pid"].str.lower()
+    assert ClientData.from_frame(table, group="site", target="ill", patient="pid").n == 2
+
+
+def test_a_patient_has_one_name_in_files_with_and_without_decimals(tmp_path):
+    table = frame(sites=1)
+    table.to_parquet(tmp_path / "a.parquet")
+    table.assign(pid=table["pid"].astype(float)).to_parquet(tmp_path / "b.parquet")
+    found = read_tables([tmp_path / "a.parquet", tmp_path / "b.parquet"], "ill", "site", patient="pid")
+    assert found.patients is not None
+    assert len(set(found.patients)) == 20
+
+
+def test_a_check_by_schema_finds_blank_patients_and_a_missing_column(tmp_path):
+    table = frame().astype({"pid": object})
+    parts = {"good": table, "lacks": table.drop(columns="pid"), "blank": table.copy()}
+    parts["blank"].iloc[3, 1] = None
+    for name, part in parts.items():
+        part.to_csv(tmp_path / f"{name}.csv", index=False)
+    columns = [Column(name, "number") for name in "ab"]
+    target = Column("ill", "category", levels=("0", "1"), role="target")
+    roles = Column("pid", "text", role="patient"), Column("site", "text", role="client")
+    found = {
+        check.path.stem: check.problems for check in check_files([tmp_path], TableSchema((*columns, target, *roles)))
+    }
+    assert found["good"] == ()
+    assert [problem.code for problem in found["lacks"]] == ["unknown-name"]
+    assert [(problem.code, problem.field) for problem in found["blank"]] == [("missing-values", "pid")]

@@ -55,12 +55,18 @@ def blocks(sizes: Sequence[int]) -> list[np.ndarray]:
 
 
 def split_blocks(
-    names: Sequence[str], sizes: Sequence[int], targets: Tensor, key: Key, test_fraction: float
+    names: Sequence[str],
+    sizes: Sequence[int],
+    targets: Tensor,
+    key: Key,
+    test_fraction: float,
+    patients: np.ndarray | None = None,
 ) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]:
     """Return training and test rows of clients stored one after the other, split by class if the targets are labels."""
     labels = None if targets.is_floating_point() or targets.ndim > 1 else targets.numpy(force=True)
     parts = []
     for name, rows in zip(names, blocks(sizes), strict=True):
         mine = None if labels is None else labels[rows]
-        parts.append(split_rows(rows, mine, key.fold("group", name), test_fraction, f"client '{name}'"))
+        units = None if patients is None else patients[rows]
+        parts.append(split_rows(rows, mine, key.fold("group", name), test_fraction, f"client '{name}'", units))
     return as_tensors([kept for kept, _ in parts]), as_tensors([held for _, held in parts])

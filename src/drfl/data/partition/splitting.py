@@ -156,6 +156,8 @@ def split_rows(
     checks.inner_fraction("test_fraction", test_fraction)
     if patients is not None:
         units, members = np.unique(patients, return_inverse=True)
+        if len(units) == len(rows) > 1:  # rows are independent, so they are split as if no column named the patient
+            return split_rows(rows, targets, key, test_fraction)
         classes = None if targets is None else most_frequent(members, targets)
         if len(units) < 2:
             raise _too_few(f"{name} has {len(units)} patient{'s' * (len(units) != 1)}")

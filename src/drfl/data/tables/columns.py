@@ -26,7 +26,12 @@ RowName = Callable[[int], str]
 
 
 def check_known(
-    place: str, known: Sequence[str], targets: Sequence[str], group: str | None, drop: Sequence[str]
+    place: str,
+    known: Sequence[str],
+    targets: Sequence[str],
+    group: str | None,
+    drop: Sequence[str],
+    patient: str | None = None,
 ) -> None:
     """Check that the named columns exist, and that no column has two roles.
 
@@ -34,10 +39,10 @@ def check_known(
         InputError: If not; the message names the column and the nearest existing one.
     """
     asked = [*((name, "target") for name in targets), (group, "group"), *((name, "drop") for name in drop)]
-    for name, what in asked:
+    for name, what in (*asked, (patient, "patient")):
         if name is not None and name not in known:
             raise unknown(f"column for {what} in {place}", name, known, field=what)
-    check_roles(targets, group, drop)
+    check_roles(targets, group, drop, patient)
 
 
 def check_roles(targets: Sequence[str], group: str | None, drop: Sequence[str], patient: str | None = None) -> None:
@@ -69,7 +74,12 @@ def check_roles(targets: Sequence[str], group: str | None, drop: Sequence[str], 
             )
 
 
-def check_blanks(frame: pd.DataFrame, row_name: RowName) -> None:
+BLANK_REMEDY = "fill or remove such rows, exclude the column, or say in a schema that blanks are missing values"
+NAME_ROWS = "fill or remove such rows"
+"""What to do about blank cells, and about those of a column that names clients or patients."""
+
+
+def check_blanks(frame: pd.DataFrame, row_name: RowName, remedy: str = BLANK_REMEDY) -> None:
     """Check that no cell is blank.
 
     Raises:
@@ -77,10 +87,10 @@ def check_blanks(frame: pd.DataFrame, row_name: RowName) -> None:
     """
     blank = frame.isna().to_numpy(dtype=bool)
     if blank.any():
-        row, column = (int(k[0]) for k in blank.nonzero())
+        (row, column), count = (int(k[0]) for k in blank.nonzero()), int(blank.sum())
         raise InputError(
-            f"{row_name(row)}: column '{frame.columns[column]}' is blank ({int(blank.sum())} blanks in the file): "
-            "fill or remove such rows, exclude the column, or say in a schema that blanks are missing values",
+            f"{row_name(row)}: column '{frame.columns[column]}' is blank ({count} blank{'s' * (count > 1)} in the "
+            f"file): {remedy}",
             code="missing-values",
             field=str(frame.columns[column]),
         )

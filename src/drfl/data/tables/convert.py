@@ -68,6 +68,25 @@ def match_clients(clients: Mapping[str, _T] | Sequence[_T], names: Sequence[str]
     return [by_name[name] for name in names]
 
 
+def patients_of_rows(
+    patients: Mapping[str, Sequence[object]] | Sequence[Sequence[object]], names: Sequence[str], sizes: Sequence[int]
+) -> np.ndarray:
+    """Return the patient of each row of all clients, one client after the other, as text (n,).
+
+    Raises:
+        InputError: If clients or numbers of rows differ from those of the data.
+    """
+    lists = [np.asarray(part).tolist() for part in match_clients(patients, names)]
+    for name, part, size in zip(names, lists, sizes, strict=True):
+        if len(part) != size:
+            raise InputError(
+                f"client '{name}' has {len(part)} patients for {size} rows. Give the patient of each row",
+                code="count-mismatch",
+                field="patients",
+            )
+    return np.array([str(patient) for part in lists for patient in part])
+
+
 def concatenate(
     names: Sequence[str], pairs: Sequence[Pair], part: str, dtype: torch.dtype | None, *, tokens: bool = True
 ) -> tuple[Tensor, Tensor]:

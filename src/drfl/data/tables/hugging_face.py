@@ -17,10 +17,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from drfl.core.errors import InputError
+from drfl.core.errors import InputError, unknown
 from drfl.data.dataset import Dataset, TaskName
 from drfl.data.tables.columns import check_alike, check_blanks, check_known, values_of
 from drfl.data.tables.npz_arrays import TableRows
+from drfl.data.tables.patients import check_spelling, patients_of
 from drfl.data.tables.schema import TableSchema
 from drfl.data.tables.table import Table
 from drfl.data.tables.table_files import check_targets_vary, rows_by_schema, rows_of_tables
@@ -65,7 +66,8 @@ class Columns(NamedTuple):
         group: Column that names a row's client; None if there is none.
         drop: Columns to ignore.
         task: Kind of task.
-        schema: Schema of a table. It names targets, group and task.
+        schema: Schema of a table. It names targets, group, task and patient.
+        patient: Column that names a row's patient; None if rows are independent.
     """
 
     targets: tuple[str, ...]
@@ -73,6 +75,7 @@ class Columns(NamedTuple):
     drop: tuple[str, ...] = ()
     task: TaskName = "classification"
     schema: TableSchema | None = None
+    patient: str | None = None
 
 
 def check_installed(name: str) -> None:
@@ -244,9 +247,10 @@ def from_splits(name: str, place: str, found: datasets.Dataset | datasets.Datase
     parts = {f"{place}, split '{split}'": rows for split, rows in _splits(place, found).items()}
     first, schema = next(iter(parts.values())), columns.schema
     if schema is None:
-        check_known(place, first.column_names, columns.targets, columns.group, columns.drop)
+        check_known(place, first.column_names, columns.targets, columns.group, columns.drop, columns.patient)
     else:
-        schema.check_options(columns.targets or None, columns.group, columns.drop, columns.task)
+        schema.check_options(columns.targets or None, columns.group, columns.drop, columns.task, columns.patient)
+    patients = _patients(parts, columns.patient if schema is None else schema.patient)
     kind = "table" if schema is not None else _kind(place, first, columns)
     if kind == "table":
         read = _table_rows(parts, columns)
@@ -262,12 +266,35 @@ def from_splits(name: str, place: str, found: datasets.Dataset | datasets.Datase
         targets, groups = y.split([len(x) for x in inputs]), [split.groups for split in splits]
     everybody = {group for known in groups if known is not None for group in known}
     check_alike(sorted(everybody))
+    if patients is not None:
+        check_spelling(patients, groups[0])
     return Dataset(
         name, inputs[0], targets[0], inputs[-1], targets[-1], classes, groups[0],
         standardise=names is not None, task=columns.task, columns=names,
         test_groups=groups[1] if len(parts) > 1 else None, class_names=class_names, notices=notices,
-        schema="" if schema is None else schema.digest,
+        schema="" if schema is None else schema.digest, patients=patients,
     )  # fmt: skip
+
+
+def _patients(parts: Mapping[str, datasets.Dataset], patient: str | None) -> tuple[str, ...] | None:
+    """Return the patient of each row of a single split.
+
+    Raises:
+        InputError: If there are two splits or no such column, or a cell is blank.
+    """
+    if patient is None:
+        return None
+    place, rows = next(iter(parts.items()))
+    if len(parts) > 1:
+        raise InputError(
+            f"{place}: with a patient column drfl divides all rows itself, by patient: save a single split",
+            code="unsupported-combination",
+            field="patient",
+        )
+    if patient not in rows.column_names:
+        raise unknown(f"column for patient in {place}", patient, rows.column_names, field="patient")
+    frame = cast("pd.DataFrame", rows.select_columns([patient]).to_pandas())
+    return tuple(patients_of(frame, patient, lambda row: f"{place}, row {row + 1}"))
 
 
 def _cut(groups: Sequence[str], sizes: Sequence[int]) -> list[tuple[str, ...]]:
@@ -302,7 +329,7 @@ def _table_rows(parts: Mapping[str, datasets.Dataset], columns: Columns) -> Tabl
         found = rows_by_schema(tables, schema, files=False)
         check_targets_vary(schema, found.targets)
         return found
-    return rows_of_tables(tables, targets, columns.group, columns.drop, columns.task, files=False)
+    return rows_of_tables(tables, targets, columns.group, columns.drop, columns.task, columns.patient, files=False)
 
 
 def _splits(place: str, found: datasets.Dataset | datasets.DatasetDict) -> Mapping[str, datasets.Dataset]:
@@ -333,7 +360,7 @@ def _splits(place: str, found: datasets.Dataset | datasets.DatasetDict) -> Mappi
 
 
 def _features(rows: datasets.Dataset, columns: Columns) -> list[str]:
-    taken = (*columns.targets, columns.group, *columns.drop)
+    taken = (*columns.targets, columns.group, columns.patient, *columns.drop)
     return [name for name in rows.column_names if name not in taken]
 
 

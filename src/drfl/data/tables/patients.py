@@ -10,8 +10,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from drfl.core.errors import Notice
-from drfl.data.tables.columns import RowName, check_blanks
+from drfl.core.errors import InputError, Notice
+from drfl.data.tables.columns import NAME_ROWS, RowName, check_blanks
+from drfl.data.tables.conform import level_text
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -37,13 +38,33 @@ def patients_of(frame: pd.DataFrame, patient: str, row_name: RowName) -> list[st
     """
     column = frame[patient]
     column = column if column.dtype.kind in "biuf" else column.astype("string").str.strip().replace("", None)
-    check_blanks(column.to_frame(patient), row_name)
-    return [str(value) for value in column.tolist()]
+    check_blanks(column.to_frame(patient), row_name, NAME_ROWS)
+    # The patient 1.0 of one file is the patient "1" of another.
+    return [level_text(value) for value in column.tolist()]
 
 
 def numbered(patients: Sequence[str]) -> Tensor:
     """Number the patients 0, 1, … and return the number of each row's patient, (n,) int64."""
     return torch.from_numpy(np.unique(np.array(patients), return_inverse=True)[1].astype(np.int64))
+
+
+def check_spelling(patients: Sequence[str], owners: Sequence[str] | None) -> None:
+    """Check that no two patients of a client differ only in case or blanks, which would split one into two.
+
+    Raises:
+        InputError: If two do; the message names them.
+    """
+    clients = [""] * len(patients) if owners is None else owners
+    seen = dict[tuple[str, str], str]()
+    for client, patient in dict.fromkeys(zip(clients, patients, strict=True)):
+        other = seen.setdefault((client, " ".join(patient.split()).casefold()), patient)
+        if other != patient:
+            where = f" at {client}" if client else ""
+            raise InputError(
+                f"patients '{other}' and '{patient}'{where} differ in case or blanks only. Use one spelling",
+                code="similar-names",
+                field="patient",
+            )
 
 
 def repeated_ids(frame: pd.DataFrame, owners: Sequence[str] | None, used: Collection[str | None]) -> tuple[Notice, ...]:

@@ -14,12 +14,12 @@ from torch import Tensor
 from drfl.core.errors import InputError, Notice, listing, unknown
 from drfl.data.dataset import Dataset, TaskName
 from drfl.data.tables.columns import (
+    NAME_ROWS,
     RARE,
     check_alike,
     check_blanks,
     check_known,
     check_numbers,
-    check_roles,
     check_size,
     one_hot,
     values_of,
@@ -27,7 +27,7 @@ from drfl.data.tables.columns import (
 from drfl.data.tables.conform import conform, level_text, stripped, target_tensor
 from drfl.data.tables.levels import check_levels, level_notices
 from drfl.data.tables.npz_arrays import TableRows, is_table, read_arrays
-from drfl.data.tables.patients import patients_of, repeated_ids
+from drfl.data.tables.patients import check_spelling, patients_of, repeated_ids
 from drfl.data.tables.schema import TableSchema
 from drfl.data.tables.table import Table
 from drfl.data.tables.table_paths import check_stems, files_of, label_of_files, name_of, unread_notices
@@ -80,6 +80,8 @@ def read_tables(
         check_targets_vary(schema, read.targets)
     if read.groups is not None:
         check_alike(sorted(set(read.groups)))
+    if read.patients is not None:
+        check_spelling(read.patients, read.groups)
     x, y = read.inputs, read.targets
     return Dataset(
         label_of_files(paths), x, y, x, y, read.outputs, None if read.groups is None else tuple(read.groups),
@@ -100,6 +102,7 @@ class SiteRows(NamedTuple):
         classes: Names of the classes; None if they have none.
         schema: Digest of the schema; "" without one.
         notices: Warnings about the files.
+        patients: (n,) Patient of each row, if there is no separate test file; None if rows are independent.
     """
 
     train: tuple[Tensor, Tensor]
@@ -108,6 +111,7 @@ class SiteRows(NamedTuple):
     classes: tuple[str, ...] | None = None
     schema: str = ""
     notices: tuple[Notice, ...] = ()
+    patients: list[str] | None = None
 
     def about(self) -> dict[str, Any]:
         """Return the description of the rows, as arguments of :meth:`drfl.data.ClientData.from_arrays`."""
@@ -141,13 +145,22 @@ def read_site_table(
         )
     else:
         schema.check_options(None if target is None else (target,), task=task)
+        if schema.patient is not None and test is not None:
+            raise InputError(
+                f"the schema has the patient column '{schema.patient}', and drfl divides all rows by patient: give one "
+                f"file instead of {train.name} and {test.name}",
+                code="conflicting-options",
+                field="patient",
+            )
         read = rows_by_schema([Table.by_schema(path, schema) for path in files], schema, files=False)
+        if read.patients is not None:
+            check_spelling(read.patients, None)
     # The training file comes first.
     at = len(read.inputs) if test is None else read.sizes[0]
     tests = None if test is None else (read.inputs[at:], read.targets[at:])
     return SiteRows(
         (read.inputs[:at], read.targets[:at]), tests, read.columns, read.classes,
-        "" if schema is None else schema.digest, read.notices,
+        "" if schema is None else schema.digest, read.notices, read.patients,
     )  # fmt: skip
 
 
@@ -188,11 +201,11 @@ def rows_by_schema(tables: Sequence[Table], schema: TableSchema, files: bool = T
     return TableRows(
         torch.from_numpy(np.concatenate([part.inputs for part in parts])), y, outputs, schema.classes,
         client_of_rows(tables, schema.client, files), schema.features, _merged(form_notices(tables)),
-        tuple(len(table.frame) for table in tables), _patients(tables, schema.patient),
+        tuple(len(table.frame) for table in tables), patients_of_tables(tables, schema.patient),
     )  # fmt: skip
 
 
-def _patients(tables: Sequence[Table], patient: str | None) -> list[str] | None:
+def patients_of_tables(tables: Sequence[Table], patient: str | None) -> list[str] | None:
     """Return the patient of each row.
 
     Raises:
@@ -224,7 +237,7 @@ def client_of_rows(tables: Sequence[Table], client: str | None, files: bool = Tr
     if not lacking:
         columns = [stripped(table.frame[client]) for table in tables]
         for table, column in zip(tables, columns, strict=True):
-            check_blanks(column.to_frame(client), table.row_names())
+            check_blanks(column.to_frame(client), table.row_names(), NAME_ROWS)
         return [level_text(value) for column in columns for value in column]
     if len(tables) == 1 or not files:
         return None
@@ -272,9 +285,8 @@ def rows_of_tables(
     tables = [table.with_numbers(names) for table in tables]
     first = list(tables[0].frame.columns)
     place = tables[0].place
-    check_known(place, first, targets, group, drop)
-    check_roles(targets, group, drop, patient)
-    patients = _patients(tables, patient)
+    check_known(place, first, targets, group, drop, patient)
+    patients = patients_of_tables(tables, patient)
     for table in tables:
         frame, line = table.frame, table.row_names()
         if sorted(frame.columns) != sorted(first):

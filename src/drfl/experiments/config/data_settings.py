@@ -183,7 +183,7 @@ def load_data(data: DataSettings, log: Callable[[str], None] | None = None, devi
     if data.data is not None or is_hub(data.dataset):
         task = data.task or CLASSIFICATION
         schema = None if data.data_schema is None else TableSchema.read(data.data_schema)
-        columns = Columns(data.target or (), data.group, data.drop or (), task, schema)
+        columns = Columns(data.target or (), data.group, data.drop or (), task, schema, data.patient)
         saved = None if data.data is None else saved_folder(data.data)
         if data.data is None:
             dataset = read_hub(data.dataset, columns)

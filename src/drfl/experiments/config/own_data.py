@@ -162,7 +162,6 @@ def _check_hub(name: str, values: Mapping[str, object]) -> None:
         raise InputError(
             f"data_dir has no effect on dataset '{name}': remove it", code="unused-option", field="data_dir"
         )
-    _check_no_patient(values, f"dataset '{name}'")
     _check_roles(values, may_have_columns=True)
 
 
@@ -180,7 +179,6 @@ def _label(values: Mapping[str, object], paths: Sequence[Path]) -> str:
         arrays = any(path.suffix.lower() == ".npz" for path in files_of(paths))
     else:
         check_installed(f"the folder {saved}")
-        _check_no_patient(values, f"the folder {saved}")
         arrays = True
     if not values.get("target"):
         raise InputError("data needs target, the column with the classes", code="missing-option", field="target")
@@ -199,15 +197,6 @@ def _label(values: Mapping[str, object], paths: Sequence[Path]) -> str:
         )
     _check_roles(values, may_have_columns=arrays)
     return label_of_files(paths)
-
-
-def _check_no_patient(values: Mapping[str, object], what: str) -> None:
-    if values.get("patient") is not None:
-        raise InputError(
-            f"patient is for your own tables and npz files, not for {what}: save it as a Parquet file",
-            code="unsupported-combination",
-            field="patient",
-        )
 
 
 def _check_roles(values: Mapping[str, object], may_have_columns: bool) -> None:
