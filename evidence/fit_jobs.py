@@ -29,6 +29,7 @@ import script
 from drfl.core.errors import DivergedError
 from drfl.experiments.fit.fit import REFERENCES, fit_jobs
 from drfl.experiments.fit.fitted import Fitted
+from drfl.experiments.fit.judge import Judge
 from drfl.experiments.fit.members import PORTFOLIO, FitJobs
 from drfl.experiments.fit.run_fit import evaluate_every, jobs_of_objects
 from drfl.experiments.fit.steps import Steps
@@ -59,7 +60,7 @@ def tested(evaluation: Evaluation) -> list[str]:
 
 def fitted(jobs: FitJobs) -> Fitted:
     steps = Steps(None, StopSignal(), lambda label: nullcontext(()), lambda line: None, lambda line: None)
-    return fit_jobs(jobs, steps, personal=True)
+    return fit_jobs(jobs, Judge.of(jobs.selection), steps, personal=True)
 
 
 def in_hindsight(jobs: FitJobs, k: int) -> list[str]:

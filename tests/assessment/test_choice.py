@@ -99,3 +99,31 @@ def test_a_clear_gain_exceeds_two_standard_errors_and_has_enough_rows():
     assert not is_clear_gain(gains - 0.42)
     assert not is_clear_gain(gains[: FEW - 1])
     assert not is_clear_gain(np.zeros(100))
+
+
+def test_rows_of_a_patient_count_once():
+    a, b = losses(2, [1.0, 0.5], "a"), losses(2, [0.9, 0.45], "b")
+    copies = np.tile(np.arange(120), 7)
+    many = worst_group_p(a[copies], b[copies], rows(2)[copies], patients=copies)
+    assert many == pytest.approx(worst_group_p(a, b, rows(2)), rel=1e-9)
+    assert worst_group_p(a[copies], b[copies], rows(2)[copies]) < many / 2
+    chosen = choose([a[copies], b[copies]], rows(2)[copies], [True, True], patients=copies)
+    assert chosen.p[1] == pytest.approx(many)
+
+
+def test_a_single_row_or_patient_proves_nothing():
+    ones = np.ones(1)
+    assert worst_group_p(ones, ones / 2, rows(1, 1)) >= 0.5
+    gains = np.linspace(1, 2, 60)
+    assert worst_group_p(gains, 0 * gains, rows(1), patients=np.zeros(60, dtype=int)) >= 0.5
+    assert worst_group_p(gains, 0 * gains, rows(2, 30), patients=rows(2, 30)) >= 0.5
+
+
+def test_a_clear_gain_counts_patients():
+    gains, patients = np.tile([0.0, 1.0], 50), np.arange(100) % 2
+    assert is_clear_gain(gains, np.arange(100))
+    assert not is_clear_gain(gains, patients)
+    assert not is_clear_gain(np.zeros(0))
+    same = np.repeat(np.tile([0.0, 1.0], 12) - 0.31, 10)
+    assert is_clear_gain(same)
+    assert not is_clear_gain(same, np.arange(24).repeat(10))

@@ -64,7 +64,7 @@ def test_two_clients_and_the_files(tmp_path, capsys):
 
 
 def test_json_is_all_that_it_prints(capsys):
-    assert call(["fit", *DIGITS, "--json"]) == 0
+    assert call(["fit", *DIGITS, "--cohort", "1", "--over-select", "2", "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
     assert found["directory"] == "runs/fit-digits-seed0"
     assert found["references"].keys() == {"local_only", "pooled"}
@@ -119,6 +119,7 @@ def test_stopped_and_resumed_it_has_the_same_bytes(step, tmp_path, capsys):
     assert f"[{step}/10]" in capsys.readouterr().err
     assert different(results_in(tmp_path / "w/a"), results_in(tmp_path / "a")) == []
     assert notice_codes(["fit", "--resume", "--out", "a"]) == ["nothing-to-resume"]
+    assert notice_codes(["fit", *DIGITS, "--personalise", "--resume", "--out", "a"]) == ["nothing-to-resume"]
 
 
 @pytest.mark.long
@@ -160,3 +161,8 @@ def test_another_job_is_not_resumed_and_a_finished_one_is_overwritten(tmp_path):
 )
 def test_bad_options(arguments, code, field):
     check_refusal(["fit", *arguments], code, field)
+
+
+def test_a_setting_that_some_member_refuses_ends_the_fit_before_the_first_run(tmp_path):
+    check_refusal(["fit", *DIGITS, "--table-dir", "none", "--out", "a"], "not-a-folder", "table_dir", "none")
+    assert not (tmp_path / "a").exists()

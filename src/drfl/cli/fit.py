@@ -86,7 +86,7 @@ def _config(options: FitOptions) -> tuple[Config, bool]:
     elif out is not None:
         check_free(out, "fit", overwrite=options.overwrite)
     file = read_file(path, references_of(given), trust=options.trust)
-    personal = options.personalise or bool(file.pop("personalise", False))
+    personal = bool(file.pop("personalise", False)) or options.personalise
     if options.budget is not None or path is None:
         budget = options.budget or BUDGET
         given |= {"rounds": budget, "evaluate_every": evaluate_every(budget)}

@@ -24,11 +24,13 @@ DEFAULT = "SCAFFOLD,DRFA,DRDM,DualDRDM,ScaffPD"
 def bench_command(options: BenchOptions) -> int:
     """Run the benchmark, write and print the ranking, and return the exit code."""
     known = {job.name: job for job in SUITE}
-    chosen = list(known) if options.suite_jobs is None else [name.strip() for name in options.suite_jobs.split(",")]
+    chosen = list(known)
+    if options.suite_jobs is not None:
+        chosen = list(dict.fromkeys(name.strip() for name in options.suite_jobs.split(",")))
     for name in chosen:
         if name not in known:
             raise unknown("job", name, known)
-    texts = (options.names or DEFAULT).split(",")
+    texts = (DEFAULT if options.names is None else options.names).split(",")
     names = dict.fromkeys([BASELINE, *(algorithm_name(text.strip()) for text in texts)])
     if len(names) < 2:
         raise InputError(

@@ -235,3 +235,30 @@ def test_without_validation_rows_it_is_refused():
 def test_impossible_arguments(options, code, field):
     with refused(code, field):
         fitted(**options)
+
+
+def test_patients_count_instead_of_rows(two_members):
+    data = clients(n=200)
+    data = replace(data, test_inputs=data.inputs, test_targets=data.targets, test=data.train)
+    rows = torch.arange(len(data.inputs))
+    found = fitted(replace(data, patients=rows // 8))
+    single = fitted(replace(data, patients=rows))
+    assert {c.group for c in found.candidates} == {"3 clients with fewer than 20 validation patients"}
+    assert {c.group for c in single.candidates} <= set(data.names)
+
+
+def test_what_is_refused_leaves_no_folder(tmp_path):
+    data = clients(count=2)
+    with refused("no-validation", "data"):
+        fitted(replace(data, train=tuple(rows[:1] for rows in data.train)), out=tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+def test_resuming_with_another_budget_names_it(two_members, tmp_path):
+    def stop(line):
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        fitted(budget=30, out=tmp_path / "out", progress=stop, checkpoint_every=1)
+    with refused("other-run", "rounds", "30", "6"):
+        fitted(budget=6, out=tmp_path / "out", resume=True, checkpoint_every=1)

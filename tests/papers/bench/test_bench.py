@@ -55,7 +55,7 @@ def test_the_files_and_the_same_command_again(tmp_path, capsys, monkeypatch):
     assert bench_command(options(tmp_path)) == 0
     assert json.loads(capsys.readouterr().out)["differences"] == content["differences"]
     assert {path: path.stat().st_mtime_ns for path in tmp_path.rglob("history.csv")} == before
-    with refused("other-run", None):
+    with refused("other-run", "rounds", "2", "3"):
         bench_command(options(tmp_path, rounds=3))
 
 
@@ -106,6 +106,7 @@ def test_a_failed_run_leaves_no_difference_and_the_last_place():
         ({"suite_jobs": "hospital"}, ("unknown-name", "job", "'hospitals'")),
         ({"names": "DRFB"}, ("unknown-name", "algorithm", "'DRFA'")),
         ({"names": "FedAvg"}, ("missing-option", "algorithms", "FedAvg")),
+        ({"names": ""}, ("unknown-name", "algorithm")),
     ],
 )
 def test_mistakes_leave_nothing(changes, error, tmp_path):
@@ -119,5 +120,6 @@ def test_an_algorithm_of_the_users_file(tmp_path, monkeypatch, capsys):
     (tmp_path / "mine.py").write_text(
         "import dataclasses\nimport drfl\n@dataclasses.dataclass(frozen=True)\nclass Mine(drfl.FedAvg):\n    m: int = 2"
     )
-    assert bench_command(options(tmp_path / "out", names="mine.py:Mine", suite_jobs="hospitals")) == 0
+    assert bench_command(options(tmp_path / "out", names="mine.py:Mine", suite_jobs="hospitals,hospitals")) == 0
     assert json.loads(capsys.readouterr().out)["ranking"] == ["Mine"]
+    assert [path.name for path in (tmp_path / "out").iterdir() if path.is_dir()] == ["hospitals"]

@@ -23,21 +23,20 @@ REFERENCES = {"local_only": ("local only", "LocalOnly"), "pooled": ("pooled", "P
 """References by their keys in files: name in tables, and algorithm."""
 
 
-def fit_jobs(jobs: FitJobs, steps: Steps, *, personal: bool) -> Fitted:
+def fit_jobs(jobs: FitJobs, judge: Judge, steps: Steps, *, personal: bool) -> Fitted:
     """Execute a fit.
 
     Args:
         jobs: Builds the runs.
+        judge: The validation rows of the selection stage.
         steps: Executes them.
         personal: Whether clients may get personal models.
 
     Raises:
         DivergedError: If the final run diverges.
         DrflError: If every member is excluded.
-        InputError: If there are no validation rows.
         StoppedError: If a signal asked to stop.
     """
-    judge = Judge.of(jobs.selection)
     steps.total = len(PORTFOLIO) + 1 + len(REFERENCES) + personal
     initial = judge.worst(judge.losses(judge.fed.w0)[judge.counted])[1]
     candidates = [_try_member(jobs, steps, judge, member, initial) for member in PORTFOLIO]
@@ -50,7 +49,8 @@ def fit_jobs(jobs: FitJobs, steps: Steps, *, personal: bool) -> Fitted:
             field="budget",
         )
     independent = not jobs.selection.data.shares_test_rows
-    choice = choose([c.losses for c in candidates], judge.groups, eligible, independent=independent)
+    patients = None if judge.patients is None else judge.patients[judge.counted]
+    choice = choose([c.losses for c in candidates], judge.groups, eligible, patients=patients, independent=independent)
     chosen, selected = candidates[choice.chosen].member, candidates[choice.chosen].run
     assert selected is not None
     runs: dict[str, FinishedRun | None] = {}

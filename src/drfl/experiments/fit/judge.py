@@ -25,6 +25,7 @@ class Judge(NamedTuple):
         sizes: (N,) Validation rows of each client.
         counted: (Σ sizes) Whether a row counts. The row of a client with a single one is a training row, too.
         groups: (n,) Group of each row that counts.
+        patients: (Σ sizes) Patient of each row, numbered over all clients; None if rows are independent.
         names: Names of the groups: those of clients, or a text for several clients with few rows.
     """
 
@@ -32,6 +33,7 @@ class Judge(NamedTuple):
     sizes: list[int]
     counted: NDArray[np.bool_]
     groups: NDArray[np.intp]
+    patients: NDArray[np.intp] | None
     names: list[str]
 
     @classmethod
@@ -41,20 +43,27 @@ class Judge(NamedTuple):
         Raises:
             InputError: If no client has a validation row that is not a training row.
         """
-        data, sizes = setup.data, setup.fed.row_scores(setup.fed.w0).starts.diff().tolist()
+        data, scores = setup.data, setup.fed.row_scores(setup.fed.w0)
+        sizes = scores.starts.diff().tolist()
         unseen = [not np.isin(test, train).any() for train, test in zip(data.train, data.test, strict=True)]
         if not any(unseen):
             raise InputError(
                 "no client has two training rows, so there are no validation rows", code="no-validation", field="data"
             )
-        of_client = group_clients(np.where(unseen, sizes, 0).tolist())
+        # A number names another patient at another client.
+        patients = None if data.patients is None else np.unique(
+            np.stack([np.repeat(np.arange(data.n), sizes), data.patients[scores.rows].numpy()]),
+            axis=1, return_inverse=True,
+        )[1].reshape(-1)  # fmt: skip
+        unit = "rows" if patients is None else "patients"
+        of_client = group_clients(np.where(unseen, data.patient_counts(data.test), 0).tolist())
         present, groups = np.unique(np.repeat(of_client, sizes)[np.repeat(unseen, sizes)], return_inverse=True)
         members = [np.flatnonzero((of_client == group) & unseen) for group in present]
         names = [
-            data.names[own[0]] if len(own) == 1 else f"{len(own)} clients with fewer than {FEW} validation rows"
+            data.names[own[0]] if len(own) == 1 else f"{len(own)} clients with fewer than {FEW} validation {unit}"
             for own in members
         ]
-        return cls(setup.fed, sizes, np.repeat(unseen, sizes), groups, names)
+        return cls(setup.fed, sizes, np.repeat(unseen, sizes), groups, patients, names)
 
     def losses(self, models: Tensor | ClientTable) -> Floats:
         """Return the loss of each validation row, client by client, of one model or of one per client."""

@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from drfl.algorithms import FineTuned
 from drfl.algorithms.fedavg import FedAvgState
@@ -62,18 +63,23 @@ def candidates(run: FinishedRun, fed: Simulation, alone: FinishedRun | None) -> 
     return tuned if own is None else {**tuned, LOCAL: own}
 
 
-def decide(shared: Floats, personal: Mapping[str, Floats], sizes: Sequence[int]) -> list[tuple[str, float]]:
+def decide(
+    shared: Floats, personal: Mapping[str, Floats], sizes: Sequence[int], patients: NDArray[np.intp] | None = None
+) -> list[tuple[str, float]]:
     """Return each client's candidate and its mean gain: the one with the largest gain among those with a clear one.
 
     Args:
         shared: (n,) Loss of the global model on each validation row, client by client.
         personal: The losses of the other candidates.
         sizes: (N,) Validation rows of each client.
+        patients: (n,) Patient of each row; None if rows are independent.
     """
-    gains = {name: np.split(shared - losses, np.cumsum(sizes)[:-1]) for name, losses in personal.items()}
     decisions: list[tuple[str, float]] = []
-    for i in range(len(sizes)):
-        clear = {name: float(parts[i].mean()) for name, parts in gains.items() if is_clear_gain(parts[i])}
+    for end, size in zip(np.cumsum(sizes), sizes, strict=True):
+        rows = slice(end - size, end)
+        units = None if patients is None else patients[rows]
+        gains = {name: shared[rows] - losses[rows] for name, losses in personal.items()}
+        clear = {name: float(gain.mean()) for name, gain in gains.items() if is_clear_gain(gain, units)}
         decisions.append(max(clear.items(), key=lambda item: item[1], default=(GLOBAL, 0.0)))
     return decisions
 
@@ -98,14 +104,17 @@ def personalise(
     """
     before, shared = judge.losses(selection[0].result.model), judge.losses(final[0].result.model)
     first, last = candidates(selection[0], judge.fed, selection[1]), candidates(final[0], fed, final[1])
-    decisions = decide(before, {name: judge.losses(first[name]) for name in first if name in last}, judge.sizes)
+    decisions = decide(
+        before, {name: judge.losses(first[name]) for name in first if name in last}, judge.sizes, judge.patients
+    )
     losses = {name: judge.losses(last[name]) for name, _ in decisions if name != GLOBAL}
     clients, ends = torch.arange(len(decisions)), np.cumsum(judge.sizes)
     used, models = [GLOBAL] * len(decisions), fed.client_table()
     models = models.put(clients, final[0].result.model.expand(len(decisions), -1))
     for client, end, size, (name, _) in zip(clients.split(1), ends, judge.sizes, decisions, strict=True):
         rows = slice(end - size, end)
-        if name == GLOBAL or not is_clear_gain(shared[rows] - losses[name][rows]):
+        units = None if judge.patients is None else judge.patients[rows]
+        if name == GLOBAL or not is_clear_gain(shared[rows] - losses[name][rows], units):
             continue
         if losses[name][rows].mean() <= before[rows].mean():
             used[int(client)], models = name, models.put(client, last[name][client])

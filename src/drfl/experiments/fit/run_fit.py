@@ -22,9 +22,10 @@ from drfl.experiments.config.config import Config
 from drfl.experiments.config.data_settings import DataSettings
 from drfl.experiments.config.ready_run import Job
 from drfl.experiments.config.strict import input_error
-from drfl.experiments.fit.fit import fit_jobs
+from drfl.experiments.fit.fit import REFERENCES, fit_jobs
 from drfl.experiments.fit.fitted import Fitted
-from drfl.experiments.fit.members import PORTFOLIO, FitJobs, Member
+from drfl.experiments.fit.judge import Judge
+from drfl.experiments.fit.members import PORTFOLIO, FitJobs, Member, reference
 from drfl.experiments.fit.personal import GLOBAL
 from drfl.experiments.fit.steps import Show, Steps
 from drfl.experiments.run.artifacts import json_text
@@ -51,6 +52,8 @@ def jobs_of_config(config: Config, dataset: Dataset) -> FitJobs:
         tables = {member.algorithm: dict(member.parameters)}
         own = config.model_copy(update={"algorithm": member.algorithm, "algorithms": tables})
         algorithm = own.build_algorithm(member.algorithm, setup.data.n)
+        if not hasattr(algorithm, "m"):  # the references select no clients, so they cannot select more of them
+            own = own.model_copy(update={"over_select": None})
         return make_job(setup, own, own.about(algorithm, setup.data.n), algorithm)
 
     files = config.user_files(PORTFOLIO[0].algorithm)
@@ -122,18 +125,20 @@ def run_fit(
         overwrite: Whether to replace the folder's content.
         numbered: Whether to add a number to the folder's name if it exists.
     """
-    first = jobs.make(jobs.final, PORTFOLIO[0])
+    # Members that cannot run with these settings are refused here, before the first run.
+    references = [reference(name, algorithm, PORTFOLIO[0]) for name, algorithm in REFERENCES.values()]
+    first, *_ = (jobs.make(jobs.final, member) for member in (*PORTFOLIO, *references))
     for line in warnings_of(first):
         warn(line)
-    steps = Steps(None, watch, show, log, warn)
+    steps, judge = Steps(None, watch, show, log, warn), Judge.of(jobs.selection)
     if place is None:
-        return fit_jobs(jobs, steps, personal=personal)
+        return fit_jobs(jobs, judge, steps, personal=personal)
     config = tomli_w.dumps({**jobs.config, "personalise": personal})
     with claim_folder(
         place, "fit", resume=resume, overwrite=overwrite, numbered=numbered, config=config, warn=warn
     ) as claim:
         steps.claim = claim
-        fitted = replace(fit_jobs(jobs, steps, personal=personal), directory=claim.directory)
+        fitted = replace(fit_jobs(jobs, judge, steps, personal=personal), directory=claim.directory)
         more: dict[str, str | bytes] = {"fit.json": json_text(fitted.summary(), indent=2) + "\n"}
         if fitted.personal is not None and set(fitted.personal.used) != {GLOBAL}:
             more["personal.safetensors"] = personal_bytes(fitted)

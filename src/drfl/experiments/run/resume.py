@@ -104,7 +104,8 @@ def check_settings(job: Running, kept: Mapping[str, object]) -> None:
     """
     # Flatten, so that a message names the one key that differs.
     own, stored = _flat(decisive_settings(job)), _flat({k: v for k, v in kept.items() if k not in FREE})
-    for name in sorted({*own, *stored} - {*ROUNDING}):
+    # evaluate_every often follows from rounds, which is then the option to name.
+    for name in sorted({*own, *stored} - {*ROUNDING}, key=lambda name: (name == "evaluate_every", name)):
         if own.get(name) != stored.get(name) and name.startswith(FILES):
             raise InputError(
                 f"{name.removeprefix(FILES)} has changed since the run to resume started: restore it, or give "
