@@ -14,7 +14,7 @@ from drfl import DRDM, DRFA, DRFAGA, DualDRDM, FedAvg, Key, LocalSGD
 from drfl.engine import Stacked, stacked
 from drfl.engine.padding import padded_size
 from drfl.optim.local_optimizers import SAM, Adam
-from drfl.optim.schedules import Constant, Cosine
+from drfl.optim.schedules import Cosine
 
 N, M, SIZES = 30, 20, tuple(range(6, 36))
 
@@ -48,9 +48,8 @@ def test_sizes_are_rounded_up_by_less_than_a_quarter_to_few_values():
 
 @pytest.mark.parametrize("algorithm", [FedAvg, DRFA, DRDM, DualDRDM])
 def test_100_rounds_need_few_graphs(captures, algorithm):
-    # DRDM's proximal weight depends on η and is part of the graph, so that its η is constant here.
-    schedule = Constant() if algorithm in (DRDM, DualDRDM) else Cosine(100, 0.1)
-    final(algorithm(m=M, local=LocalSGD(steps=10, lr=0.02, batch=8, lr_schedule=schedule)), 100)
+    # The penalty of DRDM and dual DRDM depends on η, and so changes in every round.
+    final(algorithm(m=M, local=LocalSGD(steps=10, lr=0.02, batch=8, lr_schedule=Cosine(100, 0.1))), 100)
     assert 1 <= len(captures) <= stacked.GRAPHS
 
 
@@ -95,4 +94,23 @@ def test_shifts_averages_and_noise_are_padded(captures):
         assert found.shape == right.shape
         assert torch.allclose(found, right, rtol=1e-12, atol=1e-13)
     (shapes,) = captures
-    assert shapes[2] == (14, 4, 8)
+    assert shapes[3] == (14, 4, 8)
+
+
+def test_a_graph_without_a_pull_does_not_serve_rounds_with_one(captures):
+    def end(prox):
+        fed = federation(SIZES, engine=Stacked())
+        local = LocalSGD(steps=4, lr=0.1, batch=8)
+        return [fed.train(torch.arange(13), fed.w0, local, Key(0), prox=p).w for p in prox]
+
+    plain, weak, strong = end([0.0, 0.1, 5.0])
+    assert len(captures) == 2
+    fed = federation(SIZES, engine=drfl.Loop())
+    for found, prox in ((plain, 0.0), (weak, 0.1), (strong, 5.0)):
+        right = fed.train(torch.arange(13), fed.w0, LocalSGD(steps=4, lr=0.1, batch=8), Key(0), prox=prox).w
+        assert torch.allclose(found, right, rtol=1e-12, atol=1e-13)
+
+
+def test_a_step_size_beyond_the_type_of_the_models_diverges(captures):
+    fed = federation(SIZES, engine=Stacked(), dtype=torch.float32)
+    assert not fed.train(torch.arange(13), fed.w0, LocalSGD(steps=2, lr=1e300, batch=8), Key(0)).w.isfinite().all()

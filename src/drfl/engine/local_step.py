@@ -9,7 +9,7 @@ from typing import NamedTuple, Protocol
 import torch
 from torch import Tensor
 
-from drfl.engine.sgd import SGDStep
+from drfl.engine.sgd import SGDStep, pulled
 from drfl.engine.weight_products import Gradient, write_out
 from drfl.federation.requests import TrainRequest
 from drfl.optim.local_optimizers import SAM, Adam
@@ -31,7 +31,7 @@ class AdamStep(NamedTuple):
     """u ← u − lr·m̂/(√v̂ + ε) along (fixed + pull·u) + g, see :class:`drfl.optim.local_optimizers.Adam`."""
 
     lr: float | Tensor
-    pull: float
+    pull: float | Tensor
     adam: Adam
 
     def start(self, u: Tensor) -> Sequence[Tensor]:
@@ -42,11 +42,9 @@ class AdamStep(NamedTuple):
         """Take a step, see :class:`LocalStep`."""
         (m, v), (beta1, beta2) = state, (self.adam.beta1, self.adam.beta2)
         # Adam squares the entries of the gradient, so a gradient in factors must be multiplied out.
-        direction = g = write_out(g)
-        if self.pull:
-            direction = g + (self.pull * u if fixed is None else torch.add(fixed, u, alpha=self.pull))
-        elif fixed is not None:
-            direction = g + fixed
+        direction, rest = write_out(g), pulled(u, fixed, self.pull)
+        if rest is not None:
+            direction = direction + rest
         m.mul_(beta1).add_(direction, alpha=1 - beta1)
         v.mul_(beta2).addcmul_(direction, direction, value=1 - beta2)
         # The bias corrections are folded into two scalars, so no tensors are needed for m̂ and v̂.
@@ -57,20 +55,22 @@ class AdamStep(NamedTuple):
             u.addcdiv_(m, deviation, value=-self.lr / (1 - beta1**t))
 
 
-def local_step(request: TrainRequest, eta: Tensor | None = None) -> LocalStep:
+def local_step(request: TrainRequest, numbers: Sequence[Tensor] = ()) -> LocalStep:
     """Return the step of a request's optimiser.
 
     For :class:`drfl.optim.local_optimizers.SAM` it is the descent step at the point where the ascent started.
 
     Args:
         request: The request.
-        eta: (), the step size on the device of the models; None = the number in the request.
+        numbers: η and prox + weight_decay, each (), on the device of the models; empty = those in the request.
     """
     plain = SGDStep.of(request)
-    lr = plain.lr if eta is None else eta
+    lr, pull = numbers or (plain.lr, plain.pull)
+    if not plain.pull:
+        pull = 0.0  # saves an operation per step
     if isinstance(request.local.optimizer, Adam):
-        return AdamStep(lr, plain.pull, request.local.optimizer)
-    return plain._replace(lr=lr)
+        return AdamStep(lr, pull, request.local.optimizer)
+    return plain._replace(lr=lr, pull=pull)
 
 
 def ascent(sam: SAM, gradients: Sequence[Tensor], clients: int | None = None) -> list[Tensor]:

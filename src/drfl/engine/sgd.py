@@ -133,12 +133,12 @@ class SGDStep(NamedTuple):
 
     Args:
         lr: η, or a tensor () that holds it.
-        pull: prox + weight_decay.
+        pull: prox + weight_decay, or a tensor () that holds it.
         momentum: β in v ← β·v + direction, u ← u − lr·v.
     """
 
     lr: float | Tensor
-    pull: float
+    pull: float | Tensor
     momentum: float
 
     @classmethod
@@ -154,10 +154,7 @@ class SGDStep(NamedTuple):
 
     def step(self, u: Tensor, g: Gradient, fixed: Tensor | None, state: Sequence[Tensor], t: int) -> None:
         """Move a parameter u against its gradient g; neither g nor ``fixed`` (None = 0) is modified."""
-        rest = fixed
-        if self.pull:
-            # A new tensor, because fixed is shared by all steps.
-            rest = self.pull * u if fixed is None else torch.add(fixed, u, alpha=self.pull)
+        rest = pulled(u, fixed, self.pull)
         # Two updates in place need no memory for the sum of both. Their order affects the last bits of the result.
         if not state:
             if rest is not None:
@@ -182,6 +179,16 @@ class SGDStep(NamedTuple):
             direction.add_to(u, -self.lr)
         else:
             u.sub_(direction, alpha=self.lr)
+
+
+def pulled(u: Tensor, fixed: Tensor | None, pull: float | Tensor) -> Tensor | None:
+    """Return fixed + pull·u; None if it is 0. All steps share ``fixed``, so the sum is a new tensor."""
+    if isinstance(pull, Tensor):
+        # On a GPU: reading its value would wait for the device.
+        return pull * u if fixed is None else torch.addcmul(fixed, u, pull)
+    if not pull:
+        return fixed
+    return pull * u if fixed is None else torch.add(fixed, u, alpha=pull)
 
 
 def fixed_part(request: TrainRequest, row: int | None = None) -> Tensor | None:

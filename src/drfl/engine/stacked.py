@@ -19,7 +19,7 @@ from drfl.engine.evaluation import evaluate_models, evaluate_together, is_worth_
 from drfl.engine.local_step import ascent, local_step
 from drfl.engine.padding import padded, padded_clients
 from drfl.engine.pixels import gatherer
-from drfl.engine.sgd import fixed_part, functional, gradient_of, mean_losses, multiplications, take_rows
+from drfl.engine.sgd import SGDStep, fixed_part, functional, gradient_of, mean_losses, multiplications, take_rows
 from drfl.engine.tracing import Function, capture, model_of, replay, trace
 from drfl.federation.requests import TrainRequest
 from drfl.optim.local import LocalSGD
@@ -173,24 +173,26 @@ def _graph_steps(
 ) -> Sequence[Tensor]:
     """Return the results of :func:`_local_steps` for padded batches, as a CUDA graph.
 
-    Everything that changes between rounds is an argument, also the step size and the step of the snapshot. All else is
-    fixed in the graph and part of its name. So a run needs one graph per size of its padded cohorts.
+    Everything that changes between rounds is an argument, also the step size, the proximal weight and the step of the
+    snapshot. All else is fixed in the graph and part of its name. So a run needs one graph per size of its padded
+    cohorts.
     """
-    w, local = request.w, request.local
-    eta, at = w.new_full((), local.eta), torch.full((), request.snapshot or 0, device=w.device)
+    w, plain = request.w, SGDStep.of(request)
+    eta, pull = w.new_full((), plain.lr), w.new_full((), plain.pull)
+    at = torch.full((), request.snapshot or 0, device=w.device)
     like = torch.empty(0, dtype=w.dtype)
     rows = [batches.samples, problem.weights(batches, like), seeds_of(batches, like)]
-    tensors = [eta, at, *(send(t, w.device) for t in rows), w]
+    tensors = [eta, pull, at, *(send(t, w.device) for t in rows), w]
     if fixed is not None:
         tensors.append(fixed if fixed.dim() == 1 else padded_clients(fixed))
 
-    def steps(eta: Tensor, at: Tensor, *tensors: Tensor) -> Sequence[Tensor]:
-        return _local_steps(problem, tensors, request, eta, None if request.snapshot is None else at)
+    def steps(eta: Tensor, pull: Tensor, at: Tensor, *tensors: Tensor) -> Sequence[Tensor]:
+        return _local_steps(problem, tensors, request, (eta, pull), None if request.snapshot is None else at)
 
     # The graph gathers minibatches from the pool at these addresses, so another pool needs another graph.
     pool = (problem.x.data_ptr(), problem.y.data_ptr())
-    solver = replace(local, lr=1.0, lr_schedule=Constant())
-    name = ("steps", pool, problem.autocast, solver, request.prox, request.snapshot is None, request.average)
+    solver = replace(request.local, lr=1.0, lr_schedule=Constant(), weight_decay=0.0)
+    name = ("steps", pool, problem.autocast, solver, plain.pull == 0, request.snapshot is None, request.average)
     return replay(problem.task, name, steps, tensors, capture, GRAPHS)(*tensors)
 
 
@@ -203,7 +205,7 @@ def _local_steps(
     problem: PooledData,
     tensors: Sequence[Tensor],
     request: TrainRequest,
-    eta: Tensor | None = None,
+    numbers: Sequence[Tensor] = (),
     at: Tensor | None = None,
 ) -> Sequence[Tensor]:
     """Return the last models, the snapshots and the averages, if requested, each (k, d).
@@ -213,14 +215,15 @@ def _local_steps(
         tensors: Samples (k, T, B); their weights (k, B), or (k, T, B) if steps differ; their seeds (k, T, B), or (k, 0)
             if the task needs none; w (d,); and the fixed part of the direction, (d,) or (k, d), unless it is 0.
         request: Everything else. A CUDA graph is replayed with tensors other than those of the request that created it.
-        eta: (), the step size in a CUDA graph; None = the request's.
+        numbers: The step size and the weight of u in the direction in a CUDA graph, see
+            :func:`drfl.engine.local_step.local_step`; empty = the request's.
         at: (), the step of the snapshot in a CUDA graph that returns one; None = the request's.
     """
     samples, weights, seeds, w, *fixed = tensors
     local = request.local
     steps = samples.shape[1] if weights.dim() == 3 else local.fewest_steps
     # clone copies w for each client. The tensors u below are views into the rows of U, which the steps overwrite.
-    U, layout, descent = w.expand(len(samples), -1).clone(), problem.task.layout, local_step(request, eta)
+    U, layout, descent = w.expand(len(samples), -1).clone(), problem.task.layout, local_step(request, numbers)
     u, step = list(layout.views(U).values()), _gradient_step(problem, minibatches=samples.shape[1] > 1)
     # fixed has one entry or none: the loop below unpacks it as one iterable, of None if nothing is fixed.
     constants = [layout.views(f.expand_as(U)).values() for f in fixed] or [[None] * len(u)]
