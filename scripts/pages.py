@@ -26,7 +26,16 @@ from drfl.core.atomic_files import atomic_write
 from drfl.experiments.tuning.spaces import DIGITS, LR, SPACES
 from drfl.experiments.tuning.suggestion import STARTUP
 from drfl.testing import ALGORITHM_CHECKS, AMBIGUITY_CHECKS, FEDERATION_CHECKS
-from evidence import claims, false_headlines, false_model_tables, features, leads, stopping_rows, tables
+from evidence import (
+    claims,
+    cluster_coverage,
+    false_headlines,
+    false_model_tables,
+    features,
+    leads,
+    stopping_rows,
+    tables,
+)
 from evidence import promise_tables as promise
 
 ROOT = Path(__file__).parents[1]
@@ -117,6 +126,7 @@ BLOCKS: dict[str, Callable[[], str]] = {
     **promise.BLOCKS,
     **claims.BLOCKS,
     **stopping_rows.BLOCKS,
+    **cluster_coverage.BLOCKS,
     **features.BLOCKS,
     **false_headlines.BLOCKS,
     **leads.BLOCKS,
