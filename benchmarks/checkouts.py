@@ -4,8 +4,9 @@
 
 OLD and NEW are roots of checkouts; NEW is this one by default. Both run in the environment of this interpreter, in
 turns, so that a busy moment affects both. Packages that only the old checkout needs are found through PYTHONPATH. The
-numbers are ratios of CPU time (user and system, one thread), new divided by old, with a 95 % interval of the mean over pairs (Student's t on logarithms). CPU time is used because other processes
-change it less than the time on the clock. The script prints a table and writes results/checkouts.json.
+numbers are ratios of CPU time (user and system, one thread), new divided by old, with a 95 % interval of the mean over
+pairs (Student's t on logarithms). CPU time is used because other processes change it less than the time on the clock.
+The script prints a table and writes results/checkouts.json.
 """
 
 from __future__ import annotations
