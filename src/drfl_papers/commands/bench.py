@@ -6,12 +6,12 @@ import os
 from pathlib import Path
 
 from drfl.cli import console
-from drfl.core.atomic_files import atomic_write
 from drfl.core.errors import InputError, unknown
 from drfl.core.screen import Table
 from drfl.core.user_code import label_of
 from drfl.experiments.config.hyperparameters import algorithm_name, has_parameter, make_algorithm
 from drfl.experiments.run.artifacts import json_text, versions
+from drfl.experiments.run.run_directory import ClaimedFolder, check_free, claim_folder, fill_folder
 from drfl.training.history import csv_text
 from drfl_papers.bench.ranking import BASELINE, Difference, rank, ranking, run_suite
 from drfl_papers.bench.suite import SUITE
@@ -41,11 +41,25 @@ def bench_command(options: BenchOptions) -> int:
     shared = {"weight_decay": 1e-3, "batch": 50}
     algorithms = {label_of(name): make_algorithm(name, _parameters(name, shared)) for name in names}
     out, quiet = options.out or RESULTS, options.as_json
-    runs = run_suite(
-        [known[name] for name in chosen], algorithms, out, rounds=options.rounds, seeds=options.seeds,
-        workers=options.jobs or os.cpu_count() or 1, progress=console.lines(quiet),
-    )  # fmt: skip
-    differences = rank(runs)
+    check_free(out, "benchmark", overwrite=True)
+    with claim_folder(out, "benchmark", resume=True) as claim:
+        runs = run_suite(
+            [known[name] for name in chosen], algorithms, out, rounds=options.rounds, seeds=options.seeds,
+            workers=options.jobs or os.cpu_count() or 1, progress=console.lines(quiet),
+        )  # fmt: skip
+        differences = rank(runs)
+        content = _write(differences, chosen, options, claim)
+    if quiet:
+        print(json_text({**content, "directory": str(out)}))
+    else:
+        _print(differences, len(chosen), options.seeds, out)
+    return 0
+
+
+def _write(
+    differences: list[Difference], chosen: list[str], options: BenchOptions, claim: ClaimedFolder
+) -> dict[str, object]:
+    """Write both files, and return the content of ``bench.json``."""
     plain = [difference.to_plain() for difference in differences]
     content = {
         "baseline": BASELINE,
@@ -58,14 +72,11 @@ def bench_command(options: BenchOptions) -> int:
     }
     columns = list(plain[0])
     rows = [["" if row[name] is None else row[name] for name in columns] for row in plain]
-    for name, text in (("bench.json", json_text(content)), ("bench.csv", csv_text(columns, rows))):
-        with atomic_write(out / name) as file:
-            file.write(text.encode())
-    if quiet:
-        print(json_text({**content, "directory": str(out)}))
-    else:
-        _print(differences, len(chosen), options.seeds, out)
-    return 0
+    with fill_folder(claim) as stage:
+        (stage / "bench.json").write_bytes(json_text(content).encode())
+        (stage / "bench.csv").write_bytes(csv_text(columns, rows).encode())
+        claim.finished = True
+    return content
 
 
 def _parameters(name: str, shared: dict[str, float | int]) -> dict[str, bool | int | float | str | None]:

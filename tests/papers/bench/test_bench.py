@@ -115,6 +115,14 @@ def test_mistakes_leave_nothing(changes, error, tmp_path):
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.parametrize("name", ["bench.csv", "notes.txt"])
+def test_a_folder_of_other_files_is_refused_and_stays(name, tmp_path):
+    (tmp_path / name).write_text("mine")
+    with refused("foreign-folder", str(tmp_path)):
+        bench_command(options(tmp_path))
+    assert [(path.name, path.read_text()) for path in tmp_path.iterdir()] == [(name, "mine")]
+
+
 def test_an_algorithm_of_the_users_file(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "mine.py").write_text(

@@ -30,7 +30,7 @@ CHECKPOINT, CONFIG, LOCK, STAGE, IDENTITY = "checkpoint", "config.toml", "lock",
 OUTCOMES, SUMMARY = "outcomes.json", "summary.json"
 """Names in a folder of results. ``checkpoint`` is the sub-folder of unfinished work, with checkpoints and records."""
 
-Kind = Literal["run", "comparison", "fit", "reproduction", "plan", "search"]
+Kind = Literal["run", "comparison", "fit", "reproduction", "plan", "search", "benchmark"]
 
 COMMANDS: Mapping[Kind, str] = {"run": "run", "comparison": "compare", "fit": "fit"}
 """The commands that resume work with ``--resume``."""
@@ -84,6 +84,7 @@ KINDS: Mapping[Kind, Names] = {
     "reproduction": _names(_TABLES, r"figure(?:-[0-9]+)?\.(?:png|svg)"),
     "plan": _names(_PLAN),
     "search": _names(("study.db", "trials.csv"), r".+\.toml"),
+    "benchmark": _names(("bench.csv", "bench.json")),
 }
 
 
