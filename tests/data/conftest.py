@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import io
+import os
 import tarfile
 import threading
 import zipfile
@@ -24,10 +25,10 @@ STEMS = tuple(f"{part}-{kind}-ubyte" for part in ("train", "t10k") for kind in (
 
 @pytest.fixture
 def shared():
-    """The folder of real data beside the repository."""
-    folder = Path(__file__).parents[3] / "shared" / "data"
+    """The folder that DRFL_TEST_DATA names, with MNIST in mnist/."""
+    folder = Path(os.environ.get("DRFL_TEST_DATA", ""))
     if not (folder / "mnist").is_dir():
-        pytest.skip("the real data of ../shared/data are not here")
+        pytest.skip("DRFL_TEST_DATA does not name a folder that holds mnist/")
     return folder
 
 

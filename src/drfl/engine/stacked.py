@@ -178,7 +178,7 @@ def _graph_steps(
     cohorts.
     """
     w, plain = request.w, SGDStep.of(request)
-    eta, pull = w.new_full((), plain.lr), w.new_full((), plain.pull)
+    eta, pull = (torch.as_tensor(value, dtype=w.dtype, device=w.device) for value in (plain.lr, plain.pull))
     at = torch.full((), request.snapshot or 0, device=w.device)
     like = torch.empty(0, dtype=w.dtype)
     rows = [batches.samples, problem.weights(batches, like), seeds_of(batches, like)]
