@@ -32,3 +32,17 @@ def test_without_openpyxl_the_extra_is_named(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "openpyxl", None)
     with refused("package-missing", "openpyxl", "a.xlsx", "'drfl[excel]'"):
         read_tables([tmp_path / "a.xlsx"], "ill")
+
+
+def test_a_workbook_next_to_other_tables_is_named_and_not_read(tmp_path):
+    rows = pd.DataFrame({"age": range(12), "ill": [0, 1, 1] * 4})
+    for name in ("a", "b"):
+        rows.to_excel(tmp_path / f"{name}.xlsx", index=False)
+    (tmp_path / "~$a.xlsx").write_bytes(b"lock")
+    assert set(read_tables([tmp_path], "ill").groups) == {"a", "b"}
+    for name in ("a", "c"):
+        rows.to_csv(tmp_path / f"{name}.csv", index=False)
+    data = read_tables([tmp_path], "ill")
+    assert set(data.groups) == {"a", "c"}
+    (notice,) = [notice for notice in data.notices if notice.code == "unread-files"]
+    assert "a.xlsx, b.xlsx" in notice

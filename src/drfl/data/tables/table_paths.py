@@ -20,18 +20,21 @@ SUFFIXES = (".csv", ".csv.gz", ".tsv", ".tsv.gz", ".parquet", ".npz", ".xlsx")
 def files_of(paths: Sequence[Path]) -> list[Path]:
     """List the files. A folder is replaced by the files in it that drfl reads, sorted by name.
 
+    Workbooks next to other tables are left out, because they are often the originals of these tables.
+
     Raises:
         InputError: If a file or folder does not exist, a folder has no such file, or a file has another format.
     """
     found: list[Path] = []
     for path in paths:
         if os.path.isdir(path):  # unlike pathlib's, False for a name that is too long
-            inside = sorted(file for file in path.iterdir() if is_table_file(file))
+            # Excel keeps a file "~$…" next to an open workbook.
+            inside = sorted(file for file in path.iterdir() if is_table_file(file) and not file.name.startswith("~$"))
             if not inside:
                 raise InputError(
                     f"the folder {path} has no {' or '.join(SUFFIXES)} file", code="file-not-found", field=str(path)
                 )
-            found += inside
+            found += [file for file in inside if not is_workbook(file)] or inside
         elif not os.path.isfile(workbook(path)[0]):
             open_file(workbook(path)[0]).close()  # which says what is there instead
         elif not is_table_file(path):
@@ -44,6 +47,11 @@ def files_of(paths: Sequence[Path]) -> list[Path]:
 def is_table_file(path: Path) -> bool:
     """Return whether drfl reads a file with this name as a table."""
     return workbook(path)[0].name.lower().endswith(SUFFIXES)
+
+
+def is_workbook(path: Path) -> bool:
+    """Return whether a file with this name is an Excel workbook."""
+    return path.name.lower().endswith(".xlsx")
 
 
 def workbook(path: Path) -> tuple[Path, str | None]:
@@ -70,7 +78,7 @@ def unread_notices(paths: Sequence[Path], files: Sequence[Path]) -> list[Notice]
         for path in paths
         if os.path.isdir(path)
         for item in sorted(path.iterdir())
-        if not item.name.startswith(".") and not (item.is_file() and is_table_file(item))
+        if not item.name.startswith((".", "~$")) and item not in files
     ]
     if not left:
         return []
