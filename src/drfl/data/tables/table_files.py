@@ -188,11 +188,11 @@ def rows_by_schema(tables: Sequence[Table], schema: TableSchema, files: bool = T
     return TableRows(
         torch.from_numpy(np.concatenate([part.inputs for part in parts])), y, outputs, schema.classes,
         client_of_rows(tables, schema.client, files), schema.features, _merged(form_notices(tables)),
-        tuple(len(table.frame) for table in tables), _patients(tables, schema.patient),
+        tuple(len(table.frame) for table in tables), patient_of_rows(tables, schema.patient),
     )  # fmt: skip
 
 
-def _patients(tables: Sequence[Table], patient: str | None) -> list[str] | None:
+def patient_of_rows(tables: Sequence[Table], patient: str | None) -> list[str] | None:
     """Return the patient of each row.
 
     Raises:
@@ -274,7 +274,7 @@ def rows_of_tables(
     place = tables[0].place
     check_known(place, first, targets, group, drop)
     check_roles(targets, group, drop, patient)
-    patients = _patients(tables, patient)
+    patients = patient_of_rows(tables, patient)
     for table in tables:
         frame, line = table.frame, table.row_names()
         if sorted(frame.columns) != sorted(first):
