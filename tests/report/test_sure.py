@@ -18,7 +18,7 @@ from drfl.report.compared import rank_algorithms
 from drfl.report.content import Card
 from drfl.report.evidence import gather_evidence
 from drfl.report.forest import PART, describe_forest, draw_forests, legend
-from drfl.report.formatting import THIN
+from drfl.report.formatting import THIN, count
 from drfl.report.groups import group_runs, runs_at_one_seed, which_seed
 from drfl.report.read_run import FailedRun
 from drfl.report.run_gains import assess_record
@@ -130,6 +130,25 @@ def test_the_table_of_one_run(record):
     assert [row[2] for row in table.rows] == [shown(run, i) for i in found.order]
     assert [row[3] == "yes" for row in table.rows] == found.candidates[found.order].tolist()
     assert [row[3] for row in table.rows] == ["yes"] + [""] * 5
+
+
+def test_tables_count_patients_beside_rows(record):
+    runs = [record(name, name, clients=3) for name in ("FedAvg", "DRFA")]
+    assert "Test patients" not in of_one(runs[0]).head
+    for run in runs:
+        run.clients["patients"], run.clients["train_patients"], run.clients["largest_patient"] = [7, 8, 9], [4, 5, 6], 3
+    table = of_one(runs[0])
+    place = table.head.index("Test samples")
+    assert table.head[place : place + 4] == ["Test samples", "Test patients", "Training samples", "Training patients"]
+    counts = runs[0].clients.set_index("client")[["samples", "patients", "train_samples", "train_patients"]]
+    for row in table.rows:
+        assert row[place : place + 4] == [count(x) for x in counts.loc[row[0]]]
+    (table,) = by_client(group_runs(runs))
+    assert table.head[:3] == ["Client", "Test samples", "Test patients"]
+    assert [row[2] for row in table.rows] == ["7", "8", "9"]
+    del runs[1].clients["patients"]
+    assert "Test patients" not in by_client(group_runs(runs))[0].head
+    assert "Training patients" in Page(rendered(runs[:1])).text
 
 
 def test_a_client_without_a_value_is_said_to_have_none(record):

@@ -27,6 +27,14 @@ MOST, FEWEST, CELLS = 30, 10, 120
 NUMBERED = re.compile(r"client-\d+")
 """Name of a client in a random partition; it is a different client at every seed."""
 
+COUNTS = {
+    "samples": "Test samples",
+    "patients": "Test patients",
+    "train_samples": "Training samples",
+    "train_patients": "Training patients",
+}
+"""Columns of clients.csv with numbers of rows and patients, and their heads; files without patients lack theirs."""
+
 COULD = "* "
 """Mark before the interval of a client that could be the worst."""
 
@@ -36,24 +44,21 @@ def client_table(run: RunEvidence) -> TableBlock:
     record, assessment = run.record, run.assessment
     clients = sort_worst_first(record).head(TABLE_ROWS)
     score, *others = (measure for measure in record.measures if measure is record.score or measure.name in clients)
-    columns = (*(measure.name for measure in others), "loss", "samples", "train_samples", "lambda")
+    counts = [name for name in COUNTS if name in clients]
     rows = []
-    for i, value, *values in zip(
-        clients.index, clients["score"], *(clients[c].astype(float) for c in columns), strict=True
-    ):
+    for i, client in zip(clients.index.tolist(), clients.to_dict("records"), strict=True):
         interval = [] if assessment is None else [_ends(assessment, i), _could(assessment, i)]
         rows.append(
             [
-                # `values` holds the other measures, then loss, samples, training samples and λ.
-                run.names[i], score_text([value], score), *interval,
-                *(score_text([other], measure) for other, measure in zip(values, others, strict=False)),
-                spread([values[-4]], 3), count(values[-3]), count(values[-2]), percent([values[-1]], 2),
+                run.names[i], score_text([client["score"]], score), *interval,
+                *(score_text([client[measure.name]], measure) for measure in others),
+                spread([client["loss"]], 3), *(count(client[name]) for name in counts), percent([client["lambda"]], 2),
             ]
         )  # fmt: skip
     measured = [m.words[:1].upper() + m.words[1:] + (" (%)" if m.percent else "") for m in (score, *others)]
     if assessment is not None:
         measured[1:1] = [f"95{THIN}%", "Could be the worst"]
-    head = ["Client", *measured, "Loss", "Test samples", "Training samples", "λ (%)"]
+    head = ["Client", *measured, "Loss", *(COUNTS[name] for name in counts), "λ (%)"]
     caption = "Clients of the final model, worst first"
     if len(record.clients) > TABLE_ROWS:
         caption = f"The {TABLE_ROWS} worst of {len(record.clients)} clients; see clients.csv for all"
@@ -86,9 +91,10 @@ def by_client_tables(evidence: Evidence) -> list[TableBlock]:
         assessments = [run.by(measure) for run in firsts]
         values = [run.record.clients[column].to_numpy(float) for run in firsts]
         order = _worst_of_any(values, measure, firsts[0].record)
-        cells = [[span(float(run.clients["samples"].iloc[i]) for run in every)] for i in order]
+        counts = [name for name in ("samples", "patients") if all(name in run.clients for run in every)]
+        cells = [[span(float(run.clients[name].iloc[i]) for run in every) for name in counts] for i in order]
         # Two columns per algorithm: the value or its mean over seeds, and the interval at one seed; a mean has none.
-        head, marked = ["Client", "Test samples"], False
+        head, marked = ["Client", *(COUNTS[name] for name in counts)], False
         for group, runs, assessment in zip(groups, shown, assessments, strict=True):
             head += [group.label, interval_head(groups)]
             for i, row in zip(order, cells, strict=True):
