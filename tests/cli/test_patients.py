@@ -90,3 +90,27 @@ def test_options_that_have_no_effect_are_refused(options, code, field):
     error = refusal(["run", *options, "--out", "out"])
     assert error.code == code
     assert field is None or error.field == field
+
+
+def test_a_description_counts_patients_and_strict_makes_warnings_errors(capsys):
+    words = ["data", "describe", "in", "--target", "ill"]
+    assert call([*words, "--patient", "pid", "--out", "s.toml", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert [(site["rows"], site["patients"]) for site in found["clients"]] == [(120, 24)] * 3
+    assert not {"repeated-id", "near-copies"} & {notice["code"] for notice in found["warnings"]}
+    assert call([*words, "--drop", "pid", "--strict", "--json"]) == 2
+    found = json.loads(capsys.readouterr().out)
+    assert "repeated-id" in [notice["code"] for notice in found["warnings"]]
+    assert found["clients"][0]["patients"] is None
+
+    check = ["data", "check", "in", "--schema", "s.toml", "--json"]
+    assert call(check) == 0
+    assert json.loads(capsys.readouterr().out)["warnings"] == []
+    table = pd.read_csv("in/s1.csv")
+    table.assign(a=1000 * table["a"]).to_csv("in/s1.csv", index=False)
+    assert call(check) == 0
+    capsys.readouterr()
+    assert call([*check, "--strict"]) == 2
+    found = json.loads(capsys.readouterr().out)
+    assert not found["ok"]
+    assert "unit-mismatch" in [notice["code"] for notice in found["warnings"]]

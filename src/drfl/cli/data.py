@@ -28,9 +28,10 @@ Paths = Annotated[
     list[Path], typer.Argument(metavar="PATHS", help="Tables (CSV, TSV, Parquet, Excel, npz), or folders of them")
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print a single JSON object on stdout")]
+Strict = Annotated[bool, typer.Option("--strict", help="Treat warnings about the data as errors")]
 
 WRONG = 2
-"""Exit code if a table does not conform to its schema."""
+"""Exit code if a table does not conform to its schema, or if there are warnings and --strict is given."""
 
 
 @app.command(cls=Command)
@@ -41,16 +42,19 @@ def describe(
         str | None, typer.Option(help="Column that names each row's client (default: a client per file)")
     ] = None,
     drop: Annotated[list[str] | None, typer.Option(help="Column to exclude, such as a name; repeatable")] = None,
+    patient: Annotated[str | None, typer.Option(help="Column that names the patient of each row")] = None,
     task: Annotated[
         str | None, typer.Option(help="classification, regression or multi-label (default: by the target)")
     ] = None,
     out: Annotated[Path | None, typer.Option(help="Write the proposed schema to this TOML file")] = None,
     force: Annotated[bool, typer.Option("--force", help="Replace the file of --out")] = False,
+    strict: Strict = False,
     as_json: Json = False,
 ) -> int:
     """Show each client's columns and all problems, and propose a schema.
 
-    Check the schema before you ship it to other sites: types, levels, codes for missing values, units and ranges.
+    Check the schema before you ship it to other sites: types, levels, codes for missing values, units and ranges. With
+    --strict, the exit code is 2 if there are problems or warnings.
     """
     with signals.raise_on_signal():
         from drfl.core.errors import InputError, unknown
@@ -65,7 +69,7 @@ def describe(
             )
         if task is not None and task not in TASKS:
             raise unknown("task", task, TASKS)
-        found = describe_tables(paths, target, group, drop or (), cast("TaskName | None", task))
+        found = describe_tables(paths, target, group, drop or (), cast("TaskName | None", task), patient)
         if found.schema is not None and out is not None:
             found.schema.write(out)
         if as_json:
@@ -74,6 +78,7 @@ def describe(
                     {
                         "name": site.name,
                         "rows": site.rows,
+                        "patients": site.patients,
                         "positive": site.positive,
                         "columns": {name: column._asdict() for name, column in site.columns.items()},
                     }
@@ -87,25 +92,27 @@ def describe(
             print(json.dumps(content))
         else:
             _print(found, out)
-    return 0
+    return WRONG if strict and (found.problems or found.notices) else 0
 
 
 @app.command(cls=Command)
 def check(
     paths: Paths,
     schema: Annotated[Path, typer.Option(help="Schema, as written by 'drfl data describe'")],
+    strict: Strict = False,
     as_json: Json = False,
 ) -> int:
     """Check tables against a schema, and list every problem.
 
-    The exit code is 0 if there is none, and 2 otherwise.
+    The exit code is 0 if there is none, and 2 otherwise. With --strict, tables without problems are also checked for
+    likely errors, which are printed as warnings.
     """
     with signals.raise_on_signal():
         from drfl.data.table_description import check_files
         from drfl.data.tables.schema import TableSchema
 
-        checks = check_files(paths, TableSchema.read(schema))
-        good = not any(found.problems for found in checks)
+        checks, notices = check_files(paths, TableSchema.read(schema), strict=strict)
+        good = not notices and not any(found.problems for found in checks)
         if as_json:
             files = [
                 {
@@ -115,13 +122,15 @@ def check(
                 }
                 for found in checks
             ]
-            print(json.dumps({"ok": good, "files": files}))
+            print(json.dumps({"ok": good, "files": files, "warnings": [_entry(notice) for notice in notices]}))
             return 0 if good else WRONG
         for found in checks:
             if not found.problems:
                 say(f"ok       {found.path}: {found.rows:,} rows")
             for problem in found.problems:
                 say(f"problem  {problem}")
+        for notice in notices:
+            say(f"warning  {notice}")
     return 0 if good else WRONG
 
 
@@ -133,7 +142,8 @@ def _print(found: Description, out: Path | None) -> None:
     positive = None if found.schema is None or found.schema.classes is None else found.schema.classes[-1]
     for site in found.sites:
         of_class = "" if site.positive is None else f", {site.positive:,} of class '{positive}'"
-        say(f"{site.name}: {site.rows:,} rows{of_class}")
+        of_patients = "" if site.patients is None else f" of {site.patients:,} patients"
+        say(f"{site.name}: {site.rows:,} rows{of_patients}{of_class}")
         width = max(map(len, site.columns))
         for name, column in site.columns.items():
             say(f"  {name:{width}}  {column.type:12}  {_content(column)}")

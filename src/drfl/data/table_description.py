@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
@@ -18,7 +19,7 @@ from drfl.data.partition.natural import split_groups
 from drfl.data.partition.row_lists import as_tensors
 from drfl.data.tables.conform import SchemaRows, encode, level_text, stripped, target_tensor
 from drfl.data.tables.levels import check_levels, level_notices
-from drfl.data.tables.patients import check_spelling
+from drfl.data.tables.patients import check_spelling, numbered, repeated_ids
 from drfl.data.tables.propose import propose
 from drfl.data.tables.schema import NUMBERS, WITH_LEVELS, Column, TableSchema
 from drfl.data.tables.table import Table
@@ -53,12 +54,14 @@ class SiteSummary(NamedTuple):
         rows: Its rows.
         positive: Rows of the positive class; None if there are not two classes.
         columns: Its features and targets.
+        patients: Its patients; None if no column names them.
     """
 
     name: str
     rows: int
     positive: int | None
     columns: dict[str, ColumnSummary]
+    patients: int | None = None
 
 
 class Description(NamedTuple):
@@ -91,20 +94,40 @@ class FileCheck(NamedTuple):
     problems: tuple[InputError, ...]
 
 
-def check_files(paths: Sequence[Path], schema: TableSchema) -> list[FileCheck]:
+class Check(NamedTuple):
+    """The result of a check of files against a schema.
+
+    Args:
+        files: Per file.
+        notices: Likely errors, if the check is strict and there are no problems.
+    """
+
+    files: tuple[FileCheck, ...]
+    notices: tuple[Notice, ...]
+
+
+def check_files(paths: Sequence[Path], schema: TableSchema, *, strict: bool = False) -> Check:
     """Check all files against a schema. Problems do not stop the check.
 
+    Args:
+        paths: Files, or folders of them.
+        schema: The schema.
+        strict: Whether to look for likely errors too.
+
     Raises:
-        InputError: If there are no such files.
+        InputError: If there are no such files. If the check is strict: if a row has no client or no patient although
+            the schema says which column names it.
     """
-    found = []
-    for path in files_of(paths):
+    found, tables, parts = list[FileCheck](), list[Table](), list[SchemaRows]()
+    files = files_of(paths)
+    for path in files:
         try:
             table = Table.by_schema(path, schema)
         except InputError as error:
             found.append(FileCheck(path, None, (error,)))
             continue
-        problems = [*encode(schema, table.frame, table.row_names(), str(path)).problems]
+        rows = encode(schema, table.frame, table.row_names(), str(path))
+        problems = [*rows.problems]
         try:
             clients = client_of_rows([table], schema.client) if schema.client in table.frame.columns else None
             patients = patients_of_tables([table], schema.patient)
@@ -113,7 +136,14 @@ def check_files(paths: Sequence[Path], schema: TableSchema) -> list[FileCheck]:
         except InputError as error:
             problems.append(error)
         found.append(FileCheck(path, len(table.frame), tuple(problems)))
-    return found
+        tables.append(table)
+        parts.append(rows)
+    if not strict or any(file.problems for file in found):
+        return Check(tuple(found), ())
+    clients = client_of_rows(tables, schema.client) or ["all rows"] * len(parts[0].targets)
+    patients = patients_of_tables(tables, schema.patient)
+    notices = (*unread_notices(paths, files), *form_notices(tables), *_warnings(schema, parts, clients, patients))
+    return Check(tuple(found), tuple(dict.fromkeys(notices)))
 
 
 def describe(
@@ -122,6 +152,7 @@ def describe(
     group: str | None = None,
     drop: Sequence[str] = (),
     task: TaskName | None = None,
+    patient: str | None = None,
 ) -> Description:
     """Describe tables, propose a schema for them, and collect all problems.
 
@@ -133,12 +164,15 @@ def describe(
         group: The column that names the client; None for a client per file.
         drop: Columns to exclude.
         task: Kind of task; by default inferred.
+        patient: The column that names the patient; None if rows are independent.
 
     Raises:
         InputError: If there are no such files, or a named column does not exist.
     """
+    import pandas as pd
+
     targets = (target,) if isinstance(target, str) else tuple(target)
-    texts = (*targets, *drop, *(() if group is None else (group,)))
+    texts = (*targets, *drop, *(name for name in (group, patient) if name is not None))
     tables, problems = list[Table](), list[InputError]()
     files = files_of(paths)
     for path in files:
@@ -148,7 +182,7 @@ def describe(
             problems.append(error)
     if not tables:
         return Description((), tuple(problems), (), None)
-    schema, notices = propose([table.frame for table in tables], targets, group, drop, task)
+    schema, notices = propose([table.frame for table in tables], targets, group, drop, task, patient)
     parts, used = list[SchemaRows](), list[Table]()
     for table in tables:
         unused = [column.name for column in schema.columns if column.role == "excluded"]
@@ -162,12 +196,24 @@ def describe(
     except InputError as error:
         problems.append(error)
         clients = [table.place for table in used for _ in range(len(table.frame))]
+    try:
+        patients = patients_of_tables(tables, patient)
+    except InputError as error:
+        problems.append(error)
+        patients = None
     collected = [*unread_notices(paths, files), *form_notices(used), *notices]
+    if patient is None:
+        whole = pd.concat([table.frame for table in tables], ignore_index=True)
+        collected += repeated_ids(whole, clients, (*targets, group))
     frame = _together(used, schema)
     for words, is_feature in ((frame[_words(schema, True)], True), (frame[_words(schema, False)], False)):
         _collect_levels(words, is_feature, clients, problems, collected)
-    collected += _warnings(schema, parts, clients)
-    sites = tuple(_site(schema, frame[[owner == name for owner in clients]], name) for name in dict.fromkeys(clients))
+    collected += _warnings(schema, parts, clients, patients)
+    counts = Counter(client for client, _ in {*zip(clients, patients or (), strict=False)})
+    sites = tuple(
+        _site(schema, frame[[owner == name for owner in clients]], name, None if patients is None else counts[name])
+        for name in dict.fromkeys(clients)
+    )
     return Description(sites, tuple(problems), tuple(dict.fromkeys(collected)), schema)
 
 
@@ -206,34 +252,43 @@ def _collect_levels(
             problems.append(error)
 
 
-def _warnings(schema: TableSchema, parts: Sequence[SchemaRows], clients: Sequence[str]) -> tuple[Notice, ...]:
+def _warnings(
+    schema: TableSchema, parts: Sequence[SchemaRows], clients: Sequence[str], patients: Sequence[str] | None
+) -> tuple[Notice, ...]:
     """List likely errors in the rows without wrong values."""
     good = ~np.concatenate([part.wrong for part in parts])
     owners = np.array(clients, dtype=object)[good]
     inputs = np.concatenate([part.inputs for part in parts])[good]
     targets, _ = target_tensor(schema, np.concatenate([part.targets for part in parts])[good])
-    several = {name for name in set(owners.tolist()) if (owners == name).sum() > 1}
+    units = None if patients is None else numbered(patients).numpy()[good]
+    # A client with a single row, or patient, cannot be split.
+    several = {
+        name
+        for name in set(owners.tolist())
+        if ((owners == name).sum() if units is None else len(np.unique(units[owners == name]))) > 1
+    }
     used = np.array([name in several for name in owners], dtype=bool)
     if not used.any():
         return ()
     x, y = torch.from_numpy(inputs[used]), targets[torch.from_numpy(used)]
-    split = split_groups(owners[used], None if schema.classes is None else y.numpy(), Key(0))
+    units = None if units is None else units[used]
+    split = split_groups(owners[used], None if schema.classes is None else y.numpy(), Key(0), patients=units)
     # Not standardised, as standardised rows do not show which values are missing.
     data = ClientData(
         x, y, as_tensors(split.train), x, y, as_tensors(split.test), split.names, schema.classes,
-        columns=schema.features, schema=schema.digest,
+        columns=schema.features, schema=schema.digest, patients=None if units is None else torch.from_numpy(units),
     )  # fmt: skip
     return tuple(notice for notice in data_warnings(data) if notice.code != "not-standardised")
 
 
-def _site(schema: TableSchema, frame: pd.DataFrame, name: str) -> SiteSummary:
+def _site(schema: TableSchema, frame: pd.DataFrame, name: str, patients: int | None) -> SiteSummary:
     columns = {
         column.name: _column(column, frame[column.name]) for column in schema.columns if column.name in frame.columns
     }
     positive, classes = None, schema.classes
     if classes is not None and len(classes) == 2:
         positive = (columns[schema.targets[0].name].levels or {}).get(classes[1], 0)
-    return SiteSummary(name, len(frame), positive, columns)
+    return SiteSummary(name, len(frame), positive, columns, patients)
 
 
 def _column(column: Column, cells: pd.Series) -> ColumnSummary:

@@ -120,14 +120,14 @@ def test_a_description_does_not_stop_at_the_first_problem(folder):
 
 def test_a_check_lists_every_problem_of_every_file(folder):
     schema = describe([Path("in")], "ill").schema
-    good = {check.path.name: check for check in check_files([Path("in")], schema)}
+    good = {check.path.name: check for check in check_files([Path("in")], schema).files}
     assert [len(check.problems) for check in good.values()] == [1, 0, 0, 1]
     assert quotes(str(good["a.csv"].problems[0]), "in/a.csv, line 3", "'dose'", "'<0.5'")
     assert (good["b.csv"].rows, good["d.csv"].rows) == (60, None)
     read = pd.read_csv("in/c.csv").rename(columns={"age": "Age"})
     read.loc[2, "smoker"] = "maybe"
     read.to_csv("in/c.csv", index=False)
-    problems = check_files([Path("in/c.csv")], schema)[0].problems
+    problems = check_files([Path("in/c.csv")], schema).files[0].problems
     assert [problem.code for problem in problems] == ["missing-column", "extra-column", "unknown-level"]
 
 

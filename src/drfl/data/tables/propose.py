@@ -46,6 +46,7 @@ def propose(
     group: str | None = None,
     drop: Sequence[str] = (),
     task: TaskName | None = None,
+    patient: str | None = None,
 ) -> Proposal:
     """Infer a schema from tables.
 
@@ -58,6 +59,7 @@ def propose(
         group: The column that names the client.
         drop: Columns that get the role "excluded".
         task: Kind of task; by default inferred.
+        patient: The column that names the patient.
 
     Raises:
         InputError: If a named column does not exist, or there are too few classes.
@@ -67,17 +69,24 @@ def propose(
     targets = (target,) if isinstance(target, str) else tuple(target)
     tables = [table.rename(columns=str) for table in tables]
     names = list(dict.fromkeys(name for table in tables for name in table.columns))
-    named = [*((name, "target") for name in targets), (group, "group"), *((name, "drop") for name in drop)]
+    named = [
+        *((name, "target") for name in targets),
+        (group, "group"),
+        (patient, "patient"),
+        *((name, "drop") for name in drop),
+    ]
     for name, what in named:
         if name is not None and name not in names:
             raise unknown(f"column for {what}", name, names, field=what)
-    check_roles(targets, group, drop)
+    check_roles(targets, group, drop, patient)
     cells = {name: pd.concat([t[name] for t in tables if name in t], ignore_index=True) for name in names}
     task = task or _task([_Values.of(cells[name]) for name in targets])
     columns, notices = [], list[Notice]()
     for name in names:
         if name == group:
             columns.append(Column(name, "text", role="client"))
+        elif name == patient:
+            columns.append(Column(name, "id", role="patient"))
         elif name in drop:
             columns.append(Column(name, "text", role="excluded"))
         elif name in targets:
