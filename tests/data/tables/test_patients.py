@@ -8,14 +8,14 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from tests.support.refusals import refused
+from tests.support.refusals import quotes, refused
 
 from drfl import Natural, Simulation, Task
 from drfl.core.key import Key
 from drfl.data import ClientData
 from drfl.data.partition.splitting import most_frequent, split_rows
 from drfl.data.table_description import check_files
-from drfl.data.tables.patients import repeated_ids
+from drfl.data.tables.patients import repeated_ids, shared_ids
 from drfl.data.tables.schema import Column, TableSchema
 from drfl.data.tables.table_files import read_tables
 from drfl.data.validation_split import held_out_training
@@ -235,8 +235,17 @@ def test_a_check_by_schema_finds_blank_patients_and_a_missing_column(tmp_path):
     target = Column("ill", "category", levels=("0", "1"), role="target")
     roles = Column("pid", "text", role="patient"), Column("site", "text", role="client")
     found = {
-        check.path.stem: check.problems for check in check_files([tmp_path], TableSchema((*columns, target, *roles)))
+        check.path.stem: check.problems
+        for check in check_files([tmp_path], TableSchema((*columns, target, *roles))).files
     }
     assert found["good"] == ()
     assert [problem.code for problem in found["lacks"]] == ["unknown-name"]
     assert [(problem.code, problem.field) for problem in found["blank"]] == [("missing-values", "pid")]
+
+
+def test_clients_that_share_ids_are_named():
+    owners, patients = [*"aaabbbcc"], ["1", "2", "2", "2", "1", "4", "2", "5"]
+    (notice,) = shared_ids(owners, patients)
+    assert notice.code == "shared-patients"
+    assert quotes(notice, "a and b", "2", "3")
+    assert shared_ids([*"ab"], ["1", "2"]) == ()

@@ -90,3 +90,23 @@ def repeated_ids(frame: pd.DataFrame, owners: Sequence[str] | None, used: Collec
             )
             found.append(Notice(text, "repeated-id", str(name)))
     return tuple(found)
+
+
+def shared_ids(owners: Sequence[str], patients: Sequence[str]) -> tuple[Notice, ...]:
+    """Warn of the two clients that share the most patients' identifiers, which count as different patients."""
+    from scipy.sparse import csr_array, triu
+
+    names, clients = np.unique(np.array(owners), return_inverse=True)
+    cells = np.unique(np.stack([clients, np.unique(np.array(patients), return_inverse=True)[1]]), axis=1)
+    holds = csr_array((np.ones(cells.shape[1], int), (cells[0], cells[1])))
+    shared = triu(holds @ holds.T, k=1).tocoo()
+    if not shared.nnz:
+        return ()
+    most = int(shared.data.argmax())
+    first, second = names[shared.row[most]], names[shared.col[most]]
+    more = f" (pairs of clients that share some: {shared.nnz:,})" if shared.nnz > 1 else ""
+    text = (
+        f"{first} and {second} share {int(shared.data[most]):,} identifiers of patients{more}. They count as different "
+        "patients: check whether they are the same people, who may be in training at one client and in test at another"
+    )
+    return (Notice(text, "shared-patients"),)

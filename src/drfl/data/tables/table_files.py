@@ -27,7 +27,7 @@ from drfl.data.tables.columns import (
 from drfl.data.tables.conform import conform, level_text, stripped, target_tensor
 from drfl.data.tables.levels import check_levels, level_notices
 from drfl.data.tables.npz_arrays import TableRows, is_table, read_arrays
-from drfl.data.tables.patients import check_spelling, patients_of, repeated_ids
+from drfl.data.tables.patients import check_spelling, patients_of, repeated_ids, shared_ids
 from drfl.data.tables.schema import TableSchema
 from drfl.data.tables.table import Table
 from drfl.data.tables.table_paths import check_stems, files_of, label_of_files, name_of, unread_notices
@@ -83,10 +83,11 @@ def read_tables(
     if read.patients is not None:
         check_spelling(read.patients, read.groups)
     x, y = read.inputs, read.targets
+    shared = () if read.groups is None or read.patients is None else shared_ids(read.groups, read.patients)
     return Dataset(
         label_of_files(paths), x, y, x, y, read.outputs, None if read.groups is None else tuple(read.groups),
         x.ndim == 2, task, read.columns, class_names=read.classes,
-        notices=(*unread_notices(paths, files), *read.notices),
+        notices=(*unread_notices(paths, files), *read.notices, *shared),
         schema="" if schema is None else schema.digest,
         patients=None if read.patients is None else tuple(read.patients),
     )  # fmt: skip
