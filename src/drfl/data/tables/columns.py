@@ -100,9 +100,11 @@ NUMBERS = 0.6
 """A text column with at least this share of numbers is taken to be a column of numbers with errors."""
 
 WRITTEN = {
-    "a decimal comma or a separator of thousands": r"\s*[-+]?\d{1,3}(?:[.,]\d+)+\s*",
+    "a date": r"\s*(?:\d{4}-\d{1,2}-\d{1,2}|\d{1,2}[./]\d{1,2}[./]\d{2,4}(?!\.)"
+    r"|\d{1,2}[ .-]+[^\W\d_]{3,}\.?[ -]\d{2,4})(?:[ T].*)?",
+    "a decimal comma or a separator of thousands": r"\s*[-+]?\d{1,3}"
+    r"(?:(?:[.,]\d+)+|(?:['\u2019\s]\d{3})+(?:[.,]\d+)?)\s*",
     "a per cent sign": r"\s*[-+]?\d+(?:[.,]\d+)?\s*%\s*",
-    "a date": r"\s*(?:\d{4}-\d{1,2}-\d{1,2}|\d{1,2}[./]\d{1,2}[./]\d{2,4})(?:[ T].*)?",
     "a number and a unit": r"\s*[-+]?\d+(?:[.,]\d+)?\s*[^\W\d_]+\s*",
 }
 """Patterns of numbers and dates that are read as text."""
