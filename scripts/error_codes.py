@@ -111,7 +111,7 @@ CODES = {
     "other-run": "The folder or file belongs to a run with other options or data.",
     "other-sites": "The folder holds a run with other sites.",
     "other-version": "A checkpoint was written with other versions, so digits may differ.",
-    "out-of-memory": "The result would not fit into memory.",
+    "out-of-memory": "The work does not fit into memory.",
     "out-of-range": "A number is outside its range, not finite, or not an integer where one is needed.",
     "outlier": "A value is far from all others of its column.",
     "package-missing": "A Python package or program is not installed.",

@@ -13,6 +13,7 @@ import warnings
 
 import pandas as pd
 import pytest
+import torch
 from tests.cli.test_run import FILES
 from tests.support.marks import crossed, long_beyond
 from tests.support.refusals import notice_codes, notices, quotes, refusal
@@ -21,6 +22,7 @@ from tests.support.run_files import different, results_in
 import drfl
 from drfl.cli import run
 from drfl.cli.app import call
+from drfl.engine import Loop
 from drfl.experiments.run.manifest import is_finished
 from drfl.experiments.run.run_directory import claim_folder
 from drfl.training.callbacks import Progress
@@ -387,4 +389,27 @@ def test_killed_in_the_middle_it_goes_on_and_a_second_process_is_refused(tmp_pat
     os.kill(process.pid, signal.SIGKILL)
     process.wait(timeout=60)
     assert call(["run", "--out", "a", "--resume"]) == 0
+    assert same(tmp_path / "a", tmp_path / "w/a")
+
+
+def test_full_memory_of_a_gpu_leaves_a_run_that_resumes(tmp_path, capsys, monkeypatch):
+    assert call(["run", *SMALL, "--out", "w/a"]) == 0
+    train, calls = Loop.train, []
+
+    def fourth(self, *arguments):
+        calls.append(len(calls))
+        if len(calls) == 4:
+            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.50 GiB.\nMore lines")
+        return train(self, *arguments)
+
+    monkeypatch.setattr(Loop, "train", fourth)
+    capsys.readouterr()
+    assert call(["run", *SMALL, "--checkpoint-every", "1", "--out", "a", "--json"]) == 1
+    printed = capsys.readouterr()
+    assert json.loads(printed.out)["error"]["code"] == "out-of-memory"
+    assert printed.err.count("drfl: ") == 1
+    assert "Traceback" not in printed.err
+    (told,) = notices(["run", "--out", "a", "--resume"])
+    assert told.code == "resumed"
+    assert "3 of 6" in told
     assert same(tmp_path / "a", tmp_path / "w/a")

@@ -125,6 +125,11 @@ def round_like(values: list[float], like: Tensor) -> list[float]:
     return torch.tensor(values, dtype=like.dtype).tolist()
 
 
+def step_numbers(request: TrainRequest) -> list[float]:
+    """Return η and prox + weight_decay, rounded to the type of the models."""
+    return round_like([request.local.eta, request.prox + request.local.weight_decay], request.w)
+
+
 class SGDStep(NamedTuple):
     """The step u ← u − lr·((fixed + pull·u) + g), where fixed = shift − prox·w is computed once.
 
@@ -144,9 +149,8 @@ class SGDStep(NamedTuple):
     @classmethod
     def of(cls, request: TrainRequest) -> SGDStep:
         """Build the step from a request's solver, with numbers in the type of the models."""
-        local = request.local
-        lr, pull = round_like([local.eta, request.prox + local.weight_decay], request.w)
-        return cls(lr, pull, local.momentum)
+        lr, pull = step_numbers(request)
+        return cls(lr, pull, request.local.momentum)
 
     def start(self, u: Tensor) -> Sequence[Tensor]:
         """Return the velocity of a parameter before the first step; nothing without momentum."""

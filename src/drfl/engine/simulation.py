@@ -13,6 +13,7 @@ from torch import Tensor
 
 from drfl.core import checks
 from drfl.core.errors import InputError, Notice
+from drfl.core.full_memory import explain_full_memory
 from drfl.core.hashing import digest_of
 from drfl.core.key import Key
 from drfl.data import ClientData
@@ -23,6 +24,7 @@ from drfl.data.row_scores import RowScores
 from drfl.engine.auto import Auto
 from drfl.engine.base import Engine, PooledData, Selective, Summing, Tests
 from drfl.engine.batches import Batches, ClientRows, draw, draw_epochs
+from drfl.engine.devices import device_of
 from drfl.engine.frozen_layers import features, is_narrower, split
 from drfl.engine.score_rows import at_threshold, row_scores, sums_of, youden
 from drfl.federation.client_table import ClientTable
@@ -67,8 +69,10 @@ class Simulation(Federation):
 
     Raises:
         InputError: If the model, the loss and the data do not fit together, or the device is not available.
+        DrflError: If the memory of a CUDA device is full, also later in every request and test.
     """
 
+    @explain_full_memory()
     def __init__(
         self,
         data: ClientData,
@@ -86,7 +90,7 @@ class Simulation(Federation):
                 field="engine",
             )
         _check_complete(data)
-        place, dtype = _device(device), task.layout.dtype
+        place, dtype = device_of(device), task.layout.dtype
 
         def bring(t: Tensor) -> Tensor:
             # Integer labels and raw pixels keep their type.
@@ -160,7 +164,7 @@ class Simulation(Federation):
         cohort, w, concrete = request.cohort, request.w, cast("TrainRequest | LossRequest | GradientRequest", request)
         batches, steps = self._drawn(concrete)
         # The caller may be in inference mode or under no_grad, so that gradients could not be computed.
-        with torch.inference_mode(False), torch.enable_grad():
+        with torch.inference_mode(False), torch.enable_grad(), explain_full_memory():
             match concrete:
                 case TrainRequest():
                     reply = Replies(cohort, *self.engine.train(self._train, batches, concrete))
@@ -182,7 +186,7 @@ class Simulation(Federation):
             return super().mean(D, w, local, key, prox=prox, snapshot=snapshot)
         request = TrainRequest(D.clients, w, key, local, prox, None, snapshot, self.averaged)
         batches, steps = self._drawn(request)
-        with torch.inference_mode(False), torch.enable_grad():
+        with torch.inference_mode(False), torch.enable_grad(), explain_full_memory():
             model = self.engine.mean(self._train, batches, request, D.weights_of(D.clients).to(w))
         self._book(request, batches.total(steps), sum(part is not None for part in model))
         return D.clients, model
@@ -247,7 +251,8 @@ class Simulation(Federation):
 
     def evaluate_all(self, models: Sequence[Tensor]) -> list[Evaluation]:
         """See :class:`drfl.federation.federation.Federation`."""
-        tests = self.engine.evaluate(self._test, self._test_rows, torch.stack(list(models)))
+        with explain_full_memory():
+            tests = self.engine.evaluate(self._test, self._test_rows, torch.stack(list(models)))
         with_rates = (self._cut(test, w, "test") for test, w in zip(tests, models, strict=True))
         return [self._evaluation(self._test_rows, test) for test in with_rates]
 
@@ -312,6 +317,7 @@ class Simulation(Federation):
             threshold = youden(*validation.rows[place].unbind(1))
         return at_threshold(self.measures, rows, tests, threshold)
 
+    @explain_full_memory()
     def _scored(self, models: Tensor | ClientTable, part: Part) -> Tests:
         problem, rows = self._test, self._test_rows
         if part == "validation":
@@ -437,16 +443,3 @@ def _behind_backbone(train: PooledData, test: PooledData) -> tuple[PooledData, P
     # Training and test rows often share one pool, so its features are computed once.
     test_inputs = inputs if test.x is train.x else features(parts.backbone, test.x)
     return train._replace(task=parts.task, x=inputs), test._replace(task=parts.task, x=test_inputs)
-
-
-def _device(name: str) -> torch.device:
-    try:
-        device = torch.device(name)
-        # A valid name does not mean that the device exists; only an allocation shows that.
-        torch.empty(0, device=device)
-    except (RuntimeError, AssertionError) as error:
-        reason = str(error).strip().splitlines()[0]
-        raise InputError(
-            f"device '{name}' is not available: {reason}", code="device-missing", field="device"
-        ) from error
-    return device

@@ -13,13 +13,14 @@ from drfl.core.errors import first_line
 from drfl.core.intraop import threads_for
 from drfl.core.key import Key
 from drfl.engine import full_batch
+from drfl.engine.activations import activation_bytes
 from drfl.engine.base import Models, PooledData, Tests
 from drfl.engine.batches import Batches, ClientRows
 from drfl.engine.evaluation import evaluate_models, evaluate_together, is_worth_tracing
 from drfl.engine.local_step import ascent, local_step
 from drfl.engine.padding import padded, padded_clients
 from drfl.engine.pixels import gatherer
-from drfl.engine.sgd import SGDStep, fixed_part, functional, gradient_of, mean_losses, multiplications, take_rows
+from drfl.engine.sgd import fixed_part, functional, gradient_of, mean_losses, multiplications, step_numbers, take_rows
 from drfl.engine.tracing import Function, capture, model_of, replay, trace
 from drfl.federation.requests import TrainRequest
 from drfl.optim.local import LocalSGD
@@ -40,9 +41,10 @@ class Stacked:
     CPU a gradient step is traced if its shapes recur; on a CUDA device all local steps become one CUDA graph.
 
     Args:
-        megabytes: Approximate bound on the inputs, models and gradients of one stack. Larger cohorts run in several
-            stacks, which group clients of similar batch size. Results change only by float rounding. None = 32 on a
-            CPU, about the size of its caches, and 4096 on a CUDA device.
+        megabytes: Approximate bound on the inputs, models and gradients of one stack, on a CUDA device also on the
+            activations that gradients need. Larger cohorts run in several stacks, which group clients of similar batch
+            size. Results change only by float rounding. None = 32 on a CPU, about the size of its caches, and 4096 on
+            a CUDA device.
     """
 
     megabytes: float | None = None
@@ -108,9 +110,11 @@ class Stacked:
         work = batches.total(1)
         order, start = work.argsort(descending=True, stable=True), 0
         bound, model = self._room(w), 3 * w.numel() * w.element_size()
+        # On a CPU the bound is about its caches, through which the activations of a step pass only once.
+        sample = problem.x[:1].nbytes + (activation_bytes(problem) if uses_graphs(w) else 0)
         while start < len(order):
             widest = int(batches.counts[order[start]])
-            size = max(1, int(bound / (widest * problem.x[:1].nbytes + model)))
+            size = max(1, int(bound / (widest * sample + model)))
             # Work and counts descend along the order, so clients with at least half the largest work come first.
             similar = int((2 * work[order[start:]] >= work[order[start]]).sum())
             # Ascending positions, so that a part with all clients is the cohort in its order.
@@ -141,6 +145,8 @@ def stacking_fault(problem: PooledData) -> str | None:
     tensors, fault = [rows.to(w.device), batches.weights(w), seeds_of(batches, w), w], None
     try:
         _local_steps(problem, tensors, request)
+    except torch.OutOfMemoryError:
+        raise
     # vmap may raise anything for unsupported operations. Faults of the model itself have been rejected before.
     except Exception as error:
         reason = first_line(error)
@@ -177,8 +183,8 @@ def _graph_steps(
     snapshot. All else is fixed in the graph and part of its name. So a run needs one graph per size of its padded
     cohorts.
     """
-    w, plain = request.w, SGDStep.of(request)
-    eta, pull = (torch.as_tensor(value, dtype=w.dtype, device=w.device) for value in (plain.lr, plain.pull))
+    w, numbers = request.w, step_numbers(request)
+    eta, pull = (torch.full((), number, dtype=w.dtype, device=w.device) for number in numbers)
     at = torch.full((), request.snapshot or 0, device=w.device)
     like = torch.empty(0, dtype=w.dtype)
     rows = [batches.samples, problem.weights(batches, like), seeds_of(batches, like)]
@@ -192,7 +198,7 @@ def _graph_steps(
     # The graph gathers minibatches from the pool at these addresses, so another pool needs another graph.
     pool = (problem.x.data_ptr(), problem.y.data_ptr())
     solver = replace(request.local, lr=1.0, lr_schedule=Constant(), weight_decay=0.0)
-    name = ("steps", pool, problem.autocast, solver, plain.pull == 0, request.snapshot is None, request.average)
+    name = ("steps", pool, problem.autocast, solver, numbers[1] == 0, request.snapshot is None, request.average)
     return replay(problem.task, name, steps, tensors, capture, GRAPHS)(*tensors)
 
 

@@ -209,7 +209,7 @@ class Task:
                             field="augment",
                         )
                 check_gradient(trained, lambda leaves: self.sample_losses(self.outputs(leaves, x[:2]), y[:2]))
-            except InputError:
+            except (InputError, torch.OutOfMemoryError):
                 raise
             except Exception as error:  # The user's code can raise anything.
                 raise InputError(

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from drfl.core import checks
 from drfl.core.errors import DataWarning, DrflError, InputError, RunWarning
+from drfl.core.full_memory import explain_full_memory
 from drfl.core.intraop import VECTORS, threads_for
 from drfl.core.key import Key
 from drfl.core.run_end import StopReason, late_rollbacks
@@ -99,6 +100,7 @@ def run(
             fit the hyperparameters, the algorithm has no averaged solution, ``checkpoints`` belong to another run, or
             ``algorithm`` or ``fed`` has the wrong type.
         DivergedError: If the model, or a loss used for the dual update, is not finite.
+        DrflError: If the memory of a GPU is full. Checkpoints remain.
     """
     _check_objects(algorithm, fed)
     checks.integer("rounds", rounds, low=0)
@@ -116,7 +118,8 @@ def run(
     start, keep = _checkpointing(
         checkpoints, start, keep, lambda folder: folder.resume(algorithm, fed, rounds, begin(), settings)
     )
-    initial = begin() if start is None else start
+    with explain_full_memory():
+        initial = begin() if start is None else start
     _warn(fed.data_warnings() if check_data and isinstance(fed, DataChecked) else (), DataWarning)
     view, key = view_of(fed, averaged, table_dir), Key(seed)
     log = RunLog(algorithm, fed, certify, start, select, key.fold("personal"))
@@ -124,7 +127,8 @@ def run(
 
     def after(progress: RunState) -> RunState:  # plays one more round
         # Small vectors take one thread, because waking other threads costs more than they save.
-        with threads_for(VECTORS * progress.state.w.numel()):
+        # The server's tables and sums are on the device of the models.
+        with threads_for(VECTORS * progress.state.w.numel()), explain_full_memory():
             return next_round(algorithm, view, key, progress, begin)
 
     # fed, not its view, because only the federation itself can bundle a test with the next request.
