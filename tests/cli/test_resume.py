@@ -393,7 +393,7 @@ def test_killed_in_the_middle_it_goes_on_and_a_second_process_is_refused(tmp_pat
 
 
 def test_full_memory_of_a_gpu_leaves_a_run_that_resumes(tmp_path, capsys, monkeypatch):
-    assert call(["run", *SMALL, "--out", "w/a"]) == 0
+    assert call(["run", *SMALL, "--checkpoint-every", "1", "--out", "w/a"]) == 0
     train, calls = Loop.train, []
 
     def fourth(self, *arguments):

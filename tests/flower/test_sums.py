@@ -159,7 +159,9 @@ def test_answers_that_can_have_come_out_so(answer):
         changed(0, (10.0, 11.0, 11.0, *NONE), 1.0),
         changed(0, (10.0, 7.0, 7.0, *NONE)),  # not the score
         changed(0, (NAN, NAN, NAN, *UNKNOWN)),
-        changed(0, (10.0, 6.0, 6.0, 1.0, 0.0)),
+        changed(0, (10.0, 6.0, 6.0, 11.0, 0.0)),  # a patient has more rows than the site
+        changed(0, (10.0, 6.0, 6.0, 1.5, 0.0)),
+        changed(0, (10.0, 6.0, 6.0, 0.0, 1.0)),
         changed(0, (10.0, 6.0, 6.0, *UNKNOWN)),
         changed(1, (10.0, -2.0, 1.5, *NONE), -0.2),
         changed(1, (10.0, 2.0, 2.5, *NONE)),  # squares above the numbers, which lie in [0, 1]

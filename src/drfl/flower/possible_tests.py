@@ -36,7 +36,5 @@ def is_possible(test: SiteTest, measures: Sequence[Measure]) -> bool:
     return all(
         (0 <= value <= 1 if measure.percent and measure.rows is not Rows.RATE else not math.isinf(value))
         and possible_sums(measure, value, test.samples, sums)
-        # Rows of a site are independent; a count of a patient's rows would widen the intervals of all sites.
-        and (measure.rows is Rows.RANKS or not any(count > 0 for count in sums[3:]))
         for value, measure, sums in zip(values, measures, test.sums, strict=True)
     )

@@ -115,7 +115,7 @@ def without_small_groups(dataset: Dataset, least: int) -> Dataset:
         return dataset
     listed = ", ".join(f"{name} ({count:,})" for name, count in zip(names[small], counts[small], strict=True))
     patient = "" if dataset.patients is None else ", or with one patient"
-    text = f"left out are {np.count_nonzero(small)} clients with fewer than {least} rows{patient}: {listed}"
+    text = f"left out {np.count_nonzero(small)} of {len(names)} clients with fewer than {least} rows{patient}: {listed}"
     stays = set(names[~small].tolist())
     rows = np.flatnonzero([group in stays for group in dataset.groups])
     inputs, targets = dataset.inputs[rows], dataset.targets[rows]
