@@ -93,7 +93,7 @@ def _means(x: Floats, groups: NDArray[np.intp], patients: NDArray[np.intp] | Non
     )
     count = np.bincount(groups[first], minlength=len(n)).astype(np.float64)
     squares = np.bincount(groups[first], np.bincount(units, x - mean[groups]) ** 2, minlength=len(n))
-    # The mean of a single patient has an error that nobody can estimate.
+    # The error of a mean over a single patient cannot be estimated.
     error = np.where(count > 1, count / np.maximum(1, count - 1) * squares / n**2, np.inf)
     return mean, error, count
 

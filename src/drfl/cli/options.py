@@ -290,7 +290,7 @@ class FitOptions:
 
     data: Annotated[
         list[Path] | None,
-        typer.Argument(help="CSV, Parquet or npz files, or a folder; without it, the data set of --dataset"),
+        typer.Argument(help="Tables (CSV, TSV, Parquet, Excel, npz), or a folder; default: the data set of --dataset"),
     ] = None
     settings: Annotated[Given, FIT]
     budget: Annotated[

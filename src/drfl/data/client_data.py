@@ -25,7 +25,7 @@ from drfl.data.standardisation import Standardisation, client_moments, is_table
 from drfl.data.tables import convert
 from drfl.data.tables.conform import conform, target_tensor
 from drfl.data.tables.convert import encode_targets, feature_columns, feature_matrix, require_present
-from drfl.data.tables.patients import check_spelling, numbered, patients_of, repeated_ids
+from drfl.data.tables.patients import check_spelling, numbered, patients_of, repeated_ids, shared_ids
 from drfl.data.tables.schema import TableSchema
 
 if TYPE_CHECKING:
@@ -527,6 +527,7 @@ class ClientData:
         else:
             patients = np.array(patients_of(frame, patient, lambda row: f"row {row}"))
             check_spelling(patients.tolist(), [*map(str, groups)])
+            notices = shared_ids([*map(str, groups)], patients.tolist())
         split = split_groups(groups, None if classes is None else Y.numpy(), key, test_fraction, patients)
         data = cls(
             X, Y, as_tensors(split.train), X, Y, as_tensors(split.test), split.names, classes, columns=columns,

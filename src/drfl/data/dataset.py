@@ -45,7 +45,7 @@ class Dataset:
         patients: (n,) Patient of each row, of a data set without a separate test part; None if rows are independent.
         schema: Digest of the :class:`drfl.TableSchema` that encoded the table; "" if there is none. With a schema,
             inputs may be NaN for missing values.
-        test_fraction: Share of the rows for testing if there is no separate test part.
+        test_fraction: Share of the rows for testing if the data have no test part.
 
     Raises:
         InputError: If lengths, shapes or types do not match this description, a part is empty, an input or target is

@@ -283,7 +283,7 @@ class SiteIdentity(Message, frozen=True):
 
 
 class SharedRows(Message, frozen=True):
-    """Keyed hashes of a site's rows, see :func:`drfl.flower.shared_rows.hash_rows`.
+    """Keyed hashes of a site's rows, see :func:`drfl.flower.row_hashes.hash_rows`.
 
     Args:
         rows: Number of rows.

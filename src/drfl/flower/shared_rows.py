@@ -12,16 +12,16 @@ from flwr.app import Message, RecordDict
 from flwr.serverapp import Grid
 
 from drfl.core.audit_log import AuditLog
-from drfl.core.errors import Notice, listing
+from drfl.core.errors import Notice, listing, printable
 from drfl.data.checks.rows import EXCESS, LEAST, ROOM
 from drfl.flower.client_app import ROWS, ROWS_KIND
 from drfl.flower.messages import HASH_BYTES, MOST_HASHES, SharedRows, SiteIdentity
-from drfl.flower.nodes import PAUSE, ReceivedReply, Roster, digest_and_head, pull_replies
+from drfl.flower.nodes import ReceivedReply, Roster, digest_and_head, exchange_once
 from drfl.flower.records import (
+    MOST_SHOWN,
     ProtocolError,
     digest_of_content,
     payload_size,
-    printable,
     read,
     read_head,
     rejection_reason,
@@ -114,22 +114,18 @@ def _ask(grid: Grid, roster: Roster, timeout: float, audit: AuditLog | None) -> 
         if audit is not None:
             audit.add(event, site=roster.names[client], request=lines[client], **fields)
 
-    waiting = {i: client for i, client in zip(grid.push_messages(messages), nodes, strict=True) if i}
+    clients = {node.id: client for client, node in nodes.items()}
     silent, reports = set(nodes), dict[int, SharedRows]()
-    while waiting:
-        for received in list(pull_replies(grid, list(waiting))):
-            client = waiting.pop(received.message)
-            silent.discard(client)
-            try:
-                reports[client] = _report(received, nodes[client].id, roster, client, audited=audit is not None)
-                log("received", client, **digest_and_head(received))
-            except ProtocolError as error:
-                name = roster.names[client]
-                LOG.warning(Notice(f"{name}: its rows are not compared: {error}", "reply-rejected", name))
-                log("unusable", client, reason=str(error), **digest_and_head(received))
-        if not waiting or time.monotonic() >= end:
-            break
-        time.sleep(PAUSE)
+    for node, received in exchange_once(grid, messages, end):
+        client = clients[node]
+        silent.discard(client)
+        try:
+            reports[client] = _report(received, node, roster, client, audited=audit is not None)
+            log("received", client, **digest_and_head(received))
+        except ProtocolError as error:
+            name = roster.names[client]
+            LOG.warning(Notice(f"{name}: its rows are not compared: {error}", "reply-rejected", name))
+            log("unusable", client, reason=str(error), **digest_and_head(received))
     for client in sorted(silent):
         name, reason = roster.names[client], f"no answer in {timeout:g} s"
         LOG.warning(Notice(f"{name}: its rows are not compared: {reason}", "reply-silent", name))
@@ -145,7 +141,7 @@ def _report(received: ReceivedReply, node: int, roster: Roster, client: int, *, 
     """
     reply = received.reply
     if reply is not None and reply.has_error():
-        raise ProtocolError(printable(reply.error.reason or f"error {reply.error.code}"))
+        raise ProtocolError(printable(reply.error.reason or f"error {reply.error.code}", MOST_SHOWN))
     if reply is None or not reply.has_content() or reply.metadata.src_node_id != node:
         raise ProtocolError(received.problem or "it is empty, or another node sent it")
     # Check the size before parsing, as a site may send anything.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
@@ -89,15 +90,11 @@ def run_suite(
 
     frames: list[pd.DataFrame] = []
     for job in jobs:
-        data, folder = job.clients(), out / job.name
-
-        def model(seed: int, data=data):  # noqa: ANN001, ANN202 - the loop's own data
-            return task(data, seed)
-
+        first, folder = job.clients(0), out / job.name
         if progress is not None:
-            progress(f"{job.name}: {job.kind}, {data.n} clients")
+            progress(f"{job.name}: {job.kind}, {first.n} clients")
         found = compare(
-            algorithms, data, model, rounds=rounds, seeds=seeds, out=folder, jobs=workers,
+            algorithms, job.clients, partial(task, first), rounds=rounds, seeds=seeds, out=folder, jobs=workers,
             evaluate_every=rounds, resume=folder.is_dir() and read_manifest(folder) is not None, progress=progress,
         )  # fmt: skip
         frames.append(found.to_frame().assign(job=job.name))

@@ -11,12 +11,15 @@ from torch import Tensor
 
 from drfl.core.key import Key
 from drfl.data import ClientData, load, make_partition
+from drfl.data.partition.partition import PartitionMethod
 from drfl.data.partition.partitioners import IID, Natural, OneClass, ZipfDirichlet
 from drfl.task.models import MODELS
 from drfl.task.task import Task
 
-KEY = Key(0).fold("bench")
-"""Partitions and changes are drawn once; a seed changes initial model, cohorts and minibatches."""
+
+def key_of(seed: int) -> Key:
+    """Return the key of a seed's partition, test rows and changes."""
+    return Key(seed).fold("bench")
 
 
 @dataclass(frozen=True)
@@ -26,12 +29,12 @@ class BenchJob:
     Args:
         name: Its name in tables and folders.
         kind: What makes its clients differ.
-        clients: Makes the clients' data.
+        clients: Makes the clients' data at a seed, which redraws the partition and the test rows.
     """
 
     name: str
     kind: str
-    clients: Callable[[], ClientData]
+    clients: Callable[[int], ClientData]
 
 
 def task(data: ClientData, seed: int) -> Task:
@@ -40,32 +43,34 @@ def task(data: ClientData, seed: int) -> Task:
         return Task(MODELS["linear"](tuple(data.inputs.shape[1:]), 1 + int(data.targets.max())))
 
 
-def divided(dataset: str, method: object) -> ClientData:
-    """Divide a data set among clients by one of drfl's partitions."""
-    loaded = load(dataset)
-    return ClientData.from_dataset(loaded, make_partition(loaded, method, KEY.fold("partition")))  # pyright: ignore
+def divided(dataset: str, method: PartitionMethod | Natural, seed: int) -> ClientData:
+    """Divide all rows of a data set among clients by one of drfl's partitions."""
+    pool = load(dataset).pooled()
+    return ClientData.from_dataset(pool, make_partition(pool, method, key_of(seed).fold("partition")))
 
 
-def changed(make: Callable[[], ClientData], inputs: Callable[[Tensor], Tensor], noise: float) -> ClientData:
-    """Change the first client: a function of its inputs, and a share of its training labels that is drawn again."""
-    data = make()
+def changed(
+    make: Callable[[int], ClientData], inputs: Callable[[Tensor], Tensor], noise: float, seed: int
+) -> ClientData:
+    """Change the first client: a function of its inputs, and a share of its training labels that is redrawn."""
+    data = make(seed)
     x, test, y, rows = data.inputs.clone(), data.test_inputs.clone(), data.targets.clone(), data.train[0]
     x[rows], test[data.test[0]] = inputs(x[rows]), inputs(test[data.test[0]])
-    rng = KEY.fold("labels").generator()
+    rng = key_of(seed).fold("labels").generator()
     drawn = torch.from_numpy(rng.integers(0, 1 + int(y.max()), len(rows)))
     y[rows] = torch.where(torch.from_numpy(rng.random(len(rows)) < noise), drawn, y[rows])
     return replace(data, inputs=x, test_inputs=test, targets=y)
 
 
-def small_client(make: Callable[[], ClientData], rows: int) -> ClientData:
+def small_client(make: Callable[[int], ClientData], rows: int, seed: int) -> ClientData:
     """Keep only some training rows of the first client."""
-    data = make()
+    data = make(seed)
     return replace(data, train=(data.train[0][:rows], *data.train[1:]))
 
 
-def base_rates(make: Callable[[], ClientData]) -> ClientData:
+def base_rates(make: Callable[[int], ClientData], seed: int) -> ClientData:
     """Make classes 0 to 4 nine times as frequent as the others at half of the clients, and the reverse elsewhere."""
-    data = make()
+    data = make(seed)
 
     def kept(rows: Tensor, targets: Tensor, i: int) -> Tensor:
         rare = (targets[rows] >= 5) == (i % 2 == 0)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from drfl.cli import console
 from drfl.core.errors import InputError, unknown
-from drfl.core.screen import Table
+from drfl.core.screen import ScreenTable
 from drfl.core.user_code import label_of
 from drfl.experiments.config.hyperparameters import algorithm_name, has_parameter, make_algorithm
 from drfl.experiments.run.artifacts import json_text, versions
@@ -86,7 +86,7 @@ def _parameters(name: str, shared: dict[str, float | int]) -> dict[str, bool | i
 
 
 def _print(differences: list[Difference], jobs: int, seeds: int, out: Path) -> None:
-    table = Table(title=f"difference to {BASELINE}, mean of {jobs} jobs, {seeds} seeds", title_justify="left")
+    table = ScreenTable(title=f"difference to {BASELINE}, mean of {jobs} jobs, {seeds} seeds", title_justify="left")
     for heading in ("algorithm", "worst accuracy, points", "verdict", "worst loss", "verdict"):
         table.add_column(heading)
     for name, accuracy, loss in ranking(differences):

@@ -244,8 +244,23 @@ def test_a_check_by_schema_finds_blank_patients_and_a_missing_column(tmp_path):
 
 
 def test_clients_that_share_ids_are_named():
-    owners, patients = [*"aaabbbcc"], ["1", "2", "2", "2", "1", "4", "2", "5"]
+    owners, patients = [*"aaabbbcc"], ["P1", "P2", "P2", "P2", "P1", "P4", "P2", "P5"]
     (notice,) = shared_ids(owners, patients)
     assert notice.code == "shared-patients"
     assert quotes(notice, "a and b", "2", "3")
-    assert shared_ids([*"ab"], ["1", "2"]) == ()
+    assert shared_ids([*"ab"], ["P1", "P2"]) == ()
+
+
+def test_numbers_that_each_client_counts_for_itself_are_no_shared_identifiers():
+    counted = [str(k % 30 + 1) for k in range(60)]
+    assert shared_ids([*"a" * 30, *"b" * 30], counted) == ()
+    sparse = [str(1000 * (k % 30) + 7) for k in range(60)]
+    (notice,) = shared_ids([*"a" * 30, *"b" * 30], sparse)
+    assert quotes(notice, "a", "b", "30")
+
+
+def test_a_data_frame_warns_of_shared_identifiers_too():
+    frame = pd.DataFrame({"site": [*"a" * 20, *"b" * 20], "who": [f"P{k % 20}" for k in range(40)]})
+    frame = frame.assign(age=range(40), ill=[0, 1] * 20)
+    data = ClientData.from_frame(frame, group="site", target="ill", patient="who")
+    assert [notice.code for notice in data.notices] == ["shared-patients"]

@@ -24,22 +24,23 @@ def options(out, **changes):
 
 
 def test_what_makes_the_clients_of_the_jobs_differ():
-    clean = JOBS["digits-small-client"].clients()
+    clean = JOBS["digits-small-client"].clients(3)
     assert len(clean.train[0]) == 15
-    noisy, turned = JOBS["digits-label-noise"].clients(), JOBS["digits-upside-down"].clients()
+    noisy, turned = JOBS["digits-label-noise"].clients(3), JOBS["digits-upside-down"].clients(3)
     rows = noisy.train[0]
     assert 0.3 < float((noisy.targets[rows] != turned.targets[rows]).double().mean()) < 0.4, "a tenth stays by chance"
     assert noisy.targets[noisy.train[1]].equal(turned.targets[turned.train[1]])
     assert noisy.test_targets.equal(turned.test_targets)
     assert turned.inputs[rows].equal(noisy.inputs[rows].flip(-1, -2))
-    rates = JOBS["digits-base-rates"].clients()
+    rates = JOBS["digits-base-rates"].clients(3)
     shares = [float((rates.targets[rows] < 5).double().mean()) for rows in rates.train]
     assert all(abs(share - (0.9 if i % 2 == 0 else 0.1)) < 0.06 for i, share in enumerate(shares))
     for job in SUITE:
-        data = job.clients()
+        data = job.clients(3)
         assert min(map(len, data.train)) > 0
         assert min(map(len, data.test)) > 0
         assert task(data, 1).w0.equal(task(data, 1).w0)
+        assert [rows.tolist() for rows in job.clients(4).test] != [rows.tolist() for rows in data.test]
 
 
 def test_the_files_and_the_same_command_again(tmp_path, capsys, monkeypatch):

@@ -9,7 +9,7 @@ from drfl.core.key import Key
 from drfl.data.checks.raw_table import FEW, RawTable, sentence, single
 
 LEAST = 3
-"""Number of pairs of copies below which there is no warning."""
+"""Least number of pairs of copies for a warning."""
 
 EXCESS, ROOM = 5.0, 0.5
 """Pairs of copies are reported if they are this many times the expected number and ROOM more: coarse rows coincide."""
@@ -146,7 +146,7 @@ def _near_copies(table: RawTable) -> list[Notice]:
         return []
     odd.sort(reverse=True)
     cases = [f"{name} ({share:.0%} of the test rows)" for share, name in odd]
-    advice = "keep the rows of one patient or machine on one side of the split with --patient COLUMN"
+    advice = "keep the rows of one patient or machine on one side of the split: name the column with patient"
     names = [name for _, name in odd]
     text = sentence("test rows nearly equal to training rows", cases, "client", advice)
     return [Notice(text, "near-copies", single(names))]

@@ -49,7 +49,7 @@ def _giving_away_classes(table: RawTable) -> list[Notice]:
         return []
     targets = table.targets[rows].astype(int)
     usual = np.bincount(targets).max() / len(targets)
-    # Halfway from the share of the usual class to 1: a rule that is hardly better than the usual class is no leak.
+    # Halfway from the share of the usual class to 1: a rule that is hardly better than the usual class does not leak.
     least = max(NEARLY, (1 + usual) / 2)
     odd = [
         (k, right) for k in range(table.values.shape[1]) if (right := _rule(table.values[rows, k], targets)) >= least

@@ -103,19 +103,19 @@ def without_small_groups(dataset: Dataset, least: int) -> Dataset:
         pairs = {*zip(dataset.groups, dataset.patients, strict=True)}
         units, each = np.unique(np.array([group for group, _ in pairs]), return_counts=True)
         small |= each[np.searchsorted(units, names)] < 2
+    few = f"fewer than {least} rows" + ("" if dataset.patients is None else ", or with one patient")
     if np.count_nonzero(~small) < 2:
         largest = " and ".join(f"{count:,}" for count in np.sort(counts)[:-3:-1])
         raise InputError(
-            f"min_rows = {least} leaves {np.count_nonzero(~small)} of {len(names)} clients, and two are needed: lower "
-            f"it; the largest have {largest} rows",
+            f"min_rows leaves out clients with {few}, and {np.count_nonzero(~small)} of {len(names)} remain. At least "
+            f"two are needed; the largest have {largest} rows",
             code="few-clients",
             field="min_rows",
         )
     if not small.any():
         return dataset
     listed = ", ".join(f"{name} ({count:,})" for name, count in zip(names[small], counts[small], strict=True))
-    patient = "" if dataset.patients is None else ", or with one patient"
-    text = f"left out {np.count_nonzero(small)} of {len(names)} clients with fewer than {least} rows{patient}: {listed}"
+    text = f"left out {np.count_nonzero(small)} of {len(names)} clients with {few}: {listed}"
     stays = set(names[~small].tolist())
     rows = np.flatnonzero([group in stays for group in dataset.groups])
     inputs, targets = dataset.inputs[rows], dataset.targets[rows]
@@ -253,7 +253,7 @@ def make_partition(
         dataset: The data set.
         method: The partition method.
         key: Key of all draws; equal keys give equal partitions.
-        test_fraction: Share of the pool's rows for testing if there is no separate test part; None uses the share of
+        test_fraction: Share of the pool's rows for testing if the data have no test part; None uses the share of
             the data set.
 
     Raises:

@@ -187,7 +187,8 @@ def split_rows(
 
 def _too_few(what: str) -> InputError:
     return InputError(
-        f"{what}: at least two are needed to train and to test; leave out small clients with --min-rows 2",
+        f"{what}: at least two are needed to train and to test. Remove it (in the command: --min-rows 2), or give "
+        "it test data",
         code="few-rows",
     )
 

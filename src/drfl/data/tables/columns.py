@@ -177,7 +177,7 @@ def one_hot(features: pd.DataFrame, place: str) -> pd.DataFrame:
         place: Name of the table in errors.
 
     Raises:
-        InputError: If there is no column, or one has too many values.
+        InputError: If the table has no columns, or one has too many values.
     """
     import pandas as pd
     from pandas.api.types import is_numeric_dtype

@@ -86,19 +86,28 @@ def repeated_ids(frame: pd.DataFrame, owners: Sequence[str] | None, used: Collec
         if FEWEST < count < len(column) <= MOST_EACH * count:
             text = (
                 f"column '{name}' repeats: {len(column):,} rows have {count:,} values. If it names patients, "
-                f"--patient {name} keeps the rows of each on one side of the split"
+                f"--patient {name} (in Python patient='{name}') keeps the rows of each on one side of the split"
             )
             found.append(Notice(text, "repeated-id", str(name)))
     return tuple(found)
 
 
 def shared_ids(owners: Sequence[str], patients: Sequence[str]) -> tuple[Notice, ...]:
-    """Warn of the two clients that share the most patients' identifiers, which count as different patients."""
+    """Warn of the two clients that share the most patients' identifiers, which count as different patients.
+
+    A client that numbers its patients consecutively is left out, because others may use the same numbers.
+    """
     from scipy.sparse import csr_array, triu
 
     names, clients = np.unique(np.array(owners), return_inverse=True)
-    cells = np.unique(np.stack([clients, np.unique(np.array(patients), return_inverse=True)[1]]), axis=1)
-    holds = csr_array((np.ones(cells.shape[1], int), (cells[0], cells[1])))
+    own, places = np.unique(np.array(patients), return_inverse=True)
+    cells = np.unique(np.stack([clients, places]), axis=1)
+    values = np.array([float(text) if text.isdecimal() else np.nan for text in own.tolist()])[cells[1]]
+    starts = np.unique(cells[0], return_index=True)[1]
+    # NaN in a client's span means that not all of its identifiers are whole numbers.
+    span = np.maximum.reduceat(values, starts) - np.minimum.reduceat(values, starts)
+    cells = cells[:, ~(span < 2 * np.bincount(cells[0]))[cells[0]]]
+    holds = csr_array((np.ones(cells.shape[1], int), (cells[0], cells[1])), shape=(len(names), len(own)))
     shared = triu(holds @ holds.T, k=1).tocoo()
     if not shared.nnz:
         return ()

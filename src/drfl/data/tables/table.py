@@ -185,9 +185,8 @@ def _read_sheet(path: Path, drop: Sequence[str]) -> pd.DataFrame:
             if sheet is not None and sheet not in book.sheet_names:
                 raise unknown(f"sheet in {file}", sheet, [*map(str, book.sheet_names)], field=str(file))
             # As objects, because pandas would read the text "007" as the number 7.
-            sheet_name = sheet or 0
-            options = {"dtype": object, "keep_default_na": False, "na_values": [""]}
-            frame = pd.read_excel(book, sheet_name=sheet_name, **options).infer_objects()
+            cells = pd.read_excel(book, sheet_name=sheet or 0, dtype=object, keep_default_na=False, na_values=[""])
+            frame = cells.infer_objects()
     return frame.drop(columns=[name for name in frame if str(name).strip() in drop])
 
 

@@ -103,7 +103,7 @@ class SiteRows(NamedTuple):
         classes: Names of the classes; None if they have none.
         schema: Digest of the schema; "" without one.
         notices: Warnings about the files.
-        patients: (n,) Patient of each row, if there is no separate test file; None if rows are independent.
+        patients: (n,) Patient of each row, unless the site has a test file; None if rows are independent.
     """
 
     train: tuple[Tensor, Tensor]
@@ -274,7 +274,7 @@ def rows_of_tables(
         task: Kind of task.
         patient: The column that names the patient.
         words: Whether features may be text.
-        files: Whether several tables are one client each if there is no group.
+        files: Whether several tables are one client each, without a group.
 
     Raises:
         InputError: See :func:`read_tables`.

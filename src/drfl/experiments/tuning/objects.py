@@ -273,7 +273,7 @@ def _run_search(
         options.progress(f"[{end.finished}/{end.total}] {end.line(search.criterion.shown)}")
 
     trials = run(search, out, pool=pool, ended=ended)
-    # Without a first trial there is no default setting to compare with.
+    # Without a first trial, the best trial has no default to compare with.
     confirmations = confirm(search, trials, out, seeds=options.confirm_seeds, pool=pool, progress=options.progress)
     write(search, trials, out, "drfl.tune", confirmations)
     finished = trials[search.name]
