@@ -3,7 +3,7 @@
     python benchmarks/gpu.py --all --out DIR [--data-dir DIR] [--seconds 265] [--smoke]
     python benchmarks/gpu.py --parts correctness,speed --out DIR
 
-The parts are correctness, speed, rivals and table, see benchmarks/gpu_parts/. Each runs in a process of its own, with a
+The parts are correctness, speed, rivals and table, see benchmarks/gpu_parts/. Each runs in a separate process, with a
 share of ``--seconds``, and is stopped when its share is used up. It prints every row as it measures it and writes
 PART.json after every row, so nothing is lost. Time that a part does not need goes to the parts after it. Only ``table``
 reads a data set (kmnist-t10k); nothing needs a network.

@@ -38,7 +38,7 @@ run() {
     local out=$1
     shift
     mkdir -p "$out"
-    # A folder of its own: the environment of torch stays as it is.
+    # A separate folder, so that the environment of torch does not change.
     python3 -m pip install --quiet --no-index --no-deps --no-compile --no-cache-dir --upgrade \
         --target /tmp/gpu-site "$BUILD"/wheels/*.whl
     export PYTHONPATH="$PWD/src:$PWD:/tmp/gpu-site" PYTHONUNBUFFERED=1

@@ -158,7 +158,7 @@ def main() -> None:
     torch.set_num_threads(1)
     folder = options.data_dir
     with tempfile.TemporaryDirectory() as cache:
-        # Backbones are trained anew, on the data of this folder.
+        # Train the backbones on the data of this folder.
         os.environ.update(XDG_CACHE_HOME=cache, DRFL_DATA=str(folder))
         cost, found = list(costs()), list[list[object]]()
         for name, recipe in RECIPES:

@@ -10,6 +10,7 @@ script writes nothing, names the blocks and files that differ, and exits with 1 
 from __future__ import annotations
 
 import argparse
+import json
 import re
 import sys
 from collections.abc import Callable, Sequence
@@ -23,6 +24,7 @@ from scripts import architecture, error_codes, trial_tables, versions
 from tests.conformance.wrong.traps import ALGORITHM_TRAPS, AMBIGUITY_TRAPS, FEDERATION_TRAPS
 
 from drfl.core.atomic_files import atomic_write
+from drfl.experiments.run.measures import signed_text
 from drfl.experiments.tuning.spaces import DIGITS, LR, SPACES
 from drfl.experiments.tuning.suggestion import STARTUP
 from drfl.testing import ALGORITHM_CHECKS, AMBIGUITY_CHECKS, FEDERATION_CHECKS
@@ -119,7 +121,23 @@ def tuning_spaces() -> str:
     return f"{markdown(['algorithm', 'parameters'], rows, text=2)}\n\n{said}"
 
 
+def bench_ranking() -> str:
+    """Format the ranking of the stored benchmark."""
+    content = json.loads((ROOT / "evidence" / "results" / "bench" / "bench.json").read_text(encoding="utf-8"))
+    cells = {(d["algorithm"], d["metric"]): d for d in content["differences"] if d["job"] == "all jobs"}
+    rows = []
+    for name in content["ranking"]:
+        row = [name]
+        for metric, scale, digits in (("worst_accuracy", 100, 1), ("worst_loss", 1, 3)):
+            d = cells[name, metric]
+            mean, low, high = (signed_text(scale * d[key], digits) for key in ("difference", "low", "high"))
+            row += [f"{mean} ({low} to {high})", d["verdict"]]
+        rows.append(row)
+    return markdown(["algorithm", "worst accuracy, points", "verdict", "worst loss", "verdict"], rows, text=1)
+
+
 BLOCKS: dict[str, Callable[[], str]] = {
+    "bench.ranking": bench_ranking,
     **benchmarks.BLOCKS,
     **trial_tables.BLOCKS,
     **tables.BLOCKS,

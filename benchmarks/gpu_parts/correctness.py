@@ -154,7 +154,7 @@ def measure(report: Report) -> None:
 
 
 def special(report: Report) -> None:
-    """Check what is no combination: refusals, memory, equal bits."""
+    """Check refusals, full memory, and equal bits of repeated and resumed runs."""
     for name, result in refusals(report.device).items():
         report.add(check="refusal", case=name, **result)
     report.add(check="out of memory", **out_of_memory(report.device))

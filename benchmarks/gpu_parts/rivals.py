@@ -1,4 +1,4 @@
-"""Rounds of plain PyTorch and of pfl on the same jobs and the same card, each in a process of its own.
+"""Rounds of plain PyTorch and of pfl on the same jobs and the same card, each in a separate process.
 
 The adapters are those of benchmarks/peers.py. A framework that is not installed is reported as failed, with the reason.
 """

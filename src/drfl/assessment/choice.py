@@ -6,8 +6,8 @@ significantly better (Holm's correction over the candidates). A group is a clien
 The test is an intersection–union test. "The candidate's worst group is not better than the reference's" says that some
 group g of the candidate loses at least as much as every group of the reference. It must be rejected for each g: either
 by the paired rows of g, or because the candidate loses less in g than the reference does in another group, each at half
-the level. No bootstrap of the two measured maxima can replace this. If a candidate improves every group but the worst
-one, such a bootstrap calls the worst group better in 37 to 66 % of all cases.
+the level. A bootstrap of the two measured maxima cannot replace this: if a candidate improves every group but the worst
+one, a bootstrap often calls the worst group better.
 
 Rows of one patient may agree, so standard errors and degrees of freedom count patients, if there are some.
 """
