@@ -66,9 +66,9 @@ def check_strict(strict: bool | None, notices: Sequence[Notice]) -> None:
     """
     wrong = [notice for notice in notices if notice.code != LEFT_OUT]
     if strict and wrong:
-        several = "warning" if len(wrong) == 1 else f"{len(wrong)} warnings"
+        count = f"{len(wrong)} warning{'s' * (len(wrong) > 1)}"
         raise InputError(
-            f"{several} about the data, and --strict is given: {'. '.join(wrong)}", code="data-warnings", field="strict"
+            f"{count} about the data with --strict: {'. '.join(wrong)}", code="data-warnings", field="strict"
         )
 
 
