@@ -26,7 +26,7 @@ COLUMNS = (
 )  # fmt: skip
 
 
-class Difference(NamedTuple):
+class MethodDifference(NamedTuple):
     """The reference method minus another.
 
     Args:
@@ -59,7 +59,7 @@ OVER = "mean over the settings"
 """The name of the setting in :func:`over_settings`."""
 
 
-def differences(plan: Plan, found: Runs) -> tuple[Difference, ...]:
+def differences(plan: Plan, found: Runs) -> tuple[MethodDifference, ...]:
     """Subtract each other method from the reference, by accuracy and setting: one family for Holm's correction.
 
     Accuracies are rounded as in `cells.csv`, so that the differences follow from that file.
@@ -75,7 +75,7 @@ def differences(plan: Plan, found: Runs) -> tuple[Difference, ...]:
     )
 
 
-def over_settings(plan: Plan, found: Runs) -> tuple[Difference, ...]:
+def over_settings(plan: Plan, found: Runs) -> tuple[MethodDifference, ...]:
     """Compute the same differences of the mean over a table's settings, per seed, as a separate family.
 
     A small difference with the same sign in every setting can be significant here. It is then a statement about all
@@ -109,10 +109,10 @@ def _by_seed(found: Runs, setting: str, metric: str, reference: str, method: str
     return {seed: round(first[seed], DIGITS) - round(other[seed], DIGITS) for seed in first if seed in other}
 
 
-def _family(compared: Iterable[tuple[Names, list[float]]]) -> tuple[Difference, ...]:
+def _family(compared: Iterable[tuple[Names, list[float]]]) -> tuple[MethodDifference, ...]:
     tested = [(names, seed_difference(values)) for names, values in compared]
     corrected = holm_family([difference for _, difference in tested])
-    return tuple(Difference(*names, d, float(p)) for (names, d), p in zip(tested, corrected, strict=True))
+    return tuple(MethodDifference(*names, d, float(p)) for (names, d), p in zip(tested, corrected, strict=True))
 
 
 def tables(plan: Plan, runs: Runs, stored: bool = True) -> tuple[ResultTable, ...]:
@@ -158,7 +158,7 @@ def tables(plan: Plan, runs: Runs, stored: bool = True) -> tuple[ResultTable, ..
     return tuple(shown)
 
 
-def to_csv(found: Sequence[Difference]) -> str:
+def to_csv(found: Sequence[MethodDifference]) -> str:
     """Format differences as CSV text, in fractions."""
     rows = []
     for d in found:
@@ -169,7 +169,7 @@ def to_csv(found: Sequence[Difference]) -> str:
     return csv_text(COLUMNS, rows)
 
 
-def _note(found: Sequence[Difference], equally_long: bool, stored: bool) -> str:
+def _note(found: Sequence[MethodDifference], equally_long: bool, stored: bool) -> str:
     """Explain the differences, and when a verdict is given."""
     reference, pairs = found[0].reference, sorted({d.difference.n for d in found})
     seeds = f"{pairs[0]}" if len(pairs) == 1 else f"{pairs[0]} to {pairs[-1]}"
@@ -195,7 +195,7 @@ def _note(found: Sequence[Difference], equally_long: bool, stored: bool) -> str:
     return text
 
 
-def _text(d: Difference) -> str:
+def _text(d: MethodDifference) -> str:
     n, mean, low, high, *_ = d.difference
     if not n:
         return NOTHING

@@ -30,7 +30,7 @@ ALL = "all jobs"
 """The name of the mean over the jobs."""
 
 
-class Difference(NamedTuple):
+class JobDifference(NamedTuple):
     """A difference from FedAvg on one job, or on the mean over all jobs.
 
     Args:
@@ -101,7 +101,7 @@ def run_suite(
     return pd.concat(frames, ignore_index=True)
 
 
-def rank(runs: pd.DataFrame) -> list[Difference]:
+def rank(runs: pd.DataFrame) -> list[JobDifference]:
     """Return the differences of all algorithms to FedAvg: by job, and on the mean over the jobs at each seed.
 
     An algorithm with a failed run on a job has no difference there, and none on the mean.
@@ -118,23 +118,26 @@ def rank(runs: pd.DataFrame) -> list[Difference]:
         for name in names:
             by_job = {job: table[job][name] - table[job][BASELINE] for job in jobs}
             broken = {job: bool({(job, name), (job, BASELINE)} & failed) for job in jobs}
-            pairs = {**by_job, ALL: sum(by_job.values()) / len(jobs)}
+            # The mean over one job would repeat its differences and count each test twice in Holm's correction.
+            pairs = {**by_job, ALL: sum(by_job.values()) / len(jobs)} if len(jobs) > 1 else by_job
             for job, differences in pairs.items():
                 why = FAILED if (any(broken.values()) if job == ALL else broken[job]) else ""
                 values = [] if why else differences.dropna().to_numpy(float)
                 rows.append((job, name, metric, seed_difference(values), why))
     corrected = holm_family([test for *_, test, _ in rows]).tolist()
     return [
-        Difference(job, name, metric, test, p, why or verdict(test, p, less_is_better=METRICS[metric]))
+        JobDifference(job, name, metric, test, p, why or verdict(test, p, less_is_better=METRICS[metric]))
         for (job, name, metric, test, why), p in zip(rows, corrected, strict=True)
     ]
 
 
-def ranking(differences: Sequence[Difference]) -> list[tuple[str, Difference, Difference]]:
-    """Return (algorithm, accuracy, loss) on the mean over the jobs, the largest gain in worst-client accuracy first.
+def ranking(differences: Sequence[JobDifference]) -> list[tuple[str, JobDifference, JobDifference]]:
+    """Return (algorithm, accuracy, loss) on the mean over the jobs, or on the only job, the largest gain first.
 
-    FedAvg, the zero of the scale, is not in the list. Algorithms with failed runs come last.
+    The gain is that in worst-client accuracy. FedAvg, the zero of the scale, is not in the list. Algorithms with failed
+    runs come last.
     """
-    whole = {(d.algorithm, d.metric): d for d in differences if d.job == ALL}
+    jobs = {d.job for d in differences}
+    whole = {(d.algorithm, d.metric): d for d in differences if d.job == ALL or len(jobs) == 1}
     found = [(name, whole[name, "worst_accuracy"], whole[name, "worst_loss"]) for name, m in whole if m == "worst_loss"]
     return sorted(found, key=lambda row: math.inf if math.isnan(row[1].test.mean) else -row[1].test.mean)

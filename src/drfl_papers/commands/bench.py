@@ -13,7 +13,7 @@ from drfl.experiments.config.hyperparameters import algorithm_name, has_paramete
 from drfl.experiments.run.artifacts import json_text, versions
 from drfl.experiments.run.run_directory import ClaimedFolder, check_free, claim_folder, fill_folder
 from drfl.training.history import csv_text
-from drfl_papers.bench.ranking import BASELINE, Difference, rank, ranking, run_suite
+from drfl_papers.bench.ranking import BASELINE, JobDifference, rank, ranking, run_suite
 from drfl_papers.bench.suite import SUITE
 from drfl_papers.commands.options import BenchOptions
 
@@ -57,7 +57,7 @@ def bench_command(options: BenchOptions) -> int:
 
 
 def _write(
-    differences: list[Difference], chosen: list[str], options: BenchOptions, claim: ClaimedFolder
+    differences: list[JobDifference], chosen: list[str], options: BenchOptions, claim: ClaimedFolder
 ) -> dict[str, object]:
     """Write both files, and return the content of ``bench.json``."""
     plain = [difference.to_plain() for difference in differences]
@@ -85,7 +85,7 @@ def _parameters(name: str, shared: dict[str, float | int]) -> dict[str, bool | i
     return {**shared, **own}
 
 
-def _print(differences: list[Difference], jobs: int, seeds: int, out: Path) -> None:
+def _print(differences: list[JobDifference], jobs: int, seeds: int, out: Path) -> None:
     table = ScreenTable(title=f"difference to {BASELINE}, mean of {jobs} jobs, {seeds} seeds", title_justify="left")
     for heading in ("algorithm", "worst accuracy, points", "verdict", "worst loss", "verdict"):
         table.add_column(heading)

@@ -91,6 +91,15 @@ def test_a_clear_gain_and_none():
     assert alone[0].p < found[0].p or alone[0].p < next(d.p for d in found if d.algorithm == "Better")
 
 
+def test_one_job_is_corrected_once_and_ranked():
+    better = [[x + 0.1 + 0.001 * k for k, x in enumerate(job)] for job in FEDAVG]
+    both = runs(FedAvg=FEDAVG, Better=better)
+    found = rank(both[both.job == "a"])
+    assert [(d.job, d.metric) for d in found] == [("a", "worst_accuracy"), ("a", "worst_loss")]
+    assert [d.p for d in found] == pytest.approx([2 * found[0].test.p_t] * 2)  # Holm over the two metrics, which tie
+    assert [name for name, _, _ in ranking(found)] == ["Better"]
+
+
 def test_a_failed_run_leaves_no_difference_and_the_last_place():
     failed = [[0.9, 0.9, 0.0, 0.9, 0.9], [0.9] * 5]
     worse = [[x - 0.1 for x in job] for job in FEDAVG]
