@@ -167,7 +167,7 @@ class Trial:
 
 def kept(run: Path, names: Iterable[str]) -> tuple[torch.Tensor, torch.Tensor]:
     """Return the model (d,), with its parameters in this order, and λ (N,) in a run's folder."""
-    parts = drfl.read_model(run / "model.safetensors").weights
+    parts = drfl.load_model(run / "model.safetensors").weights
     last = (run / "lambda.csv").read_text().splitlines()[-1]
     lam = torch.tensor([float(x) for x in last.split(",")[1:]], dtype=torch.float64)
     return torch.cat([parts[name].flatten() for name in names]), lam

@@ -49,7 +49,7 @@ from drfl.data import Partition as Partition
 from drfl.data import TableSchema as TableSchema
 from drfl.data import ZipfDirichlet as ZipfDirichlet
 from drfl.data import load as load
-from drfl.data import read_model as read_model
+from drfl.data import load_model as load_model
 from drfl.engine import Auto as Auto
 from drfl.engine import Engine as Engine
 from drfl.engine import Loop as Loop

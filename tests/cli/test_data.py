@@ -56,7 +56,7 @@ def test_a_schema_is_described_checked_and_used(capsys):
     assert drfl_("run --data in --schema s.toml --rounds 2 --algorithm FedAvg --out r") == 0
     config = tomllib.loads(Path("r/config.toml").read_text())
     assert (config["data_schema"], config["target"], config["partition"]) == ("s.toml", ["ill"], "natural")
-    saved = drfl.read_model("r/model.safetensors")
+    saved = drfl.load_model("r/model.safetensors")
     assert saved.standardisation.mean.shape == (4,)
     assert saved.about["schema"] == schema.digest
     assert call(["run", "r/config.toml", "--out", "again"]) == 0

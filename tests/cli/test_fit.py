@@ -79,7 +79,7 @@ def test_tables_of_hospitals_with_personal_models(tmp_path, capsys):
     tensors, _ = read_tensors(tmp_path / "a/personal.safetensors")
     clients = {name.partition("/")[0] for name in tensors}
     assert clients == {name for name, own in decision["personal"].items() if own["used"] != "global model"}
-    assert set(drfl.read_model(tmp_path / "a/model.safetensors").weights) == {
+    assert set(drfl.load_model(tmp_path / "a/model.safetensors").weights) == {
         name.partition("/")[2] for name in tensors
     }
     with (tmp_path / "a/clients.csv").open() as file:

@@ -269,7 +269,7 @@ def test_a_model_that_branches_is_one_line_or_a_file_that_loads(tmp_path, monkey
         assert call([*run, "--model", model, *more, "--out", "a"]) == 2
         assert len(capsys.readouterr().err.strip().splitlines()) == 1
     assert call([*run, "--model", "rows.py:Branching", "--out", "a"]) == 0
-    found = drfl.read_model(tmp_path / "a/model.safetensors")
+    found = drfl.load_model(tmp_path / "a/model.safetensors")
     module = found.about["module"]
     assert (module["reference"], module["arguments"]["classes"]) == ("rows.py:Branching", 10)
     assert module["sha256"]["rows.py"] == hashlib.sha256((tmp_path / "rows.py").read_bytes()).hexdigest()

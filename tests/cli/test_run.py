@@ -67,7 +67,7 @@ def test_a_run_leaves_every_file_and_says_where(tmp_path, capsys):
     assert sum(float(row["lambda"]) for row in clients) == pytest.approx(1, abs=1e-6)
     assert min(float(row["accuracy"]) for row in clients) == float(history[-1]["worst_accuracy"])
     assert sum(int(row["train_samples"]) for row in clients) == 1198
-    model = drfl.read_model(tmp_path / "a/model.safetensors")
+    model = drfl.load_model(tmp_path / "a/model.safetensors")
     assert {name: tuple(t.shape) for name, t in model.weights.items()} == {"1.weight": (10, 64), "1.bias": (10,)}
     assert model.about["module"] == {"class": "drfl.models.linear", "arguments": {"shape": [1, 8, 8], "classes": 10}}
     assert model.about["task"] == {"loss": "cross-entropy", "score": "accuracy"}
@@ -122,7 +122,7 @@ def test_the_returned_model_and_the_last_iterate_are_told_and_kept(tmp_path, cap
     assert (one["returned"], two["returned"]) == ("average", "last")
     assert chosen["final"] == {"average": one, "last": two}[chosen["returned"]]["final"]
     assert one["final"] != one["last"] == two["last"] == two["final"]
-    last, same = (drfl.read_model(tmp_path / name) for name in ("a/model-last.safetensors", "b/model.safetensors"))
+    last, same = (drfl.load_model(tmp_path / name) for name in ("a/model-last.safetensors", "b/model.safetensors"))
     assert all(torch.equal(value, same.weights[name]) for name, value in last.weights.items())
     assert last.about["metrics"] == same.about["metrics"]
     assert not (tmp_path / "b/model-last.safetensors").exists()
@@ -152,7 +152,7 @@ def test_the_averaged_iterate_is_told_and_kept(tmp_path, capsys):
     assert summary["averaged"] != summary["final"]
     assert "averaged" in capsys.readouterr().out
     last, mean = (
-        drfl.read_model(tmp_path / f"a/{name}.safetensors").weights["1.weight"] for name in ("model", "model-averaged")
+        drfl.load_model(tmp_path / f"a/{name}.safetensors").weights["1.weight"] for name in ("model", "model-averaged")
     )
     assert not last.equal(mean)
 
@@ -227,7 +227,7 @@ def test_a_certificate_changes_nothing_else(tmp_path):
         assert cells == other.split(",")
     for name in ("clients.csv", "lambda.csv", "partition.json"):
         assert (tmp_path / "a" / name).read_bytes() == (tmp_path / "b" / name).read_bytes(), name
-    ours, theirs = (drfl.read_model(tmp_path / name / "model.safetensors") for name in "ab")
+    ours, theirs = (drfl.load_model(tmp_path / name / "model.safetensors") for name in "ab")
     assert all(torch.equal(own, theirs.weights[name]) for name, own in ours.weights.items())
     # The digest of the configuration, which names the certificate, is another.
     assert {k: v for k, v in ours.about.items() if k != "run"} == {k: v for k, v in theirs.about.items() if k != "run"}

@@ -18,6 +18,7 @@ from drfl.cli.app import call
 from drfl.data import ClientData
 from drfl.data.checks import data_warnings
 from drfl.data.checks.raw_table import FEW, MOST, RawTable
+from drfl.data.tables.schema import Column, TableSchema
 
 
 def clients(sizes=(120, 120, 120), classes=2, p=2):
@@ -186,7 +187,9 @@ def test_a_column_of_the_users_that_ends_like_an_indicator_hides_nothing():
         {"age": normal(60, 9), "pages missing": lambda g, site, rows: g.integers(0, 2, rows)}
         | {"dose": at_site_2(normal(1.1, 0.2), lambda x: 88.4 * x)}
     )
-    with_schema = dataclasses.replace(data, schema="0" * 64)
+    ill = Column("ill", "yes/no", levels=("0", "1"), role="target")
+    schema = TableSchema((Column("age", "number", missing=("",)), ill))
+    with_schema = dataclasses.replace(data, schema=schema)
     assert about(data_warnings(with_schema)) == about(data_warnings(data)) == [("unit-mismatch", "dose")]
     assert len(RawTable.of(with_schema).columns) == 3
 

@@ -14,8 +14,6 @@ from tests.task.test_models_as_they_come import LoRA
 from torch import nn
 
 import drfl
-from drfl.core.errors import DrflWarning
-from drfl.data import split_weights
 from drfl.data.model_file import KEY
 
 
@@ -114,7 +112,7 @@ def test_a_fresh_module_gives_the_outputs_that_were_evaluated(kind, tmp_path):
     if "compiled" not in kind:
         inside.load_state_dict(load_file(path), strict=True)
     assert not any("_orig_mod" in name for name in load_file(path))
-    served = drfl.read_model(path).into(fresh)
+    served = drfl.load_model(path, fresh).to_torch()
     assert served is fresh
     x = data.test_inputs.to(task.layout.dtype)
     with torch.no_grad():
@@ -125,12 +123,12 @@ def test_a_fresh_module_gives_the_outputs_that_were_evaluated(kind, tmp_path):
 def test_rows_in_raw_units_are_prepared_as_they_were(tmp_path):
     model = nn.Linear(4, 2)
     data, task, w = saved(tmp_path / "r", model, standardise=True)
-    found = drfl.read_model(tmp_path / "r/FedAvg-seed0/model.safetensors")
+    found = drfl.load_model(tmp_path / "r/FedAvg-seed0/model.safetensors")
     assert found.weights.keys() == {"weight", "bias"}
     assert torch.equal(found.standardisation.scale, data.standardisation.scale)
     assert torch.equal(found.standardisation.mean, data.standardisation.mean)
     raw = (data.inputs.double() * data.standardisation.scale + data.standardisation.mean).float()
-    served = found.into(nn.Linear(4, 2))
+    served = found.to_torch()
     expected = task.outputs(task.layout.views(w), data.standardisation.apply(raw))
     assert torch.equal(served(raw), expected)
     assert found.about["preparation"]["standardisation"]["mean"] == data.standardisation.mean.tolist()
@@ -138,11 +136,16 @@ def test_rows_in_raw_units_are_prepared_as_they_were(tmp_path):
 
 def test_the_metadata_say_what_is_known(tmp_path):
     saved(tmp_path / "r", Tied())
-    about = drfl.read_model(tmp_path / "r/FedAvg-seed0/model.safetensors").about
+    about = drfl.load_model(tmp_path / "r/FedAvg-seed0/model.safetensors").about
     assert about["format_version"] == 1
     assert about["module"]["class"].endswith("test_model_file.Tied")
     assert len(about["module"]["sha256"]) == 64
-    assert about["task"] == {"loss": "torch.nn.modules.loss.CrossEntropyLoss", "score": "accuracy"}
+    loss = "torch.nn.modules.loss.CrossEntropyLoss"
+    assert about["task"] == {"kind": "classification", "loss": loss, "score": "accuracy"}
+    assert about["inputs"] == {"shape": [4], "dtype": "float32"}
+    assert about["training"] | {"rows": 0} == {
+        "algorithm": "FedAvg", "rounds": 2, "seed": 0, "data": "own data", "clients": 3, "rows": 0,
+    }  # fmt: skip
     assert about["metrics"]["worst_accuracy_low"] <= about["metrics"]["worst_accuracy"]
     assert about["metrics"]["worst_accuracy"] <= about["metrics"]["worst_accuracy_high"]
     assert (about["metrics"]["clients"], about["metrics"]["undefined"]) == (3, 0)
@@ -152,10 +155,19 @@ def test_the_metadata_say_what_is_known(tmp_path):
         assert file.metadata().keys() == {KEY}
 
 
+LINEAR = {"class": "torch.nn.Linear", "arguments": {"in_features": 4, "out_features": 2, "bias": True}}
+ABOUT = {
+    "format_version": 1,
+    "architecture": LINEAR,
+    "task": {"kind": "classification"},
+    "inputs": {"shape": [4], "dtype": "float32"},
+    "preparation": {},
+}
+
+
 def written(path, **changes):
     """A file with some of its document changed."""
-    document = {"format_version": 1, "preparation": {}, **changes}
-    save_file({"weight": torch.ones(2, 4), "bias": torch.ones(2)}, path, {KEY: json.dumps(document)})
+    save_file({"weight": torch.ones(2, 4), "bias": torch.ones(2)}, path, {KEY: json.dumps(ABOUT | changes)})
     return path
 
 
@@ -163,9 +175,17 @@ def written(path, **changes):
     "changes", [{"format_version": 2}, {"format_version": "1"}, {"preparation": {"imputation": {}}}]
 )
 def test_a_file_of_a_newer_format_is_refused(changes, tmp_path):
-    drfl.read_model(written(tmp_path / "a.safetensors"))
+    drfl.load_model(written(tmp_path / "a.safetensors"))
     with refused("unsupported-file"):
-        drfl.read_model(written(tmp_path / "b.safetensors", **changes))
+        drfl.load_model(written(tmp_path / "b.safetensors", **changes))
+
+
+def scaled(mean, scale):
+    return {"preparation": {"standardisation": {"mean": mean, "scale": scale}}}
+
+
+def layers(**arguments):
+    return {"architecture": {"class": "torch.nn.Linear", "arguments": LINEAR["arguments"] | arguments}}
 
 
 @pytest.mark.parametrize(
@@ -173,25 +193,60 @@ def test_a_file_of_a_newer_format_is_refused(changes, tmp_path):
     [
         ({"preparation": None}, "damaged-file"),
         ({"preparation": {"standardisation": {"mean": [0.0]}}}, "damaged-file"),
-        ({"preparation": {"standardisation": {"mean": ["x"], "scale": [1.0]}}}, "damaged-file"),
-        ({"preparation": {"standardisation": {"mean": [0.0], "scale": [0.0]}}}, "invalid-statistics"),
-        ({"preparation": {"standardisation": {"mean": [float("nan")], "scale": [1.0]}}}, "invalid-statistics"),
-        ({"preparation": {"standardisation": {"mean": [0.0], "scale": [1.0, 2.0]}}}, "wrong-type"),
+        (scaled(["x"], [1.0]), "damaged-file"),
+        (scaled([0.0], [1.0]), "damaged-file"),
+        (scaled([0.0] * 4, [0.0] * 4), "invalid-statistics"),
+        (scaled([float("nan")] * 4, [1.0] * 4), "invalid-statistics"),
+        (scaled([0.0], [1.0, 2.0]), "wrong-type"),
+        ({"inputs": {"shape": [-4], "dtype": "float32"}}, "damaged-file"),
+        ({"inputs": {"shape": [2**40], "dtype": "float32"}}, "damaged-file"),
+        ({"inputs": {"shape": [4.0], "dtype": "float32"}}, "damaged-file"),
+        ({"inputs": {"shape": [4], "dtype": "object"}}, "damaged-file"),
+        ({"inputs": {"shape": [5], "dtype": "float32"}}, "damaged-model"),
+        ({"task": {"kind": "clustering"}}, "damaged-file"),
+        ({"task": None}, "damaged-file"),
+        ({"columns": ["a", "a", "b", "c"]}, "damaged-file"),
+        ({"columns": ["a"]}, "damaged-file"),
+        ({"classes": [1, 2]}, "damaged-file"),
+        ({"threshold": {"log_odds": float("inf"), "chosen_on": None}}, "damaged-file"),
+        ({"threshold": 0.5}, "damaged-file"),
+        ({"schema": "../x"}, "damaged-file"),
+        ({"preparation": {"schema": {"columns": {"a": {"type": "number"}}}}}, "missing-option"),
+        ({"preparation": {"schema": 3}}, "damaged-file"),
+        ({"metrics": []}, "damaged-file"),
+        ({"architecture": {"class": "os.system", "arguments": {"command": "true"}}}, "damaged-model"),
+        ({"architecture": {"class": "torch.nn.Sequential", "layers": {"a.b": LINEAR}}}, "damaged-model"),
+        ({"architecture": {"class": "torch.nn.Sequential", "layers": {"0": 3}}}, "damaged-model"),
+        ({"architecture": []}, "damaged-model"),
+        (layers(in_features=2**60), "damaged-model"),
+        (layers(in_features=2**30), "damaged-model"),
+        (layers(out_features=3), "weights-mismatch"),
+        (layers(device="cuda"), "damaged-model"),
+        (layers(in_features={"x": 1}), "damaged-model"),
     ],
 )
 def test_a_damaged_document_is_refused(changes, code, tmp_path):
     with refused(code):
-        drfl.read_model(written(tmp_path / "a.safetensors", **changes))
+        drfl.load_model(written(tmp_path / "a.safetensors", **changes))
+
+
+def test_a_layer_that_would_fill_the_memory_is_refused(tmp_path):
+    pad = {"class": "torch.nn.ZeroPad2d", "arguments": {"padding": [10**6, 10**6, 10**6, 10**6]}}
+    hostile = {"class": "torch.nn.Sequential", "layers": {"0": pad, "1": {"class": "torch.nn.Flatten"}}}
+    document = ABOUT | {"architecture": hostile, "inputs": {"shape": [1, 4, 4], "dtype": "float32"}}
+    save_file({}, tmp_path / "a.safetensors", {KEY: json.dumps(document)})
+    with refused("damaged-model"):
+        drfl.load_model(tmp_path / "a.safetensors")
 
 
 def test_files_of_others_and_other_modules_are_refused(tmp_path):
     save_file({"weight": torch.ones(2)}, tmp_path / "plain.safetensors")
     with refused("unsupported-file"):
-        drfl.read_model(tmp_path / "plain.safetensors")
+        drfl.load_model(tmp_path / "plain.safetensors")
     save_file({"weight": torch.ones(2)}, tmp_path / "odd.safetensors", {KEY: "[" * 100_000})
     with refused("damaged-file"):
-        drfl.read_model(tmp_path / "odd.safetensors")
-    found = drfl.read_model(written(tmp_path / "a.safetensors"))
+        drfl.load_model(tmp_path / "odd.safetensors")
+    path = written(tmp_path / "a.safetensors")
     for module, name in (
         (nn.Linear(4, 2, bias=False), "bias"),
         (nn.Sequential(nn.Linear(4, 2)), "0.bias"),
@@ -199,11 +254,4 @@ def test_files_of_others_and_other_modules_are_refused(tmp_path):
         (nn.Linear(4, 2).double(), "weight"),
     ):
         with refused("weights-mismatch", name):
-            found.into(module)
-
-
-def test_tensors_without_their_metadata_warn_of_the_preparation():
-    weights = {"weight": torch.ones(2)}
-    with pytest.warns(DrflWarning) as told:
-        assert split_weights(weights) == (None, weights)
-    assert [w.message.code for w in told] == ["no-preparation"]
+            drfl.load_model(path, module)

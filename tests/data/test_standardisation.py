@@ -158,10 +158,10 @@ def test_the_file_of_a_run_takes_raw_rows(tmp_path):
     job = build(Config(dataset="heart-disease", algorithm="FedAvg", rounds=2))
     result = drfl.run(job.algorithm, job.fed, rounds=2)
     write_run(tmp_path, FinishedRun(job, result))
-    saved = drfl.read_model(tmp_path / "model.safetensors")
+    saved = drfl.load_model(tmp_path / "model.safetensors")
     assert saved.standardisation.scale.equal(job.data.standardisation.scale)
     model = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(13, 2))
-    served = saved.into(model)
+    served = drfl.load_model(tmp_path / "model.safetensors", model).to_torch()
     from drfl.data import load as load_data
 
     rows = job.data.test[0]

@@ -97,7 +97,7 @@ def test_it_is_the_rule_of_a_simulation_whose_server_holds_the_same_rows(tmp_pat
     held = ClientData.from_arrays({n: (x[:12], y[:12]) for n, (x, y) in train.items()}, test).standardised(scaled)
     inner = config.build_algorithm("DualDRDM", 4)
     found = drfl.run(wrap_algorithm(config, inner, None, held, task), fed, rounds=5)
-    parts = drfl.read_model(out / "model.safetensors").weights
+    parts = drfl.load_model(out / "model.safetensors").weights
     w = torch.cat([parts[name].flatten() for name in task.layout.views(found.model)])
     assert torch.allclose(w, found.model, rtol=0, atol=1e-6)
     assert float((w - fed.w0).norm()) > 0.1

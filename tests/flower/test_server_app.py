@@ -332,7 +332,7 @@ def test_a_simulation_that_plays_the_list_of_replies_ends_with_the_same_model(al
     fed = simulation()
     inner = Replayed(config.build_algorithm(algorithm, 4), read_replies(out / "replies.csv"))
     found = drfl.run(wrap_algorithm(config, inner, None, None, None), fed, rounds=6)
-    w = torch.cat([part.flatten() for part in drfl.read_model(out / "model.safetensors").weights.values()])
+    w = torch.cat([part.flatten() for part in drfl.load_model(out / "model.safetensors").weights.values()])
     assert torch.equal(w.sort().values, found.model.sort().values)
     last = (out / "lambda.csv").read_text().splitlines()[-1].split(",")[1:]
     assert [f"{x:.9f}" for x in found.lam.tolist()] == last

@@ -100,7 +100,7 @@ def test_tables_of_any_units_are_learned_as_well_as_in_a_simulation(algorithm, t
     expected = dict(zip(data.names, found.evaluation.score.tolist(), strict=True))
     assert accuracies(out) == pytest.approx(expected, abs=1e-6)
     assert min(expected.values()) > 0.8
-    saved = drfl.read_model(out / "model.safetensors")
+    saved = drfl.load_model(out / "model.safetensors")
     standardisation = saved.standardisation
     torch.testing.assert_close(standardisation.scale, data.standardisation.scale, rtol=1e-6, atol=0)
     task.model.load_state_dict(saved.weights)
@@ -116,7 +116,7 @@ def test_it_can_be_switched_off(tmp_path):
         object.__setattr__(site.data, "inputs", site.data.inputs / torch.tensor(SCALES).float() / 100)
         object.__setattr__(site.data, "test_inputs", site.data.inputs)
     out = server_app.serve(grid_of(sites), server(tmp_path, sites, more="standardise = false", rounds=1))
-    assert drfl.read_model(out / "model.safetensors").standardisation is None
+    assert drfl.load_model(out / "model.safetensors").standardisation is None
 
 
 def one(name, x, **options):
@@ -347,9 +347,9 @@ def test_missing_values_are_imputed_as_in_a_simulation(tmp_path):
     found = drfl.run(wrap_algorithm(config, inner, None, None, task), fed, rounds=5, seed=1)
     expected = dict(zip(data.names, found.evaluation.score.tolist(), strict=True))
     assert accuracies(out) == pytest.approx(expected, abs=1e-6)
-    saved = drfl.read_model(out / "model.safetensors")
+    saved = drfl.load_model(out / "model.safetensors")
     torch.testing.assert_close(saved.standardisation.mean, data.standardisation.mean, rtol=1e-6, atol=1e-9)
-    served = saved.into(task.model)
+    served = drfl.load_model(out / "model.safetensors", task.model).to_torch()
     raw = ClientData.from_frame(whole, schema=schema, standardise=False)
     assert torch.equal(served(raw.inputs).isnan().any(), torch.tensor(False))
 

@@ -7,14 +7,12 @@ import sys
 from types import ModuleType
 
 import pytest
-import torch
 from tests.support.marks import long_except
 from tests.support.refusals import check_refusal
 from tests.support.scripts import ROOT
 
 from drfl.algorithms import ALGORITHMS, theory
 from drfl.ambiguity import AMBIGUITY_SETS, parse
-from drfl.data.model_file import model_bytes
 from drfl_papers.specification import PAPERS
 
 PAGES = {
@@ -71,18 +69,12 @@ def test_the_example_on_scale_runs(tmp_path, monkeypatch):
     assert names["result"].rounds == 5  # pyright: ignore[reportAttributeAccessIssue]
 
 
-def test_the_example_of_raw_rows_runs_and_its_file_is_read(tmp_path, capsys):
+def test_the_example_of_raw_rows_runs(capsys):
     section = PAGES["data"].partition("### Standardisation")[2]
     names: dict[str, object] = {}
-    example, reading = re.findall(r"```python\n(.*?)```", section, flags=re.DOTALL)
+    (example,) = re.findall(r"```python\n(.*?)```", section, flags=re.DOTALL)
     exec(example, names)
     assert capsys.readouterr().out == re.findall(r"```text\n(.*?)```", section, flags=re.DOTALL)[0]
-    exec(reading, names)
-    data, model, rows = (names[name] for name in ("data", "model", "raw_rows"))
-    content = model_bytes(model.state_dict(), data.standardisation, {})  # pyright: ignore
-    (tmp_path / "model.safetensors").write_bytes(content)
-    served = names["served"](tmp_path / "model.safetensors", torch.nn.Linear(2, 2))  # pyright: ignore
-    assert served(rows).equal(names["raw_model"](rows))  # pyright: ignore
 
 
 def test_names_of_ambiguity_sets_are_those_of_the_command_line():

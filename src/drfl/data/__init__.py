@@ -7,7 +7,7 @@ from drfl.data.client_data import ClientData
 from drfl.data.dataset import Dataset, Pixels
 from drfl.data.datasets.catalogue import DATASETS, DatasetInfo, describe, load, load_pixels
 from drfl.data.datasets.formats import read_idx, write_idx
-from drfl.data.model_file import SavedModel, read_model, split_weights
+from drfl.data.model import Model, load_model
 from drfl.data.partition.natural import Natural, make_partition, split_groups
 from drfl.data.partition.partition import Partition, PartitionMethod
 from drfl.data.partition.partitioners import IID, PARTITIONS, DirichletDrop, OneClass, ZipfDirichlet
@@ -24,12 +24,12 @@ __all__ = [
     "Dataset",
     "DatasetInfo",
     "DirichletDrop",
+    "Model",
     "Natural",
     "OneClass",
     "Partition",
     "PartitionMethod",
     "Pixels",
-    "SavedModel",
     "Standardisation",
     "Standardise",
     "TableSchema",
@@ -38,11 +38,10 @@ __all__ = [
     "describe",
     "largest_remainder",
     "load",
+    "load_model",
     "load_pixels",
     "make_partition",
     "read_idx",
-    "read_model",
     "split_groups",
-    "split_weights",
     "write_idx",
 ]

@@ -60,8 +60,8 @@ class ClientData:
             used to select a model, not to train it. None if there are none.
         columns: (p,) Names of the columns of inputs (n, p); None if they have none.
         notices: Findings of the reader of the files that the user should check; see :func:`drfl.data.data_warnings`.
-        schema: Digest of the :class:`drfl.TableSchema` that encoded the table; "" if there is none. With a schema,
-            inputs may be NaN for missing values until they are standardised.
+        schema: The schema that encoded the table, or that drfl inferred from it; None if there is none. If it allows
+            missing values, inputs may be NaN until they are standardised.
         patients: (n,) int64 Number of the patient of each row, if training and test rows share one pool; None if rows
             are independent. A number names one patient of a client; at another client it is another patient.
 
@@ -81,7 +81,7 @@ class ClientData:
     validation: tuple[Tensor, ...] | None = None
     columns: tuple[str, ...] | None = None
     notices: tuple[Notice, ...] = ()
-    schema: str = ""
+    schema: TableSchema | None = None
     patients: Tensor | None = None
 
     def __post_init__(self) -> None:
@@ -96,7 +96,7 @@ class ClientData:
             raise InputError(
                 "two clients have the same name. Give each client its own name", code="duplicate-name", field="names"
             )
-        missing = bool(self.schema) and self.standardisation is None
+        missing = self._may_miss
         check_pool("training", self.inputs, self.targets, missing)
         # If both parts share one pool, it is checked once.
         if self.test_inputs is not self.inputs or self.test_targets is not self.targets:
@@ -200,7 +200,26 @@ class ClientData:
     def has_missing(self) -> bool:
         """Whether inputs are NaN where values are missing, which standardising replaces by the mean."""
         pools = (self.inputs,) if self.test_inputs is self.inputs else (self.inputs, self.test_inputs)
-        return bool(self.schema) and self.standardisation is None and any(bool(x.isnan().any()) for x in pools)
+        return self._may_miss and any(bool(x.isnan().any()) for x in pools)
+
+    @property
+    def _may_miss(self) -> bool:
+        return self.schema is not None and self.schema.has_missing and self.standardisation is None
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The shape of an input."""
+        return tuple(self.inputs.shape[1:])
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """The type of the inputs."""
+        return self.inputs.dtype if self.inputs.dtype in (torch.float64, torch.int64) else torch.float32
+
+    @property
+    def schema_digest(self) -> str:
+        """The digest of the schema that encoded the table; "" if there is none, or drfl inferred it."""
+        return "" if self.schema is None or self.schema.inferred else self.schema.digest
 
     def tensors(self) -> list[Tensor]:
         """Return all tensors of the data, for a digest."""
@@ -372,7 +391,7 @@ class ClientData:
         standardise: bool = False,
         columns: tuple[str, ...] | None = None,
         classes: tuple[str, ...] | None = None,
-        schema: str = "",
+        schema: TableSchema | None = None,
         notices: tuple[Notice, ...] = (),
         patients: Mapping[str, Sequence[object]] | Sequence[Sequence[object]] | None = None,
     ) -> ClientData:
@@ -389,7 +408,7 @@ class ClientData:
             standardise: Whether to standardise inputs (n_i, p), see :meth:`standardised`.
             columns: Names of the columns of inputs (n_i, p), for messages and reports.
             classes: Names of the classes 0 to C - 1.
-            schema: Digest of the schema by which a table was encoded. With it, inputs may be NaN for missing values.
+            schema: The schema by which a table was encoded. If it allows missing values, inputs may be NaN.
             notices: Warnings about the data, see :func:`drfl.data.data_warnings`.
             patients: Patient of each row (n_i,) in the same form, if `test` is None. All rows of a patient are on one
                 side of the split.
@@ -509,13 +528,13 @@ class ClientData:
             schema.check_options(targets, group, patient=patient)
             group, patient = group_of(schema, features), schema.patient
             rows = conform(schema, frame, lambda row: f"row {row}")
-            columns, inputs, classes, digest = schema.features, rows.inputs, schema.classes, schema.digest
+            columns, inputs, classes = schema.features, rows.inputs, schema.classes
             Y, _ = target_tensor(schema, rows.targets)
         else:
             if group is None:
                 raise InputError("group or schema must name each row's client", code="missing-option", field="group")
             columns = tuple(feature_columns(frame, group, targets or (), features, patient))
-            inputs, digest = feature_matrix(frame, columns), ""
+            inputs = feature_matrix(frame, columns)
             y, classes = encode_targets(frame, targets or ())
             Y = torch.from_numpy(y)
         require_present(frame[group], group)
@@ -531,7 +550,7 @@ class ClientData:
         split = split_groups(groups, None if classes is None else Y.numpy(), key, test_fraction, patients)
         data = cls(
             X, Y, as_tensors(split.train), X, Y, as_tensors(split.test), split.names, classes, columns=columns,
-            schema=digest, notices=notices, patients=None if patients is None else numbered(patients.tolist()),
+            schema=schema, notices=notices, patients=None if patients is None else numbered(patients.tolist()),
         )  # fmt: skip
         # Round to dtype only after scaling, see from_arrays.
         return (data.standardised() if standardise else data).to(dtype=dtype)

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import torch
 from torch import Tensor
 
 from drfl.core import checks
 from drfl.core.errors import InputError, Notice
+
+if TYPE_CHECKING:
+    from drfl.data.tables.schema import TableSchema
 
 TaskName = Literal["classification", "regression", "multi-label"]
 """Kind of task: one class of several, one or more numbers, or labels that apply or not."""
@@ -43,8 +46,8 @@ class Dataset:
         class_names: Names of the classes; None if the data do not contain them.
         notices: Findings of the reader of the files that the user should check.
         patients: (n,) Patient of each row, of a data set without a separate test part; None if rows are independent.
-        schema: Digest of the :class:`drfl.TableSchema` that encoded the table; "" if there is none. With a schema,
-            inputs may be NaN for missing values.
+        schema: The schema that encoded the table, or that drfl inferred from it; None if there is none. If it allows
+            missing values, inputs may be NaN.
         test_fraction: Share of the rows for testing if the data have no test part.
 
     Raises:
@@ -65,7 +68,7 @@ class Dataset:
     test_groups: tuple[str, ...] | None = None
     class_names: tuple[str, ...] | None = None
     notices: tuple[Notice, ...] = ()
-    schema: str = ""
+    schema: TableSchema | None = None
     test_fraction: float = TEST_FRACTION
     patients: tuple[str, ...] | None = None
 
@@ -164,7 +167,7 @@ class Dataset:
             )
         if not len(targets):
             raise InputError(f"{what} has no {part} samples. Add at least one", code="no-rows", field=part)
-        checks.finite(f"{what}: {part} inputs", inputs, missing=bool(self.schema))
+        checks.finite(f"{what}: {part} inputs", inputs, missing=self.schema is not None and self.schema.has_missing)
         if self.has_labels:
             checks.labels(f"{what}: {part} labels", targets.numpy(force=True), self.classes)
         elif self.task == "regression":

@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import json
-import warnings
+import math
+import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from safetensors.torch import save
-from torch import Tensor, nn
+from torch import Tensor
 
-from drfl.core.errors import DrflWarning, InputError, Notice
+from drfl.core.errors import InputError
 from drfl.core.files import parse_json, read_tensors, reading
 from drfl.data.standardisation import Standardisation
-from drfl.task.model_checks import COMPILED
+from drfl.data.tables.schema import TableSchema
 
 KEY = "drfl"
 """Key of the document in the metadata."""
@@ -23,72 +24,97 @@ KEY = "drfl"
 FORMAT = 1
 """Version of the document. It increases if older readers would use a newer model incorrectly."""
 
+PREPARATION = ("schema", "inferred", "standardisation", "features")
+"""Steps between a table, or images, and the inputs of the module."""
 
-class SavedModel(NamedTuple):
-    """The content of a model file.
+TYPES = {str(kind).removeprefix("torch."): kind for kind in (torch.float32, torch.float64, torch.int64)}
+"""Types of inputs by name."""
+
+KINDS = ("classification", "regression", "multi-label")
+
+MOST_CLASSES = 1_000_000
+
+LARGEST_ROW = 2**28
+"""Maximum number of values of an input."""
+
+
+class Threshold(NamedTuple):
+    """The probability of the positive class above which it is predicted.
 
     Args:
-        weights: The ``state_dict()`` of the user's module.
-        standardisation: Standardisation of the input columns; None if they were not standardised.
-        about: The document in the metadata.
+        log_odds: The threshold on the log-odds.
+        chosen_on: "validation" if validation rows chose it; None for ½, which nothing chose.
     """
 
+    log_odds: float = 0.0
+    chosen_on: str | None = None
+
+    @property
+    def probability(self) -> float:
+        """The threshold on the probability."""
+        return (1 + math.tanh(self.log_odds / 2)) / 2
+
+
+class ModelFile(NamedTuple):
+    """The content of a model file, checked.
+
+    Args:
+        path: The file.
+        weights: The ``state_dict()`` of the user's module.
+        about: The whole document in the metadata.
+        kind: Kind of task.
+        shape: Shape of an input of the module.
+        dtype: Type to which inputs are rounded before the module gets them; int64 for tokens.
+        columns: Names of the columns of inputs (p,); None if they have none.
+        classes: Names of the classes; None if they have none.
+        threshold: The threshold of two classes.
+        schema: The schema that encodes raw columns; None if there is none, or the file has only its digest.
+        schema_digest: The digest of the schema; "" without one.
+        standardisation: Standardisation of the encoded columns; None if they were not standardised.
+        features: Recipe of the features that a backbone computed from images; None if the inputs are the data.
+    """
+
+    path: Path
     weights: dict[str, Tensor]
+    about: Mapping[str, Any]
+    kind: str
+    shape: tuple[int, ...]
+    dtype: torch.dtype
+    columns: tuple[str, ...] | None
+    classes: tuple[str, ...] | None
+    threshold: Threshold
+    schema: TableSchema | None
+    schema_digest: str
     standardisation: Standardisation | None
-    about: Mapping[str, object]
-
-    def into(self, module: nn.Module) -> nn.Module:
-        """Load the weights into a module and put the input preparation in front of it.
-
-        Args:
-            module: Module with the architecture that was trained. Its parameters and buffers are overwritten.
-
-        Returns:
-            A module that takes inputs in raw units: ``module`` itself if the inputs were not standardised.
-
-        Raises:
-            InputError: If names, shapes or types differ from the module's.
-        """
-        # torch.compile adds a prefix to names, which an uncompiled module does not have.
-        own = {name.replace(f"{COMPILED}.", ""): (name, value) for name, value in module.state_dict().items()}
-        for name in sorted(own.keys() ^ self.weights.keys()):
-            lacking = "the file" if name in own else f"the module {type(module).__name__}"
-            raise _mismatch(f"{lacking} has no '{name}'", name)
-        for name, (_, value) in own.items():
-            saved = self.weights[name]
-            if (saved.shape, saved.dtype) != (value.shape, value.dtype):
-                raise _mismatch(
-                    f"'{name}' is {saved.dtype} of shape {tuple(saved.shape)} in the file, but "
-                    f"{value.dtype} of shape {tuple(value.shape)} in the module {type(module).__name__}",
-                    name,
-                )
-        module.load_state_dict({full: self.weights[name] for name, (full, _) in own.items()})
-        # The scaling is part of the returned model, which therefore takes raw columns.
-        return module if self.standardisation is None else self.standardisation.before(module)
-
-
-def _mismatch(problem: str, name: str) -> InputError:
-    return InputError(
-        f"the weights do not match the module: {problem}. Build the module as for the run",
-        code="weights-mismatch",
-        field=name,
-    )
+    features: str | None
 
 
 def model_bytes(
-    state: Mapping[str, Tensor], standardisation: Standardisation | None, about: Mapping[str, object]
+    state: Mapping[str, Tensor],
+    about: Mapping[str, object],
+    *,
+    schema: TableSchema | None = None,
+    standardisation: Standardisation | None = None,
+    features: str | None = None,
 ) -> bytes:
     """Return the content of a model file.
 
     Args:
         state: The module's ``state_dict()``. No two tensors may share memory, because safetensors does not accept that.
-        standardisation: Standardisation of the input columns; None if they were not standardised.
         about: Other entries of the document, as JSON values.
+        schema: See :class:`ModelFile`.
+        standardisation: See :class:`ModelFile`.
+        features: See :class:`ModelFile`.
     """
-    preparation = {}
+    preparation: dict[str, object] = {}
+    if schema is not None:
+        preparation |= {"schema": schema.to_plain(), "inferred": schema.inferred}
+        about = {**about, "schema": schema.digest}
     if standardisation is not None:
         columns = {"mean": standardisation.mean.tolist(), "scale": standardisation.scale.tolist()}
-        preparation = {"standardisation": columns}
+        preparation["standardisation"] = columns
+    if features is not None:
+        preparation["features"] = features
     # The document is in the file's metadata, as a second file could get lost.
     document = {"format_version": FORMAT, **about, "preparation": preparation}
     return save(
@@ -96,20 +122,13 @@ def model_bytes(
     )
 
 
-def read_model(path: str | Path) -> SavedModel:
-    """Read a model file: the weights, the input preparation and the description of the model.
-
-    Args:
-        path: A run's ``model.safetensors``, ``model-last.safetensors`` or ``model-averaged.safetensors``.
+def read_model_file(path: Path) -> ModelFile:
+    """Read and check a model file.
 
     Raises:
-        InputError: If the file cannot be read, was not written by drfl, or has a newer format than this version reads.
-
-    Example::
-
-        served = drfl.read_model("runs/a/model.safetensors").into(model).eval()
+        InputError: If the file cannot be read, was not written by drfl, is damaged, or has a newer format than this
+            version reads.
     """
-    path = Path(path)
     tensors, metadata = read_tensors(path, problem="is not a drfl model file")
     if KEY not in metadata:
         raise InputError(
@@ -118,11 +137,13 @@ def read_model(path: str | Path) -> SavedModel:
             code="unsupported-file",
             field=str(path),
         )
-    return SavedModel(tensors, *parse_document(path, metadata[KEY]))
+    about = parse_document(path, metadata[KEY])
+    with reading(path, "has damaged metadata"):
+        return _checked(path, tensors, about)
 
 
-def parse_document(path: Path, document: str) -> tuple[Standardisation | None, Mapping[str, object]]:
-    """Return the standardisation in a model file's document, and the document.
+def parse_document(path: Path, document: str) -> dict[str, Any]:
+    """Return the document of a model file.
 
     Raises:
         InputError: If the document is damaged, or has a newer format than this version reads.
@@ -134,31 +155,70 @@ def parse_document(path: Path, document: str) -> tuple[Standardisation | None, M
             raise ValueError(f"expected an object, found a {type(about).__name__}")
         version, preparation = about["format_version"], about["preparation"]
         # Do not ignore an unknown preparation step: the model's outputs would be wrong.
-        if type(version) is not int or version > FORMAT or set(preparation) - {"standardisation"}:
+        if type(version) is not int or version > FORMAT or set(preparation) - set(PREPARATION):
             raise InputError(
                 f"{path} was written by a newer drfl: format {version!r:.20}, preparation "
                 f"{sorted(preparation)!r:.60}. This version reads format {FORMAT}. Update drfl",
                 code="unsupported-file",
                 field=str(path),
             )
-        columns = preparation.get("standardisation")
-        if columns is None:
-            return None, about
-        return Standardisation(*(torch.tensor(columns[n], dtype=torch.float64) for n in ("mean", "scale"))), about
+        return about
 
 
-def split_weights(tensors: Mapping[str, Tensor]) -> tuple[Standardisation | None, dict[str, Tensor]]:
-    """Return tensors that were read without their metadata, with None for the standardisation.
+def _checked(path: Path, weights: dict[str, Tensor], about: Mapping[str, Any]) -> ModelFile:
+    """Check the entries of a document that decide how the model is used. Exceptions are those of a damaged file."""
+    preparation = about["preparation"]
+    shape, dtype = tuple(about["inputs"]["shape"]), TYPES.get(about["inputs"]["dtype"])
+    _require(all(type(size) is int and size > 0 for size in shape), "the shape of an input is not one of numbers")
+    _require(math.prod(shape) <= LARGEST_ROW, f"an input has more than {LARGEST_ROW:,} values")
+    if dtype is None:
+        raise ValueError("the type of inputs is unknown")
+    kind = about["task"]["kind"]
+    _require(kind in KINDS, "the kind of task is unknown")
+    columns, classes = (_names(about, key) for key in ("columns", "classes"))
+    _require(columns is None or shape == (len(columns),), "the names of the columns do not match the inputs")
+    _require(classes is None or len(classes) <= MOST_CLASSES, "there are too many classes")
+    digest = about.get("schema", "")
+    _require(
+        isinstance(digest, str) and re.fullmatch("|[0-9a-f]{64}", digest) is not None, "the schema has no valid digest"
+    )
+    schema, inferred = None, preparation.get("inferred", False)
+    _require(isinstance(inferred, bool), "it is unknown whether the schema is inferred")
+    if preparation.get("schema") is not None:
+        schema = TableSchema.of(preparation["schema"])
+        schema = TableSchema(schema.columns, schema.task, schema.positive, inferred)
+        _require(schema.digest == digest, "the schema does not have its digest")
+        _require(shape == (len(schema.features),), "the schema does not match the inputs")
+    standardisation = None
+    if preparation.get("standardisation") is not None:
+        parts = (torch.tensor(preparation["standardisation"][n], dtype=torch.float64) for n in ("mean", "scale"))
+        standardisation = Standardisation(*parts)
+        _require(shape == tuple(standardisation.mean.shape), "the standardisation does not match the inputs")
+    features = preparation.get("features")
+    _require(features is None or isinstance(features, str), "the recipe of the features is not a text")
+    cut = about.get("threshold", {"log_odds": 0.0, "chosen_on": None})
+    log_odds, chosen_on = cut["log_odds"], cut["chosen_on"]
+    _require(type(log_odds) in (int, float) and math.isfinite(log_odds), "the threshold is not a number")
+    _require(chosen_on is None or isinstance(chosen_on, str), "the origin of the threshold is not a text")
+    for name in ("module", "metrics", "training"):
+        _require(isinstance(about.get(name, {}), dict), f"'{name}' is not an object")
+    return ModelFile(
+        path, weights, about, kind, shape, dtype, columns, classes, Threshold(float(log_odds), chosen_on), schema,
+        digest, standardisation, features,
+    )  # fmt: skip
 
-    This gives a warning, because ``safetensors.torch.load_file`` drops the metadata, which hold the input preparation.
-    Use :func:`read_model` to read both.
 
-    Args:
-        tensors: Tensors by name.
+def _require(is_right: bool, problem: str) -> None:
+    if not is_right:
+        raise ValueError(problem)
 
-    Returns:
-        None for the standardisation, and the weights.
-    """
-    text = "these tensors do not contain the input preparation. Pass the file's path to drfl.read_model"
-    warnings.warn(DrflWarning(Notice(text, "no-preparation")), stacklevel=2)
-    return None, dict(tensors)
+
+def _names(about: Mapping[str, Any], key: str) -> tuple[str, ...] | None:
+    names = about.get(key)
+    if names is None:
+        return None
+    _require(
+        isinstance(names, list) and all(isinstance(name, str) for name in names), f"'{key}' is not a list of texts"
+    )
+    _require(len(set(names)) == len(names), f"'{key}' names something twice")
+    return tuple(names)

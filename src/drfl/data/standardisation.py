@@ -228,23 +228,25 @@ class Standardisation:
 
 
 class Standardise(nn.Module):
-    """The layer (x − mean)/scale, computed in float64 and returned in the type of x. It has no trainable parameters.
+    """The layer (x − mean)/scale, computed in float64. It has no trainable parameters.
 
     A missing value (NaN) becomes 0, the mean of its column.
 
     Args:
         by: Mean and scale.
+        dtype: Type of the result; None for that of x.
     """
 
-    def __init__(self, by: Standardisation) -> None:
+    def __init__(self, by: Standardisation, dtype: torch.dtype | None = None) -> None:
         super().__init__()
+        self.dtype = dtype
         self.mean = nn.Parameter(by.mean.clone(), requires_grad=False)
         self.scale = nn.Parameter(by.scale.clone(), requires_grad=False)
 
     def forward(self, x: Tensor) -> Tensor:
         """Standardise rows (B, p); integers become torch's default type."""
         # Scale in float64: subtracting a large mean in float32 would lose most digits.
-        kind = x.dtype if x.is_floating_point() else torch.get_default_dtype()
+        kind = self.dtype or (x.dtype if x.is_floating_point() else torch.get_default_dtype())
         scaled = (x.to(self.mean.dtype) - self.mean) / self.scale
         return torch.where(scaled.isnan(), 0.0, scaled).to(kind)
 

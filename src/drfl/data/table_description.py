@@ -276,7 +276,7 @@ def _warnings(
     # Not standardised, as standardised rows do not show which values are missing.
     data = ClientData(
         x, y, as_tensors(split.train), x, y, as_tensors(split.test), split.names, schema.classes,
-        columns=schema.features, schema=schema.digest, patients=None if units is None else torch.from_numpy(units),
+        columns=schema.features, schema=schema, patients=None if units is None else torch.from_numpy(units),
     )  # fmt: skip
     return tuple(notice for notice in data_warnings(data) if notice.code != "not-standardised")
 

@@ -408,7 +408,7 @@ def identity(site: Site) -> RecordDict:
     rows, tests, row_key = len(data.train[0]), len(data.test[0]), site.policy.row_key_check(site.folder)
     try:
         about = SiteIdentity(
-            site.name, shape, classes, rows, tests, digest, majority, columns, counts, features, data.schema,
+            site.name, shape, classes, rows, tests, digest, majority, columns, counts, features, data.schema_digest,
             class_names if len(class_names) == classes else (), row_key,
         )  # fmt: skip
         content = write(about)

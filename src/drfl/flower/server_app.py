@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import NamedTuple
@@ -101,12 +101,35 @@ class Sites(NamedTuple):
         names: (N,) the sites' names in ``server.toml``, which may differ from the names that they report.
         standardisation: Mean and scale with which sites standardise their inputs; None for no standardisation.
         notices: Warnings about the sites' data.
+        dtype: The type of the sites' inputs.
     """
 
     members: tuple[SiteIdentity, ...]
     names: tuple[str, ...]
     standardisation: Standardisation | None = None
     notices: tuple[Notice, ...] = ()
+    dtype: torch.dtype = torch.float32
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The shape of an input."""
+        return self.members[0].shape
+
+    @property
+    def columns(self) -> tuple[str, ...] | None:
+        """Names of the inputs' columns; None if the sites have none, or not the same."""
+        return _common([member.features for member in self.members])
+
+    @property
+    def classes(self) -> tuple[str, ...] | None:
+        """Names of the classes; None if the sites have none, or not the same."""
+        return _common([member.class_names for member in self.members])
+
+    @property
+    def schema_digest(self) -> str:
+        """The digest of the sites' schema; "" if they have none, or not the same."""
+        first, *others = {member.schema for member in self.members}
+        return "" if others else first
 
     @property
     def n(self) -> int:
@@ -123,6 +146,11 @@ class Sites(NamedTuple):
         digests = [torch.frombuffer(bytearray(member.digest.encode()), dtype=torch.uint8) for member in self.members]
         applied = self.standardisation
         return digests + ([] if applied is None else [applied.mean, applied.scale])
+
+
+def _common(names: Sequence[tuple[str, ...]]) -> tuple[str, ...] | None:
+    first, *others = set(names)
+    return None if others or not first else first
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -270,7 +298,10 @@ def prepare_deployment(
     config = settings.job
     standardisation = standardisation_of(members, roster.names, config.standardise)
     notices = tuple(compare_sites(grid, roster, members, settings.timeout, audit))
-    sites = Sites(tuple(member for _, member in sorted(members.items())), tuple(roster.names), standardisation, notices)
+    sites = Sites(
+        tuple(member for _, member in sorted(members.items())), tuple(roster.names), standardisation, notices,
+        getattr(torch, config.dtype),
+    )  # fmt: skip
     needed, largest = max((member.classes, name) for member, name in zip(sites.members, sites.names, strict=True))
     classes = needed if config.classes is None else config.classes
     if classes < needed:

@@ -74,6 +74,7 @@ class LSTM(nn.Module):
 
     def __init__(self, vocabulary: int, embedding: int = 8, hidden: int = 64, layers: int = 1) -> None:
         super().__init__()
+        self.arguments = {"vocabulary": vocabulary, "embedding": embedding, "hidden": hidden, "layers": layers}
         self.embedding = nn.Embedding(vocabulary, embedding)
         self.recurrent = nn.LSTM(embedding, hidden, layers, batch_first=True)
         self.output = nn.Linear(hidden, vocabulary)

@@ -171,7 +171,7 @@ def test_files_are_read_by_name_whatever_their_form(tmp_path, monkeypatch):
     data = read_tables([Path("a.csv"), Path("b.tsv.gz")], schema=SCHEMA)
     np.testing.assert_array_equal(data.inputs[:4], EXPECTED)
     assert (data.columns, data.class_names, data.classes) == (SCHEMA.features, ("0", "1"), 2)
-    assert (data.groups, data.schema) == (("A", "A", "B", "B") * 2, SCHEMA.digest)
+    assert (data.groups, data.schema) == (("A", "A", "B", "B") * 2, SCHEMA)
     plain = table().drop(columns="site")
     plain.to_csv("a.csv", index=False)
     with refused("missing-column", "site", "a.csv"):
@@ -199,7 +199,7 @@ def test_a_site_of_one_class_is_fine_with_a_schema(tmp_path):
     found = read_site_table(tmp_path / "a.csv", tmp_path / "b.csv", None, schema=SCHEMA)
     assert found.train[1].tolist() == [1, 1, 1, 1]
     np.testing.assert_array_equal(found.test[0], EXPECTED[::-1])
-    assert (found.columns, found.classes, found.schema) == (SCHEMA.features, ("0", "1"), SCHEMA.digest)
+    assert (found.columns, found.classes, found.schema) == (SCHEMA.features, ("0", "1"), SCHEMA)
     with refused("constant-target", "ill", "1"):
         read_tables([tmp_path / "a.csv"], schema=SCHEMA)
 
@@ -211,7 +211,7 @@ def test_data_frames_take_the_same_schema(tmp_path):
     again = ClientData.from_frame(frame, schema=tmp_path / "s.toml", target="ill", group="site")
     assert torch.equal(data.inputs, again.inputs)
     assert (data.names, data.classes, data.columns, data.schema) == (
-        ("A", "B"), ("0", "1"), SCHEMA.features, SCHEMA.digest,
+        ("A", "B"), ("0", "1"), SCHEMA.features, SCHEMA,
     )  # fmt: skip
     raw = ClientData.from_frame(frame, schema=SCHEMA, standardise=False, dtype=torch.float64)
     np.testing.assert_array_equal(raw.inputs[:4], EXPECTED)

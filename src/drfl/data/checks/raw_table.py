@@ -71,7 +71,7 @@ class RawTable:
         p = values.shape[1]
         names = [f"column {k}" for k in range(p)] if data.columns is None else [f"column '{k}'" for k in data.columns]
         known = None
-        if data.schema and data.columns is not None:
+        if data.schema is not None and data.schema.has_missing and data.columns is not None:
             values, kept = _without_indicators(values, data.columns)
             names, resolution = [names[k] for k in kept], resolution[kept]
             known = ~np.isnan(values)

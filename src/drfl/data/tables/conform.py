@@ -66,7 +66,7 @@ def conform(schema: TableSchema, table: pd.DataFrame, row_name: RowName, place: 
 def encode(schema: TableSchema, table: pd.DataFrame, row_name: RowName, place: str = "the table") -> SchemaRows:
     """Encode a table and list all its problems, see :func:`conform`."""
     names, n = [str(name) for name in table.columns], len(table)
-    problems = _column_problems(schema, names, place)
+    problems = _column_problems(schema.columns, names, place)
     inputs, targets, wrong = list[np.ndarray](), list[np.ndarray](), np.zeros(n, bool)
     for column in schema.columns:
         if not column.is_feature and column.role != "target":
@@ -92,6 +92,35 @@ def encode(schema: TableSchema, table: pd.DataFrame, row_name: RowName, place: s
     return SchemaRows(whole, y, wrong, tuple(problems))
 
 
+def encode_features(
+    schema: TableSchema, table: pd.DataFrame, row_name: RowName, place: str = "the table"
+) -> np.ndarray:
+    """Encode the features of rows whose targets may be unknown. Columns that are not features are ignored.
+
+    Args:
+        schema: See :func:`conform`.
+        table: See :func:`conform`.
+        row_name: See :func:`conform`.
+        place: See :func:`conform`.
+
+    Returns:
+        (n, p) float64, as ``inputs`` of :class:`SchemaRows`.
+
+    Raises:
+        InputError: If a feature is missing, or a value is wrong; names row, column and value.
+    """
+    columns = [column for column in schema.columns if column.is_feature]
+    wanted = {column.name for column in columns}
+    table = table.loc[:, [str(name) in wanted for name in table.columns]]
+    names = [str(name) for name in table.columns]
+    for problem in _column_problems(columns, names, place):
+        raise problem
+    cells = [_Cells.of(column, table.iloc[:, names.index(column.name)]) for column in columns]
+    for problem in (problem for each in cells for problem in each.problems(row_name)):
+        raise problem
+    return np.stack([feature for each in cells for feature in each.features()], axis=1)
+
+
 def target_tensor(schema: TableSchema, targets: np.ndarray) -> tuple[Tensor, int]:
     """Return the targets of a :class:`drfl.data.Dataset`, and the number of outputs that a model needs."""
     if schema.classes is not None:
@@ -99,11 +128,11 @@ def target_tensor(schema: TableSchema, targets: np.ndarray) -> tuple[Tensor, int
     return torch.from_numpy(targets.astype(np.float32)), len(schema.targets)
 
 
-def _column_problems(schema: TableSchema, names: Sequence[str], place: str) -> list[InputError]:
-    """List columns that a table lacks, has twice, or has in addition to those of the schema."""
-    known = [column.name for column in schema.columns]
+def _column_problems(columns: Sequence[Column], names: Sequence[str], place: str) -> list[InputError]:
+    """List columns that a table lacks, has twice, or has in addition to these of a schema."""
+    known = [column.name for column in columns]
     found = []
-    for column in schema.columns:
+    for column in columns:
         needed = column.is_feature or column.role == "target"
         if needed and column.name not in names:
             hint = suggestion(column.name, names)

@@ -258,6 +258,7 @@ def from_splits(name: str, place: str, found: datasets.Dataset | datasets.Datase
         inputs, targets = read.inputs.split(sizes), read.targets.split(sizes)
         groups = [None] * len(parts) if read.groups is None else _cut(read.groups, sizes)
         classes, class_names, names, notices = read.outputs, read.classes, read.columns, read.notices
+        schema = read.schema
     else:
         splits = [_read(where, rows, columns, kind) for where, rows in parts.items()]
         inputs, names, notices = _inputs(place, [split.inputs for split in splits]), None, ()
@@ -272,7 +273,7 @@ def from_splits(name: str, place: str, found: datasets.Dataset | datasets.Datase
         name, inputs[0], targets[0], inputs[-1], targets[-1], classes, groups[0],
         standardise=names is not None, task=columns.task, columns=names,
         test_groups=groups[1] if len(parts) > 1 else None, class_names=class_names, notices=notices,
-        schema="" if schema is None else schema.digest, patients=patients,
+        schema=schema, patients=patients,
     )  # fmt: skip
 
 

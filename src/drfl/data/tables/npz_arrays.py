@@ -14,6 +14,7 @@ from drfl.core.errors import InputError, Notice, unknown
 from drfl.core.files import open_arrays
 from drfl.data.dataset import TaskName
 from drfl.data.tables.columns import check_roles
+from drfl.data.tables.schema import TableSchema
 from drfl.data.tables.table_paths import name_of
 from drfl.data.tables.targets import check_values, columns_of, encoded
 
@@ -37,6 +38,7 @@ class TableRows(NamedTuple):
         notices: Warnings about the files.
         sizes: Rows of each file.
         patients: (n,) Patient of each row; None if rows are independent.
+        schema: The schema that encoded the rows, or that drfl inferred; None for arrays without named columns.
     """
 
     inputs: Tensor
@@ -48,6 +50,7 @@ class TableRows(NamedTuple):
     notices: tuple[Notice, ...] = ()
     sizes: tuple[int, ...] = ()
     patients: list[str] | None = None
+    schema: TableSchema | None = None
 
 
 def is_table(path: Path) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -97,6 +97,49 @@ def propose(
     levels = next(column.levels for column in columns if column.name == targets[0])
     positive = levels[-1] if task == "classification" and len(levels) == 2 else None
     return Proposal(TableSchema(tuple(columns), task, positive), tuple(notices))
+
+
+def inferred_schema(
+    inputs: pd.DataFrame,
+    targets: Mapping[str, np.ndarray],
+    task: TaskName,
+    classes: Sequence[str] | None,
+    group: str | None,
+    patient: str | None,
+) -> TableSchema:
+    """Return the schema by which :func:`drfl.data.tables.columns.one_hot` has encoded tables without one.
+
+    Words have their values as levels, so a table with other words does not conform to it.
+
+    Args:
+        inputs: The features, before they are encoded.
+        targets: The targets by name.
+        task: Kind of task.
+        classes: Names of the classes; None without classes.
+        group: The column that names the client.
+        patient: The column that names the patient.
+
+    Raises:
+        InputError: If two features would have the same name.
+    """
+    from pandas.api.types import is_numeric_dtype
+
+    words = [name for name in inputs if not is_numeric_dtype(inputs[name])]
+    # One-hot features come after the numbers.
+    columns = [Column(str(name), "number") for name in inputs if name not in words]
+    for name in words:
+        levels = sorted(inputs[name].astype(str).unique())
+        columns.append(Column(str(name), "category", levels=tuple(level.strip() for level in levels)))
+    for name in targets:
+        if task == "multi-label":
+            columns.append(Column(name, "yes/no", missing=("",), levels=("0", "1"), role="target"))
+        elif classes is None:
+            columns.append(Column(name, "number", role="target"))
+        else:
+            columns.append(Column(name, "category", levels=tuple(classes), role="target"))
+    columns += [] if group is None else [Column(group, "text", role="client")]
+    columns += [] if patient is None else [Column(patient, "id", role="patient")]
+    return TableSchema(tuple(columns), task, inferred=True)
 
 
 class _Values(NamedTuple):

@@ -7,7 +7,7 @@ import json
 import math
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal, cast, get_args
@@ -122,10 +122,10 @@ class Column:
     def content(self) -> dict[str, object]:
         """Return the values that differ from the defaults, as in a file, without the name."""
         found: dict[str, object] = {}
-        for field in fields(self)[1:]:
-            value = getattr(self, field.name)
-            if value != field.default:
-                found[field.name] = [*value] if isinstance(value, tuple) else value
+        for part in fields(self)[1:]:
+            value = getattr(self, part.name)
+            if value != part.default:
+                found[part.name] = [*value] if isinstance(value, tuple) else value
         if self.range is not None:
             found["range"] = [int(bound) if bound == int(bound) else bound for bound in self.range]
         return found
@@ -148,6 +148,7 @@ class TableSchema:
         columns: The columns.
         task: Kind of task.
         positive: The class that counts as positive, if there are two.
+        inferred: Whether drfl made the schema from the rows of tables that have none, for the file of the model.
 
     Raises:
         InputError: If columns, task and positive class do not fit together.
@@ -162,6 +163,7 @@ class TableSchema:
     columns: tuple[Column, ...]
     task: TaskName = "classification"
     positive: str | None = None
+    inferred: bool = field(default=False, compare=False)
 
     def __post_init__(self) -> None:
         if self.task not in TASKS:
@@ -274,7 +276,7 @@ class TableSchema:
         """
         own_targets = tuple(column.name for column in self.targets)
         roles = {column.name: column.role for column in self.columns}
-        for field, value, own in (
+        for option, value, own in (
             ("target", None if targets is None else tuple(targets), own_targets),
             ("group", group, self.client),
             ("task", task, self.task),
@@ -283,9 +285,9 @@ class TableSchema:
             if value is not None and value != own:
                 shown = [", ".join(part) if isinstance(part, tuple) else part for part in (value, own)]
                 raise InputError(
-                    f"{field} is '{shown[0]}', but the schema says {shown[1]}: remove the option, or edit the schema",
+                    f"{option} is '{shown[0]}', but the schema says {shown[1]}: remove the option, or edit the schema",
                     code="conflicting-options",
-                    field=field,
+                    field=option,
                 )
         for name in drop:
             if roles.get(name) != "excluded":
@@ -306,9 +308,36 @@ class TableSchema:
         path = Path(path)
         content = read_toml(path)
         try:
-            return _parsed(content)
+            return cls.of(content)
         except InputError as error:
             raise _at(str(path), error) from None
+
+    @classmethod
+    def of(cls, content: Mapping[str, object]) -> TableSchema:
+        """Make a schema from plain values, as :meth:`to_plain` returns them.
+
+        Raises:
+            InputError: If a key, type or role is unknown, or columns do not fit together.
+        """
+        for key in content:
+            if key not in ("task", "positive", "columns"):
+                raise unknown("key", key, ("task", "positive", "columns"), field=key)
+        head = {key: content[key] for key in ("task", "positive") if key in content}
+        for key, value in head.items():
+            if not isinstance(value, str):
+                raise InputError(f"{key} must be a text", code="wrong-type", field=key)
+        columns = content.get("columns")
+        if not isinstance(columns, dict) or not all(isinstance(values, dict) for values in columns.values()):
+            raise InputError(
+                "a schema needs a table per column, such as [columns.age]", code="missing-option", field="columns"
+            )
+        parts = tuple(_column(name, values) for name, values in columns.items())
+        return cls(parts, **cast("dict[str, Any]", head))
+
+    def to_plain(self) -> dict[str, object]:
+        """Return the schema as plain values, as in a file."""
+        head = {"task": self.task, **({} if self.positive is None else {"positive": self.positive})}
+        return {**head, "columns": {column.name: column.content() for column in self.columns}}
 
     def write(self, path: str | Path) -> None:
         """Write the schema to a TOML file, which may exist.
@@ -319,9 +348,7 @@ class TableSchema:
         import tomli_w  # imported here, because only this function needs it
 
         path = Path(path)
-        head = {"task": self.task, **({} if self.positive is None else {"positive": self.positive})}
-        columns = {column.name: column.content() for column in self.columns}
-        text = HEADER + _LIST.sub(_one_line, tomli_w.dumps({**head, "columns": columns}))
+        text = HEADER + _LIST.sub(_one_line, tomli_w.dumps(self.to_plain()))
         try:
             with atomic_write(path) as file:
                 file.write(text.encode())
@@ -364,23 +391,6 @@ _KEYS: dict[str, tuple[Callable[[object], bool], str]] = {
 
 def _is_texts(value: object) -> bool:
     return isinstance(value, list) and all(isinstance(text, str) for text in value)
-
-
-def _parsed(content: Mapping[str, object]) -> TableSchema:
-    for key in content:
-        if key not in ("task", "positive", "columns"):
-            raise unknown("key", key, ("task", "positive", "columns"), field=key)
-    head = {key: content[key] for key in ("task", "positive") if key in content}
-    for key, value in head.items():
-        if not isinstance(value, str):
-            raise InputError(f"{key} must be a text", code="wrong-type", field=key)
-    columns = content.get("columns")
-    if not isinstance(columns, dict) or not all(isinstance(values, dict) for values in columns.values()):
-        raise InputError(
-            "a schema needs a table per column, such as [columns.age]", code="missing-option", field="columns"
-        )
-    parts = tuple(_column(name, values) for name, values in columns.items())
-    return TableSchema(parts, **cast("dict[str, TaskName]", head))
 
 
 def _column(name: str, values: Mapping[str, object]) -> Column:

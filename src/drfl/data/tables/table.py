@@ -57,6 +57,10 @@ class Table(NamedTuple):
     @classmethod
     def by_schema(cls, path: Path, schema: TableSchema) -> Table:
         """Read a file without the columns that the schema does not use."""
+        if schema.inferred:  # from tables that were read in this way
+            names = [name for name in (schema.client, schema.patient) if name is not None]
+            targets = [column.name for column in schema.targets]
+            return cls.read(path, targets, names, ()).with_numbers(names).without_unused(schema)
         texts = [column.name for column in schema.columns if column.type not in NUMBERS]
         return cls.raw(path, texts).without_unused(schema)
 

@@ -28,6 +28,7 @@ from drfl.data.tables.conform import conform, level_text, stripped, target_tenso
 from drfl.data.tables.levels import check_levels, level_notices
 from drfl.data.tables.npz_arrays import TableRows, is_table, read_arrays
 from drfl.data.tables.patients import check_spelling, patients_of, repeated_ids, shared_ids
+from drfl.data.tables.propose import inferred_schema
 from drfl.data.tables.schema import TableSchema
 from drfl.data.tables.table import Table
 from drfl.data.tables.table_paths import check_stems, files_of, label_of_files, name_of, unread_notices
@@ -88,7 +89,7 @@ def read_tables(
         label_of_files(paths), x, y, x, y, read.outputs, None if read.groups is None else tuple(read.groups),
         x.ndim == 2, task, read.columns, class_names=read.classes,
         notices=(*unread_notices(paths, files), *read.notices, *shared),
-        schema="" if schema is None else schema.digest,
+        schema=read.schema,
         patients=None if read.patients is None else tuple(read.patients),
     )  # fmt: skip
 
@@ -101,7 +102,7 @@ class SiteRows(NamedTuple):
         test: The same for the test rows; None if they have no file of their own.
         columns: (p,) names of inputs (n, p); None if they have none.
         classes: Names of the classes; None if they have none.
-        schema: Digest of the schema; "" without one.
+        schema: The schema; None without one.
         notices: Warnings about the files.
         patients: (n,) Patient of each row, unless the site has a test file; None if rows are independent.
     """
@@ -110,7 +111,7 @@ class SiteRows(NamedTuple):
     test: tuple[Tensor, Tensor] | None
     columns: tuple[str, ...] | None = None
     classes: tuple[str, ...] | None = None
-    schema: str = ""
+    schema: TableSchema | None = None
     notices: tuple[Notice, ...] = ()
     patients: list[str] | None = None
 
@@ -161,7 +162,7 @@ def read_site_table(
     tests = None if test is None else (read.inputs[at:], read.targets[at:])
     return SiteRows(
         (read.inputs[:at], read.targets[:at]), tests, read.columns, read.classes,
-        "" if schema is None else schema.digest, read.notices, read.patients,
+        schema, read.notices, read.patients,
     )  # fmt: skip
 
 
@@ -202,7 +203,7 @@ def rows_by_schema(tables: Sequence[Table], schema: TableSchema, files: bool = T
     return TableRows(
         torch.from_numpy(np.concatenate([part.inputs for part in parts])), y, outputs, schema.classes,
         client_of_rows(tables, schema.client, files), schema.features, _merged(form_notices(tables)),
-        tuple(len(table.frame) for table in tables), patients_of_tables(tables, schema.patient),
+        tuple(len(table.frame) for table in tables), patients_of_tables(tables, schema.patient), schema,
     )  # fmt: skip
 
 
@@ -324,9 +325,11 @@ def rows_of_tables(
     if not words:
         values = {name: _site_target(name, y, place) for name, y in values.items()}
     y, outputs, class_names = encoded(values, task)
+    # Sites cannot see each other's words, so they need a schema that was given to all of them.
+    schema = inferred_schema(inputs, values, task, class_names, group, patient) if words else None
     return TableRows(
         x, y, outputs, class_names, owners, tuple(map(str, features.columns)), _merged(notices),
-        tuple(len(table.frame) for table in tables), patients,
+        tuple(len(table.frame) for table in tables), patients, schema,
     )  # fmt: skip
 
 

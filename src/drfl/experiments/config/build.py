@@ -17,12 +17,13 @@ from drfl.experiments.config.about_run import AboutRun
 from drfl.experiments.config.config import Config
 from drfl.experiments.config.data_settings import divide, load_data
 from drfl.experiments.config.latest import Latest
-from drfl.experiments.config.learned import Origin, make_loss, make_model, model_source
+from drfl.experiments.config.learned import Origin, make_loss, model_source
 from drfl.experiments.config.ready_run import Job
 from drfl.experiments.config.run_settings import RunSettings
 from drfl.experiments.config.wrap import add_over_selection, wrap_algorithm
 from drfl.federation.algorithm import Algorithm
 from drfl.federation.federation import Ledger
+from drfl.task.architecture import make_model
 from drfl.task.task import Task
 from drfl.training.certificate import METHODS, Certifier
 from drfl.training.model_selection import ModelSelection

@@ -1,67 +1,19 @@
-"""Model, loss and metrics by name, or from the user's code."""
+"""Loss and metrics by name, or from the user's code, and the origin of a model."""
 
 from __future__ import annotations
 
-import copy
-import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple, cast
 
 from torch import nn
 
 from drfl.core import user_code
 from drfl.core.errors import InputError
+from drfl.task.architecture import takes_both
 from drfl.task.losses import SampleFn
 from drfl.task.metrics import Metric, MetricFn, check_distinct, metric_of
 from drfl.task.models import LOSSES, MODELS
 from drfl.task.task import default_score
-
-
-def make_model(name: str, shape: tuple[int, ...], classes: int) -> nn.Module:
-    """Make a model from its name, or from the user's function, class or module.
-
-    Args:
-        name: A name of :data:`drfl.task.models.MODELS`, or a reference.
-        shape: The shape of an input.
-        classes: The number of outputs.
-
-    Raises:
-        InputError: If the user's function fails, or does not return a module.
-    """
-    if not user_code.is_reference(name):
-        return MODELS[name](shape, classes)
-    loaded = user_code.load("model", name)
-    if isinstance(loaded, nn.Module):
-        # Copy the user's module, as runs at other seeds start from it, too.
-        return copy.deepcopy(loaded)
-    if not callable(loaded):
-        raise InputError(
-            f"model '{name}' is a {type(loaded).__name__}: give a function that returns a torch module",
-            code="wrong-type",
-            field="model",
-        )
-    # A function takes the input shape and the number of classes, or nothing.
-    arguments = (shape, classes) if _takes_both(loaded) else ()
-    try:
-        module = loaded(*arguments)
-    except Exception as error:
-        raise InputError(
-            f"model '{name}' with {arguments or 'no arguments'}: {type(error).__name__}: "
-            f"{' '.join(str(error).split())}",
-            code="user-code-failed",
-            field="model",
-        ) from error
-    if not isinstance(module, nn.Module):
-        raise InputError(
-            f"model '{name}' returned a {type(module).__name__}, not a torch module", code="wrong-type", field="model"
-        )
-    return module
-
-
-def _takes_both(function: Callable[..., object]) -> bool:
-    """Return whether a function takes an input shape and a number of classes; otherwise it takes nothing."""
-    # Parameters with defaults are optional and do not count.
-    return sum(p.default is p.empty for p in inspect.signature(function).parameters.values()) == 2
 
 
 class Origin(NamedTuple):
@@ -77,13 +29,13 @@ class Origin(NamedTuple):
 
 
 def model_source(name: str, shape: tuple[int, ...], classes: int) -> dict[str, object]:
-    """Return the description of a module in a model file; the arguments are those of :func:`make_model`."""
+    """Return the origin of a module for a model file; see :func:`drfl.task.architecture.make_model`."""
     arguments = {"arguments": {"shape": list(shape), "classes": classes}}
     if not user_code.is_reference(name):
         return {"class": f"drfl.models.{MODELS[name].__name__}", **arguments}
     # The digests show a reader of the model file whether the code has changed.
     loaded, files = user_code.load("model", name), {"sha256": user_code.digests(name)}
-    called = not isinstance(loaded, nn.Module) and callable(loaded) and _takes_both(loaded)
+    called = not isinstance(loaded, nn.Module) and callable(loaded) and takes_both(loaded)
     return {"reference": name, **files, **(arguments if called else {})}
 
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Generic, Protocol, TypeVar
 
+import torch
 from torch import Tensor
 
 from drfl.core.errors import Notice
@@ -40,6 +41,31 @@ class Clients(Protocol):
     @property
     def sizes(self) -> Tensor:
         """(N,) int64, the numbers of their training samples."""
+        ...
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The shape of an input."""
+        ...
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """The type of the inputs before they get the type of the model."""
+        ...
+
+    @property
+    def columns(self) -> tuple[str, ...] | None:
+        """Names of the inputs' columns; None if they have none, or the sites have not agreed on them."""
+        ...
+
+    @property
+    def classes(self) -> tuple[str, ...] | None:
+        """Names of the classes; None if they have none, or the sites have not agreed on them."""
+        ...
+
+    @property
+    def schema_digest(self) -> str:
+        """The digest of the schema that encoded the inputs; "" without one."""
         ...
 
     @property

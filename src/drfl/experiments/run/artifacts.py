@@ -16,7 +16,8 @@ from torch import Tensor
 from drfl.core.hashing import digest_of
 from drfl.core.user_code import label_of
 from drfl.data import ClientData
-from drfl.data.model_file import model_bytes
+from drfl.data.dataset import TaskName
+from drfl.data.model_file import Threshold, model_bytes
 from drfl.engine import Simulation
 from drfl.experiments.config.about_run import run_toml
 from drfl.experiments.config.ready_run import Running
@@ -27,6 +28,8 @@ from drfl.report import test_rows
 from drfl.report.read_run import TEST_ROWS
 from drfl.resilience import Memory
 from drfl.resilience.wrappers import WrapperState
+from drfl.task.architecture import describe
+from drfl.task.losses import REGRESSION, REGRESSION_FUNCTIONS
 from drfl.task.measure import Measure, Rows
 from drfl.training.certificate import Certificate
 from drfl.training.history import (
@@ -93,7 +96,17 @@ def run_files(finished: FinishedRun) -> Iterator[tuple[str, bytes]]:
             state = {key: value.detach().cpu().clone() for key, value in job.task.model.state_dict().items()}
         finally:
             job.task.layout.load(job.task.model, before)
-        yield f"{name}.safetensors", model_bytes(state, job.data.standardisation, {**about, **metrics})
+        threshold = {} if evaluation is None else _threshold(job, evaluation)
+        yield (
+            f"{name}.safetensors",
+            model_bytes(
+                state,
+                {**about, **threshold, **metrics},
+                schema=job.data.schema if isinstance(job.data, ClientData) else None,
+                standardisation=job.data.standardisation,
+                features=_features(job),
+            ),
+        )
     if isinstance(job.fed, Simulation):
         # Comparisons of runs pair the values of single rows. A deployment has none.
         scores = job.fed.row_scores(result.model if result.personal is None else result.personal)
@@ -235,19 +248,56 @@ def about_model(job: Running, data: str) -> dict[str, object]:
         job: The run.
         data: The digest of the clients' data.
     """
-    about: dict[str, object] = {
+    clients, task, about = job.data, job.task, job.about
+    columns, classes, schema = clients.columns, clients.classes, clients.schema_digest
+    architecture = describe(task.model)
+    return {
         "drfl": _version_of("drfl"),
         "module": dict(job.origin.module),
-        "task": {"loss": job.origin.loss, "score": job.fed.measures[0].name},
+        **({} if architecture is None else {"architecture": architecture}),
+        "task": {"kind": task_kind(job), "loss": job.origin.loss, "score": job.fed.measures[0].name},
+        "inputs": {"shape": list(clients.shape), "dtype": str(clients.dtype).removeprefix("torch.")},
+        **({} if columns is None else {"columns": list(columns)}),
+        **({} if classes is None else {"classes": list(classes)}),
+        **({"schema": schema} if schema else {}),
+        "training": {
+            "algorithm": label_of(about.algorithm),
+            "rounds": job.settings.rounds,
+            "seed": job.settings.seed,
+            "data": about.label,
+            "clients": clients.n,
+            "rows": int(clients.sizes.sum()),
+        },
+        "run": digest_of([task.w0], json_text(decisive_settings(job)) + data),
     }
-    if isinstance(job.data, ClientData):
-        columns, classes = job.data.columns, job.data.classes
-        about |= {"columns": list(columns)} if columns is not None else {}
-        about |= {"classes": list(classes)} if classes is not None else {}
-        about |= {"schema": job.data.schema} if job.data.schema else {}
-        if classes is not None and len(classes) == 2:  # accuracy, AUC and F1 depend on these
-            about |= {"positive_class": classes[1], "threshold": 0.5}
-    return {**about, "run": digest_of([job.task.w0], json_text(decisive_settings(job)) + data)}
+
+
+def task_kind(job: Running) -> TaskName:
+    """Return the kind of a run's task, by its loss, and by its targets if they are in this process."""
+    criterion = job.task.criterion
+    if criterion.is_one_of(REGRESSION, REGRESSION_FUNCTIONS):
+        return "regression"
+    if isinstance(job.data, ClientData) and job.data.targets.is_floating_point():
+        labels = job.data.targets
+        if not bool(((labels == 0) | (labels == 1) | labels.isnan()).all()):
+            return "regression"
+        return "multi-label" if labels[:1].numel() > 1 else "classification"
+    return "multi-label" if criterion.allows_unknown else "classification"
+
+
+def _threshold(job: Running, evaluation: Evaluation) -> dict[str, object]:
+    """Return the positive class of two, and the threshold above which it is predicted."""
+    classes, chosen = job.data.classes, evaluation.threshold
+    if classes is None or len(classes) != 2:
+        return {}
+    cut = Threshold() if chosen is None else Threshold(chosen, "validation")
+    return {"positive_class": classes[1], "threshold": {"probability": cut.probability, **cut._asdict()}}
+
+
+def _features(job: Running) -> str | None:
+    """Describe the features that a backbone computed; None if the inputs are the data."""
+    settings = job.about.settings
+    return None if settings.get("features") is None else f"{settings['features']} of {settings['backbone']}"
 
 
 def _model_metrics(finished: FinishedRun, evaluation: Evaluation) -> dict[str, float]:

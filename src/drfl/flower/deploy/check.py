@@ -56,7 +56,7 @@ def check_data(site: SiteFolder) -> Iterator[CheckResult]:
     shape = "×".join(map(str, loaded.inputs.shape[1:])) or "one number"
     kinds = [str(values.dtype).removeprefix("torch.") for values in (loaded.inputs, loaded.targets)]
     counts = f"{sum(map(len, loaded.train)):,} training and {sum(map(len, loaded.test)):,} test samples"
-    schema = f", schema {loaded.schema[:8]}" if loaded.schema else ""
+    schema = f", schema {loaded.schema.digest[:8]}" if loaded.schema else ""
     yield success("data", f"{counts}, inputs {kinds[0]} of shape {shape}, targets {kinds[1]}{schema}")
     for notice in loaded.notices:
         yield advice("data", notice)

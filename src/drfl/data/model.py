@@ -1,0 +1,352 @@
+"""Predictions of a trained model from rows in raw columns."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from drfl.core import user_code
+from drfl.core.errors import InputError, suggestion
+from drfl.data.model_file import ModelFile, Threshold, read_model_file
+from drfl.data.standardisation import Standardisation, Standardise
+from drfl.data.tables.columns import RowName
+from drfl.data.tables.conform import encode_features
+from drfl.data.tables.convert import feature_matrix
+from drfl.data.tables.schema import TableSchema
+from drfl.task.architecture import build, check_sizes, load_weights, make_model
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+BATCH = 4096
+"""Rows that the module gets at a time."""
+
+
+def load_model(
+    path: str | Path,
+    module: nn.Module | str | None = None,
+    *,
+    schema: TableSchema | str | Path | None = None,
+    trusted: Collection[str] = (),
+) -> Model:
+    """Load a trained model that takes rows in raw columns.
+
+    Code that the file names is not run. A model of torch's layers in sequence, such as drfl's built-in models, is built
+    from its description in the file. For another model, pass the module.
+
+    Args:
+        path: A run's ``model.safetensors``, ``model-last.safetensors`` or ``model-averaged.safetensors``.
+        module: Module with the architecture that was trained, whose parameters and buffers are overwritten; or the
+            reference to the user's model, such as "mine.py:net". None if the file describes the module.
+        schema: The schema of the columns, or its file, if the model file has only the schema's digest, as after a
+            deployment.
+        trusted: SHA-256 digests of Python files. The code that the model file names is loaded if the file has these
+            digests, and the code on this machine has them too.
+
+    Returns:
+        The model. Without its module it has everything except predictions.
+
+    Raises:
+        InputError: If the file cannot be read, was not written by drfl, is damaged or has a newer format; if the module
+            has other names, shapes or types; or if the schema has another digest.
+
+    Example:
+        >>> import drfl, torch
+        >>> data = drfl.data_spec(dataset="heart-disease").for_seed(0)
+        >>> task = drfl.Task(drfl.models.linear((13,), 2))
+        >>> result = drfl.compare({"FedAvg": drfl.FedAvg(m=4)}, data, task, rounds=2, seeds=1, out="r", progress=None)
+        >>> model = drfl.load_model("r/FedAvg-seed0/model.safetensors")
+        >>> model.predict_proba(drfl.load("heart-disease").inputs[:3]).shape
+        (3, 2)
+    """
+    return Model(read_model_file(Path(path)), module, schema, trusted)
+
+
+class Model:
+    """A trained model with the conventions of scikit-learn. :func:`load_model` makes it.
+
+    Attributes:
+        weights: The ``state_dict()`` of the trained module.
+        about: The document in the file's metadata, see the reference on files.
+        kind: Kind of task.
+        schema: The schema of the raw columns; None if there is none.
+        standardisation: Standardisation of the encoded columns; None if they were not standardised.
+        threshold: The threshold above which the positive class of two is predicted.
+        classes_: (k,) the classes in the order of the probabilities: whole numbers if all names are, else texts. Absent
+            in regression.
+        feature_names_in_: The raw columns that the model needs. Absent if its inputs have no names.
+        n_features_in_: Their number. Absent unless inputs are rows of columns.
+    """
+
+    def __init__(
+        self,
+        file: ModelFile,
+        module: nn.Module | str | None = None,
+        schema: TableSchema | str | Path | None = None,
+        trusted: Collection[str] = (),
+    ) -> None:
+        self._file = file
+        self.weights, self.about, self.kind = file.weights, file.about, file.kind
+        self.standardisation: Standardisation | None = file.standardisation
+        self.threshold: Threshold = file.threshold
+        self.schema = file.schema if schema is None else self._completed(schema)
+        self._module = self._made(module, trusted)
+        names = self._raw_names
+        if names is not None:
+            self.feature_names_in_ = np.array(names, dtype=object)
+            self.n_features_in_ = len(names)
+        elif len(file.shape) == 1 and file.dtype.is_floating_point:
+            self.n_features_in_ = file.shape[0]
+
+    def __repr__(self) -> str:
+        return f"<Model for {self.kind}, {self._file.path}>"
+
+    def _completed(self, schema: TableSchema | str | Path) -> TableSchema:
+        schema = schema if isinstance(schema, TableSchema) else TableSchema.read(schema)
+        if schema.digest != self._file.schema_digest:
+            own = self._file.schema_digest[:8] or "none"
+            raise InputError(
+                f"{self._file.path} was trained with another schema: it has {own}, and this one is "
+                f"{schema.digest[:8]}. Give the schema of the training",
+                code="schema-differs",
+                field="schema",
+            )
+        return schema
+
+    def _made(self, module: nn.Module | str | None, trusted: Collection[str]) -> nn.Module | None:
+        """Return the module with the weights of the file; None if it cannot be made without running code."""
+        file, about = self._file, self.about.get("module", {})
+        if module is None and "architecture" in self.about:
+            module = build(self.about["architecture"]).eval()
+            check_sizes(module, file.shape, torch.get_default_dtype() if file.dtype.is_floating_point else file.dtype)
+        elif module is None and self._is_trusted(trusted):
+            module = str(about["reference"])
+        if isinstance(module, str):
+            classes = about.get("arguments", {}).get("classes", 0 if file.classes is None else len(file.classes))
+            made = make_model(module, file.shape, classes)
+            # The module's own types are those before the run converted it.
+            kinds = {value.dtype for value in self.weights.values() if value.is_floating_point()}
+            module = made.to(kinds.pop()) if len(kinds) == 1 else made
+        if module is None:
+            return None
+        load_weights(module, self.weights)
+        return module.eval()
+
+    def _is_trusted(self, trusted: Collection[str]) -> bool:
+        """Return whether the code that the file names has trusted digests, in the file and on this machine."""
+        about = self.about.get("module", {})
+        reference, digests = about.get("reference"), about.get("sha256")
+        if not isinstance(reference, str) or not isinstance(digests, dict) or not digests:
+            return False
+        if not set(map(str, digests.values())) <= set(trusted):
+            return False
+        user_code.check_received({reference: "model"}, digests, self._file.path.resolve().parent)
+        return True
+
+    @property
+    def _raw_names(self) -> tuple[str, ...] | None:
+        if self.schema is not None:
+            return tuple(column.name for column in self.schema.columns if column.is_feature)
+        return self._file.columns
+
+    @property
+    def module(self) -> nn.Module:
+        """The trained module, which takes encoded and standardised rows.
+
+        Raises:
+            InputError: If only code that the file names can make it.
+        """
+        if self._module is None:
+            about = self.about.get("module", {})
+            name = about.get("reference", about.get("class", "unknown"))
+            raise InputError(
+                f"{self._file.path} is a model of your code, {name!s:.100}, which drfl does not run by itself: pass "
+                "the module, or its reference such as 'mine.py:net'",
+                code="untrusted-code",
+                field="module",
+            )
+        return self._module
+
+    def to_torch(self) -> nn.Module:
+        """Return a module that takes encoded rows in raw units (n, p), standardises them, and returns its outputs.
+
+        Rows in float64 lose no digits. Without a standardisation, it is the trained module.
+        """
+        module = self.module
+        return module if self.standardisation is None else _Prepared(self.standardisation, self._file.dtype, module)
+
+    def encode(self, rows: Any, row_name: RowName | None = None, place: str = "the table") -> Tensor:  # noqa: ANN401
+        """Encode rows as the trained module was given them, before they are standardised.
+
+        Args:
+            rows: See :meth:`predict_proba`.
+            row_name: Function that names a row in errors.
+            place: Name of the table in errors.
+
+        Returns:
+            (n, …) float64, or int64 for tokens.
+
+        Raises:
+            InputError: If a column is missing, a value is wrong, or the shape is not that of the model's inputs.
+        """
+        file, names = self._file, self._raw_names
+        row_name = row_name or (lambda row: f"row {row}")
+        if hasattr(rows, "columns") and hasattr(rows, "iloc"):
+            return torch.from_numpy(self._encode_frame(rows, row_name, place))
+        if self.schema is None and file.schema_digest and names is not None:
+            raise self._lacks_schema()
+        values = rows.detach().cpu().numpy() if isinstance(rows, Tensor) else np.asarray(rows)
+        shape = file.shape if self.schema is None or names is None else (len(names),)
+        if values.ndim != len(shape) + 1 or values.shape[1:] != shape:
+            raise InputError(
+                f"{place} has the shape {values.shape}, but the model takes (n, {', '.join(map(str, shape))})",
+                code="wrong-shape",
+                field="rows",
+            )
+        if self.schema is not None:
+            import pandas as pd
+
+            return self.encode(pd.DataFrame(values, columns=list(names or ())).infer_objects(), row_name, place)
+        kind = np.float64 if file.dtype.is_floating_point else np.int64
+        if values.dtype.kind not in "biuf" or (kind is np.int64 and values.dtype.kind == "f"):
+            raise InputError(f"{place} holds {values.dtype}, not numbers", code="wrong-type", field="rows")
+        inputs = torch.from_numpy(values.astype(kind, order="C"))
+        if inputs.is_floating_point() and not bool(inputs.isfinite().all()):
+            row = int((~inputs.isfinite()).flatten(1).any(1).int().argmax())
+            raise InputError(f"{row_name(row)} is not finite", code="not-finite", field="rows")
+        return inputs
+
+    def _encode_frame(self, frame: pd.DataFrame, row_name: RowName, place: str) -> np.ndarray:
+        frame, names = frame.rename(columns=str), self._raw_names
+        if names is None:
+            raise InputError("the model's inputs have no column names: give an array", code="wrong-type", field="rows")
+        if self.schema is not None:
+            if self.schema.inferred:  # such tables have 0 and 1 for false and true
+                frame = frame.astype({name: float for name in frame.columns if frame[name].dtype == bool})
+            inputs = encode_features(self.schema, frame, row_name, place)
+            if self.standardisation is None and np.isnan(inputs).any():
+                row = int(np.isnan(inputs).any(1).argmax())
+                raise InputError(
+                    f"{row_name(row)}: a value is missing, and the model was trained without standardisation, which "
+                    "replaces it: fill it",
+                    code="missing-values",
+                    field="rows",
+                )
+            return inputs
+        if self._file.schema_digest:
+            raise self._lacks_schema()
+        for name in names:
+            if name not in frame.columns:
+                hint = suggestion(name, list(frame.columns))
+                text = f"{place} has no column '{name}', which the model needs" + (f". {hint}" if hint else "")
+                raise InputError(text, code="missing-column", field=name)
+        return feature_matrix(frame, names, "columns")
+
+    def _lacks_schema(self) -> InputError:
+        return InputError(
+            f"{self._file.path} has only the digest of its schema, {self._file.schema_digest[:8]}…: pass the schema",
+            code="needs-schema",
+            field="schema",
+        )
+
+    def outputs(self, rows: Any, row_name: RowName | None = None, place: str = "the table") -> np.ndarray:  # noqa: ANN401
+        """Compute the module's outputs, such as logits, for the rows of :meth:`predict_proba`, (n, …) float64."""
+        inputs, module = self.encode(rows, row_name, place), self.to_torch()
+        # Rows are standardised in float64. Others are rounded as for the training.
+        if self.standardisation is None and inputs.is_floating_point():
+            inputs = inputs.to(self._file.dtype).to(_dtype_of(self.module))
+        with torch.no_grad():
+            parts = [module(part).double() for part in inputs.split(BATCH)]
+        return torch.cat(parts).numpy()
+
+    @cached_property
+    def classes_(self) -> np.ndarray:
+        """See the class."""
+        names = self._file.classes
+        if self.kind == "regression":
+            raise AttributeError("a model for regression has no classes")
+        if names is None:
+            count = self.about["task"].get("outputs", 2)
+            return np.arange(max(2, count) if self.kind == "classification" else count)
+        if all(name.isascii() and name.isdecimal() and name == str(int(name)) for name in names):
+            return np.array([int(name) for name in names])
+        return np.array(names, dtype=object)
+
+    def predict_proba(self, rows: Any) -> np.ndarray:  # noqa: ANN401
+        """Compute probabilities.
+
+        Args:
+            rows: A data frame with the model's raw columns in any order, whose other columns are ignored; or an array
+                (n, …) with these columns in their order, or of inputs without names, such as images in [0, 1].
+
+        Returns:
+            (n, k) the probability of each class, in the order of ``classes_``; for a multi-label task (n, L) the
+            probability of each label.
+
+        Raises:
+            InputError: If the task is regression, a column is missing or a value is wrong.
+        """
+        if self.kind == "regression":
+            raise InputError(
+                "a model for regression has no probabilities: use predict", code="wrong-task", field="task"
+            )
+        return self._probabilities(self.outputs(rows))
+
+    def _probabilities(self, outputs: np.ndarray) -> np.ndarray:
+        values = torch.from_numpy(outputs)
+        if self.kind == "multi-label":
+            return values.sigmoid().numpy()
+        if values.dim() < 2 or values.shape[1] == 1:
+            positive = values.reshape(len(values)).sigmoid()
+            return torch.stack([1 - positive, positive], 1).numpy()
+        return values.softmax(1).numpy()
+
+    def predict(self, rows: Any) -> np.ndarray:  # noqa: ANN401
+        """Predict the class, the labels or the number of each row.
+
+        The positive one of two classes is predicted if its log-odds are above ``threshold.log_odds``.
+
+        Args:
+            rows: See :meth:`predict_proba`.
+
+        Returns:
+            (n,) classes, (n, L) labels 0 and 1, or (n,) or (n, k) numbers.
+
+        Raises:
+            InputError: If a column is missing or a value is wrong.
+        """
+        return self._answers(self.outputs(rows))
+
+    def _answers(self, outputs: np.ndarray) -> np.ndarray:
+        if self.kind == "regression":
+            return outputs[:, 0] if outputs.ndim == 2 and outputs.shape[1] == 1 else outputs
+        if self.kind == "multi-label":
+            return (outputs > 0).astype(np.int64)
+        if outputs.ndim < 2 or outputs.shape[1] == 1:
+            return self.classes_[(outputs.reshape(len(outputs)) > self.threshold.log_odds).astype(int)]
+        if outputs.shape[1] == 2:
+            return self.classes_[(outputs[:, 1] - outputs[:, 0] > self.threshold.log_odds).astype(int)]
+        return self.classes_[outputs.argmax(1)]
+
+
+class _Prepared(nn.Module):
+    """A module behind the standardisation of its inputs, which are rounded as for the training."""
+
+    def __init__(self, by: Standardisation, rounded: torch.dtype, model: nn.Module) -> None:
+        super().__init__()
+        self.standardise, self.model, self.dtype = Standardise(by, rounded), model, _dtype_of(model)
+        self.eval()
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return the outputs for encoded rows (n, p) in raw units."""
+        return self.model(self.standardise(x).to(self.dtype))
+
+
+def _dtype_of(module: nn.Module) -> torch.dtype:
+    return next((p.dtype for p in module.parameters() if p.is_floating_point()), torch.get_default_dtype())

@@ -1,0 +1,217 @@
+"""Loaded models: they predict what was evaluated, from raw columns, without further arguments, in another process."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from tests.support.refusals import refused
+from torch import nn
+
+import drfl
+from drfl.cli.app import call
+from drfl.data.tables.schema import Column, TableSchema
+
+LOCAL = drfl.LocalSGD(steps=3, lr=0.1)
+
+
+def table(seed=0, n=240):
+    """Rows of three sites: numbers of very different sizes, words, dates in time zones, blanks."""
+    rng = np.random.default_rng(seed)
+    days = pd.Timestamp("2021-03-01", tz="Europe/Helsinki") + pd.to_timedelta(rng.integers(0, 400, n), "h")
+    frame = pd.DataFrame(
+        {
+            "site": rng.choice(["north", "south", "west"], n),
+            "income": rng.normal(4e6, 2e5, n).round(),
+            "crp": rng.gamma(2.0, 3.0, n).round(1),
+            "stage": rng.choice(["I", "II", "III"], n),
+            "seen": [day.isoformat() for day in days],
+            "note": [f"row {k}" for k in range(n)],
+        }
+    )
+    risk = (frame["income"] - 4e6) / 2e5 + (frame["stage"] == "III") * 2 + rng.normal(0, 0.5, n)
+    frame["ill"] = np.where(risk > 0.7, "yes", "no")
+    frame.loc[rng.choice(n, 9, replace=False), "crp"] = np.nan
+    return frame
+
+
+SCHEMA = TableSchema(
+    (
+        Column("crp", "number", missing=("", "-9"), range=(0, 500)),
+        Column("stage", "category", levels=("I", "II", "III"), other=True),
+        Column("seen", "date"),
+        Column("income", "number"),
+        Column("note", "text"),
+        Column("site", "text", role="client"),
+        Column("ill", "yes/no", levels=("no", "yes"), role="target"),
+    ),
+    positive="yes",
+)
+
+
+def compared(out, data, model, dtype=torch.float32, **options):
+    """The model file of a comparison's run, and the task."""
+    task = drfl.Task(model.to(dtype), **options)
+    drfl.compare({"FedAvg": drfl.FedAvg(m=data.n, local=LOCAL)}, data, task, rounds=3, seeds=1, out=out, progress=None)
+    return drfl.load_model(out / "FedAvg-seed0/model.safetensors"), task
+
+
+def expected(model, data, rows):
+    """The module's outputs for rows of the data, as they were evaluated."""
+    module = model.module
+    with torch.no_grad():
+        return module(data.inputs[rows].to(next(module.parameters()).dtype)).double()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+def test_predictions_from_raw_columns_are_those_that_were_evaluated(dtype, tmp_path):
+    frame = table()
+    data = drfl.ClientData.from_frame(frame, schema=SCHEMA, dtype=dtype)
+    model, _ = compared(tmp_path / "r", data, drfl.models.mlp((7,), 2, (5,)), dtype)
+    evaluated = expected(model, data, torch.arange(len(frame))).softmax(1).numpy()
+    shown = frame.sample(frac=1, random_state=1, axis=1).drop(columns=["ill", "site"]).assign(extra=1)
+    found = model.predict_proba(shown)
+    np.testing.assert_allclose(found, evaluated, rtol=0, atol=1e-12 if dtype == torch.float64 else 1e-6)
+    assert model.classes_.tolist() == ["no", "yes"]
+    assert model.feature_names_in_.tolist() == ["crp", "stage", "seen", "income"]
+    assert model.predict(shown).tolist() == [["no", "yes"][k] for k in (found[:, 1] > 0.5).astype(int)]
+    scored = np.mean([(model.predict(f) == f["ill"]).mean() for _, f in frame.iloc[data.test[0]].groupby("site")])
+    assert scored == pytest.approx(float(drfl.Simulation(data, drfl.Task(model.module)).evaluate(
+        drfl.Task(model.module).w0).score[0]), abs=1e-6)  # fmt: skip
+    # Codes, other levels, and the same moment in another time zone.
+    row = frame.iloc[[0]].assign(crp=np.nan, stage="IV")
+    coded = row.assign(crp=-9, seen=pd.to_datetime(row["seen"], utc=True), stage="V")
+    assert model.predict_proba(row).tolist() == model.predict_proba(coded).tolist()
+
+
+def test_wrong_tables_are_refused(tmp_path):
+    frame = table()
+    model, _ = compared(tmp_path / "r", drfl.ClientData.from_frame(frame, schema=SCHEMA), drfl.models.linear((7,), 2))
+    with refused("missing-column", "crp"):
+        model.predict(frame.drop(columns="crp").assign(CRP=1))
+    with refused("not-a-number", "income"):
+        model.predict(frame.assign(income="many"))
+    with refused("out-of-range", "crp"):
+        model.predict(frame.assign(crp=501))
+    with refused("missing-values", "income"):
+        model.predict(frame.assign(income=np.nan))
+    with refused("not-a-date", "seen"):
+        model.predict(frame.assign(seen="yesterday"))
+    with refused("wrong-shape", "rows"):
+        model.predict(np.zeros((2, 7)))
+    array = frame[model.feature_names_in_].to_numpy()
+    assert model.predict_proba(array).tolist() == model.predict_proba(frame).tolist()
+
+
+def test_tables_without_a_schema_are_encoded_as_for_the_training(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    frame = table().drop(columns=["note", "seen"]).dropna().assign(smoker=lambda f: f["crp"] > 6)
+    frame["ill"] = (frame["ill"] == "yes").astype(int)
+    frame.to_csv("t.csv", index=False)
+    assert call(["run", "--data", "t.csv", "--target", "ill", "--group", "site", "--rounds", "3", "--out", "r"]) == 0
+    assert call(["fit", "t.csv", "--target", "ill", "--group", "site", "--budget", "2", "--out", "f"]) == 0
+    assert call(["compare", "--data", "t.csv", "--target", "ill", "--group", "site", "--rounds", "2", "--algorithms",
+                 "FedAvg,DRFA", "--seeds", "1", "--out", "c"]) == 0  # fmt: skip
+    code = (
+        "import sys, drfl, pandas as pd\n"
+        "frame = pd.read_csv('t.csv')\n"
+        "for path in sys.argv[1:]:\n"
+        "    model = drfl.load_model(path)\n"
+        "    print(*model.classes_, *(model.predict(frame[model.feature_names_in_]) == frame['ill']))\n"
+    )
+    paths = [str(path) for path in Path().rglob("model.safetensors") if "checkpoint" not in path.parts]
+    assert len(paths) == 4
+    told = subprocess.run([sys.executable, "-c", code, *paths], capture_output=True, text=True, check=True).stdout
+    for line in told.splitlines():
+        assert line.startswith("0 1 ")
+        assert line.count("True") > 0.6 * len(frame)
+    model = drfl.load_model("r/model.safetensors")
+    assert model.schema.inferred
+    with refused("unknown-level", "stage"):
+        model.predict(frame.assign(stage="IV"))
+
+
+def test_numbers_labels_and_images(tmp_path):
+    frame = table().dropna()
+    numbers = frame[["income", "crp"]].assign(site=frame["site"], dose=frame["crp"] * 2.0 + 1)
+    data = drfl.ClientData.from_frame(numbers, group="site", target="dose")
+    model, _ = compared(tmp_path / "a", data, drfl.models.linear((2,), 1), loss=nn.MSELoss())
+    assert model.predict(numbers).shape == (len(frame),)
+    assert model.predict(numbers[["income", "crp"]].to_numpy()).tolist() == model.predict(numbers).tolist()
+    with refused("wrong-task", "task"):
+        model.predict_proba(numbers)
+    assert not hasattr(model, "classes_")
+
+    labels = numbers.assign(a=(frame["crp"] > 5) * 1.0, b=(frame["income"] > 4e6) * 1.0).drop(columns="dose")
+    data = drfl.ClientData.from_frame(labels, group="site", target=["a", "b"])
+    model, _ = compared(tmp_path / "b", data, drfl.models.linear((2,), 2), loss=nn.BCEWithLogitsLoss())
+    assert model.predict_proba(labels).shape == model.predict(labels).shape == (len(frame), 2)
+    one = drfl.ClientData.from_frame(labels.drop(columns="b"), group="site", target="a")
+    model, _ = compared(tmp_path / "c", one, drfl.models.linear((2,), 1), loss=nn.BCEWithLogitsLoss())
+    assert model.predict_proba(labels).sum(1) == pytest.approx(np.ones(len(frame)))
+    assert set(model.predict(labels)) <= {0, 1}
+
+    images = drfl.ClientData.from_dataset(drfl.load("digits"), drfl.IID(clients=3))
+    model, _ = compared(tmp_path / "d", images, drfl.models.cnn((1, 8, 8), 10))
+    x = images.test_inputs[:5]
+    assert model.predict_proba(x).shape == (5, 10)
+    np.testing.assert_allclose(model.outputs(x.numpy()), model.module(x).detach(), atol=1e-6)
+    with refused("wrong-shape", "rows"):
+        model.predict(x[0])
+    with refused("not-finite", "rows"):
+        model.predict(x * np.nan)
+
+
+def test_code_that_a_file_names_does_not_run(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    text = "import torch\nopen('ran', 'w').close()\nclass Net(torch.nn.Linear):\n    pass\ndef net(shape, classes):\n"
+    Path("mine.py").write_text(text + "    return Net(*shape, classes)\n")
+    own = ["--dataset", "heart-disease", "--model", "mine.py:net"]
+    assert call(["run", *own, "--rounds", "2", "--out", "r"]) == 0
+    Path("ran").unlink()
+    path, x = "r/model.safetensors", drfl.load("heart-disease").inputs[:5]
+    model = drfl.load_model(path)
+    with refused("untrusted-code", "module"):
+        model.predict(x)
+    (digest,) = model.about["module"]["sha256"].values()
+    with refused("untrusted-code", "module"):
+        drfl.load_model(path, trusted=["0" * 64]).predict(x)
+    code = (
+        "import sys, drfl\n"
+        "x = drfl.load('heart-disease').inputs[:5]\n"
+        "drfl.load_model('r/model.safetensors')\n"
+        "import os; assert not os.path.exists('ran')\n"
+        "print(*drfl.load_model('r/model.safetensors', 'mine.py:net').predict(x))\n"
+        "print(*drfl.load_model('r/model.safetensors', trusted=[sys.argv[1]]).predict(x))\n"
+    )
+    told = subprocess.run([sys.executable, "-c", code, digest], capture_output=True, text=True, check=True).stdout
+    named, by_digest = told.splitlines()
+    assert named == by_digest
+    Path("mine.py").write_text(text + "    return Net(*shape, classes)  # changed\n")
+    with refused("untrusted-code", "model"):
+        drfl.load_model(path, trusted=[digest])
+
+
+def test_a_file_with_only_the_digest_takes_the_schema(tmp_path):
+    import json
+
+    from safetensors.torch import save_file
+
+    frame = table()
+    whole, _ = compared(tmp_path / "r", drfl.ClientData.from_frame(frame, schema=SCHEMA), drfl.models.linear((7,), 2))
+    about = dict(whole.about)
+    about["preparation"] = {"standardisation": about["preparation"]["standardisation"]}
+    save_file(whole.weights, tmp_path / "a.safetensors", {"drfl": json.dumps(about)})
+    with refused("needs-schema", "schema"):
+        drfl.load_model(tmp_path / "a.safetensors").predict(frame)
+    with refused("schema-differs", "schema"):
+        drfl.load_model(tmp_path / "a.safetensors", schema=TableSchema(SCHEMA.columns))
+    SCHEMA.write(tmp_path / "s.toml")
+    for schema in (SCHEMA, tmp_path / "s.toml"):
+        model = drfl.load_model(tmp_path / "a.safetensors", schema=schema)
+        assert model.predict_proba(frame).tolist() == whole.predict_proba(frame).tolist()
