@@ -20,8 +20,8 @@ Job = dict[str, bool | int | float | str]
 """Keys of a `drfl.experiments.config.config.Config` or a `drfl_papers.saddle_distance.Distance`."""
 
 
-DEFAULTS: Job = {"returned": "last"}
-"""Default values of the papers' runs, which report the last iterate."""
+DEFAULTS: Job = {"returned": "last", "safeguard": "start"}
+"""Default values of the papers' runs: they report the last iterate, and no client checks the model during the run."""
 
 
 class JobFile(NamedTuple):

@@ -32,18 +32,24 @@ from drfl.task.task import Task
 from drfl.testing import ConstantFederation, DropoutFederation, QuadraticFederation, Recording
 from drfl.testing.state import bits_differ
 from drfl.testing.toy_problem import closeness, half_squared_error
-from drfl.training import step_size
+from drfl.training import step_size, step_size_controller
 from drfl.training.checkpoint import Checkpoints, resume_point
 from drfl.training.loop import run
 from drfl.training.model_selection import Selection
+from drfl.training.safeguard import report
 from drfl.training.step_size import StepSize, cap_largest, find, with_step_size
-from drfl.training.step_size_controller import MOST_LOWERED, rises
+from drfl.training.step_size_controller import MOST_LOWERED
 
 KEY = Key(0).fold("step size")
 
 
 def found(fed, **local):
-    return find(FedAvg(local=LocalSGD(**local)), fed, fed.w0, KEY)
+    return find(FedAvg(local=LocalSGD(**local)), fed, fed.w0, KEY, probes=False)
+
+
+def rises(size, fed, w, key):
+    """Whether the loss at a model has risen far above that at the start, for the clients that told it then."""
+    return step_size_controller.rises(size, report(fed, (~size.losses.isnan()).nonzero().flatten(), w, key))
 
 
 def quadratics(hessians, slopes, losses=None):

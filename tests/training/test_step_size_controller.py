@@ -15,8 +15,17 @@ from drfl.federation.algorithm import Info
 from drfl.federation.sampling import Cohort
 from drfl.testing.state import bits_differ
 from drfl.training.run_state import RunState
+from drfl.training.safeguard import SafePoint
 from drfl.training.step_size import StepSize
-from drfl.training.step_size_controller import FIRST, MOST_LOWERED, Continue, Repeat, RollBack, StepSizeController
+from drfl.training.step_size_controller import (
+    FIRST,
+    MOST_LOWERED,
+    Continue,
+    Repeat,
+    RollBack,
+    StepSizeController,
+    Watch,
+)
 
 N = 3
 ETA = 0.5
@@ -29,7 +38,7 @@ class Model(NamedTuple):
 def size_of(lowered=0, **changes):
     """A step size that was found to be ETA, and halved so often since."""
     found = StepSize.unknown(N)._replace(eta=torch.tensor(ETA / 2**lowered).double(), lowered=torch.tensor(lowered))
-    return found._replace(**changes)
+    return found._replace(losses=torch.ones(N).double(), **changes)
 
 
 def played(r, way=0.0, excess=None, answered=(0, 1, 2)):
@@ -41,20 +50,22 @@ def played(r, way=0.0, excess=None, answered=(0, 1, 2)):
 
 
 class Looks:
-    """Whether the loss has risen, whenever somebody asks."""
+    """Clients that report a far larger loss than at the start, or the same."""
 
     def __init__(self, answer=False):
-        self.answer, self.sizes, self.models = answer, [], []
+        self.answer, self.models = answer, []
 
-    def __call__(self, size, w):
-        self.sizes.append(size)
+    def __call__(self, w):
         self.models.append(w.tolist())
-        return self.answer
+        return torch.full((N,), 9.0 if self.answer else 1.0).double()
+
+
+INITIAL = SafePoint.start(N, Model(torch.zeros(2).double()), None, None)
 
 
 def controller(r, size=None, looks=None, factor=1.0):
-    """The controller of round r, which begins at the model 0."""
-    return StepSizeController(size or size_of(), played(r - 1), factor, looks or Looks())
+    """The controller of round r, which begins at the model 0 and compares with the start."""
+    return StepSizeController(size or size_of(), played(r - 1), factor, INITIAL, Watch(looks or Looks(), None))
 
 
 def test_a_round_goes_on():
@@ -78,7 +89,7 @@ def test_losses_are_compared_in_some_rounds():
     asked = []
     for r in range(1, 50):
         controller(r, still, looks := Looks()).accept(played(r, way=1.0))
-        asked += [r] * len(looks.sizes)
+        asked += [r] * len(looks.models)
     assert asked == [4, 6, 8, 12, 16, 24, 32, 48]
 
 
@@ -100,15 +111,17 @@ def test_a_risen_loss_sets_the_run_back(r, rollbacks):
     assert [int(n) for n in (answer.size.lowered, answer.size.rollbacks)] == [rollbacks + 1, rollbacks + 1]
     assert (int(answer.size.restarted), float(answer.size.moved)) == (r - 1, 0.0)
     assert answer.size.describe_fault() is None
-    assert (answer.notice.code, answer.notice.field) == ("step-size-lowered", "lr")
-    assert f"round {r}" in answer.notice
+    assert int(answer.size.lost) == r - 1
+    notice = answer.notice(answer.size, r - 1)
+    assert (notice.code, notice.field) == ("step-size-lowered", "lr")
+    assert f"round {r}" in notice
 
 
 def test_a_divergence_sets_the_run_back():
     answer = controller(1).accept(DivergedError("lost"))
     assert isinstance(answer, RollBack)
     assert (float(answer.size.eta), int(answer.size.restarted)) == (ETA / 2, 0)
-    assert answer.notice.endswith("lost")
+    assert answer.reason == "lost"
 
 
 def test_in_the_end_a_divergence_is_the_runs():
@@ -122,7 +135,7 @@ def test_in_the_end_a_risen_loss_stays_and_nobody_is_asked():
     looks = Looks(True)
     last = size_of(lowered=MOST_LOWERED)
     assert isinstance(controller(4, last, looks).accept(played(4, way=3.0, excess=[9.0, 0.0, 0.0])), Continue)
-    assert not looks.sizes
+    assert not looks.models
     before = size_of(lowered=MOST_LOWERED - 1)
     assert isinstance(controller(4, before, looks).accept(played(4, way=3.0)), RollBack)
 
@@ -209,5 +222,4 @@ def test_a_repeated_round_whose_loss_has_risen_sets_back_from_the_step_size_that
     answer = control.accept(played(4, way=1.0))
     assert isinstance(answer, RollBack)
     assert looks.models == [[1.0, 0.0]], "once, at the attempt that counts"
-    assert float(looks.sizes[0].eta) == ETA / 2
     assert (float(answer.size.eta), int(answer.size.lowered), int(answer.size.rollbacks)) == (ETA / 4, 2, 1)

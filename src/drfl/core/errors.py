@@ -129,7 +129,7 @@ class DataWarning(DrflWarning):
 
 
 class RunWarning(DrflWarning):
-    """A run did not finish, or fewer than half of its rounds count because the model was reset."""
+    """A run did not finish, its model was reset late or is an earlier one, or its loss ended above the start."""
 
     code = "interrupted"
 

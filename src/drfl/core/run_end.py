@@ -23,9 +23,9 @@ DAGGER = "†"
 """Mark in tables for runs that were stopped by test results."""
 
 DOUBLE_DAGGER = "‡"
-"""Mark in tables for runs whose model was reset to the initial one."""
+"""Mark in tables for runs whose model was reset to an earlier one."""
 
-RESET = "reset to the initial model"
+RESET = "reset to an earlier model"
 """Explanation of :data:`DOUBLE_DAGGER`."""
 
 
@@ -34,20 +34,27 @@ class Marks(NamedTuple):
 
     Args:
         on_test: Whether test results decided when to stop.
-        rollbacks: Number of times the model was reset to the initial one.
+        rollbacks: Number of times the model was reset to an earlier one.
         rounds: Number of rounds done.
         effective_rounds: Number of rounds that count; see :attr:`drfl.training.run_log.Result.effective_rounds`.
+        last_rollback: Number of rounds done before the last reset.
     """
 
     on_test: bool
     rollbacks: int
     rounds: int
     effective_rounds: int
+    last_rollback: int = 0
 
     @property
     def is_late(self) -> bool:
-        """Whether the model was reset so late that fewer than half of the rounds count."""
-        return self.rollbacks > 0 and 2 * self.effective_rounds < self.rounds
+        """Whether the model was reset in the second half of the run."""
+        return self.rollbacks > 0 and 2 * self.last_rollback > self.rounds
+
+    @property
+    def is_reset(self) -> bool:
+        """Whether the model was reset, or an earlier one was returned."""
+        return self.rollbacks > 0 or self.effective_rounds < self.rounds
 
     @property
     def rounds_text(self) -> str:
@@ -58,7 +65,7 @@ class Marks(NamedTuple):
 def add_marks(name: str, runs: Iterable[Marks]) -> str:
     """Append the marks of its runs to the name of an algorithm in a table."""
     all_runs = list(runs)
-    marks = {DAGGER: any(run.on_test for run in all_runs), DOUBLE_DAGGER: any(run.rollbacks for run in all_runs)}
+    marks = {DAGGER: any(run.on_test for run in all_runs), DOUBLE_DAGGER: any(run.is_reset for run in all_runs)}
     return " ".join((name, *(mark for mark, is_present in marks.items() if is_present)))
 
 
@@ -70,12 +77,12 @@ def legends(runs: Iterable[tuple[str, Marks]]) -> list[str]:
     """
     all_runs = list(runs)
     on_test = [f"{DAGGER} {ON_TEST}"] if any(run.on_test for _, run in all_runs) else []
-    reset = [f"{name} ({run.rounds_text})" for name, run in all_runs if run.rollbacks]
+    reset = [f"{name} ({run.rounds_text})" for name, run in all_runs if run.is_reset]
     return [*on_test, f"{DOUBLE_DAGGER} {RESET}: {', '.join(reset)}"] if reset else on_test
 
 
 def late_rollbacks(which: Sequence[str]) -> list[Notice]:
-    """Warn if models were reset so late that fewer than half of the rounds count.
+    """Warn if models were reset in the second half of their runs.
 
     Args:
         which: One text per affected run that says how many of its rounds count, for the start of the message.
@@ -83,8 +90,8 @@ def late_rollbacks(which: Sequence[str]) -> list[Notice]:
     if not which:
         return []
     text = (
-        f"{listing(which, 'run')}. The local step size that drfl chose was too large, so the model was reset to the "
-        "initial one. Set a smaller lr, or use more rounds."
+        f"{listing(which, 'run')}. The local step size that drfl chose was too large, so the model was reset to an "
+        "earlier one in the second half of the run. Set a smaller lr, or use more rounds."
     )
     return [Notice(text, "late-rollback", "lr")]
 

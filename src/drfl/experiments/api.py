@@ -17,6 +17,7 @@ from drfl.task.metrics import ACCURACY
 from drfl.task.task import Task
 from drfl.training.loop import Result
 from drfl.training.run_state import Returned
+from drfl.training.safeguard import SafeguardRule
 
 if TYPE_CHECKING:
     import optuna
@@ -49,6 +50,7 @@ def compare(
     select: str | None = None,
     patience: int | None = None,
     returned: Returned = "average",
+    safeguard: SafeguardRule = "best",
     averaged: bool = False,
     certificate: Literal["pooled", "gradient"] | None = None,
     guards: Guards = None,
@@ -89,6 +91,7 @@ def compare(
             "average" (score), or "loss"; ``data`` must have such rows, see :meth:`drfl.ClientData.with_validation`.
         patience: Stop when validation rows have shown no gain for this number of rounds.
         returned: Which model a run returns, see :func:`drfl.run`.
+        safeguard: To which model a run returns if drfl's step size is too large, see :func:`drfl.run`.
         averaged: Keep the averaged solution of the theorems too.
         certificate: Bound the distance to the saddle point at every test.
         guards: Checks of reported losses before the dual update: objects of :mod:`drfl.resilience`, or texts such as
@@ -119,8 +122,8 @@ def compare(
 
     settings = {
         "rounds": rounds, "evaluate_every": evaluate_every, "until": until, "select": select, "patience": patience,
-        "returned": returned, "averaged": averaged, "certificate": certificate, "guards": guards,
-        "max_norm": max_norm, "step_bound": step_bound, "aggregator": aggregator, "faults": faults,
+        "returned": returned, "safeguard": safeguard, "averaged": averaged, "certificate": certificate,
+        "guards": guards, "max_norm": max_norm, "step_bound": step_bound, "aggregator": aggregator, "faults": faults,
         "over_select": over_select, "min_replies": min_replies, "repeats": repeats, "engine": engine, "device": device,
         "precision": precision, "threads": threads, "checkpoint_every": checkpoint_every,
     }  # fmt: skip

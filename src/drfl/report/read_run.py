@@ -148,11 +148,13 @@ class RunRecord:
     @property
     def marks(self) -> Marks:
         """Marks that tables put on the run; older runs do not record roll-backs."""
-        counts = (number(self.summary, name) for name in ("rounds", "rollbacks", "effective_rounds"))
-        rounds, rollbacks, effective = (None if math.isnan(value) else int(value) for value in counts)
+        names = ("rounds", "rollbacks", "effective_rounds", "last_rollback")
+        counts = (number(self.summary, name) for name in names)
+        rounds, rollbacks, effective, last = (None if math.isnan(value) else int(value) for value in counts)
+        rounds = rounds or 0
         return Marks(
-            self.stopped_on_test, rollbacks or 0, rounds or 0, (rounds or 0) if effective is None else effective
-        )
+            self.stopped_on_test, rollbacks or 0, rounds, rounds if effective is None else effective, last or 0
+        )  # fmt: skip
 
     @property
     def is_deployed(self) -> bool:

@@ -13,7 +13,7 @@ from drfl.core.errors import DataWarning, DrflError, InputError, RunWarning
 from drfl.core.full_memory import explain_full_memory
 from drfl.core.intraop import VECTORS, threads_for
 from drfl.core.key import Key
-from drfl.core.run_end import StopReason, late_rollbacks
+from drfl.core.run_end import StopReason
 from drfl.federation.algorithm import Algorithm
 from drfl.federation.federation import Bundling, DataChecked, Federation
 from drfl.training import step_size
@@ -21,8 +21,9 @@ from drfl.training.certificate import Certifier
 from drfl.training.history import undefined_names, undefined_notices
 from drfl.training.model_selection import Best, ModelSelection, Patience, Target
 from drfl.training.rounds import next_round
-from drfl.training.run_log import Result, RunLog, Tested
+from drfl.training.run_log import Result, RunLog, Tested, end_notices
 from drfl.training.run_state import CheckpointFolder, CheckpointWriter, Returned, RunState, first, view_of
+from drfl.training.safeguard import SafeguardRule
 
 Callback = Callable[[RunState], bool | None]
 """Called before the first round and after each round. A true result ends the run there, after a last evaluation."""
@@ -41,6 +42,7 @@ def run(
     best: Best | None = None,
     patience: Patience | None = None,
     until: Target | None = None,
+    safeguard: SafeguardRule = "best",
     callbacks: Sequence[Callback] = (),
     certify: Certifier | None = None,
     checkpoints: CheckpointFolder | None = None,
@@ -69,6 +71,9 @@ def run(
             names. The last row of the history describes the returned model.
         patience: Stop when the validation metric has not improved for a number of rounds.
         until: Stop when a metric has reached a value, as in ``Target("worst_accuracy", 0.5)``.
+        safeguard: To which model the run returns if a step size that drfl determined is too large: "best" is the best
+            model that the clients have checked, "start" the initial one. With "best", the run never returns a model
+            whose largest training loss is above that of the initial model.
         callbacks: Functions called before the first round and after every round.
         certify: Computes a certificate with every test. It does not affect training, and its cost is not counted.
         checkpoints: Store the progress in a folder, ``drfl.Checkpoints("folder", every=5)``, and resume from what the
@@ -79,17 +84,19 @@ def run(
         keep: Called with the progress after every round, to store it for ``start``.
         check_data: Emit a :class:`drfl.core.errors.DataWarning` for suspicious client data, and at the end for clients
             at which a metric is undefined, if the federation knows its clients' data, as :class:`drfl.Simulation`
-            does. Emit a :class:`drfl.core.errors.RunWarning` if the model was reset so late that fewer than half of the
-            rounds count.
+            does. Emit a :class:`drfl.core.errors.RunWarning` if the model was reset in the second half of the run, if
+            the run returns an earlier model, and if a test loss ends above its value at the start.
 
     Returns:
         The returned model, its test results, the history and the end of the run.
 
     If the algorithm's local solver has no step size, drfl determines one before the first round, see
-    :func:`drfl.training.step_size.find`. After the rounds 4, 6, 8, 12, 16, …, and after rounds that move the model far,
-    it compares the loss with the loss at the start. If the loss is far higher, or the model is not finite, the run
-    restarts from the initial state with half the step size. If :class:`drfl.resilience.Protected` rejects updates as
-    far too long, the round is repeated with a smaller step size, which is kept if it helps.
+    :func:`drfl.training.step_size.find`. After every fourth round, and less often after round 32, the clients check the
+    model that the run would return, see :mod:`drfl.training.safeguard`. If it is clearly worse than the best one in two
+    checks, or the model is not finite, the run continues from the best one with at most half the step size. If
+    :class:`drfl.resilience.Protected` rejects updates as far too long, the round is repeated with a smaller step size,
+    which is kept if it helps. With ``safeguard="start"``, the clients compare the last iterate with the initial model
+    after the rounds 4, 6, 8, 12, 16, …, and the run restarts from the initial state.
 
     A federation may bundle a test with the next request, see :class:`drfl.federation.federation.Bundling`. The round
     after a test is then played before the test's result has arrived. Callbacks are not affected. If a callback ends
@@ -109,12 +116,11 @@ def run(
     # Settings are checked before the first request to a client.
     select = ModelSelection(best, patience, fed.measures[0], until)
     select.check()
-    # Creates the state of a run before its first round; the run restarts if a step size turns out to be too large.
     begin = partial(
         first, algorithm, fed, returned=returned, averaged=averaged, table_dir=table_dir, validates=select.validates
     )
     settings = {"seed": seed, "evaluate_every": evaluate_every, "returned": returned, "averaged": averaged}
-    settings |= {"best": repr(best), "patience": repr(patience), "until": repr(until)}
+    settings |= {"best": repr(best), "patience": repr(patience), "until": repr(until), "safeguard": safeguard}
     start, keep = _checkpointing(
         checkpoints, start, keep, lambda folder: folder.resume(algorithm, fed, rounds, begin(), settings)
     )
@@ -122,14 +128,14 @@ def run(
         initial = begin() if start is None else start
     _warn(fed.data_warnings() if check_data and isinstance(fed, DataChecked) else (), DataWarning)
     view, key = view_of(fed, averaged, table_dir), Key(seed)
-    log = RunLog(algorithm, fed, certify, start, select, key.fold("personal"))
-    progress = _initialise(algorithm, view, key, initial)._replace(rounds=rounds, score=fed.measures[0])
+    log = RunLog(algorithm, fed, certify, start, select, key)
+    progress = _initialise(algorithm, view, key, initial, safeguard)._replace(rounds=rounds, score=fed.measures[0])
 
     def after(progress: RunState) -> RunState:  # plays one more round
         # Small vectors take one thread, because waking other threads costs more than they save.
         # The server's tables and sums are on the device of the models.
         with threads_for(VECTORS * progress.state.w.numel()), explain_full_memory():
-            return next_round(algorithm, view, key, progress, begin)
+            return next_round(algorithm, view, key, progress, safeguard)
 
     # fed, not its view, because only the federation itself can bundle a test with the next request.
     bundling = fed if isinstance(fed, Bundling) and not log.personalised else None
@@ -161,8 +167,8 @@ def run(
         if progress.row is None:
             progress = log.add(progress, evaluation, log.cost())
     stopped: StopReason = "rounds" if stop is None or progress.round >= rounds else stop
-    result = log.result(progress, evaluation, stopped, key.fold("best") if returned == "best" else None)
-    _warn(late_rollbacks([result.marks.rounds_text]) if check_data and result.marks.is_late else (), RunWarning)
+    result = log.result(progress, evaluation, stopped, choose=returned == "best", guard=safeguard == "best")
+    _warn(end_notices(algorithm, fed, result) if check_data else (), RunWarning)
     names = fed.names if check_data and isinstance(fed, DataChecked) else None
     undefined = [] if names is None else [undefined_names(result.evaluation, fed.measures, names)]
     _warn(undefined_notices(fed.measures, undefined, fed.n), DataWarning)
@@ -212,13 +218,14 @@ def _warn(notices: Sequence[str], category: type[Warning]) -> None:
         warnings.warn(line, category, stacklevel=3)  # 3 = the line that called run
 
 
-def _initialise(algorithm: Algorithm, fed: Federation, key: Key, start: RunState) -> RunState:
-    size = start.step_size
+def _initialise(algorithm: Algorithm, fed: Federation, key: Key, start: RunState, rule: SafeguardRule) -> RunState:
+    size, safe = start.step_size, start.safe
     # A resumed run already has its step size.
-    if size is not None and not size.is_known:
-        size = step_size.find(algorithm, fed, start.state.w, key.fold("step size"))
+    if size is not None and safe is not None and not size.is_known:
+        size = step_size.find(algorithm, fed, start.state.w, key.fold("step size"), probes=rule == "best")
+        safe = safe._replace(losses=size.losses.clone())
     # A resumed run does not report the round before it again.
-    return start._replace(step_size=size, info=None)
+    return start._replace(step_size=size, safe=safe, info=None)
 
 
 def _advance(progress: RunState, ahead: RunState | DrflError | None, after: Callable[[RunState], RunState]) -> RunState:

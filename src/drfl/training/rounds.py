@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
 
 import torch
 from torch import Tensor
@@ -13,8 +12,9 @@ from drfl.core.key import Key
 from drfl.federation.algorithm import Algorithm, Separate, core_of, mixture_of
 from drfl.federation.federation import Federation
 from drfl.training.run_state import RunState, no_average
-from drfl.training.step_size import StepSize, in_round, with_step_size
-from drfl.training.step_size_controller import Continue, Repeat, StepSizeController, rises
+from drfl.training.safeguard import SafeguardRule, copied, objective_of, report
+from drfl.training.step_size import found_again, in_round, with_step_size
+from drfl.training.step_size_controller import Continue, Repeat, StepSizeController, Watch
 
 LOG = logging.getLogger("drfl")
 
@@ -22,33 +22,37 @@ STEP_SIZES = ("server_lr", "gamma", "sigma")
 """Step sizes that an algorithm may have besides that of the local solver; the message of a divergence lists them."""
 
 
-def next_round(
-    algorithm: Algorithm, fed: Federation, key: Key, progress: RunState, begin: Callable[[], RunState]
-) -> RunState:
-    """Run one more round; if drfl's step size turns out too large, halve it and restart from the initial state.
+def next_round(algorithm: Algorithm, fed: Federation, key: Key, progress: RunState, rule: SafeguardRule) -> RunState:
+    """Run one more round; if drfl's step size turns out too large, lower it and continue from the safe point.
 
     Args:
         algorithm: The algorithm.
         fed: The clients.
         key: Key of the run.
         progress: The run before the round.
-        begin: Returns the run before its first round.
+        rule: The safe point: the best model that the clients have checked, or the initial one.
 
     Raises:
         InputError: If the algorithm has no averaged solution.
         DivergedError: If the model, or a loss used for the dual update, is not finite.
     """
-    size, core = progress.step_size, core_of(algorithm)
-    if size is None:
+    size, core, safe, requests = progress.step_size, core_of(algorithm), progress.safe, key.fold("step size")
+    if size is None or safe is None:
         return _play(algorithm, fed, key, progress)
 
-    def has_risen(size: StepSize, w: Tensor) -> bool:
-        # If the clients' models are never combined, no client uses the global model, so its loss is irrelevant.
-        return not isinstance(core, Separate) and rises(size, fed, w, key.fold("step size"))
+    # If the clients' models are never combined, no client uses the global model, so its loss is irrelevant.
+    is_separate = isinstance(core, Separate)
+
+    clients = torch.arange(0) if is_separate else (~size.losses.isnan()).nonzero().flatten()
+
+    def ask(w: Tensor) -> Tensor:
+        return report(fed, clients, w, requests)
 
     factor = core.local.lr_schedule.multiplier(progress.round + 1)
     while True:
-        control, answer = StepSizeController(size, progress, factor, has_risen), Repeat(float(size.eta))
+        objective = objective_of(algorithm, progress.state) if rule == "best" and not is_separate else None
+        control = StepSizeController(size, progress, factor, safe, Watch(ask, objective))
+        answer = Repeat(float(size.eta))
         while isinstance(answer, Repeat):
             try:
                 attempt = _play(with_step_size(algorithm, answer.eta), fed, key, progress)
@@ -57,10 +61,13 @@ def next_round(
             answer = control.accept(attempt)
         if isinstance(answer, Continue):
             return answer.progress
-        size, fresh = answer.size, begin()
-        LOG.warning(answer.notice)
+        size, safe = answer.size, answer.safe
+        if rule == "best" and answer.w is not None:
+            size = found_again(algorithm, fed, answer.w, requests, size)
+        LOG.warning(answer.notice(size, progress.round))
         # Rounds, history and cost remain, because the lost rounds took time and traffic too.
-        progress = progress._replace(state=fresh.state, average=fresh.average, decaying=fresh.decaying)
+        parts = copied((safe.state, safe.average, safe.decaying))
+        progress = progress._replace(state=parts[0], average=parts[1], decaying=parts[2])
 
 
 def _play(algorithm: Algorithm, fed: Federation, key: Key, progress: RunState) -> RunState:

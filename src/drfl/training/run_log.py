@@ -13,7 +13,7 @@ from torch import Tensor
 from drfl.core.errors import Notice
 from drfl.core.html_table import html_table
 from drfl.core.key import Key
-from drfl.core.run_end import Marks, StopReason
+from drfl.core.run_end import Marks, StopReason, late_rollbacks
 from drfl.federation.algorithm import (
     Algorithm,
     Personal,
@@ -33,7 +33,9 @@ from drfl.training.certificate import Certificate, Certifier
 from drfl.training.history import History, Metrics, Row, columns_of, others_of, smaller_is_better, undefined_counts
 from drfl.training.model_selection import ModelSelection, Selection, selection_field
 from drfl.training.run_state import RunState
+from drfl.training.safeguard import Fallback, fallback
 from drfl.training.step_size import StepSize, with_step_size
+from drfl.training.step_size_controller import FIRST, RISE
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -51,7 +53,8 @@ class Result(NamedTuple):
         evaluation: Per-client test results of ``model`` after the last round.
         last: Per-client test results of the last iterate.
         end: The state of the run at its end.
-        returned: Which model ``model`` is: "average", "last" or "selected".
+        returned: Which model ``model`` is: "average", "last" or "selected"; or "earlier" or "initial" if the safeguard
+            has replaced it, see ``fallback``.
         stopped: Why the run stopped.
         stopped_on: The rows that stopped the run; None if no metric stopped it.
         averaged: Per-client test results of the averaged solution; None unless the run keeps it.
@@ -59,6 +62,7 @@ class Result(NamedTuple):
             certificates, or could not make this one.
         selection: Outcome of model selection; None if no models were tested on validation rows.
         personal: (N, d) the clients' personal models; None if ``model`` serves all clients.
+        fallback: The earlier model that the safeguard returned instead of the last one; None if it did not.
     """
 
     model: Tensor
@@ -67,13 +71,14 @@ class Result(NamedTuple):
     evaluation: Evaluation
     last: Evaluation
     end: RunState
-    returned: Literal["average", "last", "selected"]
+    returned: Literal["average", "last", "selected", "earlier", "initial"]
     stopped: StopReason
     stopped_on: Part | None
     averaged: Evaluation | None = None
     averaged_certificate: Certificate | None = None
     selection: Selection | None = None
     personal: ClientTable | None = None
+    fallback: Fallback | None = None
 
     @property
     def state(self) -> State:
@@ -102,20 +107,27 @@ class Result(NamedTuple):
 
     @property
     def rollbacks(self) -> int:
-        """Number of times that the model was reset to the initial one because the local step size was too large."""
+        """Number of times that the model was reset to an earlier one because the local step size was too large."""
         return 0 if self.step_size is None else int(self.step_size.rollbacks)
 
     @property
     def effective_rounds(self) -> int:
-        """Rounds since the model was last reset; all rounds if the returned model is older than the reset."""
-        restarted = 0 if self.step_size is None else int(self.step_size.restarted)
-        before = self.returned == "selected" and self.selection is not None and self.selection.round <= restarted
-        return self.rounds if before else self.rounds - restarted
+        """Rounds that have contributed to the model, without those that resets lost after it was trained."""
+        if self.fallback is not None:
+            return self.fallback.effective_rounds
+        size = self.step_size
+        if size is None or (
+            self.returned == "selected" and self.selection is not None and self.selection.round <= size.restarted
+        ):
+            return self.rounds
+        return self.rounds - int(size.lost)
 
     @property
     def marks(self) -> Marks:
         """Facts that a results table must mention about this run."""
-        return Marks(self.stopped_on == "test", self.rollbacks, self.rounds, self.effective_rounds)
+        size = self.step_size
+        last = 0 if size is None or self.returned == "selected" else int(size.restarted)
+        return Marks(self.stopped_on == "test", self.rollbacks, self.rounds, self.effective_rounds, last)
 
     def __repr__(self) -> str:
         last = self.history.last
@@ -195,7 +207,7 @@ class RunLog:
         """Return the (N, d) personal models derived from w; None if w serves all clients."""
         size = progress.step_size
         algorithm = self.algorithm if size is None else with_step_size(self.algorithm, float(size.eta))
-        return personal_models(algorithm, progress.state, w, self.fed, self.key)
+        return personal_models(algorithm, progress.state, w, self.fed, self.key.fold("personal"))
 
     def add(self, progress: RunState, tested: Tested, cost: dict[str, int]) -> RunState:
         """Add the row of the current round, and update model selection with it."""
@@ -218,18 +230,19 @@ class RunLog:
         row = Row(progress.round, metrics, cost, lam, seconds, certificate, flags, last, others, validation, undefined)
         return progress._replace(rows=(*progress.rows, row), point=point, selected=selected)
 
-    def result(self, progress: RunState, tested: Tested, stopped: StopReason, best: Key | None) -> Result:
+    def result(self, progress: RunState, tested: Tested, stopped: StopReason, *, choose: bool, guard: bool) -> Result:
         """Build the result of the run, with a test of the averaged solution if the run keeps it.
 
         Args:
             progress: The run at its end.
             tested: The tests at its end.
             stopped: Why the run stopped.
-            best: Key for choosing between average and last iterate; None = no choice.
+            choose: Whether to choose between the average and the last iterate.
+            guard: Whether to return an earlier model if the one at the end must not be returned.
         """
-        if best is not None and progress.round > 0 and not self.personalised:
+        if choose and progress.round > 0 and not self.personalised:
             # The choice uses training samples, so test rows do not influence which model is returned.
-            if last_is_better(self.fed, progress, best):
+            if last_is_better(self.fed, progress, self.key.fold("best")):
                 progress, tested = progress._replace(decaying=None), Tested(tested.last, tested.last)
             # The last row now describes the returned model, and includes the cost of the choice.
             progress = self.add(progress._replace(rows=progress.rows[:-1]), tested, self.cost())
@@ -248,36 +261,27 @@ class RunLog:
             model, returned = selected.w, "selected"
             models = self.personal = selected.models
             tested = Tested(self.fed.evaluate(model) if models is None else self.fed.evaluate_each(models), tested.last)
-            certificate, point = self._certificate(progress.state, selected.w, selected.lam, progress.point)
-            # The last row describes the returned model, with the validation metrics of its round.
-            row = progress.rows[-1]._replace(
-                metrics=Metrics.of(tested.model, progress.score),
-                others=others_of(tested.model, self.fed.measures),
-                certificate=certificate,
-                validation=next((r.validation for r in progress.rows if r.round == int(selected.round)), None),
-                undefined=undefined_counts(tested.model),
-            )
-            progress = progress._replace(rows=(*progress.rows[:-1], row), point=point)
+            progress = self._describe(progress, tested.model, model, selected.lam, int(selected.round))
+        earlier = None
+        if guard and progress.round > 0 and not self.personalised and not isinstance(core_of(self.algorithm), Separate):
+            is_selected, key = returned == "selected", self.key.fold("step size")
+            earlier = fallback(self.algorithm, self.fed, progress, model, key, is_selected=is_selected)
+            if earlier is not None:
+                model, returned = earlier.model, "earlier" if earlier.round > 0 else "initial"
+                tested = Tested(self.fed.evaluate(model), tested.last)
+                of_model = lam if earlier.lam is None else earlier.lam
+                progress = self._describe(progress, tested.model, model, of_model, earlier.round)
+            # The last row includes the cost of the check.
+            progress = progress._replace(rows=(*progress.rows[:-1], progress.rows[-1]._replace(ledger=self.cost())))
         stopped_on: Part | None = "validation" if stopped == "patience" else None
         if stopped == "target" and self.select.until is not None:
             stopped_on = self.select.until.rows
-        selection, best_of = None, self.select.best
-        if selected is not None:
-            undefined = self.unjudged if self.select.by_score else ()
-            if best_of is None or selected.is_empty:
-                selection = Selection("validation", None, progress.round, math.nan, undefined)
-            else:
-                field = selection_field(best_of.metric, progress.score)
-                name = dict(zip(Metrics._fields, columns_of(progress.score.name), strict=True))[field]
-                # Selection negates metrics that are better if smaller; this restores their sign.
-                value = float(selected.value) * (-1 if smaller_is_better(field, progress.score) else 1)
-                selection = Selection("validation", name, int(selected.round), value, undefined)
         history = History(
             progress.rows, self.certify is not None, self.fed.measures, validated=progress.selected is not None
         )
         result = Result(
             model, lam, history, *tested, self.booked(progress, self.cost()), returned, stopped, stopped_on,
-            selection=selection, personal=self.personal,
+            selection=self._selection(progress), personal=self.personal, fallback=earlier,
         )  # fmt: skip
         average = progress.average
         if average is None:
@@ -286,6 +290,32 @@ class RunLog:
         averaged = self.fed.evaluate(average.w)
         certificate, _ = self._certificate(progress.state, average.w, average.lam, progress.point)
         return result._replace(averaged=averaged, averaged_certificate=certificate)
+
+    def _selection(self, progress: RunState) -> Selection | None:
+        """Return the outcome of model selection; None if no models were tested on validation rows."""
+        selected, best = progress.selected, self.select.best
+        if selected is None:
+            return None
+        undefined = self.unjudged if self.select.by_score else ()
+        if best is None or selected.is_empty:
+            return Selection("validation", None, progress.round, math.nan, undefined)
+        field = selection_field(best.metric, progress.score)
+        name = dict(zip(Metrics._fields, columns_of(progress.score.name), strict=True))[field]
+        # Selection negates metrics that are better if smaller; this restores their sign.
+        value = float(selected.value) * (-1 if smaller_is_better(field, progress.score) else 1)
+        return Selection("validation", name, int(selected.round), value, undefined)
+
+    def _describe(self, progress: RunState, tests: Evaluation, w: Tensor, lam: Tensor, r: int) -> RunState:
+        """Let the last row describe the model w (d,) of round r, with the validation metrics of that round."""
+        certificate, point = self._certificate(progress.state, w, lam, progress.point)
+        row = progress.rows[-1]._replace(
+            metrics=Metrics.of(tests, progress.score),
+            others=others_of(tests, self.fed.measures),
+            certificate=certificate,
+            validation=next((row.validation for row in progress.rows if row.round == r), None),
+            undefined=undefined_counts(tests),
+        )
+        return progress._replace(rows=(*progress.rows[:-1], row), point=point)
 
     def _seconds(self) -> float:
         return time.perf_counter() - self.start
@@ -306,6 +336,45 @@ class RunLog:
         )
         # The next search starts at the end of this one, because (w, λ) changes little between two tests.
         return (None, start) if result is None else result
+
+
+def end_notices(algorithm: Algorithm, fed: Federation, result: Result) -> list[Notice]:
+    """List warnings about a run that has ended: a late roll-back, an earlier model, and a test loss above the start.
+
+    Args:
+        algorithm: The algorithm.
+        fed: The clients.
+        result: The result of the run.
+    """
+    marks, earlier = result.marks, result.fallback
+    notices = late_rollbacks([marks.rounds_text]) if marks.is_late else []
+    if earlier is not None:
+        which = f"the model of round {earlier.round}" if earlier.round > 0 else "the initial model"
+        text = (
+            f"the run returns {which}: the largest training loss of a client was {earlier.end:.4g} at the end, at "
+            f"client {earlier.client}, and is {earlier.largest:.4g} with that model. Set a smaller lr, or check that "
+            "client's data"
+        )
+        notices.append(Notice(text, "earlier-model", "lr"))
+    start, end = result.history.rows[0].metrics, result.history.last.metrics
+    core = core_of(algorithm)
+    # Fine-tuned models: the initial one is already tuned, and may fit the clients as well as any other.
+    if not result.rounds or (isinstance(core, Personal) and not isinstance(core, Separate)):
+        return notices
+    for name, code, before, after in (
+        ("mean test loss over clients", "loss-rose", start.avg_loss, end.avg_loss),
+        ("largest test loss of a client", "worst-loss-rose", start.worst_loss, end.worst_loss),
+    ):
+        # The first rounds on divided classes may raise the loss a little. "not after <= most" also catches NaN.
+        most = before + (RISE * abs(before) if result.rounds < FIRST else 0)
+        if not after <= most:
+            text = (
+                f"the {name} ended at {after:.4g}, above {before:.4g} before the first round: "
+                f"{fed.target_advice()}lower or remove lr; standardise the columns of a table"
+            )
+            notices.append(Notice(text, code, "lr"))
+            break
+    return notices
 
 
 def last_is_better(fed: Federation, progress: RunState, key: Key) -> bool:

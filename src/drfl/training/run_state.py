@@ -14,6 +14,7 @@ from drfl.task.metrics import ACCURACY, Measure
 from drfl.training.averages import Average, DecayingAverage
 from drfl.training.history import Row
 from drfl.training.model_selection import Selected
+from drfl.training.safeguard import SafePoint
 from drfl.training.step_size import StepSize
 
 Returned = Literal["average", "last", "best"]
@@ -37,6 +38,7 @@ class RunState(NamedTuple):
         decaying: The decaying average, if the run returns it.
         step_size: The local step size if drfl determines it; None if the user gave one.
         selected: State of model selection; None if models are not tested on validation rows.
+        safe: The state to which the run returns if drfl's step size is too large; None if the user gave one.
         info: Events of the round; None before the first round and after a resume. Not stored in checkpoints.
         rounds: Number of rounds of the run; 0 before it starts. Not stored in checkpoints, because a run may be resumed
             with more rounds.
@@ -54,6 +56,7 @@ class RunState(NamedTuple):
     decaying: DecayingAverage | None = None
     step_size: StepSize | None = None
     selected: Selected | None = None
+    safe: SafePoint | None = None
     info: Info | None = None
     rounds: int = 0
     score: Measure = ACCURACY
@@ -131,7 +134,8 @@ def first(
     size = StepSize.unknown(fed.n) if algorithm.local.lr is None else None
     models = fed.client_table() if isinstance(core_of(algorithm), Personal) else None
     selected = Selected.start(state.w, lam, models) if validates else None
-    return RunState(0, 0, state, (), {}, 0.0, None, average, decaying, size, selected)
+    safe = None if size is None else SafePoint.start(fed.n, state, average, decaying)
+    return RunState(0, 0, state, (), {}, 0.0, None, average, decaying, size, selected, safe)
 
 
 def view_of(fed: Federation, averaged: bool, table_dir: str | None) -> Federation:

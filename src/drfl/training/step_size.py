@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any, NamedTuple, TypeVar, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, cast
 
 import torch
 from torch import Tensor
@@ -17,6 +17,9 @@ from drfl.federation.requests import Gradients, select_rows
 from drfl.optim.local import LocalSGD
 from drfl.optim.schedules import Constant, Schedule
 
+if TYPE_CHECKING:
+    from drfl.training.safeguard import SafePoint
+
 T = TypeVar("T")
 
 CLIENTS = 32
@@ -29,8 +32,8 @@ COMPARED = 1024
 """Samples per client for comparing the loss with the loss at the start. With only a few samples, divergence along a
 column that is rarely nonzero would remain unnoticed."""
 
-ITERATIONS = 8
-"""Maximum number of power iterations."""
+ITERATIONS, PROBE_ITERATIONS = 8, 3
+"""Maximum number of power iterations at the model, and at a probe."""
 
 CLOSE = 0.03
 """Power iterations end when the estimate changes by less than this fraction."""
@@ -40,6 +43,15 @@ DISTANCE = 1e-2
 
 OUTLIER = 2.0
 """The largest value of a client is capped at this multiple of the second largest."""
+
+PROBES = (1.0, 0.5, 0.25)
+"""Lengths of the probe steps along the gradient, as fractions of the step to a loss of 0 if the loss were linear."""
+
+PROGRESS = 0.5
+"""A probe counts if the loss falls by at least this fraction of what the gradient predicts; others are too long."""
+
+STEEPER = 4.0
+"""The curvature at a probe counts if it is this multiple of the curvature at the model; a step of 1/L̂ would diverge."""
 
 FALLBACK = 0.1
 """η if no client replies or all losses are flat."""
@@ -58,8 +70,9 @@ class StepSize(NamedTuple):
         moved: () float64, the longest distance that the global model has moved in one round since.
         losses: (N,) float64, losses of the sampled clients at the start; NaN for the others.
         unaffected: (N,) bool, clients whose updates were far too long, and remained so with a smaller step size.
-        rollbacks: () int64, how often the model has been reset to the initial one.
+        rollbacks: () int64, how often the model has been reset to an earlier one.
         restarted: () int64, completed rounds before the last reset.
+        lost: () int64, completed rounds whose effect on the model has been lost by resets.
     """
 
     eta: Tensor
@@ -71,6 +84,7 @@ class StepSize(NamedTuple):
     unaffected: Tensor
     rollbacks: Tensor
     restarted: Tensor
+    lost: Tensor
 
     @classmethod
     def unknown(cls, n: int) -> StepSize:
@@ -79,7 +93,7 @@ class StepSize(NamedTuple):
         unaffected = torch.zeros(n, dtype=torch.bool)
         # Separate tensors, because a checkpoint rejects tensors that share memory.
         moved = torch.zeros((), dtype=torch.float64)
-        return cls(nan, nan, -unit, 0 * unit, moved, nan.repeat(n), unaffected, 0 * unit, 0 * unit)
+        return cls(nan, nan, -unit, 0 * unit, moved, nan.repeat(n), unaffected, 0 * unit, 0 * unit, 0 * unit)
 
     @property
     def is_known(self) -> bool:
@@ -95,16 +109,25 @@ class StepSize(NamedTuple):
         """Return the step size with η/2."""
         return self._replace(eta=self.eta / 2, lowered=self.lowered + 1)
 
-    def reset(self, rounds: int) -> StepSize:
-        """Return the step size with η/2, after resetting the model to the initial one at this number of rounds."""
+    def reset(self, rounds: int, safe: SafePoint | None = None) -> StepSize:
+        """Return the step size with η/2, after a reset of the model at this number of rounds.
+
+        Args:
+            rounds: Completed rounds.
+            safe: The state to which the model is reset; None = the initial one.
+        """
         restarted = torch.full_like(self.restarted, rounds)
-        return self.halve()._replace(moved=0 * self.moved, rollbacks=self.rollbacks + 1, restarted=restarted)
+        lost = restarted.clone() if safe is None else rounds - safe.round + safe.lost
+        return self.halve()._replace(
+            moved=0 * self.moved, rollbacks=self.rollbacks + 1, restarted=restarted, lost=lost
+        )  # fmt: skip
 
     def describe_fault(self) -> str | None:
         """Describe an inconsistency, see :class:`drfl.federation.algorithm.Consistent`."""
         if not (0 < self.eta < torch.inf and self.lowered >= 0):
             return "the step size is not a number above 0"
         fits = 0 <= self.rollbacks <= self.lowered and 0 <= self.restarted * self.rollbacks.sign() == self.restarted
+        fits = fits and 0 <= self.lost <= self.restarted
         return None if fits else "the number of resets contradicts the step size"
 
 
@@ -163,7 +186,7 @@ def _with(thing: T, **changes: object) -> T:
     return dataclasses.replace(cast("Any", thing), **changes)
 
 
-def find(algorithm: Algorithm, fed: Federation, w: Tensor, key: Key) -> StepSize:
+def find(algorithm: Algorithm, fed: Federation, w: Tensor, key: Key, *, probes: bool = True) -> StepSize:
     """Determine η = (1 − momentum)/L̂, with L̂ the largest curvature of a client's objective at w (d,).
 
     On a quadratic of curvature L, 1/L is the longest step of gradient descent that cannot overshoot. The curvature is
@@ -171,6 +194,9 @@ def find(algorithm: Algorithm, fed: Federation, w: Tensor, key: Key) -> StepSize
     using differences of gradients. If the loss is saturated, its Hessian is close to 0 even if the curvature is large
     elsewhere. The bound L̂ ≥ ‖∇f‖²/(8f) then limits η: a smooth loss above 0 has at least four times that curvature
     somewhere, because otherwise one step would make it negative.
+
+    With ``probes``, the curvature is measured once more at a point along the negative gradient at which the loss is
+    clearly lower. If it is far larger there, as with inputs that are not scaled, it is used instead.
 
     Requests are made as in a round, and counted. In the direction and in the estimate, the largest value of a client is
     capped at twice the second largest, so a malicious client hardly changes η.
@@ -180,6 +206,7 @@ def find(algorithm: Algorithm, fed: Federation, w: Tensor, key: Key) -> StepSize
         fed: The clients, of which at most :data:`CLIENTS` are asked.
         w: (d,) the initial model.
         key: Key of the draws.
+        probes: Whether to measure the curvature along the gradient as well.
 
     Returns:
         The step size; η = :data:`FALLBACK` if no client replies or all losses are flat.
@@ -190,8 +217,7 @@ def find(algorithm: Algorithm, fed: Federation, w: Tensor, key: Key) -> StepSize
     # Ascending, because searchsorted matches replies to clients.
     clients = sampling.uniform(fed.n, min(fed.n, CLIENTS), key.fold("clients")).clients.sort().values
     # As many samples as a local step uses, because the curvature of one minibatch can be far above that of all data.
-    batch = samples(algorithm.local)
-    replies = fed.gradients(clients, w, key, batch=batch)
+    replies = fed.gradients(clients, w, key, batch=samples(algorithm.local))
     # A client whose gradient is not finite has no curvature to compare.
     gradients = _finite(replies)
     if replies.clients.numel() and not gradients.clients.numel():
@@ -201,18 +227,74 @@ def find(algorithm: Algorithm, fed: Federation, w: Tensor, key: Key) -> StepSize
     start = select_rows(start, torch.isfinite(start.values).nonzero().flatten())
     size = StepSize.unknown(fed.n)
     size = size._replace(losses=size.losses.index_copy(0, start.clients, start.values))
-    curvature = (
-        _curvature(fed, w, gradients, key, batch) if gradients.clients.numel() else torch.zeros(1, dtype=torch.float64)
-    )
-    largest = curvature.max()
+    largest, client = largest_curvature(algorithm, fed, w, gradients, key, probes=probes)
     if not largest > 0:
         return size._replace(eta=torch.tensor(FALLBACK, dtype=torch.float64))
-    # Over many steps momentum multiplies the step size by 1/(1 − β).
-    eta = (1 - algorithm.local.momentum) / (largest + algorithm.local.weight_decay)
+    eta = _step(algorithm, largest)
     if not eta > torch.finfo(w.dtype).tiny:  # too small to change any parameter
-        client = int(gradients.clients[curvature.argmax()])
-        raise _unfit(fed, f"the loss of client {client} has curvature {float(largest):.3g} at the initial model")
-    return size._replace(eta=eta, curvature=largest, client=gradients.clients[curvature.argmax()])
+        raise _unfit(fed, f"the loss of client {int(client)} has curvature {float(largest):.3g} at the initial model")
+    return size._replace(eta=eta, curvature=largest, client=client)
+
+
+def found_again(algorithm: Algorithm, fed: Federation, w: Tensor, key: Key, size: StepSize) -> StepSize:
+    """Return the step size with the η that the curvature at w (d,) allows, if that is smaller.
+
+    Args:
+        algorithm: The algorithm.
+        fed: The clients, of which those are asked whose losses at the start are known.
+        w: (d,) a model at which the step size turned out to be too large.
+        key: The key that :func:`find` used.
+        size: The step size.
+    """
+    clients = (~size.losses.isnan()).nonzero().flatten()
+    gradients = _finite(fed.gradients(clients, w, key, batch=samples(algorithm.local)))
+    largest, client = largest_curvature(algorithm, fed, w, gradients, key, probes=True)
+    eta = _step(algorithm, largest)
+    if not torch.finfo(w.dtype).tiny < eta < size.eta:
+        return size
+    return size._replace(eta=eta, curvature=largest, client=client)
+
+
+def largest_curvature(
+    algorithm: Algorithm, fed: Federation, w: Tensor, gradients: Gradients, key: Key, *, probes: bool
+) -> tuple[Tensor, Tensor]:
+    """Return () float64 the largest curvature of a client's loss, and () int64 its client, −1 if no client has one.
+
+    Args:
+        algorithm: The algorithm.
+        fed: The clients.
+        w: (d,) the model.
+        gradients: The clients' gradients at w, which are finite and sorted by client.
+        key: Key of the requests.
+        probes: Whether to measure the curvature along the gradient as well.
+    """
+    if not gradients.clients.numel():
+        return torch.zeros((), dtype=torch.float64), torch.tensor(-1)
+    batch = samples(algorithm.local)
+    curvature = _curvature(fed, w, gradients, key, batch, ITERATIONS)
+    largest, client = curvature.max(), gradients.clients[curvature.argmax()]
+    slope = _mean_gradient(gradients)
+    loss, length = cap_largest(gradients.losses.double().clamp(min=0)).mean(), slope.norm().double()
+    if not (probes and 0 < length < torch.inf and 0 < loss < torch.inf):
+        return largest, client
+    for fraction in PROBES:
+        point = w - (fraction * loss / length.square()).to(w) * slope
+        there = _finite(fed.gradients(gradients.clients, point, key, batch=batch))
+        if not there.clients.numel():
+            continue
+        lower = cap_largest(there.losses.double().clamp(min=0)).mean()
+        # Most of the loss that the gradient promises must be gained: the run will not go where the loss is higher.
+        if lower <= (1 - PROGRESS * fraction) * loss:
+            curvature = _curvature(fed, point, there, key, batch, PROBE_ITERATIONS)
+            if curvature.max() > STEEPER * largest:
+                largest, client = curvature.max(), there.clients[curvature.argmax()]
+            break
+    return largest, client
+
+
+def _step(algorithm: Algorithm, curvature: Tensor) -> Tensor:
+    # Over many steps momentum multiplies the step size by 1/(1 − β).
+    return (1 - algorithm.local.momentum) / (curvature + algorithm.local.weight_decay)
 
 
 def _unfit(fed: Federation, why: str) -> InputError:
@@ -227,17 +309,17 @@ def _unfit(fed: Federation, why: str) -> InputError:
     )  # fmt: skip
 
 
-def _curvature(fed: Federation, w: Tensor, gradients: Gradients, key: Key, batch: int) -> Tensor:
+def _curvature(fed: Federation, w: Tensor, gradients: Gradients, key: Key, batch: int, iterations: int) -> Tensor:
     """Return (k,) float64 ≥ 0, the curvature of each client's loss at w (d,), given the replies ``gradients``."""
     # A saturated loss has a Hessian close to 0, even if its curvature is large elsewhere. The bound ‖∇F‖²/(8F) then
     # limits η.
     losses, slopes = gradients.losses.double(), _norms(gradients.values)
     curvature = least = cap_largest(torch.where(losses > 0, slopes.square() / (8 * losses), 0.0))
     # The mean gradient already lies along directions of large curvature, which saves iterations over a random start.
-    v = (_shares(slopes)[:, None].to(gradients.values) * gradients.values).mean(0)
+    v = _mean_gradient(gradients)
     if not v.any():
         v = torch.from_numpy(key.fold("direction").generator().standard_normal(w.numel())).to(w)
-    for _ in range(ITERATIONS):
+    for _ in range(iterations):
         # A direction of length 1, so that every difference of gradients is taken at the same distance.
         v = v / v.norm()
         shifted = _finite(fed.gradients(gradients.clients, w + DISTANCE * v, key, batch=batch))
@@ -251,6 +333,11 @@ def _curvature(fed: Federation, w: Tensor, gradients: Gradients, key: Key, batch
         if not v.any() or abs(curvature.max() - before.max()) <= CLOSE * curvature.max():
             break
     return curvature
+
+
+def _mean_gradient(gradients: Gradients) -> Tensor:
+    """Return (d,) the mean of the clients' gradients, of which the longest is capped."""
+    return (_shares(_norms(gradients.values))[:, None].to(gradients.values) * gradients.values).mean(0)
 
 
 def samples(local: LocalSGD) -> int:

@@ -1,4 +1,4 @@
-"""The step-size controller: it decides whether a run continues, repeats a round or restarts with a smaller η.
+"""The step-size controller: it decides whether a run continues, repeats a round or is reset with a smaller η.
 
 It controls step sizes that drfl determines itself, see :mod:`drfl.training.step_size`.
 """
@@ -13,10 +13,9 @@ import torch
 from torch import Tensor
 
 from drfl.core.errors import DivergedError, Notice
-from drfl.core.key import Key
-from drfl.federation.federation import Federation
 from drfl.training.run_state import RunState
-from drfl.training.step_size import COMPARED, StepSize
+from drfl.training.safeguard import Objective, SafePoint
+from drfl.training.step_size import StepSize
 
 LOG = logging.getLogger("drfl")
 
@@ -49,15 +48,40 @@ class Repeat(NamedTuple):
 
 
 class RollBack(NamedTuple):
-    """Reset the model to the initial state and play the round from there.
+    """Reset the model to the safe point and play the round from there.
 
     Args:
         size: The step size from now on.
-        notice: The reason, for the log.
+        reason: The reason, for the log.
+        safe: The safe point.
+        w: (d,) the model at which the step size was too large; None if it is not finite.
     """
 
     size: StepSize
-    notice: Notice
+    reason: str
+    safe: SafePoint
+    w: Tensor | None = None
+
+    def notice(self, size: StepSize, rounds: int) -> Notice:
+        """Return the message for the log, for the step size that is used from now on after some completed rounds."""
+        where = "initial one" if self.safe.round == 0 else f"one of round {int(self.safe.round)}"
+        text = (
+            f"lowered the local step size to {float(size.eta):.3g} and reset the model to the {where} in round "
+            f"{rounds + 1}: {self.reason}"
+        )
+        return Notice(text, "step-size-lowered", "lr")
+
+
+class Watch(NamedTuple):
+    """What the controller asks the clients.
+
+    Args:
+        report: Returns the clients' losses (N,) at a model (d,); NaN = unknown.
+        objective: The objective that the safeguard watches. None = the model is only compared with the initial one.
+    """
+
+    report: Callable[[Tensor], Tensor]
+    objective: Objective | None
 
 
 class StepSizeController:
@@ -70,13 +94,12 @@ class StepSizeController:
         size: The step size before the round.
         before: The run before the round.
         factor: The factor of the step-size schedule in this round.
-        has_risen: Whether the loss at a model (d,) is far above the loss at the start, see :func:`rises`.
+        safe: The safe point before the round.
+        watch: Requests to the clients.
     """
 
-    def __init__(
-        self, size: StepSize, before: RunState, factor: float, has_risen: Callable[[StepSize, Tensor], bool]
-    ) -> None:
-        self._first, self._before, self._factor, self._has_risen = size, before, factor, has_risen
+    def __init__(self, size: StepSize, before: RunState, factor: float, safe: SafePoint, watch: Watch) -> None:
+        self._first, self._before, self._factor, self._safe, self._watch = size, before, factor, safe, watch
         # The best attempt so far, its step size, and by how much each client's update was too long in it.
         self._best: RunState | None = None
         self._size, self._excess = size, torch.zeros(len(size.unaffected)).double()
@@ -105,7 +128,7 @@ class StepSizeController:
         if isinstance(attempt, DivergedError):
             if last_try:
                 raise attempt
-            return self._roll_back(self._first, str(attempt))
+            return self._roll_back(self._first, str(attempt), self._safe, None)
         if self._best is None:
             self._best, self._excess = attempt, _excess(attempt, self._size)
         else:
@@ -120,12 +143,22 @@ class StepSizeController:
         if self._in_vain:
             size = size._replace(unaffected=size.unaffected | (self._excess > 0))
         r, distance = best.round, (best.state.w - self._before.state.w).norm().double().cpu()
-        scheduled = r >= FIRST and r // (r & -r) in (1, 3)  # r = 2^k or 3·2^k: 4, 6, 8, 12, 16, 24, …
+        objective, safe = self._watch.objective, self._safe
         # Clients report losses only when they are needed: a diverging model moves farther than in any round before.
-        due = scheduled or (r > FIRST and bool(distance > RUNAWAY * size.moved))
-        if not last_try and due and self._has_risen(size, best.state.w):
-            return self._roll_back(size, "the loss rose far above its value at the start")
-        return Continue(best._replace(step_size=size._replace(moved=torch.maximum(size.moved, distance))))
+        scheduled = r >= FIRST and r // (r & -r) in (1, 3)  # r = 2^k or 3·2^k: 4, 6, 8, 12, 16, 24, …
+        due = (scheduled if objective is None else safe.is_due(r)) or (
+            r > FIRST and bool(distance > RUNAWAY * size.moved)
+        )
+        if due and not size.losses.isnan().all() and not (objective is None and last_try):
+            now = self._watch.report(best.state.w if objective is None else best.model)
+            is_gross = has_risen = rises(size, torch.where(safe.spent, torch.nan, now))
+            if objective is not None:
+                safe, has_risen = safe.after(best, size, now, objective, is_gross=is_gross)
+            if has_risen and not last_try:
+                what = "far above its value at the start" if is_gross else f"above its value in round {int(safe.round)}"
+                return self._roll_back(size, f"the loss rose {what}", safe, best.state.w)
+        moved = torch.maximum(size.moved, distance)
+        return Continue(best._replace(step_size=size._replace(moved=moved), safe=safe))
 
     def _compare(self, attempt: RunState) -> None:
         """Replace the best attempt by a repeated round, if its smaller step size has helped a client."""
@@ -146,14 +179,9 @@ class StepSizeController:
         )
         LOG.warning(Notice(text, "step-size-lowered", "lr"))
 
-    def _roll_back(self, size: StepSize, reason: str) -> RollBack:
+    def _roll_back(self, size: StepSize, reason: str, safe: SafePoint, w: Tensor | None) -> RollBack:
         # The finished rounds and their cost still count.
-        size = size.reset(self._before.round)
-        text = (
-            f"halved the local step size to {float(size.eta):.3g} and reset the model to the initial one in round "
-            f"{self._before.round + 1}: {reason}"
-        )
-        return RollBack(size, Notice(text, "step-size-lowered", "lr"))
+        return RollBack(size.reset(self._before.round, safe), reason, safe, w)
 
 
 def _excess(attempt: RunState, size: StepSize) -> Tensor:
@@ -162,8 +190,8 @@ def _excess(attempt: RunState, size: StepSize) -> Tensor:
     return torch.zeros(len(size.unaffected)).double() if excess is None else torch.where(size.unaffected, 0.0, excess)
 
 
-def rises(size: StepSize, fed: Federation, w: Tensor, key: Key) -> bool:
-    """Return whether the loss at w (d,) is far above the loss at the start, on the samples that :func:`find` drew.
+def rises(size: StepSize, now: Tensor) -> bool:
+    """Return whether losses are far above those at the start, on the samples that :func:`find` drew.
 
     Both the mean and the maximum over the sampled clients must be far above. A robust method may raise the mean, and
     the first rounds on split classes may raise the maximum. Once η has been halved, the client whose loss rose most is
@@ -171,18 +199,12 @@ def rises(size: StepSize, fed: Federation, w: Tensor, key: Key) -> bool:
 
     Args:
         size: The step size, with the losses at the start.
-        fed: The clients.
-        w: (d,) the model.
-        key: The key that :func:`find` used.
+        now: (N,) reported losses; NaN = unknown.
     """
-    clients = (~size.losses.isnan()).nonzero().flatten()
-    if not clients.numel():
+    known = ~(now.isnan() | size.losses.isnan())
+    values, start = now[known], size.losses[known]
+    if not values.numel():
         return False
-    now = fed.losses(clients, w, key, batch=COMPARED)
-    if not now.clients.numel():
-        return False
-    # NaN counts as an infinite loss.
-    values, start = now.values.nan_to_num(torch.inf), size.losses[now.clients]
     if values.numel() > 1 and size.lowered > 0:
         most = (values - start).argmax()
         values = values.index_copy(0, most[None], start[most][None])

@@ -229,7 +229,12 @@ def payload_of(
     metered = Metered(algorithm)
     with fed.ledger.paused():
         run(
-            metered if fading is None else OverChannel(metered, fading), fed, rounds=rounds, seed=seed, check_data=False
+            metered if fading is None else OverChannel(metered, fading),
+            fed,
+            rounds=rounds,
+            seed=seed,
+            safeguard="start",
+            check_data=False,
         )
     return mean_payload(metered.log)
 

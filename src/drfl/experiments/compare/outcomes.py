@@ -42,8 +42,9 @@ class Outcome(NamedTuple):
         undefined: The clients at which a metric is undefined, by its name, see
             :func:`drfl.training.history.undefined_names`.
         stopped_on: The rows that decided to stop: "validation", "test", or "" if none did.
-        rollbacks: How often the model was set back to the initial one.
-        lost_rounds: Rounds before the last rollback, which do not count.
+        rollbacks: How often the model was reset to an earlier one.
+        lost_rounds: Rounds that do not count because of rollbacks.
+        last_rollback: Number of rounds done before the last rollback.
         test_rows: A digest of the test rows; "" if it is not known.
         initial_model: A digest of the initial model; "" if it is not known.
         reference: Whether the run is not federated, but shows the cost and the gain of federation.
@@ -64,6 +65,7 @@ class Outcome(NamedTuple):
     stopped_on: str = ""
     rollbacks: int = 0
     lost_rounds: int = 0
+    last_rollback: int = 0
     beside: tuple[str, ...] = ()
 
     test_rows: str = ""
@@ -74,7 +76,7 @@ class Outcome(NamedTuple):
     def marks(self) -> Marks:
         """Marks for readers of a table: stopped by test rows, rolled back."""
         effective = self.rounds - self.lost_rounds
-        return Marks(self.stopped_on == "test", self.rollbacks, self.rounds, effective)
+        return Marks(self.stopped_on == "test", self.rollbacks, self.rounds, effective, self.last_rollback)
 
     @property
     def failed(self) -> bool:
@@ -113,7 +115,8 @@ def run_to_outcome(algorithm: str, seed: int, run: Callable[[], FinishedRun]) ->
         label_of(algorithm), seed, finished.stopped, result.rounds, last.metrics, last.certificate,
         finished.checks.failure or "", equal, dict(last.others), finished.worst_interval,
         undefined_names(evaluation, measures, finished.job.data.names), result.stopped_on or "",
-        result.rollbacks, result.rounds - result.effective_rounds, tuple(remark_lines(finished.reading_aids)),
+        result.rollbacks, result.rounds - result.effective_rounds, result.marks.last_rollback,
+        tuple(remark_lines(finished.reading_aids)),
         finished.test_rows or "", finished.initial_model, finished.is_reference,
     )  # fmt: skip
     return outcome, finished

@@ -315,6 +315,13 @@ class RunFields:
             EVALUATION,
         ),
     ] = "average"
+    safeguard: Annotated[
+        Literal["best", "start"],
+        Setting(
+            "Model to return to if the step size that drfl found is too large: best so far, or the initial one (start)",
+            EVALUATION,
+        ),
+    ] = "best"
     select: Annotated[
         str | None,
         Setting(

@@ -144,6 +144,7 @@ def summary(finished: FinishedRun) -> dict[str, object]:
         "rounds": result.rounds,
         "rollbacks": result.rollbacks,
         "effective_rounds": result.effective_rounds,
+        "last_rollback": result.marks.last_rollback,
         "skipped_rounds": result.skipped,
         "stopped": result.stopped,
         "stopped_on": result.stopped_on,

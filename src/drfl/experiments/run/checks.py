@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from drfl.algorithms import FineTuned
 from drfl.core.errors import InputError, Notice, listing
-from drfl.core.run_end import late_rollbacks
 from drfl.data import DATASETS, ClientData
 from drfl.data.checks import data_warnings
 from drfl.data.partition.natural import LEFT_OUT
@@ -16,12 +13,11 @@ from drfl.data.tables.hugging_face import hub_name
 from drfl.engine import Simulation
 from drfl.experiments.config.own_data import is_hub
 from drfl.experiments.config.ready_run import Running
-from drfl.federation.algorithm import core_of
 from drfl.task.measure import undefined_share
 from drfl.task.metrics import ACCURACY
 from drfl.training.history import undefined_names, undefined_notices
 from drfl.training.loop import Result
-from drfl.training.step_size_controller import FIRST, RISE
+from drfl.training.run_log import end_notices
 
 MOST_SKIPPED = 0.1
 """The share of rounds that may not count without a warning."""
@@ -88,19 +84,8 @@ def end_checks(job: Running, result: Result) -> EndChecks:
     """Check a run that was not interrupted. A run without a round gets no failure and no warning."""
     if not result.rounds:
         return EndChecks()
-    start, end = result.history.rows[0].metrics, result.history.last.metrics
-    failure = None
-    # The first rounds on divided classes may raise the loss a little. "not end <= most" also catches NaN.
-    most = start.avg_loss + (RISE * abs(start.avg_loss) if result.rounds < FIRST else 0)
-    if isinstance(core_of(job.algorithm), FineTuned):
-        most = math.inf  # its initial model is already tuned, and may fit the clients as well as any other
-    if not end.avg_loss <= most:
-        failure = Notice(
-            f"the mean test loss over clients ended at {end.avg_loss:.4g}, above {start.avg_loss:.4g} before the first "
-            f"round: {job.fed.target_advice()}lower or remove lr; standardise the columns of a table",
-            "loss-rose",
-            "lr",
-        )
+    ended = end_notices(job.algorithm, job.fed, result)
+    failure = next((notice for notice in ended if notice.code == "loss-rose"), None)
     warnings: list[Notice] = []
     if result.skipped > MOST_SKIPPED * result.rounds:
         notice = Notice(
@@ -138,6 +123,5 @@ def end_checks(job: Running, result: Result) -> EndChecks:
         )
         warnings.append(notice)
     undefined = undefined_names(result.evaluation, job.fed.measures, job.data.names)
-    late = late_rollbacks([result.marks.rounds_text] if result.marks.is_late else [])
     notices = undefined_notices(job.fed.measures, [undefined], job.data.n)
-    return EndChecks(failure, (*warnings, *late, *notices))
+    return EndChecks(failure, (*warnings, *(notice for notice in ended if notice is not failure), *notices))

@@ -77,6 +77,7 @@ def execute(
             best=select.best,
             patience=select.patience,
             until=select.until,
+            safeguard=settings.safeguard,
             callbacks=[watch, *callbacks],
             certify=job.certify,
             start=start or job.first,

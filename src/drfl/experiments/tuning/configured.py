@@ -133,8 +133,9 @@ def step_size_from_curvature(jobs: Sequence[Job]) -> float:
     """Return 1/L̂ at the initial models: the median over the jobs, rounded."""
     sizes = []
     for job in jobs:
-        key = Key(job.settings.seed).fold("step size")  # the same key as in a run
-        sizes.append(float(step_size.find(job.algorithm, job.fed, job.fed.w0, key).eta))
+        # The same key and requests as in a run.
+        key, probes = Key(job.settings.seed).fold("step size"), job.settings.safeguard == "best"
+        sizes.append(float(step_size.find(job.algorithm, job.fed, job.fed.w0, key, probes=probes).eta))
     # The median, because the curvature at a single initial model may be an outlier.
     return spaces.round_value(statistics.median(sizes))
 

@@ -41,6 +41,8 @@ RETURNED = {
         "training rows",
         "the decaying average or the last iterate, whichever had the smaller worst training loss",
     ),
+    "earlier": Decision(MODEL, "training rows", "the best earlier model, as the training loss was higher at the end"),
+    "initial": Decision(MODEL, "training rows", "the initial one, as the largest training loss was higher later"),
 }
 """How the returned model was chosen, by the entry `returned` of the summary."""
 

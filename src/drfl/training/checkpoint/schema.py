@@ -23,15 +23,16 @@ from drfl.training.averages import Average, DecayingAverage
 from drfl.training.certificate import Certificate
 from drfl.training.history import Metrics, Row, other_columns
 from drfl.training.run_state import RunState
+from drfl.training.safeguard import SafePoint
 from drfl.training.step_size import StepSize
 
 if TYPE_CHECKING:
     from drfl.training.checkpoint.record import CheckpointRecord
 
-FORMAT = 8
+FORMAT = 9
 """Incremented when a checkpoint is written that older versions would misread."""
 
-PARTS = ("state", "average", "decaying", "step_size", "selected")
+PARTS = ("state", "average", "decaying", "step_size", "selected", "safe")
 """The fields of a run state that are None or NamedTuples of tensors."""
 
 COUNTERS = tuple(Ledger().totals())
@@ -316,8 +317,11 @@ def run_state_of(
         if isinstance(part, StepSize) and int(part.restarted) > max(record.round - 1, 0):
             fault = f"{name}: a reset after {int(part.restarted)} rounds is impossible in a run of {record.round}"
             raise DamagedError(fault, field=f"{name}.restarted")
+        if isinstance(part, SafePoint) and int(part.round) > record.round:
+            fault = f"{name} is of round {int(part.round)}, but the run has completed {record.round}"
+            raise DamagedError(fault, field=f"{name}.round")
         # λ is checked here and not by the state itself, which does not know the ambiguity set.
-        mixture = lam_of(part)
+        mixture = lam_of(part.state if isinstance(part, SafePoint) else part)
         if mixture is not None and not ambiguity.contains(mixture.detach().cpu().double(), ROUNDING):
             raise DamagedError(f"{name}.lam is outside the algorithm's ambiguity set", field=f"{name}.lam")
     prefix = "history."
