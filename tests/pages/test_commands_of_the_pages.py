@@ -88,6 +88,8 @@ def folder(tmp_path, monkeypatch):
         tables[-1].to_csv(f"hospitals/{name}.csv", index=False)
     whole = pd.concat([table.assign(hospital=name) for table, name in zip(tables, "nsw", strict=True)])
     whole.assign(patient=range(len(whole))).to_csv("all.csv", index=False)
+    whole.assign(patient_id=[i // 2 for i in range(len(whole))]).to_csv("visits.csv", index=False)
+    tables[0].rename(columns={"ill": "sick"}).to_csv("data.csv", index=False)
     Path("scratch").mkdir()
     Path("mine.py").write_text(MINE)
     Path("job.toml").write_text('dataset = "digits"\nclients = 5\nrounds = 2\n')

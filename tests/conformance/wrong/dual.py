@@ -15,6 +15,7 @@ from drfl.algorithms.drfa import DRFAState
 from drfl.ambiguity import AmbiguitySet, Simplex
 from drfl.core.key import Key
 from drfl.federation import sampling
+from drfl.federation.algorithm import References
 from drfl.federation.federation import WrappedFederation
 from drfl.federation.requests import LossRequest, TrainRequest
 from drfl.federation.sampling import Cohort
@@ -83,6 +84,7 @@ class CountedState(NamedTuple):
     w: Tensor
     lam: Tensor
     squares: Tensor
+    reference: References | None
     done: Tensor
 
 
