@@ -67,6 +67,9 @@ from drfl.experiments.api import compare as compare
 from drfl.experiments.api import data_spec as data_spec
 from drfl.experiments.api import fit as fit
 from drfl.experiments.api import tune as tune
+from drfl.experiments.sweep.api import load_comparison as load_comparison
+from drfl.experiments.sweep.api import load_runs as load_runs
+from drfl.experiments.sweep.api import sweep as sweep
 from drfl.federation import sampling as sampling
 from drfl.federation.algorithm import Algorithm as Algorithm
 from drfl.federation.algorithm import Info as Info
