@@ -11,16 +11,20 @@ from drfl.algorithms import DRDM as DRDM
 from drfl.algorithms import DRFA as DRFA
 from drfl.algorithms import DRFAGA as DRFAGA
 from drfl.algorithms import SCAFFOLD as SCAFFOLD
+from drfl.algorithms import TERM as TERM
+from drfl.algorithms import AAggFFS as AAggFFS
 from drfl.algorithms import DeltaFL as DeltaFL
 from drfl.algorithms import DRFAProx as DRFAProx
 from drfl.algorithms import DualDRDM as DualDRDM
 from drfl.algorithms import FedAvg as FedAvg
 from drfl.algorithms import FedDyn as FedDyn
+from drfl.algorithms import FedMGDAPlus as FedMGDAPlus
 from drfl.algorithms import FedNova as FedNova
 from drfl.algorithms import FedProx as FedProx
 from drfl.algorithms import FineTuned as FineTuned
 from drfl.algorithms import LocalOnly as LocalOnly
 from drfl.algorithms import Pooled as Pooled
+from drfl.algorithms import PropFair as PropFair
 from drfl.algorithms import QFedAvg as QFedAvg
 from drfl.algorithms import ScaffPD as ScaffPD
 from drfl.algorithms import theory as theory  # module
@@ -63,6 +67,9 @@ from drfl.experiments.api import compare as compare
 from drfl.experiments.api import data_spec as data_spec
 from drfl.experiments.api import fit as fit
 from drfl.experiments.api import tune as tune
+from drfl.experiments.sweep.api import load_comparison as load_comparison
+from drfl.experiments.sweep.api import load_runs as load_runs
+from drfl.experiments.sweep.api import sweep as sweep
 from drfl.federation import sampling as sampling
 from drfl.federation.algorithm import Algorithm as Algorithm
 from drfl.federation.algorithm import Info as Info

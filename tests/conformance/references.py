@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
+import math
 
 import numpy as np
 from tests.support.reference import bisection
@@ -106,6 +108,99 @@ def deltafl(algorithm, oracle, rounds):
         return chosen
 
     return averaging(algorithm, oracle, rounds, tail=tail)
+
+
+def term(algorithm, oracle, rounds):
+    """The mean of the models, weighted by p_i e^{t·f_i} with the losses before training, normalised over the cohort."""
+    w, states = oracle.w0, []
+    p = oracle.shares if algorithm.by_samples else np.full(oracle.n, 1 / oracle.n)
+    for played in rounds:
+        clients = who(played, "train")
+        if clients:
+            weights = {i: p[i] * np.exp(algorithm.tilt * oracle.loss(i, w)) for i in clients}
+            w = mean(weights, {i: path_of(oracle, i, w, algorithm.local)[-1] for i in clients})
+        states.append({"w": w})
+    return states
+
+
+def propfair(algorithm, oracle, rounds):
+    """Clients' SGD on −log(1 − ℓ/M), or on ℓ/ε where M − ℓ < ε, as in algs/algorithms.py of FairFL; then the mean.
+
+    This is the server's rule for one local step without momentum only.
+    """
+    w, states, local = oracle.w0, [], algorithm.local
+    p = oracle.shares if algorithm.by_samples else np.full(oracle.n, 1 / oracle.n)
+    for played in rounds:
+        clients, models = who(played, "train"), {}
+        for i in clients:
+            left = algorithm.baseline - oracle.loss(i, w)
+            slope = 1 / algorithm.epsilon if left < algorithm.epsilon else 1 / left
+            models[i] = w + slope * (path_of(oracle, i, w, local)[-1] - w)
+        if clients:
+            w = mean({i: p[i] for i in clients}, models)
+        states.append({"w": w})
+    return states
+
+
+def quadratic(P, q, low, high):
+    """argmin ½xᵀPx + qᵀx over Σx = 1 and bounds: every set of weights at their bounds is tried."""
+    best, n = (np.inf, None), len(q)
+    for at in itertools.product((None, low, high), repeat=n):
+        free = [i for i in range(n) if at[i] is None]
+        x = np.array([0.0 if a is None else a for a in at])
+        if free:
+            m = len(free)
+            system = np.block([[P[np.ix_(free, free)], np.ones((m, 1))], [np.ones((1, m)), np.zeros((1, 1))]])
+            right = np.append(-q[free] - P[free] @ x, 1 - x.sum())
+            x[free] = np.linalg.lstsq(system, right, rcond=None)[0][:m]
+        if abs(x.sum() - 1) < 1e-9 and (x >= low - 1e-11).all() and (x <= high + 1e-11).all():
+            best = min(best, (0.5 * x @ P @ x + q @ x, tuple(x)))
+    return np.array(best[1])
+
+
+def fedmgda_plus(algorithm, oracle, rounds):
+    """w ← w − η Σ λ_i g_i/‖g_i‖, λ the shortest combination within ε of 1/k, as in solve_centered_w of FairFL."""
+    w, states = oracle.w0, []
+    for played in rounds:
+        clients = who(played, "train")
+        if clients:
+            g = np.array([w - path_of(oracle, i, w, algorithm.local)[-1] for i in clients])
+            lengths, k = np.sqrt((g**2).sum(1)), len(clients)
+            g = g / lengths[:, None]
+            bounds = max(0.0, 1 / k - algorithm.epsilon), min(1.0, 1 / k + algorithm.epsilon)
+            eta = lengths.mean() if algorithm.server_lr is None else algorithm.server_lr
+            w = w - eta * quadratic(g @ g.T, np.zeros(k), *bounds) @ g
+        states.append({"w": w})
+    return states
+
+
+CDF = {
+    "weibull": lambda x: 1 - np.exp(-(x**2)),
+    "exponential": lambda x: 1 - np.exp(-x),
+    "frechet": lambda x: np.exp(-1 / x),
+    "normal": lambda x: np.array([0.5 * (1 + math.erf((v - 1) / 2**0.5)) for v in x]),
+    "gumbel": lambda x: np.exp(-np.exp(-(x - 1))),
+    "logistic": lambda x: 1 / (1 + np.exp(-(x - 1))),
+}
+
+
+def aaggff_s(algorithm, oracle, rounds):
+    """The cross-silo branch of AaggffServer.update; clients without a loss get the mean response."""
+    n = oracle.n
+    w, p, G, H, states = oracle.w0, np.full(n, 1 / n), np.zeros(n), 4.0 * np.eye(n), []
+    for played in rounds:
+        reporters, clients = who(played, "losses"), who(played, "train")
+        if clients:
+            losses = np.array([oracle.loss(i, w) for i in reporters])
+            own = CDF[algorithm.response](losses / losses.mean()) / n
+            r = np.full(n, own.mean())
+            r[reporters] = own
+            g = -r / (1 + p @ r)
+            G, H = G + g, H + np.outer(g, g)
+            p = quadratic(4.0 * np.eye(n) + n / 4 * H, G, 0.0, 1.0)
+            w = mean({i: p[i] for i in clients}, {i: path_of(oracle, i, w, algorithm.local)[-1] for i in clients})
+        states.append({"w": w, "lam": p})
+    return states
 
 
 def scaffold(algorithm, oracle, rounds):

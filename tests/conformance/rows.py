@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple
 
+import torch
 from tests.conformance import references
 
 from drfl.algorithms import (
@@ -13,13 +14,17 @@ from drfl.algorithms import (
     DRFA,
     DRFAGA,
     SCAFFOLD,
+    TERM,
+    AAggFFS,
     DeltaFL,
     DRFAProx,
     DualDRDM,
     FedAvg,
     FedDyn,
+    FedMGDAPlus,
     FedNova,
     FedProx,
+    PropFair,
     QFedAvg,
     ScaffPD,
 )
@@ -39,6 +44,7 @@ from drfl.testing import (
     also_sampled,
     subject_of,
 )
+from drfl.testing.convergence import losses_at, stationary
 
 ONE, FOUR = LocalSGD(steps=1, lr=0.1), LocalSGD(steps=4, lr=0.1)
 NOISY = LocalSGD(steps=2, lr=0.1, batch=2)
@@ -73,6 +79,17 @@ def uniform_mixture(ours, **options):
     return Reduction(
         "CVaR(1) keeps λ uniform", ours(ambiguity=CVaR(1.0), gamma=0.3, **common), ours(gamma=0.0, **common)
     )
+
+
+def tilted(fed, algorithm, state):
+    """Return the norm of the gradient of (1/t)·log Σ_i p_i e^{t·f_i}."""
+    p = algorithm.weights(fed)
+    return stationary(fed, state.w, torch.softmax(algorithm.tilt * losses_at(fed, state.w) + p.log(), 0))
+
+
+def proportional(fed, algorithm, state):
+    """Return the norm of the gradient of −Σ_i p_i log(M − f_i)."""
+    return stationary(fed, state.w, algorithm.weights(fed) / (algorithm.baseline - losses_at(fed, state.w)))
 
 
 ROWS = {
@@ -111,6 +128,19 @@ ROWS = {
         references.deltafl,
         lambda ours: [Reduction("theta=0 is FedAvg", ours(m=3, theta=0.0, local=NOISY), FedAvg(m=3, local=NOISY))],
     ),
+    "TERM": Row(
+        TERM(local=ONE, tilt=2.0),
+        Solves("the tilted optimum", tilted),
+        references.term,
+        lambda ours: [Reduction("tilt=0 is FedAvg", ours(m=3, tilt=0.0, local=NOISY), FedAvg(m=3, local=NOISY))],
+    ),
+    "PropFair": Row(
+        PropFair(local=LocalSGD(steps=1, lr=1.5), baseline=20.0),
+        Solves("the proportionally fair optimum", proportional),
+        references.propfair,
+    ),
+    "FedMGDAPlus": Row(FedMGDAPlus(local=ONE, epsilon=0.15, server_lr=0.1), None, references.fedmgda_plus),
+    "AAggFFS": Row(AAggFFS(local=ONE), None, references.aaggff_s),
     "AFL": Row(AFL(local=ONE, gamma=0.05), SADDLE, references.afl, lambda ours: [uniform_mixture(ours)]),
     "DRFA": Row(
         DRFA(m=3, local=ONE, gamma=0.05),

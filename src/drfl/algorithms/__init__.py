@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from drfl.algorithms.aaggffs import AAggFFS, AAggFFSState
 from drfl.algorithms.afl import AFL
 from drfl.algorithms.baselines import FineTuned, LocalOnly, Pooled
 from drfl.algorithms.deltafl import DeltaFL
@@ -9,10 +10,13 @@ from drfl.algorithms.drdm import DRDM, DRDMState, DualDRDM, DualDRDMState
 from drfl.algorithms.drfa import DRFA, DRFAGA, DRFAProx, DRFAState
 from drfl.algorithms.fedavg import FedAvg, FedAvgState, FedProx
 from drfl.algorithms.feddyn import FedDyn, FedDynState
+from drfl.algorithms.fedmgdaplus import FedMGDAPlus
 from drfl.algorithms.fednova import FedNova
+from drfl.algorithms.propfair import PropFair
 from drfl.algorithms.qfedavg import QFedAvg
 from drfl.algorithms.scaffold import SCAFFOLD, SCAFFOLDState
 from drfl.algorithms.scaffpd import ScaffPD, ScaffPDState
+from drfl.algorithms.term import TERM
 
 ALGORITHMS = {
     "FedAvg": FedAvg,
@@ -22,6 +26,10 @@ ALGORITHMS = {
     "FedDyn": FedDyn,
     "QFedAvg": QFedAvg,
     "DeltaFL": DeltaFL,
+    "TERM": TERM,
+    "PropFair": PropFair,
+    "FedMGDAPlus": FedMGDAPlus,
+    "AAggFFS": AAggFFS,
     "AFL": AFL,
     "DRFA": DRFA,
     "DRFAProx": DRFAProx,
@@ -38,7 +46,7 @@ BASELINES = {"LocalOnly": LocalOnly, "Pooled": Pooled, "FineTuned": FineTuned}
 REFERENCES = (LocalOnly, Pooled)
 """Baselines that are not federated. They show the costs and gains of federation and are never ranked as competitors."""
 
-FULL_PARTICIPATION = (ScaffPD,)
+FULL_PARTICIPATION = (ScaffPD, AAggFFS)
 """Algorithms whose default cohort is all clients, as published."""
 
 __all__ = [
@@ -51,6 +59,9 @@ __all__ = [
     "FULL_PARTICIPATION",
     "REFERENCES",
     "SCAFFOLD",
+    "TERM",
+    "AAggFFS",
+    "AAggFFSState",
     "DRDMState",
     "DRFAProx",
     "DRFAState",
@@ -61,11 +72,13 @@ __all__ = [
     "FedAvgState",
     "FedDyn",
     "FedDynState",
+    "FedMGDAPlus",
     "FedNova",
     "FedProx",
     "FineTuned",
     "LocalOnly",
     "Pooled",
+    "PropFair",
     "QFedAvg",
     "SCAFFOLDState",
     "ScaffPD",

@@ -168,6 +168,20 @@ def compare(options: o.CompareOptions) -> int:
         return compare_command(options)
 
 
+@app.command(cls=Command, rich_help_panel=TRAIN)
+@o.command(o.SweepOptions)
+def sweep(options: o.SweepOptions) -> int:
+    """Train with every combination of some settings, in one pool of processes.
+
+    The tables [grid] and [[list]] of the file give the values of any setting.
+    The runs end in one table and one report. Finished runs are never repeated.
+    """
+    from drfl.cli.sweep import sweep_command
+
+    with signals.raise_on_signal():
+        return sweep_command(options)
+
+
 @app.command(cls=Command, rich_help_panel=RESULTS)
 @o.command(o.ReportOptions)
 def report(options: o.ReportOptions) -> int:

@@ -20,8 +20,9 @@ from drfl.core.user_code import block_folder, label_of
 from drfl.experiments.compare.comparison import (
     Design,
     PreparedComparison,
-    check_cells_same,
+    extended_design,
     from_config,
+    is_up_to_date,
     read_cells,
 )
 from drfl.experiments.compare.comparison_results import (
@@ -38,7 +39,7 @@ from drfl.experiments.config.hyperparameters import algorithm_name
 from drfl.experiments.execution.executor import workers_of_options
 from drfl.experiments.run.artifacts import json_text
 from drfl.experiments.run.checks import check_strict
-from drfl.experiments.run.manifest import interruption, is_finished
+from drfl.experiments.run.manifest import interruption
 from drfl.experiments.run.resume import check_folder_signatures, find_stored_config
 from drfl.experiments.run.run_directory import check_free, tidy
 from drfl.experiments.run.runner import parse_seeds
@@ -60,11 +61,11 @@ def compare_command(options: CompareOptions) -> int:
         workers = workers_of_options(options.jobs, options.ray, 1)
         config, design, kept = _design(options)
         if out is not None and resume:
-            check_cells_same(out, design)
+            design = extended_design(out, design)
     # Loading may download, which needs a clean-up: a signal raises an exception here.
     ready = PreparedComparison.of(design, from_config(config, console.lines(quiet)), kept)
     check_strict(config.strict, ready.warnings)
-    if out is not None and resume and is_finished(out):
+    if out is not None and resume and is_up_to_date(out, ready):
         tidy(out, "comparison")
         console.warn(Notice(f"{out} is finished: there is nothing to resume", "nothing-to-resume", str(out)))
         return 0
@@ -157,11 +158,7 @@ def _print_end(outcome: Outcome, ready: PreparedComparison, number: str | None) 
 def _print(comparison: Comparison) -> None:
     """Print a table of the score, tables of two other measures each (terminals are narrow), and the report's path."""
     score, *others = comparison.measures
-    view = _view(comparison, score_columns(score, fifth=comparison.clients > FIFTH), _title(comparison))
-    # On a narrow terminal omit the worst fifth, which the report shows.
-    if console.out.measure(view, options=console.out.options.update(width=WIDE)).maximum > console.out.width:
-        view = _view(comparison, score_columns(score), _title(comparison))
-    console.out.print(view)
+    console.out.print(comparison_view(comparison))
     for i in range(0, len(others), 2):
         console.out.print(_view(comparison, columns_beside(others[i : i + 2])))
     intervals = first_intervals(comparison.outcomes)
@@ -187,6 +184,21 @@ def _print(comparison: Comparison) -> None:
         console.out.print(
             f"every run failed, so there is no report; see {comparison.folder / 'compare.csv'}", markup=False
         )
+
+
+def comparison_view(comparison: Comparison, name: str = "") -> ScreenTable:
+    """Return the table of the score, with the worst fifth of the clients if the terminal is wide enough.
+
+    Args:
+        comparison: The comparison.
+        name: What distinguishes it from others that are shown with it.
+    """
+    score, title = comparison.measures[0], ", ".join(filter(None, (_title(comparison), name)))
+    view = _view(comparison, score_columns(score, fifth=comparison.clients > FIFTH), title)
+    # On a narrow terminal omit the worst fifth, which the report shows.
+    if console.out.measure(view, options=console.out.options.update(width=WIDE)).maximum > console.out.width:
+        view = _view(comparison, score_columns(score), title)
+    return view
 
 
 FIFTH = 5

@@ -220,6 +220,15 @@ Resume = Annotated[
         common=True,
     ),
 ]
+Extend = Annotated[
+    bool,
+    option(
+        "Continue the comparison in --out, or add algorithms, seeds or rounds to it",
+        EXECUTION,
+        "--resume",
+        common=True,
+    ),
+]
 Trust = Annotated[bool, option("Trust and load the code that a folder's config.toml names", EXECUTION, "--trust")]
 Out = Annotated[Path | None, option("Folder for the results; must be new or empty", OUTPUT, common=True)]
 Overwrite = Annotated[bool, option("Replace the contents of --out", OUTPUT, "--overwrite")]
@@ -277,7 +286,31 @@ class CompareOptions:
         ),
     ] = None
     ray: Ray = None
-    resume: Resume = False
+    resume: Extend = False
+    trust: Trust = False
+    out: Out = None
+    overwrite: Overwrite = False
+    as_json: Json = False
+
+
+SWEEP = tuple(name for name in RUN if name not in ("algorithm", "seed"))
+
+
+@dataclass(frozen=True, kw_only=True)
+class SweepOptions:
+    """The options of ``drfl sweep``."""
+
+    study: Annotated[
+        Path | None,
+        typer.Argument(help="TOML file of options, with values to try in [grid] and [[list]]"),
+    ] = None
+    settings: Annotated[Given, SWEEP]
+    jobs: Jobs = None
+    ray: Ray = None
+    resume: Annotated[
+        bool,
+        option("Continue the sweep in --out, or add the runs that STUDY now has", EXECUTION, "--resume", common=True),
+    ] = False
     trust: Trust = False
     out: Out = None
     overwrite: Overwrite = False

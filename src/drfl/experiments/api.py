@@ -81,8 +81,9 @@ def compare(
         jobs: Runs at a time, each in its own process. Results do not depend on it. In a script, several need the call
             under ``if __name__ == "__main__":``. "ray" takes the CPUs of a Ray cluster: the one that the program is
             connected to, else that of RAY_ADDRESS, else this machine.
-        resume: Continue the comparison in ``out``. Finished runs are not repeated, and an interrupted one continues
-            from its checkpoint.
+        resume: Continue the comparison in ``out``, or extend it: by algorithms, by seeds, or by ``rounds``. Finished
+            runs are not repeated unless the number of rounds rises, and an interrupted one continues from its
+            checkpoint.
         overwrite: Replace the comparison in ``out``.
         evaluate_every: The number of rounds between tests.
         until: Stop when validation rows reach a target, such as ``"worst_accuracy=0.9"``; ``data`` must have such rows.
@@ -113,6 +114,7 @@ def compare(
 
     Returns:
         The result: ``to_frame()``, ``to_markdown()``, ``to_latex()``, ``plot()``, ``summary()``, and ``directory``.
+        After Ctrl-C, which ends a run after its current round, the result has the runs that have ended.
 
     Raises:
         InputError: An argument is impossible, ``out`` holds something else, or an algorithm cannot start.

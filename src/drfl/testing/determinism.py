@@ -20,6 +20,7 @@ from drfl.testing.state import (
     far_apart,
     leaves,
     of_model_shape,
+    permuted,
     rebuild,
     through_a_file,
 )
@@ -130,7 +131,7 @@ def client_order_is_irrelevant(subject: Subject) -> None:
     here = last_of(algorithm, subject.exact, 3)
     there = last_of(copy.deepcopy(algorithm), PermutedClients(subject.exact, order), 3)
     rows = by_client(here, subject.n)
-    expected = rebuild(here, {path: t[order] if path in rows else t for path, t in leaves(here).items()})
+    expected = rebuild(here, {path: permuted(t, order) if path in rows else t for path, t in leaves(here).items()})
     far = far_apart(expected, there, 1e-9)
     require(not far, f"swapping clients changes {', '.join(far)} beyond the swap")
 

@@ -126,8 +126,13 @@ def by_client(state: State, n: int) -> dict[str, Tensor]:
 
 
 def tables(state: State, n: int) -> dict[str, Tensor]:
-    """Return the leaves of two or more dimensions with one row for each of n clients."""
-    return {path: t for path, t in by_client(state, n).items() if t.dim() >= 2}
+    """Return the leaves of two or more dimensions with one row for each of n clients, but not those of pairs."""
+    return {path: t for path, t in by_client(state, n).items() if t.dim() >= 2 and t.shape != (n, n)}
+
+
+def permuted(leaf: Tensor, order: list[int]) -> Tensor:
+    """Return a leaf of :func:`by_client` for clients in another order; pairs of clients change on both sides."""
+    return leaf[order][:, order] if leaf.shape == (len(order), len(order)) else leaf[order]
 
 
 def bits_differ(a: State, b: State) -> list[str]:

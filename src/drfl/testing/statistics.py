@@ -100,6 +100,7 @@ def missing_reports_leave_no_bias(subject: Subject) -> None:
     complete, _ = algorithm.round(state, recording, Key(SEED))
     if not recording.of("losses") or torch.equal(subject.mixture(complete), subject.mixture(state)):
         raise NotApplicable("λ does not depend on reported losses")
+    subject.needs("ambiguity")  # a projection onto the simplex, or another rule than ascent, is not linear
     rng, moves = np.random.default_rng(SEED), []
     for r in range(ROUNDS):
         lossy = DropoutFederation(constant, losses=rng.choice(constant.n, size=max(1, constant.n - 3), replace=False))
@@ -233,6 +234,7 @@ def mixture_follows_the_losses(subject: Subject) -> None:
     moves = lams.diff(dim=0)
     if not moves.any():
         raise NotApplicable("λ is constant: there is no dual update")
+    subject.needs("ambiguity")  # other rules than ascent may shorten their steps
     drift = float((moves[1:] - moves[1]).abs().max() / moves[1].abs().max().clamp(min=1e-300))
     require(drift < 1e-6, f"λ's updates change by {drift:.1%} within 40 rounds, although the losses are constant")
     ends = [int(values.argmax()) for values in (moves[1], -moves[1])]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 import tomllib
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -18,6 +19,7 @@ import drfl
 from drfl import resilience
 from drfl.assessment.seeds import seed_difference
 from drfl.cli.app import call
+from drfl.core.errors import Notice
 from drfl.core.run_end import DAGGER, DOUBLE_DAGGER, ON_TEST, RESET
 from drfl.experiments.compare.outcomes import first_intervals
 from drfl.experiments.run.runner import StopSignal
@@ -293,6 +295,47 @@ def test_what_has_ended_is_not_run_again(tmp_path, monkeypatch):
     assert again.outcomes == whole.outcomes
     assert content(tmp_path / "r") == content(tmp_path / "whole")
     assert drfl.compare(PAIR, DATA, TASK, out=tmp_path / "r", resume=True, **QUIET).outcomes == whole.outcomes
+
+
+def test_a_finished_comparison_gets_algorithms_seeds_and_rounds(tmp_path):
+    more = {**PAIR, "FedAvg": drfl.FedAvg(m=3)}
+    first = drfl.compare(PAIR, clients, task, out=tmp_path / "r", **QUIET)
+    ended = []
+    wide = QUIET | {"seeds": 3, "progress": ended.append}
+    extended = drfl.compare(more, clients, task, out=tmp_path / "r", resume=True, **wide)
+    assert sum(line.startswith("[") for line in ended) == 9  # outcomes in order, five of them new
+    assert set(map(repr, first.outcomes)) < set(map(repr, extended.outcomes))
+    whole = drfl.compare(more, clients, task, out=tmp_path / "whole", **QUIET | {"seeds": 3})
+    assert extended.to_frame().equals(whole.to_frame())
+    with refused("other-run", "algorithms", "FedAvg"):
+        drfl.compare(PAIR, clients, task, out=tmp_path / "r", resume=True, **QUIET | {"seeds": 3})
+    longer = drfl.compare(more, clients, task, out=tmp_path / "r", resume=True, **QUIET | {"seeds": 3, "rounds": 4})
+    assert set(longer.to_frame()["rounds"]) == {4}
+    before, now = extended.to_histories(), longer.to_histories()
+    assert now[now["round"] <= 3].reset_index(drop=True).equals(before)
+    with refused("other-run", "rounds", "3", "4"):
+        drfl.compare(more, clients, task, out=tmp_path / "r", resume=True, **QUIET | {"seeds": 3})
+
+
+@pytest.fixture
+def _python_handles_ctrl_c():
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("_python_handles_ctrl_c")
+def test_ctrl_c_returns_what_has_ended():
+    def interrupt(line):
+        lines.append(line)
+        if line.startswith("[2/"):
+            signal.raise_signal(signal.SIGINT)
+
+    lines = []
+    part = drfl.compare(PAIR, DATA, TASK, **QUIET | {"progress": interrupt})
+    assert (len(part.outcomes), part.is_complete) == (2, False)
+    assert [line.code for line in lines if isinstance(line, Notice)] == ["interrupted"]
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
 @pytest.mark.long

@@ -15,7 +15,7 @@ from typing import Literal, NamedTuple, TypeVar, cast
 from torch import nn
 
 from drfl.core import checks
-from drfl.core.errors import InputError, StoppedError
+from drfl.core.errors import InputError, Notice, StoppedError
 from drfl.core.key import Key
 from drfl.core.user_code import block_folder
 from drfl.data import ClientData
@@ -23,7 +23,8 @@ from drfl.experiments.compare.comparison import (
     Build,
     Design,
     PreparedComparison,
-    check_cells_same,
+    extended_design,
+    is_up_to_date,
     read_outcomes,
 )
 from drfl.experiments.compare.comparison_results import Comparison
@@ -39,10 +40,9 @@ from drfl.experiments.compare.outcomes import Outcome
 from drfl.experiments.compare.run_comparison import run_comparison
 from drfl.experiments.config.data_settings import DataSettings
 from drfl.experiments.execution.executor import Workers, workers_of
-from drfl.experiments.run.manifest import is_finished
 from drfl.experiments.run.resume import check_folder_signatures, find_stored_config
 from drfl.experiments.run.run_directory import check_free, tidy
-from drfl.experiments.run.runner import StopSignal
+from drfl.experiments.run.runner import stop_on_interrupt
 from drfl.federation.algorithm import Algorithm
 from drfl.task.task import Task
 from drfl.training.callbacks import bar, describe
@@ -135,21 +135,25 @@ def _run_in_folder(
         # Check all signatures before any file of the folder is parsed.
         check_folder_signatures(out, design.settings.checkpoint_key)
         stored_config = find_stored_config(out, "comparison", overwrite=options.overwrite, given=True)
-        check_cells_same(out, design)
+        design = extended_design(out, design)
     else:
         check_free(out, "comparison", overwrite=options.overwrite)
     ready = PreparedComparison.of(design, build, stored_config)
     # If nothing is left to run, read the results.
-    if stored_config is not None and is_finished(out):
+    if stored_config is not None and is_up_to_date(out, ready):
         tidy(out, "comparison")
         return ready.to_comparison(read_outcomes(out, ready), out)
-    with _show_progress(options.progress, ready) as (warn, ended):
+    with stop_on_interrupt("after this round") as watch, _show_progress(options.progress, ready) as (warn, ended):
         comparison = run_comparison(
-            ready, out, StopSignal(), workers, ended=ended, warn=warn, resume=options.resume,
+            ready, out, watch, workers, ended=ended, warn=warn, resume=options.resume,
             overwrite=options.overwrite, modules=modules,
         )  # fmt: skip
         if not comparison.outcomes:
             raise StoppedError("interrupted before a run was finished")
+        if not comparison.is_complete:
+            missing = len(design.cells) - len(comparison.outcomes)
+            again = "" if options.out is None else "; the same call with resume=True continues"
+            warn(Notice(f"interrupted: {missing} of {len(design.cells)} runs are missing{again}", "interrupted"))
         for notice in comparison.notices:
             warn(notice)
     return comparison

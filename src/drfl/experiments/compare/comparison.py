@@ -8,40 +8,29 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple, Self
 
-from pydantic import BaseModel, TypeAdapter, ValidationError
+from pydantic import BaseModel, ValidationError
 
 from drfl.core.errors import InputError, Notice
 from drfl.core.files import read_json, read_toml
 from drfl.core.user_code import label_of
 from drfl.experiments.compare.comparison_results import Comparison, cell_name
-from drfl.experiments.compare.outcomes import Outcome, run_to_outcome
-from drfl.experiments.config.about_run import AboutRun, comparison_toml, run_toml
+from drfl.experiments.compare.outcomes import Outcome
+from drfl.experiments.compare.run_folders import keep_outcome, recall_outcome, run_in_folder
+from drfl.experiments.config.about_run import AboutRun, comparison_toml
 from drfl.experiments.config.build import JobBuilder, build_job, build_setup
 from drfl.experiments.config.config import Config
 from drfl.experiments.config.data_settings import load_data
 from drfl.experiments.config.ready_run import Job
 from drfl.experiments.config.run_settings import RunSettings
 from drfl.experiments.execution import records
-from drfl.experiments.run.artifacts import (
-    write_run,
-)
 from drfl.experiments.run.checks import warnings_of
-from drfl.experiments.run.manifest import IDENTITY, is_finished, read_manifest
-from drfl.experiments.run.resume import (
-    check_same,
-    check_settings,
-    checkpoint_writer,
-    identity,
-    key_of,
-    load_resume_point,
-)
-from drfl.experiments.run.run_directory import ClaimedFolder, claim_folder, fill_folder, tidy
-from drfl.experiments.run.runner import StopSignal, execute
+from drfl.experiments.run.manifest import CHECKPOINT, IDENTITY, OUTCOMES, is_finished, read_manifest
+from drfl.experiments.run.resume import check_same, check_settings, identity
+from drfl.experiments.run.run_directory import ClaimedFolder
+from drfl.experiments.run.runner import StopSignal
 from drfl.task.measure import Measure
 from drfl.training.checkpoint import DamagedError
 from drfl.training.loop import Callback
-
-OUTCOME = TypeAdapter(Outcome)
 
 
 class Design(NamedTuple):
@@ -140,17 +129,22 @@ class PreparedComparison(NamedTuple):
             InputError: If a run cannot be built, or the comparison to resume is another one; names the first
                 difference.
         """
-        before = None
+        before: dict[str, object] = {}
         if kept is not None:
             before = read_toml(kept, follow=False, remedy="start again with --overwrite")
+            rounds = before.get("rounds")
+            # A finished comparison may get more rounds.
+            if kept.parent.name != CHECKPOINT and isinstance(rounds, int) and rounds < design.settings.rounds:
+                before["rounds"] = design.settings.rounds
         jobs: dict[str, Job] = {}
         for algorithm in design.algorithms:
             job = jobs[algorithm] = build(algorithm, design.seeds[0])
-            if before is not None:
+            tables, name = before.get("algorithms"), job.about.algorithm
+            # Other algorithms are new.
+            if isinstance(tables, dict) and name in tables:
                 # A comparison's file has no single algorithm and no seed, so those of this run are added.
-                tables, name = before.get("algorithms"), job.about.algorithm
-                table = tables.get(name, {}) if isinstance(tables, dict) else {}
-                kept_run = {**before, "algorithm": name, "seed": job.settings.seed, "algorithms": {name: table}}
+                table = {name: tables[name]}
+                kept_run = {**before, "algorithm": name, "seed": job.settings.seed, "algorithms": table}
                 files, needed = kept_run.pop("files", None), job.about.files
                 if isinstance(files, dict) and needed:
                     kept_run["files"] = {path: digest for path, digest in files.items() if path in needed}
@@ -190,22 +184,26 @@ def read_cells(directory: Path) -> tuple[list[str], list[int]]:
     return list(dict.fromkeys(p[0] for p in pairs)), list(dict.fromkeys(int(p[2]) for p in pairs))
 
 
-def check_cells_same(directory: Path, design: Design) -> None:
-    """Check that the comparison in a folder has these algorithms and seeds.
+def extended_design(directory: Path, design: Design) -> Design:
+    """Return a design with the algorithms and seeds of the comparison in a folder first, and the others after them.
 
     Raises:
-        InputError: If it has others.
+        InputError: If the design lacks some of those in the folder.
     """
     algorithms, seeds = read_cells(directory)
-    labels = [label_of(algorithm) for algorithm in design.algorithms]
-    for kind, stored, requested in (("algorithms", algorithms, labels), ("seeds", seeds, design.seeds)):
-        if stored and tuple(stored) != tuple(requested):
+    names = {label_of(algorithm): algorithm for algorithm in design.algorithms}
+    for kind, stored, requested in (("algorithms", algorithms, tuple(names)), ("seeds", seeds, design.seeds)):
+        if not set(stored) <= set(requested):
             raise InputError(
-                f"the comparison to resume has the {kind} {_list(stored)}, not {_list(requested)}: give the same "
-                "options, or another --out",
+                f"the comparison to resume has the {kind} {_list(stored)}, not {_list(requested)}: give at least "
+                "these, or another folder",
                 code="other-run",
                 field=kind,
             )
+    return design._replace(
+        algorithms=tuple(names[label] for label in dict.fromkeys((*algorithms, *names))),
+        seeds=tuple(dict.fromkeys((*seeds, *design.seeds))),
+    )
 
 
 def _list(values: Sequence[object]) -> str:
@@ -239,6 +237,42 @@ class _Finished(BaseModel):
     identity: dict[str, object]
     outcomes: tuple[Outcome, ...]
 
+    @property
+    def rounds(self) -> object:
+        """The rounds of its runs."""
+        config = self.identity.get("config")
+        return config.get("rounds") if isinstance(config, dict) else None
+
+
+def is_up_to_date(directory: Path, ready: PreparedComparison) -> bool:
+    """Return whether the folder of a comparison holds all runs of a design, with as many rounds, and all have ended.
+
+    Raises:
+        InputError: If the folder cannot be read.
+    """
+    manifest = read_manifest(directory) if directory.is_dir() and is_finished(directory) else None
+    if manifest is None or not set(ready.design.cells) <= set(manifest.cells):
+        return False
+    return _read_finished(directory).rounds in (None, ready.design.settings.rounds)
+
+
+def recall_finished(claim: ClaimedFolder, ready: PreparedComparison) -> None:
+    """Make records of the outcomes in the folder of a comparison that is extended.
+
+    With more rounds than before, the runs start again.
+
+    Raises:
+        InputError: If its data were others, or the file cannot be read.
+    """
+    if not (claim.directory / OUTCOMES).is_file():
+        return
+    finished, cells = _read_finished(claim.directory), ready.design.cells
+    if finished.rounds in (None, ready.design.settings.rounds):
+        for outcome in read_outcomes(claim.directory, ready):
+            name = cell_name(outcome.algorithm, outcome.seed)
+            if name in cells and records.read(claim.checkpoints, name, claim.key) is None:
+                keep_outcome(claim, name, outcome)
+
 
 def read_outcomes(directory: Path, ready: PreparedComparison) -> tuple[Outcome, ...]:
     """Return the outcomes of a finished comparison.
@@ -246,19 +280,23 @@ def read_outcomes(directory: Path, ready: PreparedComparison) -> tuple[Outcome, 
     Raises:
         InputError: If its data were others, or the file cannot be read.
     """
-    path = directory / "outcomes.json"
+    finished = _read_finished(directory)
+    # The data may have changed under the same name.
+    _check_same(ready, finished.identity, directory / OUTCOMES)
+    return finished.outcomes
+
+
+def _read_finished(directory: Path) -> _Finished:
+    path = directory / OUTCOMES
     content = read_json(path, follow=False, remedy="start again with --overwrite")
     try:
-        finished = _Finished.model_validate_json(json.dumps(content))
+        return _Finished.model_validate_json(json.dumps(content))
     except ValidationError as error:
         raise InputError(
             f"cannot read {path} ({type(error).__name__}): start again with --overwrite",
             code="file-unreadable",
             field=str(path),
         ) from None
-    # The data may have changed under the same name.
-    _check_same(ready, finished.identity, path)
-    return finished.outcomes
 
 
 def _check_same(ready: PreparedComparison, kept: Mapping[str, object], path: Path) -> list[Notice]:
@@ -316,67 +354,9 @@ def run_or_recall(
 
     The arguments are those of :func:`compare`.
     """
-    outcome = recall_outcome(claim, algorithm, seed)
+    name = cell_name(algorithm, seed)
+    outcome = recall_outcome(claim, name, algorithm, seed)
     if outcome is not None:
         ready.jobs.pop(algorithm, None)  # to free its memory
         return outcome
-    name, job = cell_name(algorithm, seed), ready.job(algorithm, seed)
-    key = key_of(job.settings, claim.directory)
-    config = run_toml(job.about)
-    with claim_folder(claim.directory / name, resume=True, config=config, key=key) as cell:
-        before = load_resume_point(cell.checkpoints, job, lambda notice: warn(notice.within(name)), key)
-        start, keep = None if before is None else before.progress, checkpoint_writer(cell, job, key)
-        outcome, finished = run_to_outcome(
-            algorithm, seed, lambda: execute(job, progress(algorithm, seed), watch, start=start, keep=keep)
-        )
-        if finished is not None and not finished.has_ended:
-            return None
-        _keep(claim, outcome)  # before the results, so that results always have a record
-        if finished is not None:
-            with fill_folder(cell) as folder:
-                write_run(folder, finished)
-        cell.finished = True  # even if it failed, as it would fail again
-    return outcome
-
-
-def recall_outcome(claim: ClaimedFolder, algorithm: str, seed: int) -> Outcome | None:
-    """Return the stored outcome of a run; None if there is none."""
-    folder = claim.directory / cell_name(algorithm, seed)
-    record = records.read(claim.checkpoints, folder.name, claim.key)
-    if record is None:
-        return None
-    try:
-        outcome = OUTCOME.validate_python({name: value for name, value in record.items() if name != "key"})
-    except ValidationError:
-        return None
-    # A failed run has a record but no folder of results.
-    whole = outcome.metrics is None or is_finished(folder)
-    if not whole or (outcome.algorithm, outcome.seed) != (label_of(algorithm), seed):
-        return None
-    tidy(folder)
-    return outcome
-
-
-def store_outcome(claim: ClaimedFolder, outcome: Outcome, files: Mapping[str, bytes] | None) -> None:
-    """Store a run that another machine has computed.
-
-    Args:
-        claim: The comparison's folder.
-        outcome: The run's outcome.
-        files: The files of its folder, by name; None if it failed.
-
-    Raises:
-        InputError: If the folder cannot be written to.
-    """
-    place = claim.directory / cell_name(outcome.algorithm, outcome.seed)
-    with claim_folder(place, resume=True, key=claim.key) as cell:
-        _keep(claim, outcome)
-        if files is not None:
-            with fill_folder(cell) as folder:
-                for name, content in files.items():
-                    (folder / name).write_bytes(content)
-        cell.finished = True
-
-
-def _keep(claim: ClaimedFolder, outcome: Outcome) -> None:
-    records.write(claim.checkpoints, cell_name(outcome.algorithm, outcome.seed), outcome._asdict(), claim.key)
+    return run_in_folder(claim, name, lambda: ready.job(algorithm, seed), watch, progress(algorithm, seed), warn)

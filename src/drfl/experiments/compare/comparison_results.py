@@ -72,6 +72,7 @@ class Comparison:
         warnings: Warnings about the data, at the first seed.
         histories: The runs' histories, if no folder holds them; see :meth:`to_histories`.
         client_rows: The runs' clients, if no folder holds them; see :meth:`to_clients`.
+        folders: The runs' folders by algorithm and seed, if they are not in ``directory``.
     """
 
     settings: RunSettings
@@ -85,6 +86,7 @@ class Comparison:
     warnings: tuple[str, ...] = ()
     histories: pd.DataFrame | None = None
     client_rows: pd.DataFrame | None = None
+    folders: Mapping[tuple[str, int], Path] | None = None
 
     @property
     def is_complete(self) -> bool:
@@ -97,12 +99,18 @@ class Comparison:
         assert self.directory is not None
         return self.directory
 
+    def folder_of(self, outcome: Outcome) -> Path:
+        """Return the folder of a run."""
+        if self.folders is not None:
+            return self.folders[outcome.algorithm, outcome.seed]
+        return self.folder / cell_name(outcome.algorithm, outcome.seed)
+
     @cached_property
     def records(self) -> list[RunRecord]:
         """The runs that did not fail, as reports read them from their folders."""
         from drfl.report import load_run
 
-        return [load_run(self.folder / cell_name(o.algorithm, o.seed)) for o in self.outcomes if not o.failed]
+        return [load_run(self.folder_of(outcome)) for outcome in self.outcomes if not outcome.failed]
 
     @property
     def failed_runs(self) -> list[FailedRun]:
@@ -278,7 +286,7 @@ def read_runs(comparison: Comparison, name: str) -> pd.DataFrame:
     order = [label_of(algorithm) for algorithm in comparison.algorithms]
     frames = [pd.DataFrame(columns=["algorithm", "seed"])]
     for outcome in sorted(comparison.outcomes, key=lambda o: (order.index(o.algorithm), o.seed)):
-        file = comparison.folder / cell_name(outcome.algorithm, outcome.seed) / name
+        file = comparison.folder_of(outcome) / name
         if file.exists():  # a failed run has none
             run = read_csv(file, follow=False)
             run.insert(0, "seed", outcome.seed)

@@ -49,6 +49,7 @@ class Outcome(NamedTuple):
         initial_model: A digest of the initial model; "" if it is not known.
         reference: Whether the run is not federated, but shows the cost and the gain of federation.
         beside: Lines that help to read accuracies and rates, see :func:`drfl.report.read_run.remark_lines`.
+        run: The name of the run's folder if algorithm and seed do not identify it, as in a sweep.
     """
 
     algorithm: str
@@ -71,6 +72,7 @@ class Outcome(NamedTuple):
     test_rows: str = ""
     initial_model: str = ""
     reference: bool = False
+    run: str = ""
 
     @property
     def marks(self) -> Marks:

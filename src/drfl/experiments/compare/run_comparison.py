@@ -11,13 +11,13 @@ from drfl.engine.ray_cluster import Cluster
 from drfl.experiments.compare.comparison import (
     PreparedComparison,
     compare,
-    recall_outcome,
+    recall_finished,
     run_or_recall,
     start_comparison,
-    store_outcome,
 )
-from drfl.experiments.compare.comparison_results import Comparison, write_comparison
+from drfl.experiments.compare.comparison_results import Comparison, cell_name, write_comparison
 from drfl.experiments.compare.outcomes import Outcome, run_to_outcome
+from drfl.experiments.compare.run_folders import recall_outcome, store_run
 from drfl.experiments.execution.executor import POLL_INTERVAL, Workers, executor_of
 from drfl.experiments.run.artifacts import run_files
 from drfl.experiments.run.resume import key_of
@@ -68,6 +68,8 @@ def run_comparison(
         config=ready.config, warn=warn, key=key_of(design.settings, place),
     ) as claim:  # fmt: skip
         start_comparison(claim, ready, warn)
+        if resume:
+            recall_finished(claim, ready)
         for line in ready.warnings:
             warn(line)
         if workers == 1:
@@ -116,7 +118,7 @@ def compare_in_parallel(
     order = ready.design.order
     # Outcomes that are stored are not computed again.
     known: dict[tuple[str, int], Outcome | None] = {
-        cell: stored for cell in order if (stored := recall_outcome(claim, *cell)) is not None
+        cell: stored for cell in order if (stored := recall_outcome(claim, cell_name(*cell), *cell)) is not None
     }
     is_local = not isinstance(workers, Cluster)
     ready.jobs.clear()  # workers build their own
@@ -136,7 +138,7 @@ def compare_in_parallel(
                     for future in sorted(done, key=lambda future: future.exception() is not None):
                         outcome, files, lines = future.result()
                         if outcome is not None and not is_local:
-                            store_outcome(claim, outcome, files)
+                            store_run(claim, cell_name(outcome.algorithm, outcome.seed), outcome, files)
                         for line in lines:
                             warn(line)
                         known[futures.pop(future)] = outcome

@@ -30,9 +30,9 @@ CHECKPOINT, CONFIG, LOCK, STAGE, IDENTITY = "checkpoint", "config.toml", "lock",
 OUTCOMES, SUMMARY = "outcomes.json", "summary.json"
 """Names in a folder of results. ``checkpoint`` is the sub-folder of unfinished work, with checkpoints and records."""
 
-Kind = Literal["run", "comparison", "fit", "reproduction", "plan", "search", "benchmark"]
+Kind = Literal["run", "comparison", "fit", "reproduction", "plan", "search", "benchmark", "sweep"]
 
-COMMANDS: Mapping[Kind, str] = {"run": "run", "comparison": "compare", "fit": "fit"}
+COMMANDS: Mapping[Kind, str] = {"run": "run", "comparison": "compare", "fit": "fit", "sweep": "sweep"}
 """The commands that resume work with ``--resume``."""
 
 ALGORITHM_NAME = r"[^\W\d_](?:[\w .()=+-]{0,98}[\w)])?"
@@ -40,6 +40,12 @@ ALGORITHM_NAME = r"[^\W\d_](?:[\w .()=+-]{0,98}[\w)])?"
 
 CELL = rf"{ALGORITHM_NAME}-seed(?:0|[1-9][0-9]*)"
 """The names of a comparison's runs: algorithm and seed."""
+
+SWEEP_CELL = rf"{CELL}-[0-9a-f]{{12}}"
+"""The names of a sweep's runs, with a digest of everything that determines the run."""
+
+WITH_CELLS: tuple[Kind, ...] = ("comparison", "sweep")
+"""The kinds of results that consist of runs in sub-folders."""
 
 _PART = r"\.[0-9a-f]{32}\.part"
 _LEFT = re.compile(rf"\.{re.escape(NAME)}{_PART}")
@@ -72,6 +78,7 @@ _TABLES = (
     *("cells.csv", "curves.csv", "paired.csv", "paired_over_settings.csv", "equal_gradients.csv", "reached.csv"),
     *("energy.csv", "summary.json", "table.md"),
 )
+_SWEEP = ("config.toml", "summary.json", "sweep.csv", "outcomes.json", "table.md", "report.html")
 _COMPARISON = ("config.toml", "summary.json", "compare.csv", "outcomes.json", "table.md", "report.html")
 FIT = ("fit.json", "personal.safetensors")
 """The files that a fit adds to those of a run."""
@@ -80,6 +87,7 @@ _PLAN = ("measurements.csv", "plan.csv", "plan.md", "summary.json", "heatmap.png
 KINDS: Mapping[Kind, Names] = {
     "run": _names(FILES),
     "comparison": _names(_COMPARISON, cells=CELL),
+    "sweep": _names(_SWEEP, cells=SWEEP_CELL),
     "fit": _names((*FILES, *FIT)),
     "reproduction": _names(_TABLES, r"figure(?:-[0-9]+)?\.(?:png|svg)"),
     "plan": _names(_PLAN),
@@ -198,7 +206,7 @@ def is_finished(folder: Path) -> bool:
     summary = _json(folder / SUMMARY)
     if summary is None or manifest is None:
         return False
-    if manifest.kind == "comparison":
+    if manifest.kind in WITH_CELLS:
         return _missing_cells(folder, manifest) == []
     return manifest.kind not in ("run", "fit") or has_ended(summary)
 
@@ -210,11 +218,11 @@ def failure_of(folder: Path) -> Notice | None:
 
 
 def _missing_cells(folder: Path, manifest: Manifest) -> list[str]:
-    """Return the runs of a comparison that are not among its outcomes."""
+    """Return the runs of a comparison or a sweep that are not among its outcomes."""
     outcomes = (_json(folder / OUTCOMES) or {}).get("outcomes")
     known = [item for item in outcomes if isinstance(item, dict)] if isinstance(outcomes, list) else []
     # The file may hold anything. An entry that is not an outcome matches no cell.
-    ended = {f"{item.get('algorithm')}-seed{item.get('seed')}" for item in known}
+    ended = {item.get("run") or f"{item.get('algorithm')}-seed{item.get('seed')}" for item in known}
     return [cell for cell in manifest.cells if cell not in ended]
 
 
@@ -237,7 +245,7 @@ def interruption(folder: Path) -> Notice | None:
     kind: Kind = "run" if manifest is None else manifest.kind
     if kind not in COMMANDS or summary is None or is_finished(folder) or (manifest is None and has_ended(summary)):
         return None
-    if manifest is not None and kind == "comparison":
+    if manifest is not None and kind in WITH_CELLS:
         # A comparison writes a summary even if some of its runs are missing.
         missing = len(_missing_cells(folder, manifest))
         how = f"was interrupted: {missing} of {len(manifest.cells)} runs are missing"
@@ -282,7 +290,7 @@ def clear_checkpoint(folder: Path, kind: Kind, *, begun: bool = False) -> None:
         begun: Whether new work has begun, whose configuration is kept.
     """
     top = folder / CHECKPOINT
-    record = rf"{CELL}\.json"
+    record = rf"(?:{CELL}|{SWEEP_CELL})\.json"
     written = rf"{re.escape(store.REPLIES)}|{re.escape(IDENTITY)}|{record}"
     known = (
         rf"(?:{written})|\.(?:{written}|{re.escape(CONFIG)}){_PART}"
@@ -363,7 +371,7 @@ def check_signatures(folder: Path, key: bytes) -> None:
 
 
 def runs_in(path: Path) -> list[Path]:
-    """Return the finished runs in the folder of a comparison; other folders are a run themselves.
+    """Return the finished runs in the folder of a comparison or a sweep; other folders are a run themselves.
 
     Raises:
         InputError: If a comparison has none, a run has no results yet, or the manifest cannot be read.
@@ -372,12 +380,13 @@ def runs_in(path: Path) -> list[Path]:
     if manifest is None or manifest.kind not in COMMANDS:
         return [path]
     cells = [path / cell for cell in manifest.cells if is_folder(path / cell) and is_finished(path / cell)]
-    if manifest.kind != "comparison" and (manifest.files or not is_file(path / CHECKPOINT / CONFIG)):
+    if manifest.kind not in WITH_CELLS and (manifest.files or not is_file(path / CHECKPOINT / CONFIG)):
         cells = [path]
     if not cells:
-        which = "no run of the comparison" if manifest.kind == "comparison" else f"the {manifest.kind}"
+        has_cells = manifest.kind in WITH_CELLS
+        which = f"no run of the {manifest.kind}" if has_cells else f"the {manifest.kind}"
         raise InputError(
-            f"{which} {path} has {'' if manifest.kind == 'comparison' else 'not '}ended: "
+            f"{which} {path} has {'' if has_cells else 'not '}ended: "
             f"'drfl {COMMANDS[manifest.kind]} --resume --out {path}' continues it",
             code="unfinished-run", field=str(path),
         )  # fmt: skip
@@ -385,13 +394,13 @@ def runs_in(path: Path) -> list[Path]:
 
 
 def failed_in(path: Path) -> list[FailedRun]:
-    """Return the failed runs of a comparison's folder; none for other folders.
+    """Return the failed runs in the folder of a comparison or a sweep; none for other folders.
 
     Raises:
-        InputError: If the comparison's table cannot be read.
+        InputError: If the folder's table cannot be read.
     """
-    table = path / "compare.csv"
-    if not is_file(table):
+    table = next((path / name for name in ("compare.csv", "sweep.csv") if is_file(path / name)), None)
+    if table is None:
         return []
     rows = read_csv(table, follow=False, dtype=str, keep_default_na=False)
     rows = rows[rows["stopped"].isin(FAILURES)]

@@ -3,7 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+import os
+import signal
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from types import FrameType
 
 import torch
 
@@ -38,6 +43,34 @@ class StopSignal:
     def __call__(self, progress: RunState) -> bool:
         """Return whether to stop."""
         return self.stop
+
+
+@contextmanager
+def stop_on_interrupt(when: str) -> Iterator[StopSignal]:
+    """Let the first Ctrl-C of a Python session request a stop within this context, and the second one interrupt.
+
+    Other handlers than Python's own, and calls outside the main thread, are left alone.
+
+    Args:
+        when: The moment at which the work stops, for the printed line.
+    """
+    watch = StopSignal()
+
+    def request_stop(number: int, frame: FrameType | None) -> None:
+        if watch.stop:
+            raise KeyboardInterrupt
+        watch.signal = number
+        os.write(2, f"stopping {when} (interrupt again to abort at once)\n".encode())
+
+    is_main = threading.current_thread() is threading.main_thread()
+    if not is_main or signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
+        yield watch
+        return
+    signal.signal(signal.SIGINT, request_stop)
+    try:
+        yield watch
+    finally:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def execute(

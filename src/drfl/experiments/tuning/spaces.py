@@ -58,6 +58,9 @@ SPACES: dict[str, Space] = {
     "FedNova": (LR,),
     "QFedAvg": (LR, Dimension("q", 0.05, 5.0)),
     "DeltaFL": (LR, Dimension("theta", 0.1, 0.9, log=False)),
+    "TERM": (LR, Dimension("tilt", 0.1, 10.0)),
+    "PropFair": (LR, Dimension("baseline", 2.0, 10.0, log=False)),
+    "FedMGDAPlus": (LR, Dimension("epsilon", 0.01, 1.0)),
     "AFL": (LR, Dimension("gamma", 1e-4, 1.0)),
     "DRFA": (LR, Dimension("gamma", 1e-4, 0.03)),
     "DRFAProx": (

@@ -1,0 +1,107 @@
+"""``drfl sweep``."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+from drfl.cli import console, signals
+from drfl.cli.compare import comparison_view
+from drfl.cli.options import SweepOptions
+from drfl.core.errors import StoppedError
+from drfl.core.user_code import block_folder
+from drfl.experiments.compare.outcomes import Outcome
+from drfl.experiments.execution.executor import workers_of_options
+from drfl.experiments.run.artifacts import json_text
+from drfl.experiments.run.manifest import interruption
+from drfl.experiments.run.resume import check_folder_signatures, find_stored_config
+from drfl.experiments.run.run_directory import check_free
+from drfl.experiments.sweep.results import Sweep
+from drfl.experiments.sweep.run_sweep import describe_end, run_sweep
+from drfl.experiments.sweep.study import Study, SweepRun, read_study
+
+BROKEN = 1
+"""Exit code if every run failed."""
+
+
+def sweep_command(options: SweepOptions) -> int:
+    """Run a study, write and print its results, and return the exit code."""
+    out, quiet = options.out, options.as_json
+    with signals.end_at_once():  # there is nothing to clean up yet
+        workers = workers_of_options(options.jobs, options.ray, os.cpu_count() or 1)
+        study = _study(options)
+    name = "sweep" if options.study is None else options.study.stem
+    with console.interruptible() as watch, _progress(len(study.runs), quiet) as ended:
+        sweep = run_sweep(
+            study, out or Path("runs") / name, watch, workers, ended=ended, warn=console.warn, resume=options.resume,
+            overwrite=options.overwrite, numbered=out is None,
+        )  # fmt: skip
+    if not sweep.runs:
+        remedy = f"continue with 'drfl sweep --resume --out {sweep.directory}'"
+        raise StoppedError(f"interrupted before any run was finished: {remedy}", watch.code)
+    if quiet:
+        print(json_text({**sweep.summary(), "directory": str(sweep.directory)}))
+    else:
+        _print(sweep)
+    for notice in sweep.notices:
+        console.warn(notice)
+    unfinished = None if sweep.is_complete else interruption(sweep.directory)
+    if unfinished is not None:
+        console.warn(unfinished)
+        return watch.code
+    return 0 if any(outcome.metrics and not outcome.reason for outcome in sweep.outcomes) else BROKEN
+
+
+def _study(options: SweepOptions) -> Study:
+    """Read the study, or that of the sweep to resume."""
+    out, stored = options.out, None
+    if options.resume:
+        if out is not None and not options.trust:
+            block_folder(out)
+        check_folder_signatures(out, options.settings.get("checkpoint_key"))
+        stored = find_stored_config(out, "sweep", overwrite=options.overwrite, given=options.study is not None)
+    elif out is not None:
+        check_free(out, "sweep", overwrite=options.overwrite)
+    path = options.study or stored
+    return read_study({} if path is None else path, options.settings, trust=options.trust, threads=1)
+
+
+@contextmanager
+def _progress(total: int, quiet: bool) -> Iterator[Callable[[SweepRun, Outcome, int], None]]:
+    """Show the finished runs and the time left.
+
+    A terminal gets a live bar, other outputs get a line per run, and ``quiet`` shows nothing.
+    """
+    if quiet:
+        yield lambda run, outcome, count: None
+        return
+    if not console.err.is_terminal:
+
+        def plain(run: SweepRun, outcome: Outcome, count: int) -> None:
+            console.err.print(describe_end(run, outcome, count, total), markup=False)
+
+        yield plain
+        return
+    columns = (BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(), TextColumn("{task.description}", markup=False))
+    with Progress(*columns, console=console.err, transient=True) as bar:
+        task = bar.add_task("", total=total)
+
+        def live(run: SweepRun, outcome: Outcome, count: int) -> None:
+            bar.update(task, completed=count, description=describe_end(run, outcome, count, total).partition("] ")[2])
+
+        yield live
+
+
+def _print(sweep: Sweep) -> None:
+    for name, comparison in sweep.comparisons.items():
+        console.out.print(comparison_view(comparison, name))
+    failed = sum(outcome.failed for outcome in sweep.outcomes)
+    if failed:
+        console.out.print(f"{failed} of {len(sweep.outcomes)} runs failed; see {sweep.directory / 'sweep.csv'}")
+    if sweep.comparisons:
+        console.out.print(f"report: {sweep.directory / 'report.html'}", markup=False)
+        console.out.print(f"all runs: {sweep.directory / 'sweep.csv'}", markup=False)

@@ -1,0 +1,106 @@
+"""The runs of comparisons and sweeps: each in its own sub-folder, with a record of how it ended."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+from pydantic import TypeAdapter, ValidationError
+
+from drfl.core.user_code import label_of
+from drfl.experiments.compare.outcomes import Outcome, run_to_outcome
+from drfl.experiments.config.about_run import run_toml
+from drfl.experiments.config.ready_run import Job
+from drfl.experiments.execution import records
+from drfl.experiments.run.artifacts import write_run
+from drfl.experiments.run.manifest import is_finished
+from drfl.experiments.run.resume import checkpoint_writer, key_of, load_resume_point
+from drfl.experiments.run.run_directory import ClaimedFolder, claim_folder, fill_folder, tidy
+from drfl.experiments.run.runner import StopSignal, execute
+from drfl.training.loop import Callback
+
+OUTCOME = TypeAdapter(Outcome)
+
+
+def run_in_folder(
+    claim: ClaimedFolder,
+    name: str,
+    make: Callable[[], Job],
+    watch: StopSignal,
+    callbacks: Sequence[Callback] = (),
+    warn: Callable[[str], None] = lambda line: None,
+) -> Outcome | None:
+    """Run a job, or the rest of it, in a sub-folder; return None after an interruption.
+
+    A run that fails, because it diverges or its algorithm cannot continue, has an outcome, too.
+
+    Args:
+        claim: The folder of the comparison or sweep.
+        name: The name of the sub-folder.
+        make: Builds the job.
+        watch: Tells whether to stop.
+        callbacks: Called after every round.
+        warn: Called with a line if the run continues from a checkpoint.
+
+    Raises:
+        InputError: If the job cannot be built or the folder cannot be written to.
+    """
+    job = make()
+    key = key_of(job.settings, claim.directory)
+    with claim_folder(claim.directory / name, resume=True, config=run_toml(job.about), key=key) as cell:
+        before = load_resume_point(cell.checkpoints, job, lambda notice: warn(notice.within(name)), key)
+        start, keep = None if before is None else before.progress, checkpoint_writer(cell, job, key)
+        outcome, finished = run_to_outcome(
+            job.about.algorithm, job.settings.seed, lambda: execute(job, callbacks, watch, start=start, keep=keep)
+        )
+        if finished is not None and not finished.has_ended:
+            return None
+        keep_outcome(claim, name, outcome)  # before the results, so that results always have a record
+        if finished is not None:
+            with fill_folder(cell) as folder:
+                write_run(folder, finished)
+        cell.finished = True  # even if it failed, as it would fail again
+    return outcome
+
+
+def recall_outcome(claim: ClaimedFolder, name: str, algorithm: str, seed: int) -> Outcome | None:
+    """Return the stored outcome of the run in a sub-folder; None if there is none."""
+    folder = claim.directory / name
+    record = records.read(claim.checkpoints, name, claim.key)
+    if record is None:
+        return None
+    try:
+        outcome = OUTCOME.validate_python({part: value for part, value in record.items() if part != "key"})
+    except ValidationError:
+        return None
+    # A failed run has a record but no folder of results.
+    whole = outcome.metrics is None or is_finished(folder)
+    if not whole or (outcome.algorithm, outcome.seed) != (label_of(algorithm), seed):
+        return None
+    tidy(folder)
+    return outcome
+
+
+def store_run(claim: ClaimedFolder, name: str, outcome: Outcome, files: Mapping[str, bytes] | None) -> None:
+    """Store a run that another machine has computed.
+
+    Args:
+        claim: The folder of the comparison or sweep.
+        name: The name of the sub-folder.
+        outcome: The run's outcome.
+        files: The files of its folder, by name; None if it failed.
+
+    Raises:
+        InputError: If the folder cannot be written to.
+    """
+    with claim_folder(claim.directory / name, resume=True, key=claim.key) as cell:
+        keep_outcome(claim, name, outcome)
+        if files is not None:
+            with fill_folder(cell) as folder:
+                for file, content in files.items():
+                    (folder / file).write_bytes(content)
+        cell.finished = True
+
+
+def keep_outcome(claim: ClaimedFolder, name: str, outcome: Outcome) -> None:
+    """Write the record of a run's outcome."""
+    records.write(claim.checkpoints, name, outcome._asdict(), claim.key)

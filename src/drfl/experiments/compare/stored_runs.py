@@ -1,0 +1,294 @@
+"""Runs in folders of results: their settings and metrics in one data frame, and comparisons made of them."""
+
+from __future__ import annotations
+
+import glob
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple, cast
+
+from pydantic import TypeAdapter, ValidationError
+
+from drfl.assessment.equal_clients import equal_clients
+from drfl.core.errors import InputError, unknown
+from drfl.core.files import read_json, read_toml
+from drfl.core.user_code import label_of
+from drfl.experiments.compare.comparison_results import Comparison, cell_name
+from drfl.experiments.compare.outcomes import Outcome
+from drfl.experiments.config.about_run import AboutRun
+from drfl.experiments.config.run_settings import OBJECTS, RunSettings
+from drfl.experiments.run.artifacts import LARGEST_PATIENT, round_metrics
+from drfl.experiments.run.manifest import CHECKPOINT, CONFIG, OUTCOMES, Manifest, is_finished, read_manifest
+from drfl.report.assessed import worst_interval
+from drfl.report.read_run import RunRecord, load_run, measures_of, nested_table, number, remark_lines
+from drfl.task.metrics import ACCURACY
+from drfl.training.certificate import Certificate
+from drfl.training.history import LEDGER_COLUMNS, Metrics, other_columns
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+OUTCOMES_OF = TypeAdapter(tuple[Outcome, ...])
+
+REMEDY = "give the folder of a run, a comparison or a sweep"
+
+
+class StoredRun(NamedTuple):
+    """A run in a folder of results.
+
+    Args:
+        folder: Its folder; for a run that failed, the folder that would hold its results.
+        config: The content of its ``config.toml``.
+        outcome: How it ended.
+        record: Its files; None if it failed.
+        name: The name of its algorithm, or the reference to the user's class.
+    """
+
+    folder: Path
+    config: Mapping[str, object]
+    outcome: Outcome
+    record: RunRecord | None
+    name: str
+
+    @property
+    def parameters(self) -> dict[str, object]:
+        """The hyperparameters of its algorithm."""
+        return nested_table(nested_table(self.config, "algorithms"), self.name)
+
+    @property
+    def settings(self) -> dict[str, object]:
+        """Its settings, and the parameters of its algorithm, by name; a parameter with the name of a setting has a
+        prefix.
+        """
+        plain = {k: v for k, v in self.config.items() if k not in ("algorithms", "algorithm", "seed", "files")}
+        shared = {k: ", ".join(map(str, v)) if isinstance(v, list) else v for k, v in plain.items()}
+        return shared | {f"parameter.{k}" if k in shared else k: v for k, v in self.parameters.items()}
+
+
+def find_runs(*patterns: str | Path) -> list[StoredRun]:
+    """Return the runs in folders of runs, comparisons and sweeps, failed ones included, none of them twice.
+
+    Args:
+        patterns: The folders, or patterns such as ``runs/**``.
+
+    Raises:
+        InputError: If a pattern matches no run, or a file is damaged.
+    """
+    found: dict[Path, StoredRun] = {}
+    for pattern in patterns:
+        before = len(found)
+        matches = sorted(glob.glob(str(pattern), recursive=True))
+        for folder in (Path(match) for match in matches):
+            manifest = read_manifest(folder) if folder.is_dir() and CHECKPOINT not in folder.parts else None
+            for run in () if manifest is None else _runs_in(folder, manifest):
+                found.setdefault(run.folder.resolve(), run)
+        if len(found) == before and not any(Path(m).resolve() in found for m in matches):
+            raise InputError(f"no finished run in {pattern}: {REMEDY}", code="not-a-run", field=str(pattern))
+    return list(found.values())
+
+
+def _runs_in(folder: Path, manifest: Manifest) -> Iterator[StoredRun]:
+    if manifest.kind == "run":
+        if is_finished(folder):
+            yield _load(folder)
+    elif manifest.kind in ("comparison", "sweep"):
+        for name in manifest.cells:
+            if (folder / name).is_dir() and is_finished(folder / name):
+                yield _load(folder / name)
+        yield from _failed_runs(folder)
+
+
+def _load(folder: Path) -> StoredRun:
+    record = load_run(folder)
+    return StoredRun(folder, record.config, outcome_of(record), record, str(record.config.get("algorithm")))
+
+
+def _failed_runs(folder: Path) -> Iterator[StoredRun]:
+    """Yield the failed runs of a comparison or a sweep, which have no folder of their own."""
+    content = read_json(folder / OUTCOMES, follow=False, remedy=REMEDY) if (folder / OUTCOMES).is_file() else {}
+    table = cast("dict[str, object]", content) if isinstance(content, dict) else {}
+    try:
+        outcomes = OUTCOMES_OF.validate_python(table.get("outcomes", ()))
+    except ValidationError:
+        raise InputError(
+            f"{folder / OUTCOMES} is damaged: {REMEDY}", code="damaged-file", field=str(folder / OUTCOMES)
+        ) from None
+    if not any(outcome.failed for outcome in outcomes):
+        return
+    shared = read_toml(folder / CONFIG, follow=False, remedy=REMEDY)
+    configs = nested_table(table, "failed")
+    tables = nested_table(shared, "algorithms")
+    for outcome in outcomes:
+        if outcome.failed:
+            name = next((name for name in tables if label_of(name) == outcome.algorithm), outcome.algorithm)
+            place = folder / (outcome.run or cell_name(outcome.algorithm, outcome.seed))
+            own = nested_table(configs, place.name) or {**shared, "algorithm": name, "seed": outcome.seed}
+            yield StoredRun(place, own, outcome, None, str(own.get("algorithm", name)))
+
+
+def outcome_of(record: RunRecord) -> Outcome:
+    """Return how the run of a folder ended, as a comparison would have recorded it."""
+    summary, score = record.summary, record.score
+    final = nested_table(summary, "final")
+    metrics = Metrics(*(record.final(field) for field in Metrics._fields))
+    known = record.clients.dropna(subset=["score"])
+    equal = None
+    if score.name == ACCURACY.name and len(known) and LARGEST_PATIENT not in record.clients:
+        equal = equal_clients(metrics.avg_score, known["samples"].to_numpy())
+    columns = {m.name: "score" if m.name == score.name else m.name for m in record.measures}
+    missing = {n: record.clients["client"][record.clients[c].isna()] for n, c in columns.items() if c in record.clients}
+    certificate = None
+    if math.isfinite(number(final, "gap")):
+        values = (number(final, name) for name in ("primal", "lower", "gradient_norm"))
+        certificate = Certificate(*values, proven=record.is_proven)
+    rows, model = record.draw_digests
+    marks, failure = record.marks, summary.get("failure")
+    on = "test" if record.stopped_on_test else str(summary.get("stopped_on") or "")
+    return Outcome(
+        record.algorithm, int(record.seed), str(summary.get("stopped")), marks.rounds, metrics, certificate,
+        failure if isinstance(failure, str) else "", equal,
+        {name: number(final, name) for name in other_columns(record.measures)},
+        None if record.stopped_on_test else worst_interval(record),
+        {name: tuple(clients) for name, clients in missing.items() if len(clients)}, on,
+        marks.rollbacks, marks.rounds - marks.effective_rounds, tuple(remark_lines(summary)),
+        rows or "", model or "", record.is_reference,
+    )  # fmt: skip
+
+
+def frame_of(runs: Sequence[StoredRun]) -> pd.DataFrame:
+    """Return a row per run: folder, algorithm, seed, how it ended, metrics, costs and all settings."""
+    import pandas as pd
+
+    rows = []
+    for run in runs:
+        outcome, summary = run.outcome, {} if run.record is None else run.record.summary
+        row: dict[str, object] = {
+            "run": str(run.folder), "algorithm": outcome.algorithm, "seed": outcome.seed, "stopped": outcome.stopped,
+            "stopped_on": outcome.stopped_on, "reason": outcome.reason, "completed_rounds": outcome.rounds,
+        }  # fmt: skip
+        if outcome.metrics is not None and run.record is not None:
+            score = run.record.score.name
+            ends = outcome.worst_interval or (math.nan, math.nan)
+            named = dict(zip((f"worst_{score}_low", f"worst_{score}_high"), ends, strict=True))
+            # The digits of files, so that a result has the same frame before and after it is read again.
+            row |= round_metrics({**outcome.metrics.as_dict(score), **named, **outcome.others})
+            row |= {name: run.record.ledger(name) for name in LEDGER_COLUMNS}
+            row["wall_seconds"] = number(summary, "wall_seconds")
+        rows.append((row, run.settings))
+    # Settings come last, as a table of results is read from the left.
+    columns = dict.fromkeys(name for row, _ in rows for name in row) | dict.fromkeys(n for _, s in rows for n in s)
+    return pd.DataFrame([{**settings, **row} for row, settings in rows], columns=list(columns))
+
+
+def where(runs: Sequence[StoredRun], values: Mapping[str, object]) -> list[StoredRun]:
+    """Return the runs with these settings, such as ``{"alpha": 0.1}``.
+
+    Raises:
+        InputError: If no run has such a setting, or none has these values.
+    """
+    selected = list(runs)
+    for name, value in values.items():
+        known = {k for run in runs for k in ("algorithm", "seed", *run.settings)}
+        if name not in known:
+            raise unknown("setting", name, sorted(known))
+        selected = [run for run in selected if _value(run, name) == value]
+        if not selected:
+            present = dict.fromkeys(str(_value(run, name)) for run in runs)
+            raise InputError(
+                f"no run has {name} = {value!r}: the runs have {', '.join(present)}", code="not-found", field=name
+            )
+    return selected
+
+
+def _value(run: StoredRun, name: str) -> object:
+    own = {"algorithm": run.outcome.algorithm, "seed": run.outcome.seed}
+    return own[name] if name in own else run.settings.get(name)
+
+
+def comparison_of(runs: Sequence[StoredRun]) -> Comparison:
+    """Make a comparison of runs from any folders.
+
+    Runs of one algorithm with different settings are different algorithms, named after the settings in which they
+    differ, such as "DRFA (gamma=0.1)".
+
+    Args:
+        runs: At least one run that did not fail.
+
+    Raises:
+        InputError: If all runs failed, two runs differ in nothing, or runs at one seed have different test rows.
+    """
+    ended = [run for run in runs if run.record is not None]
+    if not ended:
+        raise InputError("every run failed, so there is nothing to compare", code="no-results", field="runs")
+    labels = _labels(runs)
+    _check_test_rows(ended)
+    outcomes: dict[tuple[str, int], Outcome] = {}
+    folders: dict[tuple[str, int], Path] = {}
+    for run, label in zip(runs, labels, strict=True):
+        cell = label, run.outcome.seed
+        if cell in outcomes:
+            raise InputError(
+                f"{folders[cell]} and {run.folder} are the same run, {label} at seed {run.outcome.seed}: give one",
+                code="given-twice",
+                field=str(run.folder),
+            )
+        outcomes[cell], folders[cell] = run.outcome._replace(algorithm=label), run.folder
+    algorithms = tuple(dict.fromkeys(labels))
+    seeds = tuple(sorted({run.outcome.seed for run in runs}))
+    about = tuple(_about(next(r for r, own in zip(runs, labels, strict=True) if own == label)) for label in algorithms)
+    summary = cast("RunRecord", ended[0].record).summary
+    order = {name: place for place, name in enumerate(algorithms)}
+    return Comparison(
+        _run_settings(ended[0].config), algorithms, seeds, about, measures_of(summary), int(number(summary, "clients")),
+        tuple(sorted(outcomes.values(), key=lambda o: (o.seed, order[o.algorithm]))), folders=folders,
+    )  # fmt: skip
+
+
+def _labels(runs: Sequence[StoredRun]) -> list[str]:
+    """Name the algorithms of runs, with the settings in which runs of one algorithm differ."""
+    labels = []
+    for run in runs:
+        rivals = [other.settings for other in runs if other.outcome.algorithm == run.outcome.algorithm]
+        own = run.settings
+        differ = [k for k in own if k not in INCIDENTAL and any(r.get(k) != own[k] for r in rivals)]
+        more = ", ".join(f"{name}={own[name]}" for name in differ)
+        labels.append(f"{run.outcome.algorithm} ({more})" if more else run.outcome.algorithm)
+    return labels
+
+
+INCIDENTAL = frozenset(("threads", "engine", "device", "checkpoint_every", "data_dir", "table_dir"))
+"""Settings that do not make two runs different algorithms."""
+
+
+def _check_test_rows(runs: Sequence[StoredRun]) -> None:
+    """Refuse a comparison of runs on different data, whose differences would not be those of the algorithms."""
+    firsts: dict[int, StoredRun] = {}
+    for run in runs:
+        first = firsts.setdefault(run.outcome.seed, run)
+        if first.outcome.test_rows != run.outcome.test_rows:
+            before, own = first.settings, run.settings
+            differ = next((k for k in own if k not in run.parameters and own[k] != before.get(k)), None)
+            remedy = "" if differ is None else f", as {differ} is {before.get(differ)} and {own[differ]}"
+            raise InputError(
+                f"{first.folder} and {run.folder} have different test rows{remedy}: compare runs on the same data only",
+                code="other-data",
+                field=differ or "runs",
+            )
+
+
+def _about(run: StoredRun) -> AboutRun:
+    config = {k: v for k, v in run.config.items() if k not in ("algorithm", "algorithms", "files")}
+    own = "data" in config or "dataset" not in config
+    return AboutRun(
+        run.name, run.parameters, None if own else str(config["dataset"]), str(config.get("model")),
+        str(config.get("dtype")), config,
+    )  # fmt: skip
+
+
+def _run_settings(config: Mapping[str, object]) -> RunSettings:
+    plain = {name: value for name, value in config.items() if name in RunSettings.model_fields}
+    try:
+        return RunSettings.model_validate(plain)
+    except (ValidationError, InputError):  # the text of a user's object
+        return RunSettings.model_validate({name: value for name, value in plain.items() if name not in OBJECTS})

@@ -1,0 +1,178 @@
+"""The results of a sweep: one data frame, a table for each kind of data, files and the report."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from drfl.core.errors import InputError, Notice
+from drfl.core.files import read_json
+from drfl.experiments.compare.comparison_results import Comparison, markdown
+from drfl.experiments.compare.outcomes import Outcome
+from drfl.experiments.compare.stored_runs import (
+    OUTCOMES_OF,
+    StoredRun,
+    comparison_of,
+    frame_of,
+)
+from drfl.experiments.config.config import Config
+from drfl.experiments.run.artifacts import json_text, versions
+from drfl.experiments.run.manifest import OUTCOMES
+from drfl.experiments.sweep.study import Study, SweepRun
+from drfl.training.history import csv_text
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+@dataclass(frozen=True, eq=False)
+class Sweep:
+    """The runs of a study.
+
+    Args:
+        study: The study.
+        runs: The runs that have ended, in the order of the study.
+        outcomes: Their outcomes.
+        directory: The folder of the runs and the report.
+    """
+
+    study: Study
+    runs: tuple[SweepRun, ...]
+    outcomes: tuple[Outcome, ...]
+    directory: Path
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether all runs have ended."""
+        return len(self.runs) == len(self.study.runs)
+
+    @property
+    def varied(self) -> tuple[str, ...]:
+        """The settings that differ between runs, apart from the seed."""
+        names = dict.fromkeys(name for run in self.study.runs for name in run.changes)
+        return tuple(name for name in names if name != "seed")
+
+    @cached_property
+    def stored(self) -> list[StoredRun]:
+        """The runs that have ended, as their folders hold them."""
+        from drfl.report import load_run
+
+        stored = []
+        for run, outcome in zip(self.runs, self.outcomes, strict=True):
+            folder, config = self.directory / run.name, _config_of(run.config)
+            record = None if outcome.failed else load_run(folder)
+            stored.append(
+                StoredRun(folder, config if record is None else record.config, outcome, record, run.config.algorithm)
+            )
+        return stored
+
+    def to_frame(self) -> pd.DataFrame:
+        """Return a row per run: folder, algorithm, seed, how it ended, metrics, costs and all settings."""
+        return frame_of(self.stored)
+
+    @cached_property
+    def comparisons(self) -> dict[str, Comparison]:
+        """The runs on the same data as a comparison, by the settings that change the data, such as "alpha = 0.1".
+
+        Algorithms are named with the parameters in which their runs differ. Only comparisons with a run that did not
+        fail are included.
+        """
+        groups: dict[str, list[StoredRun]] = {}
+        for run, stored in zip(self.runs, self.stored, strict=True):
+            own = {**stored.parameters, "algorithm": None, "seed": None}
+            shared = {n: v for n, v in run.changes.items() if n not in own and "." not in n and n not in _OF_ALGORITHM}
+            groups.setdefault(", ".join(f"{name} = {value}" for name, value in shared.items()), []).append(stored)
+        alive = {name: runs for name, runs in groups.items() if any(run.record is not None for run in runs)}
+        return {name: comparison_of(runs) for name, runs in alive.items()}
+
+    def to_markdown(self) -> str:
+        """Return the table of table.md: mean ± std over seeds in percent, for each kind of data."""
+        parts = [f"{f'**{name}**' if name else ''}\n\n{markdown(each)}" for name, each in self.comparisons.items()]
+        return "\n".join(parts).lstrip()
+
+    def to_latex(self) -> str:
+        """Return the same tables as LaTeX tabulars in the style of booktabs."""
+        return "\n".join(f"% {name}\n{each.to_latex()}" for name, each in self.comparisons.items())
+
+    @property
+    def notices(self) -> list[Notice]:
+        """The warnings of the comparisons, each once."""
+        return list(dict.fromkeys(notice for each in self.comparisons.values() for notice in each.notices))
+
+    def summary(self) -> dict[str, object]:
+        """Return the sweep as one object: numbers of runs, the varied settings, and the summary of each comparison."""
+        stops = [outcome.stopped for outcome in self.outcomes]
+        return {
+            "runs": len(self.study.runs),
+            "ended": {how: stops.count(how) for how in dict.fromkeys(stops)},
+            "varied": list(self.varied),
+            "comparisons": {name: each.summary() for name, each in self.comparisons.items()},
+            "versions": versions(),
+        }
+
+    def __repr__(self) -> str:
+        ended = f"{len(self.runs)} of {len(self.study.runs)} runs"
+        return f"<Sweep over {', '.join(self.varied) or 'seeds'}: {ended} in {self.directory}>"
+
+    def _repr_html_(self) -> str:
+        return "".join(f"<h4>{name}</h4>{each._repr_html_()}" for name, each in self.comparisons.items())
+
+
+_OF_ALGORITHM = ("steps", "batch", "lr", "cohort")
+"""Settings that are parameters of the algorithm."""
+
+
+def _config_of(config: Config) -> dict[str, object]:
+    """Return the configuration that a run's folder would hold."""
+    plain = {name: value for name, value in config.to_plain().items() if name not in _OF_ALGORITHM}
+    parameters = {name: value for name, value in config.parameters(config.algorithm).items() if value is not None}
+    return {**plain, "algorithms": {config.algorithm: parameters}}
+
+
+def stored_outcomes(directory: Path) -> dict[str, Outcome]:
+    """Return the outcomes of the finished sweep in a folder by the names of its runs; empty if there is none.
+
+    Raises:
+        InputError: If the file is damaged.
+    """
+    path = directory / OUTCOMES
+    if not path.is_file():
+        return {}
+    remedy = "start again with --overwrite"
+    content = read_json(path, follow=False, remedy=remedy)
+    try:
+        outcomes = OUTCOMES_OF.validate_python(content["outcomes"] if isinstance(content, dict) else None)
+    except (KeyError, ValueError):
+        raise InputError(f"cannot read {path}: {remedy}", code="file-unreadable", field=str(path)) from None
+    return {outcome.run: outcome for outcome in outcomes}
+
+
+def write_sweep(sweep: Sweep, folder: Path) -> None:
+    """Write config.toml, summary.json, sweep.csv, outcomes.json, table.md and report.html.
+
+    Args:
+        sweep: The sweep.
+        folder: Where to write. The sweep's own folder holds the finished runs, and its name is the report's title.
+    """
+    from drfl.report import FailedRun, document, write_html
+
+    pairs = list(zip(sweep.runs, sweep.outcomes, strict=True))
+    outcomes = [outcome._asdict() for outcome in sweep.outcomes]
+    failed = {run.name: _config_of(run.config) for run, outcome in pairs if outcome.failed}
+    frame = sweep.to_frame().drop(columns="wall_seconds", errors="ignore")  # the same sweep writes the same bytes
+    frame["run"] = [run.name for run, _ in pairs]
+    texts = {
+        "config.toml": sweep.study.toml,
+        "summary.json": json_text(sweep.summary(), indent=2) + "\n",
+        "sweep.csv": csv_text(frame.columns, frame.astype(object).where(frame.notna(), "").itertuples(index=False)),
+        "outcomes.json": json_text({"outcomes": outcomes, "failed": failed}) + "\n",
+        "table.md": sweep.to_markdown(),
+    }
+    for name, text in texts.items():
+        (folder / name).write_text(text, encoding="utf-8")
+    records = [stored.record for stored in sweep.stored if stored.record is not None]
+    if records:
+        lost = [FailedRun(o.algorithm, str(o.seed), o.stopped) for o in sweep.outcomes if o.failed]
+        write_html(document(records, sweep.directory.name, lost), folder / "report.html")

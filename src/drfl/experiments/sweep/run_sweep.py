@@ -1,0 +1,242 @@
+"""A sweep from its first run to its report, for `drfl sweep` and `drfl.sweep`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import FIRST_COMPLETED, Future, wait
+from pathlib import Path
+
+from drfl.core.errors import InputError, Notice, StoppedError
+from drfl.core.user_code import block_folder, label_of
+from drfl.data import Dataset
+from drfl.engine.ray_cluster import Cluster
+from drfl.experiments.compare.outcomes import Outcome, run_to_outcome
+from drfl.experiments.compare.run_folders import keep_outcome, recall_outcome, run_in_folder, store_run
+from drfl.experiments.config.build import Setup, build_job, build_setup
+from drfl.experiments.config.config import Config
+from drfl.experiments.config.data_settings import LATEST, DataKey, load_latest
+from drfl.experiments.config.latest import Latest
+from drfl.experiments.config.ready_run import Job
+from drfl.experiments.execution.executor import POLL_INTERVAL, Shared, Workers, executor_of, workers_of
+from drfl.experiments.run.artifacts import run_files
+from drfl.experiments.run.manifest import is_finished, read_manifest
+from drfl.experiments.run.resume import check_folder_signatures, find_stored_config, key_of
+from drfl.experiments.run.run_directory import ClaimedFolder, check_free, claim_folder, fill_folder
+from drfl.experiments.run.runner import StopSignal, execute, stop_on_interrupt
+from drfl.experiments.sweep.results import Sweep, stored_outcomes, write_sweep
+from drfl.experiments.sweep.study import Study, SweepRun, read_study
+from drfl.training.callbacks import describe
+
+Answer = tuple[Outcome | None, dict[str, bytes] | None, list[str]]
+"""The outcome of a run, None if it was interrupted; the files of its folder if another machine computed it; lines."""
+
+Ended = Callable[[SweepRun, Outcome, int], None]
+"""Called with each run that ends, its outcome, and the number of runs that have ended."""
+
+
+def run_sweep(
+    study: Study,
+    place: Path,
+    watch: StopSignal,
+    workers: Workers,
+    *,
+    ended: Ended,
+    warn: Callable[[str], None],
+    resume: bool = False,
+    overwrite: bool = False,
+    numbered: bool = False,
+) -> Sweep:
+    """Run the missing runs of a sweep in one pool, and write its results unless no run has ended.
+
+    A run that diverges or cannot start is an outcome like others. Runs of an earlier sweep in the folder that the
+    study still contains are not repeated.
+
+    Args:
+        study: The runs.
+        place: The folder of the sweep.
+        watch: Tells whether to stop.
+        workers: Executor of the runs.
+        ended: Called with each run that ends now.
+        warn: Called with lines for the user.
+        resume: See :func:`drfl.experiments.run.run_directory.claim_folder`.
+        overwrite: See there.
+        numbered: See there.
+
+    Raises:
+        InputError: If data are not available, or the folder holds something else or cannot be written to.
+        DrflError: If a worker was lost.
+    """
+    key = key_of(study.runs[0].config, place)
+    names = tuple(run.name for run in study.runs)
+    before = read_manifest(place) if resume and place.is_dir() else None
+    # Runs that the study no longer contains stay in the folder.
+    cells = (*names, *(name for name in (() if before is None else before.cells) if name not in names))
+    with claim_folder(
+        place, "sweep", resume=resume, overwrite=overwrite, numbered=numbered, cells=cells, config=study.toml,
+        warn=warn, key=key,
+    ) as claim:  # fmt: skip
+        for name, outcome in stored_outcomes(claim.directory).items():
+            if name in names and (outcome.failed or is_finished(claim.directory / name)):
+                keep_outcome(claim, name, outcome)
+        claim.begin(study.toml)
+        outcomes: dict[str, Outcome] = {}
+        for run in study.runs:
+            known = recall_outcome(claim, run.name, run.config.algorithm, run.config.seed)
+            if known is not None:
+                outcomes[run.name] = known._replace(run=run.name)
+        missing = [run for run in study.runs if run.name not in outcomes]
+        in_turn = workers == 1 or not missing
+        ended_runs = (
+            _run_in_turn(claim, missing, watch, warn) if in_turn else _run_in_pool(claim, missing, watch, workers, warn)
+        )
+        for run, outcome in ended_runs:
+            outcomes[run.name] = outcome._replace(run=run.name)
+            ended(run, outcome, len(outcomes))
+        done = tuple(run for run in study.runs if run.name in outcomes)
+        sweep = Sweep(study, done, tuple(outcomes[run.name] for run in done), claim.directory)
+        if done:
+            with fill_folder(claim) as folder:
+                write_sweep(sweep, folder)
+        claim.finished = sweep.is_complete
+    return sweep
+
+
+def sweep_objects(
+    study: Path | Mapping[str, object],
+    out: Path,
+    jobs: int | str,
+    *,
+    resume: bool,
+    overwrite: bool,
+    progress: Callable[[str], None],
+) -> Sweep:
+    """See :func:`drfl.sweep`."""
+    workers = workers_of(jobs)
+    if resume:
+        # The folder may come from someone else: a module in it must not be imported in place of another one.
+        block_folder(out)
+        check_folder_signatures(out, None if isinstance(study, Path) else study.get("checkpoint_key"))
+        find_stored_config(out, "sweep", overwrite=overwrite, given=True)
+    else:
+        check_free(out, "sweep", overwrite=overwrite)
+    plan = read_study(study, {}, threads=1)
+    total = len(plan.runs)
+
+    def ended(run: SweepRun, outcome: Outcome, count: int) -> None:
+        progress(describe_end(run, outcome, count, total))
+
+    with stop_on_interrupt("after this round") as watch:
+        sweep = run_sweep(
+            plan, out, watch, workers, ended=ended, warn=progress, resume=resume, overwrite=overwrite
+        )  # fmt: skip
+    if not sweep.runs:
+        raise StoppedError("interrupted before a run was finished")
+    missing = total - len(sweep.runs)
+    unfinished = f"interrupted: {missing} of {total} runs are missing; the same call with resume=True continues"
+    for notice in (*sweep.notices, *([Notice(unfinished, "interrupted")] if missing else [])):
+        progress(notice)
+    return sweep
+
+
+def describe_end(run: SweepRun, outcome: Outcome, count: int, total: int) -> str:
+    """Describe a run that ended in one line."""
+    head = f"[{count}/{total}] {run.label}: "
+    if outcome.metrics is None:
+        return f"{head}{outcome.stopped}: {outcome.reason}"
+    return head + describe(outcome.metrics, run.config.measures[0])
+
+
+def _run_in_turn(
+    claim: ClaimedFolder, missing: list[SweepRun], watch: StopSignal, warn: Callable[[str], None]
+) -> Iterator[tuple[SweepRun, Outcome]]:
+    """Run in this process, and yield the runs as they end, each with its outcome."""
+    for run in missing:
+        outcome, _, lines = _run_here(claim, watch, run)
+        for line in lines:
+            warn(line)
+        if outcome is None:
+            return
+        yield run, outcome
+
+
+def _run_in_pool(
+    claim: ClaimedFolder, missing: list[SweepRun], watch: StopSignal, workers: Workers, warn: Callable[[str], None]
+) -> Iterator[tuple[SweepRun, Outcome]]:
+    """Run in workers, and yield the runs as they end, each with its outcome."""
+    is_local = not isinstance(workers, Cluster)
+    # Do not start more processes than there are runs: each takes seconds to start.
+    count = workers if isinstance(workers, Cluster) else min(workers, len(missing))
+    # A cluster does not get the claim, which holds the key that signs checkpoints.
+    with executor_of(count, claim if is_local else None) as executor:
+        call = _run_here if is_local else _run_elsewhere
+        data: dict[DataKey, Shared[Dataset]] = {}
+        futures: dict[Future[Answer], SweepRun] = {}
+        try:
+            for run in missing:
+                if run.config.key not in data:
+                    data[run.config.key] = executor.share(load_latest(run.config))
+                futures[executor.submit(call, run, data[run.config.key])] = run
+            while futures and not (watch.stop and not is_local):
+                done = wait(futures, POLL_INTERVAL, FIRST_COMPLETED).done
+                # Results first: they are stored before an error is raised.
+                for future in sorted(done, key=lambda future: future.exception() is not None):
+                    outcome, files, lines = future.result()
+                    run = futures.pop(future)
+                    for line in lines:
+                        warn(line)
+                    if outcome is not None and not is_local:
+                        store_run(claim, run.name, outcome, files)
+                    if outcome is not None:
+                        yield run, outcome
+                if watch.stop:
+                    executor.ask_to_stop()
+        finally:
+            executor.ask_to_stop()  # even if the caller does not consume all outcomes
+            for shared in data.values():
+                shared.close()
+
+
+SETUPS = Latest[Setup]()
+"""Clients, task and simulation of the last run in this process, which the next one mostly shares."""
+
+NOT_IN_SETUP: Mapping[str, object] = {
+    "algorithm": "FedAvg", "algorithms": {}, "steps": None, "batch": None, "lr": None, "cohort": None, "files": {},
+}  # fmt: skip
+"""Settings of the algorithm, on which the setup does not depend, with values to compare without them."""
+
+
+def _job(config: Config, data: Shared[Dataset] | None) -> Job:
+    dataset = load_latest(config) if data is None else LATEST.get(config.key, data.get)
+    alike = config.model_copy(update=dict(NOT_IN_SETUP))
+    return build_job(config, SETUPS.get(alike, lambda: build_setup(config, dataset)))
+
+
+def _run_here(claim: ClaimedFolder, watch: StopSignal, run: SweepRun, data: Shared[Dataset] | None = None) -> Answer:
+    """Run on this machine, where the worker writes the run's folder; the outcome is None after an interruption."""
+    lines: list[str] = []
+    # Do not start runs that were queued when the stop was requested.
+    if watch.stop:
+        return None, None, lines
+    try:
+        job = _job(run.config, data)
+    except InputError as error:
+        outcome = _refused(run, error)
+        keep_outcome(claim, run.name, outcome)
+        return outcome, None, lines
+    outcome = run_in_folder(claim, run.name, lambda: job, watch, warn=lines.append)
+    return outcome, None, lines
+
+
+def _run_elsewhere(nothing: None, watch: StopSignal, run: SweepRun, data: Shared[Dataset]) -> Answer:
+    """Run on another machine, and return the files of the run's folder."""
+    try:
+        job = _job(run.config, data)
+    except InputError as error:
+        return _refused(run, error), None, []
+    outcome, finished = run_to_outcome(run.config.algorithm, run.config.seed, lambda: execute(job))
+    return outcome, None if finished is None else dict(run_files(finished)), []
+
+
+def _refused(run: SweepRun, error: InputError) -> Outcome:
+    # One impossible point of a grid must not end the others.
+    return Outcome(label_of(run.config.algorithm), run.config.seed, "refused", reason=str(error))

@@ -1,0 +1,238 @@
+"""The study of a sweep: a configuration whose table ``grid`` and tables ``list`` give several values of settings."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import NamedTuple, cast
+
+import tomli_w
+
+from drfl.core import user_code
+from drfl.core.errors import InputError, unknown
+from drfl.core.user_code import label_of
+from drfl.experiments.config.algorithm_settings import COMMON
+from drfl.experiments.config.config import Config, config_of, read_file, references_of, results_folder
+from drfl.experiments.config.hyperparameters import algorithm_name, has_parameter
+from drfl.experiments.execution.cells import Cell
+from drfl.experiments.execution.training_cells import cost_of, job_from_config
+from drfl.experiments.run.artifacts import FREE
+from drfl.experiments.run.runner import parse_seeds
+
+GRID, LIST = "grid", "list"
+"""The keys of a study that an ordinary configuration lacks."""
+
+MOST_RUNS = 100_000
+"""More runs are probably a typing error."""
+
+Changes = Mapping[str, object]
+"""The settings of one run that the study varies, by name; parameters of one algorithm as "DRFA.gamma"."""
+
+
+class SweepRun(NamedTuple):
+    """One run of a sweep.
+
+    Args:
+        name: The name of its sub-folder, which depends on everything that determines its result.
+        config: Its configuration.
+        changes: The settings that the study varies.
+    """
+
+    name: str
+    config: Config
+    changes: Changes
+
+    @property
+    def label(self) -> str:
+        """A description for lines on the screen, such as "DRFA, seed 3, alpha = 0.1"."""
+        more = (f"{name} = {value}" for name, value in self.changes.items() if name not in ("algorithm", "seed"))
+        return ", ".join((label_of(self.config.algorithm), f"seed {self.config.seed}", *more))
+
+
+class Study(NamedTuple):
+    """The runs of a sweep.
+
+    Args:
+        content: The study as plain values, from which the sweep resumes.
+        runs: The runs in the order in which they start, none of them twice.
+    """
+
+    content: Mapping[str, object]
+    runs: tuple[SweepRun, ...]
+
+    @property
+    def toml(self) -> str:
+        """The study as TOML."""
+        return tomli_w.dumps({name: _plain(value) for name, value in self.content.items()})
+
+
+def read_study(
+    study: Path | Mapping[str, object],
+    changes: Mapping[str, object],
+    *,
+    trust: bool = False,
+    threads: int | None = None,
+) -> Study:
+    """Return the runs of a study.
+
+    Args:
+        study: Its TOML file, or the content of one.
+        changes: Settings that override those of the file for all runs.
+        trust: See :func:`drfl.experiments.config.config.load_config`.
+        threads: The torch threads of each run if the study does not set them.
+
+    Raises:
+        InputError: If a setting is unknown or impossible, nothing varies, or a setting is given twice.
+    """
+    content = _read(study, changes, trust) if isinstance(study, Path) else dict(study)
+    for table in _tables(content):
+        twice = next((name for name in changes if name in table), None)
+        if twice is not None:
+            raise InputError(f"the study varies {twice}: remove it there", code="given-twice", field=twice)
+    content |= changes
+    if threads is not None:
+        content.setdefault("threads", threads)
+    fixed = {name: value for name, value in content.items() if name not in (GRID, LIST)}
+    runs: dict[str, SweepRun] = {}
+    unused = set[str]()
+    for varied in _points(content):
+        config, without_effect = _configure(fixed, varied)
+        unused |= without_effect
+        effective = {name: value for name, value in varied.items() if name not in without_effect}
+        name = _folder_of(config)
+        runs.setdefault(name, SweepRun(name, config, effective))
+    used = {name for run in runs.values() for name in run.changes}
+    for name in unused - used:
+        raise InputError(
+            f"{name} is a parameter of none of the algorithms that run: remove it", code="unused-option", field=name
+        )
+    return Study(content, tuple(runs.values()))
+
+
+def _read(path: Path, given: Mapping[str, object], trust: bool) -> dict[str, object]:
+    """Read a study's file. Code that it names in its lists is treated like that of an ordinary configuration."""
+    content = read_file(path, references_of(given), trust=trust)
+    folder = results_folder(path)
+    if folder is not None and not trust:
+        columns = [
+            {name: each}
+            for table in _tables(content)
+            for name, value in table.items()
+            for each in (value if isinstance(value, list) else [value])
+        ]
+        references = {name: key for column in columns for name, key in references_of(column).items()}
+        user_code.check_received(references, content.get("files"), folder, references_of(given))
+    return content
+
+
+def _tables(content: Mapping[str, object]) -> list[dict[str, object]]:
+    """Return the tables that vary settings."""
+    entries = content.get(LIST)
+    return [
+        table
+        for table in (content.get(GRID), *(entries if isinstance(entries, list) else []))
+        if isinstance(table, dict)
+    ]
+
+
+def _points(content: Mapping[str, object]) -> Iterator[dict[str, object]]:
+    """Yield the varied settings of each run: every entry of ``list`` with every point of ``grid``.
+
+    Raises:
+        InputError: If the tables have another form, or give too many runs.
+    """
+    grid, entries = content.get(GRID, {}), content.get(LIST, [{}])
+    if not isinstance(grid, dict) or not isinstance(entries, list) or not all(isinstance(e, dict) for e in entries):
+        raise InputError(
+            "a study has a table [grid] with a list of values per setting, and tables [[list]] with one value each",
+            code="invalid-format",
+            field=GRID,
+        )
+    columns: dict[str, Sequence[object]] = {}
+    for name, value in _flat(grid).items():
+        values = parse_seeds(value) if name == "seed" and isinstance(value, str) else value
+        if not isinstance(values, list) or not values:
+            raise InputError(
+                f"grid.{name} = {value!r}: give a list of values, such as [0.1, 1.0]", code="wrong-type", field=name
+            )
+        columns[name] = values
+    if not columns and GRID not in content and LIST not in content:
+        raise InputError(
+            "the study varies nothing: add a table [grid] with a list of values per setting, or tables [[list]]",
+            code="missing-option",
+            field=GRID,
+        )
+    count = math.prod(map(len, columns.values())) * len(entries)
+    if count > MOST_RUNS:
+        raise InputError(
+            f"the study has {count:,} runs, more than {MOST_RUNS:,}: remove values", code="out-of-range", field=GRID
+        )
+    # Seeds and algorithms last: consecutive runs share data and model.
+    order = sorted(columns, key=lambda name: {"seed": 1, "algorithm": 2}.get(name, 0))
+    for entry in cast("list[dict[str, object]]", entries):
+        flat = _flat(entry)
+        twice = next((name for name in flat if name in columns), None)
+        if twice is not None:
+            raise InputError(
+                f"both grid and list set {twice}: remove it from one of them", code="given-twice", field=twice
+            )
+        for values in itertools.product(*(columns[name] for name in order)):
+            yield {**flat, **dict(zip(order, values, strict=True))}
+
+
+def _flat(table: Mapping[str, object]) -> dict[str, object]:
+    """Write ``DRFA.gamma = …``, which TOML reads as a table, as one name."""
+    flat: dict[str, object] = {}
+    for name, value in table.items():
+        flat |= {f"{name}.{inner}": each for inner, each in value.items()} if isinstance(value, dict) else {name: value}
+    return flat
+
+
+def _configure(fixed: Mapping[str, object], varied: Changes) -> tuple[Config, set[str]]:
+    """Return the configuration of a run, and the varied parameters that its algorithm does not have."""
+    settings = {name: value for name, value in varied.items() if name in Config.model_fields}
+    algorithm = algorithm_name(str(settings.get("algorithm", fixed.get("algorithm", _default_algorithm()))))
+    table: dict[str, object] = {}
+    without_effect: set[str] = set()
+    for name, value in varied.items():
+        if name in settings:
+            if name in COMMON and not has_parameter(algorithm, COMMON[name]):
+                without_effect.add(name)
+            continue
+        owner, dot, parameter = name.rpartition(".")
+        if dot and algorithm_name(owner) != algorithm:
+            without_effect.add(name)
+        elif has_parameter(algorithm, parameter):
+            table[parameter] = value
+        elif dot or not any(has_parameter(known, parameter) for known in _known(fixed, varied)):
+            raise unknown("setting", name, Config.model_fields)
+        else:
+            without_effect.add(name)
+    overrides = {name: value for name, value in settings.items() if name not in without_effect}
+    return config_of(fixed, {**overrides, **({"algorithms": {algorithm: table}} if table else {})}), without_effect
+
+
+def _default_algorithm() -> object:
+    return Config.model_fields["algorithm"].default
+
+
+def _known(fixed: Mapping[str, object], varied: Changes) -> set[str]:
+    from drfl.algorithms import ALGORITHMS, BASELINES
+
+    named = {str(table["algorithm"]) for table in (fixed, varied) if "algorithm" in table}
+    return {*ALGORITHMS, *BASELINES, *map(algorithm_name, named)}
+
+
+def _folder_of(config: Config) -> str:
+    job = {name: value for name, value in job_from_config(config).items() if name not in FREE}
+    return f"{label_of(config.algorithm)}-seed{config.seed}-{Cell('training', job, cost_of(config)).key[:12]}"
+
+
+def _plain(value: object) -> object:
+    if isinstance(value, Mapping):
+        return {str(name): _plain(each) for name, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(each) for each in value]
+    return value if isinstance(value, bool | int | float) else str(value)

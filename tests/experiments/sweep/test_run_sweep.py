@@ -1,0 +1,150 @@
+"""Sweeps: run in a pool, killed, resumed, extended, and read again."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+from tests.support.refusals import check_refusal, refused
+from tests.support.run_files import different, results_in
+
+import drfl
+from drfl.cli.app import call
+from drfl.experiments.run.manifest import is_finished
+from drfl.experiments.run.runner import StopSignal
+
+SMALL = {"clients": 4, "rounds": 3, "steps": 2, "engine": "loop", "cohort": 2}
+STUDY = {**SMALL, "grid": {"algorithm": ["FedAvg", "DRFA"], "alpha": [0.3, 1.0], "seed": [0, 1]}}
+QUIET = {"progress": None}
+TOML = """clients = 4
+rounds = {rounds}
+steps = 2
+cohort = 2
+engine = "loop"
+
+[grid]
+algorithm = ["FedAvg", "DRFA"]
+alpha = [0.3, 1.0]
+seed = "0..1"
+"""
+
+
+def same(a, b):
+    return different(results_in(a), results_in(b)) == []
+
+
+def test_its_runs_are_those_of_comparisons_in_any_pool(tmp_path):
+    one = drfl.sweep(STUDY, out=tmp_path / "1" / "s", **QUIET)
+    two = drfl.sweep(STUDY, out=tmp_path / "2" / "s", jobs=2, **QUIET)
+    assert same(one.directory, two.directory)
+    assert list(one.comparisons) == ["alpha = 0.3", "alpha = 1.0"]
+    common = ["--clients", "4", "--rounds", "3", "--steps", "2", "--engine", "loop", "--cohort", "2", "--threads", "1"]
+    out = str(tmp_path / "c")
+    assert (
+        call(["compare", *common, "--alpha", "1.0", "--algorithms", "FedAvg,DRFA", "--seeds", "2", "--out", out]) == 0
+    )
+    compared = json.loads((tmp_path / "c" / "outcomes.json").read_text())["outcomes"]
+    own = [{**outcome._asdict(), "run": ""} for outcome in one.comparisons["alpha = 1.0"].outcomes]
+    assert [(o["algorithm"], o["seed"], o["worst_interval"]) for o in compared] == [
+        (o["algorithm"], o["seed"], list(o["worst_interval"])) for o in own
+    ]
+    frame = one.to_frame()
+    assert frame["alpha"].tolist() == [0.3] * 4 + [1.0] * 4
+    assert drfl.load_runs(one.directory)["worst_accuracy"].tolist() == frame["worst_accuracy"].tolist()
+    loaded = drfl.load_comparison(tmp_path / "1" / "**", alpha=1.0)
+    assert loaded.to_markdown() == one.comparisons["alpha = 1.0"].to_markdown()
+    assert loaded.to_markdown() == (tmp_path / "c" / "table.md").read_text()
+    assert len(loaded.to_histories()) == 4 * 4
+
+
+def test_points_that_cannot_run_are_outcomes_and_the_others_run(tmp_path):
+    study = {**SMALL, "algorithm": "FedAvg", "cohort": 3, "grid": {"clients": [2, 4]}}
+    found = drfl.sweep(study, out=tmp_path / "s", **QUIET)
+    assert [outcome.stopped for outcome in found.outcomes] == ["refused", "rounds"]
+    frame = drfl.load_runs(tmp_path / "s")
+    assert sorted(frame["stopped"]) == ["refused", "rounds"]
+    assert frame.set_index("stopped")["clients"].to_dict() == {"refused": 2, "rounds": 4}
+    asked = []
+    again = drfl.sweep(study, out=tmp_path / "s", resume=True, progress=asked.append)
+    assert (asked, again.outcomes) == ([], found.outcomes)
+
+
+def test_stopped_and_resumed_and_extended_it_is_the_whole_sweep(tmp_path, monkeypatch):
+    whole = drfl.sweep(STUDY, out=tmp_path / "w" / "s", **QUIET)
+    ended = []
+
+    def stop_at_the_third(line):
+        ended.append(line)
+        if line.startswith("[3/"):
+            monkeypatch.setattr(StopSignal, "stop", True)
+
+    few = {**STUDY, "grid": {**STUDY["grid"], "algorithm": ["FedAvg"]}}
+    part = drfl.sweep(few, out=tmp_path / "s", progress=stop_at_the_third)
+    monkeypatch.undo()
+    assert (len(part.outcomes), part.is_complete) == (3, False)
+    with refused("unfinished-run", str(tmp_path / "s")):
+        drfl.sweep(few, out=tmp_path / "s", **QUIET)
+    ended.clear()
+    drfl.sweep(few, out=tmp_path / "s", resume=True, progress=ended.append)
+    assert len(ended) == 1
+    ended.clear()
+    all_of_it = drfl.sweep(STUDY, out=tmp_path / "s", resume=True, progress=ended.append)
+    assert len(ended) == 4
+    assert (
+        all_of_it.to_frame()
+        .drop(columns=["run", "wall_seconds"])
+        .equals(whole.to_frame().drop(columns=["run", "wall_seconds"]))
+    )
+    assert all_of_it.to_markdown() == whole.to_markdown()
+
+
+def test_killed_it_resumes_with_the_same_bytes(tmp_path):
+    (tmp_path / "study.toml").write_text(TOML.format(rounds=40))
+    assert call(["sweep", str(tmp_path / "study.toml"), "--out", str(tmp_path / "w" / "s"), "--jobs", "1"]) == 0
+    out = tmp_path / "s"
+    command = [sys.executable, "-m", "drfl", "sweep", "study.toml", "--out", "s", "--jobs", "2"]
+    with subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
+        while process.poll() is None and not any(out.glob("*-seed*/summary.json")):
+            time.sleep(0.005)
+        process.kill()
+    assert process.returncode == -signal.SIGKILL, "it ended before it could be killed"
+    assert not is_finished(out)
+    done = {path: path.stat().st_mtime_ns for path in out.glob("*-seed*/summary.json")}
+    assert call(["sweep", "--resume", "--out", str(out), "--jobs", "1"]) == 0
+    assert is_finished(out)
+    assert all(path.stat().st_mtime_ns == before for path, before in done.items())
+    assert same(out, tmp_path / "w" / "s")
+
+
+def test_what_cannot_be_swept_is_refused(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "study.toml").write_text(TOML.format(rounds=1))
+    (tmp_path / "plain.toml").write_text("rounds = 2\n")
+    check_refusal(["sweep"], "missing-option", "grid")
+    check_refusal(["sweep", "plain.toml"], "missing-option", "grid")
+    check_refusal(["sweep", "none.toml"], "file-not-found")
+    check_refusal(["sweep", "study.toml", "--alpha", "0.2"], "given-twice", "alpha")
+    check_refusal(["sweep", "--resume"], "needs-option", "resume")
+    check_refusal(["sweep", "--resume", "--out", "nothing"], "nothing-to-resume")
+    assert {path.name for path in tmp_path.iterdir()} == {"study.toml", "plain.toml"}
+
+
+@pytest.mark.parametrize("pattern", ["nothing/**", "."])
+def test_folders_without_runs_are_refused(pattern, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with refused("not-a-run", pattern):
+        drfl.load_runs(pattern)
+
+
+def test_runs_on_different_data_are_not_compared(tmp_path):
+    sweep = drfl.sweep({**SMALL, "algorithm": "FedAvg", "grid": {"alpha": [0.3, 1.0]}}, out=tmp_path / "s", **QUIET)
+    with refused("other-data", "alpha"):
+        drfl.load_comparison(sweep.directory)
+    with refused("not-found", "alpha", "0.2"):
+        drfl.load_comparison(sweep.directory, alpha=0.2)
+    with refused("unknown-name", "setting", "alhpa", "alpha"):
+        drfl.load_comparison(sweep.directory, alhpa=0.3)
