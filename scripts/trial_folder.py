@@ -77,7 +77,10 @@ class Trial:
         """Rewrite the server's file with another job."""
         path = self.folder / "server.toml"
         settings = {**tomllib.loads(path.read_text()), "out": out, "timeout": timeout, "grace": grace, "job": job}
-        path.write_text(tomli_w.dumps({name: value for name, value in settings.items() if value is not None}))
+        sites = settings.pop("sites")
+        text = tomli_w.dumps({name: value for name, value in settings.items() if value is not None})
+        # tomli_w would write short tables as one line, which drfl's commands do not edit
+        path.write_text("\n[[sites]]\n".join([text, *map(tomli_w.dumps, sites)]))
 
     def start(self, name: str, script: Path, *arguments: str) -> subprocess.Popen:
         """Start a program in a process group of its own."""

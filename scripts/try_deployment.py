@@ -1,7 +1,7 @@
 """A real deployment on this machine, put to every test that ``docs/results/deployments.md`` reports.
 
     scripts/try_deployment.sh [--quick [--record]] [--keep]
-                              [--only same,cold,killed,faults,quorum,servers,refusals,large]
+                              [--only same,cold,killed,faults,quorum,servers,refusals,members,large]
 
 SuperLink and SuperNodes are processes of their own and speak TLS with node authentication on loopback. The sites are
 the four heart-disease hospitals; with --quick two of them, two rounds of one algorithm. Writes results/deployment under
@@ -328,6 +328,51 @@ def refusals(trial: Trial) -> Rows:
     return rows
 
 
+def members(trial: Trial) -> Rows:
+    """Add a site between two runs, take its key away, and remove it."""
+    rows: Rows = []
+    new, log = "fifth", trial.folder / "fifth.log"
+
+    def ran(out: str) -> str:
+        trial.job(out, **JOB, algorithm="DualDRDM", rounds=1)
+        code, told = trial.run()
+        if code:
+            return f"the run ended with {code}: {told.strip().splitlines()[-1]}"
+        header, first, *_ = (trial.folder / out / "lambda.csv").read_text().splitlines()
+        return f"a run of {', '.join(header.split(',')[1:])} ended well, from lambda {first.split(',')[1]}"
+
+    def joins() -> str:
+        for _ in range(2):  # it is safe to repeat
+            trial.drfl("add-site", trial.folder, new, "--rows", "1000")
+        shutil.copy(trial.folder / "sites" / trial.sites[0] / "data.npz", trial.folder / "sites" / new / "data.npz")
+        missing, told = trial.drfl("run", trial.folder, "--wait", "5", check=False), ""
+        told = next((x for x in missing.stdout.splitlines() if "waiting up to" in x), "no word")
+        trial.sites.append(new)
+        trial.start_site(new)
+        trial.wait_online()
+        return f"{told.split(' WARNING ')[-1]}; then {ran('run-joined')}"
+
+    def loses_its_key() -> str:
+        trial.drfl("revoke", trial.folder, new)
+        program = trial.programs.pop(new)
+        wait_for(lambda: program.poll() is not None, "the end of its SuperNode", 180)
+        told = [line for line in log.read_text(errors="replace").splitlines() if line.strip()]
+        return f"its SuperNode: {told[-1]}; {ran('run-revoked')}"
+
+    def leaves() -> str:
+        for _ in range(2):
+            trial.drfl("remove-site", trial.folder, new)
+        trial.sites.remove(new)
+        return ran("run-left")
+
+    event(rows, "drfl deploy add-site, and a run", (new, "ended well", "waiting up to"), joins)
+    event(rows, "drfl deploy revoke", ("2004", "revoked"), loses_its_key)
+    event(rows, "drfl deploy remove-site, and a run", ("ended well",), leaves)
+    told = trial.drfl("status", trial.folder).stdout
+    print(told, flush=True)
+    return rows
+
+
 def large(trial: Trial) -> Rows:
     """Run a few rounds with a model of 100 MB."""
     generator = np.random.default_rng(0)
@@ -374,7 +419,7 @@ def store(part: str, rows: Rows, quick: bool = False) -> None:
 
 PARTS: dict[str, Callable[[Trial], Rows]] = {
     "cold": cold, "killed": killed, "faults": faults, "quorum": quorum, "servers": servers, "refusals": refusals,
-    "large": large,
+    "members": members, "large": large,
 }  # fmt: skip
 
 
@@ -382,16 +427,16 @@ def main() -> None:
     """Try everything that was asked for."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true")
-    parser.add_argument("--only", default=",".join(["same", *PARTS]), help="some of same, " + ", ".join(PARTS))
+    parser.add_argument("--only", help="some of same, " + ", ".join(PARTS) + "; --quick without it: same")
     parser.add_argument("--record", action="store_true", help="with --quick: store its row, by Flower's version")
     parser.add_argument("--keep", action="store_true", help="keep the folder")
     options = parser.parse_args()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that everything is taken down
-    if unknown := set(options.only.split(",")) - {"same", *PARTS}:
+    only = (options.only or ",".join(["same", *([] if options.quick else PARTS)])).split(",")
+    if unknown := set(only) - {"same", *PARTS}:
         parser.error(f"there is no part '{min(unknown)}': same, {', '.join(PARTS)}")
-    if options.record and not options.quick:
-        parser.error("--record belongs to --quick; without it everything is stored")
-    only = ["same"] if options.quick else options.only.split(",")
+    if options.record and (not options.quick or only != ["same"]):
+        parser.error("--record belongs to --quick without --only; without --quick everything is stored")
     place = Path(tempfile.mkdtemp(prefix="drfl-deployment-"))
     sys.path.insert(0, str(ROOT / "examples" / "hospitals"))
     from prepare import prepare  # pyright: ignore[reportMissingImports]

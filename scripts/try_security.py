@@ -108,7 +108,7 @@ def run_with_a_liar_a_veto_and_a_revoked_key(trial: Trial) -> str:
     reached(f"round 2 of {ROUNDS}")
     (veto / "approved.txt").write_text("")
     reached(f"round 4 of {ROUNDS}", 600)
-    trial.drfl("revoke", trial.folder, REVOKED, "--key-only")
+    trial.drfl("revoke", trial.folder, REVOKED)
     code = run.wait(1200)
     summary = json.loads((trial.folder / "run" / "summary.json").read_text())
     sites = json.loads((trial.folder / "run" / "traffic.json").read_text())["sites"]

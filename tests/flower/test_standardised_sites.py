@@ -1,7 +1,6 @@
 """Sites scale their columns by statistics of all of them, which the server combines and sends with every message."""
 
 import csv
-import logging
 from types import SimpleNamespace
 
 import msgspec
@@ -10,7 +9,7 @@ import pandas as pd
 import pytest
 import torch
 from flwr.app import ArrayRecord
-from tests.support.refusals import logged, quotes, refused
+from tests.support.refusals import quotes, refused
 
 import drfl
 from drfl.core.key import Key
@@ -148,8 +147,9 @@ def test_a_site_tells_of_its_training_rows_alone():
 def test_where_inputs_cannot_be_standardised_they_are_not_unless_it_is_asked_for(x, options, tmp_path, caplog):
     sites = {name: one(name, x, **options) for name in "ab"}
     members = {i: member(site) for i, site in enumerate(sites.values())}
-    assert standardisation_of(members, "ab", None) is None
-    assert logged(caplog) == ([("not-standardised", "standardise")] if x.ndim == 2 else [])
+    found, notices = standardisation_of(members, "ab", None)
+    assert found is None
+    assert [(n.code, n.field) for n in notices] == ([("not-standardised", "standardise")] if x.ndim == 2 else [])
     with refused("invalid-statistics", "a"):
         server_app.serve(grid_of(sites), server(tmp_path, sites, more="standardise = true"))
     assert not (tmp_path / "run").exists()
@@ -188,14 +188,15 @@ def test_a_site_that_tells_what_no_rows_have_is_refused_by_name(mean, variance, 
     assert not (tmp_path / "run").exists()
 
 
-def test_a_site_in_other_units_is_told_of_and_does_not_spoil_the_others(tmp_path, caplog):
-    caplog.set_level(logging.WARNING, "drfl.flower")
+def test_a_site_in_other_units_is_told_of_and_does_not_spoil_the_others():
     sites = tables(c=torch.randn(20, 3, generator=torch.Generator().manual_seed(9)) * torch.tensor([1, 1e6, 1]))
-    found = standardisation_of(dict(enumerate(map(member, sites.values()))), "abcd", None)
+    members = dict(enumerate(map(member, sites.values())))
+    found, (notice,) = standardisation_of(members, "abcd", None)
     assert 1 < float(found.scale[1]) < 4
-    (line,) = [line for line in caplog.messages if "units" in line]
-    assert line.startswith("c: ")
-    assert quotes(line, "1 columns", "column 2")
+    assert (notice.code, notice.field) == ("unit-mismatch", "c")
+    assert quotes(notice, "1 columns", "column 2")
+    named = {client: msgspec.structs.replace(each, features=("u", "v", "w")) for client, each in members.items()}
+    assert quotes(standardisation_of(named, "abcd", None)[1][0], "'v'")
 
 
 class Dying(Lying):

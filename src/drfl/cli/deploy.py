@@ -11,6 +11,7 @@ import typer
 
 from drfl.cli import signals
 from drfl.cli.command_help import Command, CommandGroup
+from drfl.core import checks
 from drfl.core.screen import say
 
 if TYPE_CHECKING:
@@ -113,9 +114,45 @@ def check(
 
 
 @app.command(cls=Command)
+def status(
+    directory: Place,
+    as_json: Annotated[bool, typer.Option("--json", help="Print a single JSON object on stdout")] = False,
+) -> int:
+    """Show the sites, when they were last seen, the rounds of the run and its model.
+
+    The exit code is 1 if the SuperLink does not answer.
+    """
+    with signals.raise_on_signal():
+        _require()
+        from drfl.core.screen import Screen, ScreenTable
+        from drfl.flower.deploy.paths import find_deployment
+        from drfl.flower.deploy.status import status_of
+
+        found = status_of(find_deployment(directory))
+        if as_json:
+            print(json.dumps({**found._asdict(), "sites": [site._asdict() for site in found.sites]}))
+        else:
+            table = ScreenTable("site", "status", "since (UTC)", "last reply (UTC)")
+            for site in found.sites:
+                table.add_row(site.name, site.state, site.since[:19] or "never", site.replied[:19] or "never")
+            Screen().print(table)
+            if not found.problem:
+                say(f"in progress: {', '.join(f'run {number}' for number in found.runs) or 'no run'}")
+            say(f"results in '{found.out}': {found.state}, {found.rounds} of {found.planned} rounds")
+            if found.model:
+                say(f"model: {found.model}, written {found.written}, SHA-256 {found.sha256[:16]}…")
+        if found.problem:
+            say(f"drfl: the SuperLink gave no answer: {found.problem}", err=True)
+    return 1 if found.problem else 0
+
+
+@app.command(cls=Command)
 def run(
     directory: Place,
     detach: Annotated[bool, typer.Option("--detach", help="Submit the run, print its number and exit")] = False,
+    wait: Annotated[
+        float | None, typer.Option(help="Seconds to wait for sites that are offline (default: wait in server.toml)")
+    ] = None,
 ) -> int:
     """Submit a run, show its log, and print its result.
 
@@ -123,11 +160,13 @@ def run(
     """
     with signals.raise_on_signal():
         _require()
+        if wait is not None:
+            checks.positive("--wait", wait)
         from drfl.flower.deploy.paths import find_deployment
         from drfl.flower.deploy.runs import submit
 
         folder = find_deployment(directory)
-        number = submit(folder)
+        number = submit(folder, wait)
         say(f"run {number} submitted", err=not detach)
         if detach:
             say(f"follow it with: drfl deploy follow {directory} {number}", err=True)
@@ -162,28 +201,68 @@ def stop(directory: Place, number: Number) -> int:
 SiteName = Annotated[str, typer.Argument(metavar="SITE", help="Name of the site in server.toml")]
 
 
-@app.command(cls=Command)
-def revoke(
+@app.command("add-site", cls=Command)
+def add_site(
     directory: Place,
-    site: SiteName,
-    key_only: Annotated[
-        bool, typer.Option("--key-only", help="Leave the site in server.toml, to register a new key later")
-    ] = False,
+    site: Annotated[str, typer.Argument(metavar="SITE", help="Name of the new site")],
+    key: Annotated[
+        Path | None, typer.Option(help="Public key that the site made (default: make a key pair here)")
+    ] = None,
+    rows: Annotated[int | None, typer.Option(help="Maximum number of training rows that it may report")] = None,
+    classes: Annotated[int | None, typer.Option(help="Maximum number of classes that its labels may need")] = None,
 ) -> int:
-    """Revoke the key of a site.
+    """Add a site: its folder, its keys, its registration and its table in server.toml.
 
-    From now on the SuperLink refuses the key. The command also removes the site from server.toml.
+    The SuperLink must be running, and no run may be in progress. Repeat a call that was interrupted.
+    """
+    with signals.raise_on_signal():
+        _require()
+        from drfl.flower.deploy.membership import add_site as add
+        from drfl.flower.deploy.paths import find_deployment
+
+        limits = {name: value for name, value in (("rows", rows), ("classes", classes)) if value is not None}
+        added = add(find_deployment(directory), site, key, limits)
+        registered = f", registered as {added.node}" if added.node else ""
+        settings = "is in server.toml" if added.settings is None else f"added; old file: {added.settings}"
+        say(f"{site}: {settings}{registered}. Copy {added.folder} to the site over a confidential channel")
+        for notice in added.notices:
+            say(f"drfl: {notice}", err=True)
+    return 0
+
+
+@app.command("remove-site", cls=Command)
+def remove_site(directory: Place, site: SiteName) -> int:
+    """Revoke the key of a site, and remove the site from server.toml.
+
+    The SuperLink must be running, and no run may be in progress. Repeat a call that was interrupted.
+    """
+    with signals.raise_on_signal():
+        _require()
+        from drfl.flower.deploy.membership import remove_site as remove
+        from drfl.flower.deploy.paths import find_deployment
+
+        removed = remove(find_deployment(directory), site)
+        revoked = "" if removed.key is None else f", key revoked and kept as {removed.key}"
+        settings = "is not in server.toml" if removed.settings is None else f"removed; old file: {removed.settings}"
+        say(f"{site}: {settings}{revoked}")
+        for notice in removed.notices:
+            say(f"drfl: {notice}", err=True)
+    return 0
+
+
+@app.command(cls=Command)
+def revoke(directory: Place, site: SiteName) -> int:
+    """Revoke the key of a site at once, also during a run.
+
+    The site stays in server.toml: give it a new key, or remove it with 'drfl deploy remove-site'.
     """
     with signals.raise_on_signal():
         _require()
         from drfl.flower.deploy.keys import revoke as revoke_key
         from drfl.flower.deploy.paths import find_deployment
 
-        revoked = revoke_key(find_deployment(directory), site, key_only)
-        removed = "" if revoked.settings is None else f"; removed from server.toml, old file: {revoked.settings}"
-        say(f"{site}: key revoked, kept as {revoked.key}{removed}")
-        for notice in revoked.notices:
-            say(f"drfl: {notice}", err=True)
+        kept = revoke_key(find_deployment(directory), site)
+        say(f"{site}: key revoked, kept as {kept}")
     return 0
 
 

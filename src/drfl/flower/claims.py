@@ -124,9 +124,20 @@ def admit(members: Mapping[int, SiteIdentity], entries: Sequence[SiteEntry]) -> 
                 )
 
 
+def site_warnings(members: Mapping[int, SiteIdentity], names: Sequence[str]) -> list[Notice]:
+    """Return the sites' warnings about their own data, which may have no text."""
+    notices = []
+    for client, member in sorted(members.items()):
+        for code, column, text in ((w.code, w.column, w.text) for w in member.warnings):
+            place = f" in column '{column}'" if column else ""
+            problem = text or f"{code}{place}. 'drfl deploy check .' at the site shows the details"
+            notices.append(Notice(f"site {names[client]}: {problem}", code, column or names[client]))
+    return notices
+
+
 def standardisation_of(
     members: Mapping[int, SiteIdentity], names: Sequence[str], wanted: bool | None
-) -> Standardisation | None:
+) -> tuple[Standardisation | None, list[Notice]]:
     """Compute mean and scale of each column from the sites' reports about their training rows.
 
     Args:
@@ -135,7 +146,7 @@ def standardisation_of(
         wanted: Whether to standardise inputs; by default if they are vectors of at most ``MOST_COLUMNS`` numbers.
 
     Returns:
-        The standardisation; None if inputs are not standardised.
+        The standardisation, None if inputs are not standardised; and warnings about the columns.
 
     Raises:
         InputError: If inputs cannot be standardised, if a site reports impossible statistics, or if the inputs of two
@@ -143,9 +154,10 @@ def standardisation_of(
     """
     parts = {names[client]: members[client].moments for client in sorted(members)}
     reports = {name: part for name, part in parts.items() if part is not None}
+    notices: list[Notice] = []
     if wanted is None and not reports and len(members[0].shape) == 1:
         text = f"inputs are not standardised, which needs vectors of at most {MOST_COLUMNS} floating-point numbers"
-        LOG.warning(Notice(text, "not-standardised", "standardise"))
+        notices.append(Notice(text, "not-standardised", "standardise"))
     for client, name in enumerate(parts) if wanted is False else ():
         if members[client].counts is not None:
             raise InputError(
@@ -155,7 +167,7 @@ def standardisation_of(
                 field=name,
             )
     if wanted is False or (wanted is None and not reports):
-        return None
+        return None, notices
     # Moments of different columns cannot be combined.
     check_same_shape(members)
     for name, part in parts.items():
@@ -173,10 +185,12 @@ def standardisation_of(
         columns = (combined.outlier == client).nonzero().flatten()
         if len(columns):
             worst = int(columns[combined.factor[columns].argmax()])
+            features = members[client].features
+            column = f"'{features[worst]}'" if features else f"{worst + 1}"
             text = (
                 f"{name}: its statistics would more than double the scale of {len(columns)} columns compared with all "
-                f"other sites, column {worst + 1} by a factor of {float(combined.factor[worst]):.3g}. Their effect was "
+                f"other sites, column {column} by a factor of {float(combined.factor[worst]):.3g}. Their effect was "
                 "limited. Check that the site uses the same units as the others"
             )
-            LOG.warning(Notice(text, "unit-mismatch", name))
-    return combined.standardisation
+            notices.append(Notice(text, "unit-mismatch", name))
+    return combined.standardisation, notices

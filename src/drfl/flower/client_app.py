@@ -21,6 +21,7 @@ from drfl.core.audit_signatures import read_public_key
 from drfl.core.errors import InputError, printable
 from drfl.core.hashing import digest_of
 from drfl.data import ClientData
+from drfl.data.checks import data_warnings
 from drfl.data.row_scores import RowScores, products
 from drfl.data.standardisation import Moments, is_table
 from drfl.engine import ENGINES, Engine, Loop, Simulation, Threads
@@ -28,11 +29,14 @@ from drfl.engine.simulation import counted_rows
 from drfl.federation.requests import Request, TrainRequest
 from drfl.flower.messages import (
     MOST_COLUMNS,
+    MOST_WARNING,
+    MOST_WARNINGS,
     Answer,
     Ask,
     Model,
     SiteIdentity,
     SiteTest,
+    SiteWarning,
     request_of,
     short_name,
     version,
@@ -409,7 +413,7 @@ def identity(site: Site) -> RecordDict:
     try:
         about = SiteIdentity(
             site.name, shape, classes, rows, tests, digest, majority, columns, counts, features, data.schema_digest,
-            class_names if len(class_names) == classes else (), row_key,
+            class_names if len(class_names) == classes else (), row_key, warnings_of(site),
         )  # fmt: skip
         content = write(about)
         # Read the description here too, so that the site's operator sees why the server would refuse it.
@@ -419,6 +423,24 @@ def identity(site: Site) -> RecordDict:
             f"site '{site.name}' cannot take part: {error}", code="invalid-value", field=site.name
         ) from None
     return content
+
+
+def warnings_of(site: Site) -> tuple[SiteWarning, ...]:
+    """Return the warnings about a site's data that its policy allows the server to have."""
+    allowed, features = site.policy.warnings, site.data.columns or ()
+    # Compare without units: the server compares the sites' column statistics.
+    found = () if allowed == "none" else data_warnings(site.data)
+    return tuple(
+        SiteWarning(
+            notice.code,
+            # Other fields may be a path or a site.
+            short_name(str(notice.field)) if notice.field in features else "",
+            printable(notice, MOST_WARNING) if allowed == "figures" else "",
+        )
+        for notice in found[:MOST_WARNINGS]
+        # The server knows the mean and variance of every column, and standardises them.
+        if notice.code != "not-standardised"
+    )
 
 
 def row_hashes(site: Site, run: int) -> RecordDict:

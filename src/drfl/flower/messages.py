@@ -59,7 +59,14 @@ MOST_HASHES = 2**17
 HASH_BYTES = 8
 """Bytes of the hash of a row. Among a million rows, two different ones collide with probability 3e-8."""
 
+MOST_WARNINGS = 64
+"""Maximum number of warnings about its data that a site sends."""
+
+MOST_WARNING = 400
+"""Maximum number of characters of the text of such a warning."""
+
 Short = Annotated[str, Meta(max_length=64)]
+Code = Annotated[str, Meta(pattern=r"\A[a-z0-9-]{1,64}\Z")]
 Index = Annotated[int, Meta(ge=0, le=2**31)]
 Positive = Annotated[int, Meta(ge=1, le=2**31)]
 Rows = Annotated[int, Meta(ge=1, le=MOST_ROWS)]
@@ -223,6 +230,24 @@ class Answer(Message, frozen=True):
             raise ValueError("sums of products require two tests, and two tests require sums of products")
 
 
+class SiteWarning(Message, frozen=True):
+    """A warning about a site's data.
+
+    Args:
+        code: Kind of problem, see :class:`drfl.core.errors.Notice`.
+        column: The feature that it concerns; "" if it concerns none or several.
+        text: The warning with its figures; "" if the site's policy keeps them at the site.
+    """
+
+    code: Code
+    column: Name = ""
+    text: Annotated[str, Meta(max_length=MOST_WARNING)] = ""
+
+    def __post_init__(self) -> None:
+        if not (self.column + self.text).isprintable():
+            raise ValueError("a warning must be printable")
+
+
 class SiteIdentity(Message, frozen=True):
     """A site's description of itself.
 
@@ -242,6 +267,7 @@ class SiteIdentity(Message, frozen=True):
         class_names: Names of its classes; empty if they have none.
         row_key: Check value of the key with which it hashes its rows for comparison with other sites; "" if it does not
             take part.
+        warnings: Warnings about its data, as far as its policy allows.
     """
 
     # Names of many columns take more space than the fields of other messages.
@@ -259,6 +285,7 @@ class SiteIdentity(Message, frozen=True):
     schema: SchemaDigest = ""
     class_names: Annotated[tuple[Name, ...], Meta(max_length=MOST_NAMED_CLASSES)] = ()
     row_key: KeyCheck = ""
+    warnings: Annotated[tuple[SiteWarning, ...], Meta(max_length=MOST_WARNINGS)] = ()
 
     def __post_init__(self) -> None:
         site_name(self.name)

@@ -315,7 +315,7 @@ def gather_members(
     Raises:
         InputError: If some clients are not online in time, or do not sign their audit logs with their keys.
     """
-    end = time.monotonic() + wait
+    end, reported = time.monotonic() + wait, list[str]()
     while True:
         nodes = roster.nodes(grid)
         missing = [name for client, name in enumerate(roster.names) if client not in nodes]
@@ -324,9 +324,15 @@ def gather_members(
         if time.monotonic() >= end:
             raise InputError(
                 f"these sites are not online after {wait:g} s: {', '.join(missing)}. Check that their SuperNodes run "
-                "and are registered (drfl deploy check), or remove them from server.toml",
+                "and are registered (drfl deploy check), wait longer (drfl deploy run --wait), or remove them (drfl "
+                "deploy remove-site)",
                 code="sites-missing",
             )
+        if missing != reported:
+            left = max(0.0, end - time.monotonic())
+            text = f"waiting up to {left:.0f} s for these sites, which are not online: {', '.join(missing)}"
+            LOG.warning(Notice(text, "sites-missing"))
+            reported = missing
         time.sleep(PAUSE)
     # Every site is needed: the clients' weights and shares have one entry per site, which stays fixed in a run.
     answers = query_identities(grid, [node.id for node in nodes.values()], timeout, audit)

@@ -39,9 +39,10 @@ from drfl.experiments.run.resume import (
 )
 from drfl.experiments.run.run_directory import claim_folder, tidy
 from drfl.experiments.run.runner import execute, write_results
-from drfl.flower.claims import admit, standardisation_of
+from drfl.flower.claims import admit, site_warnings, standardisation_of
 from drfl.flower.client_app import task_of
 from drfl.flower.closing import SERVER, AuditedRun
+from drfl.flower.deploy.paths import DeploymentFolder
 from drfl.flower.federation import FlowerFederation
 from drfl.flower.messages import Model, SiteIdentity, short_name
 from drfl.flower.nodes import JoinedSite, KeyRoster, NameRoster, Roster, gather_members
@@ -61,6 +62,9 @@ LOG = logging.getLogger("drfl.flower")
 
 DEPLOYMENT = "deployment"
 """Key of the app's configuration with the path of ``server.toml``."""
+
+WAIT = "wait"
+"""Key of the app's configuration with the seconds to wait for the sites; "" = as in ``server.toml``."""
 
 app = ServerApp()
 """The app that Flower loads."""
@@ -90,7 +94,8 @@ def main(grid: Grid, context: Context) -> None:
             code="missing-option",
             field=DEPLOYMENT,
         )
-    serve(grid, Path(str(path)))
+    wait = context.run_config.get(WAIT, "")
+    serve(grid, Path(str(path)), None if wait == "" else float(wait))
 
 
 class Sites(NamedTuple):
@@ -164,12 +169,13 @@ class Deployment(ReadyRun[Sites, FlowerFederation]):
     replies: ReplyLog
 
 
-def serve(grid: Grid, path: Path) -> Path:
+def serve(grid: Grid, path: Path, wait: float | None = None) -> Path:
     """Run a deployment, or resume it.
 
     Args:
         grid: Flower's grid.
         path: ``server.toml`` of the deployment.
+        wait: Seconds to wait for the sites; None = as in ``server.toml``.
 
     Returns:
         The run's folder.
@@ -191,13 +197,13 @@ def serve(grid: Grid, path: Path) -> Path:
     roster = make_roster(settings, folder, audit)
     # From here on the log records how the run ends, even after an error.
     with AuditedRun(audit, grid, roster, settings.timeout) as audited:
-        joined = gather_members(grid, roster, settings.wait, settings.timeout, audit)
+        joined = gather_members(grid, roster, settings.wait if wait is None else wait, settings.timeout, audit)
         members = {client: member.identity for client, member in joined.items()}
         admit(members, settings.sites)
         if audit is not None:
             log_members(joined, roster, audit)
         deployed = prepare_deployment(grid, roster, members, settings, folder, audit)
-        check_stored_config(out, deployed)
+        check_same_settings(out, settings, deployed)
         if is_finished(out):
             # The program was killed after the last result was written, which Flower reports as a failed run.
             tidy(out)
@@ -268,10 +274,30 @@ def check_sites(out: Path, settings: ServerSettings) -> None:
             ]
             raise InputError(
                 f"the run in '{settings.out}' has other sites than server.toml names now "
-                f"({' and '.join(changes) or 'in another order'}). Set another 'out', or restore the sites",
+                f"({' and '.join(changes) or 'in another order'}), and the sites of a run are fixed. Set another 'out' "
+                "for a new run, or restore the sites",
                 code="other-sites",
                 field="out",
             )
+
+
+def check_same_settings(out: Path, settings: ServerSettings, deployed: Deployment) -> None:
+    """Check that an existing run in the folder has the same settings.
+
+    Raises:
+        InputError: If it has others; the field is the first that differs.
+    """
+    try:
+        check_stored_config(out, deployed)
+    except InputError as error:
+        if not is_finished(out) or failure_of(out) is None:
+            raise
+        raise InputError(
+            f"the run in '{settings.out}' diverged and cannot be resumed with another {error.field}. Set another 'out' "
+            "in server.toml for a new run",
+            code=error.code,
+            field=error.field,
+        ) from None
 
 
 def resolve_settings(settings: ServerSettings, folder: Path) -> ServerSettings:
@@ -296,11 +322,13 @@ def prepare_deployment(
         InputError: If the model, the algorithm and the sites do not fit together.
     """
     config = settings.job
-    standardisation = standardisation_of(members, roster.names, config.standardise)
-    notices = tuple(compare_sites(grid, roster, members, settings.timeout, audit))
+    standardisation, of_columns = standardisation_of(members, roster.names, config.standardise)
+    notices = (*site_warnings(members, roster.names), *of_columns)
+    for notice in notices:
+        LOG.warning(notice)
     sites = Sites(
-        tuple(member for _, member in sorted(members.items())), tuple(roster.names), standardisation, notices,
-        getattr(torch, config.dtype),
+        tuple(member for _, member in sorted(members.items())), tuple(roster.names), standardisation,
+        (*notices, *compare_sites(grid, roster, members, settings.timeout, audit)), getattr(torch, config.dtype),
     )  # fmt: skip
     needed, largest = max((member.classes, name) for member, name in zip(sites.members, sites.names, strict=True))
     classes = needed if config.classes is None else config.classes
@@ -393,6 +421,15 @@ def make_roster(settings: ServerSettings, folder: Path, audit: AuditLog | None =
         text = "insecure: sites are not authenticated. Anyone who can reach the server can join under any name"
         LOG.warning(Notice(text, "insecure-deployment"))
         return NameRoster(names, settings.timeout, audit=audit)
+    revoked = DeploymentFolder(folder).revoked_keys()
+    for site in settings.sites:
+        if site.name in revoked and not (folder / str(site.public_key)).exists():
+            raise InputError(
+                f"the key of {site.name} was revoked. Give the site a new one with 'drfl deploy rotate', or remove it "
+                "with 'drfl deploy remove-site'",
+                code="revoked-key",
+                field=site.name,
+            )
     return KeyRoster(names, tuple(read_registered_key(folder / str(site.public_key)) for site in settings.sites))
 
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Literal, TypeVar
+from typing import Annotated, ClassVar, Literal, TypeVar
 
 from pydantic import (
     AfterValidator,
@@ -45,7 +46,15 @@ def read(path: Path, kind: type[M]) -> M:
     Raises:
         InputError: If the file is missing or invalid; the field is the name of the invalid key.
     """
-    content = read_toml(path)
+    return validate(path, read_toml(path), kind)
+
+
+def validate(path: Path, content: Mapping[str, object], kind: type[M]) -> M:
+    """Validate the content of a settings file.
+
+    Raises:
+        InputError: If it is invalid; the field is the name of the invalid key.
+    """
     try:
         return kind.model_validate(content)
     except ValidationError as error:
@@ -187,6 +196,7 @@ class DeployedConfig(TaskSettings, AlgorithmSettings, RunSettings):
         sites: Names of the sites, in the order of the clients, from ``[[sites]]``.
     """
 
+    new_folder: ClassVar[str] = "another 'out' in server.toml"
     classes: int | None = Field(None, ge=1)
     standardise: bool | None = None
     sites: tuple[str, ...] = ()

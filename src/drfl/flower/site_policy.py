@@ -10,6 +10,7 @@ import hmac
 from collections import Counter
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Literal
 
 import torch
 from pydantic import BaseModel, ConfigDict, Field
@@ -45,6 +46,8 @@ class SitePolicy(BaseModel):
         shared_rows_key: File with a secret that only the sites have, relative to ``site.toml``. If all sites have the
             same one, they send keyed hashes of their rows, by which the server counts the rows that two sites share.
             By default the site takes no part in this.
+        warnings: What the server learns of each warning about the site's data: the kind of problem and the name of the
+            column ("columns", by default), also the text with its figures ("figures"), or nothing ("none").
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -52,6 +55,7 @@ class SitePolicy(BaseModel):
     max_step: float | None = Field(default=None, gt=0, allow_inf_nan=False)
     approved: Path | None = None
     shared_rows_key: Path | None = None
+    warnings: Literal["columns", "figures", "none"] = "columns"
 
     def row_key(self, folder: Path) -> bytes | None:
         """Read the key with which the site hashes its rows; None if it takes no part.

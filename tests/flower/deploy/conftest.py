@@ -1,11 +1,14 @@
-"""A deployment's folder with keys, made once."""
+"""Deployments' folders with keys, made once, and a SuperLink that only takes notes."""
 
 from __future__ import annotations
 
 import shutil
+import subprocess
 
 import pytest
 
+from drfl.core.errors import DrflError
+from drfl.flower.deploy import flower_cli, keys, runs
 from drfl.flower.deploy.init import DeploymentPlan, write
 
 
@@ -21,3 +24,51 @@ def with_keys(tmp_path_factory):
 def copy(with_keys, tmp_path):
     """A folder to spoil, at another place than it was made for."""
     return shutil.copytree(with_keys, tmp_path / "copy")
+
+
+@pytest.fixture(scope="session")
+def three(tmp_path_factory):
+    """A folder for sites a, b and c; tests that change it take a copy."""
+    root = tmp_path_factory.mktemp("keys") / "fl"
+    write(DeploymentPlan(("a", "b", "c"), port=18000), root, keys=True)
+    return root
+
+
+@pytest.fixture
+def trio(three, tmp_path):
+    """A copy of the folder for three sites, which are registered as 11 to 13."""
+    root = shutil.copytree(three, tmp_path / "trio")
+    for name, node in (("a", "11"), ("b", "12"), ("c", "13")):
+        (root / f"keys/{name}.node").write_text(f"{node}\n")
+    return root
+
+
+@pytest.fixture
+def superlink(trio, monkeypatch):
+    """What was asked of the SuperLink to change, and what it fails at: verbs, "gone" and "run"."""
+    asked: list[list[str]] = []
+    failing: list[str] = []
+
+    def ask(home, arguments):
+        assert home == trio / "flwr"
+        verb = arguments[min(1, len(arguments) - 1)]
+        if verb != "list" or arguments[0] == "supernode":
+            asked.append(list(arguments))
+        if verb in failing:
+            raise DrflError("[code: 23] Public key already in use.")
+        gone = [one[2] for one in asked[:-1] if one[1] == "unregister"] if "gone" in failing else []
+        nodes = [{"node-id": n, "status": "unregistered" if n in gone else "online"} for n in ("11", "12", "13")]
+        states = [{"run-id": "6", "status": "finished:failed"}, {"run-id": "7", "status": "running"}]
+        return {"success": True, "node-id": "99", "nodes": nodes, "runs": states[: 1 + ("run" in failing)]}
+
+    for module in (keys, runs, flower_cli):
+        monkeypatch.setattr(module, "run_flwr", ask)
+    return asked, failing
+
+
+@pytest.fixture
+def new_key(tmp_path):
+    """A public key that nobody has registered."""
+    path = tmp_path / "new"
+    subprocess.run(["ssh-keygen", "-q", "-t", "ecdsa", "-b", "384", "-N", "", "-f", str(path)], check=True)
+    return path.with_suffix(".pub")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Self, cast
+from typing import TYPE_CHECKING, Any, ClassVar, Self, cast
 
 from pydantic import (
     FieldSerializationInfo,
@@ -86,6 +86,9 @@ class RunSettings(StrictSettings, RunFields):
         faults: How clients fail, or a mapping such as ``{"drop": 0.3}``.
         engine: The engine that computes the clients' work, or its name.
     """
+
+    new_folder: ClassVar[str] = "another --out"
+    """How a message asks for another folder of results."""
 
     # RunFields declares these fields for the texts of files and options. After validation they are objects.
     if TYPE_CHECKING:

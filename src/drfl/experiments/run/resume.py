@@ -78,7 +78,7 @@ def check_same(job: Running, kept: Mapping[str, object]) -> list[Notice]:
         if getattr(current, part) != getattr(stored, part):
             raise InputError(
                 f"the run to resume has {('other data' if part == 'data' else 'another initial model')} of the same "
-                "name: use what it started with, or give another --out",
+                f"name: use what it started with, or give {job.settings.new_folder}",
                 code="other-run",
                 field=part,
             )
@@ -109,14 +109,14 @@ def check_settings(job: Running, kept: Mapping[str, object]) -> None:
         if own.get(name) != stored.get(name) and name.startswith(FILES):
             raise InputError(
                 f"{name.removeprefix(FILES)} has changed since the run to resume started: restore it, or give "
-                "another --out",
+                f"{job.settings.new_folder}",
                 code="other-run",
                 field=name.removeprefix(FILES),
             )
         if own.get(name) != stored.get(name):
             raise InputError(
                 f"the run to resume has {name} = {_value_text(stored, name)}, not {_value_text(own, name)}: give the "
-                "same options, or another --out",
+                f"same options, or {job.settings.new_folder}",
                 code="other-run",
                 field=name,
             )

@@ -35,7 +35,8 @@ def check_settings(site: SiteFolder) -> Iterator[CheckResult]:
 
 def check_data(site: SiteFolder) -> Iterator[CheckResult]:
     """Check that the data can be loaded, and report their size, shape and column statistics."""
-    from drfl.flower.client_app import Site, identity  # imported here because it imports torch
+    from drfl.data.checks import data_warnings  # imported here because it imports torch
+    from drfl.flower.client_app import Site, identity
     from drfl.flower.messages import SiteIdentity
     from drfl.flower.records import read
     from drfl.flower.settings import read_site
@@ -58,8 +59,14 @@ def check_data(site: SiteFolder) -> Iterator[CheckResult]:
     counts = f"{sum(map(len, loaded.train)):,} training and {sum(map(len, loaded.test)):,} test samples"
     schema = f", schema {loaded.schema.digest[:8]}" if loaded.schema else ""
     yield success("data", f"{counts}, inputs {kinds[0]} of shape {shape}, targets {kinds[1]}{schema}")
-    for notice in loaded.notices:
+    for notice in data_warnings(loaded):
         yield advice("data", notice)
+    if about.warnings:
+        text = (
+            f"the server gets {len(about.warnings)} of these warnings, with policy.warnings = "
+            f"'{settings.policy.warnings}' in site.toml"
+        )
+        yield advice("data", Notice(text, "warnings-sent", "warnings"))
     if about.row_key:
         text = (
             f"the server gets keyed hashes of all rows; the check value of the key, {about.row_key}, must be the same"
@@ -100,7 +107,9 @@ def check_online(folder: DeploymentFolder, sites: tuple[SitePaths, ...], insecur
         try:
             node = read_text(site.node).strip()
         except InputError:
-            yield problem(site.name, "was not registered from this folder; run ./register-sites.sh")
+            # check_keys reports a revoked key.
+            if site.name not in folder.revoked_keys():
+                yield problem(site.name, "was not registered from this folder; run ./register-sites.sh")
             continue
         state = states.get(node)
         if state is None or state in REMOVED_STATUSES:

@@ -114,10 +114,17 @@ def is_valid_for_host(certificate: x509.Certificate, host: str) -> bool:
         return host.lower() in (name.lower() for name in names)
 
 
+REVOKED = "its key was revoked; give it a new one with 'drfl deploy rotate', or use 'drfl deploy remove-site'"
+"""The problem of a site in ``server.toml`` whose key was revoked and not replaced."""
+
+
 def check_keys(folder: DeploymentFolder, sites: tuple[SitePaths, ...]) -> Iterator[CheckResult]:
     """Check that the sites' public keys are present, distinct and not revoked, and match any private keys here."""
     owners: dict[str, str] = {}
     for site in sites:
+        if not site.public_key.exists() and site.name in folder.revoked_keys():
+            yield problem(site.name, REVOKED)
+            continue
         try:
             public = read_public_key(site.public_key, MAKE_KEYS)
             twin = find_revoked_key(folder, site.public_key)

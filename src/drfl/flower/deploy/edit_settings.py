@@ -54,6 +54,22 @@ def remove_site(text: str, name: str) -> str:
     return _verify("\n".join(lines[:start] + lines[stop:]), {**settings, "sites": others})
 
 
+def add_site(text: str, table: Mapping[str, str | int | float]) -> str:
+    """Add a ``[[sites]]`` table at the end of ``server.toml``.
+
+    Args:
+        text: Text of ``server.toml``.
+        table: The keys of the table with their values.
+
+    Raises:
+        InputError: If the sites in the file are not tables.
+    """
+    settings, end = tomllib.loads(text), "\r\n" if "\r\n" in text else "\n"
+    lines = tomli_w.dumps(table).splitlines()
+    added = end.join(["", "[[sites]]", *lines, ""])
+    return _verify(text.rstrip("\r\n") + end + added, {**settings, "sites": [*settings["sites"], dict(table)]})
+
+
 def add_limits(text: str, limits: Mapping[str, Mapping[str, int | float]]) -> str:
     """Add keys to the ``[[sites]]`` tables of ``server.toml``, below each site's name.
 

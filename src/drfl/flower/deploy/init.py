@@ -171,13 +171,7 @@ def write(plan: DeploymentPlan, path: Path, keys: bool = False) -> None:
         )
     # Write all files or none: an incomplete folder would be hard to tell from a complete one.
     with new_folder(root) as stage:
-        for name, text in files(plan, root).items():
-            target = stage / name
-            target.parent.mkdir(parents=True, exist_ok=True)
-            # Shells cannot run scripts with the line endings of Windows.
-            target.write_text(text, encoding="utf-8", newline="\n")
-            if name.endswith(".sh"):
-                target.chmod(0o755)
+        write_files(stage, files(plan, root))
         for name in plan.sites:
             (stage / "sites" / name).chmod(0o700)  # the folder will contain a private key
         if keys:
@@ -188,6 +182,17 @@ def write(plan: DeploymentPlan, path: Path, keys: bool = False) -> None:
                     code="command-failed",
                     field="make-keys.sh",
                 )
+
+
+def write_files(folder: Path, texts: Mapping[str, str]) -> None:
+    """Write texts by their path in a folder; scripts become executable."""
+    for name, text in texts.items():
+        target = folder / name
+        target.parent.mkdir(parents=True, exist_ok=True)
+        # Shells cannot run scripts with the line endings of Windows.
+        target.write_text(text, encoding="utf-8", newline="\n")
+        if name.endswith(".sh"):
+            target.chmod(0o755)
 
 
 def files(plan: DeploymentPlan, root: Path) -> dict[str, str]:
@@ -202,13 +207,14 @@ def files(plan: DeploymentPlan, root: Path) -> dict[str, str]:
     port = {"PORT": str(plan.port)}
     address = {"ADDRESS": plan.address, **port}
     days = {"DAYS": str(DAYS), "CA_DAYS": str(CA_DAYS)}
-    names = {"NAMES": " ".join(plan.sites), "REVOKED": _template("revoked.sh").rstrip("\n")}
+    shared = {
+        "SITES": _fill("sites.sh", {"BIN": _bin_folder()}).rstrip("\n"),
+        "REVOKED": _template("revoked.sh").rstrip("\n"),
+    }
     trust = f"root-certificates = {json.dumps(str(root / 'certificates/ca.crt'))}" if secure else "insecure = true"
     compose = {"ROOT": str(root), "ROOT_YAML": json.dumps(str(root)), "VOLUME_YAML": json.dumps(f".:{root}"), **port}
-    services = [_fill("compose-site.yaml", {"NAME": name, **port}) for name in plan.sites]
-    count = "one site" if len(plan.sites) == 1 else f"{len(plan.sites)} sites"
-    note = _fill(f"readme-{kind}.md", days).rstrip("\n")
-    readme = {"COUNT": count, "LIST": ", ".join(plan.sites), "ADDRESS": plan.address, "NOTE": note}
+    services = [compose_service(name, plan.port) for name in plan.sites]
+    readme = {"ADDRESS": plan.address, "NOTE": _fill(f"readme-{kind}.md", days).rstrip("\n")}
     settings = _fill("server.toml", {"INSECURE": "false" if secure else "true ", "KEY": SERVER_KEY if secure else ""})
     for name in plan.sites:
         key = f'public_key = "keys/{name}.pub"\n' if secure else ""
@@ -220,10 +226,10 @@ def files(plan: DeploymentPlan, root: Path) -> dict[str, str]:
         "server.toml": settings,
         "superlink.env": _environment(plan, BIND=plan.bind, PORT=plan.port),
         "start-superlink.sh": _fill("start-superlink.sh", superlink),
-        "register-sites.sh": _fill("register-sites.sh", {"PROGRAMS": _programs("flwr"), **names})
+        "register-sites.sh": _fill("register-sites.sh", {"PROGRAMS": _programs("flwr"), **shared})
         if secure
         else _template("register-insecure.sh"),
-        "make-keys.sh": _fill("make-keys.sh", {**names, **days, "SAN": ",".join(plan.names)})
+        "make-keys.sh": _fill("make-keys.sh", {**shared, **days, "SAN": ",".join(plan.names)})
         if secure
         else _template("make-keys-insecure.sh"),
         "app/pyproject.toml": _fill("app.toml", {"SERVER": json.dumps(str(root / "server.toml"))}),
@@ -233,15 +239,32 @@ def files(plan: DeploymentPlan, root: Path) -> dict[str, str]:
         "compose.yaml": "\n".join((_fill("compose.yaml", compose), *services)),
         "image/Dockerfile": _template("Dockerfile"),
     }
-    security = _template(f"supernode-{kind}.sh")
     for name, site_port in zip(plan.sites, plan.site_ports, strict=True):
-        folder = f"sites/{name}"
-        key = "" if plan.insecure else SITE_KEY
-        values = {"NAME": name, "PROGRAMS": _programs("flower-supernode"), "SECURITY": security, "KEY": key}
-        texts[f"{folder}/site.toml"] = _fill("site.toml", values)
-        texts[f"{folder}/superlink.env"] = _environment(plan, PORT=site_port)
-        texts[f"{folder}/start-supernode.sh"] = _fill("start-supernode.sh", values)
+        texts |= {f"sites/{name}/{file}": text for file, text in site_files(plan, name, site_port).items()}
     return texts
+
+
+def site_files(plan: DeploymentPlan, name: str, port: int) -> dict[str, str]:
+    """Return the texts of the files of a site by their name in its folder.
+
+    Args:
+        plan: The sites and the address of the SuperLink.
+        name: Name of the site.
+        port: Loopback port of its SuperNode.
+    """
+    security = _template(f"supernode-{'insecure' if plan.insecure else 'secure'}.sh")
+    key = "" if plan.insecure else SITE_KEY
+    values = {"NAME": name, "PROGRAMS": _programs("flower-supernode"), "SECURITY": security, "KEY": key}
+    return {
+        "site.toml": _fill("site.toml", values),
+        "superlink.env": _environment(plan, PORT=port),
+        "start-supernode.sh": _fill("start-supernode.sh", values),
+    }
+
+
+def compose_service(name: str, port: int) -> str:
+    """Return the service of a site in ``compose.yaml``, given the port of the SuperLink."""
+    return _fill("compose-site.yaml", {"NAME": name, "PORT": str(port)})
 
 
 def _environment(plan: DeploymentPlan, **values: object) -> str:
@@ -251,9 +274,12 @@ def _environment(plan: DeploymentPlan, **values: object) -> str:
 
 def _programs(program: str) -> str:
     """Return shell code that finds Flower's programs."""
+    return _fill("programs.sh", {"BIN": _bin_folder(), "PROGRAM": program}).rstrip("\n")
+
+
+def _bin_folder() -> str:
     # Do not resolve links: in a virtual environment python is a link to another folder.
-    folder = shlex.quote(str(Path(sys.executable).parent))
-    return _fill("programs.sh", {"BIN": folder, "PROGRAM": program}).rstrip("\n")
+    return shlex.quote(str(Path(sys.executable).parent))
 
 
 def _template(name: str) -> str:

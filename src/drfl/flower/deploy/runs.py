@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 from drfl.core.errors import DrflError, InputError
@@ -96,14 +96,18 @@ class Status(NamedTuple):
         return f"{text}: {self.details}" if self.details and not self.is_completed else text
 
 
-def submit(folder: DeploymentFolder) -> str:
+def submit(folder: DeploymentFolder, wait: float | None = None) -> str:
     """Submit the deployment's app and return the run's number.
+
+    Args:
+        folder: The deployment.
+        wait: Seconds to wait for the sites; None = as in ``server.toml``.
 
     Raises:
         DrflError: If the SuperLink refuses it or does not answer.
     """
     # The folder may have been moved since it was written, so override the path in its app.
-    override = f'deployment="{folder.settings}"'
+    override = f'deployment="{folder.settings}"' + ("" if wait is None else f" wait={wait}")
     answer = run_flwr(folder.home, ["run", str(folder.app), "--run-config", override])
     number = answer.get("run-id")
     if not number:
@@ -118,12 +122,42 @@ def status(folder: DeploymentFolder, number: str) -> Status:
         InputError: If ``number`` is not a number.
         DrflError: If the SuperLink does not know the run or does not answer.
     """
-    runs = run_flwr(folder.home, ["list", "--run-id", _checked_number(number)]).get("runs")
-    if not isinstance(runs, list) or not runs or not isinstance(runs[0], dict):
+    runs = _runs(folder, ["--run-id", _checked_number(number)])
+    if not runs:
         raise DrflError(f"the SuperLink does not know run {number}", code="unknown-name", field="run")
+    return _status_of(runs[0])
+
+
+def _runs(folder: DeploymentFolder, options: Sequence[str]) -> list[dict[str, object]]:
+    runs = run_flwr(folder.home, ["list", *options]).get("runs")
+    return [run for run in runs if isinstance(run, dict)] if isinstance(runs, list) else []
+
+
+def _status_of(run: Mapping[str, object]) -> Status:
     # Flower's reason may be a whole traceback, so join its lines.
-    details = " ".join(str(runs[0].get("status-details", "")).split())
-    return Status(str(runs[0].get("status", "unknown")), "" if details == "N/A" else details)
+    details = " ".join(str(run.get("status-details", "")).split())
+    return Status(str(run.get("status", "unknown")), "" if details == "N/A" else details)
+
+
+class ListedRun(NamedTuple):
+    """A run that the SuperLink knows.
+
+    Args:
+        number: Its number.
+        status: Its status.
+    """
+
+    number: str
+    status: Status
+
+
+def list_runs(folder: DeploymentFolder) -> list[ListedRun]:
+    """List the runs that the SuperLink knows.
+
+    Raises:
+        DrflError: If the SuperLink does not answer.
+    """
+    return [ListedRun(str(run.get("run-id")), _status_of(run)) for run in _runs(folder, [])]
 
 
 def stop(folder: DeploymentFolder, number: str) -> None:

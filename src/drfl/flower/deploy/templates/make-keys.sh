@@ -15,6 +15,7 @@
 # - To change a site's key, use 'drfl deploy rotate'.
 # - A site whose key was revoked gets no new key, unless you run './make-keys.sh --renew NAME', which makes a new pair.
 #   A revoked key is never used again.
+# - 'drfl deploy add-site' runs './make-keys.sh --add NAME', which makes the keys of a site that is not in server.toml yet.
 # - A site can make its own key (ssh-keygen -t ecdsa -b 384 -N '' -f key) and send you only key.pub. Save it as
 #   keys/NAME.pub before you run this.
 # Keep certificates/ca.key off the network, or delete it after all certificates are made.
@@ -22,7 +23,9 @@ set -eu
 umask 077
 cd "$(dirname "$0")"
 
-names='@SAN@'
+hosts='@SAN@'
+
+@SITES@
 
 @REVOKED@
 
@@ -30,10 +33,10 @@ renew=
 case "$#:${1-}" in
 0:) ;;
 2:--renew)
-    case " @NAMES@ " in
+    case " $sites " in
     *" $2 "*) renew=$2 ;;
     *)
-        echo "unknown site '$2'. The sites are: @NAMES@" >&2
+        echo "unknown site '$2'. The sites are: $sites" >&2
         exit 2
         ;;
     esac
@@ -42,8 +45,17 @@ case "$#:${1-}" in
         exit 2
     fi
     ;;
+2:--add)
+    case $2 in
+    [!A-Za-z0-9]* | *[!A-Za-z0-9_-]* | '')
+        echo "invalid site name '$2'. A name has only letters, digits, - and _" >&2
+        exit 2
+        ;;
+    esac
+    sites=$2 renew=$2
+    ;;
 *)
-    echo "usage: ./make-keys.sh [--renew NAME]" >&2
+    echo "usage: ./make-keys.sh [--renew NAME | --add NAME]" >&2
     exit 2
     ;;
 esac
@@ -108,7 +120,7 @@ CN = drfl SuperLink
 basicConstraints = critical, CA:false
 keyUsage = critical, digitalSignature
 extendedKeyUsage = serverAuth
-subjectAltName = $names
+subjectAltName = $hosts
 subjectKeyIdentifier = hash
 authorityKeyIdentifier = keyid
 END
@@ -118,7 +130,7 @@ END
         -out "$work/superlink.crt" 2>"$work/log" || { cat "$work/log" >&2; exit 1; }
     mv "$work/superlink.key" certificates/superlink.key
     mv "$work/superlink.crt" certificates/superlink.crt
-    echo "certificates/superlink.crt: made for $names"
+    echo "certificates/superlink.crt: made for $hosts"
 fi
 chmod 644 certificates/ca.crt certificates/superlink.crt
 
@@ -139,7 +151,7 @@ elif [ ! -e certificates/audit.pub ]; then
 fi
 
 failed=0
-for name in @NAMES@; do
+for name in $sites; do
     mkdir -p "sites/$name"
     if [ ! -e "sites/$name/ca.crt" ]; then
         cp certificates/ca.crt "$work/copy"
@@ -182,10 +194,10 @@ for name in @NAMES@; do
     fi
     ssh-keygen -q -t ecdsa -b 384 -N '' -C "$name" -f "$work/key"
     chmod 644 "$work/key.pub"
-    cp "$work/key.pub" "keys/$name.pub"
-    chmod 644 "keys/$name.pub"
-    mv "$work/key.pub" "sites/$name/key.pub"
+    cp "$work/key.pub" "$work/public"
     mv "$work/key" "sites/$name/key"
+    mv "$work/key.pub" "sites/$name/key.pub"
+    mv "$work/public" "keys/$name.pub"
     echo "sites/$name/key: made"
 done
 if [ "$failed" -ne 0 ]; then

@@ -8,6 +8,8 @@ here=$(pwd)
 
 @PROGRAMS@
 
+@SITES@
+
 @REVOKED@
 
 for old in keys/revoked/*.pub; do
@@ -27,7 +29,7 @@ case $known in
 esac
 
 failed=0
-for name in @NAMES@; do
+for name in $sites; do
     if [ ! -e "keys/$name.pub" ] && was_revoked "$name"; then
         echo "$name: not registered, because its key was revoked"
         continue

@@ -21,5 +21,17 @@ if [ "${DRFL_PREFORK:-1}" != 0 ]; then
     "$python" -P -m drfl.flower.fork_server "$here/flwr/prefork" &
     PATH=$here/flwr/prefork:$PATH
 fi
-exec flower-supernode --superlink "${DRFL_SUPERLINK:-$ADDRESS}" --port "${DRFL_PORT:-$PORT}" \
-    --node-config "site=\"$here/site.toml\"" "$@"
+flower-supernode --superlink "${DRFL_SUPERLINK:-$ADDRESS}" --port "${DRFL_PORT:-$PORT}" \
+    --node-config "site=\"$here/site.toml\"" "$@" &
+node=$!
+stopped=
+trap 'stopped=yes; kill "$node"' INT TERM
+status=0
+wait "$node" || status=$?
+if [ -n "$stopped" ]; then
+    wait "$node" || true
+elif [ "$status" -ne 0 ]; then
+    echo "the SuperNode of @NAME@ ended with exit code $status. If Flower gives the code 2004 above, the SuperLink does" \
+        "not accept this site's key, because it was revoked or is not registered: ask the server's operator" >&2
+fi
+exit "$status"

@@ -1,0 +1,129 @@
+"""`drfl deploy status`: the sites of a deployment, its runs, and the model of the last one."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import NamedTuple
+
+from drfl.core.audit_log import AuditLog
+from drfl.core.errors import DrflError, InputError
+from drfl.core.files import read_json, read_text, sha256_of
+from drfl.experiments.run.manifest import CHECKPOINT
+from drfl.flower.deploy.flower_cli import run_flwr
+from drfl.flower.deploy.paths import DeploymentFolder, SitePaths
+from drfl.flower.deploy.runs import list_runs
+from drfl.training.checkpoint.store import NAME
+
+MODEL = "model.safetensors"
+
+
+class SiteStatus(NamedTuple):
+    """The status of a site.
+
+    Args:
+        name: Name of the site.
+        state: "online", "offline", "registered" (it has never connected), "not registered", "key revoked", or
+            "unknown" if the SuperLink does not answer or does not know the sites by key.
+        since: Time of the last change between online and offline, ISO 8601 in UTC; "" if it never connected.
+        replied: Time of its last reply in the server's audit log, ISO 8601 in UTC; "" if there is none.
+    """
+
+    name: str
+    state: str
+    since: str
+    replied: str
+
+
+class DeploymentStatus(NamedTuple):
+    """The status of a deployment.
+
+    Args:
+        problem: Why the SuperLink gave no answer; "" if it answered.
+        sites: The sites in ``server.toml``.
+        runs: Numbers of the runs in progress.
+        out: Folder of the run that ``server.toml`` describes.
+        state: State of that run: "none", "unfinished", "finished" or "diverged".
+        rounds: Completed rounds of that run that are on the disk.
+        planned: Number of rounds in ``server.toml``.
+        model: File of the model of that run, relative to the deployment; "" if there is none.
+        sha256: Digest of that file; "" if there is none.
+        written: Time at which it was written, ISO 8601 in UTC.
+    """
+
+    problem: str
+    sites: tuple[SiteStatus, ...]
+    runs: tuple[str, ...]
+    out: str
+    state: str
+    rounds: int
+    planned: int
+    model: str = ""
+    sha256: str = ""
+    written: str = ""
+
+
+def status_of(folder: DeploymentFolder) -> DeploymentStatus:
+    """Return the status of a deployment, as far as this machine and the SuperLink know it.
+
+    Raises:
+        InputError: If ``server.toml`` cannot be read.
+    """
+    from drfl.flower.settings import read_server  # imported here because it imports torch
+
+    settings, problem = read_server(folder.settings), ""
+    nodes, active = dict[str, dict[str, object]](), tuple[str, ...]()
+    try:
+        listed = run_flwr(folder.home, ["supernode", "list"]).get("nodes")
+        rows = [node for node in listed if isinstance(node, dict)] if isinstance(listed, list) else []
+        nodes = {str(node.get("node-id")): node for node in rows}
+        active = tuple(run.number for run in list_runs(folder) if not run.status.is_finished)
+    except DrflError as error:
+        problem = str(error)
+    path = None if settings.audit is None else folder.root / settings.audit
+    replies = _last_replies(path, {site.name for site in settings.sites}) if path is not None and path.exists() else {}
+    revoked, sites = folder.revoked_keys(), []
+    for site in folder.sites():
+        node = nodes.get(_node_of(site), {})
+        state = str(node.get("status", "unknown" if problem or settings.insecure else "not registered"))
+        if not site.public_key.exists() and site.name in revoked:
+            state = "key revoked"
+        changes = [str(node[name]) for name in ("online-at", "offline-at") if node.get(name) not in (None, "", "N/A")]
+        sites.append(SiteStatus(site.name, state, max(changes, default=""), replies.get(site.name, "")))
+    out = folder.summary().parent
+    summary: object = None
+    with suppress(InputError):
+        summary = read_json(out / "summary.json")
+    finished = summary if isinstance(summary, dict) and not (out / CHECKPOINT).exists() else {}
+    matches = [NAME.fullmatch(path.name) for path in (out / CHECKPOINT).glob("round-*")]
+    rounds = finished.get("rounds", max((int(match[1]) for match in matches if match is not None), default=0))
+    state = "none"
+    if out.exists():
+        state = "diverged" if finished.get("failure") else "finished" if finished else "unfinished"
+    found = DeploymentStatus(problem, tuple(sites), active, str(settings.out), state, rounds, settings.job.rounds)
+    model = out / MODEL
+    if not model.is_file():
+        return found
+    written = datetime.fromtimestamp(model.stat().st_mtime, UTC).isoformat(timespec="seconds")
+    return found._replace(model=str(settings.out / MODEL), sha256=sha256_of(model), written=written)
+
+
+def _node_of(site: SitePaths) -> str:
+    """Return the node ID of a site; "" if it is not registered from this folder."""
+    with suppress(InputError):
+        return read_text(site.node).strip()
+    return ""
+
+
+def _last_replies(path: Path, names: set[str]) -> dict[str, str]:
+    """Return the time of the last reply of each site in the server's audit log."""
+    times: dict[str, str] = {}
+    # Latest first, so that a long log is read only as far as necessary.
+    for record in AuditLog(path, "server", "server").since(""):
+        name = record.get("site")
+        if record["event"] in ("joined", "received", "parted") and name in names:
+            times.setdefault(str(name), str(record["at"]))
+        if len(times) == len(names):
+            break
+    return times
