@@ -11,7 +11,7 @@ from typing import Annotated, cast
 
 import typer
 
-from drfl.cli import data, deploy, signals
+from drfl.cli import data, deploy, model, signals
 from drfl.cli import options as o
 from drfl.cli.command_help import Command, CommandGroup
 from drfl.cli.options import expand
@@ -32,6 +32,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 app.add_typer(data.app, rich_help_panel=START)
+app.add_typer(model.app, rich_help_panel=RESULTS)
 app.add_typer(deploy.app, rich_help_panel=DEPLOY)
 
 
@@ -75,7 +76,7 @@ def add_plugins(arguments: Sequence[str]) -> None:
     """
     first = arguments[0] if arguments else "--help"
     names = {command.name or getattr(command.callback, "__name__", "") for command in app.registered_commands}
-    names |= {"data", "deploy"}
+    names |= {"data", "deploy", "model"}
     if first in names or (first.startswith("-") and first not in ("--help", "--help-all")):
         return
     for name, function in plugins("drfl.commands"):
@@ -204,6 +205,24 @@ def assess(options: o.AssessOptions) -> int:
 
     with signals.raise_on_signal():
         return assess_command(options)
+
+
+@app.command(cls=Command, rich_help_panel=RESULTS)
+def predict(
+    path: model.ModelPath,
+    table: Annotated[Path, typer.Argument(metavar="TABLE", help="Table (CSV, TSV, Parquet, Excel or npz)")],
+    out: Annotated[Path, typer.Option(help="CSV file to write")] = Path("predictions.csv"),
+    schema: model.Schema = None,
+    reference: model.Reference = None,
+    keep: Annotated[list[str] | None, typer.Option(help="Column of the table to keep; repeatable")] = None,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an existing file")] = False,
+) -> int:
+    """Predict the rows of a table with a trained model.
+
+    The result has a row for each row of the table, with its identifiers and the probability of each class.
+    """
+    with signals.raise_on_signal():
+        return model.predict_command(path, table, out, schema, reference, keep or [], overwrite)
 
 
 @app.command(cls=Command, rich_help_panel=TRAIN)

@@ -181,6 +181,31 @@ class Model:
         module = self.module
         return module if self.standardisation is None else _Prepared(self.standardisation, self._file.dtype, module)
 
+    def to_onnx(self, path: str | Path) -> None:
+        """Write the model as ONNX and check the file with onnxruntime. It needs the extra ``onnx``.
+
+        The file takes ``inputs`` (n, …), encoded like those of :meth:`to_torch`, in float64 if it standardises them. It
+        returns ``probabilities`` (n, k), or ``predictions`` in regression. :meth:`encode` encodes raw columns.
+
+        Args:
+            path: The file to write.
+
+        Raises:
+            InputError: If the extra is not installed, the model cannot be converted, or the file cannot be written.
+            DrflError: If onnxruntime computes other results.
+        """
+        from drfl.data.onnx_file import ROWS, write_onnx
+
+        file, generator = self._file, torch.Generator().manual_seed(0)
+        if not file.dtype.is_floating_point:
+            example = torch.zeros(ROWS, *file.shape, dtype=file.dtype)
+        elif self.standardisation is not None:
+            normal = torch.randn(ROWS, *file.shape, dtype=torch.float64, generator=generator)
+            example = normal * self.standardisation.scale + self.standardisation.mean
+        else:
+            example = torch.rand(ROWS, *file.shape, generator=generator).to(_dtype_of(self.module))
+        write_onnx(self.to_torch(), self.kind, example, Path(path))
+
     def encode(self, rows: Any, row_name: RowName | None = None, place: str = "the table") -> Tensor:  # noqa: ANN401
         """Encode rows as the trained module was given them, before they are standardised.
 
@@ -296,9 +321,10 @@ class Model:
             raise InputError(
                 "a model for regression has no probabilities: use predict", code="wrong-task", field="task"
             )
-        return self._probabilities(self.outputs(rows))
+        return self.probabilities(self.outputs(rows))
 
-    def _probabilities(self, outputs: np.ndarray) -> np.ndarray:
+    def probabilities(self, outputs: np.ndarray) -> np.ndarray:
+        """Convert what :meth:`outputs` returns to what :meth:`predict_proba` returns."""
         values = torch.from_numpy(outputs)
         if self.kind == "multi-label":
             return values.sigmoid().numpy()
@@ -321,9 +347,10 @@ class Model:
         Raises:
             InputError: If a column is missing or a value is wrong.
         """
-        return self._answers(self.outputs(rows))
+        return self.answers(self.outputs(rows))
 
-    def _answers(self, outputs: np.ndarray) -> np.ndarray:
+    def answers(self, outputs: np.ndarray) -> np.ndarray:
+        """Convert what :meth:`outputs` returns to what :meth:`predict` returns."""
         if self.kind == "regression":
             return outputs[:, 0] if outputs.ndim == 2 and outputs.shape[1] == 1 else outputs
         if self.kind == "multi-label":

@@ -202,6 +202,8 @@ def _checked(path: Path, weights: dict[str, Tensor], about: Mapping[str, Any]) -
     _require(chosen_on is None or isinstance(chosen_on, str), "the origin of the threshold is not a text")
     for name in ("module", "metrics", "training"):
         _require(isinstance(about.get(name, {}), dict), f"'{name}' is not an object")
+    for value in (*about.get("metrics", {}).values(), *about.get("training", {}).values()):
+        _require(value is None or isinstance(value, str) or abs(value) < 1e300, "a result is not a finite number")
     return ModelFile(
         path, weights, about, kind, shape, dtype, columns, classes, Threshold(float(log_odds), chosen_on), schema,
         digest, standardisation, features,

@@ -57,12 +57,17 @@ class Table(NamedTuple):
     @classmethod
     def by_schema(cls, path: Path, schema: TableSchema) -> Table:
         """Read a file without the columns that the schema does not use."""
-        if schema.inferred:  # from tables that were read in this way
-            names = [name for name in (schema.client, schema.patient) if name is not None]
-            targets = [column.name for column in schema.targets]
-            return cls.read(path, targets, names, ()).with_numbers(names).without_unused(schema)
-        texts = [column.name for column in schema.columns if column.type not in NUMBERS]
-        return cls.raw(path, texts).without_unused(schema)
+        return cls.whole(path, schema).without_unused(schema)
+
+    @classmethod
+    def whole(cls, path: Path, schema: TableSchema | None, text: Sequence[str] = ()) -> Table:
+        """Read all columns of a file, as its schema types them. All cells of the columns ``text`` stay text."""
+        if schema is not None and not schema.inferred:
+            return cls.raw(path, [*text, *(column.name for column in schema.columns if column.type not in NUMBERS)])
+        # An inferred schema is of tables that were read like those without a schema.
+        targets = [] if schema is None else [column.name for column in schema.targets]
+        names = [] if schema is None else [name for name in (schema.client, schema.patient) if name is not None]
+        return cls.read(path, targets, [*text, *names], ()).with_numbers([*text, *names])
 
     @classmethod
     def raw(cls, path: Path, text: Sequence[str]) -> Table:

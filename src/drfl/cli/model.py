@@ -1,0 +1,91 @@
+"""``drfl predict`` and the commands of ``drfl model``."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from drfl.cli import signals
+from drfl.cli.command_help import Command, CommandGroup
+from drfl.core.screen import say
+
+app = typer.Typer(
+    name="model", cls=CommandGroup, help="Show trained models and use them elsewhere.", no_args_is_help=True
+)
+
+ModelPath = Annotated[Path, typer.Argument(metavar="MODEL", help="Model file, such as model.safetensors of a run")]
+Schema = Annotated[
+    Path | None, typer.Option("--schema", help="Schema of the columns, if the model file has only its digest")
+]
+Reference = Annotated[
+    str | None, typer.Option("--model", help="Your own model as FILE.py:NAME, if the file does not describe it")
+]
+
+
+def predict_command(
+    path: Path, table: Path, out: Path, schema: Path | None, reference: str | None, keep: list[str], overwrite: bool
+) -> int:
+    """Write the predictions for a table, and return the exit code."""
+    from drfl.core.atomic_files import atomic_write
+    from drfl.core.errors import InputError
+    from drfl.data.model import load_model
+    from drfl.data.predictions import predictions_csv
+
+    if out.exists() and not overwrite:
+        raise InputError(f"{out} exists: give another --out, or --overwrite", code="exists", field="out")
+    text = predictions_csv(load_model(path, reference, schema=schema), table, keep)
+    try:
+        with atomic_write(out) as file:
+            file.write(text.encode())
+    except OSError as error:
+        raise InputError(f"cannot write {out}: {error.strerror}", code="cannot-write", field=str(out)) from None
+    say(f"{out}: predictions for {text.count(chr(10)) - 1:,} rows")
+    return 0
+
+
+@app.command(cls=Command)
+def show(
+    path: ModelPath,
+    schema: Schema = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print a single JSON object on stdout")] = False,
+) -> int:
+    """Print the card of a model: its use, its data, its results, and its threshold.
+
+    The sections are those of Mitchell et al. (2019), "Model cards for model reporting".
+    """
+    with signals.raise_on_signal():
+        from drfl.data.model import load_model
+        from drfl.data.model_card import card
+
+        model = load_model(path, schema=schema)
+        found = card(model)
+        if as_json:
+            print(json.dumps({"card": found, "about": model.about}))
+            return 0
+        for section, lines in found.items():
+            say(section)
+            for line in lines:
+                say(f"  {line}")
+    return 0
+
+
+@app.command(cls=Command)
+def export(
+    path: ModelPath,
+    out: Annotated[Path, typer.Option(help="ONNX file to write")] = Path("model.onnx"),
+    reference: Reference = None,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an existing file")] = False,
+) -> int:
+    """Write a model as ONNX, with its standardisation; needs the extra 'onnx'."""
+    with signals.raise_on_signal():
+        from drfl.core.errors import InputError
+        from drfl.data.model import load_model
+
+        if out.exists() and not overwrite:
+            raise InputError(f"{out} exists: give another --out, or --overwrite", code="exists", field="out")
+        load_model(path, reference).to_onnx(out)
+        say(f"{out}: written")
+    return 0

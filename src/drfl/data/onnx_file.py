@@ -1,0 +1,95 @@
+"""Write a model as ONNX."""
+
+from __future__ import annotations
+
+import importlib
+import logging
+import warnings
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from drfl.core.atomic_files import atomic_write
+from drfl.core.errors import DrflError, InputError
+
+PACKAGES = ("onnx", "onnxscript", "onnxruntime")
+"""The packages of the extra ``onnx``."""
+
+TOLERANCE = 1e-5
+"""Largest difference, relative to the largest result, between the file and the model."""
+
+ROWS = 7
+"""Rows with which the file is checked."""
+
+
+class _Answering(nn.Module):
+    """A model whose results are probabilities, or numbers in regression."""
+
+    def __init__(self, model: nn.Module, kind: str) -> None:
+        super().__init__()
+        self.model, self.kind = model, kind
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        """Return (n, k) probabilities or numbers for inputs (n, …)."""
+        outputs = self.model(inputs)
+        if self.kind == "regression":
+            return outputs
+        if self.kind == "multi-label":
+            return outputs.sigmoid()
+        if outputs.dim() < 2 or outputs.shape[1] == 1:
+            positive = outputs.reshape(-1, 1).sigmoid()
+            return torch.cat([1 - positive, positive], 1)
+        return outputs.softmax(1)
+
+
+def write_onnx(module: nn.Module, kind: str, example: Tensor, path: Path) -> None:
+    """Write a module with its preparation as ONNX, and check the file with onnxruntime.
+
+    The input is ``inputs`` (n, …), the output ``probabilities`` (n, k), or ``predictions`` in regression.
+
+    Args:
+        module: From :meth:`drfl.data.Model.to_torch`.
+        kind: Kind of task.
+        example: Inputs of a few rows, of the type that the file takes.
+        path: The file to write.
+
+    Raises:
+        InputError: If the extra ``onnx`` is not installed, or torch cannot convert the module.
+        DrflError: If onnxruntime computes other results.
+    """
+    try:
+        # torch needs the first two, and would fail with a message of its own.
+        _, _, onnxruntime = (importlib.import_module(name) for name in PACKAGES)
+    except ImportError as error:
+        raise InputError(
+            f"writing ONNX needs {error.name}: pip install 'drfl[onnx]'", code="package-missing", field=error.name
+        ) from None
+    answering = _Answering(module, kind).eval()
+    output = "predictions" if kind == "regression" else "probabilities"
+    logging.getLogger("torch.onnx").setLevel(logging.ERROR)
+    try:
+        with warnings.catch_warnings(action="ignore"):
+            program = torch.onnx.export(
+                answering, (example,), input_names=["inputs"], output_names=[output], dynamo=True, verbose=False,
+                dynamic_shapes=({0: torch.export.Dim("rows")},),
+            )  # fmt: skip
+        assert program is not None
+        content = program.model_proto.SerializeToString()
+    except Exception as error:  # torch raises exceptions of any kind
+        reason = " ".join(str(error).split())[:200]
+        raise InputError(
+            f"cannot convert the model to ONNX: {reason}", code="unsupported-model", field="model"
+        ) from error
+    with torch.no_grad():
+        expected = answering(example).double().numpy()
+    session = onnxruntime.InferenceSession(content, providers=["CPUExecutionProvider"])
+    found = np.asarray(session.run(None, {"inputs": example.numpy()})[0], dtype=np.float64)
+    if np.abs(found - expected).max() > TOLERANCE * max(1.0, float(np.abs(expected).max())):
+        raise DrflError(f"onnxruntime computes other results than the model, so {path} was not written")
+    try:
+        with atomic_write(path) as file:
+            file.write(content)
+    except OSError as error:
+        raise InputError(f"cannot write {path}: {error.strerror}", code="cannot-write", field=str(path)) from None

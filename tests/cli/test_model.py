@@ -1,0 +1,152 @@
+"""``drfl predict`` and ``drfl model``: what they print and write, and what they refuse."""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+from tests.data.test_model import SCHEMA, table
+from tests.support.refusals import refused
+
+import drfl
+from drfl.cli.app import call
+
+
+@pytest.fixture
+def trained(tmp_path, monkeypatch):
+    """A run by a schema, in the working directory, and its table."""
+    monkeypatch.chdir(tmp_path)
+    frame = table()
+    frame.to_csv("t.csv", index=False)
+    SCHEMA.write("s.toml")
+    rates = ["--score", "auc", "--metric", "sensitivity", "--validation", "0.2"]
+    assert call(["run", "--data", "t.csv", "--schema", "s.toml", "--rounds", "3", "--out", "r", *rates]) == 0
+    return frame
+
+
+def read(path):
+    with Path(path).open(newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def test_each_row_gets_a_prediction(trained, capsys):
+    new = trained.iloc[:5].drop(columns=["ill"]).assign(bed=["=1+1", "B", "C", "D", "E"])
+    new.to_csv("new.csv", index=False)
+    assert call(["predict", "r/model.safetensors", "new.csv", "--keep", "bed", "--out", "p.csv"]) == 0
+    found = read("p.csv")
+    assert list(found[0]) == ["row", "site", "bed", "prediction", "probability_no", "probability_yes"]
+    assert [row["row"] for row in found] == ["1", "2", "3", "4", "5"]
+    assert [row["site"] for row in found] == new["site"].tolist()
+    assert found[0]["bed"] == "'=1+1"
+    model = drfl.load_model("r/model.safetensors")
+    expected = model.predict_proba(new)
+    assert [[float(row[f"probability_{name}"]) for name in ("no", "yes")] for row in found] == expected.tolist()
+    assert [row["prediction"] for row in found] == model.predict(new).tolist()
+    before = Path("p.csv").read_bytes()
+    assert call(["predict", "r/model.safetensors", "new.csv", "--out", "p.csv"]) == 2
+    assert Path("p.csv").read_bytes() == before
+    capsys.readouterr()
+    new.assign(crp=["1", "2", "x", "4", "5"]).to_csv("new.csv", index=False)
+    assert call(["predict", "r/model.safetensors", "new.csv", "--out", "q.csv"]) == 2
+    assert "new.csv, line 4, column 'crp'" in capsys.readouterr().err
+    assert not Path("q.csv").exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code"),
+    [
+        (["r/model.safetensors", "none.csv"], "file-not-found"),
+        (["t.csv", "t.csv"], "damaged-file"),
+        (["r/model.safetensors", "t.csv", "--keep", "beds"], "unknown-name"),
+        (["r/model.safetensors", "t.csv", "--out", "/proc/none/p.csv"], "cannot-write"),
+        (["r/model.safetensors", "t.csv", "--schema", "other.toml"], "schema-differs"),
+        (["images.safetensors", "t.csv"], "unsupported-data"),
+    ],
+)
+def test_what_cannot_be_predicted_is_refused(arguments, code, trained, capsys):
+    type(SCHEMA)(SCHEMA.columns).write("other.toml")
+    if "images.safetensors" in arguments:
+        assert call(["run", "--rounds", "1", "--out", "i"]) == 0
+        os.rename("i/model.safetensors", "images.safetensors")
+    capsys.readouterr()
+    assert call(["predict", *arguments]) == 2
+    assert len(capsys.readouterr().err.strip().splitlines()) == 1
+    with refused(code):
+        from drfl.cli.model import predict_command
+
+        path, place, *more = arguments
+        options = dict(zip(more[::2], more[1::2], strict=True))
+        schema = Path(options["--schema"]) if "--schema" in options else None
+        keep = [options["--keep"]] if "--keep" in options else []
+        predict_command(Path(path), Path(place), Path(options.get("--out", "p.csv")), schema, None, keep, False)
+
+
+def test_the_card_has_the_threshold_and_how_it_was_chosen(trained, capsys):
+    capsys.readouterr()
+    assert call(["model", "show", "r/model.safetensors"]) == 0
+    text = capsys.readouterr().out
+    assert call(["model", "show", "r/model.safetensors", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    sections = [
+        "Model details", "Intended use", "Factors", "Metrics", "Evaluation data", "Training data",
+        "Quantitative analyses", "Ethical considerations", "Caveats and recommendations",
+    ]  # fmt: skip
+    assert list(found["card"]) == sections
+    assert [line for line in text.splitlines() if not line.startswith(" ")] == sections
+    cut = found["about"]["threshold"]
+    assert cut["chosen_on"] == "validation"
+    assert f"'yes' is predicted above a probability of {cut['probability']:.4g}" in text
+    summary = json.loads(Path("r/summary.json").read_text())
+    assert summary["threshold"]["probability"] == pytest.approx(cut["probability"])
+    model = drfl.load_model("r/model.safetensors")
+    positive = model.predict_proba(trained)[:, 1]
+    assert (model.predict(trained) == "yes").tolist() == (positive > cut["probability"]).tolist()
+    ill = trained["ill"] == "yes"
+    assert 0 < np.mean(model.predict(trained)[ill] == "yes") <= 1
+
+
+def test_a_card_of_little_knowledge(trained, capsys):
+    from safetensors.torch import save_file
+    from tests.data.test_model_file import ABOUT
+
+    whole = drfl.load_model("r/model.safetensors")
+    about = {**ABOUT, "inputs": whole.about["inputs"]}
+    del about["architecture"]
+    save_file(whole.weights, "a.safetensors", {"drfl": json.dumps(about)})
+    capsys.readouterr()
+    assert call(["model", "show", "a.safetensors"]) == 0
+    assert "no test results" in capsys.readouterr().out
+
+
+def test_a_model_as_onnx_computes_the_same(trained):
+    onnxruntime = pytest.importorskip("onnxruntime", reason="the extra onnx is not installed")
+    assert call(["model", "export", "r/model.safetensors", "--out", "m.onnx"]) == 0
+    model = drfl.load_model("r/model.safetensors")
+    session = onnxruntime.InferenceSession("m.onnx")
+    (found,) = session.run(["probabilities"], {"inputs": model.encode(trained).numpy()})
+    np.testing.assert_allclose(found, model.predict_proba(trained), rtol=1e-5)
+    for name in ("mlp", "cnn"):
+        assert call(["run", "--model", name, "--rounds", "1", "--out", name]) == 0
+        images = drfl.load_model(f"{name}/model.safetensors")
+        images.to_onnx(f"{name}.onnx")
+        x = drfl.load("digits").inputs[:9]
+        (found,) = onnxruntime.InferenceSession(f"{name}.onnx").run(None, {"inputs": x.numpy()})
+        np.testing.assert_allclose(found, images.predict_proba(x), rtol=1e-5, atol=1e-7)
+
+
+def test_without_the_extra_one_line_names_it(trained, monkeypatch):
+    monkeypatch.setitem(__import__("sys").modules, "onnx", None)
+    with refused("package-missing", "onnx"):
+        drfl.load_model("r/model.safetensors").to_onnx("m.onnx")
+
+
+def test_tables_of_other_formats(trained):
+    pd.read_csv("t.csv").to_parquet("t.parquet")
+    for name in ("t.csv", "t.parquet"):
+        assert call(["predict", "r/model.safetensors", name, "--out", f"{name}.csv"]) == 0
+    assert Path("t.csv.csv").read_bytes() == Path("t.parquet.csv").read_bytes()
