@@ -20,7 +20,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from benchmarks import tables as benchmarks
 from benchmarks.tables import markdown, paragraph
-from scripts import architecture, error_codes, trial_tables, versions
+from scripts import architecture, decision_guide, error_codes, trial_tables, versions
 from tests.conformance.wrong.traps import ALGORITHM_TRAPS, AMBIGUITY_TRAPS, FEDERATION_TRAPS
 
 from drfl.core.atomic_files import atomic_write
@@ -163,7 +163,10 @@ BLOCKS: dict[str, Callable[[], str]] = {
 }
 """Page and block → function that writes it."""
 
-FILES: dict[Path, Callable[[], str]] = {architecture.PICTURE: architecture.picture}
+FILES: dict[Path, Callable[[], str]] = {
+    architecture.PICTURE: architecture.picture,
+    decision_guide.PICTURE: decision_guide.picture,
+}
 """Files that are written completely."""
 
 

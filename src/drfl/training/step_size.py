@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, cast
+from typing import Any, NamedTuple, TypeVar, cast
 
 import torch
 from torch import Tensor
@@ -16,9 +16,6 @@ from drfl.federation.federation import DataChecked, Federation
 from drfl.federation.requests import Gradients, select_rows
 from drfl.optim.local import LocalSGD
 from drfl.optim.schedules import Constant, Schedule
-
-if TYPE_CHECKING:
-    from drfl.training.safeguard import SafePoint
 
 T = TypeVar("T")
 
@@ -109,18 +106,18 @@ class StepSize(NamedTuple):
         """Return the step size with η/2."""
         return self._replace(eta=self.eta / 2, lowered=self.lowered + 1)
 
-    def reset(self, rounds: int, safe: SafePoint | None = None) -> StepSize:
+    def reset(self, rounds: int, kept: int = 0) -> StepSize:
         """Return the step size with η/2, after a reset of the model at this number of rounds.
 
         Args:
             rounds: Completed rounds.
-            safe: The state to which the model is reset; None = the initial one.
+            kept: The number of rounds for which the model has been trained to which the run returns; 0 for the initial
+                one.
         """
         restarted = torch.full_like(self.restarted, rounds)
-        lost = restarted.clone() if safe is None else rounds - safe.round + safe.lost
         return self.halve()._replace(
-            moved=0 * self.moved, rollbacks=self.rollbacks + 1, restarted=restarted, lost=lost
-        )  # fmt: skip
+            moved=0 * self.moved, rollbacks=self.rollbacks + 1, restarted=restarted, lost=restarted - kept
+        )
 
     def describe_fault(self) -> str | None:
         """Describe an inconsistency, see :class:`drfl.federation.algorithm.Consistent`."""

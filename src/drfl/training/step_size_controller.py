@@ -181,7 +181,7 @@ class StepSizeController:
 
     def _roll_back(self, size: StepSize, reason: str, safe: SafePoint, w: Tensor | None) -> RollBack:
         # The finished rounds and their cost still count.
-        return RollBack(size.reset(self._before.round, safe), reason, safe, w)
+        return RollBack(size.reset(self._before.round, int(safe.round - safe.lost)), reason, safe, w)
 
 
 def _excess(attempt: RunState, size: StepSize) -> Tensor:

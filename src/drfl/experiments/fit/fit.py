@@ -103,7 +103,7 @@ def _try_member(jobs: FitJobs, steps: Steps, judge: Judge, member: Member, initi
     (group, worst), excluded, marks = judge.worst(losses), "", run.result.marks
     if not np.isfinite(losses).all():
         excluded = "has a validation loss that is not finite"
-    elif marks.is_late:
+    elif 2 * marks.effective_rounds < marks.rounds:
         excluded = f"was reset to the initial model so late that only {marks.rounds_text}"
     elif not worst < initial:
         excluded = f"has a worst validation loss of {worst:.4g}, and the initial model has {initial:.4g}"
