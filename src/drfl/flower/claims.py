@@ -126,12 +126,17 @@ def admit(members: Mapping[int, SiteIdentity], entries: Sequence[SiteEntry]) -> 
 
 def site_warnings(members: Mapping[int, SiteIdentity], names: Sequence[str]) -> list[Notice]:
     """Return the sites' warnings about their own data, which may have no text."""
-    notices = []
+    # Sites with the same problem share a line, as in a simulation.
+    sites: dict[tuple[str, str, str], list[str]] = {}
     for client, member in sorted(members.items()):
-        for code, column, text in ((w.code, w.column, w.text) for w in member.warnings):
-            place = f" in column '{column}'" if column else ""
-            problem = text or f"{code}{place}. 'drfl deploy check .' at the site shows the details"
-            notices.append(Notice(f"site {names[client]}: {problem}", code, column or names[client]))
+        for warning in member.warnings:
+            sites.setdefault((warning.code, warning.column, warning.text), []).append(names[client])
+    notices = []
+    for (code, column, text), where in sites.items():
+        place = f"site{'s' * (len(where) > 1)} {listing(where, 'site')}"
+        kind = f"{code} in column '{column}'" if column else code
+        problem = text or f"{kind}. 'drfl deploy check .' at the site shows the details"
+        notices.append(Notice(f"{place}: {problem}", code, column or (where[0] if len(where) == 1 else None)))
     return notices
 
 

@@ -292,9 +292,10 @@ def check_same_settings(out: Path, settings: ServerSettings, deployed: Deploymen
     except InputError as error:
         if not is_finished(out) or failure_of(out) is None:
             raise
+        changed = str(error.field).rpartition(".")[2]
         raise InputError(
-            f"the run in '{settings.out}' diverged and cannot be resumed with another {error.field}. Set another 'out' "
-            "in server.toml for a new run",
+            f"the run in '{settings.out}' diverged and cannot be resumed with another {changed}. Set another 'out' in "
+            "server.toml for a new run",
             code=error.code,
             field=error.field,
         ) from None

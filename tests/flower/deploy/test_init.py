@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
+import time
 import tomllib
 from pathlib import Path
 
@@ -223,3 +225,35 @@ def test_flowers_answers_are_read_where_colours_are_forced(tmp_path):
     command = ["sh", tmp_path / "fl/register-sites.sh"]
     done = subprocess.run(command, env=forced, capture_output=True, text=True, check=True)
     assert done.stdout.splitlines() == ["cleveland: registered as 7", "long-beach: registered as 7"]
+
+
+def started(copy, tmp_path, program):
+    """The script of site a, with a program in the place of Flower's."""
+    path = tmp_path / "bin/flower-supernode"
+    path.parent.mkdir()
+    path.write_text(f"#!/bin/sh\n{program}\n")
+    path.chmod(0o755)
+    environment = {**os.environ, "DRFL_BIN": str(path.parent), "DRFL_PREFORK": "0"}
+    command = ["sh", copy / "sites/a/start-supernode.sh", "--more"]
+    return subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+def test_a_supernode_that_is_refused_ends_with_an_explanation(copy, tmp_path):
+    process = started(copy, tmp_path, 'echo "$@"; echo "[code: 2004] Failed to activate SuperNode" >&2; exit 1')
+    out, err = process.communicate(timeout=60)
+    assert process.returncode == 1
+    assert out.strip().endswith("--more")
+    assert len(err.splitlines()) == 2
+    assert quotes(err.splitlines()[1], "a", "1", "2004")
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_supernode_ends_with_its_script(copy, tmp_path, number):
+    process = started(copy, tmp_path, f"echo $$ >{tmp_path}/pid; exec sleep 60")
+    while not (tmp_path / "pid").exists() or not (tmp_path / "pid").read_text().strip():
+        time.sleep(0.02)
+    process.send_signal(number)
+    _, err = process.communicate(timeout=60)
+    assert (process.returncode != 0, err) == (True, "")
+    with pytest.raises(ProcessLookupError):
+        os.kill(int((tmp_path / "pid").read_text()), 0)
