@@ -15,6 +15,7 @@ from drfl.data.model_store import ModelStore
 from drfl.flower import nodes, server_app
 from drfl.flower.client_app import client_app
 from drfl.flower.deploy.audit import audit
+from drfl.flower.deploy.audit_keys import SERVER, TrustedKeys
 from drfl.flower.in_process import InProcessGrid
 from drfl.flower.messages import Delivery, SiteIdentity
 from drfl.flower.receive_model import receive_model
@@ -94,7 +95,7 @@ def test_a_signed_model_becomes_the_current_one(receiver, key):
         ({}, lambda key, _: signed(model(float("nan")), key), "not-finite", "model"),
         ({}, lambda key, _: signed(b"no model", key), "damaged-file", None),
         ({}, lambda key, _: signed(model(classes=2), key), "model-mismatch", "a"),
-        ({}, lambda key, _: signed(model(columns=["x"] * 6), key), "model-mismatch", "a"),
+        ({}, lambda key, _: signed(model(columns=list("uvwxyz")), key), "model-mismatch", "a"),
         ({}, lambda key, _: signed(model(schema="1" * 64), key), "model-mismatch", "a"),
         ({}, lambda key, _: signed(model(task={**TASK, "loss": "mine.py:loss"}), key), "unknown-name", "model"),
     ],
@@ -137,8 +138,7 @@ def with_key(path):
 def test_a_run_delivers_its_model_to_the_sites_that_accept_it(tmp_path, key, caplog):
     grid = grid_of_sites(tmp_path, key, {"b": {"receive_models": "none"}}, logs=True)
     path = with_key(settings(tmp_path, rounds=2))
-    path.write_text('audit = "audit.jsonl"\n' + path.read_text().replace('key = "server.key"\n', ""))
-    path.write_text(f'key = "server.key"\n{path.read_text()}')
+    path.write_text('audit = "audit.jsonl"\n' + path.read_text())
     out = server_app.serve(grid, path)
     content = (out / "model.safetensors").read_bytes()
     for name in "acd":
@@ -149,12 +149,14 @@ def test_a_run_delivers_its_model_to_the_sites_that_accept_it(tmp_path, key, cap
     assert "receive_models" in outcome["b"]
     assert ("model-not-received", "b") in logged(caplog)
     logs = [tmp_path / "audit.jsonl", *(tmp_path / name / "audit.jsonl" for name in "abcd")]
-    assert [finding.text for finding in audit(logs) if finding.kind == "problem"] == []
+    trusted = TrustedKeys(current={SERVER: key.public})
+    assert [finding.text for finding in audit(logs, trusted) if finding.kind == "problem"] == []
 
 
-def test_deliver_false_delivers_nothing(tmp_path, key):
+@pytest.mark.parametrize("line", ["", 'key = "server.key"\ndeliver = false\n'])
+def test_nothing_is_delivered_without_a_key_or_with_deliver_false(tmp_path, key, line):
     path = settings(tmp_path, rounds=1)
-    path.write_text("deliver = false\n" + path.read_text())
+    path.write_text(line + path.read_text())
     out = server_app.serve(grid_of_sites(tmp_path, key), path)
     assert not (out / "delivery.json").exists()
     assert not (tmp_path / "a/models").exists()

@@ -1,5 +1,7 @@
 """Validation rows at the sites: models are selected, and runs stopped, as in a simulation."""
 
+import csv
+import io
 import json
 
 import msgspec
@@ -63,7 +65,15 @@ def test_a_deployment_selects_and_stops_as_a_simulation_does(tmp_path, more, sto
     if there.selection.metric is not None:
         assert summary["selection"]["round"] == there.selection.round
         assert summary["selection"]["value"] == pytest.approx(there.selection.value, abs=1e-6)
-    assert (out / "history.csv").read_text() == there.history.to_csv()
+    here, other = (
+        [*csv.DictReader(io.StringIO(text))] for text in ((out / "history.csv").read_text(), there.history.to_csv())
+    )
+    # A round that was played with the last test is dropped, but its traffic is counted.
+    cost = () if stopped == "rounds" else ("bytes_up", "bytes_down", "gradient_evaluations")
+    for row in (*here, *other):
+        for name in cost:
+            del row[name]
+    assert here == other
     if stopped == "rounds":
         assert summary["returned"] == "selected"
 

@@ -11,10 +11,11 @@ from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import NamedTuple
 
 from drfl.core.atomic_files import atomic_write
 from drfl.core.errors import InputError
-from drfl.core.files import SETTINGS_LIMIT, read_json, reading, sha256_of
+from drfl.core.files import SETTINGS_LIMIT, read_json, read_toml, reading, sha256_of
 
 INDEX = "models.json"
 """File that says which model is current. It is replaced atomically, after the models that it names are complete."""
@@ -40,6 +41,50 @@ class StoredModel:
     def file(self) -> str:
         """Name of its file."""
         return f"model-{self.sha256[:16]}{SUFFIX}"
+
+
+class ModelPlace(NamedTuple):
+    """Where a model is.
+
+    Args:
+        file: The model file.
+        schema: The schema of the site's table, at a site that has one; None elsewhere.
+    """
+
+    file: Path
+    schema: Path | None = None
+
+
+def find_model(path: Path) -> ModelPlace:
+    """Return the model file at a path.
+
+    Args:
+        path: A model file, the folder of a run, the folder of a site with ``site.toml``, or its folder of models.
+
+    Raises:
+        InputError: If there is no model in the folder.
+    """
+    if (path / SITE).is_file():
+        data = read_toml(path / SITE).get("data")
+        schema = data.get("schema") if isinstance(data, dict) else None
+        return ModelPlace(site_store(path).current(), None if schema is None else path / str(schema))
+    if (path / INDEX).is_file():
+        return ModelPlace(ModelStore(path).current())
+    return ModelPlace(path / RETURNED if path.is_dir() else path)
+
+
+def site_store(folder: Path) -> ModelStore:
+    """Return the models of the site whose ``site.toml`` is in a folder.
+
+    Raises:
+        InputError: If there is no such file.
+    """
+    policy = read_toml(folder / SITE, remedy="give the folder of a site").get("policy")
+    return ModelStore(folder / str(policy.get("models", MODELS) if isinstance(policy, dict) else MODELS))
+
+
+SITE, RETURNED, MODELS = "site.toml", "model.safetensors", "models"
+"""The settings of a site, the returned model in a run's folder, and the usual folder of a site's models."""
 
 
 class ModelStore:

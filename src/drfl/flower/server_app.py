@@ -261,7 +261,8 @@ def _deliver(
     finished: FinishedRun, settings: ServerSettings, folder: Path, grid: Grid, roster: Roster, audit: AuditLog | None
 ) -> dict[str, str]:
     """Deliver the model of a run that reached its end, and return the file about it; none if nothing is delivered."""
-    if not settings.deliver or not finished.has_ended or finished.checks.failure is not None:
+    is_wanted = settings.key is not None if settings.deliver is None else settings.deliver
+    if not is_wanted or not finished.has_ended or finished.checks.failure is not None:
         return {}
     model = dict(run_files(finished))["model.safetensors"]
     outcome = deliver(grid, roster, model, settings.signing_key(folder), settings.timeout, audit)

@@ -309,7 +309,8 @@ class ServerSettings(AuditSettings):
             all sites, up to ``timeout``.
         wait: Seconds to wait for all sites at the start.
         insecure: Whether to accept sites without authentication.
-        deliver: Whether to send the final model to all sites, which store it if their policies allow that.
+        deliver: Whether to send the final model to all sites, which store it if their policies allow that. By default
+            if ``key`` is set, which signs it.
         job: Configuration of the run.
         sites: The sites, in the order of the clients.
     """
@@ -319,7 +320,7 @@ class ServerSettings(AuditSettings):
     grace: float | None = Field(None, ge=0, allow_inf_nan=False)
     wait: float = Field(300.0, gt=0, allow_inf_nan=False)
     insecure: bool = False
-    deliver: bool = True
+    deliver: bool | None = None
     job: DeployedConfig
     sites: tuple[SiteEntry, ...] = Field(min_length=1)
 

@@ -48,7 +48,7 @@ def compare_sites(
         notices = [Notice(text, "sites-differ", "shared_rows_key")]
     else:
         # The request has no content.
-        contents = dict.fromkeys(members, RecordDict())
+        contents = dict.fromkeys(range(len(roster.names)), RecordDict())
         reports, reasons = ask_once(grid, roster, contents, ROWS, ROWS_KIND, SharedRows, timeout, audit)
         for client, reason in sorted(reasons.items()):
             name = roster.names[client]

@@ -19,6 +19,7 @@ from torch import Tensor
 from drfl.core.audit_log import AuditLog
 from drfl.core.errors import InputError
 from drfl.core.files import read_bytes, read_text
+from drfl.data.model_store import MODELS
 from drfl.federation.requests import GradientRequest, LossRequest, Request, TrainRequest
 
 KEY_BYTES = 32
@@ -63,7 +64,7 @@ class SitePolicy(BaseModel):
     warnings: Literal["columns", "figures", "none"] = "columns"
     receive_models: Literal["signed", "any", "none"] = "signed"
     score_column: str | None = None
-    models: Path = Path("models")
+    models: Path = Path(MODELS)
 
     def row_key(self, folder: Path) -> bytes | None:
         """Read the key with which the site hashes its rows; None if it takes no part.
