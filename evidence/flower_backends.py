@@ -28,11 +28,12 @@ from drfl.experiments.config.build import build
 from drfl.experiments.config.config import Config
 from drfl.experiments.run.artifacts import versions
 from drfl.federation.algorithm import Algorithm
-from drfl.flower.client_app import Site, client_app, task_of
+from drfl.flower.client_app import Site, client_app
 from drfl.flower.federation import FlowerFederation
 from drfl.flower.in_process import InProcessGrid
 from drfl.flower.messages import Model
 from drfl.flower.nodes import NameRoster, gather_members
+from drfl.flower.site_task import task_of
 from drfl.flower.transport import Deadline
 from drfl.optim.local import LocalSGD
 from drfl.training.loop import Result, run

@@ -40,7 +40,7 @@ class Trial:
         self.prefork = True
         self.drfl("init", folder, "--sites", ",".join(sites), "--port", str(self.port), "--keys")
         for name, data in sites.items():
-            (folder / "sites" / name / "data.npz").write_bytes(data.read_bytes())
+            (folder / "sites" / name / f"data{data.suffix}").write_bytes(data.read_bytes())
             self.site(name, **site)
 
     def __enter__(self) -> Self:

@@ -36,10 +36,10 @@ from drfl.data import ClientData
 from drfl.engine import Simulation
 from drfl.experiments.config.wrap import wrap_algorithm
 from drfl.experiments.run.artifacts import versions
-from drfl.flower.client_app import task_of
 from drfl.flower.messages import Model
 from drfl.flower.settings import DeployedConfig
 from drfl.flower.site_data import load_site
+from drfl.flower.site_task import task_of
 from drfl.resilience import Replayed, read_replies
 
 ROOT = Path(__file__).parents[1]

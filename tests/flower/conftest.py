@@ -8,11 +8,12 @@ from flwr.app import ConfigRecord
 from drfl.core.key import Key
 from drfl.data import ClientData
 from drfl.engine import Simulation
-from drfl.flower.client_app import Site, client_app, task_of
+from drfl.flower.client_app import Site, client_app
 from drfl.flower.federation import FlowerFederation
 from drfl.flower.in_process import InProcessGrid
 from drfl.flower.messages import Model
 from drfl.flower.nodes import NameRoster, gather_members
+from drfl.flower.site_task import task_of
 from drfl.flower.transport import Deadline
 from drfl.task.models import MODELS
 from drfl.task.task import Task

@@ -9,11 +9,12 @@ from tests.support.refusals import logged, refused
 
 from drfl.flower import nodes, server_app
 from drfl.flower.claims import admit
-from drfl.flower.client_app import client_app, identity, task_of
+from drfl.flower.client_app import client_app, identity
 from drfl.flower.in_process import InProcessGrid
 from drfl.flower.messages import Model, SiteIdentity, short_name
 from drfl.flower.records import read, write
 from drfl.flower.settings import SiteEntry, read_server
+from drfl.flower.site_task import task_of
 
 from .conftest import grid_of, site, with_field
 

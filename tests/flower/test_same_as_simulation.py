@@ -14,7 +14,8 @@ from drfl.data import ClientData
 from drfl.engine import Loop, Stacked, Threads
 from drfl.federation import sampling
 from drfl.federation.algorithm import Info
-from drfl.flower.client_app import Site, engine_of
+from drfl.flower.client_app import Site
+from drfl.flower.site_task import engine_of
 from drfl.optim.local import LocalSGD
 from drfl.optim.local_optimizers import SAM
 from drfl.optim.schedules import Cosine

@@ -94,8 +94,6 @@ def test_it_leaves_the_files_of_a_run(tmp_path):
 
 
 def test_a_deployment_stops_by_test_rows_if_that_is_asked_for_and_then_has_no_intervals(tmp_path, caplog):
-    with refused("no-validation", "job.until"):
-        server_app.serve(grid_of(), settings(tmp_path, more='until = "avg_loss=100"'))
     with caplog.at_level(logging.INFO, "drfl"):
         out = server_app.serve(grid_of(), settings(tmp_path, more='until = "test:avg_loss=100"'))
     summary = json.loads((out / "summary.json").read_text())

@@ -17,12 +17,13 @@ from drfl.data import ClientData, Column, TableSchema
 from drfl.experiments.config.wrap import wrap_algorithm
 from drfl.flower import nodes, server_app, transport
 from drfl.flower.claims import standardisation_of
-from drfl.flower.client_app import Site, client_app, identity, task_of
+from drfl.flower.client_app import Site, client_app, identity
 from drfl.flower.in_process import InProcessGrid
 from drfl.flower.messages import MOST_COLUMNS, Ask, Model, SiteIdentity
 from drfl.flower.records import ProtocolError, array_of, read, write
 from drfl.flower.settings import read_server
 from drfl.flower.site_data import load_site
+from drfl.flower.site_task import task_of
 from drfl.task.task import Task
 
 from .conftest import with_field

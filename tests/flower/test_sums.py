@@ -13,12 +13,13 @@ from drfl.data import ClientData
 from drfl.data.row_scores import products
 from drfl.engine import Loop, Simulation
 from drfl.flower import messages
-from drfl.flower.client_app import Site, client_app, compute_answer, task_of
+from drfl.flower.client_app import Site, client_app, compute_answer
 from drfl.flower.federation import measures_of
 from drfl.flower.in_process import InProcessGrid
 from drfl.flower.messages import Answer, Ask, Model
 from drfl.flower.possible_tests import valid_tests
 from drfl.flower.records import ProtocolError, read, write
+from drfl.flower.site_task import task_of
 from drfl.task.metrics import metric_of
 
 from .conftest import MODEL, federation, with_field

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -175,6 +176,66 @@ def run(
 
 
 @app.command(cls=Command)
+def evaluate(
+    directory: Place,
+    models: Annotated[list[Path], typer.Argument(metavar="MODEL...", help="Model files; the first is the baseline")],
+    as_json: Annotated[bool, typer.Option("--json", help="Print a single JSON object on stdout")] = False,
+) -> int:
+    """Test models at all sites, without training.
+
+    The table has the intervals of a run's evaluation. Further models are compared with the first, row by row at
+    each site. Sites with a score column in their policy test it too.
+    """
+    with signals.raise_on_signal():
+        _require()
+        from drfl.flower.deploy.paths import find_deployment
+        from drfl.flower.deploy.requests import print_evaluation, read_results, write_request
+        from drfl.flower.deploy.runs import submit
+
+        folder = find_deployment(directory)
+        request = write_request(folder, "evaluate", models)
+        code = _follow(directory, submit(folder, request), is_task=True)
+        if code == 0:
+            results = read_results(request, "evaluation.json")
+            if as_json:
+                print(json.dumps({**results, "folder": str(request)}))
+            else:
+                print_evaluation(results, request)
+    return code
+
+
+@app.command(cls=Command)
+def deliver(
+    directory: Place,
+    model: Annotated[
+        Path | None, typer.Argument(metavar="MODEL", help="Model file (default: the model of the run)")
+    ] = None,
+) -> int:
+    """Send a model to all sites, signed with the server's key.
+
+    A run does so at its end. Use this command for sites that were offline, or for another model.
+    The exit code is 1 if a site did not receive it.
+    """
+    with signals.raise_on_signal():
+        _require()
+        from drfl.flower.deploy.paths import find_deployment
+        from drfl.flower.deploy.requests import read_results, write_request
+        from drfl.flower.deploy.runs import submit
+
+        folder = find_deployment(directory)
+        request = write_request(
+            folder, "deliver", [folder.summary().parent / "model.safetensors" if model is None else model]
+        )
+        code = _follow(directory, submit(folder, request), is_task=True)
+        if code:
+            return code
+        sites = read_results(request, "delivery.json")["sites"]
+        for name, outcome in sites.items():
+            say(f"{name}: {outcome}")
+    return 0 if set(sites.values()) == {"received"} else 1
+
+
+@app.command(cls=Command)
 def follow(directory: Place, number: Number) -> int:
     """Show the log of a run until it ends.
 
@@ -337,14 +398,15 @@ def _require() -> None:
     require_flower()
 
 
-def _follow(directory: Path, number: str) -> int:
+def _follow(directory: Path, number: str, *, is_task: bool = False) -> int:
+    """Show the log of a run until its end; the log of a task goes to stderr, and the caller prints its results."""
     from drfl.flower.deploy.paths import find_deployment
     from drfl.flower.deploy.runs import follow, is_resumable, print_result
     from drfl.flower.deploy.runs import stop as stop_run
 
     folder = find_deployment(directory)
     try:
-        end = follow(folder, number, say)
+        end = follow(folder, number, partial(say, err=is_task))
     except KeyboardInterrupt as error:
         if signals.code_of(error) != INTERRUPTED:  # a process that sends SIGTERM sends no second Ctrl-C
             raise
@@ -364,9 +426,10 @@ def _follow(directory: Path, number: str) -> int:
         return INTERRUPTED
     if not end.is_completed:
         say(f"drfl: run {number} {end}", err=True)
-        if is_resumable(folder):
+        if not is_task and is_resumable(folder):
             say(f"continue it with: drfl deploy run {directory}", err=True)
         return 1
     say(f"run {number} completed", err=True)
-    print_result(folder)
+    if not is_task:
+        print_result(folder)
     return 0

@@ -16,7 +16,7 @@ app = typer.Typer(
     name="model", cls=CommandGroup, help="Show trained models and use them elsewhere.", no_args_is_help=True
 )
 
-ModelPath = Annotated[Path, typer.Argument(metavar="MODEL", help="Model file, such as model.safetensors of a run")]
+ModelPath = Annotated[Path, typer.Argument(metavar="MODEL", help="Model file, or the folder of a run or of a site")]
 Schema = Annotated[
     Path | None, typer.Option("--schema", help="Schema of the columns, if the model file has only its digest")
 ]
@@ -88,4 +88,21 @@ def export(
             raise InputError(f"{out} exists: give another --out, or --overwrite", code="exists", field="out")
         load_model(path, reference).to_onnx(out)
         say(f"{out}: written")
+    return 0
+
+
+@app.command(cls=Command)
+def rollback(
+    directory: Annotated[Path, typer.Argument(metavar="[DIR]", help="Folder of the site, with site.toml")] = Path(),
+) -> int:
+    """Return to the model that a site used before, at the site.
+
+    The present model is kept: the same command returns to it.
+    """
+    with signals.raise_on_signal():
+        from drfl.data.model_store import site_store
+
+        now, before = site_store(directory).roll_back()
+        say(f"current: model {now.sha256[:16]}, signed {now.signed}, received {now.received}")
+        say(f"previous: model {before.sha256[:16]}, signed {before.signed}, received {before.received}")
     return 0

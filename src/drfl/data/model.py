@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from drfl.core import user_code
 from drfl.core.errors import InputError, suggestion
 from drfl.data.model_file import ModelFile, Threshold, read_model_file
+from drfl.data.model_store import find_model
 from drfl.data.standardisation import Standardisation, Standardise
 from drfl.data.tables.columns import RowName
 from drfl.data.tables.conform import encode_features
@@ -41,7 +42,9 @@ def load_model(
     from its description in the file. For another model, pass the module.
 
     Args:
-        path: A run's ``model.safetensors``, ``model-last.safetensors`` or ``model-averaged.safetensors``.
+        path: A run's ``model.safetensors``, ``model-last.safetensors`` or ``model-averaged.safetensors``, or the folder
+            of a run. At a site of a deployment, the folder with ``site.toml``: the site's current model, with its
+            schema.
         module: Module with the architecture that was trained, whose parameters and buffers are overwritten; or the
             reference to the user's model, such as "mine.py:net". None if the file describes the module.
         schema: The schema of the columns, or its file, if the model file has only the schema's digest, as after a
@@ -65,7 +68,8 @@ def load_model(
         >>> model.predict_proba(drfl.load("heart-disease").inputs[:3]).shape
         (3, 2)
     """
-    return Model(read_model_file(Path(path)), module, schema, trusted)
+    file, of_site = find_model(Path(path))
+    return Model(read_model_file(file), module, of_site if schema is None else schema, trusted)
 
 
 class Model:

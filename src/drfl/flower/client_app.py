@@ -22,9 +22,9 @@ from drfl.core.errors import InputError, printable
 from drfl.core.hashing import digest_of
 from drfl.data import ClientData
 from drfl.data.checks import data_warnings
-from drfl.data.row_scores import RowScores, products
+from drfl.data.row_scores import products
 from drfl.data.standardisation import Moments, is_table
-from drfl.engine import ENGINES, Engine, Loop, Simulation, Threads
+from drfl.engine import Simulation
 from drfl.engine.simulation import counted_rows
 from drfl.federation.requests import Request, TrainRequest
 from drfl.flower.messages import (
@@ -33,14 +33,18 @@ from drfl.flower.messages import (
     MOST_WARNINGS,
     Answer,
     Ask,
-    Model,
+    AskIdentity,
+    AskTests,
+    Delivery,
+    HoldOut,
     SiteIdentity,
-    SiteTest,
     SiteWarning,
     request_of,
     short_name,
     version,
 )
+from drfl.flower.model_tests import answer_tests
+from drfl.flower.receive_model import receive_model
 from drfl.flower.records import (
     MOST_SHOWN,
     array_of,
@@ -53,10 +57,10 @@ from drfl.flower.records import (
 )
 from drfl.flower.row_hashes import hash_rows
 from drfl.flower.settings import read_site
-from drfl.flower.site_data import load_site
+from drfl.flower.site_data import load_scores, load_site
 from drfl.flower.site_policy import RefusedError, SitePolicy
+from drfl.flower.site_task import check_same_model, engine_of, score_model, task_of
 from drfl.task.losses import Loss
-from drfl.task.models import LOSSES, MODELS
 from drfl.task.task import Task
 
 T = TypeVar("T")
@@ -95,9 +99,6 @@ def run_within(seconds: float, work: Callable[[], T]) -> T:
     return results[0]
 
 
-MOST_PARAMETERS = 2**30
-"""Maximum number of parameters of a model that is built from a name, a shape and a number of classes."""
-
 SHIFT_KEY = "drfl.shift"
 """Key of the shift in the memory that Flower gives a client for a run."""
 
@@ -116,6 +117,7 @@ class Site:
         audit: Audit log of requests and replies; by default there is none.
         policy: Limits on requests and replies.
         folder: Folder to which the paths in the policy are relative.
+        own_scores: Function that loads the site's own scores of its test rows, (n,) float64; None if it has none.
         server_key: Public key of the server, as an OpenSSH line, which verifies the heads of the server's audit log.
             Without it, heads are not verified.
 
@@ -133,6 +135,7 @@ class Site:
     policy: SitePolicy = field(default_factory=SitePolicy)
     folder: Path = Path()
     server_key: str | None = None
+    own_scores: Callable[[], Tensor] | None = None
 
     def __post_init__(self) -> None:
         if self.data.n != 1:
@@ -155,45 +158,6 @@ class Site:
         return digest_of(self.data.tensors())
 
 
-def task_of(model: Model, shape: tuple[int, ...]) -> Task:
-    """Build the task that a server names, for inputs of this shape.
-
-    Raises:
-        InputError: If this version of drfl lacks the model or the loss, the model does not accept such inputs, or the
-            model would be too large.
-    """
-    if model.model not in MODELS or model.loss not in LOSSES:
-        raise InputError(
-            f"this drfl has no model '{model.model}' with loss '{model.loss}'. Install the server's version",
-            code="unknown-name",
-            field="model",
-        )
-    # Count the parameters before allocating them, because sites report the shape and the classes.
-    with torch.device("meta"):
-        size = sum(part.numel() for part in MODELS[model.model](shape, model.classes).parameters())
-    if size > MOST_PARAMETERS:
-        raise InputError(
-            f"model '{model.model}' for inputs of shape {shape} and {model.classes} classes has {size} parameters, "
-            f"more than {MOST_PARAMETERS}. Check the sites' reports, and set 'classes' for each site in server.toml",
-            code="model-too-large",
-            field="model",
-        )
-    module = MODELS[model.model](shape, model.classes)
-    score, *others = model.metrics
-    return Task(module.to(getattr(torch, model.dtype)), LOSSES[model.loss], score, tuple(others))
-
-
-def engine_of(name: str, device: str) -> Engine:
-    """Make an engine from its name; "auto" selects the best engine for one client in a process for a single message.
-
-    That engine does not trace the model, because tracing takes longer than thousands of steps of a small model. The
-    client gets all intra-op threads.
-    """
-    if name == "auto":
-        return Threads(workers=1, intra_op=None) if torch.device(device).type == "cpu" else Loop()
-    return ENGINES[name]()
-
-
 def compute_answer(site: Site, ask: Ask, request: Request | None, memory: RecordDict) -> Answer:
     """Compute the answer to a message.
 
@@ -211,13 +175,7 @@ def compute_answer(site: Site, ask: Ask, request: Request | None, memory: Record
     if site.threads is not None:
         torch.set_num_threads(site.threads)
     task = task_of(ask.model, tuple(site.data.inputs.shape[1:])) if site.task is None else site.task
-    if ask.w.shape != task.w0.shape or ask.w.dtype != task.w0.dtype:
-        raise InputError(
-            f"the server's model has {ask.w.numel()} parameters in {ask.w.dtype}, but this site's has "
-            f"{task.w0.numel()} in {task.w0.dtype}. Use the same model, shape of inputs and classes at both ends",
-            code="sites-differ",
-            field="model",
-        )
+    check_same_model(ask.w, task)
     if isinstance(request, TrainRequest) and ask.version:
         # The request has no shift yet. The shift is in the message or in the site's memory.
         shift_row = _shift(ask, memory)
@@ -230,13 +188,23 @@ def compute_answer(site: Site, ask: Ask, request: Request | None, memory: Record
     data = site.data if ask.standardisation is None else site.data.standardised(ask.standardisation)
     # With first=ask.client, the only client of this process draws the same samples as client `ask.client` in a
     # simulation of all clients.
-    fed = Simulation(data, task, engine=engine, device=site.device, first=ask.client)
+    held = None if ask.holdout is None else ask.holdout.apply(data)
+    # Without validation rows, as one site's rows must not choose the threshold of rates.
+    trained = data if held is None else replace(held, validation=None)
+    fed = Simulation(trained, task, engine=engine, device=site.device, first=ask.client)
     # The test and the request use the same w, so their order does not matter.
-    test = also = both = None
+    test = also = both = validation = None
+    if ask.test and held is not None:
+        assert held.validation is not None
+        tested = replace(
+            held, test_inputs=held.inputs, test_targets=held.targets, test=held.validation, validation=None
+        )
+        validated = Simulation(tested, task, engine=engine, device=site.device)
+        validation, _ = score_model(validated, ask.w if ask.also is None else ask.also)
     if ask.test:
-        test, rows = _test(fed, ask.w)
+        test, rows = score_model(fed, ask.w)
         if ask.also is not None:
-            also, other = _test(fed, ask.also)
+            also, other = score_model(fed, ask.also)
             both = tuple((first, second) for first, second in products(rows, other, fed.measures).tolist())
     parts, shift_version = (), ""
     if request is not None:
@@ -261,17 +229,8 @@ def compute_answer(site: Site, ask: Ask, request: Request | None, memory: Record
         digest=site.digest,
         also=also,
         products=both,
+        validation=validation,
     )
-
-
-def _test(fed: Simulation, w: Tensor) -> tuple[SiteTest, RowScores]:
-    """Test a model and return the result, which the server receives, and the row scores, which stay at the site."""
-    evaluation, rows = fed.tested(w)
-    others = tuple(float(values[0]) for values in evaluation.others)
-    assert evaluation.sums is not None
-    sums = tuple(map(tuple, evaluation.sums[0].tolist()))
-    test = SiteTest(float(evaluation.score[0]), float(evaluation.loss[0]), int(evaluation.samples[0]), others, sums)
-    return test, rows
 
 
 def _shift(ask: Ask, memory: RecordDict) -> Tensor | None:
@@ -291,6 +250,18 @@ LOG = logging.getLogger("drfl.flower")
 
 IDENTITY = "query.identity"
 """Type of the message that requests a site's description. Other types are "train" and "evaluate"."""
+
+DELIVERY = "query.delivery"
+"""Type of the message with a model for use at the site."""
+
+DELIVERY_KIND = "delivery"
+"""Name of that request in audit logs."""
+
+TESTS = "query.tests"
+"""Type of the message with models to test outside a run."""
+
+TESTS_KIND = "tests"
+"""Name of that request in audit logs."""
 
 CLOSING = "query.closing"
 """Type of the message with the last head of the server's audit log. The answer is the head of the site's log."""
@@ -376,8 +347,12 @@ def server_head(message: Message, site: Site) -> Head | None:
     return head
 
 
-def identity(site: Site) -> RecordDict:
+def identity(site: Site, holdout: HoldOut | None = None) -> RecordDict:
     """Describe a site to the server before a run. The description contains no sample.
+
+    Args:
+        site: The site.
+        holdout: Validation rows of the run; None for none.
 
     If inputs are vectors, it contains the mean and variance of every column over the training rows, and the names of
     the columns and classes if they have names. The digest lets the server check, with every reply and when a run is
@@ -409,11 +384,15 @@ def identity(site: Site) -> RecordDict:
         features = tuple(map(short_name, data.columns or ()))
     class_names = tuple(map(short_name, data.classes or ()))
     shape, digest = tuple(data.inputs.shape[1:]), site.digest
+    held_out = 0
+    if holdout is not None:
+        held, _, _ = counted_rows(holdout.apply(site.data), loss)
+        held_out = len(data.train[0]) - len(held.train[0])
     rows, tests, row_key = len(data.train[0]), len(data.test[0]), site.policy.row_key_check(site.folder)
     try:
         about = SiteIdentity(
             site.name, shape, classes, rows, tests, digest, majority, columns, counts, features, data.schema_digest,
-            class_names if len(class_names) == classes else (), row_key, warnings_of(site),
+            class_names if len(class_names) == classes else (), row_key, warnings_of(site), held_out,
         )  # fmt: skip
         content = write(about)
         # Read the description here too, so that the site's operator sees why the server would refuse it.
@@ -455,6 +434,29 @@ def row_hashes(site: Site, run: int) -> RecordDict:
     return write(hash_rows(site.data, key, run))
 
 
+def _receive(site: Site, message: Message, _: Context) -> RecordDict:
+    about = read(identity(site), SiteIdentity)
+    return write(receive_model(site, read(message.content, Delivery), about))
+
+
+WORK: dict[str, Callable[[Site, Message, Context], RecordDict]] = {
+    ROWS_KIND: lambda site, _, context: row_hashes(site, context.run_id),
+    DELIVERY_KIND: _receive,
+    TESTS_KIND: lambda site, message, _: write(answer_tests(site, read(message.content, AskTests))),
+}
+"""What a site does for each kind of query. Its policy applies to all of them, and its log records them."""
+
+
+def _answering(
+    load: Callable[[Context], Site], what: str, work: Callable[[Site, Message, Context], RecordDict]
+) -> Callable[[Message, Context], Message]:
+    def answer(message: Message, context: Context) -> Message:
+        site = load(context)
+        return audited_reply(message, context, site, what, lambda: work(site, message, context))
+
+    return answer
+
+
 def client_app(load: Callable[[Context], Site]) -> ClientApp:
     """Make a ``ClientApp`` that answers drfl's server.
 
@@ -475,7 +477,7 @@ def client_app(load: Callable[[Context], Site]) -> ClientApp:
     def describe(message: Message, context: Context) -> Message:
         site = load(context)
         site.policy.check_run(context.run_id, site.folder)
-        content = identity(site)
+        content = identity(site, read(message.content, AskIdentity).holdout)
         if site.audit is not None:
             server = server_head(message, site)
             what = {"digest": digest_of_content(content), "server": None if server is None else str(server)}
@@ -490,10 +492,8 @@ def client_app(load: Callable[[Context], Site]) -> ClientApp:
                 raise
         return Message(content, reply_to=message)
 
-    @client.query("rows")
-    def rows(message: Message, context: Context) -> Message:
-        site = load(context)
-        return audited_reply(message, context, site, ROWS_KIND, partial(row_hashes, site, context.run_id))
+    for what, work in WORK.items():
+        client.query(what)(_answering(load, what, work))
 
     @client.query("closing")
     def close(message: Message, context: Context) -> Message:
@@ -547,9 +547,11 @@ def _site(path: Path) -> Site:
         ) from None
     log = settings.open_log(folder, "site", settings.name)
     server_key = None if settings.server_key is None else read_public_key(folder / settings.server_key)
+    column = settings.policy.score_column
+    own_scores = None if column is None else partial(load_scores, settings.data, folder, column, data)
     return Site(
         settings.name, data, None, settings.timeout, settings.device, settings.threads, log, settings.policy, folder,
-        server_key,
+        server_key, own_scores,
     )  # fmt: skip
 
 

@@ -17,7 +17,7 @@ from drfl.data.standardisation import Standardisation
 from drfl.federation.federation import Evaluation, Federation, Ledger
 from drfl.federation.requests import R, Request, TrainRequest
 from drfl.flower.claims import check_same_shape
-from drfl.flower.messages import Ask, Model, Products, SiteIdentity, SiteTest, version, work_of
+from drfl.flower.messages import Ask, HoldOut, Model, Products, SiteIdentity, SiteTest, version, work_of
 from drfl.flower.nodes import Roster
 from drfl.flower.possible_tests import valid_tests
 from drfl.flower.traffic import Traffic
@@ -33,12 +33,17 @@ CLASS_LOSSES = ("cross-entropy", "squared")
 
 @dataclass
 class _LateTest:
-    """A test of one or two models (d,). Once done, it has each client's result per model, and the sums of products."""
+    """A test of one or two models (d,).
+
+    Once done, it has each client's result per model, the sums of products, and the last model's results on validation
+    rows.
+    """
 
     models: Sequence[Tensor]
     done: bool = False
     results: list[dict[int, SiteTest]] = field(default_factory=list)
     products: dict[int, Products] = field(default_factory=dict)
+    validations: dict[int, SiteTest] = field(default_factory=dict)
 
 
 class FlowerFederation(Federation):
@@ -64,6 +69,7 @@ class FlowerFederation(Federation):
         standardisation: Mean and scale with which every site standardises its inputs; None for no standardisation. It
             is sent with every message, and the ledger does not count it.
         audit: Audit log of the server; None for no log.
+        holdout: Validation rows of the sites; None for none.
 
     Attributes:
         products: (N, M, 2) float64 from the last test of two models: for each client the sums over test rows of the
@@ -83,10 +89,11 @@ class FlowerFederation(Federation):
         deadline: Deadline,
         standardisation: Standardisation | None = None,
         audit: AuditLog | None = None,
+        holdout: HoldOut | None = None,
     ) -> None:
         check_same_shape(members)
         # The sites reported these numbers before the run, and they stay fixed. claims.admit checks their limits.
-        self.sizes = torch.tensor([members[client].train for client in range(len(members))])
+        self.sizes = torch.tensor([members[client].trained for client in range(len(members))])
         self.n, self.shares, self.w0 = len(members), self.sizes.double() / self.sizes.sum(), w0
         self.ledger, self.standardisation = Ledger(), standardisation
         self.measures = measures_of(model)
@@ -101,6 +108,10 @@ class FlowerFederation(Federation):
         self._products: dict[int, Products] = {}
         self.products: Tensor | None = None
         self._late: _LateTest | None = None
+        self._holdout = holdout
+        self._validated: dict[int, SiteTest] = {}
+        # The last tested model and its results on validation rows.
+        self._validation: tuple[Tensor, Evaluation] | None = None
 
     @property
     def traffic(self) -> Traffic:
@@ -152,32 +163,39 @@ class FlowerFederation(Federation):
             if not late.done:  # the next request sent another model, or there was no request
                 self._late = None
                 self._test(None, late)
-            evaluations: list[Evaluation] = []
-            for tests in late.results:
-                for client in range(self.n):
-                    if client not in tests:
-                        raise InputError(
-                            f"site '{self._names[client]}' could not be tested. See the log for the reason",
-                            code="site-untested",
-                            field=self._names[client],
-                        )
-                results, double = [tests[client] for client in range(self.n)], torch.float64
-                others = zip(*(test.others for test in results), strict=True)
-                evaluations.append(
-                    Evaluation(
-                        torch.tensor([test.score for test in results], dtype=double),
-                        torch.tensor([test.loss for test in results], dtype=double),
-                        torch.tensor([test.samples for test in results]),
-                        tuple(torch.tensor(values, dtype=double) for values in others),
-                        torch.tensor([test.sums for test in results], dtype=double),
-                    )
-                )
+            evaluations = [self._evaluation(tests) for tests in late.results]
+            if self._holdout is not None:
+                self._validation = late.models[-1], self._evaluation(late.validations)
             if len(evaluations) == 2:
                 rows = [late.products[client] for client in range(self.n)]
                 self.products = torch.tensor(rows, dtype=torch.float64)
             return [*evaluations, *map(self.evaluate, models[2:])]
 
         return result
+
+    def _evaluation(self, tests: Mapping[int, SiteTest]) -> Evaluation:
+        """Combine the clients' results.
+
+        Raises:
+            InputError: If a client has never been tested.
+        """
+        for client in range(self.n):
+            if client not in tests:
+                raise InputError(
+                    f"site '{self._names[client]}' could not be tested. See the log for the reason",
+                    code="site-untested",
+                    field=self._names[client],
+                )
+        return combined([tests[client] for client in range(self.n)])
+
+    def validate(self, w: Tensor) -> Evaluation:
+        """See :class:`drfl.federation.federation.Federation`. The sites validate the last model of every test."""
+        if self._holdout is None:
+            return super().validate(w)
+        if self._validation is None or not torch.equal(self._validation[0], w):
+            self.evaluate(w)
+        assert self._validation is not None
+        return self._validation[1]
 
     def _test(self, request: Request | None, late: _LateTest) -> ExchangeResult:
         """Test models at all clients, together with a request if given, and return the answers to the request."""
@@ -192,26 +210,21 @@ class FlowerFederation(Federation):
                     results[client] = test
                 # Before the first round there is only one model, which counts as both.
                 self._tested[1].setdefault(client, tests[0])
+                validation = answers[client].validation
+                if validation is not None:
+                    self._validated[client] = validation
                 both = answers[client].products
                 if both is not None:
                     self._products[client] = both
                 elif client not in self._products:
-                    # Until two models are tested, use the products of the one model with itself: its sums of squares.
-                    squares: list[tuple[float, float]] = []
-                    for measure, sums in zip(self.measures, tests[0].sums, strict=True):
-                        if measure.rows is Rows.RANKS:
-                            squares.append(sums[3:])
-                        elif measure.rows.mean and not math.isnan(sums[2]):
-                            squares.append((sums[2], 0.0))
-                        else:
-                            squares.append((math.nan, math.nan))
-                    self._products[client] = tuple(squares)
+                    # Until two models are tested, use the products of the one model with itself.
+                    self._products[client] = own_products(tests[0], self.measures)
             elif client in self._tested[0]:
                 name = self._names[client]
                 LOG.warning(Notice(f"{name} was not tested; its last result is used", "site-untested", name))
         # Copy the results, because a later test must not change them.
         late.results = [dict(results) for results in self._tested[: len(late.models)]]
-        late.products = dict(self._products)
+        late.products, late.validations = dict(self._products), dict(self._validated)
         cohort = set() if request is None else set(request.cohort.tolist())
         return ExchangeResult({client: answer for client, answer in answers.items() if client in cohort}, cost)
 
@@ -241,6 +254,7 @@ class FlowerFederation(Federation):
                 shift=shift,
                 standardisation=self.standardisation,
                 also=tested[1] if len(tested) > 1 else None,
+                holdout=self._holdout,
             )
             questions[client] = PendingRequest(ask, part)
         exchanged = self._transport.exchange(questions, wait_for_all=wait_for_all)
@@ -256,6 +270,31 @@ class FlowerFederation(Federation):
                 )
                 LOG.warning(Notice(text, "data-changed", name))
         return exchanged
+
+
+def own_products(test: SiteTest, measures: Sequence[Metric]) -> Products:
+    """Return the sums of products of a model's values with themselves: its sums of squares."""
+    squares: list[tuple[float, float]] = []
+    for measure, sums in zip(measures, test.sums, strict=True):
+        if measure.rows is Rows.RANKS:
+            squares.append(sums[3:])
+        elif measure.rows.mean and not math.isnan(sums[2]):
+            squares.append((sums[2], 0.0))
+        else:
+            squares.append((math.nan, math.nan))
+    return tuple(squares)
+
+
+def combined(tests: Sequence[SiteTest]) -> Evaluation:
+    """Return the evaluation of a model from the clients' results (N,)."""
+    double, others = torch.float64, zip(*(test.others for test in tests), strict=True)
+    return Evaluation(
+        torch.tensor([test.score for test in tests], dtype=double),
+        torch.tensor([test.loss for test in tests], dtype=double),
+        torch.tensor([test.samples for test in tests]),
+        tuple(torch.tensor(values, dtype=double) for values in others),
+        torch.tensor([test.sums for test in tests], dtype=double),
+    )
 
 
 def measures_of(model: Model) -> tuple[Metric, ...]:

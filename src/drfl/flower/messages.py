@@ -21,6 +21,7 @@ from torch import Tensor
 
 from drfl.core.errors import InputError, printable
 from drfl.core.key import Key
+from drfl.data import ClientData
 from drfl.data.standardisation import Moments, Standardisation
 from drfl.federation.requests import GradientRequest, LossRequest, Request, TrainRequest
 from drfl.flower.records import MOST_FIELDS, TYPES, Message, ProtocolError
@@ -55,6 +56,12 @@ MOST_NAMED_CLASSES = 1000
 
 MOST_HASHES = 2**17
 """Maximum number of hashes of rows that a site sends. A site with more rows sends the smallest hashes."""
+
+MOST_MODELS = 8
+"""Maximum number of models that are tested together outside a run."""
+
+MOST_MODEL_BYTES = 2**30
+"""Maximum size of a model file that is delivered to the sites."""
 
 HASH_BYTES = 8
 """Bytes of the hash of a row. Among a million rows, two different ones collide with probability 3e-8."""
@@ -147,6 +154,32 @@ class GradientWork(Work, tag=GradientRequest.kind, frozen=True):
     """Computation of a gradient, see :class:`drfl.federation.requests.GradientRequest`."""
 
 
+class HoldOut(Message, frozen=True):
+    """A share of a site's training rows that is used to select a model instead of training it.
+
+    Args:
+        fraction: The share, see :meth:`drfl.data.ClientData.with_validation`.
+        seed: Seed of the run, so that the site holds out the same rows in every message.
+    """
+
+    fraction: Annotated[float, Meta(gt=0, lt=1)]
+    seed: Annotated[int, Meta(ge=0)]
+
+    def apply(self, data: ClientData) -> ClientData:
+        """Return the data with validation rows, the same ones as in a simulation."""
+        return data.with_validation(self.fraction, Key(self.seed))
+
+
+class AskIdentity(Message, frozen=True):
+    """A request for a site's description of itself.
+
+    Args:
+        holdout: Validation rows of the run; None for none.
+    """
+
+    holdout: HoldOut | None = None
+
+
 class Ask(Message, frozen=True):
     """A request to one client.
 
@@ -160,6 +193,7 @@ class Ask(Message, frozen=True):
         shift: (d,) the shift; None if there is none or the site already holds it.
         standardisation: Mean and scale with which the site standardises its inputs; None to use the inputs unchanged.
         also: (d,) parameters of a second model to test together with ``w``.
+        holdout: Validation rows, which are not used for training; None for none. A test then includes them.
     """
 
     client: Index
@@ -171,6 +205,7 @@ class Ask(Message, frozen=True):
     shift: Tensor | None = None
     standardisation: Standardisation | None = None
     also: Tensor | None = None
+    holdout: HoldOut | None = None
 
     def __post_init__(self) -> None:
         for name, vector in (("shift", self.shift), ("second model", self.also)):
@@ -178,6 +213,34 @@ class Ask(Message, frozen=True):
                 raise ValueError(f"the {name} does not have the shape and type of the model")
         if self.also is not None and not self.test:
             raise ValueError("there is a second model, but no test is requested")
+
+
+class FinishedModel(Message, frozen=True):
+    """A model in a request for tests outside a run.
+
+    Args:
+        model: Description of the model; all models of a request have the same metrics.
+        w: (d,) its parameters.
+        standardisation: Mean and scale with which it was trained; None if its inputs are not standardised.
+    """
+
+    model: Model
+    w: Tensor
+    standardisation: Standardisation | None = None
+
+
+class AskTests(Message, frozen=True):
+    """A request to test finished models, without training.
+
+    Args:
+        models: The models.
+    """
+
+    models: Annotated[tuple[FinishedModel, ...], Meta(min_length=1, max_length=MOST_MODELS)]
+
+    def __post_init__(self) -> None:
+        if len({each.model.metrics for each in self.models}) > 1:
+            raise ValueError("the models have different metrics")
 
 
 class SiteTest(Message, frozen=True):
@@ -212,6 +275,7 @@ class Answer(Message, frozen=True):
         digest: Digest of the site's data, as in its :class:`SiteIdentity`.
         also: Test result of the second model.
         products: Sums of the products of both models' values; None without a second model.
+        validation: Test result of the last model on the validation rows; None if there are none.
     """
 
     parts: Annotated[tuple[Tensor, ...], Meta(max_length=MOST_PARTS)] = ()
@@ -224,6 +288,7 @@ class Answer(Message, frozen=True):
     digest: Digest = "0" * 32
     also: SiteTest | None = None
     products: Products | None = None
+    validation: SiteTest | None = None
 
     def __post_init__(self) -> None:
         if (self.also is None) != (self.products is None):
@@ -248,6 +313,27 @@ class SiteWarning(Message, frozen=True):
             raise ValueError("a warning must be printable")
 
 
+class AnswerTests(Message, frozen=True):
+    """The results of a :class:`AskTests`.
+
+    Args:
+        tests: Result of each model.
+        scores: Result of the site's own scores, see ``policy.score_column``; None if it has none.
+        products: Sums of the products of the first model's values with those of each further model and of the site's
+            own scores.
+        digest: Digest of the site's data, as in its :class:`SiteIdentity`.
+    """
+
+    tests: Annotated[tuple[SiteTest, ...], Meta(min_length=1, max_length=MOST_MODELS)]
+    scores: SiteTest | None
+    products: Annotated[tuple[Products, ...], Meta(max_length=MOST_MODELS)]
+    digest: Digest
+
+    def __post_init__(self) -> None:
+        if len(self.products) != len(self.tests) - 1 + (self.scores is not None):
+            raise ValueError("sums of products are missing, or were not requested")
+
+
 class SiteIdentity(Message, frozen=True):
     """A site's description of itself.
 
@@ -268,6 +354,7 @@ class SiteIdentity(Message, frozen=True):
         row_key: Check value of the key with which it hashes its rows for comparison with other sites; "" if it does not
             take part.
         warnings: Warnings about its data, as far as its policy allows.
+        held_out: Number of its training samples that are only used for validation.
     """
 
     # Names of many columns take more space than the fields of other messages.
@@ -286,9 +373,12 @@ class SiteIdentity(Message, frozen=True):
     class_names: Annotated[tuple[Name, ...], Meta(max_length=MOST_NAMED_CLASSES)] = ()
     row_key: KeyCheck = ""
     warnings: Annotated[tuple[SiteWarning, ...], Meta(max_length=MOST_WARNINGS)] = ()
+    held_out: Counted = 0
 
     def __post_init__(self) -> None:
         site_name(self.name)
+        if self.held_out >= self.train:
+            raise ValueError("it holds out all of its training samples")
         if self.features and self.shape != (len(self.features),):
             raise ValueError("features must be one name for each column")
         if self.class_names and len(self.class_names) != self.classes:
@@ -302,6 +392,11 @@ class SiteIdentity(Message, frozen=True):
         for vector in (*(self.columns or ()), *(() if self.counts is None else (self.counts,))):
             if vector.dtype != torch.float64 or vector.shape != length:
                 raise ValueError("mean, variance and counts must have one float64 number for each column")
+
+    @property
+    def trained(self) -> int:
+        """Number of samples that it trains on."""
+        return self.train - self.held_out
 
     @property
     def moments(self) -> Moments | None:
@@ -329,6 +424,44 @@ class SharedRows(Message, frozen=True):
         values = np.frombuffer(self.hashes, dtype=f">u{HASH_BYTES}")
         if (values[1:] <= values[:-1]).any():
             raise ValueError("hashes must be distinct and in ascending order")
+
+
+class Delivery(Message, frozen=True):
+    """A model for use at a site.
+
+    Args:
+        model: Content of the model file.
+        signed: Time of the signature in UTC.
+        signature: The server's signature of :attr:`statement`; "" if the server has no key.
+    """
+
+    limit: ClassVar[int] = MOST_MODEL_BYTES + 2**10
+    model: Annotated[bytes, Meta(min_length=1, max_length=MOST_MODEL_BYTES)]
+    signed: Annotated[str, Meta(pattern=r"\A[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}\.[0-9]{3}\+00:00\Z")]
+    signature: Annotated[str, Meta(pattern=r"\A([0-9a-f]{64,300})?\Z")] = ""
+
+    @property
+    def statement(self) -> bytes:
+        """The signed bytes. They contain the time, so that a site can refuse a repeated old delivery."""
+        # The first words distinguish them from the lines of audit logs, which the same key signs.
+        return f"drfl model\n{self.sha256}\n{self.signed}".encode()
+
+    @property
+    def sha256(self) -> str:
+        """Digest of the model file."""
+        return hashlib.sha256(self.model).hexdigest()
+
+
+class Receipt(Message, frozen=True):
+    """A site's confirmation that it uses a delivered model.
+
+    Args:
+        sha256: Digest of the model file.
+        new: Whether the model replaced another one, or was the first; False if the site had it already.
+    """
+
+    sha256: Annotated[str, Meta(pattern=r"\A[0-9a-f]{64}\Z")]
+    new: bool
 
 
 def site_name(text: str) -> str:

@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 import logging
+import re
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
 import httpx
-from flwr.app import Message, RecordDict
+from flwr.app import Message
 from flwr.serverapp import Grid
 
 from drfl.core.audit_log import AuditLog, Head
 from drfl.core.audit_signatures import public_key
 from drfl.core.errors import InputError, Notice, printable
 from drfl.flower.client_app import IDENTITY
-from drfl.flower.messages import SiteIdentity, max_identity_bytes
+from drfl.flower.messages import AskIdentity, HoldOut, SiteIdentity, max_identity_bytes
 from drfl.flower.records import (
     MOST_SHOWN,
     ProtocolError,
@@ -25,6 +26,7 @@ from drfl.flower.records import (
     read,
     read_head,
     rejection_reason,
+    write,
     write_head,
 )
 from drfl.flower.site_policy import UNAPPROVED
@@ -87,6 +89,18 @@ def digest_and_head(received: ReceivedReply) -> dict[str, str | None]:
     except Exception as error:  # a site may send anything, and a reply of a single site must not end the run
         LOG.debug("a reply without a digest: %r", error)
     return {"digest": digest, "head": head}
+
+
+def error_reason(reply: Message) -> str:
+    """Return the reason in a reply that reports an error, in one line."""
+    # The site controls this text and its length, so cut it before the regular expression runs over it.
+    text = (reply.error.reason or f"error {reply.error.code}")[-10_000:].strip()
+    # Flower formats the type and text of the app's exception in this way. The last line has the reason.
+    match = re.fullmatch(r"<class '([^']*)'>:<'(.*)'>", text, flags=re.DOTALL)
+    if match is not None:
+        text = f"{match[1].rpartition('.')[2]}: {match[2]}"
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    return printable(lines[-1], MOST_SHOWN) if lines else "no reason given"
 
 
 LOG = logging.getLogger("drfl.flower")
@@ -229,7 +243,11 @@ def exchange_once(grid: Grid, requests: Sequence[Message], end: float) -> Iterat
 
 
 def query_identities(
-    grid: Grid, nodes: Iterable[int], timeout: float, audit: AuditLog | None = None
+    grid: Grid,
+    nodes: Iterable[int],
+    timeout: float,
+    audit: AuditLog | None = None,
+    holdout: HoldOut | None = None,
 ) -> dict[int, JoinedSite]:
     """Ask nodes for their descriptions of themselves.
 
@@ -238,6 +256,7 @@ def query_identities(
         nodes: IDs of the nodes to ask.
         timeout: Seconds to wait for the answers.
         audit: Audit log of the server, whose head is sent with the requests; None for no log.
+        holdout: Validation rows of the run; None for none.
 
     Returns:
         The descriptions by node ID. Nodes without a valid answer are missing and logged.
@@ -249,7 +268,8 @@ def query_identities(
     head = None if audit is None else audit.head()
     while pending and time.monotonic() < end:
         ttl, again = max(1.0, end - time.monotonic()), []
-        requests = [Message(write_head(RecordDict(), head), node, IDENTITY, ttl=ttl) for node in pending]
+        contents = (write_head(write(AskIdentity(holdout)), head) for _ in pending)
+        requests = [Message(content, node, IDENTITY, ttl=ttl) for content, node in zip(contents, pending, strict=True)]
         for node, (_, reply, problem) in exchange_once(grid, requests, end):
             if reply is not None and reply.has_error() and reply.error.code in RETRIED_ERRORS:
                 again.append(node)
@@ -298,7 +318,12 @@ def member_of(reply: Message | None, problem: str = "") -> JoinedSite:
 
 
 def gather_members(
-    grid: Grid, roster: Roster, wait: float, timeout: float, audit: AuditLog | None = None
+    grid: Grid,
+    roster: Roster,
+    wait: float,
+    timeout: float,
+    audit: AuditLog | None = None,
+    holdout: HoldOut | None = None,
 ) -> dict[int, JoinedSite]:
     """Wait until all clients are online and have described themselves.
 
@@ -308,6 +333,7 @@ def gather_members(
         wait: Seconds within which all clients must be online.
         timeout: Seconds for a client to answer.
         audit: Audit log of the server; None for no log.
+        holdout: Validation rows of the run; None for none.
 
     Returns:
         The descriptions by client.
@@ -335,7 +361,7 @@ def gather_members(
             reported = missing
         time.sleep(PAUSE)
     # Every site is needed: the clients' weights and shares have one entry per site, which stays fixed in a run.
-    answers = query_identities(grid, [node.id for node in nodes.values()], timeout, audit)
+    answers = query_identities(grid, [node.id for node in nodes.values()], timeout, audit, holdout)
     silent = [roster.names[client] for client, node in nodes.items() if node.id not in answers]
     if silent:
         raise InputError(

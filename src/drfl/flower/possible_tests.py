@@ -6,25 +6,30 @@ import math
 from collections.abc import Sequence
 
 from drfl.assessment.possible_sums import possible_products, possible_sums
-from drfl.flower.messages import Answer, SiteTest
+from drfl.flower.messages import Answer, Products, SiteTest
 from drfl.task.measure import Measure, Rows
 
 
 def valid_tests(answer: Answer | None, models: int, measures: Sequence[Measure]) -> list[SiteTest]:
-    """Return the test results of ``models`` models in an answer; empty if one is missing or impossible."""
-    if answer is None:
+    """Return the test results of ``models`` models in an answer; empty if a result is missing or impossible."""
+    if answer is None or (answer.validation is not None and not is_possible(answer.validation, measures)):
         return []
     tests = [test for test in (answer.test, answer.also) if test is not None and is_possible(test, measures)]
     if len(tests) != models:
         return []
     if len(tests) == 1:
         return tests
-    # The products of two models' values on the same rows must be possible with their sums.
-    (first, second), products = tests, answer.products
-    if products is None or len(products) != len(measures) or first.samples != second.samples:
-        return []
+    products = answer.products
+    is_possible_pair = products is not None and are_possible_pairs(tests[0], tests[1], products, measures)
+    return tests if is_possible_pair else []
+
+
+def are_possible_pairs(first: SiteTest, second: SiteTest, products: Products, measures: Sequence[Measure]) -> bool:
+    """Return whether the products of two models' values on the same rows are possible with their sums."""
+    if len(products) != len(measures) or first.samples != second.samples:
+        return False
     rows = zip(measures, first.sums, second.sums, products, strict=True)
-    return tests if all(possible_products(measure, a, b, both) for measure, a, b, both in rows) else []
+    return all(possible_products(measure, a, b, both) for measure, a, b, both in rows)
 
 
 def is_possible(test: SiteTest, measures: Sequence[Measure]) -> bool:

@@ -28,7 +28,8 @@ from drfl.experiments.config.learned import Origin, model_source
 from drfl.experiments.config.ready_run import ReadyRun
 from drfl.experiments.config.run_settings import engine_text
 from drfl.experiments.config.wrap import add_over_selection, wrap_algorithm
-from drfl.experiments.run.artifacts import json_text
+from drfl.experiments.run.artifacts import json_text, run_files
+from drfl.experiments.run.finished import FinishedRun
 from drfl.experiments.run.manifest import CHECKPOINT, CONFIG, failure_of, is_finished
 from drfl.experiments.run.resume import (
     check_folder_signatures,
@@ -40,8 +41,9 @@ from drfl.experiments.run.resume import (
 from drfl.experiments.run.run_directory import claim_folder, tidy
 from drfl.experiments.run.runner import execute, write_results
 from drfl.flower.claims import admit, site_warnings, standardisation_of
-from drfl.flower.client_app import task_of
 from drfl.flower.closing import SERVER, AuditedRun
+from drfl.flower.delivery import FILE as DELIVERY_FILE
+from drfl.flower.delivery import deliver
 from drfl.flower.deploy.paths import DeploymentFolder
 from drfl.flower.federation import FlowerFederation
 from drfl.flower.messages import Model, SiteIdentity, short_name
@@ -50,6 +52,7 @@ from drfl.flower.paired import paired_csv
 from drfl.flower.settings import ServerSettings, read_server
 from drfl.flower.shared_rows import compare_sites
 from drfl.flower.site_data import load_probe_rows
+from drfl.flower.site_task import task_of
 from drfl.flower.transport import Deadline
 from drfl.report.read_run import remark_lines
 from drfl.report.run_gains import PAIRED
@@ -65,6 +68,9 @@ DEPLOYMENT = "deployment"
 
 WAIT = "wait"
 """Key of the app's configuration with the seconds to wait for the sites; "" = as in ``server.toml``."""
+
+REQUEST = "request"
+"""Key with the folder of a request that is not a training run, see :mod:`drfl.flower.server_tasks`; "" for a run."""
 
 app = ServerApp()
 """The app that Flower loads."""
@@ -94,8 +100,14 @@ def main(grid: Grid, context: Context) -> None:
             code="missing-option",
             field=DEPLOYMENT,
         )
-    wait = context.run_config.get(WAIT, "")
-    serve(grid, Path(str(path)), None if wait == "" else float(wait))
+    wait, request = (context.run_config.get(key, "") for key in (WAIT, REQUEST))
+    seconds = None if wait == "" else float(wait)
+    if request:
+        from drfl.flower.server_tasks import carry_out  # which imports this module
+
+        carry_out(grid, Path(str(path)), Path(str(request)), seconds)
+    else:
+        serve(grid, Path(str(path)), seconds)
 
 
 class Sites(NamedTuple):
@@ -144,7 +156,7 @@ class Sites(NamedTuple):
     @property
     def sizes(self) -> Tensor:
         """(N,) int64, the clients' numbers of training samples."""
-        return torch.tensor([member.train for member in self.members])
+        return torch.tensor([member.trained for member in self.members])
 
     def tensors(self) -> list[Tensor]:
         """Return the digests of the sites' data and the standardisation, which a resumed run compares."""
@@ -197,7 +209,8 @@ def serve(grid: Grid, path: Path, wait: float | None = None) -> Path:
     roster = make_roster(settings, folder, audit)
     # From here on the log records how the run ends, even after an error.
     with AuditedRun(audit, grid, roster, settings.timeout) as audited:
-        joined = gather_members(grid, roster, settings.wait if wait is None else wait, settings.timeout, audit)
+        seconds = settings.wait if wait is None else wait
+        joined = gather_members(grid, roster, seconds, settings.timeout, audit, settings.job.holdout)
         members = {client: member.identity for client, member in joined.items()}
         admit(members, settings.sites)
         if audit is not None:
@@ -222,14 +235,15 @@ def serve(grid: Grid, path: Path, wait: float | None = None) -> Path:
             log.open(claim.checkpoints / REPLIES, b"" if point is None else point.replies)
             keep = checkpoint_writer(claim, deployed, key, log.extent)
             finished = execute(deployed, [log, _log_progress], start=start, keep=keep)
+            files = _deliver(finished, settings, folder, grid, roster, audit)
             # Close the log before writing the results: a server that is killed here is resumed, and then closes it.
             audited.close("completed" if finished.checks.failure is None else "diverged")
             replies = read_text(claim.checkpoints / REPLIES, limit=None, follow=False)
             LOG.info("%s", deployed.fed.traffic.summary_line())
             traffic = {"since_round": since, **asdict(deployed.fed.traffic), "sites": deployed.fed.site_health()}
-            more = {"traffic.json": json_text(traffic, indent=2) + "\n", REPLIES: replies}
+            files |= {"traffic.json": json_text(traffic, indent=2) + "\n", REPLIES: replies}
             paired = paired_csv(deployed.data.names, deployed.fed.measures, finished.result, deployed.fed.products)
-            write_results(finished, claim, {**more, **({} if paired is None else {PAIRED: paired})})
+            write_results(finished, claim, {**files, **({} if paired is None else {PAIRED: paired})})
     line = finished.interval_line()
     interval = [] if line is None else [line]
     for text in (*interval, *remark_lines(finished.reading_aids), f"results: {out}"):
@@ -241,6 +255,18 @@ def serve(grid: Grid, path: Path, wait: float | None = None) -> Path:
         failure = finished.checks.failure
         raise DivergedError(failure, code=failure.code, field=failure.field)
     return out
+
+
+def _deliver(
+    finished: FinishedRun, settings: ServerSettings, folder: Path, grid: Grid, roster: Roster, audit: AuditLog | None
+) -> dict[str, str]:
+    """Deliver the model of a run that reached its end, and return the file about it; none if nothing is delivered."""
+    is_wanted = settings.key is not None if settings.deliver is None else settings.deliver
+    if not is_wanted or not finished.has_ended or finished.checks.failure is not None:
+        return {}
+    model = dict(run_files(finished))["model.safetensors"]
+    outcome = deliver(grid, roster, model, settings.signing_key(folder), settings.timeout, audit)
+    return {DELIVERY_FILE: json_text(outcome, indent=2) + "\n"}
 
 
 def log_members(joined: Mapping[int, JoinedSite], roster: Roster, audit: AuditLog) -> None:
@@ -347,7 +373,7 @@ def prepare_deployment(
     deadline = Deadline(settings.timeout)
     if settings.grace is not None:
         deadline = Deadline(settings.timeout, settings.job.min_replies, settings.grace)
-    fed = FlowerFederation(grid, roster, members, model, task.w0, deadline, standardisation, audit)
+    fed = FlowerFederation(grid, roster, members, model, task.w0, deadline, standardisation, audit, config.holdout)
     bare = config.build_algorithm(config.algorithm, sites.n)
     selecting, keep = add_over_selection(config, bare, sites.n)
     reply_log = ReplyLog()
@@ -368,11 +394,15 @@ def prepare_deployment(
     inner = Recorded(selecting, on_used)
     probe = prepare_probe_rows(settings, folder, sites)
     algorithm = wrap_algorithm(config, inner, keep, probe, task, sites.names, on_rejected)
-    state = first(algorithm, fed, returned=config.returned, averaged=config.averaged, table_dir=config.tables)
+    selection = config.selection(config.measures)
+    state = first(
+        algorithm, fed, returned=config.returned, averaged=config.averaged, table_dir=config.tables,
+        validates=selection.validates,
+    )  # fmt: skip
     origin = Origin(model_source(config.model, sites.members[0].shape, classes), config.loss)
     return Deployment(
         settings=config, about=config.about(bare, sites.n), data=sites, task=task, fed=fed, algorithm=algorithm,
-        first=state, origin=origin, selection=config.selection(config.measures), replies=reply_log,
+        first=state, origin=origin, selection=selection, replies=reply_log,
     )  # fmt: skip
 
 

@@ -19,12 +19,13 @@ from pydantic import (
 )
 
 from drfl.core.audit_log import AuditLog, Role
-from drfl.core.audit_signatures import read_signing_key
+from drfl.core.audit_signatures import SigningKey, read_signing_key
 from drfl.core.errors import InputError, Notice
 from drfl.core.files import read_toml
 from drfl.data.dataset import TEST_FRACTION
 from drfl.experiments.config.about_run import AboutRun
 from drfl.experiments.config.algorithm_settings import AlgorithmSettings
+from drfl.experiments.config.build import VALIDATION
 from drfl.experiments.config.config import NAMED_SEPARATELY
 from drfl.experiments.config.guards_and_failures import uses_rows
 from drfl.experiments.config.hyperparameters import canonical, parameters_of
@@ -32,10 +33,9 @@ from drfl.experiments.config.run_settings import RunSettings
 from drfl.experiments.config.settings import DataFields
 from drfl.experiments.config.task_settings import TaskSettings
 from drfl.federation.algorithm import Algorithm
-from drfl.flower.messages import site_name
+from drfl.flower.messages import HoldOut, site_name
 from drfl.flower.site_policy import SitePolicy
 from drfl.task.models import LOSSES, MODELS
-from drfl.training.model_selection import TEST
 
 M = TypeVar("M", bound=BaseModel)
 
@@ -142,8 +142,19 @@ class AuditSettings(BaseModel):
         """
         if self.audit is None:
             return None
-        keys = (None if key is None else read_signing_key(folder / key) for key in (self.key, self.previous_key))
-        return AuditLog(folder / self.audit, role, name, *keys)
+        previous = None if self.previous_key is None else read_signing_key(folder / self.previous_key)
+        return AuditLog(folder / self.audit, role, name, self.signing_key(folder), previous)
+
+    def signing_key(self, folder: Path) -> SigningKey | None:
+        """Read the private key; return None if there is none.
+
+        Args:
+            folder: Folder to which the path is relative.
+
+        Raises:
+            InputError: If it cannot be read.
+        """
+        return None if self.key is None else read_signing_key(folder / self.key)
 
 
 class SiteSettings(AuditSettings):
@@ -174,6 +185,8 @@ class SiteSettings(AuditSettings):
     def _check_policy(self) -> SiteSettings:
         if self.policy.requests_a_day is not None and self.audit is None:
             raise ValueError('policy.requests_a_day requires the audit log. Add a line audit = "audit.jsonl"')
+        if self.policy.score_column is not None and self.data.csv is None:
+            raise ValueError("policy.score_column requires data.csv, the table with the column")
         return self
 
 
@@ -214,17 +227,22 @@ class DeployedConfig(TaskSettings, AlgorithmSettings, RunSettings):
         kind = str(info.field_name)
         return canonical(kind, value, {"model": MODELS, "loss": LOSSES}[kind]) if isinstance(value, str) else value
 
-    @field_validator("until")
-    @classmethod
-    def _check_deployed_until(cls, value: str | None) -> str | None:
-        if value is not None and not value.startswith(TEST):
+    @property
+    def holdout(self) -> HoldOut | None:
+        """The validation rows of the sites; None if nothing uses them.
+
+        Raises:
+            InputError: If ``validation`` is set although nothing uses the rows.
+        """
+        if self.selection(self.measures).validates:
+            return HoldOut(VALIDATION if self.validation is None else self.validation, self.seed)
+        if self.validation is not None:
             raise InputError(
-                f"until = '{value}' needs validation rows, which a deployment does not have. until = '{TEST}{value}' "
-                "stops by test rows instead, and the results then have no confidence intervals",
-                code="no-validation",
-                field="until",
+                "validation requires select, patience, or an until on validation rows: remove it, or give one of them",
+                code="unused-option",
+                field="validation",
             )
-        return value
+        return None
 
     @model_validator(mode="before")
     @classmethod
@@ -243,8 +261,8 @@ class DeployedConfig(TaskSettings, AlgorithmSettings, RunSettings):
 
 SIMULATION_KEYS = (
     *(field.name for field in dataclasses.fields(DataFields)),
-    # The server of a deployment has no validation rows, and no data for a certificate.
-    *("certificate", "validation", "select", "patience", "judged_on"),
+    # The server of a deployment has no data for a certificate.
+    *("certificate", "judged_on"),
 )
 """Keys of a simulation's configuration that a deployment does not accept."""
 
@@ -291,6 +309,8 @@ class ServerSettings(AuditSettings):
             all sites, up to ``timeout``.
         wait: Seconds to wait for all sites at the start.
         insecure: Whether to accept sites without authentication.
+        deliver: Whether to send the final model to all sites, which store it if their policies allow that. By default
+            if ``key`` is set, which signs it.
         job: Configuration of the run.
         sites: The sites, in the order of the clients.
     """
@@ -300,6 +320,7 @@ class ServerSettings(AuditSettings):
     grace: float | None = Field(None, ge=0, allow_inf_nan=False)
     wait: float = Field(300.0, gt=0, allow_inf_nan=False)
     insecure: bool = False
+    deliver: bool | None = None
     job: DeployedConfig
     sites: tuple[SiteEntry, ...] = Field(min_length=1)
 

@@ -3,30 +3,20 @@
 from __future__ import annotations
 
 import logging
-import time
 from collections.abc import Mapping, Sequence
 from itertools import combinations
 
 import numpy as np
-from flwr.app import Message, RecordDict
+from flwr.app import RecordDict
 from flwr.serverapp import Grid
 
 from drfl.core.audit_log import AuditLog
-from drfl.core.errors import Notice, listing, printable
+from drfl.core.errors import Notice, listing
 from drfl.data.checks.rows import EXCESS, LEAST, ROOM
+from drfl.flower.ask_once import ask_once
 from drfl.flower.client_app import ROWS, ROWS_KIND
 from drfl.flower.messages import HASH_BYTES, MOST_HASHES, SharedRows, SiteIdentity
-from drfl.flower.nodes import ReceivedReply, Roster, digest_and_head, exchange_once
-from drfl.flower.records import (
-    MOST_SHOWN,
-    ProtocolError,
-    digest_of_content,
-    payload_size,
-    read,
-    read_head,
-    rejection_reason,
-    write_head,
-)
+from drfl.flower.nodes import Roster
 
 LOG = logging.getLogger("drfl.flower")
 
@@ -57,7 +47,13 @@ def compare_sites(
         text = "rows are not compared between sites, because their keys (shared_rows_key) differ"
         notices = [Notice(text, "sites-differ", "shared_rows_key")]
     else:
-        notices = shared_row_notices(roster.names, _ask(grid, roster, timeout, audit))
+        # The request has no content.
+        contents = dict.fromkeys(range(len(roster.names)), RecordDict())
+        reports, reasons = ask_once(grid, roster, contents, ROWS, ROWS_KIND, SharedRows, timeout, audit)
+        for client, reason in sorted(reasons.items()):
+            name = roster.names[client]
+            LOG.warning(Notice(f"{name}: its rows are not compared: {reason}", "rows-not-compared", name))
+        notices = shared_row_notices(roster.names, reports)
     for notice in notices:
         LOG.warning(notice)
     return notices
@@ -95,62 +91,3 @@ def shared_row_notices(names: Sequence[str], reports: Mapping[int, SharedRows]) 
         )
         notices.append(Notice(text, "shared-rows", f"{names[a]} and {names[b]}"))
     return notices
-
-
-def _ask(grid: Grid, roster: Roster, timeout: float, audit: AuditLog | None) -> dict[int, SharedRows]:
-    """Ask every site once; a site without a valid answer is missing and logged."""
-    end, nodes, lines = time.monotonic() + timeout, roster.nodes(grid), dict[int, int]()
-    messages = []
-    for client, node in nodes.items():
-        content = RecordDict()
-        if audit is not None:
-            values = {"what": ROWS_KIND, "stream": None, "digest": digest_of_content(content)}
-            head = audit.add("asked", site=roster.names[client], **values)
-            write_head(content, head)
-            lines[client] = head.n
-        messages.append(Message(content, node.id, ROWS, ttl=max(1.0, timeout)))
-
-    def log(event: str, client: int, **fields: str | None) -> None:
-        if audit is not None:
-            audit.add(event, site=roster.names[client], request=lines[client], **fields)
-
-    clients = {node.id: client for client, node in nodes.items()}
-    silent, reports = set(nodes), dict[int, SharedRows]()
-    for node, received in exchange_once(grid, messages, end):
-        client = clients[node]
-        silent.discard(client)
-        try:
-            reports[client] = _report(received, node, roster, client, audited=audit is not None)
-            log("received", client, **digest_and_head(received))
-        except ProtocolError as error:
-            name = roster.names[client]
-            LOG.warning(Notice(f"{name}: its rows are not compared: {error}", "reply-rejected", name))
-            log("unusable", client, reason=str(error), **digest_and_head(received))
-    for client in sorted(silent):
-        name, reason = roster.names[client], f"no answer in {timeout:g} s"
-        LOG.warning(Notice(f"{name}: its rows are not compared: {reason}", "reply-silent", name))
-        log("silent", client, reason=reason)
-    return reports
-
-
-def _report(received: ReceivedReply, node: int, roster: Roster, client: int, *, audited: bool) -> SharedRows:
-    """Read a site's hashes.
-
-    Raises:
-        ProtocolError: If the reply is not valid.
-    """
-    reply = received.reply
-    if reply is not None and reply.has_error():
-        raise ProtocolError(printable(reply.error.reason or f"error {reply.error.code}", MOST_SHOWN))
-    if reply is None or not reply.has_content() or reply.metadata.src_node_id != node:
-        raise ProtocolError(received.problem or "it is empty, or another node sent it")
-    # Check the size before parsing, as a site may send anything.
-    if payload_size(reply.content) > SharedRows.limit + 2**12:
-        raise ProtocolError("it is too long")
-    try:
-        report, head = read(reply.content, SharedRows), read_head(reply.content)
-    except Exception as error:  # an error of a single site must not end the run
-        raise ProtocolError(rejection_reason(error)) from None
-    if audited:
-        roster.check_head(client, head)
-    return report

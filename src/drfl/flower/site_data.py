@@ -8,14 +8,16 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import torch
 from torch import Tensor
 
-from drfl.core.errors import InputError
+from drfl.core.errors import InputError, unknown
 from drfl.core.files import open_arrays
 from drfl.data import ClientData
 from drfl.data.datasets.formats import read_idx
 from drfl.data.tables.schema import TableSchema
+from drfl.data.tables.table import Table
 from drfl.data.tables.table_files import SiteRows, read_site_table
 from drfl.flower.settings import SiteData, SiteEntry, read_site
 
@@ -48,6 +50,41 @@ def load_site(path: Path) -> ClientData:
         patients=patients,
         **rows.about(),
     )
+
+
+def load_scores(source: SiteData, folder: Path, column: str, data: ClientData) -> Tensor:
+    """Load a site's own score of each of its test rows from its table.
+
+    Args:
+        source: Source of the site's data, a table.
+        folder: Folder of ``site.toml``.
+        column: Column of the scores.
+        data: The site's data, loaded from the source.
+
+    Returns:
+        (n,) float64 scores, in the order of the test rows.
+
+    Raises:
+        InputError: If the table has no such column, a score is not a number, or the site trains on the column.
+    """
+    path = folder / str(source.csv if source.test_csv is None else source.test_csv)
+    frame = Table.raw(path, ()).frame
+    if column not in frame:
+        raise unknown(f"column in {path.name}", column, list(frame.columns), field="score_column")
+    if column in (data.columns or ()):
+        raise InputError(
+            f"column '{column}' has the site's own scores, but models are trained on it. Remove it from the features",
+            code="conflicting-options",
+            field="score_column",
+        )
+    values = pd.to_numeric(frame[column], errors="coerce").to_numpy(float)[data.test[0].numpy()]
+    if not np.isfinite(values).all():
+        raise InputError(
+            f"column '{column}' has {int((~np.isfinite(values)).sum())} test rows without a number",
+            code="not-a-number",
+            field="score_column",
+        )
+    return torch.from_numpy(values)
 
 
 def load_probe_rows(sites: Sequence[SiteEntry], folder: Path, dtype: str) -> ClientData | None:

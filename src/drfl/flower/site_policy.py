@@ -19,6 +19,7 @@ from torch import Tensor
 from drfl.core.audit_log import AuditLog
 from drfl.core.errors import InputError
 from drfl.core.files import read_bytes, read_text
+from drfl.data.model_store import MODELS
 from drfl.federation.requests import GradientRequest, LossRequest, Request, TrainRequest
 
 KEY_BYTES = 32
@@ -48,6 +49,11 @@ class SitePolicy(BaseModel):
             By default the site takes no part in this.
         warnings: What the server learns of each warning about the site's data: the kind of problem and the name of the
             column ("columns", by default), also the text with its figures ("figures"), or nothing ("none").
+        receive_models: Which delivered models the site stores: "signed" with the server's key (``server_key``), "any",
+            or "none".
+        score_column: Column of the site's table with its own scores, which are tested beside the models of 'drfl deploy
+            evaluate': the probability of the second class, or a predicted number. By default there are none.
+        models: Folder of delivered models, relative to ``site.toml``.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -56,6 +62,9 @@ class SitePolicy(BaseModel):
     approved: Path | None = None
     shared_rows_key: Path | None = None
     warnings: Literal["columns", "figures", "none"] = "columns"
+    receive_models: Literal["signed", "any", "none"] = "signed"
+    score_column: str | None = None
+    models: Path = Path(MODELS)
 
     def row_key(self, folder: Path) -> bytes | None:
         """Read the key with which the site hashes its rows; None if it takes no part.

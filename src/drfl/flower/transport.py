@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import re
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -15,13 +14,21 @@ from flwr.serverapp import Grid
 from torch import Tensor
 
 from drfl.core.audit_log import AuditLog, Value
-from drfl.core.errors import Notice, printable
+from drfl.core.errors import Notice
 from drfl.federation.federation import SCALAR_BYTES, Ledger
 from drfl.federation.requests import Request, TrainRequest
 from drfl.flower.messages import Answer, Ask, max_reply_bytes
-from drfl.flower.nodes import PAUSE, RETRIED_ERRORS, Node, ReceivedReply, Roster, digest_and_head, pull_replies
+from drfl.flower.nodes import (
+    PAUSE,
+    RETRIED_ERRORS,
+    Node,
+    ReceivedReply,
+    Roster,
+    digest_and_head,
+    error_reason,
+    pull_replies,
+)
 from drfl.flower.records import (
-    MOST_SHOWN,
     ProtocolError,
     digest_of_content,
     payload_size,
@@ -257,14 +264,7 @@ class Transport:
         pending, reply = waiting[client], received_reply.reply
         is_only_test = pending.request is None
         if reply is not None and reply.has_error():
-            # The site controls this text and its length, so cut it before the regular expression runs over it.
-            text = (reply.error.reason or f"error {reply.error.code}")[-10_000:].strip()
-            # Flower formats the type and text of the app's exception in this way. The last line has the reason.
-            match = re.fullmatch(r"<class '([^']*)'>:<'(.*)'>", text, flags=re.DOTALL)
-            if match is not None:
-                text = f"{match[1].rpartition('.')[2]}: {match[2]}"
-            lines = [line.strip() for line in text.splitlines() if line.strip()]
-            cause = printable(lines[-1], MOST_SHOWN) if lines else "no reason given"
+            cause = error_reason(reply)
             # It is unknown now whether the site holds its shift, so the next message contains it.
             if reply.error.code in RETRIED_ERRORS:
                 name = self.roster.names[client]
@@ -370,6 +370,8 @@ def _check(ask: Ask, request: Request | None, answer: Answer) -> None:
         raise ProtocolError("the test result is missing" if ask.test else "it has a test result that was not requested")
     if (answer.also is not None) != (ask.also is not None):
         raise ProtocolError("the second test result is missing, or was not requested")
+    if (answer.validation is not None) != (ask.test and ask.holdout is not None):
+        raise ProtocolError("the test result on validation rows is missing, or was not requested")
     if request is None:
         if answer.parts:
             raise ProtocolError("it has vectors, although only a test was requested")

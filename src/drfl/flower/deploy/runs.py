@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import time
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import NamedTuple
 
 from drfl.core.errors import DrflError, InputError
@@ -96,18 +97,21 @@ class Status(NamedTuple):
         return f"{text}: {self.details}" if self.details and not self.is_completed else text
 
 
-def submit(folder: DeploymentFolder, wait: float | None = None) -> str:
+def submit(folder: DeploymentFolder, wait: float | None = None, request: Path | None = None) -> str:
     """Submit the deployment's app and return the run's number.
 
     Args:
         folder: The deployment.
         wait: Seconds to wait for the sites; None = as in ``server.toml``.
+        request: Folder of a request, see :mod:`drfl.flower.deploy.requests`; None for training.
 
     Raises:
         DrflError: If the SuperLink refuses it or does not answer.
     """
     # The folder may have been moved since it was written, so override the path in its app.
     override = f'deployment="{folder.settings}"' + ("" if wait is None else f" wait={wait}")
+    if request is not None:
+        override += f' request="{request}"'
     answer = run_flwr(folder.home, ["run", str(folder.app), "--run-config", override])
     number = answer.get("run-id")
     if not number:

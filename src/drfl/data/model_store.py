@@ -1,0 +1,215 @@
+"""The models that a site has received: the current one and the previous one, in a folder with an index."""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import json
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import NamedTuple
+
+from drfl.core.atomic_files import atomic_write
+from drfl.core.errors import InputError
+from drfl.core.files import SETTINGS_LIMIT, read_json, read_toml, reading, sha256_of
+
+INDEX = "models.json"
+"""File that says which model is current. It is replaced atomically, after the models that it names are complete."""
+
+SUFFIX = ".safetensors"
+
+
+@dataclass(frozen=True)
+class StoredModel:
+    """A model in the folder.
+
+    Args:
+        sha256: Digest of its file.
+        signed: Time at which the server signed it, ISO 8601 in UTC.
+        received: Time at which the site stored it.
+    """
+
+    sha256: str
+    signed: str
+    received: str
+
+    @property
+    def file(self) -> str:
+        """Name of its file."""
+        return f"model-{self.sha256[:16]}{SUFFIX}"
+
+
+class ModelPlace(NamedTuple):
+    """Where a model is.
+
+    Args:
+        file: The model file.
+        schema: The schema of the site's table, at a site that has one; None elsewhere.
+    """
+
+    file: Path
+    schema: Path | None = None
+
+
+def find_model(path: Path) -> ModelPlace:
+    """Return the model file at a path.
+
+    Args:
+        path: A model file, the folder of a run, the folder of a site with ``site.toml``, or its folder of models.
+
+    Raises:
+        InputError: If there is no model in the folder.
+    """
+    if (path / SITE).is_file():
+        data = read_toml(path / SITE).get("data")
+        schema = data.get("schema") if isinstance(data, dict) else None
+        return ModelPlace(site_store(path).current(), None if schema is None else path / str(schema))
+    if (path / INDEX).is_file():
+        return ModelPlace(ModelStore(path).current())
+    return ModelPlace(path / RETURNED if path.is_dir() else path)
+
+
+def site_store(folder: Path) -> ModelStore:
+    """Return the models of the site whose ``site.toml`` is in a folder.
+
+    Raises:
+        InputError: If there is no such file.
+    """
+    policy = read_toml(folder / SITE, remedy="give the folder of a site").get("policy")
+    return ModelStore(folder / str(policy.get("models", MODELS) if isinstance(policy, dict) else MODELS))
+
+
+SITE, RETURNED, MODELS = "site.toml", "model.safetensors", "models"
+"""The settings of a site, the returned model in a run's folder, and the usual folder of a site's models."""
+
+
+class ModelStore:
+    """A folder of received models.
+
+    Args:
+        folder: The folder; the first model creates it.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def current(self) -> Path:
+        """Return the file of the current model.
+
+        Raises:
+            InputError: If there is none, or the file is missing or was changed.
+        """
+        current, _, _ = self._read()
+        if current is None:
+            raise InputError(
+                f"there is no model in {self.folder}. The server delivers one at the end of a run",
+                code="no-model",
+                field=str(self.folder),
+            )
+        return self._intact(current)
+
+    def add(self, content: bytes, signed: str) -> bool:
+        """Make a model the current one, and keep the one before as the previous one.
+
+        Args:
+            content: The content of its file.
+            signed: Time at which the server signed it, ISO 8601 in UTC.
+
+        Returns:
+            Whether the model is new; False if it is the current one already.
+
+        Raises:
+            InputError: If a model that was signed later has been received before, or the folder cannot be written to.
+        """
+        digest = hashlib.sha256(content).hexdigest()
+        with self._locked():
+            current, _, newest = self._read()
+            if current is not None and current.sha256 == digest:
+                return False
+            # Without this check, anyone who recorded an old delivery could put the old model back.
+            if signed <= newest:
+                raise InputError(
+                    f"this model was signed at {signed}, but a later one ({newest}) has been received. Deliver it "
+                    "again with 'drfl deploy deliver'",
+                    code="old-model",
+                    field="signed",
+                )
+            model = StoredModel(digest, signed, datetime.now(UTC).isoformat(timespec="seconds"))
+            with atomic_write(self.folder / model.file) as file:
+                file.write(content)
+                file.flush()
+                os.fsync(file.fileno())
+            self._write(model, current, signed)
+        return True
+
+    def roll_back(self) -> tuple[StoredModel, StoredModel]:
+        """Exchange the current and the previous model, and return both in this order after the exchange.
+
+        Raises:
+            InputError: If there is no previous model, or its file is missing or was changed.
+        """
+        with self._locked():
+            current, previous, newest = self._read()
+            if current is None or previous is None:
+                raise InputError(
+                    f"there is no previous model in {self.folder}", code="no-model", field=str(self.folder)
+                )
+            self._intact(previous)
+            self._write(previous, current, newest)
+        return previous, current
+
+    @contextmanager
+    def _locked(self) -> Iterator[None]:
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            # Each message to a site has its own process, and a rollback may run at the same time.
+            with (self.folder / ".lock").open("wb") as lock:
+                fcntl.flock(lock, fcntl.LOCK_EX)
+                yield
+        except OSError as error:
+            raise InputError(
+                f"cannot write to {self.folder}: {error.strerror}", code="cannot-write", field=str(self.folder)
+            ) from None
+
+    def _read(self) -> tuple[StoredModel | None, StoredModel | None, str]:
+        """Return the current and the previous model, and the latest time at which any received model was signed."""
+        path = self.folder / INDEX
+        if not path.exists():
+            return None, None, ""
+        content = read_json(path, limit=SETTINGS_LIMIT)
+        with reading(path, "is damaged"):
+            if not isinstance(content, dict):
+                raise ValueError("expected an object")
+            current, previous = (
+                None if content[name] is None else StoredModel(**{key: str(x) for key, x in content[name].items()})
+                for name in ("current", "previous")
+            )
+            return current, previous, str(content["newest"])
+
+    def _write(self, current: StoredModel, previous: StoredModel | None, newest: str) -> None:
+        names = {"current": current, "previous": previous}
+        content = {name: None if model is None else asdict(model) for name, model in names.items()}
+        with atomic_write(self.folder / INDEX) as file:
+            file.write((json.dumps({**content, "newest": newest}, indent=2) + "\n").encode())
+            file.flush()
+            os.fsync(file.fileno())
+        # The index no longer names older models, nor parts that a killed process left.
+        files = {model.file for model in names.values() if model is not None}
+        for path in self.folder.glob("*"):
+            if path.name.removesuffix(".part").lstrip(".").startswith("model-") and path.name not in files:
+                with suppress(OSError):
+                    path.unlink()
+
+    def _intact(self, model: StoredModel) -> Path:
+        path = self.folder / model.file
+        if sha256_of(path) != model.sha256:
+            raise InputError(
+                f"{path} was changed after it was received. Ask the server to deliver it again",
+                code="damaged-file",
+                field=str(path),
+            )
+        return path

@@ -1,0 +1,118 @@
+"""Send every site one message outside a round, and read the replies."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from typing import Generic, NamedTuple, TypeVar
+
+from flwr.app import Message as FlowerMessage
+from flwr.app import RecordDict
+from flwr.serverapp import Grid
+
+from drfl.core.audit_log import AuditLog
+from drfl.flower.nodes import ReceivedReply, Roster, digest_and_head, error_reason, exchange_once
+from drfl.flower.records import (
+    Message,
+    ProtocolError,
+    digest_of_content,
+    payload_size,
+    read,
+    read_head,
+    rejection_reason,
+    write_head,
+)
+
+M = TypeVar("M", bound=Message)
+
+
+class RepliesOnce(NamedTuple, Generic[M]):
+    """The replies to messages that were sent once.
+
+    Args:
+        valid: The valid replies by client.
+        reasons: Why each of the other clients has none: it is offline, silent, refused, or its reply is invalid.
+    """
+
+    valid: dict[int, M]
+    reasons: dict[int, str]
+
+
+def ask_once(
+    grid: Grid,
+    roster: Roster,
+    contents: Mapping[int, RecordDict],
+    kind: str,
+    what: str,
+    reply: type[M],
+    timeout: float,
+    audit: AuditLog | None = None,
+) -> RepliesOnce[M]:
+    """Send clients one message each, and wait for the replies.
+
+    Args:
+        grid: Flower's grid.
+        roster: Mapping from clients to nodes.
+        contents: The content for each client, without the head of the audit log.
+        kind: Flower's type of the messages.
+        what: Name of the request in the audit logs.
+        reply: Type of the replies.
+        timeout: Seconds to wait.
+        audit: Audit log of the server; None for no log.
+    """
+    end = time.monotonic() + timeout
+    nodes = {client: node for client, node in roster.nodes(grid).items() if client in contents}
+    reasons = {client: "it is offline" for client in contents if client not in nodes}
+    lines, messages = dict[int, int](), []
+    for client, node in nodes.items():
+        # A copy, because clients may share a content, and each gets another head.
+        content = RecordDict(dict(contents[client]))
+        if audit is not None:
+            values = {"what": what, "stream": None, "digest": digest_of_content(content)}
+            head = audit.add("asked", site=roster.names[client], **values)
+            write_head(content, head)
+            lines[client] = head.n
+        messages.append(FlowerMessage(content, node.id, kind, ttl=max(1.0, timeout)))
+
+    def log(event: str, client: int, **fields: str | None) -> None:
+        if audit is not None:
+            audit.add(event, site=roster.names[client], request=lines[client], **fields)
+
+    clients = {node.id: client for client, node in nodes.items()}
+    silent, valid = set(nodes), dict[int, M]()
+    for node, received in exchange_once(grid, messages, end):
+        client = clients[node]
+        silent.discard(client)
+        try:
+            valid[client] = _read(received, node, roster, client, reply, audited=audit is not None)
+            log("received", client, **digest_and_head(received))
+        except ProtocolError as error:
+            reasons[client] = str(error)
+            log("unusable", client, reason=str(error), **digest_and_head(received))
+    for client in sorted(silent):
+        reasons[client] = f"no answer in {timeout:g} s"
+        log("silent", client, reason=reasons[client])
+    return RepliesOnce(valid, reasons)
+
+
+def _read(received: ReceivedReply, node: int, roster: Roster, client: int, kind: type[M], *, audited: bool) -> M:
+    """Read a client's reply.
+
+    Raises:
+        ProtocolError: If the reply is not valid.
+    """
+    reply = received.reply
+    if reply is not None and reply.has_error():
+        raise ProtocolError(error_reason(reply))
+    if reply is None or not reply.has_content() or reply.metadata.src_node_id != node:
+        raise ProtocolError(received.problem or "it is empty, or another node sent it")
+    # Check the size before parsing, as a site may send anything.
+    if payload_size(reply.content) > kind.limit + 2**12:
+        raise ProtocolError("it is too long")
+    try:
+        message, head = read(reply.content, kind), read_head(reply.content)
+    except Exception as error:  # an error of a single site must not end the run
+        raise ProtocolError(rejection_reason(error)) from None
+    if audited:
+        roster.check_head(client, head)
+    return message

@@ -1,0 +1,66 @@
+"""Deliver a model from the server to the sites, signed with the server's key."""
+
+from __future__ import annotations
+
+import logging
+from datetime import UTC, datetime
+
+from flwr.serverapp import Grid
+
+from drfl.core.audit_log import AuditLog
+from drfl.core.audit_signatures import SigningKey
+from drfl.core.errors import InputError, Notice, listing
+from drfl.flower.ask_once import ask_once
+from drfl.flower.client_app import DELIVERY, DELIVERY_KIND
+from drfl.flower.messages import MOST_MODEL_BYTES, Delivery, Receipt
+from drfl.flower.nodes import Roster
+from drfl.flower.records import write
+
+LOG = logging.getLogger("drfl.flower")
+
+FILE = "delivery.json"
+"""File in a run's folder with the outcome of its delivery."""
+
+
+def deliver(
+    grid: Grid, roster: Roster, model: bytes, key: SigningKey | None, timeout: float, audit: AuditLog | None = None
+) -> dict[str, object]:
+    """Send the sites a model, and log which of them use it now.
+
+    Args:
+        grid: Flower's grid.
+        roster: Mapping from clients to nodes.
+        model: Content of the model file.
+        key: Private key of the server; None for an unsigned model, which most sites refuse.
+        timeout: Seconds to wait for the sites.
+        audit: Audit log of the server; None for no log.
+
+    Returns:
+        The content of ``delivery.json``: time and digest of the model, and for each site "received" or the reason why
+        it did not receive the model.
+
+    Raises:
+        InputError: If the model is too large.
+    """
+    if len(model) > MOST_MODEL_BYTES:
+        raise InputError(
+            f"the model has {len(model):,} bytes, and at most {MOST_MODEL_BYTES:,} can be delivered. Copy the file to "
+            "the sites yourself, or set deliver = false",
+            code="file-too-large",
+            field="deliver",
+        )
+    signed = datetime.now(UTC).isoformat(timespec="milliseconds")
+    message = Delivery(model, signed)
+    if key is not None:
+        message = Delivery(model, signed, key.sign(message.statement))
+    contents = dict.fromkeys(range(len(roster.names)), write(message))
+    receipts, reasons = ask_once(grid, roster, contents, DELIVERY, DELIVERY_KIND, Receipt, timeout, audit)
+    outcome: dict[str, str] = {}
+    for client, name in enumerate(roster.names):
+        outcome[name] = "received" if client in receipts else reasons[client]
+        if client in reasons:
+            text = f"{name} did not receive the model: {reasons[client]}"
+            LOG.warning(Notice(text, "model-not-received", name))
+    if receipts:
+        LOG.info("model delivered to %s", listing([roster.names[client] for client in sorted(receipts)], "site"))
+    return {"signed": signed, "sha256": message.sha256, "sites": outcome}

@@ -1,0 +1,177 @@
+"""The server's tasks besides training: deliver a model, and test finished models at the sites."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import NamedTuple
+
+from flwr.serverapp import Grid
+
+from drfl.core.atomic_files import atomic_write
+from drfl.core.audit_log import AuditLog
+from drfl.core.errors import InputError, Notice
+from drfl.core.files import read_bytes, read_toml
+from drfl.data.model_file import read_model_file
+from drfl.experiments.run.artifacts import json_text
+from drfl.flower.ask_once import ask_once
+from drfl.flower.claims import admit
+from drfl.flower.client_app import TESTS, TESTS_KIND
+from drfl.flower.closing import SERVER, AuditedRun
+from drfl.flower.delivery import FILE, deliver
+from drfl.flower.deploy.requests import REQUEST_FILE
+from drfl.flower.evaluation import Evaluations, evaluation_files
+from drfl.flower.messages import MOST_MODEL_BYTES, MOST_MODELS, AnswerTests, AskTests, FinishedModel, SiteIdentity
+from drfl.flower.model_description import describe_model
+from drfl.flower.nodes import Roster, gather_members
+from drfl.flower.records import write
+from drfl.flower.server_app import log_members, make_roster, resolve_settings
+from drfl.flower.settings import ServerSettings, read_server
+
+LOG = logging.getLogger("drfl.flower")
+
+
+class Session(NamedTuple):
+    """A run with the sites online.
+
+    Args:
+        settings: Settings of the server.
+        folder: Folder of ``server.toml``.
+        roster: Mapping from clients to nodes.
+        members: Each client's description of itself.
+        audit: Audit log of the server; None for no log.
+    """
+
+    settings: ServerSettings
+    folder: Path
+    roster: Roster
+    members: Mapping[int, SiteIdentity]
+    audit: AuditLog | None
+
+
+@contextmanager
+def session(grid: Grid, path: Path, wait: float | None) -> Iterator[Session]:
+    """Wait for the sites of a deployment, and record the beginning and the end of the work with them.
+
+    Args:
+        grid: Flower's grid.
+        path: ``server.toml`` of the deployment.
+        wait: Seconds to wait for the sites; None = as in ``server.toml``.
+
+    Raises:
+        DrflError: If sites are missing or exceed their limits.
+    """
+    folder = path.resolve().parent
+    settings = resolve_settings(read_server(path), folder)
+    audit = settings.open_log(folder, "server", SERVER)
+    roster = make_roster(settings, folder, audit)
+    with AuditedRun(audit, grid, roster, settings.timeout) as audited:
+        seconds = settings.wait if wait is None else wait
+        joined = gather_members(grid, roster, seconds, settings.timeout, audit)
+        members = {client: member.identity for client, member in joined.items()}
+        admit(members, settings.sites)
+        if audit is not None:
+            log_members(joined, roster, audit)
+        yield Session(settings, folder, roster, members, audit)
+        audited.close("completed")
+
+
+def deliver_model(grid: Grid, path: Path, models: Sequence[Path], out: Path, wait: float | None = None) -> None:
+    """Deliver a model to the sites, and write the outcome to a folder.
+
+    Args:
+        grid: Flower's grid.
+        path: ``server.toml`` of the deployment.
+        models: The model file.
+        out: Folder for ``delivery.json``.
+        wait: Seconds to wait for the sites; None = as in ``server.toml``.
+
+    Raises:
+        DrflError: If the file cannot be used, or sites are missing.
+    """
+    (model,) = models
+    content = read_bytes(model, limit=MOST_MODEL_BYTES)
+    described = describe_model(read_model_file(model))
+    with session(grid, path, wait) as (settings, folder, roster, members, audit):
+        for client, member in members.items():
+            described.check_fits(member, roster.names[client])
+        outcome = deliver(grid, roster, content, settings.signing_key(folder), settings.timeout, audit)
+    with atomic_write(out / FILE) as file:
+        file.write((json_text(outcome, indent=2) + "\n").encode())
+
+
+def evaluate_models(grid: Grid, path: Path, models: Sequence[Path], out: Path, wait: float | None = None) -> None:
+    """Test finished models at all sites, and write the results to a folder.
+
+    Args:
+        grid: Flower's grid.
+        path: ``server.toml`` of the deployment.
+        models: The model files. The first is the baseline of the comparisons.
+        out: Folder for the results.
+        wait: Seconds to wait for the sites; None = as in ``server.toml``.
+
+    Raises:
+        DrflError: If a file cannot be used, no site answers, or sites are missing.
+    """
+    if len(models) > MOST_MODELS:
+        raise InputError(
+            f"at most {MOST_MODELS} models can be evaluated together, got {len(models)}",
+            code="out-of-range",
+            field="MODEL",
+        )
+    # All models are tested by the metrics of server.toml, so that their results can be compared.
+    metrics = [metric.name for metric in read_server(path).job.measures]
+    described = [describe_model(read_model_file(model), metrics) for model in models]
+    losses = {each.model.loss for each in described}
+    if len(losses) > 1:
+        raise InputError(
+            f"the models have different losses ({', '.join(sorted(losses))}). Evaluate them separately",
+            code="model-mismatch",
+            field="MODEL",
+        )
+    with session(grid, path, wait) as (settings, _, roster, members, audit):
+        for each in described:
+            for client, member in members.items():
+                each.check_fits(member, roster.names[client])
+        request = AskTests(tuple(FinishedModel(each.model, each.w, each.standardisation) for each in described))
+        contents = dict.fromkeys(members, write(request))
+        answers, reasons = ask_once(grid, roster, contents, TESTS, TESTS_KIND, AnswerTests, settings.timeout, audit)
+        evaluations = Evaluations.of(described, roster.names, answers, reasons)
+    for name, reason in evaluations.missing.items():
+        LOG.warning(Notice(f"{name} is not in the evaluation: {reason}", "site-untested", name))
+    for name, text in evaluation_files(evaluations, models).items():
+        with atomic_write(out / name) as file:
+            file.write(text.encode())
+    LOG.info("results: %s", out)
+
+
+TASKS: Mapping[str, Callable[[Grid, Path, Sequence[Path], Path, float | None], None]] = {
+    "deliver": deliver_model,
+    "evaluate": evaluate_models,
+}
+"""Functions for the tasks by name."""
+
+
+def carry_out(grid: Grid, path: Path, folder: Path, wait: float | None = None) -> None:
+    """Carry out the request in a folder, and write the results there.
+
+    Args:
+        grid: Flower's grid.
+        path: ``server.toml`` of the deployment.
+        folder: Folder with the request, see :func:`drfl.flower.deploy.requests.write_request`.
+        wait: Seconds to wait for the sites; None = as in ``server.toml``.
+
+    Raises:
+        DrflError: If the request or a model cannot be used, or sites are missing.
+    """
+    request = read_toml(folder / REQUEST_FILE)
+    task, models = request.get("task"), request.get("models")
+    if task not in TASKS or not isinstance(models, list) or not models:
+        raise InputError(
+            f"{folder / REQUEST_FILE} is not a request. Run 'drfl deploy evaluate' or 'drfl deploy deliver' again",
+            code="damaged-file",
+            field=str(folder),
+        )
+    TASKS[str(task)](grid, path, [Path(str(model)) for model in models], folder, wait)
