@@ -173,7 +173,7 @@ def fallback(
         is_selected: Whether validation rows selected the model.
     """
     size, safe = progress.step_size, progress.safe
-    if size is None or safe is None:
+    if size is None or safe is None or bool(size.losses.isnan().all()):
         return None
     # If the checks have covered all training rows, the clients need not report again.
     covered = fed.n <= CLIENTS and fed.sizes is not None and bool(fed.sizes.max() <= COMPARED)
