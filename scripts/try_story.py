@@ -28,7 +28,6 @@ from trial_folder import BIN, Trial
 from trial_messy import NAMES, write_tables
 
 import drfl
-from drfl.core.audit_log import read
 from drfl.core.key import Key
 from drfl.data import ClientData
 from drfl.data.model_store import ModelStore
@@ -40,7 +39,7 @@ from drfl.flower.site_data import load_site
 from drfl.flower.site_task import task_of
 
 JOB = {
-    "algorithm": "DRDM", "model": "linear", "engine": "loop", "rounds": 2, "lr": 0.05, "seed": 0, "dtype": "float64",
+    "algorithm": "FedAvg", "model": "linear", "engine": "loop", "rounds": 2, "lr": 0.05, "seed": 0, "dtype": "float64",
     "metrics": ["auc"],
 }  # fmt: skip
 TOLERANCE = 1e-6
@@ -110,15 +109,23 @@ def simulated_outputs(trial: Trial, name: str) -> np.ndarray:
         return task.model(rows).numpy()
 
 
-def predictions(trial: Trial, tables: dict[str, Path], model: Path | None = None) -> dict[str, np.ndarray]:
-    """Return the probability of the positive class for every row of every table: by the site's model, or by a file."""
+def at_sites(trial: Trial) -> dict[str, np.ndarray]:
+    """Predict at every site with ``drfl predict``, and return the probabilities of the positive class."""
 
     def predict(name: str) -> np.ndarray:
-        place, schema = trial.folder / "sites" / name, trial.folder.parent / "schema.toml"
-        loaded = drfl.load_model(place) if model is None else drfl.load_model(model, schema=schema)
-        return loaded.predict_proba(frame_of(tables[name]))[:, 1]
+        site = trial.folder / "sites" / name
+        (table,) = site.glob("data.*sv")
+        drfl_command("predict", site, table, "--out", site / "predictions.csv", "--overwrite")
+        return pd.read_csv(site / "predictions.csv")["probability_yes"].to_numpy()
 
-    return {name: predict(name) for name in trial.sites}
+    with ThreadPoolExecutor(2) as pool:
+        return dict(zip(trial.sites, pool.map(predict, trial.sites), strict=True))
+
+
+def at_server(model: Path, schema: Path, tables: dict[str, Path]) -> dict[str, np.ndarray]:
+    """Return the same predictions from a model file and the schema, in Python."""
+    loaded = drfl.load_model(model, schema=schema)
+    return {name: loaded.predict_proba(frame_of(path))[:, 1] for name, path in tables.items()}
 
 
 def frame_of(path: Path) -> pd.DataFrame:
@@ -132,65 +139,97 @@ def apart(one: dict[str, np.ndarray], other: dict[str, np.ndarray]) -> float:
     return max(float(np.abs(one[name] - other[name]).max()) for name in one)
 
 
+def begin(place: Path, tables: dict[str, Path], schema: Path) -> Trial:
+    """Write the deployment and its sites."""
+    trial = Trial(place / "deployment", {name: tables[name] for name in NAMES[:4]}, timeout=120.0, dtype="float64")
+    for name in trial.sites:
+        give_table(trial, name, tables[name], schema)
+    # One hospital has scores of its own.
+    trial.site("north", policy={"score_column": "old_score"})
+    return trial
+
+
+def give_table(trial: Trial, name: str, table: Path, schema: Path) -> None:
+    """Put a site's table and the schema into its folder."""
+    shutil.copy(schema, trial.folder / "sites" / name)
+    shutil.copy(table, trial.folder / "sites" / name / f"data{table.suffix}")
+    trial.site(name, dtype="float64", data={"csv": f"data{table.suffix}", "schema": "schema.toml"})
+
+
+def compare_predictions(trial: Trial, run: Path, tables: dict[str, Path], schema: Path) -> dict[str, np.ndarray]:
+    """Check that sites, server and simulation predict the same, and return the sites' predictions."""
+    here = at_sites(trial)
+    to_server = apart(here, at_server(run / "model.safetensors", schema, {name: tables[name] for name in here}))
+    (rows,) = load_site(trial.folder / "sites/north/site.toml").test
+    outputs = simulated_outputs(trial, "north")
+    simulated = 1 / (1 + np.exp(outputs[:, 0] - outputs[:, 1]))
+    to_simulation = float(np.abs(here["north"][rows.numpy()] - simulated).max())
+    print(f"         largest difference: {to_server:.0e} to the server, {to_simulation:.0e} to the simulation")
+    check(max(to_server, to_simulation) <= TOLERANCE, "sites, server and simulation predict the same")
+    return here
+
+
+def roll_back(trial: Trial, old: dict[str, np.ndarray], run: Path) -> None:
+    """Return to the old model at a site, and from there to the new one."""
+    check(apart(at_sites(trial), {name: old.get(name, np.zeros(1)) for name in trial.sites}) > TOLERANCE, "new models")
+    site = trial.folder / "sites/west"
+    drfl_command("model", "rollback", site)
+    (table,) = site.glob("data.*sv")
+    drfl_command("predict", site, table, "--out", site / "predictions.csv", "--overwrite")
+    back = pd.read_csv(site / "predictions.csv")["probability_yes"].to_numpy()
+    check(bool((back == old["west"]).all()), "the old model predicts as before")
+    drfl_command("model", "rollback", site)
+    current = ModelStore(site / "models").current().read_bytes()
+    check(current == (run / "model.safetensors").read_bytes(), "the new model is current again")
+
+
+def evaluate(trial: Trial, first: Path, second: Path) -> None:
+    """Test the old and the new model at all sites; the old one gets the results of its run."""
+    models = [run / "model.safetensors" for run in (first, second)]
+    results = json.loads(trial.drfl("evaluate", trial.folder, *models, "--json").stdout)
+    check(not results["missing"] and len(results["models"]) == 3, f"evaluation: {results['missing']}")
+    sites = {site["site"]: site for site in results["models"][0]["sites"]}
+    clients = pd.read_csv(first / "clients.csv").set_index("client")
+    for name in clients.index:
+        check(abs(clients["accuracy"][name] - sites[name]["accuracy"]) < TOLERANCE, f"accuracy at {name}")
+    check(list(sites) == trial.sites, "the evaluation has all sites")
+    check([site["site"] for site in results["models"][2]["sites"]] == ["north"], "the scores of one hospital")
+    paired = pd.read_csv(Path(results["folder"]) / "paired.csv")
+    counts = paired[["both", "only_model", "only_over", "neither"]].sum(axis=1)
+    check(bool((counts == paired["site"].map({n: s["samples"] for n, s in sites.items()})).all()), "2×2 counts")
+
+
 def tell(place: Path) -> None:
     """Play the whole story in a folder."""
-    tables = write_tables(place)
-    tables = {name: tables[name] for name in NAMES[:4]}
-    schema = place / "schema.toml"
+    tables, schema = write_tables(place), place / "schema.toml"
     with step("describe one table, and check all with its schema"):
         excluded = ("--drop", "note", "--drop", "old_score")
         drfl_command("data", "describe", tables["north"], "--target", "sick", *excluded, "--out", schema)
-        with ThreadPoolExecutor(2) as pool:
-            list(pool.map(lambda path: drfl_command("data", "check", path, "--schema", schema), tables.values()))
+        drfl_command("data", "check", *tables.values(), "--schema", schema)
     with step("write the deployment, start SuperLink and four SuperNodes, check that all are online"):
-        trial = Trial(place / "deployment", tables, timeout=120.0, dtype="float64")
-        for name, path in tables.items():
-            shutil.copy(schema, trial.folder / "sites" / name)
-            trial.site(name, data={"csv": f"data{path.suffix}", "schema": "schema.toml"})
-        # One hospital has scores of its own.
-        trial.site("north", policy={"score_column": "old_score"})
+        trial = begin(place, tables, schema)
         trial.__enter__()
     try:
         with step("train for two rounds; every site receives the model"):
             first = train(trial, "run-1")
-            sent = read(trial.folder / "sites/north/audit.jsonl").records
-            check(any(line.get("what") == "delivery" for line in sent), "the audit log of a site records the delivery")
         with step("predict at each site, at the server and in a simulation"):
-            at_sites, at_server = predictions(trial, tables), predictions(trial, tables, first / "model.safetensors")
-            check(
-                apart(at_sites, at_server) <= TOLERANCE,
-                f"predictions of sites and server: {apart(at_sites, at_server)}",
-            )
-            part = load_site(trial.folder / "sites/north/site.toml")
-            rows = part.test[0].numpy()
-            outputs = simulated_outputs(trial, "north")
-            there = 1 / (1 + np.exp(outputs[:, 0] - outputs[:, 1]))
-            far = float(np.abs(at_sites["north"][rows] - there).max())
-            check(far <= TOLERANCE, f"predictions of the site and the simulation differ by {far}")
-            print(
-                f"         largest difference: {apart(at_sites, at_server):.0e} to the server, {far:.0e} to the simulation"
-            )
-        with step("train the next model; each site keeps the previous one"):
+            old = compare_predictions(trial, first, tables, schema)
+        with step("add a fifth site"):
+            trial.drfl("add-site", trial.folder, "late")
+            trial.sites.append("late")
+            give_table(trial, "late", tables["late"], schema)
+            trial.start_site("late")
+            trial.wait_online()
+        with step("train the next model from this one, selected by validation rows"):
             second = train(trial, "run-2", seed=1, select="worst")
-            check(apart(predictions(trial, tables), at_sites) > TOLERANCE, "the sites use the new model")
-        with step("roll back at one site, and return"):
-            print(drfl_command("model", "rollback", trial.folder / "sites/west").strip())
-            check(apart({"west": predictions(trial, tables)["west"]}, {"west": at_sites["west"]}) == 0, "rollback")
-            drfl_command("model", "rollback", trial.folder / "sites/west")
-            current = ModelStore(trial.folder / "sites/west/models").current().read_bytes()
-            check(current == (second / "model.safetensors").read_bytes(), "the new model is current again")
+        with step("predict with the new model; roll back at one site, and return"):
+            roll_back(trial, old, second)
         with step("evaluate the old and the new model at all sites, row by row"):
-            models = [run / "model.safetensors" for run in (first, second)]
-            results = json.loads(trial.drfl("evaluate", trial.folder, *models, "--json").stdout)
-            check(not results["missing"] and len(results["models"]) == 3, f"evaluation: {results}")
-            rows_of_run = {site["site"]: site for site in results["models"][0]["sites"]}
-            clients = pd.read_csv(first / "clients.csv").set_index("client")
-            for name, site in rows_of_run.items():
-                check(abs(clients["accuracy"][name] - site["accuracy"]) < TOLERANCE, f"accuracy at {name}")
-                check(abs(clients["accuracy_low"][name] - site["low"]) < TOLERANCE, f"interval at {name}")
-        with step("check the audit logs, and write one report of both runs"):
+            evaluate(trial, first, second)
+        with step("remove a site; check the audit logs; write one report of both runs"):
             logs = [trial.folder / "audit.jsonl", *(trial.folder / "sites" / n / "audit.jsonl" for n in trial.sites)]
             drfl_command("deploy", "audit", *logs)
+            trial.drfl("remove-site", trial.folder, "south")
             drfl_command("report", first, second, "--out", place / "report.html")
             check((place / "report.html").stat().st_size > 10_000, "the report")
     finally:

@@ -209,8 +209,9 @@ def serve(grid: Grid, path: Path, wait: float | None = None) -> Path:
     roster = make_roster(settings, folder, audit)
     # From here on the log records how the run ends, even after an error.
     with AuditedRun(audit, grid, roster, settings.timeout) as audited:
-        seconds = settings.wait if wait is None else wait
-        joined = gather_members(grid, roster, seconds, settings.timeout, audit, settings.job.holdout)
+        joined = gather_members(
+            grid, roster, settings.wait if wait is None else wait, settings.timeout, audit, settings.job.holdout
+        )
         members = {client: member.identity for client, member in joined.items()}
         admit(members, settings.sites)
         if audit is not None:
