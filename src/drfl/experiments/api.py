@@ -66,6 +66,7 @@ def compare(
     precision: Literal["full", "bf16"] = "full",
     threads: int = 1,
     checkpoint_every: int | None = None,
+    track: str | None = None,
     progress: Callable[[str], None] | Literal["bar"] | None = print,
 ) -> Comparison:
     """Run every algorithm at every seed on the same clients from the same initial model, as ``drfl compare`` does.
@@ -110,6 +111,8 @@ def compare(
         threads: Torch threads of every run.
         checkpoint_every: The number of rounds between checkpoints; 0 writes none, None as many as take at most 5 % of
             the time.
+        track: Where runs send their histories as they progress: "tensorboard:FOLDER", "mlflow:STORE" or
+            "wandb:FOLDER" (offline); see :mod:`drfl.trackers`.
         progress: Called with a line for every run that ends; "bar" shows a live bar instead, None nothing.
 
     Returns:
@@ -130,7 +133,7 @@ def compare(
         "precision": precision, "threads": threads, "checkpoint_every": checkpoint_every,
     }  # fmt: skip
     place = None if out is None else Path(out)
-    options = ComparisonOptions(seeds, place, jobs, resume, overwrite, progress or (lambda line: None))
+    options = ComparisonOptions(seeds, place, jobs, resume, overwrite, progress or (lambda line: None), track)
     return compare_objects(algorithms, data, task, settings, options)
 
 

@@ -37,7 +37,7 @@ from drfl.experiments.compare.objects import (
     user_modules,
 )
 from drfl.experiments.compare.outcomes import Outcome
-from drfl.experiments.compare.run_comparison import run_comparison
+from drfl.experiments.compare.run_comparison import check_tracker, run_comparison
 from drfl.experiments.config.data_settings import DataSettings
 from drfl.experiments.execution.executor import Workers, workers_of
 from drfl.experiments.run.resume import check_folder_signatures, find_stored_config
@@ -59,6 +59,7 @@ class ComparisonOptions(NamedTuple):
     resume: bool
     overwrite: bool
     progress: Callable[[str], None] | Literal["bar"]
+    track: str | None = None
 
 
 def compare_objects(
@@ -138,7 +139,8 @@ def _run_in_folder(
         design = extended_design(out, design)
     else:
         check_free(out, "comparison", overwrite=options.overwrite)
-    ready = PreparedComparison.of(design, build, stored_config)
+    check_tracker(options.track, workers)
+    ready = PreparedComparison.of(design, build, stored_config)._replace(track=options.track)
     # If nothing is left to run, read the results.
     if stored_config is not None and is_up_to_date(out, ready):
         tidy(out, "comparison")

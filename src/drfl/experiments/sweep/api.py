@@ -20,6 +20,7 @@ def sweep(
     jobs: int | Literal["ray"] = 1,
     resume: bool = False,
     overwrite: bool = False,
+    track: str | None = None,
     progress: Callable[[str], None] | None = print,
 ) -> Sweep:
     """Run every combination of some settings in one pool of processes, as ``drfl sweep`` does.
@@ -32,6 +33,7 @@ def sweep(
         jobs: See :func:`compare`.
         resume: Continue the sweep in ``out``, or add the runs that ``study`` now has. Finished runs are not repeated.
         overwrite: Replace the sweep in ``out``.
+        track: See :func:`compare`.
         progress: Called with a line for every run that ends; None shows nothing.
 
     Returns:
@@ -53,7 +55,13 @@ def sweep(
 
     chosen = Path(study) if isinstance(study, str | Path) else study
     return sweep_objects(
-        chosen, Path(out), jobs, resume=resume, overwrite=overwrite, progress=progress or (lambda line: None)
+        chosen,
+        Path(out),
+        jobs,
+        resume=resume,
+        overwrite=overwrite,
+        progress=progress or (lambda line: None),
+        track=track,
     )
 
 
