@@ -24,6 +24,7 @@ from drfl.experiments.compare.outcomes import (
     spreads,
 )
 from drfl.experiments.config.about_run import AboutRun, comparison_toml
+from drfl.experiments.config.as_published import LABEL
 from drfl.experiments.config.run_settings import RunSettings
 from drfl.experiments.run.artifacts import json_text, versions
 from drfl.experiments.run.measures import column
@@ -449,7 +450,8 @@ def table(
             cells.append(gap[name].text(".3g", ".2g") if name in gap else NOTHING)
         rows.append(cells)
     heads = [text for of, head in shown.items() for text in (head, *beside.get(of, ()))]
-    return ["algorithm", *heads, *([] if gap is None else ["gap"])], rows
+    first = f"algorithm, {LABEL}" if comparison.settings.as_published else "algorithm"
+    return [first, *heads, *([] if gap is None else ["gap"])], rows
 
 
 def _undefined(comparison: Comparison, measure: Measure) -> dict[str, dict[str, str]]:
