@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Literal
 from torch import Tensor
 
 from drfl.core.errors import InputError, unknown
+from drfl.core.python_wording import with_python_wording
 from drfl.core.run_end import ON_TEST
 from drfl.data import ClientData
 from drfl.federation.algorithm import Algorithm
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
     Guards = str | Guard | Sequence[str | Guard] | None
 
 
+@with_python_wording
 def compare(
     algorithms: Mapping[str, Algorithm],
     data: ClientData | DataSettings | Callable[[int], ClientData],
@@ -142,6 +144,7 @@ def compare(
     return compare_objects(algorithms, data, task, settings, options)
 
 
+@with_python_wording
 def fit(
     data: ClientData | DataSettings | Callable[[int], ClientData],
     task: Task | Callable[[int], Task],
@@ -224,6 +227,7 @@ def fit(
     )  # fmt: skip
 
 
+@with_python_wording
 def data_spec(**settings: object) -> DataSettings:
     """Describe data by name, and how to divide them among clients at each seed, for :func:`compare` and :func:`tune`.
 
@@ -256,6 +260,7 @@ def data_spec(**settings: object) -> DataSettings:
         raise input_error(error) from None
 
 
+@with_python_wording
 def tune(
     space: Callable[[optuna.Trial], Algorithm],
     data: ClientData | DataSettings | Callable[[int], ClientData],

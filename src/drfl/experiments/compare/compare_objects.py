@@ -7,7 +7,6 @@ import tempfile
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from types import ModuleType
 from typing import Literal, NamedTuple, TypeVar, cast
@@ -17,6 +16,7 @@ from torch import nn
 from drfl.core import checks
 from drfl.core.errors import InputError, Notice, StoppedError
 from drfl.core.key import Key
+from drfl.core.python_wording import in_python
 from drfl.core.user_code import block_folder
 from drfl.data import ClientData
 from drfl.experiments.compare.comparison import (
@@ -167,7 +167,11 @@ def _show_progress(
 ) -> Iterator[tuple[Callable[[str], None], Callable[[Outcome, int], None]]]:
     """Yield a function for lines of text, and one for runs that have ended."""
     if progress != "bar":
-        yield progress, lambda outcome, done: progress(_describe_end(outcome, done, ready))
+
+        def show(line: str) -> None:
+            progress(in_python(line))
+
+        yield show, lambda outcome, done: show(_describe_end(outcome, done, ready))
         return
     with bar(len(ready.design.cells), "drfl.compare", "run") as live_bar:
 
@@ -175,7 +179,7 @@ def _show_progress(
             live_bar.set_postfix_str(_describe_end(outcome, done, ready).partition("] ")[2], refresh=False)
             live_bar.update(done - live_bar.n)
 
-        yield partial(live_bar.write, file=sys.stderr), ended
+        yield lambda line: live_bar.write(in_python(line), file=sys.stderr), ended
 
 
 def _describe_end(outcome: Outcome, done: int, ready: PreparedComparison) -> str:

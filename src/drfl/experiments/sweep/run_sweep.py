@@ -7,6 +7,7 @@ from concurrent.futures import FIRST_COMPLETED, Future, wait
 from pathlib import Path
 
 from drfl.core.errors import InputError, Notice, StoppedError
+from drfl.core.python_wording import in_python
 from drfl.core.user_code import block_folder, label_of
 from drfl.data import Dataset
 from drfl.engine.ray_cluster import Cluster
@@ -129,19 +130,22 @@ def sweep_objects(
     plan = read_study(study, {}, threads=1)
     total = len(plan.runs)
 
+    def show(line: str) -> None:
+        progress(in_python(line))
+
     def ended(run: SweepRun, outcome: Outcome, count: int) -> None:
-        progress(describe_end(run, outcome, count, total))
+        show(describe_end(run, outcome, count, total))
 
     with stop_on_interrupt("after this round") as watch:
         sweep = run_sweep(
-            plan, out, watch, workers, ended=ended, warn=progress, resume=resume, overwrite=overwrite, track=track
+            plan, out, watch, workers, ended=ended, warn=show, resume=resume, overwrite=overwrite, track=track
         )  # fmt: skip
     if not sweep.runs:
         raise StoppedError("interrupted before a run was finished")
     missing = total - len(sweep.runs)
     unfinished = f"interrupted: {missing} of {total} runs are missing; the same call with resume=True continues"
     for notice in (*sweep.notices, *([Notice(unfinished, "interrupted")] if missing else [])):
-        progress(notice)
+        show(notice)
     return sweep
 
 
