@@ -61,7 +61,7 @@ docs: $(VENV)/.dev
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 	@echo "open build/site/index.html; its search needs a server: python3 -m http.server -d build/site"
 
-dist: $(VENV)/.dev
+dist: $(VENV)/.build
 	$(BIN)/python scripts/dist.py
 
 lock: $(VENV)/.dev
@@ -88,6 +88,13 @@ $(VENV)/.user: pyproject.toml constraints.txt constraints-torch.txt
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check torch
 	$(BIN)/python -m pip install $(ITSELF)
 	$(BIN)/python -m pip check
+	@touch $@
+
+# What builds the archives, and nothing else.
+$(VENV)/.build: constraints-dev.txt
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@awk '/^(packaging|setuptools|uv)==/ {keep = 1} keep {print} !/\\$$/ {keep = 0}' constraints.txt constraints-dev.txt > $(VENV)/build.txt
+	$(BIN)/python -m pip install $(LOCKED) -r $(VENV)/build.txt
 	@touch $@
 
 $(VENV)/.dev: $(VENV)/.user constraints-dev.txt

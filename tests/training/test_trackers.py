@@ -6,13 +6,14 @@ import math
 import sys
 
 import pytest
+import torch
 from tests.support.problems import federation
 from tests.support.refusals import refused
 
 import drfl
 from drfl.algorithms import DRFA
 from drfl.optim.local import LocalSGD
-from drfl.training.trackers import MLflow, TensorBoard
+from drfl.training.trackers import MLflow, TensorBoard, WandB, parse
 
 ALGORITHM = DRFA(m=2, local=LocalSGD(steps=2, lr=0.1))
 
@@ -129,3 +130,63 @@ def test_a_folder_that_cannot_be_is_one_line(tmp_path):
     (tmp_path / "file").write_text("")
     with refused("cannot-write", str(tmp_path / "file/tb"), "Not a directory"):
         go(TensorBoard(tmp_path / "file" / "tb"))
+
+
+class StandIn:
+    """wandb as the tracker uses it, which the test environment does not have."""
+
+    def __init__(self):
+        self.calls = []
+
+    def init(self, **options):
+        self.calls.append(("init", options))
+        return self
+
+    def log(self, data, step):
+        self.calls.append(("log", step, data))
+
+    def finish(self, exit_code):
+        self.calls.append(("finish", exit_code))
+
+
+def test_weights_and_biases_gets_the_history_offline(tmp_path, monkeypatch):
+    wandb = StandIn()
+    monkeypatch.setitem(sys.modules, "wandb", wandb)
+    result = go(WandB(tmp_path / "w", name="one"))
+    (_, options), *logs, end = wandb.calls
+    assert options["mode"] == "offline"
+    assert (options["name"], options["dir"]) == ("one", str(tmp_path / "w"))
+    assert [step for _, step, _ in logs] == [0, 2, 4]
+    assert logs[-1][2]["worst_accuracy"] == result.history.last.metrics.worst_score
+    assert end == ("finish", 0)
+    with pytest.raises(RuntimeError), WandB(tmp_path / "w") as tracker:
+        drfl.run(ALGORITHM, federation(), rounds=4, callbacks=[tracker, fail])
+    assert wandb.calls[-1] == ("finish", 1)
+
+
+@pytest.mark.parametrize(
+    ("text", "error"),
+    [
+        ("tensorboard", ("invalid-format", "track")),
+        ("tensorboard:", ("invalid-format", "track")),
+        ("tensorbord:x", ("unknown-name", "track", "tensorbord", "tensorboard")),
+        ("wandb:x", ("package-missing", "wandb")),
+    ],
+)
+def test_a_text_that_names_no_tracker_is_refused(text, error, monkeypatch):
+    monkeypatch.setitem(sys.modules, "wandb", None)
+    with refused(*error):
+        parse(text, "run")
+
+
+def test_a_comparison_tracks_each_of_its_runs(tmp_path):
+    generator = torch.Generator().manual_seed(0)
+    x = [torch.randn(40, 3, generator=generator) for _ in range(3)]
+    data = drfl.ClientData.from_arrays([(rows, (rows.sum(1) > 0).long()) for rows in x])
+    algorithms, task = {"a": ALGORITHM, "b": drfl.FedAvg(m=2, local=ALGORITHM.local)}, drfl.Task(torch.nn.Linear(3, 2))
+    found = drfl.compare(algorithms, data, task, rounds=2, seeds=1, track=f"tensorboard:{tmp_path}", progress=None)
+    frame = found.to_histories()
+    for name in ("a", "b"):
+        steps = events(tmp_path / f"{name}-seed0")["worst_accuracy"]
+        expected = frame[frame["algorithm"] == name]["worst_accuracy"].tolist()
+        assert [value for _, value in steps] == pytest.approx(expected, abs=1e-6)

@@ -17,6 +17,7 @@ from drfl.algorithms.qfedavg import QFedAvg
 from drfl.algorithms.scaffold import SCAFFOLD, SCAFFOLDState
 from drfl.algorithms.scaffpd import ScaffPD, ScaffPDState
 from drfl.algorithms.term import TERM
+from drfl.core.short_repr import short_repr
 
 ALGORITHMS = {
     "FedAvg": FedAvg,
@@ -42,6 +43,10 @@ ALGORITHMS = {
 
 BASELINES = {"LocalOnly": LocalOnly, "Pooled": Pooled, "FineTuned": FineTuned}
 """Baselines by name. A comparison includes them only if they are named explicitly."""
+
+for _algorithm in (*ALGORITHMS.values(), *BASELINES.values()):
+    # A dataclass writes a representation of all fields into each class, also if a base class has another.
+    setattr(_algorithm, "__repr__", short_repr)  # noqa: B010 - an assignment is not of the method's type
 
 REFERENCES = (LocalOnly, Pooled)
 """Baselines that are not federated. They show the costs and gains of federation and are never ranked as competitors."""

@@ -13,6 +13,7 @@ from rich.text import Text
 from drfl.algorithms import ALGORITHMS
 from drfl.cli import console, signals
 from drfl.cli.options import CompareOptions
+from drfl.cli.paper_files import check_paper_files, write_paper_files
 from drfl.cli.to_config import overrides
 from drfl.core.errors import InputError, Notice, StoppedError
 from drfl.core.screen import ScreenTable
@@ -33,7 +34,7 @@ from drfl.experiments.compare.comparison_results import (
     verdict_line,
 )
 from drfl.experiments.compare.outcomes import Outcome, Spread, failure_text, first_intervals, spreads
-from drfl.experiments.compare.run_comparison import run_comparison
+from drfl.experiments.compare.run_comparison import check_tracker, run_comparison
 from drfl.experiments.config.config import Config, config_of, read_file, references_of
 from drfl.experiments.config.hyperparameters import algorithm_name
 from drfl.experiments.execution.executor import workers_of_options
@@ -59,11 +60,14 @@ def compare_command(options: CompareOptions) -> int:
     out, quiet, resume, overwrite = options.out, options.as_json, options.resume, options.overwrite
     with signals.end_at_once():  # there is nothing to clean up yet
         workers = workers_of_options(options.jobs, options.ray, 1)
+        check_tracker(options.track, workers)
+        check_paper_files(options.latex, options.figure, options.x_axis, overwrite=overwrite)
         config, design, kept = _design(options)
         if out is not None and resume:
             design = extended_design(out, design)
     # Loading may download, which needs a clean-up: a signal raises an exception here.
     ready = PreparedComparison.of(design, from_config(config, console.lines(quiet)), kept)
+    ready = ready._replace(track=options.track)
     check_strict(config.strict, ready.warnings)
     if out is not None and resume and is_up_to_date(out, ready):
         tidy(out, "comparison")
@@ -93,6 +97,7 @@ def compare_command(options: CompareOptions) -> int:
         print(json_text({**comparison.summary(), "directory": str(directory)}))
     else:
         _print(comparison)
+    write_paper_files(comparison, options.latex, options.figure, options.x_axis, options.costs_to)
     for notice in comparison.notices:
         console.warn(notice)
     unfinished = None if comparison.is_complete else interruption(directory)

@@ -248,6 +248,18 @@ Ray = Annotated[
     str | None,
     option("Ray cluster, HOST:PORT of its head, or 'local' with --jobs CPUs; needs the extra 'ray'", EXECUTION),
 ]
+Latex = Annotated[Path | None, option("LaTeX table to write", OUTPUT)]
+FigureFile = Annotated[Path | None, option("Figure of the curves to write: PDF, SVG or PNG; needs matplotlib", OUTPUT)]
+XAxis = Annotated[
+    str | None, option("X axis of --figure: rounds, bytes, gradients or seconds", OUTPUT, default="rounds")
+]
+CostsTo = Annotated[
+    str | None, option("Print the rounds, bytes, gradients and seconds to METRIC=VALUE, with intervals", OUTPUT)
+]
+Track = Annotated[
+    str | None,
+    option("Send histories to tensorboard:FOLDER, mlflow:STORE or wandb:FOLDER (offline)", EXECUTION),
+]
 DataDir = Annotated[Path | None, setting("data_dir")]
 
 
@@ -258,6 +270,7 @@ class RunOptions:
     config: File = None
     settings: Annotated[Given, RUN]
     param: Param = None
+    track: Track = None
     resume: Resume = False
     trust: Trust = False
     out: Out = None
@@ -286,6 +299,11 @@ class CompareOptions:
         ),
     ] = None
     ray: Ray = None
+    track: Track = None
+    latex: Latex = None
+    figure: FigureFile = None
+    x_axis: XAxis = None
+    costs_to: CostsTo = None
     resume: Extend = False
     trust: Trust = False
     out: Out = None
@@ -307,6 +325,8 @@ class SweepOptions:
     settings: Annotated[Given, SWEEP]
     jobs: Jobs = None
     ray: Ray = None
+    track: Track = None
+    latex: Latex = None
     resume: Annotated[
         bool,
         option("Continue the sweep in --out, or add the runs that STUDY now has", EXECUTION, "--resume", common=True),
@@ -347,9 +367,14 @@ class ReportOptions:
 
     runs: Annotated[list[Path], typer.Argument(help="Folders of runs, comparisons or deployed runs")]
     out: Annotated[
-        Path | None, typer.Option(help="HTML page to write (default: report.html, or no page with --pdf)")
+        Path | None,
+        typer.Option(help="HTML page to write (default: report.html if no other file is named)"),
     ] = None
     pdf: Annotated[Path | None, typer.Option(help="PDF of A4 pages to write; needs the extra 'pdf'")] = None
+    latex: Latex = None
+    figure: FigureFile = None
+    x_axis: XAxis = None
+    costs_to: CostsTo = None
     title: Annotated[str | None, typer.Option(help="Title (default: the algorithms and the data)")] = None
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace existing files")] = False
 

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from drfl.cli import console
 from drfl.cli.options import ReportOptions
+from drfl.cli.paper_files import check_paper_files, write_paper_files
 from drfl.core.errors import InputError
 from drfl.experiments.run.manifest import failed_in, interruption, runs_in
 
@@ -14,9 +15,33 @@ PAGE = Path("report.html")
 
 
 def report_command(options: ReportOptions) -> int:
-    """Write one report on runs, as a page, a PDF or both, and return the exit code."""
-    out = options.out or (PAGE if options.pdf is None else None)
+    """Write one report on runs, as a page, a PDF or both, or figures and tables, and return the exit code."""
+    has_other = any(path is not None for path in (options.pdf, options.latex, options.figure))
+    out = options.out or (None if has_other else PAGE)
     # Reading takes a while: check first that the files can be written.
+    _check_pages(out, options)
+    check_paper_files(options.latex, options.figure, options.x_axis, overwrite=options.overwrite)
+    folders = [folder for path in options.runs for folder in runs_in(path)]
+    failed = [run for path in options.runs for run in failed_in(path)]
+    for notice in filter(None, map(interruption, options.runs)):
+        console.warn(notice)
+    if any(choice is not None for choice in (options.latex, options.figure, options.costs_to)):
+        from drfl.experiments.compare.stored_runs import comparison_of, find_runs
+
+        comparison = comparison_of(find_runs(*options.runs))
+        write_paper_files(comparison, options.latex, options.figure, options.x_axis, options.costs_to)
+    if out is not None or options.pdf is not None:
+        from drfl.report import document, load_run, write_html, write_pdf
+
+        content = document([load_run(folder) for folder in folders], options.title, failed)
+        for path, write in ((options.pdf, write_pdf), (out, write_html)):
+            if path is not None:
+                write(content, path)
+                console.out.print(f"report: {path}", markup=False)
+    return 0
+
+
+def _check_pages(out: Path | None, options: ReportOptions) -> None:
     if options.pdf is not None:
         from drfl.report.pdf import check_typst
 
@@ -38,15 +63,3 @@ def report_command(options: ReportOptions) -> int:
                 code="folder-not-found",
                 field=str(path.parent),
             )
-    folders = [folder for path in options.runs for folder in runs_in(path)]
-    failed = [run for path in options.runs for run in failed_in(path)]
-    for notice in filter(None, map(interruption, options.runs)):
-        console.warn(notice)
-    from drfl.report import document, load_run, write_html, write_pdf
-
-    content = document([load_run(folder) for folder in folders], options.title, failed)
-    for path, write in ((options.pdf, write_pdf), (out, write_html)):
-        if path is not None:
-            write(content, path)
-            console.out.print(f"report: {path}", markup=False)
-    return 0

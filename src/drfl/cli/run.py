@@ -35,6 +35,7 @@ from drfl.report.read_run import remark_lines
 from drfl.task.measure import number, undefined_note, undefined_share
 from drfl.training.certificate import Certificate
 from drfl.training.history import Metrics, undefined_counts
+from drfl.training.trackers import tracking
 
 FAILED = 1
 """Exit code of a run whose model ended worse than it began."""
@@ -77,8 +78,10 @@ def run_command(options: RunOptions) -> int:
             start = None if point is None else point.progress
             for line in warnings:
                 console.warn(line)
-            with console.progress(label_of(config.algorithm), quiet) as show:
-                finished = execute(job, [show], watch, start=start, keep=checkpoint_writer(claim, job, key))
+            label = label_of(config.algorithm)
+            with console.progress(label, quiet) as show, tracking(options.track, claim.directory.name) as trackers:
+                keep = checkpoint_writer(claim, job, key)
+                finished = execute(job, [show, *trackers], watch, start=start, keep=keep)
             write_results(finished, claim)
     if quiet:
         print(json_text({**summary(finished), "directory": str(claim.directory)}))

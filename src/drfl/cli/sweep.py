@@ -12,6 +12,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from drfl.cli import console, signals
 from drfl.cli.compare import comparison_view
 from drfl.cli.options import SweepOptions
+from drfl.cli.paper_files import check_paper_files
 from drfl.core.errors import StoppedError
 from drfl.core.user_code import block_folder
 from drfl.experiments.compare.outcomes import Outcome
@@ -23,6 +24,7 @@ from drfl.experiments.run.run_directory import check_free
 from drfl.experiments.sweep.results import Sweep
 from drfl.experiments.sweep.run_sweep import describe_end, run_sweep
 from drfl.experiments.sweep.study import Study, SweepRun, read_study
+from drfl.report.write import write_bytes
 
 BROKEN = 1
 """Exit code if every run failed."""
@@ -33,12 +35,13 @@ def sweep_command(options: SweepOptions) -> int:
     out, quiet = options.out, options.as_json
     with signals.end_at_once():  # there is nothing to clean up yet
         workers = workers_of_options(options.jobs, options.ray, os.cpu_count() or 1)
+        check_paper_files(options.latex, overwrite=options.overwrite)
         study = _study(options)
     name = "sweep" if options.study is None else options.study.stem
     with console.interruptible() as watch, _progress(len(study.runs), quiet) as ended:
         sweep = run_sweep(
             study, out or Path("runs") / name, watch, workers, ended=ended, warn=console.warn, resume=options.resume,
-            overwrite=options.overwrite, numbered=out is None,
+            overwrite=options.overwrite, numbered=out is None, track=options.track,
         )  # fmt: skip
     if not sweep.runs:
         remedy = f"continue with 'drfl sweep --resume --out {sweep.directory}'"
@@ -47,6 +50,8 @@ def sweep_command(options: SweepOptions) -> int:
         print(json_text({**sweep.summary(), "directory": str(sweep.directory)}))
     else:
         _print(sweep)
+    if options.latex is not None:
+        write_bytes(sweep.to_latex().encode(), options.latex)
     for notice in sweep.notices:
         console.warn(notice)
     unfinished = None if sweep.is_complete else interruption(sweep.directory)

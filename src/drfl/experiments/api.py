@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Literal
 from torch import Tensor
 
 from drfl.core.errors import InputError, unknown
+from drfl.core.python_wording import with_python_wording
 from drfl.core.run_end import ON_TEST
 from drfl.data import ClientData
 from drfl.federation.algorithm import Algorithm
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
     Guards = str | Guard | Sequence[str | Guard] | None
 
 
+@with_python_wording
 def compare(
     algorithms: Mapping[str, Algorithm],
     data: ClientData | DataSettings | Callable[[int], ClientData],
@@ -49,13 +51,14 @@ def compare(
     until: str | None = None,
     select: str | None = None,
     patience: int | None = None,
-    returned: Returned = "average",
+    returned: Returned | None = None,
+    as_published: bool = False,
     safeguard: SafeguardRule = "best",
     averaged: bool = False,
     certificate: Literal["pooled", "gradient"] | None = None,
     guards: Guards = None,
     max_norm: float | None = None,
-    step_bound: float | StepBound = 100.0,
+    step_bound: float | StepBound | None = None,
     aggregator: str | Aggregator | None = None,
     faults: Mapping[str, float] | FailureModel | None = None,
     over_select: float | None = None,
@@ -66,6 +69,7 @@ def compare(
     precision: Literal["full", "bf16"] = "full",
     threads: int = 1,
     checkpoint_every: int | None = None,
+    track: str | None = None,
     progress: Callable[[str], None] | Literal["bar"] | None = print,
 ) -> Comparison:
     """Run every algorithm at every seed on the same clients from the same initial model, as ``drfl compare`` does.
@@ -91,14 +95,16 @@ def compare(
         select: Return the model of the round that is best on the clients' validation rows, by "worst", "worst20" or
             "average" (score), or "loss"; ``data`` must have such rows, see :meth:`drfl.ClientData.with_validation`.
         patience: Stop when validation rows have shown no gain for this number of rounds.
-        returned: Which model a run returns, see :func:`drfl.run`.
+        returned: Which model a run returns, see :func:`drfl.run`; None = "average".
+        as_published: Run the algorithms as their papers do: return the last iterate, take no guards and no bound on
+            updates, and refuse step sizes that drfl would choose. The head of every table says so.
         safeguard: To which model a run returns if drfl's step size is too large, see :func:`drfl.run`.
         averaged: Keep the averaged solution of the theorems too.
         certificate: Bound the distance to the saddle point at every test.
         guards: Checks of reported losses before the dual update: objects of :mod:`drfl.resilience`, or texts such as
             "clip:bound=3". None takes a wide one, "none" takes none.
         max_norm: Reject models farther than this from the one that was sent, and longer gradients.
-        step_bound: Reject updates longer than this multiple of the cohort's median; 0 for no bound.
+        step_bound: Reject updates longer than this multiple of the cohort's median; 0 for no bound, None = 100.
         aggregator: Robust aggregation rule for models and gradients: an object, or a text such as "krum:f=2".
         faults: How clients fail: a :class:`drfl.resilience.FailureModel`, or its numbers, such as ``{"drop": 0.3}``.
         over_select: Contact this multiple of the cohort and use the first replies.
@@ -110,6 +116,8 @@ def compare(
         threads: Torch threads of every run.
         checkpoint_every: The number of rounds between checkpoints; 0 writes none, None as many as take at most 5 % of
             the time.
+        track: Where runs send their histories as they progress: "tensorboard:FOLDER", "mlflow:STORE" or
+            "wandb:FOLDER" (offline); see :mod:`drfl.trackers`.
         progress: Called with a line for every run that ends; "bar" shows a live bar instead, None nothing.
 
     Returns:
@@ -124,16 +132,19 @@ def compare(
 
     settings = {
         "rounds": rounds, "evaluate_every": evaluate_every, "until": until, "select": select, "patience": patience,
-        "returned": returned, "safeguard": safeguard, "averaged": averaged, "certificate": certificate,
-        "guards": guards, "max_norm": max_norm, "step_bound": step_bound, "aggregator": aggregator, "faults": faults,
+        "as_published": as_published or None, "safeguard": safeguard, "averaged": averaged, "certificate": certificate,
+        "guards": guards, "max_norm": max_norm, "aggregator": aggregator, "faults": faults,
         "over_select": over_select, "min_replies": min_replies, "repeats": repeats, "engine": engine, "device": device,
         "precision": precision, "threads": threads, "checkpoint_every": checkpoint_every,
     }  # fmt: skip
+    # None leaves these to the other settings.
+    settings |= {n: v for n, v in (("returned", returned), ("step_bound", step_bound)) if v is not None}
     place = None if out is None else Path(out)
-    options = ComparisonOptions(seeds, place, jobs, resume, overwrite, progress or (lambda line: None))
+    options = ComparisonOptions(seeds, place, jobs, resume, overwrite, progress or (lambda line: None), track)
     return compare_objects(algorithms, data, task, settings, options)
 
 
+@with_python_wording
 def fit(
     data: ClientData | DataSettings | Callable[[int], ClientData],
     task: Task | Callable[[int], Task],
@@ -216,6 +227,7 @@ def fit(
     )  # fmt: skip
 
 
+@with_python_wording
 def data_spec(**settings: object) -> DataSettings:
     """Describe data by name, and how to divide them among clients at each seed, for :func:`compare` and :func:`tune`.
 
@@ -248,6 +260,7 @@ def data_spec(**settings: object) -> DataSettings:
         raise input_error(error) from None
 
 
+@with_python_wording
 def tune(
     space: Callable[[optuna.Trial], Algorithm],
     data: ClientData | DataSettings | Callable[[int], ClientData],

@@ -61,6 +61,11 @@ class Evaluation(NamedTuple):
     sums: Tensor | None = None
     threshold: float | None = None
 
+    def __repr__(self) -> str:
+        known = self.score[~self.score.isnan()]
+        ends = f"{float(known.min()):.3f} to {float(known.max()):.3f}" if known.numel() else "undefined"
+        return f"<Evaluation of {len(self.score)} clients: score {ends}, mean loss {float(self.loss.mean()):.3f}>"
+
 
 @dataclass
 class Ledger:

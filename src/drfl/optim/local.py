@@ -9,6 +9,7 @@ from torch import Tensor
 
 from drfl.core import checks
 from drfl.core.errors import InputError
+from drfl.core.short_repr import short_repr
 from drfl.optim.local_optimizers import SGD, Adam, LocalOptimizer
 from drfl.optim.schedules import Constant, Schedule
 
@@ -51,6 +52,8 @@ class LocalSGD:
     epochs: int | None = None
     optimizer: LocalOptimizer = field(default_factory=SGD)
     lr_schedule: Schedule = field(default_factory=Constant)
+
+    __repr__ = short_repr
 
     def __post_init__(self) -> None:
         if self.epochs is not None:

@@ -71,6 +71,10 @@ class Task:
     layout: Layout = field(init=False)
     measures: tuple[Metric, ...] = field(init=False)
 
+    def __repr__(self) -> str:
+        score = self.measures[0].words
+        return f"<Task: {type(self.model).__name__} with {self.layout.d:,} parameters, scored by {score}>"
+
     def __post_init__(self) -> None:
         object.__setattr__(self, "layout", Layout.of(model := without_compilation(self.model)))
         object.__setattr__(self, "model", with_keyed_dropout(model))

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, NamedTuple
 
-from drfl.core.errors import InputError
+from drfl.core.errors import InputError, unknown
 from drfl.task.metrics import Measure
 from drfl.training import figures
 from drfl.training.history import History, columns_of, smaller_is_better
@@ -14,6 +15,27 @@ if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
+
+
+class CostAxis(NamedTuple):
+    """What the x axis of curves shows.
+
+    Args:
+        columns: The columns of a history whose sum it is.
+        title: Its label.
+    """
+
+    columns: tuple[str, ...]
+    title: str
+
+
+AXES: Mapping[str, CostAxis] = {
+    "rounds": CostAxis(("round",), "communication rounds"),
+    "bytes": CostAxis(("bytes_up", "bytes_down"), "bytes, both directions"),
+    "gradients": CostAxis(("gradient_evaluations",), "gradient evaluations"),
+    "seconds": CostAxis(("seconds",), "seconds"),
+}
+"""The costs over which curves can be drawn, by name."""
 
 STATISTICS = {"worst_score": "worst client", "worst20_score": "worst fifth of clients", "avg_score": "average client"}
 """Fields of :class:`drfl.training.history.Metrics` that the curves of a run show, with their labels."""
@@ -46,11 +68,16 @@ def plot_history(history: History) -> Figure:
 
 
 def plot_histories(
-    histories: pd.DataFrame, score: Measure, shown: tuple[str, ...] = ("worst", "avg"), note: str = ""
+    histories: pd.DataFrame,
+    score: Measure,
+    shown: tuple[str, ...] = ("worst", "avg"),
+    note: str = "",
+    x: str = "rounds",
 ) -> Figure:
     """Plot one curve per algorithm: the mean over seeds, with its 95 % t-interval as a band.
 
-    A curve ends at the last round of the algorithm's shortest run.
+    A curve ends at the last round of the algorithm's shortest run. Over another cost than rounds, the mean at a round
+    is drawn at the mean cost of that round.
 
     Args:
         histories: Rows of runs with columns "algorithm", "seed", "round" and the metrics, see
@@ -58,9 +85,10 @@ def plot_histories(
         score: The score that the metrics summarise.
         shown: The statistics, one panel each: "worst", "worst20", "avg", "best20" or "std".
         note: Note on clients at which the score is undefined, see :func:`drfl.task.measure.undefined_note`.
+        x: One of :data:`AXES`.
 
     Raises:
-        InputError: If matplotlib is not installed, there are no rows, or a statistic is unknown.
+        InputError: If matplotlib is not installed, there are no rows, or a statistic or the axis is unknown.
     """
     from scipy.special import stdtrit  # SciPy loads slowly
 
@@ -73,22 +101,24 @@ def plot_histories(
             code="unknown-name",
             field=missing,
         )
+    if x not in AXES:
+        raise unknown("axis", x, AXES, field="x")
     if histories.empty:
         raise InputError("no run has finished, so there is nothing to plot", code="no-results", field="runs")
     with figures.panels_of(len(names)) as (figure, axes):
         for axis, name in zip(axes, names, strict=True):
             for place, algorithm in enumerate(dict.fromkeys(histories["algorithm"])):
-                values = histories[histories["algorithm"] == algorithm].pivot_table(
-                    index="round", columns="seed", values=name, dropna=False
-                )
+                own = histories[histories["algorithm"] == algorithm]
+                values = own.pivot_table(index="round", columns="seed", values=name, dropna=False)
                 values, style = score.scale * values.dropna(), figures.look(place)
+                costs = own[list(AXES[x].columns)].sum(axis=1).groupby(own["round"]).mean()[values.index]
                 mean, n = values.mean(axis=1), values.shape[1]
-                axis.plot(mean.index, mean, color=style.colour, linestyle=style.dash, label=algorithm)
+                axis.plot(costs, mean, color=style.colour, linestyle=style.dash, label=algorithm)
                 if n > 1:
                     half = float(stdtrit(n - 1, 0.975)) / math.sqrt(n) * values.std(axis=1)
-                    axis.fill_between(mean.index, mean - half, mean + half, color=style.colour, alpha=0.15, linewidth=0)
+                    axis.fill_between(costs, mean - half, mean + half, color=style.colour, alpha=0.15, linewidth=0)
             better = " (lower is better)" if smaller_is_better(name.replace(score.name, "score"), score) else ""
-            _name(axis, axis_title(score, name.partition("_")[0]) + better + note)
+            _name(axis, axis_title(score, name.partition("_")[0]) + better + note, AXES[x].title)
         figures.legend(figure, axes)
     return figure
 
@@ -102,6 +132,6 @@ def axis_title(score: Measure, what: str = "") -> str:
     return f"{WORDS.get(what, what)} {score.words}{unit}".strip()
 
 
-def _name(axis: Axes, title: str) -> None:
-    axis.set_xlabel("communication rounds")
+def _name(axis: Axes, title: str, over: str = AXES["rounds"].title) -> None:
+    axis.set_xlabel(over)
     axis.set_ylabel(title)

@@ -1,4 +1,4 @@
-"""Callbacks that send a run's history to TensorBoard or MLflow as the run progresses.
+"""Callbacks that send a run's history to TensorBoard, MLflow or Weights & Biases as the run progresses.
 
 Example:
     >>> with drfl.trackers.TensorBoard("runs/tb/DRFA") as tracker:  # doctest: +SKIP
@@ -7,13 +7,15 @@ Example:
 
 from __future__ import annotations
 
+import importlib
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Protocol, Self
 
-from drfl.core.errors import InputError
+from drfl.core.errors import InputError, unknown
 from drfl.task.metrics import Measure
 from drfl.training.history import CERTIFICATE_COLUMNS, Row
 from drfl.training.run_state import RunState
@@ -231,3 +233,99 @@ class _LoggedRun:
 
     def close(self, *, failed: bool) -> None:
         self.client.set_terminated(self.run_id, "FAILED" if failed else "FINISHED")
+
+
+class WandB(Tracker):
+    """Tracker that writes a run's values to a folder for Weights & Biases, without a connection.
+
+    ``wandb sync FOLDER/wandb/offline-run-*`` uploads them later.
+
+    Args:
+        folder: Folder in which wandb makes its own.
+        project: Name of the project.
+        name: Name of the run; None = chosen by wandb.
+
+    Raises:
+        InputError: If wandb is not installed.
+    """
+
+    def __init__(self, folder: str | Path, *, project: str = "drfl", name: str | None = None) -> None:
+        super().__init__()
+        self.folder, self.project, self.name = Path(folder), project, name
+        try:
+            importlib.import_module("wandb")  # fail before the run, not during it
+        except ImportError:
+            raise InputError(
+                "Weights & Biases is not installed: pip install wandb", code="package-missing", field="wandb"
+            ) from None
+
+    def open(self, round: int) -> Store:
+        """Open a new offline run."""
+        wandb = importlib.import_module("wandb")
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            # Offline whatever the environment says: the values leave this machine only if the user syncs them.
+            return _OfflineRun(
+                wandb.init(dir=str(self.folder), project=self.project, name=self.name, mode="offline", reinit=True)
+            )
+        except OSError as error:
+            raise InputError(
+                f"cannot write Weights & Biases' files to '{self.folder}': {error.strerror}",
+                code="cannot-write",
+                field=str(self.folder),
+            ) from None
+
+
+class _WandBRun(Protocol):
+    def log(self, data: dict[str, float], step: int) -> None: ...
+
+    def finish(self, exit_code: int) -> None: ...
+
+
+class _OfflineRun:
+    def __init__(self, run: _WandBRun) -> None:
+        self.run = run
+
+    def write(self, round: int, values: Mapping[str, float]) -> None:
+        self.run.log(dict(values), step=round)
+
+    def close(self, *, failed: bool) -> None:
+        self.run.finish(exit_code=int(failed))
+
+
+TRACKERS: Mapping[str, Callable[[str, str], Tracker]] = {
+    "tensorboard": lambda place, name: TensorBoard(Path(place) / name),
+    "mlflow": lambda place, name: MLflow("drfl", uri=place, name=name),
+    "wandb": lambda place, name: WandB(place, name=name),
+}
+"""Trackers by name, each made from a folder or, for MLflow, the address of a store, and the name of a run."""
+
+
+def parse(text: str, name: str) -> Tracker:
+    """Return the tracker of a run from a text such as "tensorboard:runs/tb" or "mlflow:sqlite:///mlflow.db".
+
+    Args:
+        text: The kind of tracker, a colon, and a folder or store.
+        name: The name of the run.
+
+    Raises:
+        InputError: If the text has another form, or the tracker's package is not installed.
+    """
+    kind, colon, place = text.partition(":")
+    if not (colon and place):
+        raise InputError(
+            f"track '{text}': expected KIND:PLACE, e.g. tensorboard:runs/tb", code="invalid-format", field="track"
+        )
+    if kind not in TRACKERS:
+        raise unknown("tracker", kind, TRACKERS, field="track")
+    return TRACKERS[kind](place, name)
+
+
+@contextmanager
+def tracking(text: str | None, name: str) -> Iterator[Sequence[Tracker]]:
+    """Yield the trackers of a run, which are closed at the end: the one that :func:`parse` returns, or none."""
+    if text is None:
+        yield ()
+        return
+    with parse(text, name) as tracker:
+        yield (tracker,)

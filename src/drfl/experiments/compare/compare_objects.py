@@ -7,7 +7,6 @@ import tempfile
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from types import ModuleType
 from typing import Literal, NamedTuple, TypeVar, cast
@@ -17,6 +16,7 @@ from torch import nn
 from drfl.core import checks
 from drfl.core.errors import InputError, Notice, StoppedError
 from drfl.core.key import Key
+from drfl.core.python_wording import in_python
 from drfl.core.user_code import block_folder
 from drfl.data import ClientData
 from drfl.experiments.compare.comparison import (
@@ -37,7 +37,7 @@ from drfl.experiments.compare.objects import (
     user_modules,
 )
 from drfl.experiments.compare.outcomes import Outcome
-from drfl.experiments.compare.run_comparison import run_comparison
+from drfl.experiments.compare.run_comparison import check_tracker, run_comparison
 from drfl.experiments.config.data_settings import DataSettings
 from drfl.experiments.execution.executor import Workers, workers_of
 from drfl.experiments.run.resume import check_folder_signatures, find_stored_config
@@ -59,6 +59,7 @@ class ComparisonOptions(NamedTuple):
     resume: bool
     overwrite: bool
     progress: Callable[[str], None] | Literal["bar"]
+    track: str | None = None
 
 
 def compare_objects(
@@ -138,7 +139,8 @@ def _run_in_folder(
         design = extended_design(out, design)
     else:
         check_free(out, "comparison", overwrite=options.overwrite)
-    ready = PreparedComparison.of(design, build, stored_config)
+    check_tracker(options.track, workers)
+    ready = PreparedComparison.of(design, build, stored_config)._replace(track=options.track)
     # If nothing is left to run, read the results.
     if stored_config is not None and is_up_to_date(out, ready):
         tidy(out, "comparison")
@@ -165,7 +167,11 @@ def _show_progress(
 ) -> Iterator[tuple[Callable[[str], None], Callable[[Outcome, int], None]]]:
     """Yield a function for lines of text, and one for runs that have ended."""
     if progress != "bar":
-        yield progress, lambda outcome, done: progress(_describe_end(outcome, done, ready))
+
+        def show(line: str) -> None:
+            progress(in_python(line))
+
+        yield show, lambda outcome, done: show(_describe_end(outcome, done, ready))
         return
     with bar(len(ready.design.cells), "drfl.compare", "run") as live_bar:
 
@@ -173,7 +179,7 @@ def _show_progress(
             live_bar.set_postfix_str(_describe_end(outcome, done, ready).partition("] ")[2], refresh=False)
             live_bar.update(done - live_bar.n)
 
-        yield partial(live_bar.write, file=sys.stderr), ended
+        yield lambda line: live_bar.write(in_python(line), file=sys.stderr), ended
 
 
 def _describe_end(outcome: Outcome, done: int, ready: PreparedComparison) -> str:

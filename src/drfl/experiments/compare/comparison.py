@@ -81,6 +81,7 @@ class PreparedComparison(NamedTuple):
             :func:`drfl.experiments.run.resume.identity`.
         warnings: Warnings about its data, see :func:`drfl.experiments.run.checks.warnings_of`.
         jobs: The runs at the first seed, by algorithm. A run is removed when it starts.
+        track: Where runs send their histories, see :func:`drfl.training.trackers.parse`; None = nowhere.
     """
 
     design: Design
@@ -91,6 +92,7 @@ class PreparedComparison(NamedTuple):
     identity: Mapping[str, object]
     warnings: tuple[Notice, ...]
     jobs: dict[str, Job]
+    track: str | None = None
 
     def job(self, algorithm: str, seed: int) -> Job:
         """Return the run of an algorithm at a seed. At the first seed it is the run that was built as a check.
@@ -359,4 +361,5 @@ def run_or_recall(
     if outcome is not None:
         ready.jobs.pop(algorithm, None)  # to free its memory
         return outcome
-    return run_in_folder(claim, name, lambda: ready.job(algorithm, seed), watch, progress(algorithm, seed), warn)
+    callbacks = progress(algorithm, seed)
+    return run_in_folder(claim, name, lambda: ready.job(algorithm, seed), watch, callbacks, warn, ready.track)

@@ -24,6 +24,7 @@ from drfl.experiments.compare.outcomes import (
     spreads,
 )
 from drfl.experiments.config.about_run import AboutRun, comparison_toml
+from drfl.experiments.config.as_published import LABEL
 from drfl.experiments.config.run_settings import RunSettings
 from drfl.experiments.run.artifacts import json_text, versions
 from drfl.experiments.run.measures import column
@@ -148,9 +149,28 @@ class Comparison:
         """Return the table of table.md: mean ± std over seeds in percent, the best in bold."""
         return markdown(self)
 
-    def to_latex(self) -> str:
-        """Return the same table as a LaTeX tabular in the style of booktabs."""
-        head, rows = table(self, "\\textbf{{{}}}".format)
+    def to_latex(self, columns: Sequence[str] | Mapping[str, str] | None = None, *, target: str | None = None) -> str:
+        """Return the same table as a LaTeX tabular in the style of booktabs.
+
+        Args:
+            columns: Columns of :meth:`to_frame` that are statistics over clients, such as "worst_accuracy", or a
+                mapping of such columns to headings; None = those of the table. An interval stays with the worst client.
+            target: A target such as "worst_accuracy=0.8", whose rounds are the last column, see :meth:`costs_to`.
+
+        Raises:
+            InputError: If there is no such column, or the target is not one.
+        """
+        shown: Mapping[str, str] | None = columns if isinstance(columns, Mapping) or columns is None else None
+        if shown is None and columns is not None:
+            shown = {name: column(name, self.measures).label for name in columns}
+        for name in shown or ():
+            column(name, self.measures)
+        head, rows = table(self, "\\textbf{{{}}}".format, shown)
+        if target is not None:
+            texts = _rounds_texts(self.costs_to(target))
+            head = [*head, f"rounds to {target.strip()}"]
+            names = spreads(self.outcomes, self.measures[0].name)
+            rows = [[*row, texts[name]] for name, row in zip(names, rows, strict=True)]
         lines = [" & ".join(cells) + r" \\" for cells in (head, *rows)]
         body = "\n".join((r"\toprule", lines[0], r"\midrule", *lines[1:], r"\bottomrule"))
         for legend in self.legends:
@@ -160,8 +180,29 @@ class Comparison:
         body = body.replace(DAGGER, r"$\dagger$").replace(DOUBLE_DAGGER, r"$\ddagger$")
         return f"\\begin{{tabular}}{{l{'r' * (len(head) - 1)}}}\n{body}\n\\end{{tabular}}\n"
 
+    def costs_to(self, target: str) -> pd.DataFrame:
+        """Return the cost at which each algorithm reaches a target for the first time.
+
+        Only evaluated rounds count, so ``evaluate_every`` limits the precision.
+
+        Args:
+            target: A column of :meth:`to_frame` and its level, such as "worst_accuracy=0.8" or "avg_loss=0.5".
+
+        Returns:
+            A row per algorithm: the number of runs that reach it, the number of seeds, and the mean of rounds, bytes,
+            gradients and seconds with its 95 % t-interval over seeds; NaN unless all runs reach it.
+
+        Raises:
+            InputError: If the text is not a target.
+        """
+        from drfl.experiments.compare.costs import costs_to_target, parse_target
+
+        metric, level = parse_target(target, self.measures)
+        cells = [(o.algorithm, o.seed) for o in self.outcomes]
+        return costs_to_target(self.to_histories(), cells, metric, level, self.measures)
+
     def to_histories(self) -> pd.DataFrame:
-        """Return a row per run and evaluated round: algorithm, seed and the columns of the run's history.csv."""
+        """Return a row per run and evaluated round: algorithm, seed, the columns of history.csv, and seconds."""
         return read_runs(self, "history.csv") if self.histories is None else self.histories
 
     def to_clients(self) -> pd.DataFrame:
@@ -207,17 +248,18 @@ class Comparison:
         ended = (outcome for outcome in self.outcomes if not outcome.failed)
         return Redrawn.of(list({o.seed: (o.test_rows or None, o.initial_model or None) for o in ended}.values()))
 
-    def plot(self, *shown: str) -> Figure:
-        """Plot curves of the algorithms over the rounds, see :func:`drfl.training.plots.plot_histories`.
+    def plot(self, *shown: str, x: str = "rounds") -> Figure:
+        """Plot curves of the algorithms, see :func:`drfl.training.plots.plot_histories`.
 
         Args:
             shown: "worst", "worst20", "avg", "best20" or "std", a panel each; by default "worst" and "avg".
+            x: What the curves are over: "rounds", "bytes", "gradients" or "seconds".
         """
         from drfl.training.plots import plot_histories
 
         score = self.measures[0]
         note = undefined_note(self.undefined(score.name), [self.clients])
-        return plot_histories(self.to_histories(), score, shown or ("worst", "avg"), note)
+        return plot_histories(self.to_histories(), score, shown or ("worst", "avg"), note, x)
 
     def __repr__(self) -> str:
         ended = f"{len(self.outcomes)} of {len(self.algorithms) * len(self.seeds)} runs"
@@ -279,6 +321,16 @@ class Comparison:
         }
 
 
+def _rounds_texts(costs: pd.DataFrame) -> dict[str, str]:
+    """Return algorithm → rounds to a target with their interval, or how many seeds reach it."""
+    texts: dict[str, str] = {}
+    numbers = costs[["reached", "seeds", "rounds", "rounds_high"]].to_numpy(float).tolist()
+    for name, (reached, seeds, rounds, high) in zip(costs.index, numbers, strict=True):
+        half = "" if math.isnan(high) else f" ± {high - rounds:.1f}"
+        texts[name] = f"{rounds:.1f}{half}" if reached == seeds else f"{reached:.0f} of {seeds:.0f}"
+    return texts
+
+
 def read_runs(comparison: Comparison, name: str) -> pd.DataFrame:
     """Return a CSV file of all runs of a comparison in one table, see :meth:`Comparison.to_histories`."""
     import pandas as pd
@@ -289,6 +341,9 @@ def read_runs(comparison: Comparison, name: str) -> pd.DataFrame:
         file = comparison.folder_of(outcome) / name
         if file.exists():  # a failed run has none
             run = read_csv(file, follow=False)
+            timing = file.with_name("timing.csv")
+            if name == "history.csv" and timing.exists():
+                run["seconds"] = read_csv(timing, follow=False)["seconds"]
             run.insert(0, "seed", outcome.seed)
             run.insert(0, "algorithm", outcome.algorithm)
             frames.append(run)
@@ -395,7 +450,8 @@ def table(
             cells.append(gap[name].text(".3g", ".2g") if name in gap else NOTHING)
         rows.append(cells)
     heads = [text for of, head in shown.items() for text in (head, *beside.get(of, ()))]
-    return ["algorithm", *heads, *([] if gap is None else ["gap"])], rows
+    first = f"algorithm, {LABEL}" if comparison.settings.as_published else "algorithm"
+    return [first, *heads, *([] if gap is None else ["gap"])], rows
 
 
 def _undefined(comparison: Comparison, measure: Measure) -> dict[str, dict[str, str]]:

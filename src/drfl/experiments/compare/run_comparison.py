@@ -7,6 +7,7 @@ from concurrent.futures import FIRST_COMPLETED, Future, wait
 from pathlib import Path
 from types import ModuleType
 
+from drfl.core.errors import InputError
 from drfl.engine.ray_cluster import Cluster
 from drfl.experiments.compare.comparison import (
     PreparedComparison,
@@ -24,6 +25,7 @@ from drfl.experiments.run.resume import key_of
 from drfl.experiments.run.run_directory import ClaimedFolder, claim_folder, fill_folder
 from drfl.experiments.run.runner import StopSignal, execute
 from drfl.training.loop import Callback
+from drfl.training.trackers import parse as parse_tracker
 
 Files = dict[str, bytes]
 """The files of a run's folder."""
@@ -86,6 +88,23 @@ def run_comparison(
         # Checkpoints and records are needed until all runs have ended.
         claim.finished = comparison.is_complete
     return comparison
+
+
+def check_tracker(track: str | None, workers: Workers) -> None:
+    """Check that runs can send their histories somewhere.
+
+    Raises:
+        InputError: If the text names no tracker, its package is not installed, or the runs are on other machines.
+    """
+    if track is None:
+        return
+    parse_tracker(track, "")
+    if isinstance(workers, Cluster):
+        raise InputError(
+            "trackers write files of this machine, but the runs are on a cluster: remove track",
+            code="conflicting-options",
+            field="track",
+        )
 
 
 def compare_in_parallel(

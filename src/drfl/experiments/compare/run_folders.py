@@ -17,6 +17,7 @@ from drfl.experiments.run.resume import checkpoint_writer, key_of, load_resume_p
 from drfl.experiments.run.run_directory import ClaimedFolder, claim_folder, fill_folder, tidy
 from drfl.experiments.run.runner import StopSignal, execute
 from drfl.training.loop import Callback
+from drfl.training.trackers import tracking
 
 OUTCOME = TypeAdapter(Outcome)
 
@@ -28,6 +29,7 @@ def run_in_folder(
     watch: StopSignal,
     callbacks: Sequence[Callback] = (),
     warn: Callable[[str], None] = lambda line: None,
+    track: str | None = None,
 ) -> Outcome | None:
     """Run a job, or the rest of it, in a sub-folder; return None after an interruption.
 
@@ -40,6 +42,7 @@ def run_in_folder(
         watch: Tells whether to stop.
         callbacks: Called after every round.
         warn: Called with a line if the run continues from a checkpoint.
+        track: Where to send the history, see :func:`drfl.training.trackers.parse`.
 
     Raises:
         InputError: If the job cannot be built or the folder cannot be written to.
@@ -49,9 +52,12 @@ def run_in_folder(
     with claim_folder(claim.directory / name, resume=True, config=run_toml(job.about), key=key) as cell:
         before = load_resume_point(cell.checkpoints, job, lambda notice: warn(notice.within(name)), key)
         start, keep = None if before is None else before.progress, checkpoint_writer(cell, job, key)
-        outcome, finished = run_to_outcome(
-            job.about.algorithm, job.settings.seed, lambda: execute(job, callbacks, watch, start=start, keep=keep)
-        )
+        with tracking(track, name) as trackers:
+            outcome, finished = run_to_outcome(
+                job.about.algorithm,
+                job.settings.seed,
+                lambda: execute(job, [*callbacks, *trackers], watch, start=start, keep=keep),
+            )
         if finished is not None and not finished.has_ended:
             return None
         keep_outcome(claim, name, outcome)  # before the results, so that results always have a record

@@ -144,16 +144,27 @@ def outcome_of(record: RunRecord) -> Outcome:
         certificate = Certificate(*values, proven=record.is_proven)
     rows, model = record.draw_digests
     marks, failure = record.marks, summary.get("failure")
-    on = "test" if record.stopped_on_test else str(summary.get("stopped_on") or "")
     return Outcome(
-        record.algorithm, int(record.seed), str(summary.get("stopped")), marks.rounds, metrics, certificate,
-        failure if isinstance(failure, str) else "", equal,
-        {name: number(final, name) for name in other_columns(record.measures)},
-        None if record.stopped_on_test else worst_interval(record),
-        {name: tuple(clients) for name, clients in missing.items() if len(clients)}, on,
-        marks.rollbacks, marks.rounds - marks.effective_rounds, tuple(remark_lines(summary)),
-        rows or "", model or "", record.is_reference,
-    )  # fmt: skip
+        algorithm=record.algorithm,
+        seed=int(record.seed),
+        stopped=str(summary.get("stopped")),
+        rounds=marks.rounds,
+        metrics=metrics,
+        certificate=certificate,
+        reason=failure if isinstance(failure, str) else "",
+        equal=equal,
+        others={name: number(final, name) for name in other_columns(record.measures)},
+        worst_interval=None if record.stopped_on_test else worst_interval(record),
+        undefined={name: tuple(clients) for name, clients in missing.items() if len(clients)},
+        stopped_on="test" if record.stopped_on_test else str(summary.get("stopped_on") or ""),
+        rollbacks=marks.rollbacks,
+        lost_rounds=marks.rounds - marks.effective_rounds,
+        last_rollback=marks.last_rollback,
+        beside=tuple(remark_lines(summary)),
+        test_rows=rows or "",
+        initial_model=model or "",
+        reference=record.is_reference,
+    )
 
 
 def frame_of(runs: Sequence[StoredRun]) -> pd.DataFrame:

@@ -14,6 +14,7 @@ from drfl.data import ClientData, Dataset, Partition
 from drfl.data.validation_split import held_out_training, training_as_test
 from drfl.engine import Simulation
 from drfl.experiments.config.about_run import AboutRun
+from drfl.experiments.config.as_published import check_step_sizes
 from drfl.experiments.config.config import Config
 from drfl.experiments.config.data_settings import divide, load_data
 from drfl.experiments.config.latest import Latest
@@ -159,6 +160,8 @@ def make_job(setup: Setup, settings: RunSettings, about: AboutRun, algorithm: Al
         InputError: If they do not work together.
     """
     data, task = setup.data, setup.task
+    if settings.as_published:
+        check_step_sizes(algorithm)
     # Runs share the clients' data but count their own costs.
     fed = copy.copy(setup.fed)
     fed.ledger = Ledger()

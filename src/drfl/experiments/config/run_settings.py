@@ -15,6 +15,7 @@ from pydantic import (
 
 from drfl.core.errors import InputError
 from drfl.engine import ENGINES, Auto, Engine
+from drfl.experiments.config.as_published import with_published_settings
 from drfl.experiments.config.guards_and_failures import (
     ProbeAudit,
     ProbeRule,
@@ -97,6 +98,11 @@ class RunSettings(StrictSettings, RunFields):
         aggregator: Aggregator | ProbeRule | None = None
         faults: FailureModel | None = None
         engine: Engine = Auto()
+
+    @model_validator(mode="before")
+    @classmethod
+    def _published(cls, values: object) -> object:
+        return with_published_settings(values) if isinstance(values, dict) else values
 
     @field_validator("guards", "step_bound", "aggregator", "faults", "engine", mode="plain")
     @classmethod

@@ -339,6 +339,15 @@ class RunFields:
             none="never",
         ),
     ] = None
+    as_published: Annotated[
+        bool | None,
+        Setting(
+            "As in the papers: last iterate, no guards, step sizes as given",
+            ALGORITHM,
+            none="no",
+            flag="--as-published/--no-as-published",
+        ),
+    ] = None
     averaged: Annotated[
         bool,
         Setting(

@@ -13,6 +13,8 @@ from types import FrameType
 import torch
 
 from drfl.core.errors import InputError
+from drfl.core.run_name import named_run
+from drfl.core.user_code import label_of
 from drfl.experiments.config.ready_run import Running
 from drfl.experiments.run.artifacts import write_run
 from drfl.experiments.run.finished import FinishedRun
@@ -98,25 +100,26 @@ def execute(
     before = torch.get_num_threads()
     torch.set_num_threads(settings.threads or before)
     try:
-        result = run(
-            job.algorithm,
-            job.fed,
-            rounds=settings.rounds,
-            seed=settings.seed,
-            evaluate_every=settings.evaluate_every,
-            returned=settings.returned,
-            averaged=settings.averaged,
-            table_dir=settings.tables,
-            best=select.best,
-            patience=select.patience,
-            until=select.until,
-            safeguard=settings.safeguard,
-            callbacks=[watch, *callbacks],
-            certify=job.certify,
-            start=start or job.first,
-            keep=keep,
-            check_data=False,  # the caller warns once, and knows how the data were divided
-        )
+        with named_run(f"{label_of(job.about.algorithm)}-seed{settings.seed}"):
+            result = run(
+                job.algorithm,
+                job.fed,
+                rounds=settings.rounds,
+                seed=settings.seed,
+                evaluate_every=settings.evaluate_every,
+                returned=settings.returned,
+                averaged=settings.averaged,
+                table_dir=settings.tables,
+                best=select.best,
+                patience=select.patience,
+                until=select.until,
+                safeguard=settings.safeguard,
+                callbacks=[watch, *callbacks],
+                certify=job.certify,
+                start=start or job.first,
+                keep=keep,
+                check_data=False,  # the caller warns once, and knows how the data were divided
+            )
     finally:
         torch.set_num_threads(before)
     return FinishedRun(job, result)

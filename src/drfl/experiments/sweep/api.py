@@ -6,6 +6,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
+from drfl.core.python_wording import with_python_wording
+
 if TYPE_CHECKING:
     import pandas as pd
 
@@ -13,6 +15,7 @@ if TYPE_CHECKING:
     from drfl.experiments.sweep.results import Sweep
 
 
+@with_python_wording
 def sweep(
     study: str | Path | Mapping[str, object],
     *,
@@ -20,6 +23,7 @@ def sweep(
     jobs: int | Literal["ray"] = 1,
     resume: bool = False,
     overwrite: bool = False,
+    track: str | None = None,
     progress: Callable[[str], None] | None = print,
 ) -> Sweep:
     """Run every combination of some settings in one pool of processes, as ``drfl sweep`` does.
@@ -32,6 +36,7 @@ def sweep(
         jobs: See :func:`compare`.
         resume: Continue the sweep in ``out``, or add the runs that ``study`` now has. Finished runs are not repeated.
         overwrite: Replace the sweep in ``out``.
+        track: See :func:`compare`.
         progress: Called with a line for every run that ends; None shows nothing.
 
     Returns:
@@ -53,10 +58,17 @@ def sweep(
 
     chosen = Path(study) if isinstance(study, str | Path) else study
     return sweep_objects(
-        chosen, Path(out), jobs, resume=resume, overwrite=overwrite, progress=progress or (lambda line: None)
+        chosen,
+        Path(out),
+        jobs,
+        resume=resume,
+        overwrite=overwrite,
+        progress=progress or (lambda line: None),
+        track=track,
     )
 
 
+@with_python_wording
 def load_runs(*patterns: str | Path) -> pd.DataFrame:
     """Return the runs in folders of results in one data frame, with all their settings and metrics.
 
@@ -75,6 +87,7 @@ def load_runs(*patterns: str | Path) -> pd.DataFrame:
     return frame_of(find_runs(*patterns))
 
 
+@with_python_wording
 def load_comparison(*patterns: str | Path, **settings: object) -> Comparison:
     """Return a comparison of runs that are in folders of results.
 

@@ -7,10 +7,12 @@ from concurrent.futures import FIRST_COMPLETED, Future, wait
 from pathlib import Path
 
 from drfl.core.errors import InputError, Notice, StoppedError
+from drfl.core.python_wording import in_python
 from drfl.core.user_code import block_folder, label_of
 from drfl.data import Dataset
 from drfl.engine.ray_cluster import Cluster
 from drfl.experiments.compare.outcomes import Outcome, run_to_outcome
+from drfl.experiments.compare.run_comparison import check_tracker
 from drfl.experiments.compare.run_folders import keep_outcome, recall_outcome, run_in_folder, store_run
 from drfl.experiments.config.build import Setup, build_job, build_setup
 from drfl.experiments.config.config import Config
@@ -45,6 +47,7 @@ def run_sweep(
     resume: bool = False,
     overwrite: bool = False,
     numbered: bool = False,
+    track: str | None = None,
 ) -> Sweep:
     """Run the missing runs of a sweep in one pool, and write its results unless no run has ended.
 
@@ -61,11 +64,13 @@ def run_sweep(
         resume: See :func:`drfl.experiments.run.run_directory.claim_folder`.
         overwrite: See there.
         numbered: See there.
+        track: Where runs send their histories, see :func:`drfl.training.trackers.parse`; None = nowhere.
 
     Raises:
         InputError: If data are not available, or the folder holds something else or cannot be written to.
         DrflError: If a worker was lost.
     """
+    check_tracker(track, workers)
     key = key_of(study.runs[0].config, place)
     names = tuple(run.name for run in study.runs)
     before = read_manifest(place) if resume and place.is_dir() else None
@@ -87,7 +92,9 @@ def run_sweep(
         missing = [run for run in study.runs if run.name not in outcomes]
         in_turn = workers == 1 or not missing
         ended_runs = (
-            _run_in_turn(claim, missing, watch, warn) if in_turn else _run_in_pool(claim, missing, watch, workers, warn)
+            _run_in_turn(claim, missing, watch, warn, track)
+            if in_turn
+            else _run_in_pool(claim, missing, watch, workers, warn, track)
         )
         for run, outcome in ended_runs:
             outcomes[run.name] = outcome._replace(run=run.name)
@@ -109,6 +116,7 @@ def sweep_objects(
     resume: bool,
     overwrite: bool,
     progress: Callable[[str], None],
+    track: str | None = None,
 ) -> Sweep:
     """See :func:`drfl.sweep`."""
     workers = workers_of(jobs)
@@ -122,19 +130,22 @@ def sweep_objects(
     plan = read_study(study, {}, threads=1)
     total = len(plan.runs)
 
+    def show(line: str) -> None:
+        progress(in_python(line))
+
     def ended(run: SweepRun, outcome: Outcome, count: int) -> None:
-        progress(describe_end(run, outcome, count, total))
+        show(describe_end(run, outcome, count, total))
 
     with stop_on_interrupt("after this round") as watch:
         sweep = run_sweep(
-            plan, out, watch, workers, ended=ended, warn=progress, resume=resume, overwrite=overwrite
+            plan, out, watch, workers, ended=ended, warn=show, resume=resume, overwrite=overwrite, track=track
         )  # fmt: skip
     if not sweep.runs:
         raise StoppedError("interrupted before a run was finished")
     missing = total - len(sweep.runs)
     unfinished = f"interrupted: {missing} of {total} runs are missing; the same call with resume=True continues"
     for notice in (*sweep.notices, *([Notice(unfinished, "interrupted")] if missing else [])):
-        progress(notice)
+        show(notice)
     return sweep
 
 
@@ -147,11 +158,15 @@ def describe_end(run: SweepRun, outcome: Outcome, count: int, total: int) -> str
 
 
 def _run_in_turn(
-    claim: ClaimedFolder, missing: list[SweepRun], watch: StopSignal, warn: Callable[[str], None]
+    claim: ClaimedFolder,
+    missing: list[SweepRun],
+    watch: StopSignal,
+    warn: Callable[[str], None],
+    track: str | None,
 ) -> Iterator[tuple[SweepRun, Outcome]]:
     """Run in this process, and yield the runs as they end, each with its outcome."""
     for run in missing:
-        outcome, _, lines = _run_here(claim, watch, run)
+        outcome, _, lines = _run_here(claim, watch, run, track=track)
         for line in lines:
             warn(line)
         if outcome is None:
@@ -160,7 +175,12 @@ def _run_in_turn(
 
 
 def _run_in_pool(
-    claim: ClaimedFolder, missing: list[SweepRun], watch: StopSignal, workers: Workers, warn: Callable[[str], None]
+    claim: ClaimedFolder,
+    missing: list[SweepRun],
+    watch: StopSignal,
+    workers: Workers,
+    warn: Callable[[str], None],
+    track: str | None,
 ) -> Iterator[tuple[SweepRun, Outcome]]:
     """Run in workers, and yield the runs as they end, each with its outcome."""
     is_local = not isinstance(workers, Cluster)
@@ -175,7 +195,8 @@ def _run_in_pool(
             for run in missing:
                 if run.config.key not in data:
                     data[run.config.key] = executor.share(load_latest(run.config))
-                futures[executor.submit(call, run, data[run.config.key])] = run
+                more = (track,) if is_local else ()
+                futures[executor.submit(call, run, data[run.config.key], *more)] = run
             while futures and not (watch.stop and not is_local):
                 done = wait(futures, POLL_INTERVAL, FIRST_COMPLETED).done
                 # Results first: they are stored before an error is raised.
@@ -211,7 +232,13 @@ def _job(config: Config, data: Shared[Dataset] | None) -> Job:
     return build_job(config, SETUPS.get(alike, lambda: build_setup(config, dataset)))
 
 
-def _run_here(claim: ClaimedFolder, watch: StopSignal, run: SweepRun, data: Shared[Dataset] | None = None) -> Answer:
+def _run_here(
+    claim: ClaimedFolder,
+    watch: StopSignal,
+    run: SweepRun,
+    data: Shared[Dataset] | None = None,
+    track: str | None = None,
+) -> Answer:
     """Run on this machine, where the worker writes the run's folder; the outcome is None after an interruption."""
     lines: list[str] = []
     # Do not start runs that were queued when the stop was requested.
@@ -223,7 +250,7 @@ def _run_here(claim: ClaimedFolder, watch: StopSignal, run: SweepRun, data: Shar
         outcome = _refused(run, error)
         keep_outcome(claim, run.name, outcome)
         return outcome, None, lines
-    outcome = run_in_folder(claim, run.name, lambda: job, watch, warn=lines.append)
+    outcome = run_in_folder(claim, run.name, lambda: job, watch, warn=lines.append, track=track)
     return outcome, None, lines
 
 

@@ -1,0 +1,84 @@
+"""Figures and tables for papers, which several commands write from a comparison."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from drfl.cli import console
+from drfl.core.errors import InputError, unknown
+from drfl.core.screen import ScreenTable
+from drfl.experiments.compare.comparison_results import Comparison
+from drfl.report.write import write_bytes
+from drfl.task.measure import NOTHING, number
+from drfl.training.plots import AXES
+
+FORMATS = (".pdf", ".svg", ".png")
+"""Suffixes of figures."""
+
+
+def check_paper_files(
+    latex: Path | None, figure: Path | None = None, x_axis: str | None = None, *, overwrite: bool
+) -> None:
+    """Check that these files can be written, before work that takes long.
+
+    Raises:
+        InputError: If one exists, its folder does not, the figure has an unknown format or axis or no file, or
+            matplotlib is missing.
+    """
+    if x_axis is not None and figure is None:
+        raise InputError("--x-axis requires --figure: remove it", code="unused-option", field="x-axis")
+    if x_axis is not None and x_axis not in AXES:
+        raise unknown("axis", x_axis, AXES, field="x-axis")
+    for path, name in ((latex, "latex"), (figure, "figure")):
+        if path is None:
+            continue
+        if path.exists() and not overwrite:
+            raise InputError(
+                f"{path} already exists: give another --{name}, or --overwrite to replace it",
+                code="already-exists",
+                field=name,
+            )
+        if not path.parent.is_dir():  # not created, as its name may be misspelt
+            raise InputError(
+                f"cannot write {path}: there is no folder {path.parent}", code="folder-not-found", field=name
+            )
+    if figure is not None:
+        from drfl.training import figures
+
+        if figure.suffix.lower() not in FORMATS:
+            raise InputError(
+                f"{figure}: a figure's name must end in {', '.join(FORMATS)}", code="unsupported-file", field="figure"
+            )
+        figures.check()
+
+
+def write_paper_files(
+    comparison: Comparison, latex: Path | None, figure: Path | None, x_axis: str | None, target: str | None
+) -> None:
+    """Write the table and the figure that the user asked for, and print the costs of reaching the target on stderr.
+
+    Raises:
+        InputError: If a file cannot be written, or the target is not one.
+    """
+    if target is not None:
+        console.err.print(_costs_view(comparison, target))
+    if latex is not None:
+        write_bytes(comparison.to_latex(target=target).encode(), latex)
+        console.err.print(f"table: {latex}", markup=False)
+    if figure is not None:
+        comparison.plot(x=x_axis or "rounds").savefig(figure)
+        console.err.print(f"figure: {figure}", markup=False)
+
+
+def _costs_view(comparison: Comparison, target: str) -> ScreenTable:
+    view = ScreenTable(title=f"first evaluated round with {target}, mean and 95 % interval", title_justify="left")
+    view.add_column("algorithm")
+    for heading in ("reached", "rounds", "bytes", "gradients", "seconds"):
+        view.add_column(heading, justify="right")
+    for name, row in comparison.costs_to(target).iterrows():
+        cells = []
+        for cost, digits in (("rounds", 1), ("bytes", 0), ("gradients", 0), ("seconds", 2)):
+            low, high = (number(row[f"{cost}_{end}"], digits) for end in ("low", "high"))
+            cells.append(number(row[cost], digits) + (f" ({low}–{high})" if low != NOTHING else ""))
+        view.add_row(str(name), f"{row['reached']:.0f} of {row['seeds']:.0f}", *cells)
+    return view

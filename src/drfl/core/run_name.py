@@ -1,0 +1,38 @@
+"""The name of the run in log lines, which otherwise could be of any run of a comparison."""
+
+from __future__ import annotations
+
+import functools
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+
+from drfl.core.errors import Notice
+
+_NAME: ContextVar[str | None] = ContextVar("run", default=None)
+
+
+@contextmanager
+def named_run(name: str) -> Iterator[None]:
+    """Let log lines of drfl begin with the name of a run in this context. An outer name has precedence."""
+    _add_filter()
+    token = _NAME.set(_NAME.get() or name)
+    try:
+        yield
+    finally:
+        _NAME.reset(token)
+
+
+@functools.cache
+def _add_filter() -> None:
+    logging.getLogger("drfl").addFilter(_add_name)
+
+
+def _add_name(record: logging.LogRecord) -> bool:
+    name = _NAME.get()
+    if name is not None and isinstance(record.msg, Notice):
+        record.msg = record.msg.within(name)
+    elif name is not None:
+        record.msg = f"{name.replace('%', '%%') if record.args else name}: {record.msg}"
+    return True

@@ -1,0 +1,66 @@
+"""Runs of algorithms as their papers publish them: the last iterate, no guards, and no step size rule of drfl's."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from drfl.core.errors import InputError
+from drfl.federation.algorithm import Algorithm
+
+AS_PUBLISHED: Mapping[str, object] = {"returned": "last", "guards": ["none"], "step_bound": 0.0}
+"""The settings of such a run that differ from the defaults, as files and options give them."""
+
+LABEL = "as published"
+"""The words with which tables mark such runs."""
+
+STEP_SIZES = {"lr": "curvature", "gamma": "adaptive rule", "sigma": "adaptive rule", "server_lr": "mean update length"}
+"""Step sizes for which None means a rule of drfl's, with that rule."""
+
+
+def with_published_settings(values: Mapping[str, object]) -> dict[str, object]:
+    """Add the settings of a run as published to those that the user gave, if the user asked for it.
+
+    Raises:
+        InputError: If the user gave another value for one of them.
+    """
+    settings = dict(values)
+    if settings.get("as_published") is not True:
+        return settings
+    for name, published in AS_PUBLISHED.items():
+        given = settings.get(name)
+        if given is not None and given not in (published, [*_several(published)], (*_several(published),), ()):
+            raise InputError(
+                f"as_published sets {name} to {published!r}, but {given!r} was given: remove one of them",
+                code="conflicting-options",
+                field=name,
+            )
+        settings[name] = published
+    for name in ("aggregator", "max_norm", "select", "patience"):
+        if settings.get(name) is not None:
+            raise InputError(
+                f"as_published excludes {name}, which no paper has: remove one of them",
+                code="conflicting-options",
+                field=name,
+            )
+    return settings
+
+
+def _several(value: object) -> list[object]:
+    return value if isinstance(value, list) else [value]
+
+
+def check_step_sizes(algorithm: Algorithm) -> None:
+    """Check that the user gave all step sizes, as papers do.
+
+    Raises:
+        InputError: If drfl would choose one; names it.
+    """
+    for name, rule in STEP_SIZES.items():
+        owner = algorithm.local if name == "lr" else algorithm
+        if getattr(owner, name, rule) is None:
+            raise InputError(
+                f"as_published needs {name} for {type(algorithm).__name__}, as the paper has no such rule as drfl's "
+                f"({rule}): set it to the paper's value",
+                code="needs-option",
+                field=name,
+            )
