@@ -174,7 +174,7 @@ def compare(options: o.CompareOptions) -> int:
 def sweep(options: o.SweepOptions) -> int:
     """Train with every combination of some settings, in one pool of processes.
 
-    The tables [grid] and [[list]] of the file give the values of any setting.
+    The tables grid and list of the file give the values of any setting.
     The runs end in one table and one report. Finished runs are never repeated.
     """
     from drfl.cli.sweep import sweep_command

@@ -160,22 +160,27 @@ def _print_end(outcome: Outcome, ready: PreparedComparison, number: str | None) 
         console.err.print(f"{head}: {outcome.reason}", markup=False)
 
 
+def print_headings(comparison: Comparison) -> None:
+    """Explain the headings of a comparison's table that do not speak for themselves."""
+    score, intervals = comparison.measures[0], first_intervals(comparison.outcomes)
+    if intervals is not None:
+        seed = "" if len(comparison.seeds) == 1 else f" at seed {intervals[0]}"
+        console.out.print(f"95 %: interval of the worst client's true {score.words}{seed}; for details: drfl assess")
+    if score.name == ACCURACY.name:
+        console.out.print(
+            "if equal: worst accuracy expected from sampling noise alone if all clients were equally good"
+        )
+
+
 def _print(comparison: Comparison) -> None:
     """Print a table of the score, tables of two other measures each (terminals are narrow), and the report's path."""
     score, *others = comparison.measures
     console.out.print(comparison_view(comparison))
     for i in range(0, len(others), 2):
         console.out.print(_view(comparison, columns_beside(others[i : i + 2])))
-    intervals = first_intervals(comparison.outcomes)
-    if intervals is not None:
-        seed = "" if len(comparison.seeds) == 1 else f" at seed {intervals[0]}"
-        console.out.print(f"95 %: interval of the worst client's true {score.words}{seed}; for details: drfl assess")
     for legend in comparison.legends:
         console.out.print(legend, markup=False)
-    if score.name == ACCURACY.name:
-        console.out.print(
-            "if equal: worst accuracy expected from sampling noise alone if all clients were equally good"
-        )
+    print_headings(comparison)
     notes = [outcome.beside for outcome in comparison.outcomes if outcome.metrics is not None]
     for line in notes[0] if notes else ():
         if all(line in others for others in notes):  # omit lines about one model, such as its threshold

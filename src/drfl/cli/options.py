@@ -320,7 +320,7 @@ class SweepOptions:
 
     study: Annotated[
         Path | None,
-        typer.Argument(help="TOML file of options, with values to try in [grid] and [[list]]"),
+        typer.Argument(help="TOML file of options, with values to try in its tables grid and list"),
     ] = None
     settings: Annotated[Given, SWEEP]
     jobs: Jobs = None

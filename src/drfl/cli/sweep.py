@@ -10,7 +10,7 @@ from pathlib import Path
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from drfl.cli import console, signals
-from drfl.cli.compare import comparison_view
+from drfl.cli.compare import comparison_view, print_headings
 from drfl.cli.options import SweepOptions
 from drfl.cli.paper_files import check_paper_files
 from drfl.core.errors import StoppedError
@@ -104,9 +104,12 @@ def _progress(total: int, quiet: bool) -> Iterator[Callable[[SweepRun, Outcome, 
 def _print(sweep: Sweep) -> None:
     for name, comparison in sweep.comparisons.items():
         console.out.print(comparison_view(comparison, name))
+        for legend in comparison.legends:
+            console.out.print(legend, markup=False)
     failed = sum(outcome.failed for outcome in sweep.outcomes)
     if failed:
         console.out.print(f"{failed} of {len(sweep.outcomes)} runs failed; see {sweep.directory / 'sweep.csv'}")
     if sweep.comparisons:
+        print_headings(next(iter(sweep.comparisons.values())))
         console.out.print(f"report: {sweep.directory / 'report.html'}", markup=False)
         console.out.print(f"all runs: {sweep.directory / 'sweep.csv'}", markup=False)
