@@ -174,7 +174,7 @@ def print_headings(comparison: Comparison) -> None:
 
 def _print(comparison: Comparison) -> None:
     """Print a table of the score, tables of two other measures each (terminals are narrow), and the report's path."""
-    score, *others = comparison.measures
+    others = comparison.measures[1:]
     console.out.print(comparison_view(comparison))
     for i in range(0, len(others), 2):
         console.out.print(_view(comparison, columns_beside(others[i : i + 2])))
