@@ -18,6 +18,12 @@ ABSURD = 1e9
 LARGE = 1e6
 """Columns with larger values have no suitable step size unless they are standardised."""
 
+SCALES = 1e4
+"""A column this many times as large as the median column hides the others from one common step size."""
+
+SHIFT = 20.0
+"""Columns whose mean is this multiple of their standard deviation hardly differ in direction from a constant."""
+
 RATIO, RATIO_OF_TWO = 2.2, 4.0
 """A client's median may have another unit if it is this multiple of the other clients', of several or a single one."""
 
@@ -68,7 +74,7 @@ def column_warnings(table: RawTable, raw: bool, by_class: bool) -> list[Notice]:
         raw: Whether the columns are trained on as they are, without standardisation.
         by_class: Whether clients differ on purpose.
     """
-    found = [*_outliers(table), *(_large(table) if raw else ()), *_identifiers(table)]
+    found = [*_outliers(table), *(_large(table) or _unscaled(table) if raw else ()), *_identifiers(table)]
     if table.n > 1 and len(table.large) and not by_class:
         found += [*_constant(table), *_swapped(table)]
     coded = _codes(table, by_class)
@@ -112,6 +118,25 @@ def _large(table: RawTable) -> list[Notice]:
     fields = [bare(table.columns[k]) for k in columns]
     text = sentence(f"values beyond {LARGE:,.0f}", cases, "column", "no step size suits such inputs: standardise them")
     return [Notice(text, "not-standardised", single(fields))]
+
+
+def _unscaled(table: RawTable) -> list[Notice]:
+    """Warn of columns that are far larger than the others, and of tables whose columns are mostly far from 0."""
+    mean, spread = table.values.mean(0), table.values.std(0)
+    varies = spread > table.resolution
+    if not varies.any():
+        return []
+    size = np.hypot(mean, spread)
+    columns = (varies & (size > SCALES * np.median(size[varies]))).nonzero()[0]
+    far = (varies & (np.abs(mean) > SHIFT * spread)).nonzero()[0]
+    what = f"columns more than {SCALES:,.0f} times as large as the others"
+    if not len(columns):
+        if 2 * len(far) <= varies.sum():
+            return []
+        columns, what = far, f"columns whose mean is more than {SHIFT:g} times their standard deviation"
+    names = [table.columns[k] for k in columns]
+    text = sentence(what, names, "column", "no step size suits all columns: standardise them")
+    return [Notice(text, "not-standardised", single([bare(name) for name in names]))]
 
 
 def _at(table: RawTable, row: int) -> str:
