@@ -185,9 +185,8 @@ def test_another_comparison_is_refused_by_the_difference(stop, tmp_path, capsys)
         (["--lr", "0.7"], "other-run", "algorithms.FedAvg.lr", "0.7"),
         (["--param", "DRDM.mu=7"], "other-run", "algorithms.DRDM.mu"),
         (["--rounds", "9"], "other-run", "rounds", "6", "9"),
-        (["--seeds", "3"], "other-run", "seeds", "0, 1", "0, 1, 2"),
+        (["--seeds", "1"], "other-run", "seeds", "0, 1", "0"),
         (["--algorithms", "DRDM"], "other-run", "algorithms", "FedAvg, DRDM", "DRDM"),
-        (["--algorithms", "DRDM,FedAvg"], "other-run", "algorithms", "FedAvg, DRDM", "DRDM, FedAvg"),
         (["--overwrite"], "conflicting-options", "resume"),
     ):
         check_refusal(["compare", "--resume", "--out", "a", *options], *error)
@@ -198,7 +197,7 @@ def test_another_comparison_is_refused_by_the_difference(stop, tmp_path, capsys)
     stop("none-seed0", 0)
     again = ["compare", "--resume", "--out", "a", "--checkpoint-every", "1", *SMALL, "--rounds", "6"]
     assert call(again) == 0
-    check_refusal(["compare", "--resume", "--out", "a", "--rounds", "9"], "other-run", "rounds", "6", "9")
+    check_refusal(["compare", "--resume", "--out", "a", "--rounds", "3"], "other-run", "rounds", "6", "3")
 
 
 def test_other_data_of_the_same_name_are_refused(stop, tmp_path, capsys):

@@ -66,9 +66,13 @@ NAMED = [f"{name}-{type(rule).__name__}" for name, rule in PAIRS]
 def test_a_rule_that_finds_nothing_leaves_the_algorithm_as_it_is(name, rule):
     drawn = "sampling" in {field.name for field in fields(ALGORITHMS[name])}
     algorithm = algorithm_of(name, **({"sampling": all_clients} if drawn else {}))
-    alone = run(algorithm, fed_of(), rounds=5, evaluate_every=5, averaged=name != "QFedAvg")
+    alone = run(algorithm, fed_of(), rounds=5, evaluate_every=5, averaged=not hasattr(algorithm, "no_average"))
     behind = run(
-        Protected(algorithm, aggregator=rule), fed_of(), rounds=5, evaluate_every=5, averaged=name != "QFedAvg"
+        Protected(algorithm, aggregator=rule),
+        fed_of(),
+        rounds=5,
+        evaluate_every=5,
+        averaged=not hasattr(algorithm, "no_average"),
     )
     mine, other = leaves(alone.state), leaves(behind.state.inner)
     for path, leaf in mine.items():
