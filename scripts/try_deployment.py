@@ -3,9 +3,10 @@
     scripts/try_deployment.sh [--quick [--record]] [--keep]
                               [--only same,cold,killed,faults,quorum,servers,refusals,members,large]
 
-SuperLink and SuperNodes are processes of their own and speak TLS with node authentication on loopback. The sites are
-the four heart-disease hospitals; with --quick two of them, two rounds of one algorithm. Writes results/deployment under
-evidence/, unless --quick; ends with 1 where something is not as it should be. Nothing is left running.
+SuperLink and SuperNodes are processes of their own and speak TLS with node authentication on loopback. The sites are the
+four heart-disease hospitals. --quick tells the story of scripts/try_story.py; with --record or --only it takes two of
+the hospitals and two rounds of one algorithm. Writes results/deployment under evidence/, unless --quick; ends with 1
+where something is not as it should be. Nothing is left running.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
+import try_story
 from trial_folder import Trial, descendants, kept, named, wait_for
 
 import drfl
@@ -437,6 +439,9 @@ def main() -> None:
         parser.error(f"there is no part '{min(unknown)}': same, {', '.join(PARTS)}")
     if options.record and (not options.quick or only != ["same"]):
         parser.error("--record belongs to --quick without --only; without --quick everything is stored")
+    if options.quick and not options.record and options.only is None:
+        try_story.main(keep=options.keep)
+        return
     place = Path(tempfile.mkdtemp(prefix="drfl-deployment-"))
     sys.path.insert(0, str(ROOT / "examples" / "hospitals"))
     from prepare import prepare  # pyright: ignore[reportMissingImports]

@@ -236,14 +236,17 @@ def tell(place: Path) -> None:
         trial.__exit__(None, None, None)
 
 
-def main() -> None:
-    """Tell the story, and remove its folder."""
+def main(keep: bool = False) -> None:
+    """Tell the story, and remove its folder unless it is to be kept."""
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     place, start = Path(tempfile.mkdtemp(prefix="drfl-story-")), time.monotonic()
     try:
         tell(place)
     finally:
-        shutil.rmtree(place, ignore_errors=True)
+        if keep:
+            print(place)
+        else:
+            shutil.rmtree(place, ignore_errors=True)
     print(f"all as it should be, after {time.monotonic() - start:.0f} s")
 
 

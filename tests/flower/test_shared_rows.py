@@ -23,7 +23,7 @@ from drfl.flower.messages import SharedRows, SiteIdentity
 from drfl.flower.nodes import NameRoster, gather_members
 from drfl.flower.records import ProtocolError, read, write
 from drfl.flower.row_hashes import hash_rows
-from drfl.flower.server_app import log_members
+from drfl.flower.session import log_members
 from drfl.flower.shared_rows import compare_sites, shared_row_notices
 from drfl.flower.site_policy import SitePolicy
 

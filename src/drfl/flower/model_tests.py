@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
@@ -12,12 +11,10 @@ from drfl.core.errors import InputError
 from drfl.data.row_scores import RowScores, products
 from drfl.engine import Loop, Simulation
 from drfl.flower.messages import AnswerTests, AskTests, Model, SiteTest
+from drfl.flower.site import Site
 from drfl.flower.site_task import check_same_model, engine_of, score_model, task_of
 from drfl.task.models import LOSSES
 from drfl.task.task import Task
-
-if TYPE_CHECKING:
-    from drfl.flower.client_app import Site
 
 SMALLEST = 1e-12
 """Probabilities are at least this far from 0 and 1, so that log-odds are finite."""

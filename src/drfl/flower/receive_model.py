@@ -6,17 +6,14 @@ import logging
 import tempfile
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from drfl.core.audit_signatures import is_signed
 from drfl.data.model_file import read_model_file
 from drfl.data.model_store import SUFFIX, ModelStore
 from drfl.flower.messages import Delivery, Receipt, SiteIdentity
 from drfl.flower.model_description import describe_model
+from drfl.flower.site import Site
 from drfl.flower.site_policy import RefusedError
-
-if TYPE_CHECKING:
-    from drfl.flower.client_app import Site
 
 LOG = logging.getLogger("drfl.flower")
 

@@ -10,13 +10,11 @@ from pathlib import Path
 from typing import NamedTuple
 
 import torch
-from cryptography.hazmat.primitives import serialization
 from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 from torch import Tensor
 
 from drfl.core.audit_log import AuditLog
-from drfl.core.audit_signatures import load_public_key
 from drfl.core.errors import DivergedError, DrflError, InputError, Notice
 from drfl.core.files import read_text
 from drfl.core.key import Key
@@ -44,11 +42,12 @@ from drfl.flower.claims import admit, site_warnings, standardisation_of
 from drfl.flower.closing import SERVER, AuditedRun
 from drfl.flower.delivery import FILE as DELIVERY_FILE
 from drfl.flower.delivery import deliver
-from drfl.flower.deploy.paths import DeploymentFolder
 from drfl.flower.federation import FlowerFederation
 from drfl.flower.messages import Model, SiteIdentity, short_name
-from drfl.flower.nodes import JoinedSite, KeyRoster, NameRoster, Roster, gather_members
+from drfl.flower.nodes import Roster, gather_members
 from drfl.flower.paired import paired_csv
+from drfl.flower.server_tasks import carry_out
+from drfl.flower.session import log_members, make_roster, resolve_settings
 from drfl.flower.settings import ServerSettings, read_server
 from drfl.flower.shared_rows import compare_sites
 from drfl.flower.site_data import load_probe_rows
@@ -103,8 +102,6 @@ def main(grid: Grid, context: Context) -> None:
     wait, request = (context.run_config.get(key, "") for key in (WAIT, REQUEST))
     seconds = None if wait == "" else float(wait)
     if request:
-        from drfl.flower.server_tasks import carry_out  # which imports this module
-
         carry_out(grid, Path(str(path)), Path(str(request)), seconds)
     else:
         serve(grid, Path(str(path)), seconds)
@@ -270,14 +267,6 @@ def _deliver(
     return {DELIVERY_FILE: json_text(outcome, indent=2) + "\n"}
 
 
-def log_members(joined: Mapping[int, JoinedSite], roster: Roster, audit: AuditLog) -> None:
-    """Write the participants and their descriptions of themselves to the server's log."""
-    for client, (member, digest, head) in sorted(joined.items()):
-        values = {"name": member.name, "rows": member.train, "data": member.digest, "digest": digest}
-        values |= {"classes": member.classes, "head": None if head is None else str(head)}
-        audit.add("joined", site=roster.names[client], **values)
-
-
 def check_sites(out: Path, settings: ServerSettings) -> None:
     """Check that an existing run in the folder has the same sites. They may differ after a site was revoked.
 
@@ -326,14 +315,6 @@ def check_same_settings(out: Path, settings: ServerSettings, deployed: Deploymen
             code=error.code,
             field=error.field,
         ) from None
-
-
-def resolve_settings(settings: ServerSettings, folder: Path) -> ServerSettings:
-    """Add the sites' names to the job, and make the path of the checkpoint key absolute."""
-    job: dict[str, object] = {"sites": tuple(site.name for site in settings.sites)}
-    if settings.job.checkpoint_key is not None:
-        job["checkpoint_key"] = folder / settings.job.checkpoint_key
-    return settings.model_copy(update={"job": settings.job.model_copy(update=job)})
 
 
 def prepare_deployment(
@@ -435,44 +416,6 @@ def prepare_probe_rows(settings: ServerSettings, folder: Path, sites: Sites) -> 
                 field="probe",
             )
     return probe if sites.standardisation is None else probe.standardised(sites.standardisation)
-
-
-def make_roster(settings: ServerSettings, folder: Path, audit: AuditLog | None = None) -> Roster:
-    """Make the roster of the sites.
-
-    Args:
-        settings: Settings of the server.
-        folder: Folder of ``server.toml``.
-        audit: Audit log of the server; None for no log.
-
-    Raises:
-        InputError: If a key cannot be read.
-    """
-    names = tuple(site.name for site in settings.sites)
-    if settings.insecure:
-        text = "insecure: sites are not authenticated. Anyone who can reach the server can join under any name"
-        LOG.warning(Notice(text, "insecure-deployment"))
-        return NameRoster(names, settings.timeout, audit=audit)
-    revoked = DeploymentFolder(folder).revoked_keys()
-    for site in settings.sites:
-        if site.name in revoked and not (folder / str(site.public_key)).exists():
-            raise InputError(
-                f"the key of {site.name} was revoked. Give the site a new one with 'drfl deploy rotate', or remove it "
-                "with 'drfl deploy remove-site'",
-                code="revoked-key",
-                field=site.name,
-            )
-    return KeyRoster(names, tuple(read_registered_key(folder / str(site.public_key)) for site in settings.sites))
-
-
-def read_registered_key(path: Path) -> bytes:
-    """Read a site's public key as PEM, the format in which the SuperLink lists keys.
-
-    Raises:
-        InputError: If the file does not exist or does not contain an ECDSA key.
-    """
-    key = load_public_key(path)
-    return key.public_bytes(serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo)
 
 
 def shorten_traceback(record: logging.LogRecord) -> bool:

@@ -3,79 +3,28 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple
 
 from flwr.serverapp import Grid
 
 from drfl.core.atomic_files import atomic_write
-from drfl.core.audit_log import AuditLog
 from drfl.core.errors import InputError, Notice
 from drfl.core.files import read_bytes, read_toml
 from drfl.data.model_file import read_model_file
 from drfl.experiments.run.artifacts import json_text
 from drfl.flower.ask_once import ask_once
-from drfl.flower.claims import admit
 from drfl.flower.client_app import TESTS, TESTS_KIND
-from drfl.flower.closing import SERVER, AuditedRun
 from drfl.flower.delivery import FILE, deliver
 from drfl.flower.deploy.requests import REQUEST_FILE
 from drfl.flower.evaluation import Evaluations, evaluation_files
-from drfl.flower.messages import MOST_MODEL_BYTES, MOST_MODELS, AnswerTests, AskTests, FinishedModel, SiteIdentity
+from drfl.flower.messages import MOST_MODEL_BYTES, MOST_MODELS, AnswerTests, AskTests, FinishedModel
 from drfl.flower.model_description import describe_model
-from drfl.flower.nodes import Roster, gather_members
 from drfl.flower.records import write
-from drfl.flower.server_app import log_members, make_roster, resolve_settings
-from drfl.flower.settings import ServerSettings, read_server
+from drfl.flower.session import session
+from drfl.flower.settings import read_server
 
 LOG = logging.getLogger("drfl.flower")
-
-
-class Session(NamedTuple):
-    """A run with the sites online.
-
-    Args:
-        settings: Settings of the server.
-        folder: Folder of ``server.toml``.
-        roster: Mapping from clients to nodes.
-        members: Each client's description of itself.
-        audit: Audit log of the server; None for no log.
-    """
-
-    settings: ServerSettings
-    folder: Path
-    roster: Roster
-    members: Mapping[int, SiteIdentity]
-    audit: AuditLog | None
-
-
-@contextmanager
-def session(grid: Grid, path: Path, wait: float | None) -> Iterator[Session]:
-    """Wait for the sites of a deployment, and record the beginning and the end of the work with them.
-
-    Args:
-        grid: Flower's grid.
-        path: ``server.toml`` of the deployment.
-        wait: Seconds to wait for the sites; None = as in ``server.toml``.
-
-    Raises:
-        DrflError: If sites are missing or exceed their limits.
-    """
-    folder = path.resolve().parent
-    settings = resolve_settings(read_server(path), folder)
-    audit = settings.open_log(folder, "server", SERVER)
-    roster = make_roster(settings, folder, audit)
-    with AuditedRun(audit, grid, roster, settings.timeout) as audited:
-        seconds = settings.wait if wait is None else wait
-        joined = gather_members(grid, roster, seconds, settings.timeout, audit)
-        members = {client: member.identity for client, member in joined.items()}
-        admit(members, settings.sites)
-        if audit is not None:
-            log_members(joined, roster, audit)
-        yield Session(settings, folder, roster, members, audit)
-        audited.close("completed")
 
 
 def deliver_model(grid: Grid, path: Path, models: Sequence[Path], out: Path, wait: float | None = None) -> None:

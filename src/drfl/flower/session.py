@@ -1,0 +1,123 @@
+"""The beginning and the end of the server's work with the sites."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import NamedTuple
+
+from cryptography.hazmat.primitives import serialization
+from flwr.serverapp import Grid
+
+from drfl.core.audit_log import AuditLog
+from drfl.core.audit_signatures import load_public_key
+from drfl.core.errors import InputError, Notice
+from drfl.flower.claims import admit
+from drfl.flower.closing import SERVER, AuditedRun
+from drfl.flower.deploy.paths import DeploymentFolder
+from drfl.flower.messages import SiteIdentity
+from drfl.flower.nodes import JoinedSite, KeyRoster, NameRoster, Roster, gather_members
+from drfl.flower.settings import ServerSettings, read_server
+
+LOG = logging.getLogger("drfl.flower")
+
+
+class Session(NamedTuple):
+    """A run with the sites online.
+
+    Args:
+        settings: Settings of the server.
+        folder: Folder of ``server.toml``.
+        roster: Mapping from clients to nodes.
+        members: Each client's description of itself.
+        audit: Audit log of the server; None for no log.
+    """
+
+    settings: ServerSettings
+    folder: Path
+    roster: Roster
+    members: Mapping[int, SiteIdentity]
+    audit: AuditLog | None
+
+
+@contextmanager
+def session(grid: Grid, path: Path, wait: float | None) -> Iterator[Session]:
+    """Wait for the sites of a deployment, and record the beginning and the end of the work with them.
+
+    Args:
+        grid: Flower's grid.
+        path: ``server.toml`` of the deployment.
+        wait: Seconds to wait for the sites; None = as in ``server.toml``.
+
+    Raises:
+        DrflError: If sites are missing or exceed their limits.
+    """
+    folder = path.resolve().parent
+    settings = resolve_settings(read_server(path), folder)
+    audit = settings.open_log(folder, "server", SERVER)
+    roster = make_roster(settings, folder, audit)
+    with AuditedRun(audit, grid, roster, settings.timeout) as audited:
+        seconds = settings.wait if wait is None else wait
+        joined = gather_members(grid, roster, seconds, settings.timeout, audit)
+        members = {client: member.identity for client, member in joined.items()}
+        admit(members, settings.sites)
+        if audit is not None:
+            log_members(joined, roster, audit)
+        yield Session(settings, folder, roster, members, audit)
+        audited.close("completed")
+
+
+def log_members(joined: Mapping[int, JoinedSite], roster: Roster, audit: AuditLog) -> None:
+    """Write the participants and their descriptions of themselves to the server's log."""
+    for client, (member, digest, head) in sorted(joined.items()):
+        values = {"name": member.name, "rows": member.train, "data": member.digest, "digest": digest}
+        values |= {"classes": member.classes, "head": None if head is None else str(head)}
+        audit.add("joined", site=roster.names[client], **values)
+
+
+def resolve_settings(settings: ServerSettings, folder: Path) -> ServerSettings:
+    """Add the sites' names to the job, and make the path of the checkpoint key absolute."""
+    job: dict[str, object] = {"sites": tuple(site.name for site in settings.sites)}
+    if settings.job.checkpoint_key is not None:
+        job["checkpoint_key"] = folder / settings.job.checkpoint_key
+    return settings.model_copy(update={"job": settings.job.model_copy(update=job)})
+
+
+def make_roster(settings: ServerSettings, folder: Path, audit: AuditLog | None = None) -> Roster:
+    """Make the roster of the sites.
+
+    Args:
+        settings: Settings of the server.
+        folder: Folder of ``server.toml``.
+        audit: Audit log of the server; None for no log.
+
+    Raises:
+        InputError: If a key cannot be read.
+    """
+    names = tuple(site.name for site in settings.sites)
+    if settings.insecure:
+        text = "insecure: sites are not authenticated. Anyone who can reach the server can join under any name"
+        LOG.warning(Notice(text, "insecure-deployment"))
+        return NameRoster(names, settings.timeout, audit=audit)
+    revoked = DeploymentFolder(folder).revoked_keys()
+    for site in settings.sites:
+        if site.name in revoked and not (folder / str(site.public_key)).exists():
+            raise InputError(
+                f"the key of {site.name} was revoked. Give the site a new one with 'drfl deploy rotate', or remove it "
+                "with 'drfl deploy remove-site'",
+                code="revoked-key",
+                field=site.name,
+            )
+    return KeyRoster(names, tuple(read_registered_key(folder / str(site.public_key)) for site in settings.sites))
+
+
+def read_registered_key(path: Path) -> bytes:
+    """Read a site's public key as PEM, the format in which the SuperLink lists keys.
+
+    Raises:
+        InputError: If the file does not exist or does not contain an ECDSA key.
+    """
+    key = load_public_key(path)
+    return key.public_bytes(serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo)

@@ -1,0 +1,72 @@
+"""The data and settings of a site."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+
+from torch import Tensor
+
+from drfl.core.audit_log import AuditLog
+from drfl.core.errors import InputError
+from drfl.core.hashing import digest_of
+from drfl.data import ClientData
+from drfl.flower.site_policy import SitePolicy
+from drfl.task.task import Task
+
+
+@dataclass(frozen=True)
+class Site:
+    """The data and settings of a site.
+
+    Args:
+        name: Name of the site.
+        data: Samples of the site, a :class:`drfl.data.ClientData` of one client.
+        task: Model and loss of the site; by default those that the server names.
+        timeout: Seconds that a request may take.
+        device: PyTorch device.
+        threads: Number of PyTorch threads; by default PyTorch's.
+        audit: Audit log of requests and replies; by default there is none.
+        policy: Limits on requests and replies.
+        folder: Folder to which the paths in the policy are relative.
+        own_scores: Function that loads the site's own scores of its test rows, (n,) float64; None if it has none.
+        server_key: Public key of the server, as an OpenSSH line, which verifies the heads of the server's audit log.
+            Without it, heads are not verified.
+
+    Raises:
+        InputError: If the data have several clients, or were standardised at this site alone.
+    """
+
+    name: str
+    data: ClientData
+    task: Task | None = None
+    timeout: float = 3600.0
+    device: str = "cpu"
+    threads: int | None = None
+    audit: AuditLog | None = None
+    policy: SitePolicy = field(default_factory=SitePolicy)
+    folder: Path = Path()
+    server_key: str | None = None
+    own_scores: Callable[[], Tensor] | None = None
+
+    def __post_init__(self) -> None:
+        if self.data.n != 1:
+            raise InputError(
+                f"a site must have the data of one client, got {self.data.n} clients",
+                code="count-mismatch",
+                field="data",
+            )
+        if self.data.standardisation is not None:
+            raise InputError(
+                f"the data of site '{self.name}' are standardised with the statistics of this site only. Load them "
+                "with standardise=False: drfl standardises the data of all sites in the same way",
+                code="conflicting-options",
+                field="standardise",
+            )
+
+    @cached_property
+    def digest(self) -> str:
+        """Digest of the data, from which the server notices changes during a run."""
+        return digest_of(self.data.tensors())
