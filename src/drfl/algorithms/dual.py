@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Literal, NamedTuple, get_args
+from typing import Literal, NamedTuple
 
 import torch
 from torch import Tensor
@@ -87,21 +87,31 @@ def no_squares() -> Tensor:
     return torch.zeros((), dtype=torch.float64)
 
 
-Start = Literal["uniform", "shares"]
+Start = Literal["uniform", "shares"] | tuple[float, ...]
 """Initial λ before projection onto Λ: uniform, or the clients' shares of the training samples."""
 
 
 def first_mixture(ambiguity: AmbiguitySet, fed: Federation, start: Start) -> Tensor:
-    """Return λ^(0) (N,) float64: the uniform weights or the clients' shares, projected onto Λ.
+    """Return λ^(0) (N,) float64: the uniform weights, the clients' shares or given weights, projected onto Λ.
 
     Raises:
-        InputError: If ``start`` is not a known value.
+        InputError: If ``start`` is neither a known value nor one weight per client.
     """
-    if start not in get_args(Start):
-        raise unknown("lam0", start, get_args(Start))
-    uniform = torch.full((fed.n,), 1 / fed.n, dtype=torch.float64)
-    # Neither of the two needs to be in Λ: a floor, a cap or a ball around another prior may exclude them.
-    return ambiguity.project(uniform if start == "uniform" else fed.shares.double())
+    if isinstance(start, tuple):
+        lam = torch.tensor(start, dtype=torch.float64)
+        if lam.shape != (fed.n,) or not bool((lam.isfinite() & (lam >= 0)).all()):
+            raise InputError(
+                f"lam0 must be one weight of at least 0 for each of the {fed.n} clients, got {start!r:.60}",
+                code="invalid-value",
+                field="lam0",
+            )
+    elif start in ("uniform", "shares"):
+        uniform = torch.full((fed.n,), 1 / fed.n, dtype=torch.float64)
+        lam = uniform if start == "uniform" else fed.shares.double()
+    else:
+        raise unknown("lam0", start, ("uniform", "shares"))
+    # None of them needs to be in Λ: a floor, a cap or a ball around another prior may exclude them.
+    return ambiguity.project(lam)
 
 
 class Ascent(NamedTuple):

@@ -23,6 +23,7 @@ def card(model: Model) -> Card:
     about = model.about
     training, metrics = about.get("training", {}), about.get("metrics", {})
     rows = f"{training.get('rows', '?'):,} rows" if isinstance(training.get("rows"), int) else "rows"
+    start = training.get("init_from")
     where = f"{metrics.get('clients', training.get('clients', '?'))} clients"
     return {
         "Model details": [
@@ -37,6 +38,7 @@ def card(model: Model) -> Card:
         "Evaluation data": [f"Test rows of the same {where}, which the training did not see."],
         "Training data": [
             f"{training.get('data', '?')}: {rows} of {training.get('clients', '?')} clients.",
+            *([f"The model started from the file with the SHA-256 {start}."] if start else []),
             *_preparation(model),
         ],
         "Quantitative analyses": _results(model, metrics),

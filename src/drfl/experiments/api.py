@@ -43,6 +43,8 @@ def compare(
     *,
     rounds: int = 100,
     seeds: int | Sequence[int] = 5,
+    init_from: str | Path | None = None,
+    keep_weights: bool = False,
     out: str | Path | None = None,
     jobs: int | Literal["ray"] = 1,
     resume: bool = False,
@@ -81,6 +83,8 @@ def compare(
             the state that belongs to the seed, so all algorithms start from the same initial model at a seed.
         rounds: Rounds of communication.
         seeds: The number of seeds, from 0, or the seeds themselves.
+        init_from: The model file to start from, of the same architecture, columns and classes; see ``drfl run``.
+        keep_weights: Start the client weights λ of algorithms that have them from the run of that file.
         out: The folder to fill: one run per algorithm and seed, the table and ``report.html``. None keeps no files.
         jobs: Runs at a time, each in its own process. Results do not depend on it. In a script, several need the call
             under ``if __name__ == "__main__":``. "ray" takes the CPUs of a Ray cluster: the one that the program is
@@ -131,6 +135,7 @@ def compare(
     from drfl.experiments.compare.compare_objects import ComparisonOptions, compare_objects
 
     settings = {
+        "init_from": init_from, "keep_weights": keep_weights,
         "rounds": rounds, "evaluate_every": evaluate_every, "until": until, "select": select, "patience": patience,
         "as_published": as_published or None, "safeguard": safeguard, "averaged": averaged, "certificate": certificate,
         "guards": guards, "max_norm": max_norm, "aggregator": aggregator, "faults": faults,
@@ -151,6 +156,8 @@ def fit(
     *,
     budget: int = 100,
     personalise: bool = False,
+    init_from: str | Path | None = None,
+    keep_weights: bool = False,
     seed: int = 0,
     cohort: int | None = None,
     steps: int | None = None,
@@ -178,6 +185,8 @@ def fit(
         budget: Rounds of communication of each of the nine or ten runs.
         personalise: Give a client local steps from the global model, or the model that it trains alone, if that clearly
             lowers its validation loss.
+        init_from: See :func:`compare`.
+        keep_weights: See :func:`compare`.
         seed: Seed of all random draws.
         cohort: Clients per round. None = all of up to 10, otherwise two thirds.
         steps: Local steps per round; None = 10.
@@ -216,6 +225,7 @@ def fit(
 
     checks.integer("budget", budget)
     settings = {
+        "init_from": init_from, "keep_weights": keep_weights,
         "rounds": budget, "evaluate_every": evaluate_every(budget), "seed": seed, "engine": engine, "device": device,
         "precision": precision, "threads": threads, "checkpoint_every": checkpoint_every,
     }  # fmt: skip

@@ -25,6 +25,7 @@ from drfl.experiments.config.about_run import run_toml
 from drfl.experiments.config.learned import Origin, model_source
 from drfl.experiments.config.ready_run import ReadyRun
 from drfl.experiments.config.run_settings import engine_text
+from drfl.experiments.config.warm_start import warm_start, with_kept_weights
 from drfl.experiments.config.wrap import add_over_selection, wrap_algorithm
 from drfl.experiments.run.artifacts import json_text, run_files
 from drfl.experiments.run.finished import FinishedRun
@@ -317,6 +318,16 @@ def check_same_settings(out: Path, settings: ServerSettings, deployed: Deploymen
         ) from None
 
 
+def resolve_settings(settings: ServerSettings, folder: Path) -> ServerSettings:
+    """Add the sites' names to the job, and make the paths of its files absolute."""
+    job: dict[str, object] = {"sites": tuple(site.name for site in settings.sites)}
+    for name in ("checkpoint_key", "init_from"):
+        path = getattr(settings.job, name)
+        if path is not None:
+            job[name] = folder / path
+    return settings.model_copy(update={"job": settings.job.model_copy(update=job)})
+
+
 def prepare_deployment(
     grid: Grid,
     roster: Roster,
@@ -352,12 +363,15 @@ def prepare_deployment(
     # Use the same key as a simulation, so that the same seed gives the same initial model.
     with Key(config.seed).fold("model").torch_scope():
         task = task_of(model, sites.members[0].shape)
+    start = None
+    if config.init_from is not None:
+        task, start = warm_start(task, sites, config.init_from)
     deadline = Deadline(settings.timeout)
     if settings.grace is not None:
         deadline = Deadline(settings.timeout, settings.job.min_replies, settings.grace)
     fed = FlowerFederation(grid, roster, members, model, task.w0, deadline, standardisation, audit, config.holdout)
     bare = config.build_algorithm(config.algorithm, sites.n)
-    selecting, keep = add_over_selection(config, bare, sites.n)
+    selecting, keep = add_over_selection(config, with_kept_weights(bare, config, sites.names), sites.n)
     reply_log = ReplyLog()
 
     def on_used(replies: UsedReplies) -> None:
@@ -381,7 +395,7 @@ def prepare_deployment(
         algorithm, fed, returned=config.returned, averaged=config.averaged, table_dir=config.tables,
         validates=selection.validates,
     )  # fmt: skip
-    origin = Origin(model_source(config.model, sites.members[0].shape, classes), config.loss)
+    origin = Origin(model_source(config.model, sites.members[0].shape, classes), config.loss, start)
     return Deployment(
         settings=config, about=config.about(bare, sites.n), data=sites, task=task, fed=fed, algorithm=algorithm,
         first=state, origin=origin, selection=selection, replies=reply_log,

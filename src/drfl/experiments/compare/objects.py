@@ -23,6 +23,7 @@ from drfl.experiments.config.learned import Origin
 from drfl.experiments.config.ready_run import Job
 from drfl.experiments.config.run_settings import RunSettings
 from drfl.experiments.config.strict import input_error
+from drfl.experiments.config.warm_start import warm_start
 from drfl.experiments.run.manifest import ALGORITHM_NAME
 from drfl.federation.algorithm import Algorithm
 from drfl.task.task import Task
@@ -151,7 +152,11 @@ def object_setup(settings: RunSettings, clients: ClientData, learned: Task, sour
     kind = type(learned.model)
     source = sources.get(f"class {kind.__qualname__}")
     module = {"class": _qualified_name(kind)} | ({} if source is None else {"sha256": source})
-    return make_setup(settings, None, clients, learned, Origin(module, _qualified_name(learned.criterion.given)))
+    origin = Origin(module, _qualified_name(learned.criterion.given))
+    if settings.init_from is not None:
+        learned, start = warm_start(learned, clients, settings.init_from)
+        origin = origin._replace(start=start)
+    return make_setup(settings, None, clients, learned, origin)
 
 
 def object_job_builder(

@@ -21,6 +21,7 @@ from drfl.experiments.config.latest import Latest
 from drfl.experiments.config.learned import Origin, make_loss, model_source
 from drfl.experiments.config.ready_run import Job
 from drfl.experiments.config.run_settings import RunSettings
+from drfl.experiments.config.warm_start import warm_start, with_kept_weights
 from drfl.experiments.config.wrap import add_over_selection, wrap_algorithm
 from drfl.federation.algorithm import Algorithm
 from drfl.federation.federation import Ledger
@@ -113,6 +114,9 @@ def build_setup(config: Config, dataset: Dataset | None = None) -> Setup:
     score, *others = config.measures
     task = Task(model.to(getattr(torch, config.dtype)), make_loss(config.loss), score, tuple(others))
     origin = Origin(model_source(config.model, shape, dataset.classes), config.loss)
+    if config.init_from is not None:
+        task, start = warm_start(task, data, config.init_from)
+        origin = origin._replace(start=start)
     return make_setup(config, partition, data, task, origin, selection)
 
 
@@ -165,7 +169,7 @@ def make_job(setup: Setup, settings: RunSettings, about: AboutRun, algorithm: Al
     # Runs share the clients' data but count their own costs.
     fed = copy.copy(setup.fed)
     fed.ledger = Ledger()
-    inner, keep = add_over_selection(settings, algorithm, data.n)
+    inner, keep = add_over_selection(settings, with_kept_weights(algorithm, settings, data.names), data.n)
     wrapped = wrap_algorithm(settings, inner, keep, data, task)
     start = first(
         wrapped,

@@ -22,10 +22,12 @@ class Origin(NamedTuple):
     Args:
         module: The class, or the reference with the SHA-256 of its files, and the arguments if they are known.
         loss: The loss's name, reference or class.
+        start: Path, SHA-256 and run of the model file from which the model starts; None if it starts at random.
     """
 
     module: Mapping[str, object]
     loss: str
+    start: Mapping[str, str] | None = None
 
 
 def model_source(name: str, shape: tuple[int, ...], classes: int) -> dict[str, object]:

@@ -128,6 +128,14 @@ class RunSettings(StrictSettings, RunFields):
             )
         return self
 
+    @model_validator(mode="after")
+    def _keeps_what(self) -> Self:
+        if self.keep_weights and self.init_from is None:
+            raise InputError(
+                "keep_weights requires init_from: remove it, or give both", code="unused-option", field="keep_weights"
+            )
+        return self
+
     def selection(self, measures: Sequence[Measure]) -> ModelSelection:
         """Return how the run selects a model and when it stops.
 

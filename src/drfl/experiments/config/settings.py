@@ -231,6 +231,18 @@ class RunFields:
 
     seed: Annotated[int, Ge(0), Lt(2**63), Setting("Seed of all random draws", EXECUTION, common=True)] = 0
     rounds: Annotated[int, Ge(0), Setting("Rounds of communication", TRAINING, common=True)] = 100
+    init_from: Annotated[
+        Path | None,
+        Setting("Model file to start from, of the same columns and classes", TRAINING, none="a random model"),
+    ] = None
+    keep_weights: Annotated[
+        bool,
+        Setting(
+            "Start the client weights λ from the run of --init-from",
+            TRAINING,
+            flag="--keep-weights/--no-keep-weights",
+        ),
+    ] = False
     validation: Annotated[
         float | None,
         Gt(0),

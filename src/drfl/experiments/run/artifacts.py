@@ -46,7 +46,7 @@ from drfl.training.history import (
 LARGEST_PATIENT = "largest_patient"
 """Column of clients.csv: test rows of the patient with the most; absent if rows are independent."""
 
-FREE = ("data_dir", "data", "data_schema", "strict", "table_dir", "checkpoint_every", "checkpoint_key")
+FREE = ("init_from", "data_dir", "data", "data_schema", "strict", "table_dir", "checkpoint_every", "checkpoint_key")
 """Keys of a configuration that do not affect the results."""
 
 PACKAGES = ("drfl", "torch", "numpy", "scikit-learn")
@@ -168,6 +168,7 @@ def summary(finished: FinishedRun) -> dict[str, object]:
         "reference": finished.is_reference,
         "test_rows": finished.test_rows,
         "initial_model": finished.initial_model,
+        **({} if job.origin.start is None else {"init_from": dict(job.origin.start)}),
         "shared_test_rows": isinstance(job.fed, Simulation) and job.fed.data.shares_test_rows,
         "final": _end({**last.metrics.as_dict(score), **last.others}, certified, last.certificate),
         "last": round_metrics(last.last_metrics.as_dict(score)),
@@ -268,6 +269,7 @@ def about_model(job: Running, data: str) -> dict[str, object]:
             "data": about.label,
             "clients": clients.n,
             "rows": int(clients.sizes.sum()),
+            **({} if job.origin.start is None else {"init_from": job.origin.start["sha256"]}),
         },
         "run": digest_of([task.w0], json_text(decisive_settings(job)) + data),
     }

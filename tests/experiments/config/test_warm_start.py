@@ -1,0 +1,126 @@
+"""Runs that start from a model file: the first model computes what the old one did, and unfit files are refused."""
+
+from __future__ import annotations
+
+import csv
+import hashlib
+import json
+import tomllib
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from tests.data.test_model import SCHEMA, table
+from tests.support.refusals import refused
+
+import drfl
+from drfl.cli.app import call
+from drfl.data import ClientData
+from drfl.experiments.config.warm_start import warm_start
+
+OLD = "old/model.safetensors"
+ROWS = ["--data", "t.csv", "--target", "ill", "--group", "site"]
+
+
+@pytest.fixture
+def old(tmp_path, monkeypatch):
+    """A finished run on last month's rows; this month's rows are t.csv."""
+    monkeypatch.chdir(tmp_path)
+    frame = table().drop(columns=["note", "seen"]).dropna()
+    frame.to_csv("t.csv", index=False)
+    assert call(["run", *ROWS, "--rounds", "4", "--out", "old", "--returned", "last"]) == 0
+    later = table(seed=1).drop(columns=["note", "seen"]).dropna()
+    later.assign(income=later["income"] * 1.3 + 1e6).to_csv("t.csv", index=False)
+    return frame
+
+
+def rows(path):
+    with Path(path).open(newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def test_the_first_model_is_the_old_one_although_columns_are_scaled_otherwise(old):
+    assert call(["run", *ROWS, "--rounds", "0", "--out", "new", "--init-from", OLD]) == 0
+    before, after = drfl.load_model(OLD), drfl.load_model("new/model.safetensors")
+    assert not torch.equal(before.standardisation.mean, after.standardisation.mean)
+    np.testing.assert_allclose(after.predict_proba(old), before.predict_proba(old), atol=2e-6)
+    digest = hashlib.sha256(Path(OLD).read_bytes()).hexdigest()
+    assert json.loads(Path("new/summary.json").read_text())["init_from"] == {
+        "path": OLD, "sha256": digest, "run": before.about["run"],
+    }  # fmt: skip
+    assert after.about["training"]["init_from"] == digest
+    assert tomllib.loads(Path("new/config.toml").read_text())["init_from"] == OLD
+    assert call(["run", "new/config.toml", "--out", "again"]) == 0
+    assert Path("again/model.safetensors").read_bytes() == Path("new/model.safetensors").read_bytes()
+
+
+def test_client_weights_are_reset_or_kept(old):
+    own = ["run", *ROWS, "--rounds", "1", "--init-from", OLD]
+    assert call([*own, "--out", "reset"]) == 0
+    assert call([*own, "--out", "kept", "--keep-weights"]) == 0
+    reset, kept, last = rows("reset/lambda.csv")[0], rows("kept/lambda.csv")[0], rows("old/lambda.csv")[-1]
+    assert [float(reset[name]) for name in ("north", "south", "west")] == pytest.approx([1 / 3] * 3)
+    assert [float(kept[name]) for name in last if name != "round"] == pytest.approx(
+        [float(last[name]) for name in last if name != "round"], abs=1e-8
+    )
+    assert len({float(last[name]) for name in ("north", "south", "west")}) == 3
+    assert call(["compare", *ROWS, "--algorithms", "FedAvg,DRFA", "--rounds", "1", "--seeds", "1", "--init-from", OLD,
+                 "--keep-weights", "--out", "c"]) == 0  # fmt: skip
+    assert json.loads(Path("c/FedAvg-seed0/summary.json").read_text())["init_from"]["path"] == OLD
+    assert call(["fit", "t.csv", *ROWS[2:], "--budget", "1", "--init-from", OLD, "--out", "f"]) == 0
+    assert json.loads(Path("f/summary.json").read_text())["init_from"]["path"] == OLD
+
+
+def test_python_takes_the_same_arguments(tmp_path):
+    data = ClientData.from_frame(table(), schema=SCHEMA)
+    task = drfl.Task(drfl.models.linear((7,), 2))
+    first = {name: value.clone() for name, value in task.model.state_dict().items()}
+    algorithms = {"DRFA": drfl.DRFA(m=3, local=drfl.LocalSGD(steps=2, lr=0.1))}
+    shared = {"rounds": 1, "seeds": 1, "progress": None, "returned": "last"}
+    drfl.compare(algorithms, data, task, out=tmp_path / "a", **shared)
+    path = tmp_path / "a/DRFA-seed0/model.safetensors"
+    drfl.compare(algorithms, data, task, out=tmp_path / "b", init_from=path, keep_weights=True, **shared)
+    assert all(torch.equal(value, first[name]) for name, value in task.model.state_dict().items())
+    histories = [rows(tmp_path / f"{name}/DRFA-seed0/history.csv") for name in "ab"]
+    assert histories[1][0]["avg_loss"] == histories[0][-1]["avg_loss"]
+    fitted = drfl.fit(data, task, budget=1, init_from=path, progress=None)
+    assert fitted.finished.job.origin.start["path"] == str(path)
+
+
+def test_files_that_do_not_fit_are_refused(tmp_path):
+    frame, linear = table(), drfl.models.linear((7,), 2)
+    data, task = ClientData.from_frame(frame, schema=SCHEMA), drfl.Task(linear)
+    options = {"rounds": 0, "seeds": 1, "progress": None}
+    drfl.compare({"FedAvg": drfl.FedAvg(m=3)}, data, task, out=tmp_path / "a", **options)
+    path = tmp_path / "a/FedAvg-seed0/model.safetensors"
+    warm_start(task, data, path)
+    with refused("weights-mismatch"):
+        warm_start(drfl.Task(drfl.models.mlp((7,), 2)), data, path)
+    columns = (SCHEMA.columns[3], *SCHEMA.columns[:3], *SCHEMA.columns[4:])
+    other = ClientData.from_frame(frame, schema=type(SCHEMA)(columns, positive="yes"))
+    with refused("schema-differs", "init_from"):
+        warm_start(task, other, path)
+    numbers = frame[["income", "site", "ill"]].assign(other=1.0, **{f"x{k}": float(k) for k in range(5)})
+    with refused("model-differs", "init_from"):
+        warm_start(task, ClientData.from_frame(numbers, group="site", target="ill"), path)
+    with refused("model-differs", "init_from"):
+        warm_start(task, ClientData.from_frame(numbers.drop(columns="x1"), group="site", target="ill"), path)
+    with refused("unused-option", "keep_weights"):
+        drfl.compare({"DRFA": drfl.DRFA()}, data, task, keep_weights=True, **options)
+    Path(tmp_path / "m.safetensors").write_bytes(path.read_bytes())
+    with refused("file-not-found"):
+        drfl.compare(
+            {"DRFA": drfl.DRFA()}, data, task, init_from=tmp_path / "m.safetensors", keep_weights=True, **options
+        )
+    half = ClientData.from_frame(frame[frame["site"] != "west"], schema=SCHEMA)
+    with refused("clients-differ", "keep_weights"):
+        drfl.compare({"DRFA": drfl.DRFA()}, half, task, init_from=path, keep_weights=True, **options)
+
+
+@pytest.mark.parametrize("lam0", [(0.5, 0.5), (0.2, 0.3, float("nan")), (-1.0, 1.0, 1.0), "even"])
+def test_impossible_client_weights_are_refused(lam0):
+    data = ClientData.from_frame(table(), schema=SCHEMA)
+    fed = drfl.Simulation(data, drfl.Task(drfl.models.linear((7,), 2)))
+    with refused("unknown-name" if lam0 == "even" else "invalid-value", "lam0"):
+        drfl.DRFA(lam0=lam0).init(fed)
