@@ -318,16 +318,6 @@ def check_same_settings(out: Path, settings: ServerSettings, deployed: Deploymen
         ) from None
 
 
-def resolve_settings(settings: ServerSettings, folder: Path) -> ServerSettings:
-    """Add the sites' names to the job, and make the paths of its files absolute."""
-    job: dict[str, object] = {"sites": tuple(site.name for site in settings.sites)}
-    for name in ("checkpoint_key", "init_from"):
-        path = getattr(settings.job, name)
-        if path is not None:
-            job[name] = folder / path
-    return settings.model_copy(update={"job": settings.job.model_copy(update=job)})
-
-
 def prepare_deployment(
     grid: Grid,
     roster: Roster,

@@ -78,10 +78,12 @@ def log_members(joined: Mapping[int, JoinedSite], roster: Roster, audit: AuditLo
 
 
 def resolve_settings(settings: ServerSettings, folder: Path) -> ServerSettings:
-    """Add the sites' names to the job, and make the path of the checkpoint key absolute."""
+    """Add the sites' names to the job, and make the paths of its files absolute."""
     job: dict[str, object] = {"sites": tuple(site.name for site in settings.sites)}
-    if settings.job.checkpoint_key is not None:
-        job["checkpoint_key"] = folder / settings.job.checkpoint_key
+    for name in ("checkpoint_key", "init_from"):
+        path = getattr(settings.job, name)
+        if path is not None:
+            job[name] = folder / path
     return settings.model_copy(update={"job": settings.job.model_copy(update=job)})
 
 
