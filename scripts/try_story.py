@@ -14,7 +14,6 @@ import shutil
 import subprocess
 import tempfile
 import time
-import tomllib
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -22,7 +21,6 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
-import tomli_w
 import torch
 from trial_folder import BIN, Trial
 from trial_messy import NAMES, write_tables
@@ -69,15 +67,9 @@ def check(is_right: bool, what: str) -> None:
         raise SystemExit(f"not as it should be: {what}")
 
 
-def set_job(trial: Trial, out: str, **changes: object) -> None:
-    """Write the next job into server.toml, and nothing else."""
-    path = trial.folder / "server.toml"
-    path.write_text(tomli_w.dumps({**tomllib.loads(path.read_text()), "out": out, "job": {**JOB, **changes}}))
-
-
 def train(trial: Trial, out: str, **changes: object) -> Path:
     """Train with ``drfl deploy run``, check that all sites received the model, and return the run's folder."""
-    set_job(trial, out, **changes)
+    trial.job(out, timeout=120.0, **{**JOB, **changes})
     code, told = trial.run()
     check(code == 0, f"drfl deploy run ended with {code}\n{told}")
     outcome = json.loads((trial.folder / out / "delivery.json").read_text())["sites"]

@@ -133,9 +133,10 @@ def status(
         if as_json:
             print(json.dumps({**found._asdict(), "sites": [site._asdict() for site in found.sites]}))
         else:
-            table = ScreenTable("site", "status", "since (UTC)", "last reply (UTC)")
+            table = ScreenTable("site", "status", "since (UTC)", "last reply (UTC)", "model")
             for site in found.sites:
-                table.add_row(site.name, site.state, site.since[:19] or "never", site.replied[:19] or "never")
+                since, replied = (time.replace("T", " ")[:19] or "never" for time in (site.since, site.replied))
+                table.add_row(site.name, site.state, since, replied, site.model[:16] or "none")
             Screen().print(table)
             if not found.problem:
                 say(f"in progress: {', '.join(f'run {number}' for number in found.runs) or 'no run'}")
@@ -194,7 +195,7 @@ def evaluate(
 
         folder = find_deployment(directory)
         request = write_request(folder, "evaluate", models)
-        code = _follow(directory, submit(folder, request), is_task=True)
+        code = _follow(directory, submit(folder, request=request), is_task=True)
         if code == 0:
             results = read_results(request, "evaluation.json")
             if as_json:
@@ -226,7 +227,7 @@ def deliver(
         request = write_request(
             folder, "deliver", [folder.summary().parent / "model.safetensors" if model is None else model]
         )
-        code = _follow(directory, submit(folder, request), is_task=True)
+        code = _follow(directory, submit(folder, request=request), is_task=True)
         if code:
             return code
         sites = read_results(request, "delivery.json")["sites"]

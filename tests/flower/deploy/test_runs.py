@@ -16,6 +16,7 @@ from drfl.cli import deploy
 from drfl.cli.app import call
 from drfl.experiments.run.run_directory import claim_folder
 from drfl.flower.deploy import flower_cli, runs
+from drfl.flower.deploy.paths import DeploymentFolder
 
 FLWR = """#!{python} -IS
 import json, os, sys, time
@@ -73,6 +74,18 @@ def test_a_run_that_completes(flwr, copy, capsys):
     assert "75.0" in printed.out
     run = next(arguments for arguments in flwr.calls() if arguments[0] == "run")
     assert run[1:4] == [str(copy / "app"), "--run-config", f'deployment="{copy / "server.toml"}"']
+
+
+def test_a_run_gets_its_waiting_time_and_a_request_its_folder(flwr, copy):
+    flwr()
+    folder = DeploymentFolder(copy)
+    runs.submit(folder, wait=2.5)
+    runs.submit(folder, request=copy / "deliveries/x")
+    settings = f'deployment="{copy / "server.toml"}"'
+    assert [run[3] for run in flwr.calls()] == [
+        f"{settings} wait=2.5",
+        f'{settings} request="{copy / "deliveries/x"}"',
+    ]
 
 
 @pytest.mark.parametrize(

@@ -85,3 +85,15 @@ def test_a_superlink_that_does_not_answer_leaves_the_rest(folder, monkeypatch, c
     captured = capsys.readouterr()
     assert "no connection" in captured.err
     assert captured.out.count("unknown") == 3
+
+
+def test_the_last_model_that_each_site_received(folder):
+    for place, signed, outcomes in (
+        ("run", "2026-11-02", {"a": "received", "b": "it is offline"}),
+        ("deliveries/x", "2026-11-03", {"b": "received"}),
+        ("run-0", "2026-11-01", {"a": "received", "b": "received"}),
+    ):
+        (folder.root / place).mkdir(parents=True)
+        content = {"signed": signed, "sha256": f"of {place}", "sites": outcomes}
+        (folder.root / place / "delivery.json").write_text(json.dumps(content))
+    assert [site.model for site in status.status_of(folder).sites] == ["of run", "of deliveries/x", ""]

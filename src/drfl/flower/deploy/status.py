@@ -16,7 +16,10 @@ from drfl.flower.deploy.paths import DeploymentFolder, SitePaths
 from drfl.flower.deploy.runs import list_runs
 from drfl.training.checkpoint.store import NAME
 
-MODEL = "model.safetensors"
+MODEL, DELIVERY = "model.safetensors", "delivery.json"
+
+RECEIVED = "received"
+"""Outcome of a delivery to a site, see :func:`drfl.flower.delivery.deliver`."""
 
 
 class SiteStatus(NamedTuple):
@@ -28,12 +31,14 @@ class SiteStatus(NamedTuple):
             "unknown" if the SuperLink does not answer or does not know the sites by key.
         since: Time of the last change between online and offline, ISO 8601 in UTC; "" if it never connected.
         replied: Time of its last reply in the server's audit log, ISO 8601 in UTC; "" if there is none.
+        model: Digest of the last model that it received; "" if it received none.
     """
 
     name: str
     state: str
     since: str
     replied: str
+    model: str = ""
 
 
 class DeploymentStatus(NamedTuple):
@@ -83,14 +88,15 @@ def status_of(folder: DeploymentFolder) -> DeploymentStatus:
         problem = str(error)
     path = None if settings.audit is None else folder.root / settings.audit
     replies = _last_replies(path, {site.name for site in settings.sites}) if path is not None and path.exists() else {}
-    revoked, sites = folder.revoked_keys(), []
+    revoked, models, sites = folder.revoked_keys(), _delivered_models(folder.root), []
     for site in folder.sites():
         node = nodes.get(_node_of(site), {})
         state = str(node.get("status", "unknown" if problem or settings.insecure else "not registered"))
         if not site.public_key.exists() and site.name in revoked:
             state = "key revoked"
         changes = [str(node[name]) for name in ("online-at", "offline-at") if node.get(name) not in (None, "", "N/A")]
-        sites.append(SiteStatus(site.name, state, max(changes, default=""), replies.get(site.name, "")))
+        replied, model = replies.get(site.name, ""), models.get(site.name, "")
+        sites.append(SiteStatus(site.name, state, max(changes, default=""), replied, model))
     out = folder.summary().parent
     summary: object = None
     with suppress(InputError):
@@ -102,11 +108,29 @@ def status_of(folder: DeploymentFolder) -> DeploymentStatus:
     if out.exists():
         state = "diverged" if finished.get("failure") else "finished" if finished else "unfinished"
     found = DeploymentStatus(problem, tuple(sites), active, str(settings.out), state, rounds, settings.job.rounds)
-    model = out / MODEL
-    if not model.is_file():
+    file = out / MODEL
+    if not file.is_file():
         return found
-    written = datetime.fromtimestamp(model.stat().st_mtime, UTC).isoformat(timespec="seconds")
-    return found._replace(model=str(settings.out / MODEL), sha256=sha256_of(model), written=written)
+    written = datetime.fromtimestamp(file.stat().st_mtime, UTC).isoformat(timespec="seconds")
+    return found._replace(model=str(settings.out / MODEL), sha256=sha256_of(file), written=written)
+
+
+def _delivered_models(root: Path) -> dict[str, str]:
+    """Return the digest of the last model that each site received."""
+    found = []
+    for path in (*root.glob(f"*/{DELIVERY}"), *root.glob(f"*/*/{DELIVERY}")):
+        with suppress(InputError):
+            content = read_json(path)
+            if isinstance(content, dict) and isinstance(content.get("sites"), dict):
+                found.append(content)
+    # Later deliveries replace earlier ones.
+    found.sort(key=lambda content: str(content.get("signed")))
+    return {
+        name: str(content.get("sha256"))
+        for content in found
+        for name, outcome in content["sites"].items()
+        if outcome == RECEIVED
+    }
 
 
 def _node_of(site: SitePaths) -> str:
