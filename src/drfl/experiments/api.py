@@ -365,6 +365,7 @@ def tune(
     return tune_objects(space, data, task, settings, options)
 
 
+@with_python_wording
 def assess(
     of: Result | Evaluation | str | Path,
     data: ClientData | None = None,
@@ -404,8 +405,8 @@ def assess(
         from drfl.report.run_gains import no_assessment
 
         run = assess_run(Path(of), measure, level, auc_interval)
-        # Level 3 is the line of the user that calls this function.
-        warn_of_interruption(Path(of), stacklevel=3)
+        # Level 4 is the line of the user that calls this function, through its decorator.
+        warn_of_interruption(Path(of), stacklevel=4)
         if run.assessment is None:
             why = no_assessment(run)
             raise InputError(why, code=why.code, field=why.field)
@@ -426,6 +427,7 @@ def assess(
     )
 
 
+@with_python_wording
 def assess_gain(
     first: Tensor | Result | str | Path,
     second: Tensor | Result | str | Path,
