@@ -14,7 +14,6 @@ import shutil
 import subprocess
 import tempfile
 import time
-import tomllib
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -22,7 +21,6 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
-import tomli_w
 import torch
 from trial_folder import BIN, Trial
 from trial_messy import NAMES, write_tables
@@ -69,19 +67,9 @@ def check(is_right: bool, what: str) -> None:
         raise SystemExit(f"not as it should be: {what}")
 
 
-def set_job(trial: Trial, out: str, **changes: object) -> None:
-    """Write the next job into server.toml, and nothing else."""
-    path = trial.folder / "server.toml"
-    path.write_text(
-        tomli_w.dumps(
-            {**tomllib.loads(path.read_text()), "out": out, "schema": "schema.toml", "job": {**JOB, **changes}}
-        )
-    )
-
-
 def train(trial: Trial, out: str, **changes: object) -> Path:
     """Train with ``drfl deploy run``, check that all sites received the model, and return the run's folder."""
-    set_job(trial, out, **changes)
+    trial.job(out, **{**JOB, **changes})
     code, told = trial.run()
     check(code == 0, f"drfl deploy run ended with {code}\n{told}")
     outcome = json.loads((trial.folder / out / "delivery.json").read_text())["sites"]
@@ -149,6 +137,8 @@ def begin(place: Path, tables: dict[str, Path], schema: Path) -> Trial:
     for name in trial.sites:
         give_table(trial, name, tables[name], schema)
     shutil.copy(schema, trial.folder)
+    settings = trial.folder / "server.toml"
+    settings.write_text('schema = "schema.toml"\n' + settings.read_text())
     # One hospital has scores of its own.
     trial.site("north", policy={"score_column": "old_score"})
     return trial
