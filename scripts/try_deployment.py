@@ -3,9 +3,9 @@
     scripts/try_deployment.sh [--quick [--record]] [--keep]
                               [--only same,cold,killed,faults,quorum,servers,refusals,members,large]
 
-SuperLink and SuperNodes are processes of their own and speak TLS with node authentication on loopback. The sites are the
-four heart-disease hospitals. --quick tells the story of scripts/try_story.py; with --record or --only it takes two of
-the hospitals and two rounds of one algorithm. Writes results/deployment under evidence/, unless --quick; ends with 1
+SuperLink and SuperNodes are processes of their own and speak TLS with node authentication on loopback. The sites are
+the four heart-disease hospitals. --quick tells the story of scripts/try_story.py; with --record or --only it takes two
+of the hospitals and two rounds of one algorithm. Writes results/deployment under evidence/, unless --quick; ends with 1
 where something is not as it should be. Nothing is left running.
 """
 

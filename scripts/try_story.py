@@ -114,9 +114,9 @@ def at_sites(trial: Trial) -> dict[str, np.ndarray]:
         return dict(zip(trial.sites, pool.map(predict, trial.sites), strict=True))
 
 
-def at_server(model: Path, schema: Path, tables: dict[str, Path]) -> dict[str, np.ndarray]:
-    """Return the same predictions from a model file and the schema, in Python."""
-    loaded = drfl.load_model(model, schema=schema)
+def at_server(run: Path, tables: dict[str, Path]) -> dict[str, np.ndarray]:
+    """Return the same predictions from a run's folder, in Python."""
+    loaded = drfl.load_model(run)
     return {name: loaded.predict_proba(frame_of(path))[:, 1] for name, path in tables.items()}
 
 
@@ -136,6 +136,9 @@ def begin(place: Path, tables: dict[str, Path], schema: Path) -> Trial:
     trial = Trial(place / "deployment", {name: tables[name] for name in NAMES[:4]}, timeout=120.0, dtype="float64")
     for name in trial.sites:
         give_table(trial, name, tables[name], schema)
+    shutil.copy(schema, trial.folder)
+    settings = trial.folder / "server.toml"
+    settings.write_text('schema = "schema.toml"\n' + settings.read_text())
     # One hospital has scores of its own.
     trial.site("north", policy={"score_column": "old_score"})
     return trial
@@ -148,10 +151,10 @@ def give_table(trial: Trial, name: str, table: Path, schema: Path) -> None:
     trial.site(name, dtype="float64", data={"csv": f"data{table.suffix}", "schema": "schema.toml"})
 
 
-def compare_predictions(trial: Trial, run: Path, tables: dict[str, Path], schema: Path) -> dict[str, np.ndarray]:
+def compare_predictions(trial: Trial, run: Path, tables: dict[str, Path]) -> dict[str, np.ndarray]:
     """Check that sites, server and simulation predict the same, and return the sites' predictions."""
     here = at_sites(trial)
-    to_server = apart(here, at_server(run / "model.safetensors", schema, {name: tables[name] for name in here}))
+    to_server = apart(here, at_server(run, {name: tables[name] for name in here}))
     (rows,) = load_site(trial.folder / "sites/north/site.toml").test
     outputs = simulated_outputs(trial, "north")
     simulated = 1 / (1 + np.exp(outputs[:, 0] - outputs[:, 1]))
@@ -205,7 +208,7 @@ def tell(place: Path) -> None:
         with step("train for two rounds; every site receives the model"):
             first = train(trial, "run-1")
         with step("predict at each site, at the server and in a simulation"):
-            old = compare_predictions(trial, first, tables, schema)
+            old = compare_predictions(trial, first, tables)
         with step("add a fifth site"):
             trial.drfl("add-site", trial.folder, "late")
             trial.sites.append("late")

@@ -360,3 +360,23 @@ def test_missing_values_need_standardised_inputs(tmp_path):
     sites, _, _ = with_gaps(tmp_path)
     with refused("missing-values", "a", "'a'"):
         server_app.serve(grid_of(sites), server(tmp_path, sites, more="standardise = false"))
+
+
+def test_a_server_that_has_the_schema_writes_it_into_the_model_file(tmp_path):
+    sites, whole, schema = with_gaps(tmp_path)
+    schema.write(tmp_path / "schema.toml")
+    path = server(tmp_path, sites)
+    path.write_text('schema = "schema.toml"\n' + path.read_text())
+    out = server_app.serve(grid_of(sites), path)
+    rows = whole.drop(columns="sick")
+    of_digest = tmp_path / "digest"
+    of_digest.mkdir()
+    other = server_app.serve(grid_of(sites), server(of_digest, sites))
+    with refused("needs-schema", "schema"):
+        drfl.load_model(other / "model.safetensors").predict_proba(rows)
+    expected = drfl.load_model(other / "model.safetensors", schema=schema).predict_proba(rows)
+    assert np.array_equal(drfl.load_model(out).predict_proba(rows), expected)
+    TableSchema(schema.columns[1:]).write(tmp_path / "other.toml")
+    path.write_text(path.read_text().replace("schema.toml", "other.toml"))
+    with refused("schema-differs", "a"):
+        server_app.serve(grid_of(sites), path)

@@ -21,6 +21,7 @@ from drfl.core.key import Key
 from drfl.core.screen import OneLine
 from drfl.data import ClientData
 from drfl.data.standardisation import Standardisation
+from drfl.data.tables.schema import TableSchema
 from drfl.experiments.config.about_run import run_toml
 from drfl.experiments.config.learned import Origin, model_source
 from drfl.experiments.config.ready_run import ReadyRun
@@ -117,6 +118,7 @@ class Sites(NamedTuple):
         standardisation: Mean and scale with which sites standardise their inputs; None for no standardisation.
         notices: Warnings about the sites' data.
         dtype: The type of the sites' inputs.
+        schema: The schema of the sites, if the server has it.
     """
 
     members: tuple[SiteIdentity, ...]
@@ -124,6 +126,7 @@ class Sites(NamedTuple):
     standardisation: Standardisation | None = None
     notices: tuple[Notice, ...] = ()
     dtype: torch.dtype = torch.float32
+    schema: TableSchema | None = None
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -339,6 +342,7 @@ def prepare_deployment(
     sites = Sites(
         tuple(member for _, member in sorted(members.items())), tuple(roster.names), standardisation,
         (*notices, *compare_sites(grid, roster, members, settings.timeout, audit)), getattr(torch, config.dtype),
+        read_schema(settings, folder, members, roster),
     )  # fmt: skip
     needed, largest = max((member.classes, name) for member, name in zip(sites.members, sites.names, strict=True))
     classes = needed if config.classes is None else config.classes
@@ -390,6 +394,29 @@ def prepare_deployment(
         settings=config, about=config.about(bare, sites.n), data=sites, task=task, fed=fed, algorithm=algorithm,
         first=state, origin=origin, selection=selection, replies=reply_log,
     )  # fmt: skip
+
+
+def read_schema(
+    settings: ServerSettings, folder: Path, members: Mapping[int, SiteIdentity], roster: Roster
+) -> TableSchema | None:
+    """Read the schema that ``server.toml`` names; return None if it names none.
+
+    Raises:
+        InputError: If it cannot be read, or a site has another one.
+    """
+    if settings.schema_file is None:
+        return None
+    schema = TableSchema.read(folder / settings.schema_file)
+    for client, member in members.items():
+        if member.schema != schema.digest:
+            name = roster.names[client]
+            raise InputError(
+                f"'{settings.schema_file}' has the digest {schema.digest[:8]}, but site '{name}' has "
+                f"{member.schema[:8] or 'no schema'}. Use the sites' schema, or remove schema from server.toml",
+                code="schema-differs",
+                field=name,
+            )
+    return schema
 
 
 def prepare_probe_rows(settings: ServerSettings, folder: Path, sites: Sites) -> ClientData | None:

@@ -309,6 +309,7 @@ class ServerSettings(AuditSettings):
             all sites, up to ``timeout``.
         wait: Seconds to wait for all sites at the start.
         insecure: Whether to accept sites without authentication.
+        schema_file: ``schema`` in the file: the schema of the sites, which the model files then contain.
         deliver: Whether to send the final model to all sites, which store it if their policies allow that. By default
             if ``key`` is set, which signs it.
         job: Configuration of the run.
@@ -320,6 +321,7 @@ class ServerSettings(AuditSettings):
     grace: float | None = Field(None, ge=0, allow_inf_nan=False)
     wait: float = Field(300.0, gt=0, allow_inf_nan=False)
     insecure: bool = False
+    schema_file: Path | None = Field(None, alias="schema")
     deliver: bool | None = None
     job: DeployedConfig
     sites: tuple[SiteEntry, ...] = Field(min_length=1)

@@ -13,6 +13,7 @@ from torch import Tensor
 from drfl.core.errors import Notice
 from drfl.core.hashing import digest_of
 from drfl.data import ClientData, Partition, Standardisation
+from drfl.data.tables.schema import TableSchema
 from drfl.engine import Simulation
 from drfl.experiments.config.about_run import AboutRun
 from drfl.experiments.config.learned import Origin
@@ -61,6 +62,11 @@ class Clients(Protocol):
     @property
     def classes(self) -> tuple[str, ...] | None:
         """Names of the classes; None if they have none, or the sites have not agreed on them."""
+        ...
+
+    @property
+    def schema(self) -> TableSchema | None:
+        """The schema that encoded the inputs; None if there is none, or it is unknown here."""
         ...
 
     @property

@@ -102,7 +102,7 @@ def run_files(finished: FinishedRun) -> Iterator[tuple[str, bytes]]:
             model_bytes(
                 state,
                 {**about, **threshold, **metrics},
-                schema=job.data.schema if isinstance(job.data, ClientData) else None,
+                schema=job.data.schema,
                 standardisation=job.data.standardisation,
                 features=_features(job),
             ),
