@@ -157,6 +157,7 @@ CODES = {
     "summed-loss": "The loss is a sum over rows, so it grows with the number of rows.",
     "superlink-failed": "A command to the SuperLink failed.",
     "table-format": "A text table was read with other delimiters, decimal marks or another encoding than usual.",
+    "table-in-file": "The server's vectors per client outgrew the memory, so they are in a temporary file.",
     "target-unit": "The numeric targets of a client are unlike those of all others.",
     "too-few-sites": "Fewer than two sites would remain.",
     "too-many-categories": "A text column has too many different values.",

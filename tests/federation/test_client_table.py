@@ -295,3 +295,42 @@ def test_whose_rows_are_written_is_a_new_tensor_each_time():
     assert later.clients.tolist() == [1, 5]
     assert later.clients.data_ptr() != table.clients.data_ptr()
     assert later.put(index(N - 1, 0, 5), torch.ones(3, D)).clients.tolist() == [0, 1, 5, N - 1]
+
+
+def test_difference_to_an_origin(folder, monkeypatch):
+    """The same bits as the difference computed first, in pieces of any size."""
+    monkeypatch.setattr(client_table, "CHUNK", 2)
+    change, origin = torch.randn(3, D), torch.randn(D)
+    t = ClientTable.zeros(N, origin, folder).put(index(1, 600), torch.randn(2, D))
+    clients = index(600, 1, 5)
+    expected = t.add(clients, (row - origin for row in change), alpha=-0.3)
+    assert torch.equal(t.add(clients, change, alpha=-0.3, origin=origin).dense(), expected.dense())
+
+
+def test_rows_beyond_the_memory_are_in_a_file(tmp_path, monkeypatch, caplog):
+    """Tables that do not fit give the same bits as those that do, and say so once."""
+    monkeypatch.setattr(client_table, "LARGE", 3 * D * 4)
+    monkeypatch.setattr(client_table, "free_memory", lambda: 4 * D * 4)
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    monkeypatch.setattr(client_table.tempfile, "tempdir", None)
+    rows = torch.randn(6, D)
+    small = ClientTable.zeros(N, rows[0]).put(index(*IDS[:3]), rows[:3])
+    assert small.folder is None
+    large = small.put(index(*IDS[3:]), rows[3:])
+    assert large.folder == str(tmp_path)
+    again = large.add(index(*IDS), rows, alpha=2.0)
+    assert torch.equal(again[index(*IDS)], 3 * rows)
+    weights = torch.rand(N, dtype=torch.float64)
+    inside = ClientTable.of(N, index(*IDS), again[index(*IDS)], str(tmp_path))
+    assert torch.equal(again.mix(weights), inside.mix(weights))
+    assert [(record.msg.code, record.msg.field) for record in caplog.records] == [("table-in-file", "table_dir")]
+    monkeypatch.setattr(client_table, "free_memory", lambda: None)
+    assert small.put(index(*IDS[3:]), rows[3:]).folder is None
+
+
+@pytest.mark.parametrize("d", [1, D, 40])
+def test_the_mix_in_memory_has_the_bits_of_the_mix_in_a_file(d, tmp_path, monkeypatch):
+    monkeypatch.setattr(client_table, "CHUNK", 4)
+    rows, weights = torch.randn(len(IDS), d), torch.rand(N, dtype=torch.float64)
+    memory, file = (ClientTable.zeros(N, rows[0], where).put(index(*IDS), rows) for where in (None, str(tmp_path)))
+    assert torch.equal(memory.mix(weights), file.mix(weights))

@@ -8,7 +8,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from drfl.algorithms.drift import check_penalty, penalty, sum_updates
+from drfl.algorithms.drift import by_columns, check_penalty, penalty, sum_updates
 from drfl.algorithms.dual import SnapshotMethod, first_mixture, no_squares
 from drfl.algorithms.excess_loss import first_references
 from drfl.algorithms.weighted_sum import WeightedRows, WeightedSum
@@ -114,24 +114,25 @@ class DRDM(Regularised):
 
         D = self.sampling(lam, m, key.fold("D"))  # D ~ λ
         t = key.fold("t").integer(1, tau)  # t' ~ U{1..τ}
-        up = fed.train(D.clients, w, self.local, key.fold("sgd"), prox=mu, shift=-h[D.clients], snapshot=t)
+        up = fed.train(D.clients, w, self.local, key.fold("sgd"), prox=mu, shift=h[D.clients].neg_(), snapshot=t)
         if not up.clients.numel():
             return state, Info.without_replies(D)
         a = D.weights_of(up.clients).to(w)  # multiplicities among the clients that answered, normalised to sum 1
 
-        def drift(w_i: Tensor) -> Tensor:  # the change of c if the local models are w_i (k, d)
-            return -mu / N * sum_updates(w_i, w)
-
         def corrected(w_i: Tensor) -> Tensor:  # the global model that local models w_i (k, d) give
             # Lines 19 and 20 use the c that lines 17 and 18 have updated.
-            return a @ w_i - (c + drift(w_i)) / mu
+            def part(at: slice) -> Tensor:
+                c_next = c[at] + -mu / N * (w_i[:, at] - w[at]).sum(0)
+                return a @ w_i[:, at] - c_next / mu
 
-        # A generator, so that the k differences w_i − w̄ are never all in memory.
-        h_next = h.add(up.clients, (w_i - w for w_i in up.w), alpha=-mu)  # line 10
+            return by_columns(part, len(w))
+
+        h_next = h.add(up.clients, up.w, alpha=-mu, origin=w)  # line 10
         model = up.merged(corrected)  # lines 17–20
 
         dual = self.snapshot_ascent(fed, model, lam, squares, reference, key)  # line 21
-        next_state = DRDMState(model.w, dual.lam, c + drift(up.w), h_next, dual.squares, dual.reference)
+        c_next = c + -mu / N * sum_updates(up.w, w)
+        next_state = DRDMState(model.w, dual.lam, c_next, h_next, dual.squares, dual.reference)
         return next_state, Info(D, up.clients, dual.losses, model.average)
 
 
@@ -204,7 +205,7 @@ class DualDRDM(Regularised):
 
         D = self.sampling(lam, m, key.fold("D"))  # D ~ λ
         t = key.fold("t").integer(1, tau)  # t' ~ U{1..τ}
-        up = fed.train(D.clients, w, self.local, key.fold("sgd"), prox=mu, shift=-h[D.clients], snapshot=t)
+        up = fed.train(D.clients, w, self.local, key.fold("sgd"), prox=mu, shift=h[D.clients].neg_(), snapshot=t)
         if not up.clients.numel():
             return state, Info.without_replies(D)
         a = D.weights_of(up.clients).to(w)  # multiplicities among the clients that answered, normalised to sum 1
@@ -214,10 +215,13 @@ class DualDRDM(Regularised):
 
         def corrected(w_i: Tensor) -> Tensor:  # the global model that local models w_i (k, d) give
             # Use λ from before the dual update, as c does.
-            c_next = c - mu * sum_updates(w_i, w, lam_up)
-            return a @ w_i - c_next / mu
+            def part(at: slice) -> Tensor:
+                c_next = c[at] - mu * (lam_up @ (w_i[:, at] - w[at]))
+                return a @ w_i[:, at] - c_next / mu
 
-        h_next = h.add(up.clients, (w_i - w for w_i in up.w), alpha=-mu)  # h_i ← h_i − μ(w_i − w̄)
+            return by_columns(part, len(w))
+
+        h_next = h.add(up.clients, up.w, alpha=-mu, origin=w)  # h_i ← h_i − μ(w_i − w̄)
         model = up.merged(corrected)
 
         dual = self.snapshot_ascent(fed, model, lam, squares, reference, key)

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from drfl.core import checks
 from drfl.core.errors import InputError
+from drfl.core.intraop import in_parallel
 from drfl.optim.local import LocalSGD
 
 KAPPA = 0.2
@@ -52,6 +53,17 @@ COLUMNS = 2**16
 """Columns computed at a time."""
 
 
+def by_columns(part: Callable[[slice], Tensor], d: int) -> Tensor:
+    """Compute a vector (d,) from functions of wide tables, a few columns at a time, so that each table is read once.
+
+    Args:
+        part: Maps a slice of columns to that part of the vector.
+        d: Length of the vector.
+    """
+    # All intermediate results of a slice stay in the caches.
+    return torch.cat(in_parallel(part, [slice(start, start + COLUMNS) for start in range(0, d, COLUMNS)]))
+
+
 def sum_rows(rows: Callable[[slice], Tensor], d: int, weights: Tensor | None = None) -> Tensor:
     """Sum the rows of a (k, d) matrix that is computed a few columns at a time; the result is (d,).
 
@@ -61,8 +73,7 @@ def sum_rows(rows: Callable[[slice], Tensor], d: int, weights: Tensor | None = N
         weights: (k,) Weights of the sum; None = all 1.
     """
     # The whole matrix (k, d) would take as much memory as the local models.
-    parts = (rows(slice(start, start + COLUMNS)) for start in range(0, d, COLUMNS))
-    return torch.cat([part.sum(0) if weights is None else weights @ part for part in parts])
+    return by_columns(lambda part: rows(part).sum(0) if weights is None else weights @ rows(part), d)
 
 
 def sum_updates(w_i: Tensor, w: Tensor, weights: Tensor | None = None) -> Tensor:

@@ -88,7 +88,7 @@ class FedDyn:
 
         D = sampling.uniform(N, sampling.size(self.m, N), key.fold("D"))
         # The gradient of −⟨h_i, u⟩ + (μ/2)·‖u − w̄‖² is −h_i + μ(u − w̄), a constant shift and a proximal term.
-        up = fed.train(D.clients, w, self.local, key.fold("sgd"), prox=mu, shift=-h[D.clients])
+        up = fed.train(D.clients, w, self.local, key.fold("sgd"), prox=mu, shift=h[D.clients].neg_())
         if not up.clients.numel():
             return state, Info.without_replies(D)
 
@@ -100,6 +100,6 @@ class FedDyn:
             # The mean is over the clients that answered; c is over all N, because the h_i of the others still count.
             return w_i.mean(0) - (c + drift(w_i)) / mu
 
-        h_next = h.add(up.clients, (w_i - w for w_i in up.w), alpha=-mu)
+        h_next = h.add(up.clients, up.w, alpha=-mu, origin=w)
         model = up.merged(corrected)
         return FedDynState(model.w, c + drift(up.w), h_next), Info(D, up.clients, average=model.average)

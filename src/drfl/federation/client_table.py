@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import tempfile
 import weakref
@@ -12,7 +13,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from drfl.core.errors import InputError
+from drfl.core.errors import InputError, Notice
+from drfl.core.free_memory import free_memory
+from drfl.core.intraop import in_parallel
 
 
 class RowFile:
@@ -43,9 +46,7 @@ class RowFile:
                 code="not-a-folder",
                 field="table_dir",
             )
-        # Store an empty tensor with the type and device, because `like` itself would keep a model in memory.
-        self.folder, self._like = folder, like.detach()[:0].clone()
-        self._d, self._size = like.numel(), like.numel() * like.element_size()
+        self.folder, self._size = folder, like.numel() * like.element_size()
         self._free: list[int] = []
         self.slots = 0
         try:
@@ -105,10 +106,6 @@ class RowFile:
                 field="table_dir",
             ) from error
 
-    def empty(self, *shape: int) -> Tensor:
-        """Allocate uninitialised memory for rows."""
-        return self._like.new_empty(*shape)
-
     def release(self, number: int) -> None:
         """Allow a slot to be reused."""
         self._free.append(number)
@@ -133,7 +130,12 @@ BLOCK = 512
 """Number of clients per block of row references. An update copies the blocks that it changes."""
 
 CHUNK = 2**18
-"""Number of entries that :meth:`ClientTable.mix` and :meth:`ClientTable.sums` gather at a time."""
+"""Number of entries that :class:`ClientTable` computes at a time on a CPU, so that they stay in its caches."""
+
+LARGE = 2**28
+"""Bytes of the rows up to which a table is in memory, however little memory is free."""
+
+LOG = logging.getLogger("drfl.federation")
 
 Row = Tensor | Slot
 """A row in memory or its slot in a file. Rows never change."""
@@ -231,11 +233,12 @@ class ClientTable:
         Raises:
             ValueError: If a client is not in the table.
         """
-        rows = self._like.new_zeros(len(clients), self._like.numel())
-        # Unwritten rows remain 0.
+        rows = self._like.new_empty(len(clients), self._like.numel())
         for client, into in zip(self._checked(clients), rows, strict=True):
             row = self._row(client)
-            if row is not None:
+            if row is None:
+                into.zero_()
+            else:
                 self._read(row, into)
         return rows
 
@@ -253,18 +256,32 @@ class ClientTable:
         # A copy, because rows never change and the caller may reuse its tensor.
         return self._with(clients, rows, lambda _, row: row.detach().clone())
 
-    def add(self, clients: Tensor, change: Iterable[Tensor], alpha: float = 1.0) -> ClientTable:
-        """Return the table with alpha·change added to the rows of ``clients``; see :meth:`put` for the arguments."""
+    def add(
+        self, clients: Tensor, change: Iterable[Tensor], alpha: float = 1.0, origin: Tensor | None = None
+    ) -> ClientTable:
+        """Return the table with alpha·(change − origin) added to the rows of ``clients``.
+
+        Args:
+            clients: See :meth:`put`, also for ``change``.
+            change: (k, d) or k vectors (d,).
+            alpha: Factor.
+            origin: (d,) The same for all rows; None = 0.
+        """
         zero = self._like.new_zeros(())
 
         def added(row: Row | None, term: Tensor) -> Tensor:
-            if row is None:
-                return zero.add(term.detach(), alpha=alpha)
-            if isinstance(row, Tensor):
-                return row.add(term.detach(), alpha=alpha)
-            copy = row.file.empty(self._like.numel())
-            row.file.read(row, copy)
-            return copy.add_(term.detach(), alpha=alpha)
+            new, term = self._like.new_empty(self._like.numel()), term.detach()
+            if isinstance(row, Slot):
+                row.file.read(row, new)
+            old = new if isinstance(row, Slot) else row
+
+            # In pieces, so that the difference is never written to memory.
+            def add_part(part: slice) -> None:
+                difference = term[part] if origin is None else term[part] - origin[part]
+                torch.add(zero if old is None else old[part], difference, alpha=alpha, out=new[part])
+
+            in_parallel(add_part, self._pieces())
+            return new
 
         return self._with(clients, change, added)
 
@@ -280,11 +297,23 @@ class ClientTable:
         mixed = self._like.new_zeros(d)
         # Skip rows of weight 0, because reading takes most of the time if the table is in a file.
         wanted = self.clients[(weights[self.clients.to(weights.device)] != 0).cpu()].tolist()
+        if self._file is None and 2 * d > CHUNK:
+            # Side by side, so that the sum is written once; products of a row with its weight round as below.
+            rows = [(cast_weights[client], row) for client in wanted if isinstance(row := self._row(client), Tensor)]
+
+            def mix_part(part: slice) -> None:
+                for weight, row in rows:
+                    mixed[part] += weight * row[part]
+
+            in_parallel(mix_part, self._pieces())
+            return mixed
         # Copy a few rows at a time, never the whole table.
         size = min(BLOCK, max(1, CHUNK // max(d, 1)))
         for start in range(0, len(wanted), size):
             clients = wanted[start : start + size]
-            mixed += cast_weights[clients] @ self._gathered([row for row in map(self._row, clients) if row is not None])
+            rows = self._gathered([row for row in map(self._row, clients) if row is not None])
+            for part in self._pieces():
+                mixed[part] += cast_weights[clients] @ rows[:, part]
         return mixed
 
     def sums(self, clients: Tensor, weights: Tensor) -> Tensor:
@@ -304,7 +333,9 @@ class ClientTable:
         size = min(BLOCK, max(1, CHUNK // max(d, 1)))
         for start in range(0, len(wanted), size):
             columns, rows = zip(*wanted[start : start + size], strict=True)
-            total += weights[:, list(columns)].to(self.device) @ self._gathered(rows).double()
+            factors, gathered = weights[:, list(columns)].to(self.device), self._gathered(rows)
+            for part in self._pieces():
+                total[:, part] += factors @ gathered[:, part].double()
         return total
 
     def dense(self) -> Tensor:
@@ -322,6 +353,7 @@ class ClientTable:
         if len(set(numbers)) < len(numbers):
             raise ValueError("a client appears twice in one update")
         touched: dict[int, dict[int, Row]] = {}
+        file = self._file or self._overflow(numbers)
         for client, row in zip(numbers, rows, strict=True):
             if row.shape != self._like.shape or row.dtype != self.dtype or row.device != self.device:
                 kind = f"{row.dtype} of shape {tuple(row.shape)} on {row.device}"
@@ -331,7 +363,7 @@ class ClientTable:
                 # Copy each block once, because the old table still uses the original.
                 touched[block] = dict(self._blocks[block])
             value = new(touched[block].get(client), row)
-            touched[block][client] = value if self._file is None else self._file.hold(value)
+            touched[block][client] = value if file is None else file.hold(value)
         blocks = list(self._blocks)
         for block, written in touched.items():
             blocks[block] = written
@@ -339,7 +371,33 @@ class ClientTable:
         known, added = self._clients, sorted(client for client in numbers if self._row(client) is None)
         if known is not None and added:
             known = torch.from_numpy(np.insert(known.numpy(), known.numpy().searchsorted(added), added))
-        return ClientTable(self.n, self._like, tuple(blocks), self._file, known)
+        return ClientTable(self.n, self._like, tuple(blocks), file, known)
+
+    def _overflow(self, clients: Sequence[int]) -> RowFile | None:
+        """Return a file for new rows if those in memory would take more than half of the memory that they could use.
+
+        Rows that are already in memory stay there until they are replaced.
+        """
+        row = self._like.numel() * self._like.element_size()
+        size = row * (sum(map(len, self._blocks)) + sum(self._row(client) is None for client in clients))
+        if size <= LARGE or self.device.type != "cpu":
+            return None
+        free = free_memory()
+        if free is None or 2 * size <= free + row * sum(map(len, self._blocks)):
+            return None
+        folder = "/var/tmp" if "TMPDIR" not in os.environ and Path("/var/tmp").is_dir() else tempfile.gettempdir()
+        text = (
+            f"the server's vectors per client need {size / 2**30:.1f} GiB, more than half of the free memory, so new "
+            f"ones are stored in a file in '{folder}'. Choose another folder with table_dir."
+        )
+        LOG.warning(Notice(text, "table-in-file", "table_dir"))
+        return RowFile(folder, self._like)
+
+    def _pieces(self) -> list[slice]:
+        """Split the columns into pieces that fit into the caches of a CPU; on other devices there is one piece."""
+        d = self._like.numel()
+        size = CHUNK if self.device.type == "cpu" else max(d, 1)
+        return [slice(start, start + size) for start in range(0, d, size)]
 
     def _checked(self, clients: Tensor) -> list[int]:
         numbers = clients.tolist()

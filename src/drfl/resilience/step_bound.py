@@ -8,10 +8,11 @@ import torch
 from torch import Tensor
 
 from drfl.core import checks
+from drfl.core.intraop import in_parallel
 from drfl.federation.requests import Gradients, R, Replies, Request
 
 MAX_ENTRIES = 2**20
-"""Most values whose lengths are computed at once; above it, row by row, because the differences use memory."""
+"""Most values whose lengths are computed at once; above it, by columns, so that the differences stay in the caches."""
 
 
 @dataclass(frozen=True)
@@ -79,7 +80,14 @@ class StepBound:
 
 def _lengths(part: Tensor, origin: Tensor | None = None) -> Tensor:
     """Compute the distances (k,) float64 of rows (k, d) from a vector (d,), or from 0 for None, on the CPU."""
-    rows = [part] if part.numel() <= MAX_ENTRIES else part.split(1)
-    away = (row if origin is None else row - origin for row in rows)
-    # In the models' dtype, the square of a length above 1e19 becomes infinite. That is still beyond the bound.
-    return torch.cat([torch.linalg.vector_norm(row, dim=1).double().cpu() for row in away])
+    d = part.shape[1]
+    columns = d if part.numel() <= MAX_ENTRIES else max(1, MAX_ENTRIES // len(part))
+    pieces = [slice(start, start + columns) for start in range(0, d, max(1, columns))] or [slice(0)]
+
+    def partial_lengths(at: slice) -> Tensor:
+        # In the models' dtype, the square of a length above 1e19 becomes infinite. That is still beyond the bound.
+        away = part[:, at] if origin is None else part[:, at] - origin[at]
+        return torch.linalg.vector_norm(away, dim=1).double()
+
+    lengths = in_parallel(partial_lengths, pieces)
+    return (lengths[0] if len(lengths) == 1 else torch.stack(lengths).norm(dim=0)).cpu()

@@ -39,7 +39,8 @@ class DecayingAverage(NamedTuple):
         rounds = self.rounds + 1
         # Round 1 has weight 1 and replaces the initial model; later weights fall like (s + 1)/r.
         weight = (DECAY + 1) / (int(rounds) + DECAY)
-        return DecayingAverage(self.w + weight * (w - self.w), (lam - self.lam).mul_(weight).add_(self.lam), rounds)
+        w, lam = ((new - old).mul_(weight).add_(old) for new, old in ((w, self.w), (lam, self.lam)))
+        return DecayingAverage(w, lam, rounds)
 
     def describe_fault(self) -> str | None:
         """Describe an inconsistency, see :class:`drfl.federation.algorithm.Consistent`."""
