@@ -53,7 +53,8 @@ def main() -> None:
         jobs[job] = {name: measured(fed, name, options.rounds, options.repeats) for name in ALGORITHMS}
         for name, found in jobs[job].items():
             print(job, name, found, flush=True)
-    command = f"python benchmarks/safeguard.py --data-dir DIR --rounds {options.rounds} --repeats {options.repeats} --jobs {options.jobs}"
+    given = f"--rounds {options.rounds} --repeats {options.repeats} --jobs {options.jobs}"
+    command = f"python benchmarks/safeguard.py --data-dir DIR {given}"
     store(options.out, "safeguard", command, {"rounds": options.rounds, "repeats": options.repeats, "jobs": jobs})
 
 
