@@ -53,8 +53,8 @@ def main() -> None:
         jobs[job] = {name: measured(fed, name, options.rounds, options.repeats) for name in ALGORITHMS}
         for name, found in jobs[job].items():
             print(job, name, found, flush=True)
-    sizes = f"--rounds {options.rounds} --repeats {options.repeats} --jobs {options.jobs}"
-    command = f"python benchmarks/safeguard.py --data-dir DIR {sizes}"
+    given = f"--rounds {options.rounds} --repeats {options.repeats} --jobs {options.jobs}"
+    command = f"python benchmarks/safeguard.py --data-dir DIR {given}"
     store(options.out, "safeguard", command, {"rounds": options.rounds, "repeats": options.repeats, "jobs": jobs})
 
 

@@ -124,10 +124,10 @@ def test_the_objective_is_that_of_the_algorithm():
 
 def test_reports_of_silent_clients_are_unknown_and_those_that_are_no_number_infinite():
     fed = ConstantFederation([1.0, NAN, 3.0])
-    silent, *told = report(fed, torch.tensor([1, 2]), fed.w0, None).tolist()
+    silent, *told = report(fed, torch.tensor([1, 2]), fed.w0, None, None).tolist()
     assert math.isnan(silent)
     assert told == [math.inf, 3.0]
-    assert report(fed, torch.tensor([], dtype=torch.int64), fed.w0, None).isnan().all()
+    assert report(fed, torch.tensor([], dtype=torch.int64), fed.w0, None, None).isnan().all()
 
 
 # ------------------------------------------------------------------------------------------------- in a run

@@ -44,12 +44,14 @@ KEY = Key(0).fold("step size")
 
 
 def found(fed, **local):
-    return find(FedAvg(local=LocalSGD(**local)), fed, fed.w0, KEY, probes=False)
+    return find(FedAvg(local=LocalSGD(**local)), fed, fed.w0, KEY, is_checked=False)
 
 
 def rises(size, fed, w, key):
     """Whether the loss at a model has risen far above that at the start, for the clients that told it then."""
-    return step_size_controller.rises(size, report(fed, (~size.losses.isnan()).nonzero().flatten(), w, key))
+    return step_size_controller.rises(
+        size, report(fed, (~size.losses.isnan()).nonzero().flatten(), w, key, step_size.COMPARED)
+    )
 
 
 def quadratics(hessians, slopes, losses=None):
@@ -151,7 +153,7 @@ def test_inputs_far_from_0_have_their_curvature_elsewhere(shift):
     x, y = torch.randn(3, 40, 5) + shift, torch.randint(0, 2, (3, 40))
     data = ClientData.from_arrays({name: (x[i], y[i]) for i, name in enumerate("abc")})
     fed = Simulation(data, Task(torch.nn.Linear(5, 2)))
-    without, with_probes = (find(FedAvg(), fed, fed.w0, KEY, probes=probes) for probes in (False, True))
+    without, with_probes = (find(FedAvg(), fed, fed.w0, KEY, is_checked=checked) for checked in (False, True))
     ratio = float(without.eta / with_probes.eta)
     assert ratio == 1 if shift == 0 else ratio > 10
 

@@ -222,7 +222,7 @@ def _initialise(algorithm: Algorithm, fed: Federation, key: Key, start: RunState
     size, safe = start.step_size, start.safe
     # A resumed run already has its step size.
     if size is not None and safe is not None and not size.is_known:
-        size = step_size.find(algorithm, fed, start.state.w, key.fold("step size"), probes=rule == "best")
+        size = step_size.find(algorithm, fed, start.state.w, key.fold("step size"), is_checked=rule == "best")
         safe = safe._replace(losses=size.losses.clone())
     # A resumed run does not report the round before it again.
     return start._replace(step_size=size, safe=safe, info=None)

@@ -13,7 +13,7 @@ from drfl.federation.algorithm import Algorithm, Separate, core_of, mixture_of
 from drfl.federation.federation import Federation
 from drfl.training.run_state import RunState, no_average
 from drfl.training.safeguard import SafeguardRule, copied, objective_of, report
-from drfl.training.step_size import found_again, in_round, with_step_size
+from drfl.training.step_size import CHECKED, COMPARED, found_again, in_round, with_step_size
 from drfl.training.step_size_controller import Continue, Repeat, StepSizeController, Watch
 
 LOG = logging.getLogger("drfl")
@@ -46,7 +46,7 @@ def next_round(algorithm: Algorithm, fed: Federation, key: Key, progress: RunSta
     clients = torch.arange(0) if is_separate else (~size.losses.isnan()).nonzero().flatten()
 
     def ask(w: Tensor) -> Tensor:
-        return report(fed, clients, w, requests)
+        return report(fed, clients, w, requests, CHECKED if rule == "best" else COMPARED)
 
     factor = core.local.lr_schedule.multiplier(progress.round + 1)
     while True:

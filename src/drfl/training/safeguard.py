@@ -12,7 +12,7 @@ from drfl.core.key import Key
 from drfl.federation.algorithm import Algorithm, State, ambiguity_of, flagged, lam_of, references_of
 from drfl.federation.federation import Federation
 from drfl.training.averages import Average, DecayingAverage
-from drfl.training.step_size import CLIENTS, COMPARED, StepSize
+from drfl.training.step_size import CHECKED, CLIENTS, StepSize
 
 if TYPE_CHECKING:
     from drfl.training.run_state import RunState
@@ -34,6 +34,9 @@ RISE = 0.05
 
 NOISE = 0.01
 """A rise of less than this fraction of the objective at the start does not count, however small the best is."""
+
+CLEAR = 0.8
+"""Below this fraction of the largest sampled loss at the start, a loss is below that of the initial model."""
 
 CHECKS = 2
 """Consecutive checks with a rise after which the run returns to the best model."""
@@ -176,7 +179,7 @@ def fallback(
     if size is None or safe is None or bool(size.losses.isnan().all()):
         return None
     # If the checks have covered all training rows, the clients need not report again.
-    covered = fed.n <= CLIENTS and fed.sizes is not None and bool(fed.sizes.max() <= COMPARED)
+    covered = fed.n <= CLIENTS and fed.sizes is not None and bool(fed.sizes.max() <= CHECKED)
     objective, clients = objective_of(algorithm, progress.state), torch.arange(fed.n)
 
     def losses_of(w: Tensor, checked: Tensor | None) -> Tensor:
@@ -185,13 +188,17 @@ def fallback(
         return report(fed, clients, w, key, None)
 
     end = losses_of(model, safe.losses if torch.equal(model, safe.model) else None)
-    start = losses_of(fed.w0, size.losses)
-    counted = ~(end.isnan() | start.isnan() | safe.spent | excluded(progress.state, end))
+    # If the loss has clearly fallen, the reports of the samples at the start are enough.
+    start = size.losses
+    if not largest(end) < CLEAR * largest(start):
+        start = losses_of(fed.w0, start)
+    asked = ~end.isnan() if largest(end) < CLEAR * largest(start) else ~(end.isnan() | start.isnan())
+    counted = asked & ~safe.spent & ~excluded(progress.state, end)
     if not bool(counted.any()):
         return None
-    is_too_large = largest(select(end, counted)) > largest(select(start, counted))
+    is_too_large = largest(select(end, counted)) > largest(select(start, ~safe.spent))
     # The losses of the last check tell whether the best model is worth a request.
-    checked = counted & ~safe.losses.isnan()
+    checked = counted & ~safe.losses.isnan() & ~start.isnan()
     values = [objective(select(v, checked)) for v in (start, safe.losses, end)] if bool(checked.any()) else [0.0] * 3
     has_risen = not is_selected and values[2] > values[1] + tolerance(values[0], values[1])
     if not (is_too_large or has_risen):
@@ -199,7 +206,7 @@ def fallback(
     client = int(select(end, counted).nan_to_num(-torch.inf).argmax())
     if safe.round > 0:
         best = losses_of(safe.model, safe.losses)
-        both = counted & ~best.isnan()
+        both = counted & ~best.isnan() & ~start.isnan()
         first, earlier, last = (select(v, both) for v in (start, best, end))
         value = objective(earlier) if bool(both.any()) else torch.inf
         is_better = is_too_large or objective(last) > value + tolerance(objective(first), value)
@@ -232,7 +239,7 @@ def objective_of(algorithm: Algorithm, state: State) -> Objective:
     return objective
 
 
-def report(fed: Federation, clients: Tensor, w: Tensor, key: Key, batch: int | None = COMPARED) -> Tensor:
+def report(fed: Federation, clients: Tensor, w: Tensor, key: Key, batch: int | None) -> Tensor:
     """Return (N,) float64 losses at w (d,) as reported by clients (k,); NaN for the others, ∞ instead of a NaN."""
     losses = torch.full((fed.n,), torch.nan, dtype=torch.float64)
     if not clients.numel():

@@ -29,6 +29,9 @@ COMPARED = 1024
 """Samples per client for comparing the loss with the loss at the start. With only a few samples, divergence along a
 column that is rarely nonzero would remain unnoticed."""
 
+CHECKED = 256
+"""Samples per client if every fourth round compares losses: a check then costs less than a client's local steps."""
+
 ITERATIONS, PROBE_ITERATIONS = 8, 3
 """Maximum number of power iterations at the model, and at a probe."""
 
@@ -183,7 +186,7 @@ def _with(thing: T, **changes: object) -> T:
     return dataclasses.replace(cast("Any", thing), **changes)
 
 
-def find(algorithm: Algorithm, fed: Federation, w: Tensor, key: Key, *, probes: bool = True) -> StepSize:
+def find(algorithm: Algorithm, fed: Federation, w: Tensor, key: Key, *, is_checked: bool = True) -> StepSize:
     """Determine η = (1 − momentum)/L̂, with L̂ the largest curvature of a client's objective at w (d,).
 
     On a quadratic of curvature L, 1/L is the longest step of gradient descent that cannot overshoot. The curvature is
@@ -192,8 +195,9 @@ def find(algorithm: Algorithm, fed: Federation, w: Tensor, key: Key, *, probes: 
     elsewhere. The bound L̂ ≥ ‖∇f‖²/(8f) then limits η: a smooth loss above 0 has at least four times that curvature
     somewhere, because otherwise one step would make it negative.
 
-    With ``probes``, the curvature is measured once more at a point along the negative gradient at which the loss is
-    clearly lower. If it is far larger there, as with inputs that are not scaled, it is used instead.
+    If the model is checked during the run, the curvature is measured once more at a point along the negative gradient
+    at which the loss is clearly lower. If it is far larger there, as with inputs that are not scaled, it is used
+    instead.
 
     Requests are made as in a round, and counted. In the direction and in the estimate, the largest value of a client is
     capped at twice the second largest, so a malicious client hardly changes η.
@@ -203,7 +207,7 @@ def find(algorithm: Algorithm, fed: Federation, w: Tensor, key: Key, *, probes: 
         fed: The clients, of which at most :data:`CLIENTS` are asked.
         w: (d,) the initial model.
         key: Key of the draws.
-        probes: Whether to measure the curvature along the gradient as well.
+        is_checked: Whether the clients check the model during the run, see :mod:`drfl.training.safeguard`.
 
     Returns:
         The step size; η = :data:`FALLBACK` if no client replies or all losses are flat.
@@ -220,11 +224,11 @@ def find(algorithm: Algorithm, fed: Federation, w: Tensor, key: Key, *, probes: 
     if replies.clients.numel() and not gradients.clients.numel():
         raise _unfit(fed, "no client has a finite gradient at the initial model")
     # Later losses are compared with these; clients whose loss is not finite are excluded.
-    start = fed.losses(clients, w, key, batch=COMPARED)
+    start = fed.losses(clients, w, key, batch=CHECKED if is_checked else COMPARED)
     start = select_rows(start, torch.isfinite(start.values).nonzero().flatten())
     size = StepSize.unknown(fed.n)
     size = size._replace(losses=size.losses.index_copy(0, start.clients, start.values))
-    largest, client = largest_curvature(algorithm, fed, w, gradients, key, probes=probes)
+    largest, client = largest_curvature(algorithm, fed, w, gradients, key, probes=is_checked)
     if not largest > 0:
         return size._replace(eta=torch.tensor(FALLBACK, dtype=torch.float64))
     eta = _step(algorithm, largest)

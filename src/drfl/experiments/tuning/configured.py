@@ -134,8 +134,8 @@ def step_size_from_curvature(jobs: Sequence[Job]) -> float:
     sizes = []
     for job in jobs:
         # The same key and requests as in a run.
-        key, probes = Key(job.settings.seed).fold("step size"), job.settings.safeguard == "best"
-        sizes.append(float(step_size.find(job.algorithm, job.fed, job.fed.w0, key, probes=probes).eta))
+        key, is_checked = Key(job.settings.seed).fold("step size"), job.settings.safeguard == "best"
+        sizes.append(float(step_size.find(job.algorithm, job.fed, job.fed.w0, key, is_checked=is_checked).eta))
     # The median, because the curvature at a single initial model may be an outlier.
     return spaces.round_value(statistics.median(sizes))
 
