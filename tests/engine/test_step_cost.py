@@ -10,7 +10,7 @@ from torch import nn
 import drfl
 from drfl import Key, LocalSGD
 from drfl.engine import Stacked, stacked
-from drfl.engine.activations import activation_bytes
+from drfl.engine.step_cost import activation_bytes
 
 SIZES = (20,) * 12
 

@@ -13,7 +13,6 @@ from drfl.core.errors import first_line
 from drfl.core.intraop import threads_for
 from drfl.core.key import Key
 from drfl.engine import full_batch
-from drfl.engine.activations import activation_bytes
 from drfl.engine.base import Models, PooledData, Tests
 from drfl.engine.batches import Batches, ClientRows
 from drfl.engine.evaluation import evaluate_models, evaluate_together, is_worth_tracing
@@ -21,6 +20,7 @@ from drfl.engine.local_step import ascent, local_step
 from drfl.engine.padding import padded, padded_clients
 from drfl.engine.pixels import gatherer
 from drfl.engine.sgd import fixed_part, functional, gradient_of, mean_losses, multiplications, step_numbers, take_rows
+from drfl.engine.step_cost import activation_bytes
 from drfl.engine.tracing import Function, capture, model_of, replay, trace
 from drfl.federation.requests import TrainRequest
 from drfl.optim.local import LocalSGD
