@@ -359,7 +359,8 @@ def members(trial: Trial) -> Rows:
         program = trial.programs.pop(new)
         wait_for(lambda: program.poll() is not None, "the end of its SuperNode", 180)
         told = [line for line in log.read_text(errors="replace").splitlines() if line.strip()]
-        return f"its SuperNode: {told[-1]}; {ran('run-revoked')}"
+        state = trial.drfl("status", trial.folder).stdout
+        return f"its SuperNode: {told[-1]}; its status: {'key revoked' if 'key revoked' in state else state}"
 
     def leaves() -> str:
         for _ in range(2):
@@ -370,8 +371,6 @@ def members(trial: Trial) -> Rows:
     event(rows, "drfl deploy add-site, and a run", (new, "ended well", "waiting up to"), joins)
     event(rows, "drfl deploy revoke", ("2004", "revoked"), loses_its_key)
     event(rows, "drfl deploy remove-site, and a run", ("ended well",), leaves)
-    told = trial.drfl("status", trial.folder).stdout
-    print(told, flush=True)
     return rows
 
 

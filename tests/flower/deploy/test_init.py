@@ -238,13 +238,14 @@ def started(copy, tmp_path, program):
     return subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
-def test_a_supernode_that_is_refused_ends_with_an_explanation(copy, tmp_path):
-    process = started(copy, tmp_path, 'echo "$@"; echo "[code: 2004] Failed to activate SuperNode" >&2; exit 1')
+@pytest.mark.parametrize("code", [0, 1])
+def test_a_supernode_that_ends_by_itself_explains_that_its_key_may_be_revoked(copy, tmp_path, code):
+    process = started(copy, tmp_path, f'echo "$@"; echo "Failed to activate SuperNode" >&2; exit {code}')
     out, err = process.communicate(timeout=60)
-    assert process.returncode == 1
+    assert process.returncode == code
     assert out.strip().endswith("--more")
     assert len(err.splitlines()) == 2
-    assert quotes(err.splitlines()[1], "a", "1", "2004")
+    assert quotes(err.splitlines()[1], "a", str(code), "2004")
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])

@@ -30,8 +30,9 @@ status=0
 wait "$node" || status=$?
 if [ -n "$stopped" ]; then
     wait "$node" || true
-elif [ "$status" -ne 0 ]; then
-    echo "the SuperNode of @NAME@ ended with exit code $status. If Flower gives the code 2004 above, the SuperLink does" \
+else
+    # Flower ends a SuperNode whose key is revoked without saying so, with exit code 0.
+    echo "the SuperNode of @NAME@ ended with exit code $status. If starting it gives Flower's code 2004, the SuperLink does" \
         "not accept this site's key, because it was revoked or is not registered: ask the server's operator" >&2
 fi
 exit "$status"
