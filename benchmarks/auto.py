@@ -1,18 +1,23 @@
 """Measure which engine is the fastest for which model: the table behind ``engine="auto"``.
 
-    python benchmarks/auto.py [--rounds 10] [--smoke]
+    python benchmarks/auto.py [--rounds 10] [--jobs NAMES] [--smoke]
 
-The job is FedAvg's local steps (τ = 10) on synthetic samples, for cohorts of 20 and 5 clients. The engines take turns;
-times are medians after two warm-up rounds. The last column is the time of the engine that ``Auto`` chooses divided by
-that of the fastest. The script prints a table and writes results/auto.json.
+The jobs are FedAvg's local steps on synthetic samples: small models with τ = 10, cohorts of 20 and 5 clients, and
+different minibatches; and the models of model_jobs.py at three cohort sizes. The engines take turns; times are medians
+after two warm-up rounds. Jobs whose rounds take longer than a second have three rounds. The last column is the time of
+the engine that ``Auto`` chooses divided by that of the fastest. The script prints a table and writes results/auto.json.
+A call for some of the jobs replaces only these in that file.
 """
 
 from __future__ import annotations
 
+import json
+import os
 import statistics
 import time
 from collections.abc import Callable
 
+import model_jobs
 import torch
 from jobs import RESULTS, script, store
 from torch import nn
@@ -65,8 +70,14 @@ JOBS: dict[str, tuple[Callable[[tuple[int, ...], int], nn.Module], tuple[int, ..
 }
 
 
+ALL = [*JOBS, *model_jobs.JOBS]
+
+
 def federation(job: str) -> Simulation:
-    """Thirty clients with synthetic samples."""
+    """Clients with synthetic samples."""
+    if job in model_jobs.JOBS:
+        found = model_jobs.JOBS[job]
+        return found.simulation(max(found.cohorts))
     make, shape = JOBS[job]
     rng = Key(0).fold(job).generator()
     pairs = [
@@ -82,15 +93,25 @@ def federation(job: str) -> Simulation:
     return Simulation(ClientData.from_arrays(pairs), Task(model))
 
 
-def seconds(fed: Simulation, m: int, batch: int, rounds: int) -> dict[str, float]:
-    """Median seconds of a round for each engine."""
-    times: dict[str, list[float]] = {name: [] for name in ENGINES}
-    for r in range(rounds + 2):
-        for name, engine in ENGINES.items():
+def settings(job: str) -> list[tuple[int, LocalSGD]]:
+    """Return the cohort sizes and local solvers of a job."""
+    if job in model_jobs.JOBS:
+        return [(m, model_jobs.JOBS[job].local) for m in model_jobs.JOBS[job].cohorts]
+    return [(m, LocalSGD(steps=TAU, lr=0.01, batch=batch)) for m, batch in SETTINGS]
+
+
+def seconds(fed: Simulation, m: int, local: LocalSGD, rounds: int) -> dict[str, float]:
+    """Median seconds of a round for each engine that can run the model."""
+    engines = {name: engine for name, engine in ENGINES.items() if name != "stacked" or model_jobs.is_short(fed)}
+    times: dict[str, list[float]] = {name: [] for name in engines}
+    r = 0
+    while r < 2 + rounds and (r < 5 or max(found[-1] for found in times.values()) < 1):
+        for name, engine in engines.items():
             fed.engine = engine
             start = time.perf_counter()
-            fed.train(torch.arange(m), fed.w0, LocalSGD(steps=TAU, lr=0.01, batch=batch), Key(r))
+            fed.train(torch.arange(m), fed.w0, local, Key(r))
             times[name].append(time.perf_counter() - start)
+        r += 1
     return {name: statistics.median(found[2:]) for name, found in times.items()}
 
 
@@ -98,23 +119,29 @@ def main() -> None:
     """Measure all jobs."""
     parser = script.parser(__doc__, RESULTS)
     parser.add_argument("--rounds", type=int, default=script.sized(10, 1))
-    parser.add_argument("--jobs", default=",".join(JOBS), help="names with commas between")
+    parser.add_argument("--jobs", default=",".join(ALL), help="names with commas between")
     options = parser.parse_args()
-    rows = []
+    rows, names, before = [], options.jobs.split(","), os.getloadavg()[0]
+    file = options.out / "auto.json"
+    if file.exists() and options.jobs != ",".join(ALL):
+        rows = [row for row in json.loads(file.read_text())["rows"] if row["model"] not in names]
     print(
         "| model | m | B | stacked ms | threads ms | auto takes | over the fastest |\n"
         "|---|---:|---:|---:|---:|---|---:|"
     )
-    for job in options.jobs.split(","):
+    for job in names:
         fed = federation(job)
-        for m, batch in SETTINGS:
-            taken = next(name for name, engine in ENGINES.items() if engine == choice(fed._train, batch))
-            found = seconds(fed, m, batch, options.rounds)
-            over = found[taken] / min(found.values())
-            rows.append({"model": job, "m": m, "batch": batch, **found, "auto": taken, "over_fastest": round(over, 3)})
-            cells = (f"{1e3 * found['stacked']:.1f}", f"{1e3 * found['threads']:.1f}", taken, f"{over:.2f}")
-            print(f"| {job} | {m} | {batch} | " + " | ".join(cells) + " |", flush=True)
-    content = {"rounds": options.rounds, "tau": TAU, "rows": rows}
+        for m, local in settings(job):
+            batch = int(local.batch or 0)
+            chosen = next(name for name, engine in ENGINES.items() if engine == choice(fed._train, m, batch))
+            found = seconds(fed, m, local, options.rounds)
+            over = found[chosen] / min(found.values())
+            row = {"model": job, "m": m, "batch": batch, "steps": local.tau, "stacked": None, **found, "auto": chosen}
+            rows.append({**row, "over_fastest": round(over, 3)})
+            shown = [f"{1e3 * found[name]:.1f}" if name in found else "" for name in ENGINES]
+            print(f"| {job} | {m} | {batch} | {' | '.join(shown)} | {chosen} | {over:.2f} |", flush=True)
+    rows.sort(key=lambda row: ALL.index(row["model"]))
+    content = {"rounds": options.rounds, "load_average_before": before, "rows": rows}
     store(options.out, "auto", "python benchmarks/auto.py", content)
 
 

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import logging
+
 import pytest
 import torch
 from tests.support.problems import federation
 from torch import nn
 
 from drfl.core.key import Key
-from drfl.engine import Auto, Stacked, Threads
-from drfl.engine.auto import choice
+from drfl.engine import Auto, Stacked, Threads, auto
+from drfl.engine.auto import choice, pass_choice
 from drfl.optim.local import LocalSGD
 from drfl.task import models
 
@@ -61,9 +63,39 @@ class Odd(nn.Module):
     ],
 )
 def test_rule(model, batch, engine):
-    fed = federation(SIZES, engine=Auto(), model=model, shape=(1, 8, 8))
+    fed = federation(SIZES, engine=Auto(), model=model, shape=(1, 8, 8), dtype=torch.float32)
     assert fed.engine == Auto()
-    assert choice(fed._train, batch) == engine
+    assert choice(fed._train, len(SIZES), batch) == engine
+
+
+def test_the_number_of_clients_counts():
+    """The operations of a stack are shared by its clients; a single client has them all."""
+    fed = federation(SIZES, model=lambda *shape: models.mlp(*shape, (256,)), shape=(1, 8, 8), dtype=torch.float32)
+    assert [choice(fed._train, clients, 32) for clients in (1, 20)] == [Threads(), Stacked()]
+
+
+def test_passes_without_gradients():
+    fed = federation(SIZES, model=models.cnn, shape=(1, 8, 8), dtype=torch.float32)
+    assert [pass_choice(fed._train, rows) for rows in (8, 64)] == [Stacked(), Threads()]
+    tokens = federation(SIZES, model=models.linear, shape=(1, 8, 8), dtype=torch.float32)
+    assert [pass_choice(tokens._train, rows) for rows in (10_000, 1_000_000)] == [Stacked(), Threads()]
+
+
+def test_the_choice_is_explained_once(caplog):
+    fed = federation(SIZES, model=models.linear, shape=(1, 8, 8), dtype=torch.float32)
+    with caplog.at_level(logging.DEBUG, "drfl.engine"):
+        for _ in range(2):
+            choice(fed._train, 3, 8)
+        choice(fed._train, 2, 8)
+    assert [record.args[0] for record in caplog.records] == ["stacked", "stacked"]
+    assert [record.args[2:4] for record in caplog.records] == [(3, 8), (2, 8)]
+
+
+def test_large_models_are_not_tried(monkeypatch):
+    """If threads win even against a stack whose operations cost nothing, no step is tried."""
+    monkeypatch.setattr(auto, "trial_of", lambda problem: pytest.fail("a step was tried"))
+    model = federation(SIZES, model=models.cnn, shape=(1, 8, 8), dtype=torch.float32)
+    assert choice(model._train, len(SIZES), 64) == Threads()
 
 
 def test_a_model_that_cannot_be_stacked_runs():
@@ -83,18 +115,18 @@ class Twice(nn.Module):
 @pytest.mark.parametrize("batch", [8, 64])
 def test_hands_on(batch):
     local, key = LocalSGD(steps=2, lr=0.1, batch=batch), Key(1)
-    auto, chosen = (federation(SIZES, model=models.cnn, shape=(1, 8, 8), engine=e) for e in (Auto(), None))
-    cohort, w = torch.arange(3), auto.w0
-    chosen.engine = choice(chosen._train, batch)
+    fed, chosen = (federation(SIZES, model=models.cnn, shape=(1, 8, 8), engine=e) for e in (Auto(), None))
+    cohort, w = torch.arange(3), fed.w0
+    chosen.engine = choice(chosen._train, 3, batch)
     options = {"prox": 0.1, "shift": torch.ones(3, len(w)).to(w), "snapshot": 1, "average": True}
     for a, b in zip(
-        auto.train(cohort, w, local, key, **options), chosen.train(cohort, w, local, key, **options), strict=True
+        fed.train(cohort, w, local, key, **options), chosen.train(cohort, w, local, key, **options), strict=True
     ):
         assert torch.equal(a, b)
     assert torch.equal(
-        auto.gradients(cohort, w, key, batch=batch).values, chosen.gradients(cohort, w, key, batch=batch).values
+        fed.gradients(cohort, w, key, batch=batch).values, chosen.gradients(cohort, w, key, batch=batch).values
     )
     assert torch.equal(
-        auto.losses(cohort, w, key, batch=batch).values, chosen.losses(cohort, w, key, batch=batch).values
+        fed.losses(cohort, w, key, batch=batch).values, chosen.losses(cohort, w, key, batch=batch).values
     )
-    torch.testing.assert_close(auto.evaluate(w).loss, chosen.evaluate(w).loss)
+    torch.testing.assert_close(fed.evaluate(w).loss, chosen.evaluate(w).loss)

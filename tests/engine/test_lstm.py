@@ -54,4 +54,4 @@ def test_engines_agree(clients, engine, dtype, close):
 def test_tokens_stay_whole_and_auto_takes_threads(clients):
     fed = simulation(clients, Auto(), torch.float32)
     assert fed._train.x.dtype == torch.int64
-    assert choice(fed._train, 7) == Threads()
+    assert choice(fed._train, 3, 7) == Threads()

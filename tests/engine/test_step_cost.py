@@ -1,4 +1,4 @@
-"""The memory that a step stores per sample, and how it limits the stacks of a CUDA device."""
+"""The work of a step: memory, which limits the stacks of a CUDA device, and products."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from torch import nn
 import drfl
 from drfl import Key, LocalSGD
 from drfl.engine import Stacked, stacked
-from drfl.engine.step_cost import activation_bytes
+from drfl.engine.step_cost import multiplications_per_row, step_cost
 
 SIZES = (20,) * 12
 
@@ -28,28 +28,28 @@ def pool(model, **options):
 
 
 def test_hidden_layers_count_and_parameters_do_not():
-    found = activation_bytes(pool(wide))
+    found = step_cost(pool(wide)).stored
     # The hidden layer after ReLU, float64, and a few numbers for the loss.
     assert 500 * 8 <= found <= 500 * 8 + 200
-    assert activation_bytes(pool(wide, dtype=torch.float32)) <= found / 2 + 100
-    assert activation_bytes(pool(noisy)) > 500 * 8
-    assert activation_bytes(pool(drfl.models.linear)) < 200
+    assert step_cost(pool(wide, dtype=torch.float32)).stored <= found / 2 + 100
+    assert step_cost(pool(noisy)).stored > 500 * 8
+    assert step_cost(pool(drfl.models.linear)).stored < 200
 
 
 def test_images_count_each_map():
     net = pool(group_norm_net, shape=(1, 6, 6))
     # The outputs of the convolution and of ReLU: 4 maps of 6 × 6 each.
-    assert activation_bytes(net) >= 2 * 4 * 36 * 8
+    assert step_cost(net).stored >= 2 * 4 * 36 * 8
 
 
 def test_bf16_stores_less():
     full, half = (pool(wide, dtype=torch.float32, precision=name) for name in ("full", "bf16"))
-    assert activation_bytes(half) < activation_bytes(full)
+    assert step_cost(half).stored < step_cost(full).stored
 
 
 def test_it_draws_nothing():
     before = torch.get_rng_state()
-    activation_bytes(pool(noisy))
+    assert step_cost(pool(noisy)).operations
     assert torch.equal(torch.get_rng_state(), before)
 
 
@@ -70,3 +70,28 @@ def test_activations_limit_the_stacks_of_a_cuda_device(graphs, monkeypatch):
     assert made == ([9, 3] if graphs else [12])
     plain = federation(SIZES, model=wide).train(torch.arange(12), fed.w0, LocalSGD(steps=2, lr=0.1, batch=8), Key(0))
     assert torch.allclose(reply.w, plain.w, rtol=1e-12, atol=1e-13)
+
+
+def test_products_and_convolutions_are_counted():
+    linear = step_cost(pool(drfl.models.linear))
+    # One product for the outputs, and one for the gradient of the weight.
+    assert (linear.products, linear.convolutions) == (2 * 4 * 3, 0)
+    net = step_cost(pool(group_norm_net, shape=(1, 6, 6), dtype=torch.float32))
+    assert net.convolutions > net.products > 0
+    assert net.operations > linear.operations > 10
+
+
+def test_recurrent_layers_are_counted():
+    """Three products of every weight with each position: forward, and for both gradients."""
+    model = drfl.models.LSTM(11, embedding=3, hidden=5)
+    weights = sum(w.numel() for name, w in model.named_parameters() if name.startswith("recurrent.weight"))
+    tokens = torch.randint(11, (8, 6))
+    data = drfl.ClientData.from_arrays([(tokens, tokens[:, 0])], test_fraction=0.5)
+    found = step_cost(drfl.Simulation(data, drfl.Task(model))._train)
+    assert found.products == pytest.approx(3 * 6 * weights + 2 * 5 * 11 + 5 * 11, rel=0.2)
+
+
+def test_shared_weights_count_for_each_position():
+    tokens = federation(SIZES, model=lambda *_: nn.Sequential(nn.Unflatten(1, (4, 1)), nn.Linear(1, 3), nn.Flatten()))
+    assert multiplications_per_row(pool(drfl.models.linear)) == 15
+    assert multiplications_per_row(tokens._train) >= 6

@@ -323,7 +323,7 @@ def test_auto_asks_on_a_cuda_device_too_whether_a_model_can_be_stacked(monkeypat
     there = PooledData(drfl.Task(nn.Linear(4, 2)), SimpleNamespace(is_cuda=True), torch.zeros(1))  # pyright: ignore
     for stackable, engine in ((True, Stacked()), (False, Loop())):
         monkeypatch.setattr(auto, "stackable", lambda problem, found=stackable: found)
-        assert auto.choice(there, 8) == engine
+        assert auto.choice(there, 2, 8) == engine
 
 
 def test_outputs_of_one_dimension_with_a_score_of_its_own(engine):

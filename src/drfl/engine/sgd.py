@@ -11,6 +11,7 @@ from torch.func import vjp, vmap
 
 from drfl.engine.base import PooledData
 from drfl.engine.batches import Batches, ClientRows
+from drfl.engine.step_cost import multiplications_per_row, step_cost
 from drfl.engine.tracing import Function
 from drfl.engine.weight_products import Gradient, OuterProduct, write_out
 from drfl.federation.requests import TrainRequest
@@ -47,7 +48,11 @@ GATHERED = 6
 """Multiplications of a forward pass that take as long as gathering one number of an input."""
 
 IMAGES = 128
-"""Samples per pass through convolutions on a CPU, whose activations are larger than their inputs."""
+"""Most samples per pass through convolutions on a CPU."""
+
+STORED, FEWEST = 16 * 2**20, 16
+"""Bytes of activations per pass on a CPU, in the count of a training step; but passes have at least ``FEWEST`` samples.
+Larger passes leave the caches, and there are too few of them for all threads."""
 
 
 Model = Callable[[Tensor], Tensor]
@@ -91,10 +96,11 @@ def per_sample(problem: PooledData, index: Tensor, model: Model, of: Sequence[Sa
 
 def pass_size(problem: PooledData) -> int:
     """Return the number of samples per pass."""
-    if has_images(problem):
-        return IMAGES
-    bound = BYTES_CUDA if problem.x.is_cuda else BYTES
-    return max(1, bound // max(1, problem.x[:1].numel() * problem.x.element_size()))
+    size = max(1, problem.x[:1].nbytes)
+    if problem.x.is_cuda:
+        return max(1, BYTES_CUDA // size)
+    most = IMAGES if has_images(problem) else max(1, BYTES // size)
+    return min(most, max(FEWEST, STORED // max(1, step_cost(problem).stored)))
 
 
 def slices(problem: PooledData) -> list[slice]:
@@ -105,8 +111,7 @@ def slices(problem: PooledData) -> list[slice]:
 
 def is_slicing_faster(problem: PooledData, index: Tensor) -> bool:
     """Return whether passing the whole pool in slices is faster than gathering these rows."""
-    # The forward pass takes about one multiplication per row and parameter.
-    row, gathered = problem.task.layout.d, GATHERED * problem.x[:1].numel()
+    row, gathered = multiplications_per_row(problem), GATHERED * problem.x[:1].numel()
     return len(index) * (row + gathered) >= len(problem.x) * row
 
 
@@ -115,9 +120,9 @@ def take_rows(pool: Tensor, part: slice | Tensor) -> Tensor:
     return pool[part] if isinstance(part, slice) else pool.index_select(0, part.to(pool.device))
 
 
-def multiplications(problem: PooledData, rows: int) -> int:
-    """Return the multiplications in the largest product of a forward pass over these rows, judged by the parameters."""
-    return min(rows, pass_size(problem)) * problem.task.layout.d
+def multiplications(problem: PooledData, rows: int) -> float:
+    """Return the multiplications in a pass over these rows."""
+    return min(rows, pass_size(problem)) * multiplications_per_row(problem)
 
 
 def round_like(values: list[float], like: Tensor) -> list[float]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 from weakref import WeakKeyDictionary
 
 import torch
@@ -20,7 +21,7 @@ from drfl.engine.local_step import ascent, local_step
 from drfl.engine.padding import padded, padded_clients
 from drfl.engine.pixels import gatherer
 from drfl.engine.sgd import fixed_part, functional, gradient_of, mean_losses, multiplications, step_numbers, take_rows
-from drfl.engine.step_cost import activation_bytes
+from drfl.engine.step_cost import Counter, multiplications_per_row, step_cost
 from drfl.engine.tracing import Function, capture, model_of, replay, trace
 from drfl.federation.requests import TrainRequest
 from drfl.optim.local import LocalSGD
@@ -31,6 +32,9 @@ from drfl.task.task import Task
 
 GRAPHS = 12
 """CUDA graphs cached; each holds the memory of its stack."""
+
+MEGABYTES = 32
+"""Default bound on the inputs, models and gradients of a stack on a CPU, about the size of its caches."""
 
 
 @dataclass(frozen=True)
@@ -51,7 +55,7 @@ class Stacked:
 
     def check(self, problem: PooledData) -> None:
         """See :class:`drfl.engine.base.Selective`."""
-        fault = stacking_fault(problem)
+        fault = trial_of(problem).fault
         if fault is not None:
             raise model_error(f"{model_of(problem.task)} cannot be stacked ({fault}). Use engine 'threads' or 'loop'.")
 
@@ -90,7 +94,7 @@ class Stacked:
             index = rows.step_rows(0).to(w.device)
             # expand copies nothing: the parameters of all clients are one w, read k times.
             parameters = layout.views(w.expand(len(part), -1)).values()
-            with threads_for(index.numel() * w.numel()):
+            with threads_for(index.numel() * multiplications_per_row(problem)):
                 x, y = (take_rows(t, index.flatten()).view(*index.shape, *t.shape[1:]) for t in (problem.x, problem.y))
                 *g, F[part] = gradient(x, y, problem.weights(rows, w), seeds_of(rows, w), *parameters)
             for view, values in zip(into.values(), g, strict=True):
@@ -111,7 +115,7 @@ class Stacked:
         order, start = work.argsort(descending=True, stable=True), 0
         bound, model = self._room(w), 3 * w.numel() * w.element_size()
         # On a CPU the bound is about its caches, through which the activations of a step pass only once.
-        sample = problem.x[:1].nbytes + (activation_bytes(problem) if uses_graphs(w) else 0)
+        sample = problem.x[:1].nbytes + (step_cost(problem).stored if uses_graphs(w) else 0)
         while start < len(order):
             widest = int(batches.counts[order[start]])
             size = max(1, int(bound / (widest * sample + model)))
@@ -123,28 +127,40 @@ class Stacked:
 
     def _room(self, w: Tensor) -> float:
         """Return the bound on one stack in bytes."""
-        return (self.megabytes or (4096 if w.is_cuda else 32)) * 2**20
+        return (self.megabytes or (4096 if w.is_cuda else MEGABYTES)) * 2**20
 
 
-_faults: WeakKeyDictionary[Task, str | None] = WeakKeyDictionary()
+_trials: WeakKeyDictionary[Task, Trial] = WeakKeyDictionary()
 
 BRANCHES = "data-dependent control flow"
 """Part of vmap's error message if Python reads a value."""
 
 
-def stacking_fault(problem: PooledData) -> str | None:
-    """Return why the models of several clients cannot be stacked; None if they can.
+class Trial(NamedTuple):
+    """The result of stacking the models of two clients.
 
-    The trial takes a step with two clients of two samples each, once per task.
+    Args:
+        fault: Why they cannot be stacked; None if they can.
+        operations: Number of torch's operations in a step.
     """
-    if problem.task in _faults:
-        return _faults[problem.task]
+
+    fault: str | None
+    operations: int
+
+
+def trial_of(problem: PooledData) -> Trial:
+    """Try a step with two clients of two samples each, once per task."""
+    if problem.task in _trials:
+        return _trials[problem.task]
     # The remainder is needed because a pool may have fewer than four samples. Engines draw nothing: the key is unused.
     w, rows = problem.task.w0, torch.arange(4).remainder(len(problem.x)).view(2, 1, 2)
-    batches, request = Batches(rows, torch.tensor([2, 2])), TrainRequest(torch.arange(2), w, Key(0), LocalSGD(lr=0.1))
+    batches, solver = Batches(rows, torch.tensor([2, 2])), LocalSGD(steps=1, lr=0.1)
+    request = TrainRequest(torch.arange(2), w, Key(0), solver)
     tensors, fault = [rows.to(w.device), batches.weights(w), seeds_of(batches, w), w], None
+    counter = Counter()
     try:
-        _local_steps(problem, tensors, request)
+        with counter:
+            _local_steps(problem, tensors, request)
     except torch.OutOfMemoryError:
         raise
     # vmap may raise anything for unsupported operations. Faults of the model itself have been rejected before.
@@ -152,14 +168,14 @@ def stacking_fault(problem: PooledData) -> str | None:
         reason = first_line(error)
         branches = BRANCHES in reason or ".item()" in reason
         fault = "its forward pass branches on values, by if or .item()" if branches else reason
-    _faults[problem.task] = fault
-    return fault
+    _trials[problem.task] = Trial(fault, counter.operations)
+    return _trials[problem.task]
 
 
 def _train_stack(problem: PooledData, batches: Batches, request: TrainRequest) -> Models:
     w, k = request.w, len(request.cohort)
     fixed = fixed_part(request)
-    with threads_for(batches.samples[:, 0].numel() * w.numel()):
+    with threads_for(batches.samples[:, 0].numel() * multiplications_per_row(problem)):
         if uses_graphs(w):
             last, *rest = (table[:k] for table in _graph_steps(problem, padded(batches), request, fixed))
         else:
